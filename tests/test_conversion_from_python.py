@@ -721,8 +721,9 @@ def test_plain_tuples_of_detection_and_segmentation_get_their_line(tmp_path: Pat
 def test_a_mask_of_0_and_255_is_warned_of(tmp_path: Path) -> None:
     mask = np.zeros((20, 30), np.uint8)
     mask[3:9] = 255
-    with pytest.warns(UserWarning, match="masks of 0 and 255 only.* write mask > 0"):
+    with pytest.warns(UserWarning, match="masks of 0 and 255 only.* write mask > 0") as seen:
         lmdbloader.write([{"image": PLAIN, "mask": mask}], tmp_path / "d", fields={"mask": fields.Mask()})
+    assert seen[0].filename == __file__
     lmdbloader.write([{"image": PLAIN, "mask": mask}], tmp_path / "e", fields={"mask": fields.Mask(ignore_index=254)})
     lmdbloader.write([{"image": PLAIN, "mask": mask > 0}], tmp_path / "f", fields={"mask": fields.Mask()})
     assert lmdbloader.LMDBDataset(tmp_path / "f")[0].mask.unique().tolist() == [0, 1]

@@ -103,9 +103,10 @@ def test_names_of_any_bytes(tmp_path: Path) -> None:
 @given(st.sets(st.binary(min_size=1, max_size=8).map(lambda b: b.translate(None, b"/\0")), max_size=6))
 def test_every_file_is_listed_once_in_byte_order(tmp_path_factory: pytest.TempPathFactory, stems: set[bytes]) -> None:
     folder = tmp_path_factory.mktemp("any")
-    files = sorted(stem + b"x.png" for stem in stems) or [b"one.png"]
+    files = {stem + b"x.png" for stem in stems} | {b"one.png"}
     touch(folder, *files)
-    assert [os.path.basename(s.file) for s in list_sources(folder).sources] == files
+    expected = sorted(name for name in files if not name.startswith(b"._"))  # which macOS makes
+    assert [os.path.basename(s.file) for s in list_sources(folder).sources] == expected
 
 
 def test_a_folder_of_images_with_one_subfolder_has_no_classes(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_few_values_under_another_name_warn_once(tmp_path: Path) -> None:
     target[3:] = 4
     with pytest.warns(UserWarning, match=r"field 'target' may be a mask \(one channel with the values 0, 4") as seen:
         lmdbloader.write([{"target": target}] * 5, tmp_path / "d")
-    assert len(seen) == 1
+    assert len(seen) == 1 and seen[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         lmdbloader.write([{"target": target}], tmp_path / "e", fields={"target": fields.Image()})

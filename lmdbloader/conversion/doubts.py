@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from lmdbloader.base.option_names import flags_in_use, option, pasted, pasted_convert
-from lmdbloader.base.text import counted
+from lmdbloader.base.text import counted, extent, first_of
 from lmdbloader.conversion.options import RunOptions
 from lmdbloader.conversion.sources.folders import holds_images
 from lmdbloader.conversion.sources.listing import Listing, Location, Names, as_text, stem_of
@@ -195,8 +195,8 @@ def describe_classes(images_of: dict[str, int], what: str = "image") -> str:
         parts[:1] = [f"{name} ({counted(first, what, whats)})" for name in list(images_of)[:1]]
         return f"{counted(len(parts), 'class', 'classes')}: {', '.join(parts)}"
     counts = images_of.values()
-    extent = f"{min(counts):,} to {max(counts):,}" if min(counts) < max(counts) else f"{max(counts):,}"
-    return f"{len(parts):,} classes of {extent} {whats}: {', '.join(parts[:_NAMES_SHOWN])} ... {parts[-1]}"
+    sizes = extent((min(counts), max(counts)))
+    return f"{len(parts):,} classes of {sizes} {whats}: {', '.join(parts[:_NAMES_SHOWN])} ... {parts[-1]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,8 +259,7 @@ def _below(src: Location, name: str) -> str:
 
 
 def _shown(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMES_SHOWN:,} more" if len(names) > _NAMES_SHOWN else ""
-    return ", ".join(f"{name}/" for name in names[:_NAMES_SHOWN]) + more
+    return first_of([f"{name}/" for name in names], _NAMES_SHOWN)
 
 
 def _joined(names: list[str]) -> str:

@@ -343,7 +343,7 @@ def _settle_masks(
                 warnings.warn(
                     f"field {name!r}: masks of 0 and {IGNORED} only, and {IGNORED} is their ignore_index, the label of "
                     f"pixels that have none, which losses leave out. For labels 0 and 1 write mask > 0.",
-                    stacklevel=3,
+                    stacklevel=4,
                 )
             continue
         if not (watch.looks_like_labels or watch.may_be_labels):
@@ -362,7 +362,7 @@ def _settle_masks(
             )
         warnings.warn(
             f"field {name!r} may be a mask ({watch.describe()}), and {why}. {declare}",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

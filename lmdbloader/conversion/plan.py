@@ -95,7 +95,7 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
         storage = pixels_only(storage, options.write_mode)
     notes = listing.notes
     if places[0] is not None:
-        is_sure = options.layout != "auto" or options.classes is not None or options.masks is not None
+        is_sure = options.layout != "auto" or options.classes is not None
         notes += notes_on(places[0], listing, is_sure=is_sure, wants_labels=not prefer_images)
     if options.crop_to_scale and listing.layout != "pairs":
         raise OptionError(

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.option_names import option, pasted_convert, shown
-from lmdbloader.base.text import counted
+from lmdbloader.base.text import counted, first_of
 from lmdbloader.conversion.sources.folders import find_images
 from lmdbloader.conversion.sources.json_stream import read_lists
 from lmdbloader.conversion.sources.listing import (
@@ -273,7 +273,7 @@ def _check_ids(content: _Content) -> None:
         first, times = ids[counts > 1][0], counts[counts > 1][0]
         raise SourceError(
             f"{content.path}: {times} annotations have the id {first}; expected ids that differ. Were files merged? "
-            "Number them anew, or remove the copies."
+            "Give them other ids, or remove the copies."
         )
 
 
@@ -293,7 +293,7 @@ def _set_labels(content: _Content, categories: dict[int, str]) -> None:
     labels = np.minimum(np.searchsorted(known, category), len(known) - 1)
     if (wrong := known[labels] != category).any():
         raise SourceError(
-            f"{content.path}: {counted(int(wrong.sum()), 'annotation')} have a category_id that the file does not "
+            f"{content.path}: {counted(int(wrong.sum()), 'annotation')} with a category_id that the file does not "
             f"list, such as {category[wrong][0]}; its categories are {', '.join(map(str, numbers[:10]))} ..."
         )
     content.labels = labels
@@ -316,9 +316,8 @@ def _match(src: Location, images: Found, path: Path, content: _Content, skip: bo
         else:
             row_of[number] = row
     if missing and (not skip or not row_of):
-        more = f" and {len(missing) - _NAMES_SHOWN:,} more" if len(missing) > _NAMES_SHOWN else ""
         raise SourceError(
-            f"{src}: {path.name} lists {', '.join(missing[:_NAMES_SHOWN])}{more}, not found there. "
+            f"{src}: {path.name} lists {first_of(missing)}, not found there. "
             + _advice(src, images.names, path, missing[0], bool(row_of))
         )
     kept = sorted(row_of)

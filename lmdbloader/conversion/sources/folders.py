@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from lmdbloader.base.option_names import option, pasted
+from lmdbloader.base.text import first_of
 from lmdbloader.conversion.sources.listing import (
     I64,
     Found,
@@ -34,7 +35,6 @@ from lmdbloader.format.others import describe_file, describe_folder, suggest_pat
 from lmdbloader.images.decode import IMAGE_SUFFIXES
 
 _SCALE_SUFFIX = re.compile(rb"x[2-9]$")
-_NAMES_SHOWN = 5
 
 
 def holds(place: Location) -> bool:
@@ -232,7 +232,7 @@ def _partners(hr: object, high: Names, lr: object, low: Names) -> I64:
     for i, name in enumerate(high):
         first = high[by_stem.setdefault(stem_of(name), i)]
         if first != name:
-            raise _same_stem(hr, first, name)
+            raise same_stem(hr, first, name)
     partners = np.full(len(high), -1, np.int64)
     alone: dict[bytes, bytes] = {}
     for i, name in enumerate(low):
@@ -246,7 +246,7 @@ def _partners(hr: object, high: Names, lr: object, low: Names) -> I64:
             partners[number] = i if partners[number] < 0 else partners[number]
             first = low[partners.item(number)]
         if first != name:
-            raise _same_stem(lr, first, name)
+            raise same_stem(lr, first, name)
     alone_high = [high[i] for i in np.flatnonzero(partners < 0).tolist()]
     stems = {_SCALE_SUFFIX.sub(b"", stem_of(name)) for name in alone_high}
     if alone and alone.keys() <= stems and not stems & {stem_of(name) for name in alone_high}:
@@ -259,7 +259,8 @@ def _partners(hr: object, high: Names, lr: object, low: Names) -> I64:
     return partners
 
 
-def _same_stem(place: object, one: bytes, other: bytes) -> SourceError:
+def same_stem(place: object, one: bytes, other: bytes) -> SourceError:
+    """Return the error for two files of a place that belong to the same one of another place."""
     return SourceError(
         f"{place}: {as_text(one)} and {as_text(other)} have the same stem, so their partner is ambiguous"
     )
@@ -268,9 +269,7 @@ def _same_stem(place: object, one: bytes, other: bytes) -> SourceError:
 def _refuse_alone(place: object, names: Sequence[bytes], other: object) -> None:
     if not names:
         return
-    shown = ", ".join(map(as_text, names[:_NAMES_SHOWN]))
-    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     raise SourceError(
-        f"{place}: no partner in {other} for {shown}{more}. "
+        f"{place}: no partner in {other} for {first_of([as_text(name) for name in names])}. "
         "Pairs are matched by name: 0001.png with 0001.png or 0001x2.png."
     )

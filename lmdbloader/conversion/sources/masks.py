@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from lmdbloader.base.option_names import option, pasted_convert
-from lmdbloader.conversion.sources.folders import find_images, holds_images
+from lmdbloader.base.text import first_of
+from lmdbloader.conversion.sources.folders import find_images, holds_images, same_stem
 from lmdbloader.conversion.sources.listing import Found, Listing, Location, Names, Sources, as_text, stem_of
 from lmdbloader.errors import SourceError
 from lmdbloader.format.folder_names import is_of_images, is_of_masks, without_mask_suffix
-
-_NAMES_SHOWN = 5
 
 
 def holds(place: Location) -> bool:
@@ -46,8 +44,9 @@ def list_masked(src: Location, masks: Location | None, *, skip: bool = False) ->
     partners = _partners(src, images.names, masks, found.names)
     alone = np.flatnonzero(partners < 0)
     if len(alone) and (not skip or len(alone) == len(partners)):
+        missing = [as_text(images.names[i]) for i in alone.tolist()]
         raise SourceError(
-            f"{src}: no mask in {masks} for {_shown(images.names, alone.tolist())}. Masks are matched by name: a.jpg "
+            f"{src}: no mask in {masks} for {first_of(missing)}. Masks are matched by name: a.jpg "
             f"with a.png or a_mask.png. {option('on_error', 'skip')} leaves such images out."
         )
     kept = np.flatnonzero(partners >= 0)
@@ -73,7 +72,7 @@ def _find_folders(src: Location) -> tuple[Path, Path]:
     images = [p for p in folders if is_of_images(p.name)]
     masks = [p for p in folders if is_of_masks(p.name) and holds_images(p)]
     if len(images) != 1 or len(masks) != 1:
-        there = ", ".join(f"{p.name}/" for p in folders[:_NAMES_SHOWN]) or "no folders"
+        there = first_of([f"{p.name}/" for p in folders]) or "no folders"
         line = (
             pasted_convert(images[0], masks=masks[0]) if images and masks else pasted_convert("IMAGES", masks="MASKS")
         )
@@ -90,7 +89,7 @@ def _partners(src: object, images: Names, masks: object, found: Names) -> np.nda
     for i, name in enumerate(images):
         first = by_stem.setdefault(stem_of(name), i)
         if first != i:
-            raise _same_stem(src, images[first], name)
+            raise same_stem(src, images[first], name)
     partners = np.full(len(images), -1, np.int64)
     alone = []
     for i, name in enumerate(found):
@@ -99,26 +98,15 @@ def _partners(src: object, images: Names, masks: object, found: Names) -> np.nda
         if number is None:
             alone.append(i)
         elif partners[number] >= 0:
-            raise _same_stem(masks, found[int(partners[number])], name)
+            raise same_stem(masks, found[int(partners[number])], name)
         else:
             partners[number] = i
     if alone:
         stems = {stem_of(name) for name in found}
         swapped = all(without_mask_suffix(stem) in stems for stem in by_stem)
         advice = "The two folders are probably swapped." if swapped else "Remove it, or add its image."
-        raise SourceError(f"{masks}: no image in {src} for {_shown(found, alone)}. {advice}")
+        raise SourceError(f"{masks}: no image in {src} for {first_of([as_text(found[i]) for i in alone])}. {advice}")
     return partners
-
-
-def _same_stem(place: object, one: bytes, other: bytes) -> SourceError:
-    return SourceError(
-        f"{place}: {as_text(one)} and {as_text(other)} have the same stem, so their partner is ambiguous"
-    )
-
-
-def _shown(names: Names, numbers: Sequence[int]) -> str:
-    more = f" and {len(numbers) - _NAMES_SHOWN:,} more" if len(numbers) > _NAMES_SHOWN else ""
-    return ", ".join(as_text(names[i]) for i in numbers[:_NAMES_SHOWN]) + more
 
 
 def _newest(one: Found, other: Found) -> int | None:

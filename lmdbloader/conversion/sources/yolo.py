@@ -51,7 +51,7 @@ def list_yolo(src: Location, classes: Sequence[str] | None = None) -> Listing:
 
     Raises:
         SourceError: No images, a line of a text file is damaged, or the names cannot be read.
-        OptionError: `classes` are no texts that differ.
+        OptionError: `classes` are not texts, or two of them are equal.
     """
     if isinstance(src, str):
         raise SourceError(f"{src}: {option('layout', 'yolo')} reads local folders only. Copy it to this machine first.")
@@ -67,7 +67,9 @@ def list_yolo(src: Location, classes: Sequence[str] | None = None) -> Listing:
     for number, name in enumerate(images.names):
         stem = stem_of(name)
         if stem in read:
-            raise SourceError(f"{tree.images}: two images have the name {as_text(stem)}, so whose boxes are ambiguous")
+            raise SourceError(
+                f"{tree.images}: two images have the name {as_text(stem)}: which of them has the boxes is ambiguous"
+            )
         read.add(stem)
         content.add(tree.labels / os.fsdecode(stem + b".txt"), number)
     if content.num_files == 0:
