@@ -40,16 +40,6 @@ _BEYOND = 1e-3
 _MOST_SIDE = 2**31
 
 
-def holds(place: Location) -> bool:
-    """Return False: boxes are asked for, not guessed."""
-    return False
-
-
-def list_samples(place: Location, layout: str, prefer_images: bool) -> Listing:
-    """Return the images with boxes of a folder, see `layouts.Source`."""
-    return list_coco(place, None)
-
-
 def list_coco(src: Location, annotations: Location | None, *, skip: bool = False) -> Listing:
     """Return the images of a folder with their boxes from a JSON file.
 

@@ -14,16 +14,6 @@ from lmdbloader.errors import SourceError
 from lmdbloader.format.folder_names import is_of_images, is_of_masks, without_mask_suffix
 
 
-def holds(place: Location) -> bool:
-    """Return False: this layout is never detected."""
-    return False
-
-
-def list_samples(place: Location, layout: str, prefer_images: bool) -> Listing:
-    """Return the images with masks of a folder, see `layouts.Source`."""
-    return list_masked(place, None)
-
-
 def list_masked(src: Location, masks: Location | None, *, skip: bool = False) -> Listing:
     """Return the images of a folder, each with the file of its mask as the field `mask`.
 

@@ -29,16 +29,6 @@ _BEYOND = 1e-5
 _MOST_CLASS = 2**31
 
 
-def holds(place: Location) -> bool:
-    """Return False: boxes are asked for, not guessed."""
-    return False
-
-
-def list_samples(place: Location, layout: str, prefer_images: bool) -> Listing:
-    """Return the images with boxes of a folder, see `layouts.Source`."""
-    return list_yolo(place, None)
-
-
 def list_yolo(src: Location, classes: Sequence[str] | None = None) -> Listing:
     """Return the images of a folder with the boxes of their text files.
 
