@@ -691,7 +691,7 @@ refused(
     COMMANDS,
     "lmdbloader convert out.lmdb photos",
     "lmdbloader convert photos out.lmdb",
-    says="The source comes first: photos out.lmdb",
+    says="The source comes first. Write: lmdbloader convert photos out.lmdb",
 )
 
 # --- arguments, attributes and paths: `lmdbloader.base.foreign_names`, `lmdbloader.format.others` ---

@@ -543,6 +543,11 @@ def test_deep_json_is_refused(out: Path) -> None:
         ([{"a": 1}, {"b": 1}], {}, "sample 1 has the fields b; the first one had a"),
         ([{"a": 1}, {"a": 1, "b": 1}], {}, "sample 1 has the fields a, b; the first one had a"),
         ([{"a": 1}], {"fields": {"b": Image()}}, "fields names b, but the first sample has a"),
+        (
+            [{"a": 1, "b": 2}],
+            {"fields": ["a"]},
+            "fields names a, but the first sample has a, b too. To leave values out",
+        ),
         ([{"a": 1}], {"fields": {"a": "image"}}, r"fields\['a'\] is 'image': expected Image\(\)"),
         ([{"a": 1}], {"fields": {"a": Image}}, r"fields\['a'\] is <class .*Image'>: expected Image\(\)"),
         ([{"class": 1}], {}, "field name 'class': expected a Python identifier"),
@@ -736,3 +741,14 @@ def test_image_files_as_bytes_are_no_images_and_the_error_says_so(tmp_path: Path
         OptionError, match=r"no image field.*declare it: write\(..., fields=\{'image': fields.Image\(\)\}"
     ):
         lmdbloader.Loader(tmp_path / "d", 1, transforms=[crop])
+
+
+def test_the_line_for_some_of_the_values_works(out: Path) -> None:
+    samples = [{"a": 1, "b": 2, "c": 3}]
+    with pytest.raises(OptionError) as error:
+        write(samples, out, fields=("a", "c"))
+    line = str(error.value).partition("write ")[2].removesuffix(".")
+    eval(line, {"lmdbloader": lmdbloader, "samples": samples, "out": out})
+    assert list(LMDBDataset(out).fields) == ["a", "c"]
+    write(samples, out, fields=("c", "b", "a"), overwrite=True)
+    assert LMDBDataset(out)[0] == (1, 2, 3)

@@ -91,9 +91,9 @@ def write(
         path: The new dataset.
         codec: "raw", "lz4" or "auto" (lz4 if it saves 10 % on the first samples), for all fields or field by field. For
             images it is the codec of pixels. By default "auto", or "raw" for images with some write modes.
-        fields: Names for tuples, in order; or a mapping from names to types (`Image()`, `Array()` ...), to set types
-            that should not be guessed: {"mask": Mask()}. A field that is named like a mask (mask, label, seg ...) and
-            has at most 64 values must be declared, as Mask() or Image().
+        fields: The names of all values, for tuples in their order; or a mapping from names to types (`Image()`,
+            `Array()` ...), to set types that should not be guessed: {"mask": Mask()}. A field that is named like a mask
+            (mask, label, seg ...) and has at most 64 values must be declared, as Mask() or Image().
         classes: By field of ints or Labels(), the names of its values from 0 on, in a list or tuple; by default those
             that a dataset of Hugging Face or torchvision has, in `features` or `classes`.
         write_mode: How images are stored, in all or field by field, "raw", "jpg", "proportion", "smart" or "original",
@@ -254,6 +254,11 @@ def _infer_fields(
     unknown = set(given) - set(values)
     if unknown:
         raise OptionError(f"fields names {', '.join(sorted(unknown))}, but the first sample has {', '.join(values)}")
+    if fields is not None and not isinstance(fields, Mapping) and len(given) < len(values):
+        raise OptionError(
+            f"fields names {', '.join(given)}, but the first sample has {', '.join(values)} too. To leave values out, "
+            f"write lmdbloader.write(({{name: sample[name] for name in {tuple(given)!r}}} for sample in samples), out)."
+        )
     found = [
         make_field(
             name,

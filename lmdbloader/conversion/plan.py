@@ -64,9 +64,8 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
         OptionError: Options that contradict each other.
         SourceError: No folder, no images, or pairs that do not match.
     """
-    places = [
-        None if p is None else locate(p) for p in (src, options.hr, options.lr, options.masks, options.annotations)
-    ]
+    given = {name: getattr(options, name) for name in ("hr", "lr", "masks", "annotations")}
+    places = [None if path is None else locate(path, name) for name, path in {"source": src, **given}.items()]
     if options.patch_size is None and options.stride is not None:
         raise OptionError(f"{option('stride')} without {option('patch_size')}: whole images have no stride")
     _check_sides(options)

@@ -32,8 +32,8 @@ _TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
 _GAP_NBYTES = 64 * 1024
 
 
-def locate(path: str | os.PathLike[str]) -> Location:
-    """Return a path as a `Path`, and a URL as a str; file:// is a path.
+def locate(path: str | os.PathLike[str], name: str = "source") -> Location:
+    """Return a path, an option called `name`, as a `Path`, and a URL as a str; file:// is a path.
 
     Raises:
         OptionError: It is neither.
@@ -41,7 +41,7 @@ def locate(path: str | os.PathLike[str]) -> Location:
     >>> locate("photos"), locate("s3://bucket/photos"), locate("file:///data/photos")
     (PosixPath('photos'), 's3://bucket/photos', PosixPath('/data/photos'))
     """
-    text = path_text("source", path)
+    text = path_text(name, path)
     if not is_url(text):
         return Path(text)
     protocol, _, rest = text.partition("://")
