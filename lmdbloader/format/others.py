@@ -11,7 +11,6 @@ from pathlib import Path
 
 from lmdbloader.base.suggestions import nearest
 from lmdbloader.base.text import first_of
-from lmdbloader.format.folder_names import is_split
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE
 
 # So many entries of a folder are examined: enough to recognise it, and quick on a file server.
@@ -89,6 +88,8 @@ def _describe_folder(folder: Path) -> str:
     if ".tar" in found:
         return _filled("holds tars. Convert them: `lmdbloader convert {file} {name}`", folder)
     if any(suffix in _image_suffixes() for suffix in _suffixes_below(folder)):
+        from lmdbloader.format.folder_names import is_split  # not needed to open a dataset
+
         splits = [name for name in names if is_split(name) and (folder / name).is_dir()]
         line = "`lmdbloader convert {file} {name}`" if not splits[1:] else "`lmdbloader convert {file} {name} --split`"
         return _filled(f"holds images. Convert them: {line}", folder)
