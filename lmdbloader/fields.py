@@ -234,14 +234,29 @@ _POINT_WORDS = frozenset(
 _A_WORD = re.compile("[A-Z]?[a-z]+|[A-Z]+")
 
 
+def _words(name: str) -> set[str]:
+    """Return the words of a name in lower case."""
+    return {word.lower() for word in _A_WORD.findall(name)}
+
+
 def likeness(name: str) -> Literal["mask", "image", ""]:
     """Return what a field is named like: a mask, an image, or neither.
 
     >>> likeness("seg_map"), likeness("trainMask"), likeness("image"), likeness("target")
     ('mask', 'mask', 'image', '')
     """
-    words = {word.lower() for word in _A_WORD.findall(name)}
+    words = _words(name)
     return "mask" if words & _MASK_WORDS else "image" if words & _IMAGE_WORDS else ""
+
+
+def named_places(name: str) -> Literal["Boxes", "Points", ""]:
+    """Return what places in an image a field's values are by its name: boxes, points, or neither.
+
+    >>> named_places("gt_bboxes"), named_places("keypoints"), named_places("label"), named_places("inbox")
+    ('Boxes', 'Points', '', '')
+    """
+    words = _words(name)
+    return "Boxes" if words & _BOX_WORDS else "Points" if words & _POINT_WORDS else ""
 
 
 def likeness_of_places(name: str, value: Any) -> Literal["Boxes", "Points", ""]:
@@ -252,8 +267,7 @@ def likeness_of_places(name: str, value: Any) -> Literal["Boxes", "Points", ""]:
     >>> likeness_of_places("boxes", {"a": 1}), likeness_of_places("notes", [[4, 3, 28, 30]])
     ('', '')
     """
-    words = {word.lower() for word in _A_WORD.findall(name)}
-    kind: Literal["Boxes", "Points", ""] = "Boxes" if words & _BOX_WORDS else "Points" if words & _POINT_WORDS else ""
+    kind = named_places(name)
     if not kind or not (isinstance(value, list | tuple | np.ndarray) or is_tensor(value)):
         return ""
     try:
@@ -265,16 +279,6 @@ def likeness_of_places(name: str, value: Any) -> Literal["Boxes", "Points", ""]:
     lengths = (4,) if kind == "Boxes" else (2, 3)
     is_placed = numbers.dtype.kind in "iuf" and numbers.ndim in (1, 2, 3) and numbers.shape[-1] in lengths
     return kind if is_placed else ""
-
-
-def may_be_places(name: str) -> bool:
-    """Return whether a field's name says that its values are places in an image.
-
-    >>> may_be_places("bbox"), may_be_places("face_boxes"), may_be_places("label"), may_be_places("inbox")
-    (True, True, False, False)
-    """
-    words = {word.lower() for word in _A_WORD.findall(name)}
-    return bool(words & (_BOX_WORDS | _POINT_WORDS))
 
 
 def is_pixels(value: Any) -> bool:

@@ -376,3 +376,9 @@ def test_boxes_that_were_not_declared_are_not_left_behind(tmp_path: Path, field:
     assert dataset.transformed([T.RandomCrop(8, fields=("image",))])[0].image.shape == (3, 8, 8)
     chosen = lmdbloader.LMDBDataset(tmp_path / "d", fields=["image"])
     assert chosen.transformed([T.RandomCrop(8)])[0].image.shape == (3, 8, 8)
+
+
+def test_a_number_that_is_named_like_places_is_none(tmp_path: Path) -> None:
+    sample = {"image": np.zeros((12, 18, 3), np.uint8), "notes": {"points": 12, "box": "A4", "polygon": None}}
+    lmdbloader.write([sample] * 2, tmp_path / "d")
+    assert lmdbloader.LMDBDataset(tmp_path / "d").transformed([T.RandomCrop(8)])[0].notes == sample["notes"]
