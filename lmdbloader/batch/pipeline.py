@@ -316,7 +316,8 @@ class Pipeline:
                     f"{self.reader.path}: the images of field {self.fields[f]!r} would come out in different shapes, "
                     f"{low_height} to {height} rows and {low_width} to {width} columns. Add a crop "
                     "(RandomCrop, CenterCrop, RandomResizedCrop) or a Resize to (height, width), or convert with "
-                    "--patch-size."
+                    "--patch-size. Without transforms, except for dataset.scaled(), Loader(dataset, 1) reads images of "
+                    "any sizes."
                 )
             channels = self._image_field(f).channels
             shape, values = (channels, height, width), self.program.values[f]
