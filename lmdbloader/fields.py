@@ -308,7 +308,12 @@ def _numbers(value: Any, dtype: str, what: str) -> npt.NDArray[Any]:
     return numbers
 
 
-def _encode_boxes(value: Any) -> bytes:
+def as_boxes(value: Any) -> npt.NDArray[np.float32]:
+    """Return boxes given as an array, a tensor or lists, (n, 4) float32.
+
+    Raises:
+        ValueError: They are not numbers, or not four for each box.
+    """
     form = str(value.format).rpartition(".")[2] if _is_a(value, "BoundingBoxes") else "XYXY"
     if form != "XYXY":
         raise ValueError(f'a {form}; convert them first: v2.ConvertBoundingBoxFormat("XYXY")')
@@ -316,11 +321,11 @@ def _encode_boxes(value: Any) -> bytes:
     boxes = boxes.reshape(0, 4) if boxes.size == 0 and boxes.ndim < 2 else boxes
     if boxes.ndim != 2 or boxes.shape[1] != 4:
         raise ValueError(f"{boxes.shape}; expected (n, 4)")
-    if boxes.size and boxes.min() >= 0 and boxes.max() <= 1 and (boxes % 1).any():
-        raise ValueError(
-            f"{boxes[0].tolist()} and all others are within one pixel. If they are shares of the image's sides, "
-            "multiply them by (width, height, width, height), and give left, top, right and bottom"
-        )
+    return boxes
+
+
+def _encode_boxes(value: Any) -> bytes:
+    boxes = as_boxes(value)
     if (wrong := (boxes[:, 2:] < boxes[:, :2]).any(1)).any():
         first = boxes[wrong][0].tolist()
         raise ValueError(
