@@ -336,6 +336,26 @@ def test_batches_in_other_forms_have_lists_too(ragged: lmdbloader.LMDBDataset, a
         assert [len(boxes) for boxes in batch[name]] == list(range(6)) and type(batch[name]) is list
 
 
+@pytest.mark.parametrize("as_", [None, "dict", {"target": "boxes", "image": "image"}])
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_samples_collated_by_hand_have_lists_even_if_all_are_equally_long(
+    tmp_path: Path, as_: Any, num_workers: int
+) -> None:
+    lmdbloader.write((sample_of(20, 30, k, 2) for k in range(4)), tmp_path / "d", fields=DECLARED)
+    dataset = lmdbloader.LMDBDataset(tmp_path / "d", as_=as_)
+    name = "target" if isinstance(as_, dict) else "boxes"
+    (expected,) = lmdbloader.Loader(dataset, 4)
+    one_by_one = [dataset[i] for i in range(4)]
+    copied = [{**sample, "image": sample["image"] // 2} for sample in one_by_one] if as_ else one_by_one
+    read: Any = DataLoader(one_by_one, 4, collate_fn=lmdbloader.collate, num_workers=num_workers)
+    for batch in (*read, lmdbloader.collate(copied), lmdbloader.collate(pickle.loads(pickle.dumps(one_by_one)))):
+        assert type(batch) is type(expected) and type(batch[name]) is list
+        assert all(torch.equal(a, b) for a, b in zip(batch[name], expected[name], strict=True))
+        assert batch["image"].shape == expected["image"].shape
+        assert as_ is None or [type(key) for key in batch] == [str] * len(expected)
+    assert as_ is None or [type(key) for key in expected] == [str] * len(expected)
+
+
 @pytest.mark.parametrize("as_", ["dict", "tuple"])
 def test_an_own_transform_leaves_boxes_lists_in_every_form(tmp_path: Path, as_: Any) -> None:
     lmdbloader.write((sample_of(20, 30, k, 2) for k in range(6)), tmp_path / "d", fields=DECLARED)
