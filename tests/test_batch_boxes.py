@@ -176,6 +176,11 @@ def test_sanitizing_drops_boxes_with_what_belongs_to_them(ragged: lmdbloader.LMD
             lambda: T.SanitizeBoxes("boxes", "labels")({"boxes": torch.zeros(1, 4), "labels": torch.zeros(2)}),
             "'labels' has 2 values for 1 boxes; expected one for each",
         ),
+        (
+            lambda: T.SanitizeBoxes()({"boxes": torch.zeros(2, 4), "labels": torch.arange(2)}),
+            r"'labels' has a label for each box, .* Write SanitizeBoxes\('boxes', 'labels'\)\.",
+        ),
+        (lambda: T.SanitizeBoxes()((torch.zeros(1, 4),)), "a dict of fields; found a tuple"),
     ],
 )
 def test_what_cannot_be_sanitized_is_named(make: Any, message: str) -> None:
@@ -208,6 +213,31 @@ def test_values_that_do_not_fit_are_refused(tmp_path: Path, name: str, value: An
     sample = {"image": np.zeros((9, 9, 3), np.uint8), name: value}
     with pytest.raises(OptionError, match=rf"sample 0, field '{name}'.*{message}"):
         lmdbloader.write([sample], tmp_path / "d", fields={name: DECLARED[name]})
+
+
+def test_labels_do_not_stay_when_their_boxes_are_removed(ragged: lmdbloader.LMDBDataset) -> None:
+    sanitize = T.SanitizeBoxes("boxes", "points")
+    assert sanitize(ragged[0]).boxes.shape == (0, 4)  # there is nothing to remove
+    for read in (lambda: sanitize(ragged[3]), lambda: next(iter(lmdbloader.Loader(ragged, 4, transforms=[sanitize])))):
+        with pytest.raises(OptionError, match=r"Write SanitizeBoxes\('boxes', 'points', 'labels'\)\."):
+            read()
+
+
+@pytest.mark.parametrize("mix", [T.MixUp(num_classes=2), T.CutMix(num_classes=2)])
+def test_images_are_not_mixed_without_their_masks_and_boxes(tmp_path: Path, mix: T.BatchFunction) -> None:
+    samples = ({**sample_of(20, 30, k), "label": k % 2, "depth": np.zeros((20, 30), np.float32)} for k in range(4))
+    lmdbloader.write(samples, tmp_path / "d", fields=DECLARED)
+    for names, refused in (
+        (["image", "label", "mask"], r"'mask' holds labels of pixels, .*fields=\[\.\.\.\]"),
+        (["image", "boxes", "label"], "'boxes' holds boxes or the like"),
+        (["image", "label", "depth"], None),
+    ):
+        loader = lmdbloader.Loader(lmdbloader.LMDBDataset(tmp_path / "d", fields=names), 4, transforms=[mix])
+        if refused is None:
+            assert next(iter(loader)).label.shape == (4, 2)
+            continue
+        with pytest.raises(OptionError, match=refused):
+            next(iter(loader))
 
 
 def test_boxes_may_be_small_once_others_were_in_pixels(tmp_path: Path) -> None:

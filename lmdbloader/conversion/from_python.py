@@ -212,7 +212,7 @@ def _dicts(
     """Yield the values of each sample by name, encoded images as image files."""
     given = fields.items() if isinstance(fields, Mapping) else ()
     declared = {name: kind for name, kind in given if isinstance(kind, FieldType)}
-    images = {name: kind for name, kind in declared.items() if "height" in kind_named(kind.kind).columns}
+    images = {name: kind for name, kind in declared.items() if kind_named(kind.kind).has_pixels}
     names = adapted.names
     for number, sample in enumerate(samples):
         if names is None and not number:
