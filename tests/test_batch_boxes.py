@@ -283,6 +283,16 @@ def test_boxes_of_pairs_belong_to_the_large_image(tmp_path: Path) -> None:
     assert dataset.transformed([T.RandomHorizontalFlip(1.0, fields=("lr",))])[0].boxes.tolist() == [[4, 3, 8, 9]]
 
 
+def test_boxes_belong_to_the_image_and_not_to_a_mask_of_its_size(tmp_path: Path) -> None:
+    sample = {"mask": np.zeros((20, 30), np.uint8), "image": np.zeros((20, 30, 3), np.uint8), "boxes": [[4, 3, 8, 9]]}
+    lmdbloader.write([sample], tmp_path / "d", fields={"mask": fields.Mask(), "image": None, "boxes": fields.Boxes()})
+    dataset = lmdbloader.LMDBDataset(tmp_path / "d")
+    assert list(dataset.fields) == ["mask", "image", "boxes"]
+    for name, expected in (("image", [[22, 3, 26, 9]]), ("mask", [[4, 3, 8, 9]])):
+        flipped = dataset.transformed([T.RandomHorizontalFlip(1.0, fields=(name,))])
+        assert flipped[0].boxes.tolist() == expected
+
+
 def test_info_extract_and_the_manifest_know_them(ragged: lmdbloader.LMDBDataset, tmp_path: Path) -> None:
     described = {f.name: f.describe() for f in lmdbloader.info(ragged.path).fields}
     assert (described["boxes"], described["labels"]) == ("0 to 5 boxes", "0 to 5 labels")

@@ -461,9 +461,13 @@ class Pipeline:
 
     @property
     def _largest(self) -> int:
-        """The field with the largest image of a sample."""
+        """The field with the largest image of a sample; of an image and a mask of one size, the image."""
         row = int(self._rows[0])
-        return max(range(len(self.fields)), key=lambda f: self.reader.image_shape(self.fields[f], row)[1:])
+
+        def size(f: int) -> tuple[tuple[int, ...], bool]:
+            return self.reader.image_shape(self.fields[f], row)[1:], not self._is_mask(f)
+
+        return max(range(len(self.fields)), key=size)
 
     def _prepare(self, rows: I64, samples: I64, out: I64, scratch: Scratch) -> _Call:
         """Return the call for a thread's working memory; these rows, samples and addresses are an example."""
