@@ -377,16 +377,20 @@ def _is_a(value: Any, name: str) -> bool:
 _PIXEL_COLUMNS = {"height": "uint32", "width": "uint32", "channels": "uint8", "bits": "uint8"}
 
 
-def image_size(value: Any) -> tuple[int, int]:
-    """Return (height, width) of a value of an image field; (0, 0) if it is not an image."""
+def image_size(value: Any) -> tuple[int, int] | None:
+    """Return (height, width) of a value of an image field; None if it is not an image.
+
+    >>> image_size(np.zeros((6, 8, 3), np.uint8)), image_size(5)
+    ((6, 8), None)
+    """
     if is_pil(value):
         return int(value.height), int(value.width)
     shape = tuple(getattr(value, "shape", ()))
     sides = shape[:2] if isinstance(value, np.ndarray) else shape[-2:]
-    return (int(sides[0]), int(sides[1])) if len(sides) == 2 else (0, 0)
+    return (int(sides[0]), int(sides[1])) if len(sides) == 2 else None
 
 
-def is_plane_of(value: Any, sizes: Container[tuple[int, int]]) -> bool:
+def is_plane_of(value: Any, sizes: Container[tuple[int, int] | None]) -> bool:
     """Return whether an array or tensor holds whole numbers (H, W), and (H, W) is one of `sizes`."""
     shape = tuple(value.shape)
     is_whole = str(value.dtype).removeprefix("torch.").rstrip("0123456789") in ("int", "uint", "bool")
