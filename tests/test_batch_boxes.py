@@ -440,10 +440,13 @@ def test_functions_get_sample_numbers_next_to_boxes(ragged: lmdbloader.LMDBDatas
 @pytest.mark.parametrize(
     ("field", "found"),
     [
-        ({"bbox": [[1, 2, 3, 4]]}, r"d: bbox holds .*lmdbloader.fields.Boxes\(\), which"),
-        ({"boxes": np.zeros((2, 4))}, "d: boxes holds places"),
-        ({"objects": {"bbox": [[1, 2, 3, 4]], "category": [0]}}, r"d: objects\['bbox'\] holds"),
-        ({"notes": [{"keypoints": [1, 2]}]}, r"d: notes\['keypoints'\] holds .*lmdbloader.fields.Points\(\), which"),
+        ({"bbox": [[1, 2, 3, 4]]}, r"name, bbox holds boxes, .*lmdbloader.fields.Boxes\(\), which"),
+        ({"boxes": np.zeros((2, 4))}, "name, boxes holds boxes, which R"),
+        ({"objects": {"bbox": [[1, 2, 3, 4]], "category": [0]}}, r"name, objects\['bbox'\] holds boxes"),
+        (
+            {"notes": [{"keypoints": [1, 2]}]},
+            r"name, notes\['keypoints'\] holds points, .*fields.Points\(\), which",
+        ),
     ],
 )
 def test_boxes_that_were_not_declared_are_not_left_behind(tmp_path: Path, field: dict[str, Any], found: str) -> None:

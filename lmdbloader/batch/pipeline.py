@@ -275,10 +275,10 @@ class Pipeline:
                 found, kind = next(((f"{name}[{key!r}]", k) for key in keys if (k := named_places(key))), (name, ""))
         if kind:
             raise OptionError(
-                f"{self.reader.path}: {found} holds places in the images by its name, which {moving} would leave "
-                f"behind. Write it as a field of its own, lmdbloader.fields.{kind}(), which moves with the images. If "
-                f"it is to stay as it is, say what moves: {type(moving).__name__}(..., fields={self.fields}); or leave "
-                "it out: LMDBDataset(path, fields=[...])."
+                f"{self.reader.path}: to judge by its name, {found} holds {kind.lower()}, which {moving} would not "
+                f"move. Write them as a field of their own, lmdbloader.fields.{kind}(), which moves with the images. "
+                f"If they must stay as they are, name the fields that move: {type(moving).__name__}(..., "
+                f"fields={self.fields}); or leave them out: LMDBDataset(path, fields=[...])."
             )
 
     def _is_mask(self, f: int) -> bool:
