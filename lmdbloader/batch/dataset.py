@@ -479,13 +479,21 @@ class LMDBDataset(Dataset[Any]):
             self._assembler = Assembler(pipeline, self.fields, SharedMemory, keep=_KEPT, dtype=self._dtype)
         return self._assembler
 
-    def uniform_images(self) -> list[str]:
-        """Return the fields of images or masks that all have one shape and bit depth."""
-        return [name for name, f in self.fields.items() if f.has_pixels and self._is_uniform(name)]
+    def uniform_images(self, rows: I64 | None = None, *, of_any_channels: bool = False) -> list[str]:
+        """Return the fields of images or masks that all have one shape and bit depth.
 
-    def _is_uniform(self, name: str) -> bool:
-        columns = [self.reader.index.arrays[f"{name}.{part}"] for part in ("channels", "height", "width", "bits")]
-        return len(self.reader) > 0 and all(bool((column == column[0]).all()) for column in columns)
+        Args:
+            rows: (n,) rows of the stored index to consider; all of them by default.
+            of_any_channels: Whether grey images and images in colour count as alike.
+        """
+        images = [name for name, f in self.fields.items() if f.has_pixels]
+        return [name for name in images if self._is_uniform(name, rows, of_any_channels)]
+
+    def _is_uniform(self, name: str, rows: I64 | None, of_any_channels: bool) -> bool:
+        parts = ("height", "width", "bits") if of_any_channels else ("channels", "height", "width", "bits")
+        columns = [self.reader.index.arrays[f"{name}.{part}"] for part in parts]
+        columns = columns if rows is None else [column[rows] for column in columns]
+        return len(columns[0]) > 0 and all(bool((column == column[0]).all()) for column in columns)
 
 
 def check_images(dataset: LMDBDataset, call: str) -> None:

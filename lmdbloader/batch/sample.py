@@ -139,7 +139,7 @@ class Batch(Sequence[Any]):
 class Formed(list[Any]):
     """Samples in a form after a dataset's own transform; `collate` makes a batch of them as they were before.
 
-    A plain tuple or a dict does not say which of its fields are lists in a batch.
+    A plain tuple does not say which of its fields are lists in a batch.
 
     Attributes:
         plain: The samples, as the transform returned them.

@@ -28,6 +28,7 @@ from lmdbloader.fields import (
     FieldType,
     Image,
     Mask,
+    as_boxes,
     image_size,
     is_plane_of,
     kind_named,
@@ -152,7 +153,7 @@ def write(
             "seed": seed,
         },
     )
-    rest = chain([first], iterator)
+    rest = _boxes_in_pixels(chain([first], iterator), [f.name for f in schema if f.kind == "boxes"])
     del first
     if max_resolution is not None and not isinstance(write_mode, Mapping):  # masks stay in step with their images
         shrunk = replace(PIXELS, max_resolution=check_value("max_resolution", max_resolution))
@@ -212,7 +213,7 @@ def _dicts(
     """Yield the values of each sample by name, encoded images as image files."""
     given = fields.items() if isinstance(fields, Mapping) else ()
     declared = {name: kind for name, kind in given if isinstance(kind, FieldType)}
-    images = {name: kind for name, kind in declared.items() if "height" in kind_named(kind.kind).columns}
+    images = {name: kind for name, kind in declared.items() if kind_named(kind.kind).has_pixels}
     names = adapted.names
     for number, sample in enumerate(samples):
         if names is None and not number:
@@ -326,6 +327,34 @@ def _is_labels(value: Any, lengths: set[int]) -> bool:
     except ValueError:  # lists of several lengths
         return False
     return numbers.ndim == 1 and len(numbers) in lengths and (numbers.dtype.kind in "iu" or not numbers.size)
+
+
+def _boxes_in_pixels(samples: Iterator[Any], names: Sequence[str]) -> Iterator[Any]:
+    """Yield samples; until a box reaches beyond the first pixels of an image, boxes may be shares of its sides.
+
+    Raises:
+        OptionError: The first boxes of a field are fractions from 0 to 1. Later ones may be: objects at a corner that
+            are smaller than a pixel.
+    """
+    unsettled = list(names)
+    for number, values in enumerate(samples):
+        for name in list(unsettled):
+            try:
+                boxes = as_boxes(values.get(name))
+            except (TypeError, ValueError):  # the sample is refused when it is encoded
+                continue
+            if boxes.max(initial=0) > 2:
+                unsettled.remove(name)
+            elif boxes.min(initial=0) >= 0 and boxes.max(initial=0) <= 1 and (boxes % 1).any():
+                raise OptionError(
+                    f"sample {number}, field {name!r}: the boxes up to here, such as {boxes[0].tolist()}, are within "
+                    "one pixel. If they are shares of the image's sides, multiply them by (width, height, width, "
+                    "height), and give left, top, right and bottom. If they are pixels, leave such small boxes out."
+                )
+        yield values
+        if not unsettled:
+            break
+    yield from samples
 
 
 def _settle_masks(

@@ -159,7 +159,7 @@ class Loader(DataLoader[Any]):
         Args:
             dataset: The dataset to read, or its path; or torch's Subset of it, or a ConcatDataset of its views. A
                 `transform` of its own is called sample by sample, which is slow.
-            batch_size: Samples in a batch of this rank.
+            batch_size: Samples in a batch of this rank. With 1 and no transforms, images may differ in size.
             shuffle: True is `order="random"`, as training needs it; False is `order="sequential"`, and so is None
                 without an `order`, as in torch's DataLoader.
             order: "sequential" (that of the dataset), "random" (a new uniform permutation in every epoch),
