@@ -29,7 +29,7 @@ def test_no_framework_is_imported_with_the_package() -> None:
 
 
 def test_another_name_is_an_error_with_the_names() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'jax'; it has accelerate, basicsr, lightning"):
+    with pytest.raises(AttributeError, match="no attribute 'jax'; it has accelerate, basicsr, fastai, keras"):
         lmdbloader.integrations.jax  # noqa: B018
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from accelerate.data_loader import prepare_data_loader
 
-from lmdbloader.errors import OptionError
+from lmdbloader.integrations.shares import check_share
 from lmdbloader.loader.loader import Loader
 
 __all__ = ["prepare"]
@@ -34,16 +34,7 @@ def prepare(accelerator: Any, loader: Loader) -> Any:
     >>> loader = lmdbloader.integrations.accelerate.prepare(accelerator, loader)  # doctest: +SKIP
     """
     rank, world_size = accelerator.process_index, accelerator.num_processes
-    if (loader.rank, loader.world_size) != (rank, world_size):
-        raise OptionError(
-            f"prepare: this is process {rank} of {world_size}, and the loader reads share {loader.rank} of "
-            f'{loader.world_size}. Write Loader(..., shard="auto", pad=True).'
-        )
-    if world_size > 1 and not loader._pad and not loader.drop_last:
-        raise OptionError(
-            "prepare: the processes may get different numbers of batches, and would wait for each other forever. "
-            'Write Loader(..., shard="auto", pad=True), or drop_last=True.'
-        )
+    check_share("prepare", loader, rank, world_size)
     prepared = prepare_data_loader(
         loader,
         accelerator.device,
