@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import hashlib
 import importlib.util
 import json
@@ -572,6 +573,103 @@ def test_monai_reads_views_as_dicts(path: Path) -> None:
 def test_torchdata_reads_views(path: Path) -> None:
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
     loader = stateful.StatefulDataLoader(view_of(path), BATCH, shuffle=True, collate_fn=lmdbloader.collate)
+    check_crops(path, [noted(batch.image, batch.label) for _ in range(EPOCHS) for batch in loader])
+
+
+def test_composer_sees_what_the_loader_gives_and_continues(path: Path, tmp_path: Path) -> None:
+    composer = pytest.importorskip("composer")
+    from composer.models import ComposerModel
+
+    class Model(ComposerModel):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Linear(1, COUNT)
+            self.seen: Seen = []
+
+        def forward(self, batch: Any) -> torch.Tensor:
+            self.seen.append(noted(*batch))
+            found: torch.Tensor = self.weight(batch[0].mean((1, 2, 3))[:, None])
+            return found
+
+        def loss(self, outputs: torch.Tensor, batch: Any) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(outputs, batch[1])
+
+    def fit(**options: Any) -> Seen:
+        model, loader = Model(), loader_of(path, as_="tuple")
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        options = {"device": "cpu", "progress_bar": False, "optimizers": optimizer, **options}
+        composer.Trainer(model=model, train_dataloader=loader, max_duration=f"{EPOCHS}ep", **options).fit()
+        return model.seen
+
+    full = fit(save_folder=str(tmp_path), save_interval="1ba")
+    assert full == seen_by_the_loader(path, EPOCHS)
+    check_crops(path, full)
+    for step in (2, STEPS, STEPS + 1):
+        (found,) = tmp_path.glob(f"ep*-ba{step}-rank0.pt")
+        assert fit(load_path=str(found)) == full[step:]
+
+
+# Transforms and datasets of others
+
+
+def test_torchvision_transforms_samples(path: Path) -> None:
+    v2 = pytest.importorskip("torchvision.transforms.v2")
+    dataset = LMDBDataset(path, transform=v2.Compose([v2.RandomCrop(8), v2.ToDtype(torch.float32, scale=True)]))
+    loader = lmdbloader.dataloader(dataset, BATCH, shuffle=True, num_workers=0)
+    check_crops(path, [noted(batch.image, batch.label) for _ in range(EPOCHS) for batch in loader])
+
+
+def test_albumentations_transforms_samples(path: Path) -> None:
+    albumentations = pytest.importorskip("albumentations")
+    crop = albumentations.Compose([albumentations.RandomCrop(8, 8), albumentations.ToFloat(255)])
+
+    def cropped(sample: Any) -> Any:
+        image = crop(image=sample.image.permute(1, 2, 0).numpy())["image"]
+        return sample._replace(image=torch.from_numpy(image).permute(2, 0, 1).contiguous())
+
+    loader = lmdbloader.dataloader(LMDBDataset(path, transform=cropped), BATCH, shuffle=True, num_workers=0)
+    check_crops(path, [noted(batch.image, batch.label) for _ in range(EPOCHS) for batch in loader])
+
+
+def test_kornia_transforms_batches(path: Path) -> None:
+    kornia = pytest.importorskip("kornia.augmentation")
+    crop = kornia.RandomCrop((8, 8))
+    loader = Loader(LMDBDataset(path), BATCH, shuffle=True, transforms=[ToDtype(torch.float32, scale=True)], as_="dict")
+    batches = (batch for _ in range(EPOCHS) for batch in loader)
+    check_crops(path, [noted(crop(batch["image"]).contiguous(), batch["label"]) for batch in batches])
+
+
+def test_datasets_of_hugging_face_are_written_and_read(path: Path, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    pictures = [{"image": sample.image.permute(1, 2, 0).numpy(), "label": sample.label} for sample in LMDBDataset(path)]
+    names = [f"name {number}" for number in range(COUNT)]
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=names)})
+    lmdbloader.write(datasets.Dataset.from_list(pictures, features=features), tmp_path / "d.lmdb")
+    assert [*LMDBDataset(tmp_path / "d.lmdb").classes] == names
+    loader = loader_of(tmp_path / "d.lmdb")
+    seen = [noted(batch.image, batch.label) for _ in range(EPOCHS) for batch in loader]
+    assert seen == seen_by_the_loader(path, EPOCHS)
+
+
+class OrderOption(enum.Enum):
+    """A stand-in of FFCV's, which has no wheel."""
+
+    SEQUENTIAL = enum.auto()
+    RANDOM = enum.auto()
+    QUASI_RANDOM = enum.auto()
+
+
+@pytest.mark.parametrize("order", OrderOption)
+def test_the_orders_of_ffcv_give_every_sample_once(path: Path, order: OrderOption) -> None:
+    for drop_last in (False, True):
+        loader = loader_of(path, order=order, drop_last=drop_last)
+        epochs = [[label for batch in loader for label in batch.label.tolist()] for _ in range(2)]
+        for labels in epochs:
+            assert len(labels) == len({*labels}) == (COUNT // BATCH * BATCH if drop_last else COUNT)
+        assert (epochs[0] == epochs[1]) == (order is OrderOption.SEQUENTIAL)
+    ranks = [loader_of(path, order=order, shard=(rank, 2)) for rank in (0, 1)]
+    assert sorted(label for loader in ranks for batch in loader for label in batch.label.tolist()) == [*range(COUNT)]
+    loader = loader_of(path, order=order)
     check_crops(path, [noted(batch.image, batch.label) for _ in range(EPOCHS) for batch in loader])
 
 
