@@ -66,10 +66,12 @@ def with_lightning(path: str, options: dict[str, Any]) -> Seen:
 def with_accelerate(path: str, options: dict[str, Any]) -> Seen:
     """Fit with Accelerate."""
     from accelerate import Accelerator
+    from accelerate.utils import DataLoaderConfiguration
 
     from lmdbloader.integrations.accelerate import prepare
 
-    accelerator, network = Accelerator(cpu=True), Network()
+    config = DataLoaderConfiguration(use_stateful_dataloader=options.pop("stateful", False))
+    accelerator, network = Accelerator(cpu=True, dataloader_config=config), Network()
     model, optimizer = accelerator.prepare(network, torch.optim.SGD(network.parameters(), 0.1))
     loader = loader_of(path, options)
     loader = accelerator.prepare(loader) if options.pop("directly", False) else prepare(accelerator, loader)

@@ -240,6 +240,28 @@ def test_accelerate_reads_one_batch_ahead_of_the_loop(path: Path) -> None:
     assert loader.state_dict()["position"] == 2 * BATCH
 
 
+@pytest.mark.parametrize("way", ["prepare", "integration"])
+def test_accelerate_saves_the_place_with_its_stateful_loader(path: Path, tmp_path: Path, way: str) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    pytest.importorskip("torchdata")
+    from lmdbloader.integrations.accelerate import prepare
+
+    def prepared() -> tuple[Any, Any]:
+        config = accelerate.utils.DataLoaderConfiguration(use_stateful_dataloader=True)
+        accelerator = accelerate.Accelerator(cpu=True, dataloader_config=config)
+        loader = loader_of(path)
+        return accelerator, accelerator.prepare(loader) if way == "prepare" else prepare(accelerator, loader)
+
+    accelerator, batches = prepared()
+    iterator = iter(batches)
+    for _ in range(2):
+        next(iterator)
+    accelerator.save_state(str(tmp_path))
+    accelerator, batches = prepared()
+    accelerator.load_state(str(tmp_path))
+    assert [noted(batch.image, batch.label) for batch in batches] == seen_by_the_loader(path, 1)[2:]
+
+
 # Transformers
 
 
@@ -342,6 +364,7 @@ def check_ranks(ranks: list[Seen], loaders: list[Loader]) -> None:
         ("lightning", {}, 'Write Loader(..., shard="auto")'),
         ("accelerate", {}, 'Write Loader(..., shard="auto", pad=True)'),
         ("accelerate", {"shard": "auto"}, 'Write Loader(..., shard="auto", pad=True)'),
+        ("accelerate", {"shard": "auto", "pad": True, "stateful": True}, "accelerator.skip_first_batches(prepared"),
         ("accelerate", {"directly": True}, "lmdbloader.integrations.accelerate.prepare(accelerator, loader)"),
         ("transformers", {}, 'Write Loader(..., shard="auto", pad=True)'),
         ("fastai", {}, 'Write Loader(..., shard="auto", pad=True)'),
