@@ -296,8 +296,11 @@ def test_measuring_workers_counts_for_nothing(ds: LMDBDataset, monkeypatch: pyte
     assert torch.equal(images(loader), expected_at(ds, 3, 0))
 
 
-def test_an_epoch_that_only_the_view_knows_is_worth_a_warning_of_the_loader(ds: LMDBDataset) -> None:
-    view = ds.transformed([RandomCrop(8)], seed=3)
+@pytest.mark.parametrize("is_transformed", [False, True])
+def test_an_epoch_that_only_the_dataset_knows_is_worth_a_warning_of_the_loader(
+    ds: LMDBDataset, is_transformed: bool
+) -> None:
+    view = ds.transformed([RandomCrop(8)], seed=3) if is_transformed else ds.select(slice(None))
     loader = Loader(view, 4, order="random")
     view.set_epoch(2)
     with pytest.warns(

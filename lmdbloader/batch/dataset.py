@@ -116,6 +116,7 @@ class LMDBDataset(Dataset[Any]):
         self._dtype: torch.dtype | None = None
         self._transforms: tuple[Transform, ...] = ()
         self._draws: Draws | None = None  # of `transformed`
+        self._own_last_set: tuple[int, int] | None = None
         self._assembler: Assembler | None = None
         self._stopwatch = Stopwatch()
 
@@ -362,6 +363,13 @@ class LMDBDataset(Dataset[Any]):
         epoch = check_epoch(epoch)
         if self._draws is not None:
             self._draws.set_epoch(epoch)
+        else:
+            self._own_last_set = epoch, (self._own_last_set or (0, 0))[1] + 1
+
+    @property
+    def _last_set(self) -> tuple[int, int] | None:
+        """The epoch that `set_epoch` has set, and the number of its calls; None before any call."""
+        return self._own_last_set if self._draws is None else self._draws.last_set
 
     def select(self, indices: Any) -> Self:
         """Return a view with the samples of a slice, a list of numbers, or a mask with one bool per sample.

@@ -104,9 +104,10 @@ class Draws:
         return epoch, calls
 
     @property
-    def was_set(self) -> int | None:
-        """The epoch that `set_epoch` has set; None before any call."""
-        return int(self._items[_EPOCH]) if self._items[_CALLS] else None
+    def last_set(self) -> tuple[int, int] | None:
+        """The epoch that `set_epoch` has set, and the number of its calls; None before any call."""
+        epoch, calls = int(self._items[_EPOCH]), int(self._items[_CALLS])
+        return (epoch, calls) if calls else None
 
     @contextmanager
     def untouched(self) -> Iterator[None]:

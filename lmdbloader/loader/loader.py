@@ -456,12 +456,12 @@ class Loader(DataLoader[Any]):
                 "its share: Loader(..., shard='auto'). If each must read all samples: Loader(..., shard=(0, 1)).",
                 stacklevel=3,
             )
-        draws = self.dataset._draws
-        if draws is not None and draws.was_set not in (None, place.epoch) and not self._has_warned_of_epoch:
+        last = self.dataset._last_set
+        if last is not None and last[0] != place.epoch and not self._has_warned_of_epoch:
             self._has_warned_of_epoch = True
             warnings.warn(
-                f"the dataset's set_epoch({draws.was_set}) has no effect on a Loader, which begins epoch {place.epoch}."
-                f" Write loader.set_epoch({draws.was_set}).",
+                f"the dataset's set_epoch({last[0]}) has no effect on a Loader, which begins epoch {place.epoch}. "
+                f"Write loader.set_epoch({last[0]}).",
                 stacklevel=3,
             )
         self._share = self._resolved()

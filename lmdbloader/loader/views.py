@@ -13,7 +13,7 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 
 # Attributes in which views may differ and still be joined.
-_OWN = frozenset({"reader", "_rows", "_draws", "_assembler", "_stopwatch", "targets"})
+_OWN = frozenset({"reader", "_rows", "_draws", "_own_last_set", "_assembler", "_stopwatch", "targets"})
 
 
 def view_of(dataset: Any) -> LMDBDataset:
