@@ -310,3 +310,78 @@ def test_an_epoch_that_only_the_view_knows_is_worth_a_warning_of_the_loader(ds: 
         other = Loader(view, 4, order="random")
         other.set_epoch(2)
         list(other)
+
+
+DERIVED: dict[str, Callable[[LMDBDataset], LMDBDataset]] = {
+    "select": lambda view: view[:200],
+    "split": lambda view: view.split([0.5, 0.5], by=None)[1],
+    "where": lambda view: view.where("hr.height == 23"),
+    "scaled": lambda view: view.scaled(),
+    "io": lambda view: view.with_io("pread"),
+    "a view of a view": lambda view: view[:300].scaled()[100:],
+}
+
+
+@pytest.mark.parametrize("derive", DERIVED.values(), ids=DERIVED)
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("epoch", [None, 4])
+def test_a_pass_over_one_view_leaves_the_epoch_of_the_others(
+    ds: LMDBDataset, derive: Callable[[LMDBDataset], LMDBDataset], num_workers: int, epoch: int | None
+) -> None:
+    """Validation in the middle of an epoch of training, both on views of one seeded view."""
+    view = ds.transformed(RANDOM, seed=3)
+    if epoch is not None:
+        view.set_epoch(epoch)
+    train, val = view[:66], derive(view)
+    loader = lmdbloader.dataloader(train, 11, num_workers=num_workers, persistent_workers=False)
+    for passed in range(2):
+        found = []
+        for batch in loader:
+            found.append(batch.hr)
+            if len(found) == 2:
+                list(lmdbloader.dataloader(val, 66, num_workers=0))
+                list(lmdbloader.dataloader(view, 66, num_workers=0))
+                val.set_epoch(9)
+        assert torch.equal(torch.cat(found), expected_at(ds[:66], 3, (epoch or 0) + passed))
+
+
+@pytest.mark.parametrize("derive", DERIVED.values(), ids=DERIVED)
+@pytest.mark.parametrize("options", LOADERS.values(), ids=LOADERS)
+def test_set_epoch_reaches_the_views_of_a_view(
+    ds: LMDBDataset, derive: Callable[[LMDBDataset], LMDBDataset], options: dict[str, Any]
+) -> None:
+    view = ds.transformed(RANDOM, seed=3)
+    derived = derive(view)
+    images(lmdbloader.dataloader(derived, 66, num_workers=0))  # has an epoch of its own
+    loader = DataLoader(derived, 66, collate_fn=collate, **options)
+    for epoch in (5, 0):
+        view.set_epoch(epoch)
+        expected = Loader(derived, 66, order="sequential")
+        expected.set_epoch(epoch)
+        assert torch.equal(images(loader), images(expected))
+
+
+def test_set_epoch_reaches_views_that_were_pickled_with_the_view(ds: LMDBDataset) -> None:
+    view = ds.transformed(RANDOM, seed=3)
+    both = pickle.loads(pickle.dumps((view, view[:66])))
+    both[0].set_epoch(2)
+    view.set_epoch(7)
+    assert torch.equal(both[1][5].hr, expected_at(ds, 3, 2)[5])
+    both[1].set_epoch(4)
+    assert torch.equal(both[1][5].hr, expected_at(ds, 3, 4)[5])
+    assert torch.equal(both[0][5].hr, expected_at(ds, 3, 2)[5])
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system does not list open files")
+def test_many_views_of_a_view_need_few_open_files(ds: LMDBDataset) -> None:
+    """One view for each class, as samplers of balanced batches keep them."""
+    view = ds.transformed(RANDOM, seed=3)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    views = [view[i : i + 1] for i in range(200)]
+    assert len(list(Path("/proc/self/fd").iterdir())) < before + 8
+    for i, each in enumerate(views):
+        each.set_epoch(i)
+    for i in (0, 63, 64, 199):
+        assert torch.equal(views[i].__getitems__([0])[0].hr, expected_at(ds[i : i + 1], 3, i)[0])
+    del views, each
+    assert view[:1].set_epoch(1) is None and torch.equal(view[:1][0].hr, expected_at(ds, 3, 0)[0])
