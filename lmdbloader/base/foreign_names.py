@@ -172,8 +172,7 @@ def _threads(value: Any) -> str:
 def _sampler(value: Any) -> str:
     shuffles = getattr(value, "shuffle", True)
     lines = {
-        "DistributedSampler": f'shuffle={shuffles}, shard="auto", and pad=True if all ranks need the same number of '
-        "samples",
+        "DistributedSampler": f'shuffle={shuffles}, shard="auto"',
         "RandomSampler": 'order="random"',
         "SequentialSampler": 'order="sequential"',
         "SubsetRandomSampler": "Loader(dataset.select(indices), ...)",
@@ -258,9 +257,7 @@ LOADER: dict[str, Foreign] = {
         _ONLY_TRUE,
     ),
     "distributed": Foreign(
-        f"{_FFCV}, timm",
-        'write shard="auto", and pad=True if all ranks need the same number of samples, as FFCV gives them.',
-        _ONLY_FALSE,
+        f"{_FFCV}, timm", 'write shard="auto": all ranks get the same number of batches.', _ONLY_FALSE
     ),
     "indices": Foreign(_FFCV, "write Loader(dataset.select(indices), ...).", _ONLY_NONE),
     "pipelines": Foreign(
@@ -360,7 +357,9 @@ DATASET: dict[str, Foreign] = {
     "shardshuffle": Foreign(_WDS, 'write Loader(dataset, batch_size, order="quasi_random").'),
     "nodesplitter": Foreign(_WDS, 'write Loader(dataset, batch_size, shard="auto").', _ONLY_NONE),
     "resampled": Foreign(
-        _WDS, "write Loader(dataset, batch_size, shuffle=True, pad=True) for ranks of equal length.", _ONLY_FALSE
+        _WDS,
+        'write Loader(dataset, batch_size, shuffle=True, shard="auto") for ranks with the same number of batches.',
+        _ONLY_FALSE,
     ),
     "urls": Foreign(_WDS, "write LMDBDataset(path). `lmdbloader convert SHARDS OUT` makes a dataset of tar shards."),
     "local": Foreign(_STREAMING, "write LMDBDataset({value})."),

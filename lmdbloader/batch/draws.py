@@ -106,8 +106,12 @@ class Draws:
         self.seed, self._length = None if seed is None else check_seed(seed), length
         # The views that this one was made from, the first of the family first.
         self._above: tuple[Draws, ...] = () if view_of is None else (*view_of._above, view_of)
-        self._rows, self._number = (_Rows() if view_of is None else view_of._rows).take(self)
-        self._items: I64 = self._rows.items[self._number]
+        self._row: tuple[_Rows, int] = (_Rows() if view_of is None else view_of._row[0]).take(self)
+        self._find_items()
+
+    def _find_items(self) -> None:
+        rows, number = self._row
+        self._items: I64 = rows.items[number]
 
     def of_view(self, length: int) -> Draws:
         """Return the draws of a view with the same random choices, of so many samples, whose epoch is its own."""
@@ -118,7 +122,7 @@ class Draws:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._items = self._rows.items[self._number]
+        self._find_items()
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch here and for the views of this view, also in worker processes that are running."""

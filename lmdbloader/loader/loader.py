@@ -137,7 +137,7 @@ class Loader(DataLoader[Any]):
         order: Order | None = None,
         seed: int | None = None,
         drop_last: bool = False,
-        pad: bool = False,
+        pad: bool | None = None,
         transforms: Sequence[Transform | Callable[[Any], Any]] = (),
         num_threads: int | Literal["auto"] = "auto",
         prefetch: int = 2,
@@ -169,7 +169,8 @@ class Loader(DataLoader[Any]):
                 None is that of the dataset, `dataset.transformed(..., seed=3)`, else 0.
             drop_last: Whether to leave out the last batches if they are short.
             pad: Whether to fill the last batches up with samples from the beginning of the epoch, so that every rank
-                has the same number of batches, of the same sizes; each rank then reads ceil(samples / ranks).
+                has the same number of batches, of the same sizes; each rank then reads ceil(samples / ranks). None pads
+                with `shard="auto"`, as torch's DistributedSampler does, unless the last batches are left out.
             transforms: Of `lmdbloader.transforms`, carried out by compiled code on all image fields together; after
                 them any functions, each called with the whole batch.
             num_threads: Threads that read, at most one for each core that this process may use. "auto" is the number
@@ -204,7 +205,8 @@ class Loader(DataLoader[Any]):
         """
         dataset, transforms = view_of(dataset), listed("transforms", transforms)
         batch_size, prefetch, num_threads = check_numbers(batch_size, prefetch, num_threads)
-        drop_last, pad, verify = flag("drop_last", drop_last), flag("pad", pad), flag("verify", verify)
+        drop_last, verify = flag("drop_last", drop_last), flag("verify", verify)
+        pad = None if pad is None else flag("pad", pad)
         if on_corrupt not in ("raise", "skip"):
             raise OptionError(f"on_corrupt={on_corrupt!r}: expected 'raise' or 'skip'")
         if drop_last and pad:
@@ -219,7 +221,8 @@ class Loader(DataLoader[Any]):
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
         self.seed, self.order = seed_for(dataset, seed), meant
         check_shard(shard)
-        self._shard, self._pad, self._has_warned = shard, pad, False
+        self._shard, self._has_warned = shard, False
+        self._pads = (shard == "auto" and not drop_last) if pad is None else pad
         self._has_warned_of_epoch = False
         self._share: Share | None = None  # of the iterator that was made last
         cores = count_cores()
@@ -339,7 +342,7 @@ class Loader(DataLoader[Any]):
     def _resolved(self) -> Share:
         """Return the share of this process, as it is now."""
         rank, world_size = resolve_shard(self._shard)
-        return Share(self.batch_size, rank, world_size, self.drop_last, self._pad)
+        return Share(self.batch_size, rank, world_size, self.drop_last, self._pads)
 
     def __len__(self) -> int:
         """Return the number of batches of this rank in a whole epoch, also if an epoch continues in the middle.
