@@ -456,6 +456,55 @@ def test_a_mistyped_class_is_told_the_right_name() -> None:
     assert not hasattr(lmdbloader, "__file_of__")
 
 
+# The functions around a dataset
+
+
+@pytest.mark.parametrize(
+    ("call", "options", "line"),
+    [
+        (lmdbloader.extract, {"out": "files", "num_workers": 4}, "workers=4"),
+        (lmdbloader.extract, {"out": "files", "indices": [0]}, r"samples=\[0\]"),
+        (lmdbloader.extract, {"out": "files", "image_fromat": "png"}, "Did you mean image_format='png'"),
+        (lmdbloader.preview, {"num_samples": 8}, "count=8"),
+        (lmdbloader.preview, {"nrow": 8}, "columns=8"),
+        (lmdbloader.stage, {"directory": "ram", "force": True}, "overwrite=True"),
+        (lmdbloader.stage, {"directory": "ram", "overwite": True}, "Did you mean overwrite=True"),
+        (lmdbloader.info, {"verbose": True}, "expected one of path$"),
+        (lmdbloader.verify, {"progres": print}, "Did you mean progress="),
+        (lmdbloader.repair, {"output": "sound"}, "write out='sound'"),
+        (lmdbloader.find_splits, {"layuot": "flat"}, "Did you mean layout='flat'"),
+        (lmdbloader.lab.doctor, {"batchsize": 4}, "Did you mean batch_size=4"),
+        (lmdbloader.lab.bench, {"batchsize": [4]}, r"Did you mean batch_sizes=\[4\]"),
+        (lmdbloader.lab.profile, {"step": 4}, "Did you mean steps=4"),
+        (lmdbloader.lab.tune, {"batch_size": 4, "num_workers": 2}, "tune.*finds"),
+        (lmdbloader.lab.tune, {"batch_size": 4, "crop_size": 8}, "crop=8"),
+    ],
+)
+def test_a_wrong_name_is_an_error_with_the_right_one(
+    path: Path, call: Callable[..., Any], options: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(OptionError, match=rf"^{call.__name__}\(.*{line}"):
+        call(path, **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "others", "line"),
+    [
+        (lmdbloader.preview, ("sheet.png", 8), "Write count=8"),
+        (lmdbloader.lab.tune, (4, 0.1), "Write step_seconds=0.1"),
+        (lmdbloader.stage, ("ram", True), "only db, directory can be positional"),
+        (lmdbloader.verify, (print,), "only path can be positional"),
+        (lmdbloader.extract, (), "missing a required argument: 'out'"),
+        (lmdbloader.lab.plan, (), "arguments are given by name"),
+    ],
+)
+def test_a_wrong_number_of_arguments_is_an_error_with_the_name(
+    path: Path, call: Callable[..., Any], others: tuple[Any, ...], line: str
+) -> None:
+    with pytest.raises(OptionError, match=rf"^{call.__name__}\(.*{line}"):
+        call(path, *others)
+
+
 # Every row of the tables
 
 
@@ -466,6 +515,8 @@ def names_of(function: Any) -> set[str]:
 OURS = {
     "classes", "fields",
     *names_of(Loader), *names_of(LMDBDataset), *names_of(lmdbloader.convert), *names_of(lmdbloader.write),
+    *names_of(lmdbloader.extract), *names_of(lmdbloader.preview), *names_of(lmdbloader.repair),
+    *names_of(lmdbloader.stage), *names_of(lmdbloader.lab.tune),
     *names_of(DataLoader), "data_files", "split", "seed", "label", "shuffle", "as_",
 }  # fmt: skip
 
@@ -481,6 +532,8 @@ def test_a_row_names_arguments_that_exist(table: str, name: str) -> None:
 
 FUNCTIONS: dict[str, Any] = {
     "LMDBDataset": LMDBDataset, "Loader": Loader, "convert": lmdbloader.convert, "write": lmdbloader.write,
+    "extract": lmdbloader.extract, "preview": lmdbloader.preview, "repair": lmdbloader.repair,
+    "stage": lmdbloader.stage, "tune": lmdbloader.lab.tune,
 }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Other libraries' names for our arguments: which values mean the same here, and what to write for the others.
 
-The tables are those of `LMDBDataset`, `Loader`, `dataloader`, `convert` and `write`. `understands` applies one to a
-function: an argument of another library then works, or is an error that says what to write.
+`understands` applies a table to a function: an argument of another library then works, or is an error that says what to
+write.
 """
 
 from __future__ import annotations
@@ -110,8 +110,9 @@ def in_our_words(
     given = args[1:] if "self" in signature.parameters else args
     if len(given) > most:
         first = ", ".join(p.name for p in parameters[:most])
+        expected = f"only {first} can be positional" if first else "arguments are given by name"
         advice = f" {positional(given[most])}".rstrip()
-        raise OptionError(f"{call}(..., {shown(given[most])}): only {first} can be positional.{advice}")
+        raise OptionError(f"{call}({'..., ' if most else ''}{shown(given[most])}): {expected}.{advice}")
     try:
         signature.bind(*args, **found)
     except TypeError as error:
@@ -495,6 +496,49 @@ WRITE: dict[str, Foreign] = {
     },
 }  # fmt: skip
 
+# extract, preview, repair, stage and tune
+
+_OUTPUT = Foreign("lmdbloader.preview", "write out={value}.")
+_FOUND = "it is what `tune` finds. Leave it out."
+
+EXTRACT: dict[str, Foreign] = {
+    **{name: CONVERT[name] for name in ("num_workers", "num_proc", "n_thread", "force")},
+    "output": _OUTPUT,
+    "columns": Foreign(_HF, "write fields={value}."),
+    "indices": Foreign(_FFCV, "write samples={value}."),
+    "limit": Foreign("other programs", "write samples=range({value})."),
+    "format": Foreign("img2dataset", 'write image_format="png" or image_format="stored".'),
+}
+
+PREVIEW: dict[str, Foreign] = {
+    "out": Foreign("lmdbloader.extract", "write output={value}."),
+    "nrow": Foreign(f"{_TORCHVISION} (make_grid)", "write columns={value}."),
+    "n": Foreign("pandas", "write count={value}."),
+    "num_samples": Foreign(_TORCH, "write count={value}."),
+}
+
+REPAIR: dict[str, Foreign] = {"output": _OUTPUT}
+
+STAGE: dict[str, Foreign] = {
+    "force": CONVERT["force"],
+    "path": Foreign("lmdbloader.verify", "write stage({value}, directory)."),
+    "out": Foreign("lmdbloader.extract", "write stage(db, {value})."),
+    "cache_dir": Foreign(_HF, "write stage(db, {value})."),
+    "local": Foreign(_STREAMING, "write stage(db, {value})."),
+    "remote": Foreign(_STREAMING, "write stage({value}, directory)."),
+    "verify": Foreign("lmdbloader.Loader", "write check={value}."),
+}
+
+TUNE: dict[str, Foreign] = {
+    "num_workers": Foreign(_TORCH, _FOUND),
+    "num_threads": Foreign("lmdbloader.Loader", _FOUND),
+    "pin_memory": Foreign(_TORCH, _FOUND),
+    "prefetch_factor": Foreign(_TORCH, "prefetching stays as it is by default. Leave it out."),
+    "shuffle": Foreign(_TORCH, "samples are read in random order. Leave it out.", _ONLY_TRUE),
+    "crop_size": Foreign(_BASICSR, "write crop={value}."),
+    "input_size": Foreign("timm", "write crop={value}."),
+}
+
 # Attributes of samples and batches, which are named tuples.
 
 _AS_DICT = 'write Loader(dataset, batch_size, as_="dict") or LMDBDataset(path, as_="dict") for dicts.'
@@ -593,5 +637,6 @@ MODULE: dict[str, Foreign] = {
 
 TABLES: dict[str, Table] = {
     "LMDBDataset": DATASET, "Loader": LOADER, "dataloader": DATALOADER, "convert": CONVERT, "write": WRITE,
+    "extract": EXTRACT, "preview": PREVIEW, "repair": REPAIR, "stage": STAGE, "tune": TUNE,
     "attributes": ATTRIBUTES, "samples": SAMPLE, "lmdbloader": MODULE,
 }  # fmt: skip

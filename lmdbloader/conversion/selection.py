@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.arguments import ordered_texts
+from lmdbloader.base.foreign_names import understands
 from lmdbloader.base.option_names import flags_in_use, option, pasted
 from lmdbloader.conversion.sources.layouts import Layout, list_sources
 from lmdbloader.conversion.sources.listing import Listing, Names, is_image_name
@@ -119,6 +120,7 @@ class Split:
     classes: tuple[str, ...] | None
 
 
+@understands({})
 def find_splits(
     src: str | os.PathLike[str], *, layout: Layout | Literal["auto"] = "auto", prefer_images: bool = False
 ) -> list[Split]:
