@@ -505,6 +505,17 @@ def test_a_wrong_number_of_arguments_is_an_error_with_the_name(
         call(path, *others)
 
 
+@pytest.mark.parametrize("condition", ["label == 3", lambda sample: sample.label == 3])
+def test_a_condition_for_select_gets_the_line(ds: LMDBDataset, condition: Any) -> None:
+    with pytest.raises(OptionError, match=r'^select\(.*write ds\.where\("label == 3"\)'):
+        ds.select(condition)
+
+
+def test_a_crop_in_torchvisions_way_gets_the_line(ds: LMDBDataset) -> None:
+    with pytest.raises(OptionError, match=r"Write crop\(index, top=0, left=0, height=64, width=64\)"):
+        ds.crop(0, 0, 0, 4, 4)  # type: ignore[misc]
+
+
 # Every row of the tables
 
 

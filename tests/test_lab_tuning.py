@@ -80,6 +80,11 @@ def speeds(monkeypatch: pytest.MonkeyPatch, two_cores: None) -> dict[ReadSetting
     return found
 
 
+def test_a_dataloader_to_tune_gets_the_line(path: Path) -> None:
+    with pytest.raises(OptionError, match=r"Write tune\(loader\.dataset, batch_size\)"):
+        lmdbloader.lab.tune(DataLoader(LMDBDataset(path), 2), 2)
+
+
 def test_the_recommended_line_runs_as_pasted(path: Path, two_cores: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner, "_settings", lambda *_, **__: [ReadSetting("threads", 1), ReadSetting("threads", 2)])
     monkeypatch.setattr(tuner, "Measurer", functools.partial(Measurer, turn_seconds=0.01))

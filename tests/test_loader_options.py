@@ -187,6 +187,12 @@ def test_a_device_that_is_not_there_leaves_batches_on_the_cpu(ds: LMDBDataset, c
     assert next(iter(loader)).hr.device.type == "cpu"
 
 
+@pytest.mark.parametrize("resolution", [224, (224, 224), "224", lmdbloader.ProgressiveResize], ids=str)
+def test_a_resolution_that_is_no_schedule_is_an_error_with_the_line(ds: LMDBDataset, resolution: Any) -> None:
+    with pytest.raises(OptionError, match=r"^resolution=.*expected a schedule, as ProgressiveResize\(num_epochs=90\)"):
+        Loader(ds, 4, transforms=[CenterCrop(8)], resolution=resolution)
+
+
 @pytest.mark.parametrize("shard", [(0.5, 2), (0, 2.0), (0, "2"), "x", (0, 1, 2), 3, (2, 2), (-1, 2), (True, 2)])
 def test_a_shard_of_another_type_or_range_is_refused(shard: Any, ds: LMDBDataset) -> None:
     with pytest.raises(OptionError, match=r"^shard=.*: expected 'auto', None, or \(rank, world_size\)"):

@@ -266,6 +266,7 @@ class LMDBDataset(Dataset[Any]):
         title, fields = type(self).__name__, list(self.fields.values())
         return dataset_card(self.reader, fields, self._rows, title=title, transforms=steps).to_html()
 
+    @understands({}, positional=lambda value: "Write crop(index, top=0, left=0, height=64, width=64).")
     def crop(
         self, index: int, *, top: int, left: int, height: int, width: int, field: str | None = None
     ) -> torch.Tensor:
@@ -373,8 +374,13 @@ class LMDBDataset(Dataset[Any]):
 
         Raises:
             IndexError: A number is out of range.
-            OptionError: The mask has another length.
+            OptionError: The mask has another length, or it is a condition.
         """
+        if isinstance(indices, str) or callable(indices):
+            raise OptionError(
+                f"select({shown(indices)}): expected numbers of samples, or one bool per sample. For a condition write "
+                'ds.where("label == 3").'
+            )
         everything = np.arange(len(self), dtype=np.int64)
         if isinstance(indices, slice):
             chosen = everything[indices]

@@ -34,6 +34,7 @@ from lmdbloader.loader.epoch import EpochRun, deliver
 from lmdbloader.loader.options import (
     Shard,
     check_numbers,
+    check_schedule,
     check_shard,
     compiled_and_functions,
     count_processes,
@@ -56,7 +57,7 @@ from lmdbloader.transforms.resolution import ProgressiveResize, full_size, with_
 _logger = logging.getLogger("lmdbloader")
 # Attributes that code sets on a loader it was given: those of DataLoader alone, and those that __init__ sets once.
 _NOT_SET = frozenset({"batch_sampler", "collate_fn", "num_workers", "sampler"})
-_SET_ONCE = frozenset({"batch_size", "dataset", "drop_last", "num_threads", "order", "prefetch", "seed"})
+_SET_ONCE = frozenset({"batch_size", "dataset", "drop_last", "num_threads", "order", "pin_memory", "prefetch", "seed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +256,7 @@ class Loader(DataLoader[Any]):
         self._form = dataset._form if as_ is None else check_form(as_, names)
         self._verify = verify
         self._read_from = dataset if io is None else dataset.with_io(io)
-        self._schedule = resolution
+        self._schedule = check_schedule(resolution)
         self._size: tuple[int, int] | None = None
         if resolution is not None:
             with_resolution(self._transforms, full_size(self._transforms))

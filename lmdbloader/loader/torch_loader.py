@@ -33,6 +33,8 @@ from lmdbloader.loader.tuning_cache import Workers, case_of, recall_workers, rem
 _WORTH_A_WORKER = 1.10
 _TRIAL_SECONDS = 0.4
 _TRIAL_BATCHES = 64
+# Options of DataLoader that need worker processes.
+_OF_WORKERS = frozenset({"multiprocessing_context", "persistent_workers", "prefetch_factor", "timeout"})
 # A semaphore takes a page, and a worker has about five.
 _QUEUE_NBYTES = 5 * 4096
 
@@ -53,9 +55,9 @@ def dataloader(
         as_: The form of batches, as for `LMDBDataset`; None leaves that of the dataset.
         **options: Those of `torch.utils.data.DataLoader`. Defaults: `num_workers` is measured once for this dataset,
             batch size and machine, and remembered in the user's cache folder (`lmdbloader.lab.tune` measures it longer,
-            and `pin_memory` with it); `pin_memory` is on only if there is an accelerator; `persistent_workers` is on
-            with workers; `collate_fn` is `collate`. `worker_init_fn` is called after our own, which ends a worker when
-            its parent ends.
+            and `pin_memory` with it); where none are best, other options of workers have no effect. `pin_memory` is on
+            only if there is an accelerator; `persistent_workers` is on with workers; `collate_fn` is `collate`.
+            `worker_init_fn` is called after our own, which ends a worker when its parent ends.
 
     Returns:
         The DataLoader; batches of an LMDBDataset are named tuples of stacked tensors. For transformed views that have a
@@ -79,6 +81,8 @@ def dataloader(
         size = getattr(settings.get("batch_sampler"), "batch_size", batch_size)
         found = tuned_workers(dataset, size, settings.get("collate_fn"))
         settings["num_workers"] = found.num_workers
+        if found.num_workers == 0:  # torch refuses options of workers without any
+            settings = {name: value for name, value in settings.items() if name not in _OF_WORKERS}
         pins = pins and found.pin_memory is not False
     settings.setdefault("pin_memory", pins)
     settings.setdefault("persistent_workers", settings["num_workers"] > 0)

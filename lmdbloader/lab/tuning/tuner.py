@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from lmdbloader.base import system
 from lmdbloader.base.cores import count_cores
@@ -57,8 +57,8 @@ def tune(
     The first turns may read a dataset that is not in memory yet.
 
     A result that is clearly not chance is remembered in the user's cache folder: `Loader(..., num_threads="auto")` and
-    `lmdbloader.dataloader` use it for the same dataset, batch size and size of images on the same machine. Of settings
-    that could not be told apart in the time, none is remembered.
+    `lmdbloader.dataloader` use it for the same dataset, batch size and size of images on the same machine. If no
+    setting is clearly the best when the time is over, none is remembered.
 
     Args:
         dataset: Its folder, or a dataset: an LMDBDataset, a view of one, or any other with a length, for which only the
@@ -84,6 +84,8 @@ def tune(
         CorruptError: A sample is damaged.
     """
     _check(batch_size, step_seconds, crop, seconds)
+    if isinstance(dataset, DataLoader):
+        raise OptionError("tune: expected a dataset, and this is a DataLoader. Write tune(loader.dataset, batch_size).")
     ds = LMDBDataset(os.fspath(dataset)) if isinstance(dataset, str | os.PathLike) else dataset
     length = len(ds)  # type: ignore[arg-type]
     if length < batch_size:
