@@ -123,7 +123,7 @@ def test_what_is_not_clear_is_not_remembered(
     found = lmdbloader.lab.tune(path, 4, seconds=seconds)
     assert found.stored == (("workers",) if chance > 1 else ())
     assert any("Too close, or too noisy" in text and "is not remembered" in text for text in found.advice)
-    assert "Not every result is remembered, because it was not clear in the time" in str(found)
+    assert "Not every result is remembered: the best setting was not clear in the time" in str(found)
     assert found.num_threads in (1, 2)
     assert tuning_cache.recall_threads(case_of(LMDBDataset(path), 4)) is None
 
