@@ -188,7 +188,7 @@ def test_a_device_that_is_not_there_leaves_batches_on_the_cpu(ds: LMDBDataset, c
 
 
 @pytest.mark.parametrize("resolution", [224, (224, 224), "224", lmdbloader.ProgressiveResize], ids=str)
-def test_a_resolution_that_is_no_schedule_is_an_error_with_the_line(ds: LMDBDataset, resolution: Any) -> None:
+def test_a_resolution_that_is_not_a_schedule_is_an_error_with_the_line(ds: LMDBDataset, resolution: Any) -> None:
     with pytest.raises(OptionError, match=r"^resolution=.*expected a schedule, as ProgressiveResize\(num_epochs=90\)"):
         Loader(ds, 4, transforms=[CenterCrop(8)], resolution=resolution)
 

@@ -112,7 +112,7 @@ def test_settings_that_are_not_given_are_tuned(ds: LMDBDataset, cache: Path, spe
     [{"persistent_workers": True}, {"prefetch_factor": 4}, {"timeout": 9}, {"multiprocessing_context": "spawn"}],
     ids=str,
 )
-def test_options_of_workers_are_no_error_where_no_workers_are_best(
+def test_options_of_workers_are_accepted_where_no_workers_are_best(
     ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     """Which number is best depends on the machine, and the line should run on every one."""

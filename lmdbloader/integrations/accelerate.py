@@ -39,7 +39,7 @@ def prepare(accelerator: Any, loader: Loader) -> Any:
             f"prepare: this is process {rank} of {world_size}, and the loader reads share {loader.rank} of "
             f'{loader.world_size}. Write Loader(..., shard="auto", pad=True).'
         )
-    if world_size > 1 and not loader._pads and not loader.drop_last:
+    if world_size > 1 and not loader._pad and not loader.drop_last:
         raise OptionError(
             "prepare: the processes may get different numbers of batches, and would wait for each other forever. "
             'Write Loader(..., shard="auto", pad=True), or drop_last=True.'

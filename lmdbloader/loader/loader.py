@@ -223,7 +223,7 @@ class Loader(DataLoader[Any]):
         self.seed, self.order = seed_for(dataset, seed), meant
         check_shard(shard)
         self._shard, self._has_warned = shard, False
-        self._pads = (shard == "auto" and not drop_last) if pad is None else pad
+        self._pad = (shard == "auto" and not drop_last) if pad is None else pad
         self._has_warned_of_epoch = False
         self._share: Share | None = None  # of the iterator that was made last
         cores = count_cores()
@@ -342,7 +342,7 @@ class Loader(DataLoader[Any]):
     def _resolved(self) -> Share:
         """Return the share of this process, as it is now."""
         rank, world_size = resolve_shard(self._shard)
-        return Share(self.batch_size, rank, world_size, self.drop_last, self._pads)
+        return Share(self.batch_size, rank, world_size, self.drop_last, self._pad)
 
     def __len__(self) -> int:
         """Return the number of batches of this rank in a whole epoch, also if an epoch continues in the middle.
