@@ -505,6 +505,30 @@ def test_a_wrong_number_of_arguments_is_an_error_with_the_name(
         call(path, *others)
 
 
+LONG = "/datasets/of/the/whole/group/imagenet/train.lmdb"
+
+
+@pytest.mark.parametrize(
+    ("write", "line"),
+    [
+        (lambda: LMDBDataset(root=LONG), f"LMDBDataset({LONG!r})"),
+        (lambda: LMDBDataset(root=Path(LONG)), f"LMDBDataset({LONG!r})"),
+        (lambda: LMDBDataset(pth=LONG), f"path={LONG!r}?"),
+        (lambda: lmdbloader.stage("d", out=LONG), f"stage(db, {LONG!r})"),
+        (
+            lambda: lmdbloader.extract(
+                "d", "out", columns=["image", "label", "score", "caption", "left", "top", "name"]
+            ),
+            "fields=['image', 'label', 'score', 'caption', 'left', 'top', 'name']",
+        ),
+    ],
+)
+def test_a_line_to_paste_has_the_whole_value(write: Callable[[], Any], line: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        write()
+    assert line in str(caught.value)
+
+
 @pytest.mark.parametrize("condition", ["label == 3", lambda sample: sample.label == 3])
 def test_a_condition_for_select_gets_the_line(ds: LMDBDataset, condition: Any) -> None:
     with pytest.raises(OptionError, match=r'^select\(.*write ds\.where\("label == 3"\)'):

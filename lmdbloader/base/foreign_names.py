@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
@@ -19,6 +20,7 @@ from lmdbloader.errors import OptionError
 P = ParamSpec("P")
 R = TypeVar("R")
 Says = str | Callable[[Any], str]
+_MOST_PASTED = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,20 @@ class Foreign:
 
     def advice(self, value: Any) -> str:
         """Return the advice for a value."""
-        return self.says.replace("{value}", shown(value)) if isinstance(self.says, str) else self.says(value)
+        return self.says.replace("{value}", _to_paste(value)) if isinstance(self.says, str) else self.says(value)
+
+
+def _to_paste(value: Any) -> str:
+    """Return a value as it is written in Python: texts, paths and short lists in full.
+
+    >>> _to_paste("/data/of/the/whole/group/train.lmdb"), _to_paste(["image", "label", "score", "caption"])
+    ("'/data/of/the/whole/group/train.lmdb'", "['image', 'label', 'score', 'caption']")
+    """
+    if isinstance(value, str | os.PathLike):
+        return repr(os.fspath(value))
+    if isinstance(value, list | tuple) and len(text := repr(value)) <= _MOST_PASTED:
+        return text
+    return shown(value)
 
 
 Table = Mapping[str, Foreign]
@@ -129,7 +144,7 @@ def _refusal(call: str, name: str, value: Any, own: Iterable[str], table: Table)
     if meant is not None and meant in table:
         return f"{given}: there is no such option. {meant}: {table[meant].advice(value)}"
     if meant is not None:
-        return f"{given}: there is no such option. Did you mean {meant}={shown(value)}?"
+        return f"{given}: there is no such option. Did you mean {meant}={_to_paste(value)}?"
     return f"{given}: there is no such option; expected one of {', '.join(sorted(own))}"
 
 
@@ -199,7 +214,7 @@ def _numbered(value: Any) -> str:
 def third_argument(value: Any) -> str:
     """Return the advice for a third argument: DataLoader's `shuffle`, FFCV's `num_workers`, or an order."""
     name = "shuffle" if _is(value, bool(value)) else "num_threads" if isinstance(value, int) else "order"
-    return f"Write {name}={shown(value)}."
+    return f"Write {name}={_to_paste(value)}."
 
 
 _PARTS_OF_SHARD = 'write shard=(rank, world_size), or shard="auto" after torch.distributed.init_process_group.'
