@@ -147,9 +147,9 @@ def _can_load(dataset: Any, batch_size: int, transforms: Sequence[Any], crop: in
     Raises:
         OptionError: The transforms do not suit the images.
     """
+    if not isinstance(dataset, LMDBDataset):
+        return False
     try:
-        if not isinstance(dataset, LMDBDataset):
-            return False
         view_of(dataset)
     except OptionError:
         return False
