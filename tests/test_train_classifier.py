@@ -216,8 +216,10 @@ def test_the_state_of_a_gradient_scaler_comes_back(tmp_path: Path) -> None:
 def test_two_processes_share_the_data_and_end_with_one_model(photographs: Path, tmp_path: Path) -> None:
     """Each step's images, and the epoch's counts and scores, are those of one process with twice the batch."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", str(SCRIPT)]
+    # An odd number: a process that repeated an image would count it twice.
+    lmdbloader.write(lmdbloader.LMDBDataset(photographs / "val.lmdb")[:23], tmp_path / "val.lmdb")
     options = [
-        str(photographs / "train.lmdb"), "--val", str(photographs / "val.lmdb"), "--model", "tiny", "--size", "32",
+        str(photographs / "train.lmdb"), "--val", str(tmp_path / "val.lmdb"), "--model", "tiny", "--size", "32",
         "--batch-size", "8", "--epochs", "1", "--device", "cpu", "--log-json", str(tmp_path / "log.jsonl"),
         "--checkpoint", str(tmp_path / "run.pt"),
     ]  # fmt: skip
@@ -230,7 +232,7 @@ def test_two_processes_share_the_data_and_end_with_one_model(photographs: Path, 
     (line,) = (tmp_path / "log.jsonl").read_text().splitlines()
     entry = json.loads(line)
     assert entry["images"] == 48
-    assert (entry["top1"] * 24) == pytest.approx(round(entry["top1"] * 24))
+    assert entry["top1"] > 0 and (entry["top1"] * 23) == pytest.approx(round(entry["top1"] * 23))
     assert weights(tmp_path / "run.pt").keys() == weights_of_one(photographs, tmp_path).keys()
 
 

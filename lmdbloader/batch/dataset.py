@@ -267,6 +267,7 @@ class LMDBDataset(Dataset[Any]):
         title, fields = type(self).__name__, list(self.fields.values())
         return dataset_card(self.reader, fields, self._rows, title=title, transforms=steps).to_html()
 
+    @understands({}, positional=lambda value: "Write crop(index, top=0, left=0, height=64, width=64).")
     def crop(
         self, index: int, *, top: int, left: int, height: int, width: int, field: str | None = None
     ) -> torch.Tensor:
@@ -311,7 +312,7 @@ class LMDBDataset(Dataset[Any]):
                 )
         if dtype not in (torch.float32, torch.float16, torch.bfloat16):
             raise OptionError(f"scaled({dtype}): expected torch.float32, torch.float16 or torch.bfloat16")
-        view = copy.copy(self)
+        view = self._view(len(self))
         view._dtype = dtype
         return view
 
@@ -348,14 +349,16 @@ class LMDBDataset(Dataset[Any]):
         Raises:
             OptionError: `io` is neither "mmap" nor "pread".
         """
-        view = copy.copy(self)
+        view = self._view(len(self))
         view.reader = self.reader.with_io(io)
         return view
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the random choices of `transformed`, also in worker processes that are running.
+        """Set the epoch of the random choices of `transformed`, here and in the views that were made from this view.
 
-        From then on they depend only on the seed (0 without one), the epoch and the sample's number.
+        From then on they depend only on the seed (0 without one), the epoch and the sample's number, also in worker
+        processes that are running. The epoch of a view that was made from this one can be set, and `dataloader`
+        advances it, without a change here.
 
         Raises:
             OptionError: It is negative, or does not fit into 63 bits.
@@ -379,8 +382,13 @@ class LMDBDataset(Dataset[Any]):
 
         Raises:
             IndexError: A number is out of range.
-            OptionError: The mask has another length.
+            OptionError: The mask has another length, or it is a condition.
         """
+        if isinstance(indices, str) or callable(indices):
+            raise OptionError(
+                f"select({shown(indices)}): expected numbers of samples, or one bool per sample. For a condition write "
+                'ds.where("label == 3").'
+            )
         everything = np.arange(len(self), dtype=np.int64)
         if isinstance(indices, slice):
             chosen = everything[indices]
@@ -445,8 +453,14 @@ class LMDBDataset(Dataset[Any]):
 
     def with_rows(self, rows: I64) -> Self:
         """Return a view whose samples are rows (n,) of the stored index, in this order; see `rows_of`."""
-        view = copy.copy(self)
+        view = self._view(len(rows))
         view._rows = rows
+        return view
+
+    def _view(self, length: int) -> Self:
+        """Return a view with the same samples, or of so many others; its epoch is its own."""
+        view = copy.copy(self)
+        view._draws = self._draws and self._draws.of_view(length)
         return view
 
     @property

@@ -25,6 +25,7 @@ from lmdbloader.base.arguments import new_path
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.files import read_regular
+from lmdbloader.base.foreign_names import EXTRACT, understands
 from lmdbloader.base.limits import explain_limit
 from lmdbloader.base.option_names import flags_in_use, option, use_flags
 from lmdbloader.conversion.destination import refuse_inside
@@ -87,6 +88,7 @@ class _Plan:
     image_format: str
 
 
+@understands(EXTRACT)
 def extract(
     path: str | os.PathLike[str],
     out: str | os.PathLike[str],

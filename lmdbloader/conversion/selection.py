@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.arguments import ordered_texts
+from lmdbloader.base.foreign_names import understands
 from lmdbloader.base.option_names import option, pasted_convert
 from lmdbloader.conversion.sources.folders import holds_images, is_circular
 from lmdbloader.conversion.sources.layouts import Layout, list_sources
@@ -94,6 +95,7 @@ class Split:
     classes: tuple[str, ...] | None
 
 
+@understands({})
 def find_splits(
     src: str | os.PathLike[str], *, layout: Layout | Literal["auto"] = "auto", prefer_images: bool = False
 ) -> list[Split]:

@@ -15,6 +15,7 @@ from PIL import Image, ImageDraw
 
 from lmdbloader.base.arguments import new_path, optional, whole
 from lmdbloader.base.files import replacing
+from lmdbloader.base.foreign_names import PREVIEW, understands
 from lmdbloader.errors import DestinationError, OptionError
 from lmdbloader.show.labels import in_colors
 from lmdbloader.show.lettering import font_of, printable
@@ -74,6 +75,7 @@ def spread(length: int, count: int, seed: int | None = None) -> list[int]:
     return [(2 * i + 1) * length // (2 * count) for i in range(count)]
 
 
+@understands(PREVIEW, positional=lambda value: f"Write count={value}.")
 def preview(
     path: str | os.PathLike[str],
     output: str | os.PathLike[str] | None = None,

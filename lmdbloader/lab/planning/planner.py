@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from numbers import Integral, Real
 
+from lmdbloader.base.foreign_names import understands
 from lmdbloader.base.units import parse_nbytes
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.planning.demand import STORAGE, Demand, GpuFit, demand, fit_gpu
@@ -15,6 +16,7 @@ from lmdbloader.lab.planning.results import Plan, Serving
 _EXAMPLE = "64KiB"
 
 
+@understands({})
 def plan(
     *,
     batch_size: int | None = None,
