@@ -26,9 +26,9 @@ _NAMES_HEAD = """\
 # Names of other libraries
 
 An argument that another library has is accepted if it means the same here, such as FFCV's
-`Loader(ds, 16, order=OrderOption.RANDOM)`. Any other is an `OptionError` that says what to write; for a mistyped
-one, it suggests the right name. The same holds for attributes of datasets: `ds.filter` is an `AttributeError` with the
-line `dataset.where("label == 3")`.
+`Loader(ds, 16, order=OrderOption.RANDOM)`. Any other is an `OptionError` that says what to write; a mistyped one is
+told the right name. The same holds for attributes of datasets: `ds.filter` is an `AttributeError` with the line
+`dataset.where("label == 3")`.
 """
 _TITLES = {"attributes": "Attributes of a dataset", "samples": "Attributes of a sample or a batch"}
 _CLI_HEAD = """\

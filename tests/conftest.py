@@ -26,14 +26,6 @@ settings.load_profile("lmdbloader")
 PHOTOGRAPHS = ("astronaut", "cat", "coffee", "rocket", "retina", "hubble_deep_field", "immunohistochemistry", "camera")
 
 
-@pytest.fixture(autouse=True)
-def keep_signals() -> Iterator[None]:
-    """The command sets a handler of SIGTERM, which must not outlive a test's call of it."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Point the user's cache folder at an empty one, so that no test reads or leaves measurements of this machine."""
@@ -41,6 +33,14 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         yield folder
+
+
+@pytest.fixture(autouse=True)
+def keep_signals() -> Iterator[None]:
+    """The command sets a handler; here it must not outlive its call."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "scripts" / "slurm"
 PATIENCE_SECONDS = 120.0
-# Like the real one, `srun` kills its command at SIGTERM; and a step gets signals of its own.
+# Like the real one, `srun` kills its command when it gets TERM; and a step has signals of its own.
 _COMMANDS = {
     "srun": """
 setsid "$@" & step=$!

@@ -107,7 +107,7 @@ def of_the_loader(path: Path) -> int:
 
 @pytest.mark.parametrize("options", LOADERS.values(), ids=LOADERS)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_a_plain_dataloader_makes_new_choices_in_every_epoch(
+def test_a_plain_dataloader_draws_anew_in_every_epoch(
     ds: LMDBDataset, way: Callable[[LMDBDataset], Dataset[Any]], options: dict[str, Any], of_the_loader: int
 ) -> None:
     loader = DataLoader(way(ds), 66, shuffle=True, collate_fn=collate, **options)
@@ -125,7 +125,7 @@ def test_our_dataloader_gives_every_epoch_other_crops(
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("make", [DataLoader, lmdbloader.dataloader], ids=["torch's", "ours"])
-def test_an_index_that_comes_again_in_an_epoch_gets_new_choices(
+def test_an_index_that_comes_again_in_an_epoch_is_drawn_anew(
     ds: LMDBDataset, make: Any, num_workers: int, of_the_loader: int
 ) -> None:
     view = ds.transformed(RANDOM)
@@ -150,7 +150,7 @@ def test_torchs_seed_gives_the_same_run_again(
     assert not torch.equal(run(6), first)
 
 
-def test_without_a_seed_every_read_makes_new_choices(ds: LMDBDataset) -> None:
+def test_without_a_seed_a_sample_is_drawn_anew_at_every_read(ds: LMDBDataset) -> None:
     view = ds.transformed(RANDOM)
     assert len({view[3].hr.numpy().tobytes() for _ in range(20)}) > 10
     torch.manual_seed(1)
@@ -233,9 +233,9 @@ def test_two_dataloaders_with_a_batch_sampler_begin_alike(ds: LMDBDataset) -> No
         assert torch.equal(found, expected_at(ds, 3, 0))
 
 
-def test_a_pickled_view_keeps_whether_it_makes_new_choices(ds: LMDBDataset) -> None:
-    fresh, fixed = (pickle.loads(pickle.dumps(ds.transformed(RANDOM, seed=seed))) for seed in (None, 3))
-    assert len({fresh[3].hr.numpy().tobytes() for _ in range(20)}) > 10
+def test_a_pickled_view_keeps_whether_it_draws_anew(ds: LMDBDataset) -> None:
+    anew, fixed = (pickle.loads(pickle.dumps(ds.transformed(RANDOM, seed=seed))) for seed in (None, 3))
+    assert len({anew[3].hr.numpy().tobytes() for _ in range(20)}) > 10
     assert torch.equal(fixed[3].hr, ds.transformed(RANDOM, seed=3)[3].hr)
     assert torch.equal(images(DataLoader(fixed, 66, collate_fn=collate)), expected_at(ds, 3, 0))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,14 @@ from lmdbloader.conversion.doubts import describe_classes
 from lmdbloader.errors import LmdbloaderError, SourceError
 
 Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def keep_signals() -> Iterator[None]:
+    """The command sets a handler; here it must not outlive its call."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 def make(folder: Path, *names: str) -> Path:
@@ -188,7 +198,7 @@ def test_the_line_for_pairs_works(tmp_path: Path, capsys: Capture) -> None:
         (("1.png", "labels.csv", "1.xml", "notes.md"), "*.csv and *.xml files are not read: labels, boxes or captions"),
     ],
 )
-def test_files_that_a_dataset_leaves_out_are_noted(
+def test_what_is_not_in_a_dataset_is_noted(
     tmp_path: Path, capsys: Capture, names: tuple[str, ...], note: str | None
 ) -> None:
     src = make(tmp_path / "src", *names)

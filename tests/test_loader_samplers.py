@@ -192,7 +192,7 @@ def test_worker_processes_of_others_are_an_error(ds: LMDBDataset) -> None:
         pickle.dumps(ticket)
 
 
-def test_a_loader_made_from_the_batch_sampler_of_another_is_a_copy(ds: LMDBDataset) -> None:
+def test_a_loader_made_anew_from_a_batch_sampler_is_a_copy(ds: LMDBDataset) -> None:
     loader = loader_of(ds, seed=5, memory_format=torch.channels_last, as_={"x": "image"})
     next(iter(loader))
     again = Loader(dataset=ds, batch_size=1, batch_sampler=loader.batch_sampler, sampler=None, drop_last=False)
