@@ -136,11 +136,11 @@ class Job:
 
     def _send_all(self, number: signal.Signals) -> list[psutil.Process]:
         batch = psutil.Process(self._batch.pid)
-        told = [batch, *batch.children(recursive=True)]
-        for process in told:
+        processes = [batch, *batch.children(recursive=True)]
+        for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
-        return told
+        return processes
 
     def end(self) -> int:
         """Wait for its end; return its exit status."""

@@ -450,7 +450,7 @@ def test_a_class_of_other_libraries_says_what_to_write(name: str) -> None:
         exec(f"from lmdbloader import {name}")
 
 
-def test_a_mistyped_class_is_told_the_right_name() -> None:
+def test_a_mistyped_class_gets_the_right_name() -> None:
     with pytest.raises(AttributeError, match=r"has no attribute 'LmdbDataset'\. Did you mean LMDBDataset\?"):
         _ = lmdbloader.LmdbDataset  # type: ignore[attr-defined]
     assert not hasattr(lmdbloader, "__file_of__")

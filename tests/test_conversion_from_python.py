@@ -708,7 +708,7 @@ def test_boxes_and_points_that_would_not_move_are_refused(tmp_path: Path, sample
         {"boxes": [[1, 2, 3, 4]]},
     ],
 )
-def test_what_is_no_place_in_an_image_is_written(tmp_path: Path, sample: Any) -> None:
+def test_values_that_are_not_boxes_are_written(tmp_path: Path, sample: Any) -> None:
     assert lmdbloader.write([sample], tmp_path / "d").num_samples == 1
 
 
@@ -734,7 +734,7 @@ def test_a_mask_of_0_and_255_is_warned_of(tmp_path: Path) -> None:
     assert lmdbloader.LMDBDataset(tmp_path / "f")[0].mask.unique().tolist() == [0, 1]
 
 
-def test_image_files_as_bytes_are_no_images_and_the_error_says_so(tmp_path: Path) -> None:
+def test_the_error_says_that_bytes_of_an_image_file_are_not_an_image(tmp_path: Path) -> None:
     lmdbloader.write([{"image": b"a file"}], tmp_path / "d")
     crop = lmdbloader.transforms.RandomCrop(8)
     with pytest.raises(

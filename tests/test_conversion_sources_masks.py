@@ -166,7 +166,7 @@ def test_what_does_not_match_is_named(folder: Path, tmp_path: Path, add: str, me
         lmdbloader.convert(folder, tmp_path / "out", layout="masks")
 
 
-def test_swapped_and_absent_folders_are_told(folder: Path, tmp_path: Path) -> None:
+def test_swapped_and_absent_folders_are_named(folder: Path, tmp_path: Path) -> None:
     for path in (folder / "masks").rglob("*.png"):
         path.rename(path.with_name(path.name.replace("_mask", "").replace(".png", "_mask.png")))
     with pytest.raises(SourceError, match="The two folders are probably swapped"):
@@ -270,7 +270,7 @@ def test_masks_of_0_and_255_are_refused_until_255_becomes_1(folder: Path, tmp_pa
         lmdbloader.convert(folder, tmp_path / "seven", layout="masks", binary_masks=True)
 
 
-def test_masks_with_an_object_and_255_are_no_binary_masks(folder: Path, tmp_path: Path) -> None:
+def test_masks_with_an_object_and_255_are_not_binary_masks(folder: Path, tmp_path: Path) -> None:
     for path in sorted((folder / "masks").rglob("*.png")):
         Image.fromarray(np.where(np.array(Image.open(path)) > 1, 255, 1).astype(np.uint8)).save(path)
     lmdbloader.convert(folder, tmp_path / "out", layout="masks")

@@ -83,7 +83,7 @@ def test_bits_become_0_and_1(tmp_path: Path, value: Any) -> None:
         (Image.new("RGB", (2, 2)), "mode RGB; expected a mask with one number for each pixel"),
     ],
 )
-def test_what_is_no_mask_is_refused_with_the_sample(tmp_path: Path, value: Any, message: str) -> None:
+def test_a_value_that_is_not_a_mask_is_refused_with_its_sample(tmp_path: Path, value: Any, message: str) -> None:
     with pytest.raises(OptionError, match=f"sample 1, field 'mask': .*{message}"):
         write(tmp_path / "d", LABELS, value)
     assert not (tmp_path / "d").exists()

@@ -527,21 +527,17 @@ def test_keras_restores_an_interrupted_run_and_its_callbacks_see_the_position(pa
     assert positions[STEPS:] == [BATCH, 2 * BATCH]
 
 
+def flat_layers() -> tuple[torch.nn.Module, torch.nn.Module]:
+    """Return the layers of a linear classifier of crops."""
+    return torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, COUNT)
+
+
 def test_fastai_fits_a_loader(path: Path) -> None:
     pytest.importorskip("fastai")
     from fastai.data.core import DataLoaders
     from fastai.learner import Learner
 
     seen: Seen = []
-
-    class Flat(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = torch.nn.Linear(192, COUNT)
-
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            found: torch.Tensor = self.weight(images.flatten(1))
-            return found
 
     def loss(found: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.cross_entropy(found, labels)
@@ -552,7 +548,8 @@ def test_fastai_fits_a_loader(path: Path) -> None:
 
     steps = [RandomCrop(8), ToDtype(torch.float32, scale=True), note]
     train = Loader(LMDBDataset(path), BATCH, order="random", transforms=steps, as_="tuple")
-    Learner(DataLoaders(train, loader_of(path, order="sequential", as_="tuple")), Flat(), loss_func=loss).fit(EPOCHS)
+    model = torch.nn.Sequential(*flat_layers())
+    Learner(DataLoaders(train, loader_of(path, order="sequential", as_="tuple")), model, loss_func=loss).fit(EPOCHS)
     check_crops(path, seen)
 
 
@@ -569,19 +566,15 @@ def test_skorch_fits_a_view(path: Path) -> None:
     skorch = pytest.importorskip("skorch")
     seen: Seen = []
 
-    class Flat(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = torch.nn.Linear(192, COUNT)
-
+    class Noting(torch.nn.Sequential):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             seen.append(noted(images.detach(), torch.zeros(len(images))))
-            found: torch.Tensor = self.weight(images.flatten(1))
+            found: torch.Tensor = super().forward(images)
             return found
 
     net = skorch.NeuralNet(
-        Flat, criterion=torch.nn.CrossEntropyLoss, max_epochs=EPOCHS, batch_size=BATCH, train_split=None, verbose=0,
-        iterator_train__collate_fn=lmdbloader.collate,
+        Noting(*flat_layers()), criterion=torch.nn.CrossEntropyLoss, max_epochs=EPOCHS, batch_size=BATCH,
+        train_split=None, verbose=0, iterator_train__collate_fn=lmdbloader.collate,
     )  # fmt: skip
     net.fit(view_of(path, as_="tuple"), y=None)
     check_crops(path, seen)

@@ -96,7 +96,8 @@ def test_the_recommended_line_runs_as_pasted(path: Path, two_cores: None, monkey
     assert found.num_threads in (1, 2)
     assert 0 < sum(seen) <= found.seconds < 20
     text = str(found)
-    assert "<== best" in text and found.line in text and "emembered: " in text
+    assert "<== best" in text and found.line in text
+    assert ("Remembered: " in text) == bool(found.stored)  # on a busy machine the result may not be clear
     namespace: dict[str, Any] = {}
     exec(found.line, namespace)
     assert next(iter(namespace["loader"])).hr.shape == (4, 3, 32, 32)
@@ -106,7 +107,7 @@ def test_the_recommended_line_runs_as_pasted(path: Path, two_cores: None, monkey
 
 
 @pytest.mark.parametrize(("seconds", "chance"), [(30, 4.0), (9, 1.0)], ids=["noise", "one turn of each"])
-def test_what_is_not_clear_is_not_remembered(
+def test_a_result_that_is_unclear_is_not_remembered(
     path: Path, speeds: dict[ReadSetting, float], monkeypatch: pytest.MonkeyPatch, seconds: float, chance: float
 ) -> None:
     rng, now = random.Random(0), 0.0

@@ -199,7 +199,7 @@ def test_memory_stays_flat_over_a_thousand_epochs(ds: LMDBDataset) -> None:
             pass
     gc.collect()
     assert anonymous() - before < 4 * 2**20
-    assert len(loader_threads()) == 2
+    assert len(loader_threads()) == loader.num_threads
 
 
 def damaged(path: Path, into: Path, sample: int) -> LMDBDataset:
@@ -339,7 +339,7 @@ def test_deleting_the_loader_in_the_middle_ends_its_threads(ds: LMDBDataset) -> 
     loader = Loader(ds, 4, order="random", num_threads=2)
     batches = iter(loader)
     next(batches)
-    assert len(loader_threads()) == 2
+    assert len(loader_threads()) == loader.num_threads
     del loader
     next(batches)  # the iterator lives on
     del batches

@@ -82,7 +82,7 @@ def test_ranks_read_their_shares_of_a_loader_made_before_them(
     assert sorted(found[0]["numbers"] + found[1]["numbers"]) == list(range(COUNT))
 
 
-def test_without_a_shard_every_rank_reads_everything_and_is_told_once(ds: LMDBDataset, tmp_path: Path) -> None:
+def test_without_a_shard_every_rank_reads_everything_and_warns_once(ds: LMDBDataset, tmp_path: Path) -> None:
     found = in_ranks(Loader(ds, 4, shuffle=True, num_threads=1), tmp_path, "fork")
     for each in found:
         assert sorted(each["numbers"]) == list(range(COUNT))

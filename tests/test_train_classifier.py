@@ -164,13 +164,13 @@ def test_a_resumed_run_ends_where_an_unbroken_one_does(
         assert torch.equal(value, resumed[key]), key
     assert run(*options, tmp_path / "unbroken.pt") == 1
     assert "exists. Continue it with --resume" in capsys.readouterr().err
-    for others, told in (
+    for others, message in (
         (("--blur-pool",), "made with blur_pool=False; this run has blur_pool=True. They must be equal to resume"),
         (("--lr", 1, "--warmup", 1), "made with lr=0.1, warmup=5; this run has lr=1.0, warmup=1.0."),
         (("--seed", 3), "made with seed=0; this run has seed=3."),
     ):
         assert run(*options, tmp_path / "unbroken.pt", "--resume", *others) == 1
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     assert run(*options, tmp_path / "unbroken.pt", "--resume") == 0
     assert "all its epochs are done" in capsys.readouterr().out
 

@@ -22,7 +22,7 @@ from lmdbloader.base.cores import count_cores
 from lmdbloader.base.foreign_names import LOADER, third_argument, understands
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
 from lmdbloader.base.stopwatch import time_batches
-from lmdbloader.base.text import plain
+from lmdbloader.base.text import counted, plain
 from lmdbloader.batch.dataset import LMDBDataset, check_images
 from lmdbloader.batch.forms import Form, check_form, num_samples
 from lmdbloader.batch.pipeline import check_epoch
@@ -241,7 +241,7 @@ class Loader(DataLoader[Any]):
         if num_threads != "auto" and num_threads > cores:
             # More would only take turns; waiting for the disk is done in the background.
             warnings.warn(
-                f"num_threads={num_threads}, but this process may use {cores} cores: {cores} threads are used",
+                f"num_threads={num_threads}, but this process may use {counted(cores, 'core')}: it starts as many",
                 stacklevel=4,
             )
         compiled, functions = compiled_and_functions(transforms)
