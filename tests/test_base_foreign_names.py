@@ -407,8 +407,10 @@ def test_the_workers_of_a_dataloader_may_be_auto(ds: LMDBDataset, monkeypatch: p
 def test_a_condition_by_arguments_says_what_to_write(ds: LMDBDataset) -> None:
     with pytest.raises(OptionError, match=r'only condition can be positional\. Write where\("label == 3"\)'):
         ds.where("label", 3)  # type: ignore[call-arg]
-    with pytest.raises(OptionError, match=r"where\(label=3\): there is no such option; expected one of condition"):
+    with pytest.raises(OptionError, match=r'where\(label=3\): there is no such option\. Write where\("label == 3"\)'):
         ds.where(label=3)  # type: ignore[call-arg]
+    with pytest.raises(OptionError, match="Did you mean condition='label == 3'"):
+        ds.where(conditon="label == 3")  # type: ignore[call-arg]
 
 
 def test_several_transforms_or_fractions_are_a_list(ds: LMDBDataset) -> None:

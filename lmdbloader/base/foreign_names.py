@@ -60,7 +60,11 @@ Table = Mapping[str, Foreign]
 
 
 def understands(
-    table: Table, *, also: Iterable[str] = (), positional: Callable[[Any], str] = lambda value: ""
+    table: Table,
+    *,
+    also: Iterable[str] = (),
+    positional: Callable[[Any], str] = lambda value: "",
+    unknown: Callable[[str, Any], str] = lambda name, value: "",
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator with which a function, or `__init__`, understands the names in a table.
 
@@ -70,6 +74,7 @@ def understands(
         table: The foreign names.
         also: Names that the function takes as `**options`.
         positional: Returns the advice for the first argument too many.
+        unknown: Returns the advice for a name, with its value, that is similar to none.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -78,7 +83,9 @@ def understands(
 
         @functools.wraps(function)
         def translated(*args: P.args, **keywords: P.kwargs) -> R:
-            own = in_our_words(call, signature, table, args, keywords, also=also, positional=positional)
+            own = in_our_words(
+                call, signature, table, args, keywords, also=also, positional=positional, unknown=unknown
+            )
             return function(*args, **own)  # `signature` fits them
 
         return translated
@@ -95,6 +102,7 @@ def in_our_words(
     *,
     also: Iterable[str] = (),
     positional: Callable[[Any], str] = lambda value: "",
+    unknown: Callable[[str, Any], str] = lambda name, value: "",
 ) -> dict[str, Any]:
     """Return the keyword arguments of a call in our own names.
 
@@ -104,7 +112,7 @@ def in_our_words(
         table: The foreign names that it understands.
         args: As given.
         keywords: As given.
-        also, positional: As for `understands`.
+        also, positional, unknown: As for `understands`.
 
     Raises:
         OptionError: A name or a value means something else here, or nothing; or the number of arguments is wrong.
@@ -116,7 +124,7 @@ def in_our_words(
         entry = table.get(name)
         same = None if entry is None else entry.same(value)
         if same is None and name not in own:
-            raise OptionError(_refusal(call, name, value, own, table))
+            raise OptionError(_refusal(call, name, value, own, table, unknown))
         for ours, meant in {name: value}.items() if same is None else same.items():
             if ours in found or (ours != name and ours in keywords):
                 raise OptionError(f"{call}({name}={shown(value)}): {ours} is given too. Leave one of them out.")
@@ -135,7 +143,9 @@ def in_our_words(
     return found
 
 
-def _refusal(call: str, name: str, value: Any, own: Iterable[str], table: Table) -> str:
+def _refusal(
+    call: str, name: str, value: Any, own: Iterable[str], table: Table, unknown: Callable[[str, Any], str]
+) -> str:
     """Return the message for a name that is not ours, or a foreign value that means something else here."""
     given = f"{call}({name}={shown(value)})"
     if name in table:
@@ -145,6 +155,8 @@ def _refusal(call: str, name: str, value: Any, own: Iterable[str], table: Table)
         return f"{given}: there is no such option. {meant}: {table[meant].advice(value)}"
     if meant is not None:
         return f"{given}: there is no such option. Did you mean {meant}={_to_paste(value)}?"
+    if advice := unknown(name, value):
+        return f"{given}: there is no such option. {advice}"
     return f"{given}: there is no such option; expected one of {', '.join(sorted(own))}"
 
 

@@ -401,7 +401,11 @@ class LMDBDataset(Dataset[Any]):
             chosen = everything[array] if array.dtype == np.bool_ else check_rows(array, len(self))
         return self.with_rows(self.rows_of(chosen))
 
-    @understands({}, positional=lambda value: f'Write where("label == {value!r}").')
+    @understands(
+        {},
+        positional=lambda value: f'Write where("label == {value!r}").',
+        unknown=lambda name, value: f'Write where("{name} == {value!r}").',
+    )
     def where(self, condition: str | pc.Expression) -> Self:
         """Return a view with the samples whose row of `table` matches a condition; no pixel is read.
 
