@@ -103,7 +103,7 @@ def test_ctrl_c_ends_a_loop_that_waits_for_a_batch(nursery: Nursery, path: Path,
         "print(sum(1 for _ in lmdbloader.Loader(ds, 4, shuffle=True)))\n"
     )
     program = nursery.start(code, tmp_path)
-    program.wait_for("running")
+    program.wait_for("running\n")
     program.signal(signal.SIGINT)
     assert program.end() == 0, program.errors
     assert program.out.splitlines()[-2:] == ["interrupted", "21"]

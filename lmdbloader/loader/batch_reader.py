@@ -79,7 +79,7 @@ class BatchReader:
         pipeline: Of all fields of images and masks.
         plan: How batches are read ahead.
         is_pinned: Whether images are in pinned memory, which a forked child must not touch.
-        form: Of the batches.
+        form: Of the batches; None until the Loader has set it.
     """
 
     def __init__(
@@ -96,7 +96,6 @@ class BatchReader:
         prefetch: int,
         pinned: bool,
         verify: bool,
-        form: Form,
     ) -> None:
         """Check that the transforms, which include the dataset's own, suit the images.
 
@@ -104,7 +103,7 @@ class BatchReader:
         Pipeline; `pinned` puts images into pinned memory. `num_threads` read, and `prefetch` more groups are ready.
         """
         self._owner = owner
-        self.form = form
+        self.form: Form = None
         self.dataset, self.batch_size, self.is_pinned = dataset, batch_size, pinned
         self._seed = seed
         rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))

@@ -273,7 +273,7 @@ class Loader(DataLoader[Any]):
         self._own_names = frozenset(vars(self))
 
     def _make_reader(self, transforms: Sequence[Transform]) -> BatchReader:
-        return BatchReader(
+        reader = BatchReader(
             self._read_from,
             transforms,
             self._functions,
@@ -285,8 +285,9 @@ class Loader(DataLoader[Any]):
             prefetch=self.prefetch,
             pinned=self.pin_memory,
             verify=self._verify,
-            form=self._form,
         )
+        reader.form = self._form
+        return reader
 
     def set_resolution(self, size: int | tuple[int, int] | None) -> None:
         """Change the size of images from the next iteration on; running iterators keep theirs.
