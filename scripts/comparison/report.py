@@ -1,0 +1,123 @@
+"""Shows a comparison as text, and as one HTML file with charts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from comparison import findings
+from comparison.findings import MODEL_NAMES
+from comparison.results import Results
+from comparison.settings import ARMS, SWEEPS
+from lmdbloader.base.text import counted
+from lmdbloader.lab.formatting import align, define, number, seconds, wrap
+from lmdbloader.lab.reporting import Page, PageSection
+from lmdbloader.lab.reporting.canvas import Canvas, Chart, amounts, categories, line_style, lines
+from lmdbloader.lab.reporting.style import SOURCES, settings
+
+_HEIGHT = 240
+
+
+def as_text(results: Results) -> str:
+    """Return a comparison as text: the conclusion, then a table and sentences for each section."""
+    return "\n".join(_lines(results)) + "\n"
+
+
+def _lines(results: Results) -> Iterator[str]:
+    yield from wrap(findings.headline(results) + ".")
+    for sentence in findings.summary(results):
+        yield from wrap(sentence, "- ", "  ")
+    for section in findings.sections(results):
+        yield from ("", section.title, "-" * len(section.title))
+        texts = [place for place, column in enumerate(section.table.columns) if column.is_text]
+        yield from align([section.table.header, *section.table.cells()], texts)
+        yield from wrap(section.table.caption + ".")
+        for sentence in section.sentences:
+            yield from wrap(sentence)
+    yield from ("", "Where this was measured", "-----------------------")
+    yield from define(results.facts, width=100)
+    for note in notes(results):
+        yield from wrap(note)
+
+
+def notes(results: Results) -> tuple[str, ...]:
+    """Return sentences about what is missing, and how it was measured."""
+    found = [*results.plan.left_out]
+    if results.num_missing:
+        missing = counted(results.num_missing, "part")
+        found.append(f"Not done yet: {missing} of the plan (runs and turns). The same command goes on with them.")
+    found.append(
+        "All arms train the same model from the same weights, on the same samples, with the same schedule and the same "
+        "kinds of random transforms; their draws differ, so runs differ by chance as seeds do."
+    )
+    return tuple(found)
+
+
+def page(results: Results) -> Page:
+    """Return a comparison as a page."""
+    models = " and ".join(MODEL_NAMES[model] for model in results.plan.base)
+    return Page(
+        title=f"{models}: image files or LMDB?",
+        subject=f"{models}, trained from image files and from LMDB",
+        headline=findings.headline(results),
+        findings=findings.summary(results),
+        sections=tuple(
+            PageSection(section, partial(_draw, results, section.name)) for section in findings.sections(results)
+        ),
+        facts=tuple(results.facts),
+        notes=notes(results),
+        created=results.created,
+        release=results.release,
+    )
+
+
+def _draw(results: Results, name: str, narrow: bool) -> Chart:
+    kind, model = name.rsplit("-", 1)
+    return _draw_runs(results, model, narrow) if kind == "runs" else _draw_sweep(results, model, kind, narrow)
+
+
+def _draw_runs(results: Results, model: str, narrow: bool) -> Chart:
+    is_classifier = results.setting(model).is_classifier
+    factor, unit = (100, "% of images named right") if is_classifier else (1, "dB of PSNR")
+    with settings():
+        canvas = Canvas(
+            "", f"{unit.capitalize() if is_classifier else unit}, after each epoch, over seconds of training",
+            [SOURCES[arm] for arm in ARMS], panels=1, in_a_row=1, panel_height=_HEIGHT, narrow=narrow, titled=False,
+        )  # fmt: skip
+        (axes,) = canvas.panels
+        for order, arm in enumerate(reversed(ARMS)):
+            for run in results.runs_of(model, arm):
+                taken, points = 0.0, []
+                for epoch in run:
+                    taken += epoch.seconds
+                    points.append((taken, factor * epoch.score))
+                style = {**line_style(SOURCES[arm]), "linewidth": 1.2, "markersize": 3.5}
+                axes.plot(*zip(*points, strict=True), **style, zorder=10 - order)
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_formatter(lambda value, _: seconds(value) if value else "0")
+        axes.yaxis.set_major_formatter(lambda value, _: number(value))
+        return canvas.finish()
+
+
+def _draw_sweep(results: Results, model: str, name: str, narrow: bool) -> Chart:
+    sweep = SWEEPS[name]
+    values = findings.values_of(results, model, sweep)
+    places = {place: i for i, place in enumerate(dict.fromkeys(value.place for value in values))}
+    names = {value.place: value.name for value in values}
+    arms = [arm for arm in ARMS if any(value.arm == arm for value in values)]
+    with settings():
+        canvas = Canvas(
+            "", f"Samples per second of training, by {sweep.thing}", [SOURCES[arm] for arm in arms],
+            panels=1, in_a_row=1, panel_height=_HEIGHT, narrow=narrow, titled=False,
+        )  # fmt: skip
+        (axes,) = canvas.panels
+        amounts(axes, max(value.samples_per_s for value in values))
+        categories(axes, [names[place] for place in places], canvas.panel_width)
+        lines(
+            canvas, axes,
+            {
+                SOURCES[arm]: [(float(places[v.place]), v.samples_per_s) for v in values if v.arm == arm]
+                for arm in arms
+            },
+        )  # fmt: skip
+        return canvas.finish()
