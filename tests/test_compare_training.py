@@ -260,6 +260,7 @@ def test_the_report_begins_with_the_conclusion() -> None:
     assert "an epoch from image files takes 10 s in batches of 8 and 2 s in batches of 128; from Loader 2.5 s and " in (
         re.sub(r"\s+", " ", text)
     )
+    assert "with 16 times the samples, the forward pass takes 1.0 times as long" in re.sub(r"\s+", " ", text)
     assert "left out." in text
 
 
@@ -305,7 +306,7 @@ def test_the_page_has_a_chart_for_each_section() -> None:
     results = made_up(sweeps=("batch-size", "patch", "workers", "resize", "memory-format", "ema"))
     html = render_page(report.page(results))
     names = [section.name for section in findings.sections(results)]
-    assert len(names) == len(set(names)) == 14
+    assert len(names) == len(set(names)) == 16
     for name in names:
         assert f'id="{name}"' in html and f'id="{name}-wide-title"' in html
     assert "NaN" not in html

@@ -10,7 +10,7 @@ from comparison.plan import REPEATS, turns_of
 from comparison.results import Results
 from comparison.settings import ARMS, SWEEPS, Arm, Sweep
 from comparison.statistics import Interval, difference, mean
-from comparison.training import Epoch, Turn
+from comparison.training import PHASES, Epoch, Turn
 from lmdbloader.lab.formatting import Column, Table, number, percent, seconds, times
 from lmdbloader.lab.study.findings import Section
 from lmdbloader.lab.study.rows import LOADER_NAMES
@@ -43,6 +43,11 @@ class Value:
     phases: dict[str, float]
     longest_wait: float
     gpu: dict[str, float] | None
+
+    @property
+    def step(self) -> float:
+        """Seconds of a step, the mean."""
+        return sum(self.phases.values())
 
 
 def values_of(results: Results, model: str, sweep: Sweep) -> list[Value]:
@@ -202,6 +207,8 @@ def sections(results: Results) -> list[Section]:
             values = values_of(results, model, SWEEPS[name])
             if values:
                 found.append(_sweep_section(results, model, SWEEPS[name], values))
+            if values and name == "batch-size":
+                found.append(_steps_section(results, model, values))
     return found
 
 
@@ -316,6 +323,34 @@ def _sweep_section(results: Results, model: str, sweep: Sweep, values: Sequence[
     )  # fmt: skip
 
 
+def _steps_section(results: Results, model: str, values: Sequence[Value]) -> Section:
+    """Return the section about where the time of a step goes, by batch size."""
+    phases = [phase for phase in PHASES if any(value.phases[phase] for value in values)]
+    columns = (
+        Column("samples of a batch", is_text=True), Column("source", is_text=True), Column("a step", seconds),
+        *(Column(_PHASE_NAMES.get(phase, phase), seconds) for phase in phases),
+    )  # fmt: skip
+    rows = tuple(
+        (value.name, LOADER_NAMES[value.arm], value.step, *(value.phases[phase] for phase in phases))
+        for value in values
+    )
+    ours = [value for value in values if value.arm == _OURS]
+    sentences = []
+    if len(ours) > 1:
+        first, last = ours[0], ours[-1]
+        grows = [last.phases[phase] / first.phases[phase] for phase in ("forward", "backward")]
+        sentences.append(
+            f"From batches of {first.name} to batches of {last.name}, with {int(last.name) / int(first.name):g} times "
+            f"the samples, the forward pass takes {times(grows[0])} as long and the backward pass {times(grows[1])}."
+        )
+    return Section(
+        f"steps-{model}", f"{_sentence_name(model)}: where a step's time goes",
+        "Each bar is a step of training: the time that it waited for data, and the model's own work.",
+        tuple(sentences), Table("Means of all steps of the turns", columns, rows),
+    )  # fmt: skip
+
+
+_PHASE_NAMES = {"data": "waiting", "copy": "copy and conversion", "compute": "rest"}
 _GPU = {"GPU, %": "utilisation", "W": "watts", "MiB": "MiB"}
 
 

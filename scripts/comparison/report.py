@@ -12,10 +12,13 @@ from comparison.settings import ARMS, SWEEPS
 from lmdbloader.base.text import counted
 from lmdbloader.lab.formatting import align, define, number, seconds, wrap
 from lmdbloader.lab.reporting import Page, PageSection
-from lmdbloader.lab.reporting.canvas import Canvas, Chart, amounts, categories, line_style, lines
-from lmdbloader.lab.reporting.style import SOURCES, settings
+from lmdbloader.lab.reporting.canvas import Canvas, Chart, amounts, bar_style, categories, heading, line_style, lines
+from lmdbloader.lab.reporting.charts import stack
+from lmdbloader.lab.reporting.style import PHASES, SOURCES, settings
+from lmdbloader.lab.study.rows import LOADER_NAMES
 
 _HEIGHT = 240
+_BAR_WIDTH = 0.7
 
 
 def as_text(results: Results) -> str:
@@ -73,7 +76,9 @@ def page(results: Results) -> Page:
 
 def _draw(results: Results, name: str, narrow: bool) -> Chart:
     kind, model = name.rsplit("-", 1)
-    return _draw_runs(results, model, narrow) if kind == "runs" else _draw_sweep(results, model, kind, narrow)
+    if kind == "runs":
+        return _draw_runs(results, model, narrow)
+    return _draw_steps(results, model, narrow) if kind == "steps" else _draw_sweep(results, model, kind, narrow)
 
 
 def _draw_runs(results: Results, model: str, narrow: bool) -> Chart:
@@ -120,4 +125,26 @@ def _draw_sweep(results: Results, model: str, name: str, narrow: bool) -> Chart:
                 for arm in arms
             },
         )  # fmt: skip
+        return canvas.finish()
+
+
+def _draw_steps(results: Results, model: str, narrow: bool) -> Chart:
+    """Draw a bar for each batch size, split by phase: a panel for each source."""
+    values = findings.values_of(results, model, SWEEPS["batch-size"])
+    arms = [arm for arm in ARMS if any(value.arm == arm for value in values)]
+    with settings():
+        canvas = Canvas(
+            "", "Milliseconds of a step of training, by samples of a batch", list(PHASES.values()), panels=len(arms),
+            in_a_row=1 if narrow else 3, panel_height=_HEIGHT, share_y=True, narrow=narrow, titled=False,
+        )  # fmt: skip
+        for axes, arm in zip(canvas.panels, arms, strict=True):
+            own = [value for value in values if value.arm == arm]
+            amounts(axes, max(1000 * value.step for value in values))
+            categories(axes, [value.name for value in own], canvas.panel_width, margin=0.6)
+            bottoms = [0.0] * len(own)
+            for phase, look in PHASES.items():
+                heights = [1000 * value.phases[phase] for value in own]
+                stack(axes.bar(range(len(own)), heights, _BAR_WIDTH, bottoms, **bar_style(look)))
+                bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
+            heading(axes, LOADER_NAMES[arm])
         return canvas.finish()
