@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from comparison.material import Pairs, Photos, has_classes, make_pairs, make_photos
 from comparison.plan import Run, Speed, describe, make_plan
+from comparison.report import as_text
 from comparison.results import Results, load
 from comparison.settings import ARMS, MODELS, SR_MODELS, SWEEPS, Arm, Setting
 from comparison.training import Judge, Learner, take_turn, train_run
@@ -24,6 +25,7 @@ from tqdm import tqdm
 from training.command import positive, rate
 
 import lmdbloader
+from lmdbloader.base.files import replacing
 from lmdbloader.errors import LmdbloaderError, OptionError
 from lmdbloader.lab.machine import describe as describe_machine
 
@@ -63,6 +65,7 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
         "(default: %(default)s)")  # fmt: skip
     add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto, CUDA if there is any)")
     add("--plan", action="store_true", help="print what would be run, and stop")
+    add("--report", action="store_true", help="write the reports of what is in OUT again, and stop")
     return parser.parse_args(argv)
 
 
@@ -214,7 +217,8 @@ class Comparison:
                         results.turns[item.key] = self._turn(item.model, item.arm, changed, results.plan.turn_seconds)
                     results.save(self.results_file)
         finally:
-            self._write()
+            if results.runs or results.turns:
+                write_reports(results, self.options.out)
 
     def _write(self) -> None:
         if not self.results.runs and not self.results.turns:
@@ -230,6 +234,23 @@ class Comparison:
         write_page(report.page(self.results), self.options.out / "report.html")
         print(text)
         print(f"Written: {self.options.out / 'report.html'}, report.txt and results.json")
+
+
+def write_reports(results: Results, folder: Path) -> None:
+    """Print a comparison, and write it into a folder as text, and as HTML where matplotlib is installed."""
+    text = as_text(results)
+    with replacing(folder / "report.txt") as hidden:
+        hidden.write_text(text, "utf-8")
+    _say(text)
+    try:
+        from comparison.page import page_of
+
+        from lmdbloader.lab.reporting import write_page
+    except OptionError as error:
+        _say(f"No report.html: {error}\nThen --report writes it from {folder / 'results.json'}.")
+        return
+    write_page(page_of(results), folder / "report.html")
+    _say(f"Written: {folder / 'report.html'}, report.txt and results.json")
 
 
 def _say(line: str) -> None:
@@ -261,6 +282,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     options = parse_options(argv)
     try:
+        if options.report:
+            found = load(options.out / "results.json")
+            if found is None:
+                raise OptionError(
+                    f"{options.out / 'results.json'}: there are no results. Run it without --report first."
+                )
+            write_reports(found, options.out)
+            return 0
         comparison = Comparison(options)
         for line in describe(comparison.results.plan, comparison.results.cores):
             _say(line)

@@ -14,6 +14,7 @@ import torch
 from comparison import findings, report
 from comparison.arms import PairFiles, opened
 from comparison.material import Pairs, Photos, has_classes, make_pairs, make_photos
+from comparison.page import page_of
 from comparison.plan import Plan, Run, Speed, TurnOf, make_plan
 from comparison.results import Results, load
 from comparison.settings import ARMS, SWEEPS, Arm, Setting
@@ -304,7 +305,7 @@ def test_results_of_other_options_are_refused(tmp_path: Path) -> None:
 
 def test_the_page_has_a_chart_for_each_section() -> None:
     results = made_up(sweeps=("batch-size", "patch", "workers", "resize", "memory-format", "ema"))
-    html = render_page(report.page(results))
+    html = render_page(page_of(results))
     names = [section.name for section in findings.sections(results)]
     assert len(names) == len(set(names)) == 16
     for name in names:
@@ -373,6 +374,14 @@ def test_wrong_options_are_errors(arguments: list[str], message: str, capsys: py
     with pytest.raises(SystemExit):
         compare("photographs", *arguments)
     assert message in capsys.readouterr().err
+
+
+def test_reports_are_written_again_from_the_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare("anywhere", "--out", tmp_path, "--report") == 1
+    assert "there are no results" in capsys.readouterr().err
+    made_up().save(tmp_path / "results.json")
+    assert compare("anywhere", "--out", tmp_path, "--report") == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"results.json", "report.txt", "report.html"}
 
 
 @pytest.mark.parametrize("device", ["cuda:7", "tpu"])

@@ -185,12 +185,20 @@ def _copy_as_rgb(files: Sequence[Path], folder: Path) -> None:
     folder.mkdir(parents=True)
     for number, path in enumerate(files):
         with Image.open(path) as image:
-            if image.mode == "RGB" and image.format == "JPEG":
+            if image.mode == "RGB" and _has_bytes(path, image.format):
                 shutil.copyfile(path, folder / f"{number:04}_{path.name}")
             else:
                 image.convert("RGB").save(folder / f"{number:04}_{path.stem}.png")
     with replacing(listing) as hidden:
         hidden.write_text(json.dumps(wanted), "utf-8")
+
+
+def _has_bytes(path: Path, kind: str | None) -> bool:
+    """Return whether an RGB image surely has 8 bits for each value: Pillow shows deeper PNG files in RGB, too."""
+    if kind != "PNG":
+        return kind == "JPEG"
+    with path.open("rb") as file:
+        return file.read(25)[24] == 8  # the bit depth, after the signature, width and height
 
 
 def _num_patches(files: Sequence[Path], side: int) -> int:

@@ -79,8 +79,12 @@ class Results:
             hidden.write_text(json.dumps(value, indent=1), "utf-8")
 
 
-def load(path: Path, wanted: Mapping[str, Any]) -> Results | None:
-    """Return the results of an earlier call to go on with, None if there are none.
+def load(path: Path, wanted: Mapping[str, Any] | None = None) -> Results | None:
+    """Return the results of an earlier call, None if there are none.
+
+    Args:
+        path: Of the file.
+        wanted: The options of the call that goes on with them; None to look at them only.
 
     Raises:
         OptionError: They are of other options.
@@ -102,6 +106,7 @@ def load(path: Path, wanted: Mapping[str, Any]) -> Results | None:
         raise FormatError(
             f"{path}: is not a file of compare_training.py ({error}). Name another folder with --out."
         ) from error
+    wanted = before if wanted is None else wanted
     differing = sorted(name for name in {*before, *wanted} if before.get(name) != wanted.get(name))
     if differing:
         parts = ", ".join(f"--{name.replace('_', '-')} {before.get(name)}" for name in differing)
