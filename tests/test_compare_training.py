@@ -46,7 +46,7 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def pairs(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Pairs:
     """Patch pairs of the photographs."""
-    return make_pairs(photographs, tmp_path_factory.mktemp("pairs"), limit=20, say=lambda line: None)
+    return make_pairs(photographs, tmp_path_factory.mktemp("pairs") / "data", limit=20, say=lambda line: None)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def photos(classes: Path, tmp_path_factory: pytest.TempPathFactory) -> Photos:
     """The class folders as material."""
-    return make_photos(classes, tmp_path_factory.mktemp("photos"), say=lambda line: None)
+    return make_photos(classes, tmp_path_factory.mktemp("photos") / "data", say=lambda line: None)
 
 
 # The material
@@ -358,7 +358,7 @@ def test_the_plan_can_be_looked_at_first(
     monkeypatch.setattr(compare_training, "_TRY_SECONDS", 0.05)
     assert compare(photographs, "--out", tmp_path, "--samples", 12, "--batch-size", 4, "--plan") == 0
     printed = capsys.readouterr().out
-    assert "srcnn: 9 runs (3 arms, 3 seeds)" in printed and "minutes in all" in printed
+    assert "srcnn: 9 runs (3 sources, 3 seeds)" in printed and re.search(r"about \d+ minutes? in all", printed)
     assert not (tmp_path / "results.json").exists()
 
 

@@ -11,6 +11,7 @@ from comparison.results import Results
 from comparison.settings import ARMS, SWEEPS, Arm, Sweep
 from comparison.statistics import Interval, difference, mean
 from comparison.training import PHASES, Epoch, Turn
+from lmdbloader.base.text import counted
 from lmdbloader.lab.formatting import Column, Table, number, percent, seconds, times
 from lmdbloader.lab.study.findings import Section
 from lmdbloader.lab.study.rows import LOADER_NAMES
@@ -162,7 +163,7 @@ def shown_score(results: Results, model: str, value: float, *, is_difference: bo
 def _shown_interval(results: Results, model: str, found: Interval, *, is_difference: bool = False) -> str:
     centre = shown_score(results, model, found.value, is_difference=is_difference)
     if found.low is None or found.high is None:
-        return f"{centre} (one run)"
+        return centre
     low, high = (shown_score(results, model, end, is_difference=is_difference) for end in (found.low, found.high))
     return f"{centre} [{low.rsplit(' ', 1)[0]}, {high.rsplit(' ', 1)[0]}]"
 
@@ -223,7 +224,7 @@ def _runs_section(results: Results, model: str) -> Section:
     target = target_of(results, model)
     named = "a target" if target is None else shown_score(results, model, target)
     table = Table(
-        f"Medians over {len(results.plan.seeds)} seeds; in brackets 95 % intervals (Student, Welch)",
+        f"Medians over {counted(len(results.plan.seeds), 'seed')}; in brackets 95 % intervals (Student, Welch)",
         (
             Column("source", is_text=True), Column("samples/s", number), Column("range"), Column("an epoch", seconds),
             Column(f"{results.plan.epochs[model]} epochs", seconds),
@@ -253,7 +254,10 @@ def _parity(results: Results, model: str) -> Iterator[str]:
         return
     apart, name = _shown_interval(results, model, ours.apart, is_difference=True), _sentence_name(model)
     if ours.apart.contains_zero is None:
-        yield f"{name}: one run of each does not tell whether the quality is the same; Loader's is {apart} higher."
+        yield (
+            f"{name}: one run of each does not tell whether the quality is the same. Loader against image files: "
+            f"{apart}."
+        )
     elif ours.apart.contains_zero:
         yield f"{name}: no difference in quality was found. Loader against image files: {apart}, 95 % interval."
     else:

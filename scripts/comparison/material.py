@@ -156,6 +156,7 @@ def make_photos(source: Path, folder: Path, *, say: Callable[[str], None]) -> Ph
     Raises:
         SourceError: There are too few photographs.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     is_cut = not has_classes(source)
     if is_cut:
         source = _pieces(source, folder / "pieces", say)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from comparison.settings import ARMS, SWEEPS, Arm, Setting, Sweep
+from lmdbloader.base.text import counted
 
 # Shares of the time, the rest is reserve.
 _RUNS_SHARE, _TURNS_SHARE = 0.55, 0.35
@@ -199,13 +200,13 @@ def describe(plan: Plan, cores: int) -> list[str]:
     """Return lines about what will be run."""
     lines = []
     for model, setting in plan.base.items():
-        arms = len(ARMS) * len(plan.seeds)
+        arms, seeds = len(ARMS) * len(plan.seeds), counted(len(plan.seeds), "seed")
         lines.append(
-            f"{model}: {arms} runs ({len(ARMS)} arms, {len(plan.seeds)} seeds) of {plan.epochs[model]} epochs, "
+            f"{model}: {arms} runs ({len(ARMS)} sources, {seeds}) of {plan.epochs[model]} epochs, "
             f"batches of {setting.batch_size}, {setting.size} x {setting.size} pixels"
         )
         for name in plan.sweeps[model]:
             sweep = SWEEPS[name]
             values = ", ".join(sweep.show(value) for value in sweep.values(setting, cores))
             lines.append(f"  {sweep.title.lower()}: {values}; turns of {plan.turn_seconds:.1f} s, each {REPEATS} times")
-    return [*lines, *plan.left_out, f"about {plan.seconds / 60:.0f} minutes in all"]
+    return [*lines, *plan.left_out, f"about {counted(max(round(plan.seconds / 60), 1), 'minute')} in all"]
