@@ -265,6 +265,20 @@ def test_the_report_begins_with_the_conclusion() -> None:
     assert "left out." in text
 
 
+def test_growing_images_save_time_only_where_the_loader_makes_them() -> None:
+    """Here a sample takes time in proportion to its pixels if the loader makes them, and always the same if not."""
+    results = made_up(sweeps=("resize",))
+    values = SWEEPS["resize"].values(BASE["tiny"], 2)
+    for item in results.plan.items(2):
+        if isinstance(item, TurnOf) and item.model == "tiny":
+            side, where = values[item.place]
+            speed = 64**2 / side**2 if where == "loader" else 1.0
+            results.turns[item.key] = replace(results.turns[item.key], samples_per_s=100 * speed)
+    text = re.sub(r"\s+", " ", report.as_text(results))
+    found = re.search(r"Loader: with images that grow from 32 to 64 pixels.* takes (\d+) % .*and (\d+) %", text)
+    assert found is not None and 40 < int(found[1]) < 70 and found[2] == "100"
+
+
 def test_a_difference_in_quality_is_said() -> None:
     assert findings.headline(made_up(better=0.05)).endswith("but the quality differs")
 

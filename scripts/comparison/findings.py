@@ -6,6 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+import numpy as np
+
+import lmdbloader
 from comparison.plan import REPEATS, turns_of
 from comparison.results import Results
 from comparison.settings import ARMS, SWEEPS, Arm, Sweep
@@ -22,6 +25,7 @@ MODEL_NAMES = {
 _OURS: Arm = "lmdbloader"
 # Of the way from the first epoch's score to the folder's last: the quality that is waited for.
 _TARGET_SHARE = 0.9
+_SCHEDULE_EPOCHS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +358,32 @@ def _steps_section(results: Results, model: str, values: Sequence[Value]) -> Sec
     )  # fmt: skip
 
 
+def _progressive(results: Results, model: str, sweep: Sweep, values: Sequence[Value]) -> Iterator[str]:
+    """Say what images that grow during training save, resized by the loader and on the device.
+
+    The schedule is ProgressiveResize's own; the time of a sample at a size between two measured ones is interpolated.
+    """
+    base = results.setting(model)
+    sides = dict(enumerate(sweep.values(base, results.cores)))
+    schedule = lmdbloader.ProgressiveResize(_SCHEDULE_EPOCHS)
+    sizes = [schedule.size_at(epoch, (base.size, base.size))[0] for epoch in range(_SCHEDULE_EPOCHS)]
+    for arm in ARMS:
+        means = {}
+        for where in ("loader", "device"):
+            own = [
+                (sides[v.place][0], 1 / v.samples_per_s) for v in values if v.arm == arm and sides[v.place][1] == where
+            ]
+            if len(own) < 2:
+                return
+            took = np.interp(np.square(sizes), *zip(*((side**2, each) for side, each in sorted(own)), strict=True))
+            means[where] = float(took.mean()) / max(own)[1]
+        yield (
+            f"{LOADER_NAMES[arm]}: with images that grow from {sizes[0]} to {sizes[-1]} pixels during training "
+            f"(progressive resizing), an epoch takes {percent(means['loader'])} of the time at full size if the loader "
+            f"makes them, and {percent(means['device'])} if they are resized on the device."
+        )
+
+
 _PHASE_NAMES = {"data": "waiting", "copy": "copy and conversion", "compute": "rest"}
 _GPU = {"GPU, %": "utilisation", "W": "watts", "MiB": "MiB"}
 
@@ -375,6 +405,8 @@ def _of_sweep(results: Results, model: str, sweep: Sweep, values: Sequence[Value
                 f"Loader is {times(ratios[least])} as fast as image files at {least}, and {times(ratios[most])} at "
                 f"{most}."
             )
+    if sweep.name == "resize":
+        yield from _progressive(results, model, sweep, values)
     if sweep.name == "workers":
         for arm in ARMS:
             own = [value for value in values if value.arm == arm]
