@@ -5,6 +5,7 @@ On the machine with the GPU, without network:
     python3 benchmarks/gpu/run.py --pack benchmarks/gpu/pack --out results --stages correct cores
     python3 benchmarks/gpu/run.py --pack benchmarks/gpu/pack --out results --stages copies fed accuracy
     python3 benchmarks/gpu/run.py --pack benchmarks/gpu/pack --out results --stages more
+    python3 benchmarks/gpu/run.py --pack benchmarks/gpu/pack --out results --stages compare
 
 Each takes less than nine minutes. The later ones reuse the first one's files in --work, and the figures so far in
 --out. `pack.py` makes the folder to copy to the machine.
@@ -63,6 +64,7 @@ STAGES = {
     "copies": Plan("copies.py", 75, "(c) copies to the device"),
     "fed": Plan("fed.py", 350, "(d) training fed or not"),
     "accuracy": Plan("accuracy.py", 150, "(e) the same accuracy from every source"),
+    "compare": Plan("compare.py", 480, "(f) scripts/compare_training.py: files, DataLoader and Loader"),
     "cores more": Plan("cores.py", 130, "(b) converting by fewer workers, processes", more=True),
     "accuracy more": Plan("accuracy.py", 230, "(e) more seeds", more=True),
     "fed more": Plan("fed.py", 150, "(d) plan, doctor, pinned and paged memory, whole epochs", more=True),

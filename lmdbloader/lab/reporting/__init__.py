@@ -13,6 +13,27 @@ except ModuleNotFoundError as error:
     ) from error
 
 from lmdbloader.lab.reporting import charts
-from lmdbloader.lab.reporting.page import check_charts_folder, check_report_path, render, write_charts, write_report
+from lmdbloader.lab.reporting.page import (
+    Page,
+    PageSection,
+    check_charts_folder,
+    check_report_path,
+    render,
+    render_page,
+    write_charts,
+    write_page,
+    write_report,
+)
 
-__all__ = ["charts", "check_charts_folder", "check_report_path", "render", "write_charts", "write_report"]
+__all__ = [
+    "Page",
+    "PageSection",
+    "charts",
+    "check_charts_folder",
+    "check_report_path",
+    "render",
+    "render_page",
+    "write_charts",
+    "write_page",
+    "write_report",
+]

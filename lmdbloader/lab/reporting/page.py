@@ -1,11 +1,12 @@
-"""Writes a study as one HTML file that needs no others, and its charts as files."""
+"""Writes reports, each one HTML file that needs no others: of a study, or of what others measure; charts as files."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePath
 
 import jinja2
@@ -17,7 +18,7 @@ from lmdbloader.base.units import show_nbytes
 from lmdbloader.errors import DestinationError, OptionError
 from lmdbloader.lab.formatting import Table
 from lmdbloader.lab.reporting import charts, style, svg
-from lmdbloader.lab.reporting.canvas import NARROW, WIDE
+from lmdbloader.lab.reporting.canvas import NARROW, WIDE, Chart
 from lmdbloader.lab.study import findings
 from lmdbloader.lab.study.findings import Section
 from lmdbloader.lab.study.results import Study
@@ -26,6 +27,46 @@ _TEMPLATE = "report.html.j2"
 # Sentences next to the chart; the others are with the table.
 _READ_FIRST = 2
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:s|ms|µs|ns|times)\b)")
+
+
+@dataclass(frozen=True, slots=True)
+class PageSection:
+    """A section of a page: its sentences, its chart and its table.
+
+    Attributes:
+        section: The words and the table.
+        draw: Returns the chart, without its title; it gets `narrow`, whether for a narrow screen.
+    """
+
+    section: Section
+    draw: Callable[[bool], Chart]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A report as it is shown.
+
+    Attributes:
+        title: Of the browser's tab.
+        subject: What was measured, in a few words, for the line above the headline.
+        headline: The conclusion, one sentence without its full stop.
+        findings: The sentences below it, at most three.
+        sections: In their order.
+        facts: Names and values of what was measured on what.
+        notes: Sentences for the page's end.
+        created: When it was measured, in ISO 8601's format.
+        release: Of lmdbloader.
+    """
+
+    title: str
+    subject: str
+    headline: str
+    findings: tuple[str, ...]
+    sections: tuple[PageSection, ...]
+    facts: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+    created: str
+    release: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +88,39 @@ def render(study: Study) -> str:
 
     The same study gives the same text.
     """
+    name = PurePath(study.dataset.path).name or study.dataset.path
+
+    def draw(name: str, narrow: bool) -> Chart:
+        return charts.CHARTS[name](study, narrow=narrow, titled=False)
+
+    return render_page(
+        Page(
+            title=f"{name}: {findings.question(study)}",
+            subject=name,
+            headline=findings.headline(study),
+            findings=findings.summary(study),
+            sections=tuple(PageSection(found, partial(draw, found.name)) for found in findings.sections(study)),
+            facts=(*_facts(study), *((row[0], " ".join(row[1:])) for row in study.machine if row)),
+            notes=study.notes,
+            created=study.created,
+            release=study.release,
+        )
+    )
+
+
+def render_page(page: Page) -> str:
+    """Return a report as an HTML document that loads nothing and runs no script.
+
+    The same page gives the same text.
+    """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("lmdbloader.lab.reporting", ""), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, finalize=_shown,
     )  # fmt: skip
     environment.filters["prose"] = _prose
-    name = PurePath(study.dataset.path).name or study.dataset.path
     return environment.get_template(_TEMPLATE).render(
-        title=f"{name}: {findings.question(study)}",
-        dataset=name,
-        verdict=findings.headline(study),
-        findings=findings.summary(study),
-        sections=[_shown_section(section, study) for section in findings.sections(study)],
-        facts=[*_facts(study), *((row[0], " ".join(row[1:])) for row in study.machine if row)],
-        notes=study.notes,
-        study=study,
+        page=page,
+        sections=[_shown_section(section) for section in page.sections],
         light=style.variables(dark=False),
         dark=style.variables(dark=True),
         wide=WIDE,
@@ -83,9 +142,20 @@ def write_report(study: Study, path: str | os.PathLike[str]) -> None:
     """
     target = Path(path)
     check_report_path(target)
+    _write(render(study), target)
+
+
+def write_page(page: Page, path: str | os.PathLike[str]) -> None:
+    """Write a report as one HTML file, as `write_report` does; it raises the same errors."""
+    target = Path(path)
+    check_report_path(target)
+    _write(render_page(page), target)
+
+
+def _write(document: str, target: Path) -> None:
     # `_shown` has escaped half surrogate pairs, which come from file names that are not UTF-8.
     with replacing(target) as hidden:
-        hidden.write_bytes(render(study).encode())
+        hidden.write_bytes(document.encode())
 
 
 def check_report_path(path: Path) -> None:
@@ -145,13 +215,13 @@ def write_charts(study: Study, folder: str | os.PathLike[str]) -> tuple[Path, ..
     return tuple(written)
 
 
-def _shown_section(section: Section, study: Study) -> _ShownSection:
+def _shown_section(shown: PageSection) -> _ShownSection:
+    section = shown.section
     reading = plain(" ".join(section.sentences[:_READ_FIRST]))  # it may name the user's model
     wide, narrow = (
         svg.inline(
-            charts.CHARTS[section.name](study, narrow=is_narrow, titled=False),
-            f"{section.name}-{'narrow' if is_narrow else 'wide'}",
-            title=section.title, description=f"{reading} {section.explanation} The figures are in the table below.",
+            shown.draw(is_narrow), f"{section.name}-{'narrow' if is_narrow else 'wide'}", title=section.title,
+            description=f"{reading} {section.explanation} The figures are in the table below.",
         )
         for is_narrow in (False, True)
     )  # fmt: skip
@@ -164,7 +234,7 @@ def _shown_section(section: Section, study: Study) -> _ShownSection:
         wide,
         narrow,
         section.table,
-    )  # fmt: skip
+    )
 
 
 def _prose(text: str) -> Markup:

@@ -1,0 +1,419 @@
+"""The findings of a comparison: its headline, and sections with sentences and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+import numpy as np
+
+import lmdbloader
+from comparison.plan import REPEATS, turns_of
+from comparison.results import Results
+from comparison.settings import ARMS, SWEEPS, Arm, Sweep
+from comparison.statistics import Interval, difference, mean
+from comparison.training import PHASES, Epoch, Turn
+from lmdbloader.base.text import counted
+from lmdbloader.lab.formatting import Column, Table, number, percent, seconds, times
+from lmdbloader.lab.study.findings import Section
+from lmdbloader.lab.study.rows import LOADER_NAMES
+
+MODEL_NAMES = {
+    "srcnn": "SRCNN", "edsr": "EDSR", "tiny": "a small ResNet", "resnet18": "ResNet-18", "resnet50": "ResNet-50",
+}  # fmt: skip
+_OURS: Arm = "lmdbloader"
+# Of the way from the first epoch's score to the folder's last: the quality that is waited for.
+_TARGET_SHARE = 0.9
+_SCHEDULE_EPOCHS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What was measured with one value of a sweep in one arm: the median of its turns.
+
+    Attributes:
+        place: Of the value.
+        name: Of the value.
+        low, high: The slowest and the fastest turn.
+    """
+
+    place: int
+    name: str
+    arm: Arm
+    samples_per_s: float
+    low: float
+    high: float
+    stall: float
+    phases: dict[str, float]
+    longest_wait: float
+    gpu: dict[str, float] | None
+
+    @property
+    def step(self) -> float:
+        """Seconds of a step, the mean."""
+        return sum(self.phases.values())
+
+
+def values_of(results: Results, model: str, sweep: Sweep) -> list[Value]:
+    """Return what was measured of a sweep, by value, then by arm."""
+    base = results.setting(model)
+    names = [sweep.show(value) for value in sweep.values(base, results.cores)]
+    places = dict.fromkeys((turn.place, turn.arm) for turn in turns_of(base, sweep, results.cores, 0))
+    found = []
+    for place, arm in places:
+        turns = results.turns_of(model, arm, sweep.name, place)
+        if turns:
+            found.append(_value(place, names[place], arm, turns))
+    return found
+
+
+def _value(place: int, name: str, arm: Arm, turns: Sequence[Turn]) -> Value:
+    speeds = [turn.samples_per_s for turn in turns]
+    uses = [turn.gpu for turn in turns if turn.gpu is not None]
+    gpu = {key: fmean(use[key] or 0.0 for use in uses) for key in uses[0]} if uses else None
+    phases = {phase: fmean(turn.phases[phase] for turn in turns) for phase in turns[0].phases}
+    return Value(
+        place, name, arm, median(speeds), min(speeds), max(speeds), fmean(turn.stall for turn in turns), phases,
+        max(turn.longest_wait for turn in turns), gpu,
+    )  # fmt: skip
+
+
+# --- Whole runs ---
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The runs of a model from one arm.
+
+    Attributes:
+        speeds: Samples a second of every epoch of every run, the first of each left out if there are others.
+        epoch: Seconds of an epoch, the median.
+        total: Seconds of a run without scoring.
+        target: Seconds until the target was reached, the median; None if a run never did.
+        score: At the end.
+        apart: How much better that is than the folder's; None for the folder itself.
+        stall: Share of the time spent waiting for data.
+    """
+
+    arm: Arm
+    runs: int
+    speeds: tuple[float, ...]
+    epoch: float
+    total: float
+    target: float | None
+    score: Interval
+    apart: Interval | None
+    stall: float
+
+    @property
+    def speed(self) -> float:
+        """Samples a second, the median."""
+        return median(self.speeds)
+
+
+def target_of(results: Results, model: str) -> float | None:
+    """Return the score that all arms are timed to: most of the way from the first epoch's to the folder's last."""
+    runs = results.runs_of(model, "folder")
+    if not runs:
+        return None
+    first, last = (fmean(run[place].score for run in runs) for place in (0, -1))
+    return first + _TARGET_SHARE * (last - first)
+
+
+def outcomes(results: Results, model: str) -> list[Outcome]:
+    """Return what the runs of a model gave, arm by arm."""
+    target = target_of(results, model)
+    folder = [run[-1].score for run in results.runs_of(model, "folder")]
+    found = []
+    for arm in ARMS:
+        runs = results.runs_of(model, arm)
+        if not runs:
+            continue
+        # The first epoch starts workers and fills the page cache.
+        later = [epoch for run in runs for epoch in run[1:] or run]
+        reached = [_seconds_to(run, target) for run in runs]
+        scores = [run[-1].score for run in runs]
+        took = [sum(epoch.seconds for epoch in run) for run in runs]
+        waited = sum(epoch.phases["data"] for epoch in later) / sum(sum(epoch.phases.values()) for epoch in later)
+        found.append(
+            Outcome(
+                arm, len(runs), tuple(epoch.num_samples / epoch.seconds for epoch in later),
+                median(epoch.seconds for epoch in later), median(took),
+                None if None in reached else median(value for value in reached if value is not None),
+                mean(scores), None if arm == "folder" or not folder else difference(scores, folder), waited,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _seconds_to(run: Sequence[Epoch], target: float | None) -> float | None:
+    taken = 0.0
+    for epoch in run:
+        taken += epoch.seconds
+        if target is not None and epoch.score >= target:
+            return taken
+    return None
+
+
+def shown_score(results: Results, model: str, value: float, *, is_difference: bool = False) -> str:
+    """Return a score with its unit: dB of PSNR, or % of the images."""
+    sign = "+" if is_difference else ""
+    if results.setting(model).is_classifier:
+        return f"{100 * value:{sign}.1f} {'points' if is_difference else '%'}"
+    return f"{value:{sign}.2f} dB"
+
+
+def _shown_interval(results: Results, model: str, found: Interval, *, is_difference: bool = False) -> str:
+    centre = shown_score(results, model, found.value, is_difference=is_difference)
+    if found.low is None or found.high is None:
+        return centre
+    low, high = (shown_score(results, model, end, is_difference=is_difference) for end in (found.low, found.high))
+    return f"{centre} [{low.rsplit(' ', 1)[0]}, {high.rsplit(' ', 1)[0]}]"
+
+
+# --- Words ---
+
+
+def headline(results: Results) -> str:
+    """Return the conclusion in one sentence, without its full stop."""
+    parts, parity = [], []
+    for model in results.plan.base:
+        found = {outcome.arm: outcome for outcome in outcomes(results, model)}
+        if _OURS in found and "folder" in found:
+            parts.append(f"{MODEL_NAMES[model]} {times(found[_OURS].speed / found['folder'].speed)} as fast")
+            apart = found[_OURS].apart
+            parity.append(None if apart is None else apart.contains_zero)
+    if not parts:
+        return "Nothing was compared yet"
+    start = f"Loader trains {' and '.join(parts)} as image files do"
+    if any(found is None for found in parity):
+        return f"{start}; one run of each does not tell whether the quality is the same"
+    return f"{start}, with no difference in quality" if all(parity) else f"{start}, but the quality differs"
+
+
+def summary(results: Results) -> tuple[str, ...]:
+    """Return the three most important sentences; fewer if less was measured."""
+    sentences: list[str] = []
+    for model in results.plan.base:
+        sentences += list(_parity(results, model))[:1]
+    for model in results.plan.base:
+        sentences += list(_batch_sizes(results, model))[:1]
+    return tuple(sentences[:3])
+
+
+def sections(results: Results) -> list[Section]:
+    """Return the sections that there are figures for."""
+    found = []
+    for model in results.plan.base:
+        if results.runs_of(model, "folder"):
+            found.append(_runs_section(results, model))
+        for name in results.plan.sweeps[model]:
+            values = values_of(results, model, SWEEPS[name])
+            if values:
+                found.append(_sweep_section(results, model, SWEEPS[name], values))
+            if values and name == "batch-size":
+                found.append(_steps_section(results, model, values))
+    return found
+
+
+def _runs_section(results: Results, model: str) -> Section:
+    rows = tuple(
+        (
+            LOADER_NAMES[outcome.arm], outcome.speed, f"{number(min(outcome.speeds))}-{number(max(outcome.speeds))}",
+            outcome.epoch, outcome.total, outcome.target, outcome.stall, outcome.score, outcome.apart,
+        )
+        for outcome in outcomes(results, model)
+    )  # fmt: skip
+    target = target_of(results, model)
+    named = "a target" if target is None else shown_score(results, model, target)
+    table = Table(
+        f"Medians over {counted(len(results.plan.seeds), 'seed')}; in brackets 95 % intervals (Student, Welch)",
+        (
+            Column("source", is_text=True), Column("samples/s", number), Column("range"), Column("an epoch", seconds),
+            Column(f"{results.plan.epochs[model]} epochs", seconds),
+            Column(f"to {named}", lambda value: "not reached" if value is None else seconds(value)),
+            Column("waiting", percent),
+            Column("at the end", lambda value: _shown_interval(results, model, value)),
+            Column(
+                "against files",
+                lambda value: "" if value is None else _shown_interval(results, model, value, is_difference=True),
+            ),
+        ),
+        rows,
+    )  # fmt: skip
+    measure = "images named right" if results.setting(model).is_classifier else "PSNR of luma"
+    explanation = (
+        f"Every line is one run: its {measure} on images that were held out, after each epoch, over the seconds of "
+        "training. Scoring does not count. Further left is faster; equal heights are equal quality."
+    )
+    sentences = (*_parity(results, model), *_speed(results, model))
+    return Section(f"runs-{model}", f"{_sentence_name(model)}: whole runs", explanation, sentences, table)
+
+
+def _parity(results: Results, model: str) -> Iterator[str]:
+    found = {outcome.arm: outcome for outcome in outcomes(results, model)}
+    ours = found.get(_OURS)
+    if ours is None or ours.apart is None:
+        return
+    apart, name = _shown_interval(results, model, ours.apart, is_difference=True), _sentence_name(model)
+    if ours.apart.contains_zero is None:
+        yield (
+            f"{name}: one run of each does not tell whether the quality is the same. Loader against image files: "
+            f"{apart}."
+        )
+    elif ours.apart.contains_zero:
+        yield f"{name}: no difference in quality was found. Loader against image files: {apart}, 95 % interval."
+    else:
+        yield f"{name}: the quality differs. Loader against image files: {apart}, a 95 % interval without 0."
+
+
+def _speed(results: Results, model: str) -> Iterator[str]:
+    found = {outcome.arm: outcome for outcome in outcomes(results, model)}
+    folder, ours = found.get("folder"), found.get(_OURS)
+    if folder is None or ours is None:
+        return
+    yield (
+        f"An epoch takes {seconds(ours.epoch)} instead of {seconds(folder.epoch)}; the model waits for data "
+        f"{percent(ours.stall)} of the time instead of {percent(folder.stall)}."
+    )
+    before = results.scores_before.get(model)
+    if before is not None:
+        yield f"Bicubic enlargement, without any model, has {shown_score(results, model, before)}."
+
+
+def _batch_sizes(results: Results, model: str) -> Iterator[str]:
+    values = values_of(results, model, SWEEPS["batch-size"]) if "batch-size" in results.plan.sweeps[model] else []
+    by_arm = {arm: [value for value in values if value.arm == arm] for arm in ARMS}
+    if len(by_arm["folder"]) < 2 or len(by_arm[_OURS]) < 2:
+        return
+    takes = {
+        arm: [seconds(results.num_samples[model] / by_arm[arm][place].samples_per_s) for place in (0, -1)]
+        for arm in ("folder", _OURS)
+    }
+    first, last = by_arm["folder"][0].name, by_arm["folder"][-1].name
+    yield (
+        f"{_sentence_name(model)}: an epoch from image files takes {takes['folder'][0]} in batches of {first} and "
+        f"{takes['folder'][1]} in batches of {last}; from Loader {takes[_OURS][0]} and {takes[_OURS][1]}."
+    )
+
+
+def _sentence_name(model: str) -> str:
+    """Return a model's name as a sentence begins with it."""
+    name = MODEL_NAMES[model]
+    return name[0].upper() + name[1:]
+
+
+def _sweep_section(results: Results, model: str, sweep: Sweep, values: Sequence[Value]) -> Section:
+    has_gpu = any(value.gpu for value in values)
+    columns = [
+        Column(sweep.thing, is_text=True), Column("source", is_text=True), Column("samples/s", number), Column("range"),
+        Column("an epoch", seconds), Column("waiting", percent), Column("forward", seconds),
+        Column("backward", seconds), Column("longest wait", seconds),
+    ]  # fmt: skip
+    if has_gpu:
+        columns += [Column(name, lambda value: "" if value is None else number(value)) for name in _GPU]
+    rows = tuple(
+        (
+            value.name, LOADER_NAMES[value.arm], value.samples_per_s, f"{number(value.low)}-{number(value.high)}",
+            results.num_samples[model] / value.samples_per_s, value.stall, value.phases["forward"],
+            value.phases["backward"], value.longest_wait,
+            *([(value.gpu or {}).get(key) for key in _GPU.values()] if has_gpu else []),
+        )
+        for value in values
+    )  # fmt: skip
+    caption = f"Medians of {REPEATS} turns of {seconds(results.plan.turn_seconds)}; all else is as in the whole runs"
+    explanation = f"Samples a second of training, by {sweep.thing}. Higher is faster."
+    sentences = tuple(_of_sweep(results, model, sweep, values))
+    return Section(
+        f"{sweep.name}-{model}", f"{_sentence_name(model)}: {sweep.title.lower()}", explanation, sentences,
+        Table(caption, tuple(columns), rows),
+    )  # fmt: skip
+
+
+def _steps_section(results: Results, model: str, values: Sequence[Value]) -> Section:
+    """Return the section about where the time of a step goes, by batch size."""
+    phases = [phase for phase in PHASES if any(value.phases[phase] for value in values)]
+    columns = (
+        Column("samples of a batch", is_text=True), Column("source", is_text=True), Column("a step", seconds),
+        *(Column(_PHASE_NAMES.get(phase, phase), seconds) for phase in phases),
+    )  # fmt: skip
+    rows = tuple(
+        (value.name, LOADER_NAMES[value.arm], value.step, *(value.phases[phase] for phase in phases))
+        for value in values
+    )
+    ours = [value for value in values if value.arm == _OURS]
+    sentences = []
+    if len(ours) > 1:
+        first, last = ours[0], ours[-1]
+        grows = [last.phases[phase] / first.phases[phase] for phase in ("forward", "backward")]
+        sentences.append(
+            f"From batches of {first.name} to batches of {last.name}, with {int(last.name) / int(first.name):g} times "
+            f"the samples, the forward pass takes {times(grows[0])} as long and the backward pass {times(grows[1])}."
+        )
+    return Section(
+        f"steps-{model}", f"{_sentence_name(model)}: where a step's time goes",
+        "Each bar is a step of training: the time that it waited for data, and the model's own work.",
+        tuple(sentences), Table("Means of all steps of the turns", columns, rows),
+    )  # fmt: skip
+
+
+def _progressive(results: Results, model: str, sweep: Sweep, values: Sequence[Value]) -> Iterator[str]:
+    """Say what images that grow during training save, resized by the loader and on the device.
+
+    The schedule is ProgressiveResize's own; the time of a sample at a size between two measured ones is interpolated.
+    """
+    base = results.setting(model)
+    sides = dict(enumerate(sweep.values(base, results.cores)))
+    schedule = lmdbloader.ProgressiveResize(_SCHEDULE_EPOCHS)
+    sizes = [schedule.size_at(epoch, (base.size, base.size))[0] for epoch in range(_SCHEDULE_EPOCHS)]
+    for arm in ARMS:
+        means = {}
+        for where in ("loader", "device"):
+            own = [
+                (sides[v.place][0], 1 / v.samples_per_s) for v in values if v.arm == arm and sides[v.place][1] == where
+            ]
+            if len(own) < 2:
+                return
+            took = np.interp(np.square(sizes), *zip(*((side**2, each) for side, each in sorted(own)), strict=True))
+            means[where] = float(took.mean()) / max(own)[1]
+        yield (
+            f"{LOADER_NAMES[arm]}: with images that grow from {sizes[0]} to {sizes[-1]} pixels during training "
+            f"(progressive resizing), an epoch takes {percent(means['loader'])} of the time at full size if the loader "
+            f"makes them, and {percent(means['device'])} if they are resized on the device."
+        )
+
+
+_PHASE_NAMES = {"data": "waiting", "copy": "copy and conversion", "compute": "rest"}
+_GPU = {"GPU, %": "utilisation", "W": "watts", "MiB": "MiB"}
+
+
+def _of_sweep(results: Results, model: str, sweep: Sweep, values: Sequence[Value]) -> Iterator[str]:
+    if sweep.name == "batch-size":
+        yield from _batch_sizes(results, model)
+    ratios = {}
+    for place in dict.fromkeys(value.place for value in values):
+        at = {value.arm: value for value in values if value.place == place}
+        if _OURS in at and "folder" in at:
+            ratios[at[_OURS].name] = at[_OURS].samples_per_s / at["folder"].samples_per_s
+    if ratios:
+        least, most = min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__)
+        if least == most:
+            yield f"Loader is {times(ratios[least])} as fast as image files."
+        else:
+            yield (
+                f"Loader is {times(ratios[least])} as fast as image files at {least}, and {times(ratios[most])} at "
+                f"{most}."
+            )
+    if sweep.name == "resize":
+        yield from _progressive(results, model, sweep, values)
+    if sweep.name == "workers":
+        for arm in ARMS:
+            own = [value for value in values if value.arm == arm]
+            if own:
+                best = max(own, key=lambda value: value.samples_per_s)
+                yield f"{LOADER_NAMES[arm]} is fastest with {best.name}."
+    elif len(sweep.arms) == 1 and len(values) > 1:
+        first, *others = values
+        for other in others:
+            yield f"{other.name} is {times(other.samples_per_s / first.samples_per_s)} as fast as {first.name}."

@@ -1,0 +1,423 @@
+"""The comparison of training from image files and from a dataset: the command, its plan, its statistics, its report."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from comparison import findings, report
+from comparison.arms import PairFiles, opened
+from comparison.material import Pairs, Photos, has_classes, make_pairs, make_photos
+from comparison.page import page_of
+from comparison.plan import Plan, Run, Speed, TurnOf, make_plan
+from comparison.results import Results, load
+from comparison.settings import ARMS, SWEEPS, Arm, Setting
+from comparison.statistics import difference, mean
+from comparison.training import Epoch, Turn
+from demos.class_folders import find_photographs, make_class_folders
+from hypothesis import given
+from hypothesis import strategies as st
+from loading_scripts import load_script
+from PIL import Image
+
+from lmdbloader.errors import OptionError, SourceError
+from lmdbloader.lab.reporting import render_page
+
+compare_training = load_script("compare_training")
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of four photographs, one of them grey."""
+    folder = tmp_path_factory.mktemp("photographs")
+    for name in ("astronaut.png", "camera.png", "chelsea.png", "coffee.png"):
+        with Image.open(find_photographs() / name) as image:
+            image.crop((100, 40, 360, 240)).save(folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pairs(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Pairs:
+    """Patch pairs of the photographs."""
+    return make_pairs(photographs, tmp_path_factory.mktemp("pairs") / "data", limit=20, say=lambda line: None)
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Class folders without a split."""
+    folder = tmp_path_factory.mktemp("classes")
+    make_class_folders(folder, num_train=12, num_val=6, sides=(64, 96), num_classes=3)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photos(classes: Path, tmp_path_factory: pytest.TempPathFactory) -> Photos:
+    """The class folders as material."""
+    return make_photos(classes, tmp_path_factory.mktemp("photos") / "data", say=lambda line: None)
+
+
+# The material
+
+
+def test_files_and_dataset_have_the_same_pairs(pairs: Pairs) -> None:
+    import lmdbloader
+
+    dataset = lmdbloader.LMDBDataset(pairs.dataset)
+    assert len(pairs.files) == len(dataset) == 20
+    for files, sample in zip(pairs.files, dataset, strict=True):
+        for path, image in zip(files, (sample.lr, sample.hr), strict=True):
+            with Image.open(path) as opened_file:
+                assert np.array_equal(np.asarray(opened_file), image.permute(1, 2, 0).numpy())
+
+
+def test_files_and_dataset_have_the_same_labels(photos: Photos, classes: Path) -> None:
+    import lmdbloader
+
+    dataset = lmdbloader.LMDBDataset(photos.dataset)
+    assert photos.classes == tuple(sorted(path.name for path in (classes / "train").iterdir()))
+    assert [photos.classes[label] for label in photos.labels] == [path.parent.name for path in photos.files]
+    assert [sample.label for sample in dataset] == list(photos.labels)
+    assert len(lmdbloader.LMDBDataset(photos.validation)) == 18
+
+
+def test_what_is_held_out_is_not_trained_on(classes: Path, tmp_path: Path) -> None:
+    """Without a `val` every fifth file of a class is held out."""
+    import lmdbloader
+
+    found = make_photos(classes / "train", tmp_path, say=lambda line: None)
+    held_out = lmdbloader.LMDBDataset(found.validation).table.column("source").to_pylist()
+    trained = {f"{path.parent.name}/{path.name}" for path in found.files}
+    assert len(found.files) == 30 and len(held_out) == 6
+    assert not trained & set(held_out)
+
+
+def test_photographs_without_classes_are_cut(photographs: Path, tmp_path: Path) -> None:
+    assert not has_classes(photographs)
+    found = make_photos(photographs, tmp_path, say=lambda line: None)
+    assert found.is_cut and len(found.classes) == 4
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_too_few_photographs_are_an_error(photographs: Path, tmp_path: Path, number: int) -> None:
+    source = tmp_path / "few"
+    source.mkdir()
+    for path in sorted(photographs.iterdir())[:number]:
+        (source / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(SourceError, match=f"found {number} photograph.*at least 2"):
+        make_pairs(source, tmp_path / "data", limit=10, say=lambda line: None)
+
+
+# The arms
+
+
+@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_arm_gives_the_same_kind_of_batches(pairs: Pairs, photos: Photos, arm: Arm, workers: int) -> None:
+    shapes: list[Any] = []
+    for material, model in ((pairs, "srcnn"), (photos, "tiny")):
+        setting = Setting(model, 4, 32, workers)
+        with opened(material, arm, setting, device=CPU, seed=0) as next_epoch:
+            batches = [list(next_epoch()) for _ in range(2)]
+        assert [len(found) for found in batches] == [len(material.files) // 4] * 2
+        assert not torch.equal(batches[0][0][0], batches[1][0][0])
+        shapes.append([(tuple(part.shape), part.dtype) for part in batches[0][0]])
+    uint8, floats = torch.uint8, torch.float32
+    assert shapes[0] == [((4, 3, 16, 16), uint8), ((4, 3, 32, 32), uint8)]
+    assert shapes[1] == [((4, 3, 32, 32), floats), ((4,), torch.int64)]
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_a_turn_repeats_the_data(pairs: Pairs, arm: Arm) -> None:
+    with opened(pairs, arm, Setting("srcnn", 4, 32, 0), device=CPU, seed=0, samples=50) as next_epoch:
+        assert sum(len(batch[0]) for batch in next_epoch()) == 48
+
+
+def test_pairs_from_files_are_cut_and_flipped_together(tmp_path: Path) -> None:
+    """In an image whose pixels are all different, the window of lr is the one of hr."""
+    lr = np.arange(12 * 12 * 3, dtype=np.uint8).reshape(12, 12, 3)
+    hr = lr.repeat(2, 0).repeat(2, 1)
+    for name, pixels in (("lr.png", lr), ("hr.png", hr)):
+        Image.fromarray(pixels).save(tmp_path / name)
+    files = PairFiles([(tmp_path / "lr.png", tmp_path / "hr.png")], 8)
+    seen = set()
+    for _ in range(50):
+        small, large = files[0]
+        assert torch.equal(small.repeat_interleave(2, 1).repeat_interleave(2, 2), large)
+        seen.add(small.numpy().tobytes())
+    assert len(seen) > 20
+
+
+# Statistics
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=9), st.floats(-1e3, 1e3))
+def test_an_interval_moves_with_its_values(values: list[float], by: float) -> None:
+    before, after = mean(values), mean([value + by for value in values])
+    for first, second in ((before.value, after.value), (before.low, after.low), (before.high, after.high)):
+        assert first is not None and second is not None
+        assert second - first == pytest.approx(by, abs=1e-6)
+
+
+def test_intervals_hold_about_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(0)
+    held = sum(
+        bool(difference(rng.normal(5, 1, 3).tolist(), rng.normal(5, 3, 3).tolist()).contains_zero) for _ in range(2000)
+    )
+    assert 0.94 <= held / 2000 <= 0.98  # Welch's interval is a little too wide for so few values
+
+
+def test_one_run_has_no_interval() -> None:
+    assert mean([1.0]).low is None and difference([1.0], [2.0]).contains_zero is None
+
+
+# The plan
+
+BASE = {"srcnn": Setting("srcnn", 16, 64, 2), "tiny": Setting("tiny", 16, 64, 2)}
+
+
+@given(
+    st.floats(60, 7200), st.floats(20, 20_000), st.floats(0.1, 3), st.integers(1, 5),
+    st.lists(st.sampled_from(list(SWEEPS)), unique=True), st.integers(1, 16), st.sampled_from(["cpu", "cuda"]),
+)  # fmt: skip
+def test_a_plan_fits_into_its_time_or_says_so(
+    seconds: float, speed: float, overhead: float, num_seeds: int, sweeps: list[str], cores: int, device: str
+) -> None:
+    plan = make_plan(
+        BASE, {(model, arm): Speed(speed, overhead) for model in BASE for arm in ARMS},
+        num_samples={"srcnn": 2000, "tiny": 1200}, score_seconds={"srcnn": 0.2, "tiny": 0.1}, sweeps=sweeps,
+        num_seeds=num_seeds, seconds=seconds, device=device, cores=cores,
+    )  # fmt: skip
+    assert plan.seconds <= seconds or any("longer than was asked for" in line for line in plan.left_out)
+    wanted = sum(SWEEPS[name].concerns(setting, device) for name in sweeps for setting in BASE.values())
+    assert sum(map(len, plan.sweeps.values())) + sum("no time for" in line for line in plan.left_out) == wanted
+    keys = [item.key for item in plan.items(cores)]
+    assert len(keys) == len(set(keys))
+    assert sum(key.startswith("run") for key in keys) == len(BASE) * len(ARMS) * num_seeds
+    assert Plan.from_json(json.loads(json.dumps(plan.as_json()))) == plan
+
+
+def test_an_early_end_has_every_arm_and_model() -> None:
+    plan = Plan(BASE, (0, 1, 2), {"srcnn": 2, "tiny": 2}, {"srcnn": ("batch-size",), "tiny": ()}, 1.0, (), 60.0)
+    items = list(plan.items(2))
+    first = items[: len(items) // 3 + 6]
+    assert {(item.model, item.arm) for item in first if isinstance(item, Run)} == {(m, a) for m in BASE for a in ARMS}
+
+
+def test_a_sweep_changes_one_thing() -> None:
+    for sweep in SWEEPS.values():
+        setting = BASE["tiny" if sweep.only == "classes" else "srcnn"]
+        for value in sweep.values(setting, 4):
+            changed = sweep.change(setting, value).as_json()
+            differing = {name for name, kept in setting.as_json().items() if changed[name] != kept}
+            allowed = {"memory": 1, "copies": 2, "resize": 2, "memory-format": 2}.get(sweep.name, 1)
+            assert len(differing) <= allowed, (sweep.name, value, differing)
+            assert sweep.show(value)
+
+
+# The findings
+
+_FASTER = {"folder": 1.0, "dataloader": 2.0, "lmdbloader": 4.0}
+
+
+def made_up(*, seeds: int = 3, better: float = 0.0, sweeps: tuple[str, ...] = ("batch-size", "workers")) -> Results:
+    """Return results in which DataLoader over LMDB is twice and Loader four times as fast as the folder."""
+    plan = Plan(
+        BASE, tuple(range(seeds)), {"srcnn": 4, "tiny": 4}, {"srcnn": sweeps, "tiny": sweeps}, 1.0, ("left out.",), 60.0
+    )  # fmt: skip
+    results = Results(
+        {"source": "photographs"}, [("source", "photographs")], "2026-11-23 10:00:00+00:00", "0", 2, "cpu",
+        {"srcnn": 1000, "tiny": 1000}, plan, {"srcnn": 30.0},
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    for item in plan.items(2):
+        faster = _FASTER[item.arm]
+        phases = {"data": 1 / faster, "copy": 0.0, "forward": 1.0, "backward": 1.0, "update": 0.1, "compute": 0.0}
+        if isinstance(item, TurnOf):
+            results.turns[item.key] = Turn(100 * faster * (1 + item.place), 20, phases, 2.0)
+        else:
+            start = 0.5 if item.model == "tiny" else 30.0
+            gain = better if item.arm == "lmdbloader" else 0.0
+            results.runs[item.key] = [
+                Epoch(10 / faster, 1000, 0.1, start + 0.1 * (1 - 0.5**k) + gain + rng.normal(0, 0.001), phases)
+                for k in range(4)
+            ]
+    return results
+
+
+def test_the_report_begins_with_the_conclusion() -> None:
+    text = report.as_text(made_up())
+    first = re.sub(r"\s+", " ", text.split("\n- ")[0]).strip()
+    assert first == (
+        "Loader trains SRCNN 4.0 times as fast and a small ResNet 4.0 times as fast as image files do, with no "
+        "difference in quality."
+    )
+    assert "an epoch from image files takes 10 s in batches of 8 and 2 s in batches of 128; from Loader 2.5 s and " in (
+        re.sub(r"\s+", " ", text)
+    )
+    assert "with 16 times the samples, the forward pass takes 1.0 times as long" in re.sub(r"\s+", " ", text)
+    assert "left out." in text
+
+
+def test_growing_images_save_time_only_where_the_loader_makes_them() -> None:
+    """Here a sample takes time in proportion to its pixels if the loader makes them, and always the same if not."""
+    results = made_up(sweeps=("resize",))
+    values = SWEEPS["resize"].values(BASE["tiny"], 2)
+    for item in results.plan.items(2):
+        if isinstance(item, TurnOf) and item.model == "tiny":
+            side, where = values[item.place]
+            speed = 64**2 / side**2 if where == "loader" else 1.0
+            results.turns[item.key] = replace(results.turns[item.key], samples_per_s=100 * speed)
+    text = re.sub(r"\s+", " ", report.as_text(results))
+    found = re.search(r"Loader: with images that grow from 32 to 64 pixels.* takes (\d+) % .*and (\d+) %", text)
+    assert found is not None and 40 < int(found[1]) < 70 and found[2] == "100"
+
+
+def test_a_difference_in_quality_is_said() -> None:
+    assert findings.headline(made_up(better=0.05)).endswith("but the quality differs")
+
+
+def test_one_seed_claims_no_equal_quality() -> None:
+    text = report.as_text(made_up(seeds=1))
+    assert "does not tell whether the quality is the same" in re.sub(r"\s+", " ", text)
+    assert "no difference" not in text
+
+
+def test_time_to_a_target_counts_whole_epochs() -> None:
+    outcomes = {outcome.arm: outcome for outcome in findings.outcomes(made_up(), "srcnn")}
+    target = outcomes["folder"].target
+    assert target is not None and outcomes["lmdbloader"].target == pytest.approx(target / 4, rel=0.4)
+    assert outcomes["folder"].total == pytest.approx(40)
+
+
+def test_what_is_missing_is_said() -> None:
+    results = made_up()
+    del results.turns[next(iter(results.turns))]
+    assert results.num_missing == 1
+    assert "Not done yet: 1 part of the plan" in report.as_text(results)
+
+
+def test_results_are_written_and_read_back(tmp_path: Path) -> None:
+    results = made_up()
+    results.save(tmp_path / "results.json")
+    found = load(tmp_path / "results.json", results.wanted)
+    assert found == results
+    assert found is not None and report.as_text(found) == report.as_text(results)
+
+
+def test_results_of_other_options_are_refused(tmp_path: Path) -> None:
+    made_up().save(tmp_path / "results.json")
+    with pytest.raises(OptionError, match="was begun with --source photographs"):
+        load(tmp_path / "results.json", {"source": "others"})
+
+
+def test_the_page_has_a_chart_for_each_section() -> None:
+    results = made_up(sweeps=("batch-size", "patch", "workers", "resize", "memory-format", "ema"))
+    html = render_page(page_of(results))
+    names = [section.name for section in findings.sections(results)]
+    assert len(names) == len(set(names)) == 16
+    for name in names:
+        assert f'id="{name}"' in html and f'id="{name}-wide-title"' in html
+    assert "NaN" not in html
+
+
+# The command
+
+
+def compare(*arguments: object) -> int:
+    status = compare_training.main([str(argument) for argument in [*arguments, "--device", "cpu", "--workers", 1]])
+    assert isinstance(status, int)
+    return status
+
+
+def test_the_command_compares_and_goes_on(
+    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Interrupted after three runs, the second call does the rest."""
+    out = tmp_path / "out"
+    options = (photographs, "--out", out, "--minutes", "0.01", "--samples", 12, "--batch-size", 4, "--size", 16,
+               "--models", "srcnn,tiny", "--seeds", 1, "--sweeps", "patch")  # fmt: skip
+    monkeypatch.setattr(compare_training, "_TRY_SECONDS", 0.05)
+    trained = compare_training.train_run
+    calls: list[Arm] = []
+
+    def stopping(*arguments: Any, **others: Any) -> Any:
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        calls.append(arguments[1])
+        return trained(*arguments, **others)
+
+    monkeypatch.setattr(compare_training, "train_run", stopping)
+    assert compare(*options) == 130
+    assert "Not done yet" in (out / "report.txt").read_text("utf-8")
+    monkeypatch.setattr(compare_training, "train_run", trained)
+    assert compare(*options) == 0
+    text = (out / "report.txt").read_text("utf-8")
+    assert "Not done yet" not in text and text in capsys.readouterr().out
+    assert len(json.loads((out / "results.json").read_text("utf-8"))["runs"]) == 6
+    assert (out / "report.html").stat().st_size > 10_000
+    assert compare(*options, "--size", 32) == 1
+    assert "was begun with --size 16" in capsys.readouterr().err
+
+
+def test_the_plan_can_be_looked_at_first(
+    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compare_training, "_TRY_SECONDS", 0.05)
+    assert compare(photographs, "--out", tmp_path, "--samples", 12, "--batch-size", 4, "--plan") == 0
+    printed = capsys.readouterr().out
+    assert "srcnn: 9 runs (3 sources, 3 seeds)" in printed and re.search(r"about \d+ minutes? in all", printed)
+    assert not (tmp_path / "results.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--models", "srcn"], "no model is called 'srcn'; there are srcnn, edsr"),
+        (["--sweeps", "batchsize"], "no sweep is called 'batchsize'"),
+        (["--minutes", "0"], "must be above 0"),
+    ],
+)
+def test_wrong_options_are_errors(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        compare("photographs", *arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_reports_are_written_again_from_the_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare("anywhere", "--out", tmp_path, "--report") == 1
+    assert "there are no results" in capsys.readouterr().err
+    made_up().save(tmp_path / "results.json")
+    assert compare("anywhere", "--out", tmp_path, "--report") == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"results.json", "report.txt", "report.html"}
+
+
+@pytest.mark.parametrize("device", ["cuda:7", "tpu"])
+def test_a_device_that_is_not_here_is_an_error(device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare_training.main([str(tmp_path), "--device", device]) == 1
+    assert f"--device {device}" in capsys.readouterr().err
+
+
+def test_a_source_that_is_not_there_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare(tmp_path / "nothing", "--out", tmp_path / "out") == 1
+    assert "there is no such folder" in capsys.readouterr().err
+
+
+def test_resizing_on_the_device_gives_the_wanted_size(photos: Photos) -> None:
+    from comparison.training import Learner, StepTimer
+
+    setting = replace(Setting("tiny", 4, 32, 0), size=16, stored_size=32)
+    learner = Learner(photos, setting, CPU, 0)
+    seen: list[tuple[int, ...]] = []
+    learner.model.register_forward_pre_hook(lambda module, inputs: seen.append(tuple(inputs[0].shape)))
+    with opened(photos, "lmdbloader", setting, device=CPU, seed=0) as next_epoch:
+        batch = next(next_epoch())
+    assert batch[0].shape[-1] == 32
+    learner.step(batch, StepTimer(CPU))
+    assert seen == [(4, 3, 16, 16)]
