@@ -16,7 +16,8 @@ DESCRIPTION = """\
 Compute what a training run needs: samples, reads and bytes per second, the
 storage that serves them, the largest batch that fits the GPU, and the effect of
 packing small files into larger reads. Nothing is measured and no dataset is
-needed: everything follows from the batch size and the time of a step.
+needed: everything follows from the batch size and the time of a step, or the
+FLOPS that it takes and those of the GPU.
 
 Sizes are like 64KiB, 500K, 150GB or 16GiB: K, M, G count in thousands; Ki, Mi,
 Gi in steps of 1024.
@@ -31,6 +32,7 @@ Exit status: 0 done, 2 wrong usage.
 examples:
   lmdbloader plan --batch-size 128 --step-seconds 0.087 --example-size 64KiB \\
       --gpus 4 --dataset-size 150GB
+  lmdbloader plan --batch-size 128 --example-flops 4G --device-flops 7T
   lmdbloader plan --preset resnet50-v100 --gpu-memory 32GiB
   lmdbloader plan --preset team-on-nfs --experiments 5-10 --cache-fraction 0.2
 """
@@ -46,6 +48,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=number(REAL),
         metavar="T",
         help="time of a step on the GPU: forward, backward and update",
+    )
+    parser.add_argument(
+        "--example-flops",
+        metavar="F",
+        help="instead of the time of a step: floating-point operations to train on one sample, such as 4G",
+    )
+    parser.add_argument("--device-flops", metavar="F", help="those that one GPU does a second, such as 7T")
+    parser.add_argument(
+        "--utilization",
+        type=number(SHARE),
+        default=1.0,
+        metavar="U",
+        help="share of these that the model reaches (default: 1, which gives the largest demand)",
     )
     parser.add_argument("--example-size", metavar="SIZE", help="size of a sample on storage (default: 64KiB)")
     parser.add_argument(
@@ -77,11 +92,17 @@ def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     from lmdbloader.lab.planning import plan
 
-    if options.preset is None and (options.batch_size is None or options.step_seconds is None):
-        options.parser.error("expected --batch-size and --step-seconds, or --preset")
+    has_time = options.step_seconds is not None or options.example_flops or options.device_flops
+    if options.preset is None and (options.batch_size is None or not has_time):
+        options.parser.error(
+            "expected --batch-size with --step-seconds, or with --example-flops and --device-flops; or --preset"
+        )
     found = plan(
         batch_size=options.batch_size,
         step_seconds=options.step_seconds,
+        example_flops=options.example_flops,
+        device_flops=options.device_flops,
+        utilization=options.utilization,
         example_size=options.example_size,
         preset=options.preset,
         gpus=options.gpus,
