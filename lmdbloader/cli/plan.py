@@ -28,8 +28,8 @@ A file for --workload has the options from above as keys, and the size of each
 data set by its name:
   {{"batch_size": 128, "step_seconds": 0.087, "example_size": "64KiB", "gpus": 4,
    "experiments": [5, 10], "data": {{"imagenet": "150GB"}}}}
-Only --experiments, --cache-fraction and --json go with it; without --experiments
-those of all files run at the same time.
+Only --experiments, --cache-fraction and --json go with it. Without
+--experiments those of all files run at the same time.
 
 presets (figures that others have published; --json names their sources):
 {presets}

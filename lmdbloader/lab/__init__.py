@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from lmdbloader.lab.checkup import DatasetFacts as DatasetFacts
     from lmdbloader.lab.checkup import Finding as Finding
     from lmdbloader.lab.checkup import doctor as doctor
+    from lmdbloader.lab.example_times import ExampleTimes as ExampleTimes
+    from lmdbloader.lab.example_times import time_examples as time_examples
     from lmdbloader.lab.planning import Compute as Compute
     from lmdbloader.lab.planning import Demand as Demand
     from lmdbloader.lab.planning import GpuFit as GpuFit
@@ -55,6 +57,7 @@ __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
         "checkup": "Checkup DatasetFacts Finding doctor",
+        "example_times": "ExampleTimes time_examples",
         "planning": "Compute Demand GpuFit Plan Preset Reads Serving SharedPlan plan plan_shared",
         "profiling": "Advice Comparison PhaseTimes Profile Recorder StepTimer ThreadTimes profile rehearse",
         "study": "BaselineFolder GpuLoad IsolationRow Latency OversubscriptionRow Phases StudiedDataset StudiedField "
