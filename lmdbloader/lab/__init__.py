@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from lmdbloader.lab.profiling import profile as profile
     from lmdbloader.lab.profiling import rehearse as rehearse
     from lmdbloader.lab.study import BaselineFolder as BaselineFolder
+    from lmdbloader.lab.study import ColdRow as ColdRow
     from lmdbloader.lab.study import GpuLoad as GpuLoad
     from lmdbloader.lab.study import IsolationRow as IsolationRow
     from lmdbloader.lab.study import Latency as Latency
@@ -60,8 +61,8 @@ __getattr__, __dir__, __all__ = lazy(
         "example_times": "ExampleTimes time_examples",
         "planning": "Compute Demand GpuFit Plan Preset Reads Serving SharedPlan plan plan_shared",
         "profiling": "Advice Comparison PhaseTimes Profile Recorder StepTimer ThreadTimes profile rehearse",
-        "study": "BaselineFolder GpuLoad IsolationRow Latency OversubscriptionRow Phases StudiedDataset StudiedField "
-        "Study StudySettings SweepRow ThreadsRow Training bench",
+        "study": "BaselineFolder ColdRow GpuLoad IsolationRow Latency OversubscriptionRow Phases StudiedDataset "
+        "StudiedField Study StudySettings SweepRow ThreadsRow Training bench",
         "tuning": "ReadSetting StepTrial Tuning TuningRow tune",
     },
 )
