@@ -118,12 +118,12 @@ def bench(
             num_samples=len(chosen),
             progress=progress,
         )
+        environment, machine = _machine(chosen)
         # First, as long as nothing in this process has touched the data.
         cold = tuple(read_cold(plan, notes)) if "cold" in only else ()
         trainer = None
         if model is not None and "sweep" in only and has_images(chosen):
             trainer = Trainer(model, material.dataset, where)
-        environment, machine = _machine(chosen)
         settings = StudySettings(
             seconds=seconds,
             repeats=repeats,

@@ -384,13 +384,16 @@ def _cold(study: StudyFigures) -> Iterator[str]:
     ours = rows.get((_OURS, "random"))
     quasi = rows.get((_OURS, "quasi_random"))
     files = rows.get(("folder", "random"))
-    parts = {
-        row.source: f"{number(row.cold_samples_per_s)} samples a second, "
-        f"{percent(row.cold_samples_per_s / row.warm_samples_per_s)} of its speed from memory,"
+    parts = [
+        f"{number(row.cold_samples_per_s)} with the {LOADER_NAMES[row.source]} "
+        f"({percent(row.cold_samples_per_s / row.warm_samples_per_s)})"
         for row in study.cold
         if row.order == "random"
-    }
-    yield f"Nothing in the page cache: {_listed(parts)}."
+    ]
+    yield (
+        f"With nothing in the page cache, {' and '.join(filter(None, [', '.join(parts[:-1]), parts[-1]]))} samples a "
+        "second are read (of the speed from memory)."
+    )
     if files is not None and ours is not None:
         yield (
             f"From cold storage the Loader is {times(ours.cold_samples_per_s / files.cold_samples_per_s)} as fast as "
