@@ -234,14 +234,29 @@ _POINT_WORDS = frozenset(
 _A_WORD = re.compile("[A-Z]?[a-z]+|[A-Z]+")
 
 
+def _words(name: str) -> set[str]:
+    """Return the words of a name in lower case."""
+    return {word.lower() for word in _A_WORD.findall(name)}
+
+
 def likeness(name: str) -> Literal["mask", "image", ""]:
     """Return what a field is named like: a mask, an image, or neither.
 
     >>> likeness("seg_map"), likeness("trainMask"), likeness("image"), likeness("target")
     ('mask', 'mask', 'image', '')
     """
-    words = {word.lower() for word in _A_WORD.findall(name)}
+    words = _words(name)
     return "mask" if words & _MASK_WORDS else "image" if words & _IMAGE_WORDS else ""
+
+
+def named_places(name: str) -> Literal["Boxes", "Points", ""]:
+    """Return what places in an image a field's values are by its name: boxes, points, or neither.
+
+    >>> named_places("gt_bboxes"), named_places("keypoints"), named_places("label"), named_places("inbox")
+    ('Boxes', 'Points', '', '')
+    """
+    words = _words(name)
+    return "Boxes" if words & _BOX_WORDS else "Points" if words & _POINT_WORDS else ""
 
 
 def likeness_of_places(name: str, value: Any) -> Literal["Boxes", "Points", ""]:
@@ -252,8 +267,7 @@ def likeness_of_places(name: str, value: Any) -> Literal["Boxes", "Points", ""]:
     >>> likeness_of_places("boxes", {"a": 1}), likeness_of_places("notes", [[4, 3, 28, 30]])
     ('', '')
     """
-    words = {word.lower() for word in _A_WORD.findall(name)}
-    kind: Literal["Boxes", "Points", ""] = "Boxes" if words & _BOX_WORDS else "Points" if words & _POINT_WORDS else ""
+    kind = named_places(name)
     if not kind or not (isinstance(value, list | tuple | np.ndarray) or is_tensor(value)):
         return ""
     try:
@@ -265,16 +279,6 @@ def likeness_of_places(name: str, value: Any) -> Literal["Boxes", "Points", ""]:
     lengths = (4,) if kind == "Boxes" else (2, 3)
     is_placed = numbers.dtype.kind in "iuf" and numbers.ndim in (1, 2, 3) and numbers.shape[-1] in lengths
     return kind if is_placed else ""
-
-
-def may_be_places(name: str) -> bool:
-    """Return whether a field's name says that its values are places in an image.
-
-    >>> may_be_places("bbox"), may_be_places("face_boxes"), may_be_places("label"), may_be_places("inbox")
-    (True, True, False, False)
-    """
-    words = {word.lower() for word in _A_WORD.findall(name)}
-    return bool(words & (_BOX_WORDS | _POINT_WORDS))
 
 
 def is_pixels(value: Any) -> bool:
@@ -304,7 +308,12 @@ def _numbers(value: Any, dtype: str, what: str) -> npt.NDArray[Any]:
     return numbers
 
 
-def _encode_boxes(value: Any) -> bytes:
+def as_boxes(value: Any) -> npt.NDArray[np.float32]:
+    """Return boxes given as an array, a tensor or lists, (n, 4) float32.
+
+    Raises:
+        ValueError: They are not numbers, or not four for each box.
+    """
     form = str(value.format).rpartition(".")[2] if _is_a(value, "BoundingBoxes") else "XYXY"
     if form != "XYXY":
         raise ValueError(f'a {form}; convert them first: v2.ConvertBoundingBoxFormat("XYXY")')
@@ -312,11 +321,11 @@ def _encode_boxes(value: Any) -> bytes:
     boxes = boxes.reshape(0, 4) if boxes.size == 0 and boxes.ndim < 2 else boxes
     if boxes.ndim != 2 or boxes.shape[1] != 4:
         raise ValueError(f"{boxes.shape}; expected (n, 4)")
-    if boxes.size and boxes.min() >= 0 and boxes.max() <= 1 and (boxes % 1).any():
-        raise ValueError(
-            f"{boxes[0].tolist()} and all others are within one pixel. If they are shares of the image's sides, "
-            "multiply them by (width, height, width, height), and give left, top, right and bottom"
-        )
+    return boxes
+
+
+def _encode_boxes(value: Any) -> bytes:
+    boxes = as_boxes(value)
     if (wrong := (boxes[:, 2:] < boxes[:, :2]).any(1)).any():
         first = boxes[wrong][0].tolist()
         raise ValueError(
@@ -368,16 +377,20 @@ def _is_a(value: Any, name: str) -> bool:
 _PIXEL_COLUMNS = {"height": "uint32", "width": "uint32", "channels": "uint8", "bits": "uint8"}
 
 
-def image_size(value: Any) -> tuple[int, int]:
-    """Return (height, width) of a value of an image field; (0, 0) if it is not an image."""
+def image_size(value: Any) -> tuple[int, int] | None:
+    """Return (height, width) of a value of an image field; None if it is not an image.
+
+    >>> image_size(np.zeros((6, 8, 3), np.uint8)), image_size(5)
+    ((6, 8), None)
+    """
     if is_pil(value):
         return int(value.height), int(value.width)
     shape = tuple(getattr(value, "shape", ()))
     sides = shape[:2] if isinstance(value, np.ndarray) else shape[-2:]
-    return (int(sides[0]), int(sides[1])) if len(sides) == 2 else (0, 0)
+    return (int(sides[0]), int(sides[1])) if len(sides) == 2 else None
 
 
-def is_plane_of(value: Any, sizes: Container[tuple[int, int]]) -> bool:
+def is_plane_of(value: Any, sizes: Container[tuple[int, int] | None]) -> bool:
     """Return whether an array or tensor holds whole numbers (H, W), and (H, W) is one of `sizes`."""
     shape = tuple(value.shape)
     is_whole = str(value.dtype).removeprefix("torch.").rstrip("0123456789") in ("int", "uint", "bool")

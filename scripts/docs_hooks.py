@@ -26,8 +26,8 @@ _NAMES_HEAD = """\
 # Names of other libraries
 
 An argument that another library has is accepted if it means the same here, such as FFCV's
-`Loader(ds, 16, order=OrderOption.RANDOM)`. Any other is an `OptionError` that says what to write; a mistyped one is
-told the right name. The same holds for attributes of datasets: `ds.filter` is an `AttributeError` with the line
+`Loader(ds, 16, order=OrderOption.RANDOM)`. Any other is an `OptionError` that says what to write, and for a mistyped
+one it names the right one. The same holds for attributes of datasets: `ds.filter` is an `AttributeError` with the line
 `dataset.where("label == 3")`.
 """
 _TITLES = {"attributes": "Attributes of a dataset", "samples": "Attributes of a sample or a batch"}
@@ -73,7 +73,7 @@ def names_page(tables: Mapping[str, Table]) -> str:
                 for value in (True, False, None, 0, "", {}, "random", "sequential", "auto")
                 if (same := entry.same(value)) is not None
             ]
-            # Two pairs of brackets would be a link; in code they are none.
+            # Two pairs of brackets would be a link, except in code.
             advice = re.sub(r"(`[^`]*`)|([\[\]])", lambda found: found[1] or f"\\{found[2]}", entry.advice(_Value()))
             here = ". ".join(filter(None, ["; ".join(accepted), advice[:1].upper() + advice[1:]]))
             parts.append(f"| `{name}` | {entry.of} | {here} |")

@@ -82,7 +82,9 @@ def run_tests(venv: Path, others: Sequence[str]) -> int:
     # The frameworks' own warnings are not errors.
     quiet = ["-W", "ignore", "-p", "no:cacheprovider"]
     status = subprocess.run([python, "-m", "pytest", *quiet, *others, *TESTS, PAGE], cwd=ROOT).returncode
-    seen = subprocess.run([python, "-c", VERSIONS, "torch", *chosen()], capture_output=True, text=True, check=True)
+    seen = subprocess.run(
+        [python, "-c", VERSIONS, "torch", "torchvision", *chosen()], capture_output=True, text=True, check=True
+    )
     print(f"{datetime.date.today()}: {', '.join(seen.stdout.splitlines())}", flush=True)
     return status
 

@@ -113,7 +113,9 @@ class Run:
             self.dataset, transforms, order=options.order, drop_last=True, resolution=self.schedule
         )
         transforms = self.recipe.evaluation_transforms(options.size, self.precision.dtype)
-        self.scored = None if validation is None else self._loader(validation, transforms, order="sequential")
+        self.scored = None
+        if validation is not None:  # each image counts once, so no process repeats one
+            self.scored = self._loader(validation, transforms, order="sequential", pad=False)
         self.num_steps = min(len(self.loader), options.limit_steps or len(self.loader))
 
     def _loader(self, dataset: lmdbloader.LMDBDataset, transforms: list[Any], **how: Any) -> lmdbloader.Loader:

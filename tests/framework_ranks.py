@@ -1,7 +1,9 @@
-"""One of two processes of a framework: trains for two epochs and writes the labels that it saw. torchrun starts it."""
+"""One of two processes of a framework: trains for two epochs and writes what it saw. torchrun starts it."""
 
 from __future__ import annotations
 
+import hashlib
+import importlib
 import json
 import os
 import sys
@@ -9,29 +11,36 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed
 
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.transforms import RandomCrop, ToDtype
 
+Seen = list[tuple[list[int], str]]
 NAMES = {"pixel_values": "image", "labels": "label"}
 EPOCHS = 2
 
 
+def noted(images: torch.Tensor, labels: torch.Tensor) -> tuple[list[int], str]:
+    """Return the labels of a batch and a digest of its images."""
+    return labels.tolist(), hashlib.sha256(images.numpy().tobytes()).hexdigest()
+
+
 class Network(torch.nn.Module):
-    """Remembers the labels that it was given in training."""
+    """Remembers the batches that it was given in training."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = torch.nn.Linear(1, 1)
-        self.seen: list[list[int]] = []
+        self.seen: Seen = []
 
     def forward(self, pixel_values: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return a loss, as the models of Transformers."""
-        self.seen.append(labels.tolist())
+        self.seen.append(noted(pixel_values, labels))
         return {"loss": self.weight(pixel_values.mean((1, 2, 3))[:, None]).square().mean()}
 
 
-def with_lightning(path: str, options: dict[str, Any]) -> list[list[int]]:
+def with_lightning(path: str, options: dict[str, Any]) -> Seen:
     """Fit with Lightning's DDP."""
     import lightning
 
@@ -54,13 +63,15 @@ def with_lightning(path: str, options: dict[str, Any]) -> list[list[int]]:
     return module.network.seen
 
 
-def with_accelerate(path: str, options: dict[str, Any]) -> list[list[int]]:
+def with_accelerate(path: str, options: dict[str, Any]) -> Seen:
     """Fit with Accelerate."""
     from accelerate import Accelerator
+    from accelerate.utils import DataLoaderConfiguration
 
     from lmdbloader.integrations.accelerate import prepare
 
-    accelerator, network = Accelerator(cpu=True), Network()
+    config = DataLoaderConfiguration(use_stateful_dataloader=options.pop("stateful", False))
+    accelerator, network = Accelerator(cpu=True, dataloader_config=config), Network()
     model, optimizer = accelerator.prepare(network, torch.optim.SGD(network.parameters(), 0.1))
     loader = loader_of(path, options)
     loader = accelerator.prepare(loader) if options.pop("directly", False) else prepare(accelerator, loader)
@@ -75,7 +86,7 @@ def with_accelerate(path: str, options: dict[str, Any]) -> list[list[int]]:
     return network.seen
 
 
-def with_transformers(path: str, options: dict[str, Any]) -> list[list[int]]:
+def with_transformers(path: str, options: dict[str, Any]) -> Seen:
     """Fit with the Trainer of Transformers."""
     from transformers import TrainingArguments
 
@@ -89,11 +100,135 @@ def with_transformers(path: str, options: dict[str, Any]) -> list[list[int]]:
     return network.seen
 
 
-def loader_of(path: str, options: dict[str, Any]) -> Loader:
-    """Return the Loader of the dataset; a list in `options` is a tuple that went through JSON."""
+def with_timm(path: str, options: dict[str, Any]) -> Seen:
+    """Train with timm's `create_loader` and the loop of its train.py, from the epoch `start` on."""
+    from lmdbloader.integrations.timm import create_loader
+
+    torch.distributed.init_process_group("gloo")
+    network = Network()
+    model = torch.nn.parallel.DistributedDataParallel(network)
+    # Newer versions of train.py set the epoch of a dataset, if it has one; older ones that of the sampler.
+    dataset: Any = LMDBDataset(path) if options["newer"] else path
+    train = create_loader(dataset, 8, 4, True, re_prob=0.5, distributed=True, device="cpu")
+    evaluation = create_loader(path, 8, 4, distributed=True, device="cpu")
+    for epoch in range(options["start"], EPOCHS):
+        if hasattr(dataset, "set_epoch"):
+            dataset.set_epoch(epoch)
+        else:
+            train.sampler.set_epoch(epoch)
+        for images, labels in train:
+            model(images, labels)["loss"].backward()
+    labels = torch.cat([labels for _, labels in evaluation])
+    found = [torch.empty_like(labels) for _ in range(2)]
+    torch.distributed.all_gather(found, labels)
+    assert {*torch.cat(found).tolist()} == {*range(len(evaluation.dataset))}
+    return network.seen
+
+
+def with_fastai(path: str, options: dict[str, Any]) -> Seen:
+    """Fit with fastai's Learner, from `place` on: an epoch and a position."""
+    from fastai.data.core import DataLoaders
+    from fastai.learner import Learner
+
+    from lmdbloader.integrations.fastai import DistributedTrainer
+
+    class Flat(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.seen = torch.nn.Linear(1, 1), []
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            self.images = images
+            return self.weight(images.mean((1, 2, 3))[:, None])
+
+    network, (epoch, position) = Flat(), options.pop("place", (0, 0))
+
+    def loss(found: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if network.training:
+            network.seen.append(noted(network.images, labels))
+        return found.square().mean()
+
+    os.environ["ACCELERATE_USE_CPU"] = "1"
+    callback = DistributedTrainer(sync_bn=False)
+    train, val = loader_of(path, options, "tuple"), loader_of(path, {**options, "order": "sequential"}, "tuple")
+    train.load_state_dict({**train.state_dict(), "epoch": epoch, "position": position})
+    Learner(DataLoaders(train, val), network, loss_func=loss, cbs=callback).fit(EPOCHS, 0.1, start_epoch=epoch)
+    return network.seen
+
+
+def with_basicsr(path: str, options: dict[str, Any]) -> Seen:
+    """Run the training program of BasicSR for `total_iter` steps, from its last saved state on if there is one."""
+    import types
+
+    from torchvision.transforms import functional
+
+    # The last release imports a module that newer versions of torchvision lack.
+    module: Any = types.ModuleType("torchvision.transforms.functional_tensor")
+    module.rgb_to_grayscale = functional.rgb_to_grayscale
+    sys.modules[module.__name__] = module
+    import basicsr.train
+    import basicsr.utils.options
+    from basicsr.models.base_model import BaseModel
+    from basicsr.utils.registry import MODEL_REGISTRY
+
+    importlib.import_module("lmdbloader.integrations.basicsr")
+    seen: Seen = []
+
+    class Noting(BaseModel):
+        """Notes batches and saves the state of training."""
+
+        def feed_data(self, data: Any) -> None:
+            seen.append(noted(data["gt"], torch.tensor([int(path) for path in data["gt_path"]])))
+
+        def optimize_parameters(self, current_iter: int) -> None:
+            """Learn nothing."""
+
+        def save(self, epoch: int, current_iter: int) -> None:
+            self.save_training_state(epoch, current_iter)
+
+    MODEL_REGISTRY.register(Noting)
+    # Both ask for CUDA.
+    basicsr.utils.options.init_dist = lambda launcher: torch.distributed.init_process_group("gloo")
+    states = sorted(Path("experiments", "run", "training_states").glob("*.state"))
+    basicsr.train.load_resume_state = lambda opt: torch.load(states[-1], weights_only=False) if states else None
+    train = {
+        "name": "D", "type": "LmdbloaderDataset", "dataroot_gt": path, "gt_size": 16, "use_hflip": True,
+        "use_rot": True, "num_worker_per_gpu": 0, "batch_size_per_gpu": 1, "dataset_enlarge_ratio": 3,
+    }  # fmt: skip
+    total = options["total_iter"]
+    logger = {"print_freq": 10**6, "save_checkpoint_freq": total, "use_tb_logger": False}
+    config = {
+        "name": "run", "model_type": "Noting", "scale": 2, "num_gpu": 0, "manual_seed": 0, "datasets": {"train": train},
+        "path": {}, "train": {"total_iter": total}, "logger": logger,
+    }  # fmt: skip
+    Path(f"{os.environ['RANK']}.yml").write_text(json.dumps(config))  # JSON is YAML
+    sys.argv = ["train.py", "-opt", f"{os.environ['RANK']}.yml", "--launcher", "pytorch"]
+    basicsr.train.train_pipeline(".")
+    return seen
+
+
+def with_keras(path: str, options: dict[str, Any]) -> Seen:
+    """Train a model of Keras with torch's loop: `fit` of the torch backend has one process."""
+    os.environ["KERAS_BACKEND"] = "torch"
+    import keras
+
+    torch.distributed.init_process_group("gloo")
+    network = keras.Sequential([keras.Input((3, 8, 8)), keras.layers.Flatten(), keras.layers.Dense(22)])
+    model = torch.nn.parallel.DistributedDataParallel(network)
+    seen = []
+    loader = loader_of(path, options, "tuple")
+    for _ in range(EPOCHS):
+        for images, labels in loader:
+            seen.append(noted(images, labels))
+            torch.nn.functional.cross_entropy(model(images), labels).backward()
+    return seen
+
+
+def loader_of(path: str, options: dict[str, Any], as_: Any = NAMES) -> Loader:
+    """Return the Loader of the dataset."""
     steps = [RandomCrop(8), ToDtype(torch.float32, scale=True)]
     given = {name: value for name, value in options.items() if name != "directly"}
-    return Loader(LMDBDataset(path), 4, as_=NAMES, transforms=steps, num_threads=1, **{"order": "random", **given})
+    return Loader(LMDBDataset(path), 4, as_=as_, transforms=steps, num_threads=1, **{"order": "random", **given})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Loads scripts as modules, and interrupts them, for the tests of scripts/."""
+"""Loads scripts as modules, makes their datasets, and interrupts them, for the tests of scripts/."""
 
 from __future__ import annotations
 
@@ -13,8 +13,19 @@ from typing import Any
 
 import pytest
 import torch
+from demos.class_folders import make_class_folders
+
+import lmdbloader
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def make_class_datasets(folder: Path) -> Path:
+    """Make train.lmdb and val.lmdb of crops of four real photographs; return the folder."""
+    make_class_folders(folder, num_train=12, num_val=6, sides=(64, 96), num_classes=4)
+    for split in ("train", "val"):
+        lmdbloader.convert(folder / split, folder / f"{split}.lmdb", layout="classes", workers=1)
+    return folder
 
 
 def load_script(name: str) -> ModuleType:

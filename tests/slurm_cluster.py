@@ -16,7 +16,7 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "scripts" / "slurm"
 PATIENCE_SECONDS = 120.0
-# Like the real one, `srun` kills its command when it is told to end; and a step has signals of its own.
+# Like the real one, `srun` kills its command when it gets TERM; and a step has signals of its own.
 _COMMANDS = {
     "srun": """
 setsid "$@" & step=$!
@@ -136,11 +136,11 @@ class Job:
 
     def _send_all(self, number: signal.Signals) -> list[psutil.Process]:
         batch = psutil.Process(self._batch.pid)
-        told = [batch, *batch.children(recursive=True)]
-        for process in told:
+        processes = [batch, *batch.children(recursive=True)]
+        for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
-        return told
+        return processes
 
     def end(self) -> int:
         """Wait for its end; return its exit status."""

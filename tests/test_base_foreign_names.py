@@ -126,8 +126,8 @@ LOADER_HABITS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"random_seed": 5}, {"seed": 5}),
     ({"worker_init_fn": print}, {"seed": 0}),
     ({"os_cache": False}, {"order": "quasi_random"}),
-    ({"distributed": True}, {"shard": "auto", "pad": True}),
-    ({"sampler": DistributedSampler(range(4), 1, 0)}, {"shuffle": True, "shard": "auto", "pad": True}),
+    ({"distributed": True}, {"shard": "auto"}),
+    ({"sampler": DistributedSampler(range(4), 1, 0)}, {"shuffle": True, "shard": "auto"}),
     ({"sampler": DistributedSampler(range(4), 1, 0, shuffle=False)}, {"shuffle": False, "shard": "auto"}),
     ({"sampler": RandomSampler(range(4))}, {"order": "random"}),
     ({"sampler": SequentialSampler(range(4))}, {"order": "sequential"}),
@@ -358,7 +358,7 @@ def test_an_attribute_of_dicts_and_tensors_says_what_to_write(ds: LMDBDataset, n
         with pytest.raises(AttributeError, match=rf"a named tuple of image, label has no '{name}': write ") as caught:
             getattr(value, name)
         assert isinstance(caught.value, LmdbloaderError)
-    with pytest.raises(AttributeError, match="no attribute 'colour'"):
+    with pytest.raises(AttributeError, match=r"a named tuple of image, label has no 'colour'$"):
         _ = ds[0].colour
 
 
@@ -407,8 +407,10 @@ def test_the_workers_of_a_dataloader_may_be_auto(ds: LMDBDataset, monkeypatch: p
 def test_a_condition_by_arguments_says_what_to_write(ds: LMDBDataset) -> None:
     with pytest.raises(OptionError, match=r'only condition can be positional\. Write where\("label == 3"\)'):
         ds.where("label", 3)  # type: ignore[call-arg]
-    with pytest.raises(OptionError, match=r"where\(label=3\): there is no such option; expected one of condition"):
+    with pytest.raises(OptionError, match=r'where\(label=3\): there is no such option\. Write where\("label == 3"\)'):
         ds.where(label=3)  # type: ignore[call-arg]
+    with pytest.raises(OptionError, match="Did you mean condition='label == 3'"):
+        ds.where(conditon="label == 3")  # type: ignore[call-arg]
 
 
 def test_several_transforms_or_fractions_are_a_list(ds: LMDBDataset) -> None:
@@ -450,10 +452,94 @@ def test_a_class_of_other_libraries_says_what_to_write(name: str) -> None:
         exec(f"from lmdbloader import {name}")
 
 
-def test_a_mistyped_class_is_told_the_right_name() -> None:
+def test_a_mistyped_class_gets_the_right_name() -> None:
     with pytest.raises(AttributeError, match=r"has no attribute 'LmdbDataset'\. Did you mean LMDBDataset\?"):
         _ = lmdbloader.LmdbDataset  # type: ignore[attr-defined]
     assert not hasattr(lmdbloader, "__file_of__")
+
+
+# The functions around a dataset
+
+
+@pytest.mark.parametrize(
+    ("call", "options", "line"),
+    [
+        (lmdbloader.extract, {"out": "files", "num_workers": 4}, "workers=4"),
+        (lmdbloader.extract, {"out": "files", "indices": [0]}, r"samples=\[0\]"),
+        (lmdbloader.extract, {"out": "files", "image_fromat": "png"}, "Did you mean image_format='png'"),
+        (lmdbloader.preview, {"num_samples": 8}, "count=8"),
+        (lmdbloader.preview, {"nrow": 8}, "columns=8"),
+        (lmdbloader.stage, {"directory": "ram", "force": True}, "overwrite=True"),
+        (lmdbloader.stage, {"directory": "ram", "overwite": True}, "Did you mean overwrite=True"),
+        (lmdbloader.info, {"verbose": True}, "expected one of path$"),
+        (lmdbloader.verify, {"progres": print}, "Did you mean progress="),
+        (lmdbloader.repair, {"output": "sound"}, "write out='sound'"),
+        (lmdbloader.find_splits, {"layuot": "flat"}, "Did you mean layout='flat'"),
+        (lmdbloader.lab.doctor, {"batchsize": 4}, "Did you mean batch_size=4"),
+        (lmdbloader.lab.bench, {"batchsize": [4]}, r"Did you mean batch_sizes=\[4\]"),
+        (lmdbloader.lab.profile, {"step": 4}, "Did you mean steps=4"),
+        (lmdbloader.lab.tune, {"batch_size": 4, "num_workers": 2}, "tune.*finds"),
+        (lmdbloader.lab.tune, {"batch_size": 4, "crop_size": 8}, "crop=8"),
+    ],
+)
+def test_a_wrong_name_is_an_error_with_the_right_one(
+    path: Path, call: Callable[..., Any], options: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(OptionError, match=rf"^{call.__name__}\(.*{line}"):
+        call(path, **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "others", "line"),
+    [
+        (lmdbloader.preview, ("sheet.png", 8), "Write count=8"),
+        (lmdbloader.lab.tune, (4, 0.1), "Write step_seconds=0.1"),
+        (lmdbloader.stage, ("ram", True), "only db, directory can be positional"),
+        (lmdbloader.verify, (print,), "only path can be positional"),
+        (lmdbloader.extract, (), "missing a required argument: 'out'"),
+        (lmdbloader.lab.plan, (), "arguments are given by name"),
+    ],
+)
+def test_a_wrong_number_of_arguments_is_an_error_with_the_name(
+    path: Path, call: Callable[..., Any], others: tuple[Any, ...], line: str
+) -> None:
+    with pytest.raises(OptionError, match=rf"^{call.__name__}\(.*{line}"):
+        call(path, *others)
+
+
+LONG = "/datasets/of/the/whole/group/imagenet/train.lmdb"
+
+
+@pytest.mark.parametrize(
+    ("write", "line"),
+    [
+        (lambda: LMDBDataset(root=LONG), f"LMDBDataset({LONG!r})"),
+        (lambda: LMDBDataset(root=Path(LONG)), f"LMDBDataset({LONG!r})"),
+        (lambda: LMDBDataset(pth=LONG), f"path={LONG!r}?"),
+        (lambda: lmdbloader.stage("d", out=LONG), f"stage(db, {LONG!r})"),
+        (
+            lambda: lmdbloader.extract(
+                "d", "out", columns=["image", "label", "score", "caption", "left", "top", "name"]
+            ),
+            "fields=['image', 'label', 'score', 'caption', 'left', 'top', 'name']",
+        ),
+    ],
+)
+def test_a_line_to_paste_has_the_whole_value(write: Callable[[], Any], line: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        write()
+    assert line in str(caught.value)
+
+
+@pytest.mark.parametrize("condition", ["label == 3", lambda sample: sample.label == 3])
+def test_a_condition_for_select_gets_the_line(ds: LMDBDataset, condition: Any) -> None:
+    with pytest.raises(OptionError, match=r'^select\(.*write ds\.where\("label == 3"\)'):
+        ds.select(condition)
+
+
+def test_a_crop_in_torchvisions_way_gets_the_line(ds: LMDBDataset) -> None:
+    with pytest.raises(OptionError, match=r"Write crop\(index, top=0, left=0, height=64, width=64\)"):
+        ds.crop(0, 0, 0, 4, 4)  # type: ignore[misc]
 
 
 # Every row of the tables
@@ -466,6 +552,8 @@ def names_of(function: Any) -> set[str]:
 OURS = {
     "classes", "fields",
     *names_of(Loader), *names_of(LMDBDataset), *names_of(lmdbloader.convert), *names_of(lmdbloader.write),
+    *names_of(lmdbloader.extract), *names_of(lmdbloader.preview), *names_of(lmdbloader.repair),
+    *names_of(lmdbloader.stage), *names_of(lmdbloader.lab.tune),
     *names_of(DataLoader), "data_files", "split", "seed", "label", "shuffle", "as_",
 }  # fmt: skip
 
@@ -481,6 +569,8 @@ def test_a_row_names_arguments_that_exist(table: str, name: str) -> None:
 
 FUNCTIONS: dict[str, Any] = {
     "LMDBDataset": LMDBDataset, "Loader": Loader, "convert": lmdbloader.convert, "write": lmdbloader.write,
+    "extract": lmdbloader.extract, "preview": lmdbloader.preview, "repair": lmdbloader.repair,
+    "stage": lmdbloader.stage, "tune": lmdbloader.lab.tune,
 }  # fmt: skip
 
 

@@ -169,7 +169,7 @@ def test_the_source_of_patches_can_be_asked_for(photos: Path, tmp_path: Path) ->
         ("label == 3 or " * 20_000 + "label == 1", "has 280010 characters"),
     ],
 )  # fmt: skip
-def test_what_is_no_condition_is_refused(ds: LMDBDataset, condition: str, message: str) -> None:
+def test_other_texts_are_refused(ds: LMDBDataset, condition: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         ds.where(condition)
 
@@ -195,7 +195,7 @@ def test_any_text_is_a_condition_or_refused(ds: LMDBDataset, condition: str) -> 
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_is_no_text_gets_the_line_to_write(ds: LMDBDataset, condition: Any, line: str) -> None:
+def test_other_arguments_get_the_line_to_write(ds: LMDBDataset, condition: Any, line: str) -> None:
     with pytest.raises(OptionError) as caught:
         ds.where(condition)
     assert line in str(caught.value)

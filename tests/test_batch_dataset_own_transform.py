@@ -171,7 +171,9 @@ def test_a_transform_assigned_later_reaches_what_was_made_before(path: Path, io:
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 @pytest.mark.parametrize("given", [CenterCrop(2), [CenterCrop(2)], 3], ids=["compiled", "list", "number"])
-def test_what_is_no_function_of_a_sample_is_refused(path: Path, given: Any, read: Callable[[LMDBDataset], Any]) -> None:
+def test_a_transform_that_is_not_a_function_is_refused(
+    path: Path, given: Any, read: Callable[[LMDBDataset], Any]
+) -> None:
     ds = LMDBDataset(path)
     ds.transform = given
     with pytest.raises(OptionError, match=r"is not a function of a sample.*ds\.transformed\(\[\.\.\.\]\)"):

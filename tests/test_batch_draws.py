@@ -107,7 +107,7 @@ def of_the_loader(path: Path) -> int:
 
 @pytest.mark.parametrize("options", LOADERS.values(), ids=LOADERS)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_a_plain_dataloader_draws_anew_in_every_epoch(
+def test_a_plain_dataloader_draws_new_choices_in_every_epoch(
     ds: LMDBDataset, way: Callable[[LMDBDataset], Dataset[Any]], options: dict[str, Any], of_the_loader: int
 ) -> None:
     loader = DataLoader(way(ds), 66, shuffle=True, collate_fn=collate, **options)
@@ -125,7 +125,7 @@ def test_our_dataloader_gives_every_epoch_other_crops(
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("make", [DataLoader, lmdbloader.dataloader], ids=["torch's", "ours"])
-def test_an_index_that_comes_again_in_an_epoch_is_drawn_anew(
+def test_an_index_that_comes_again_in_an_epoch_has_new_choices(
     ds: LMDBDataset, make: Any, num_workers: int, of_the_loader: int
 ) -> None:
     view = ds.transformed(RANDOM)
@@ -150,7 +150,7 @@ def test_torchs_seed_gives_the_same_run_again(
     assert not torch.equal(run(6), first)
 
 
-def test_without_a_seed_a_sample_is_drawn_anew_at_every_read(ds: LMDBDataset) -> None:
+def test_without_a_seed_a_sample_has_new_choices_at_every_read(ds: LMDBDataset) -> None:
     view = ds.transformed(RANDOM)
     assert len({view[3].hr.numpy().tobytes() for _ in range(20)}) > 10
     torch.manual_seed(1)
@@ -212,8 +212,9 @@ def test_our_dataloader_advances_the_epoch_of_views_with_a_seed(
     view.set_epoch(7)
     for epoch in (7, 8):
         assert torch.equal(images(loader), expected_at(ds, 3, epoch))
-    # Another DataLoader over the view begins where the view is.
-    assert torch.equal(images(lmdbloader.dataloader(view, 66, num_workers=0)), expected_at(ds, 3, 8))
+    # Another DataLoader over the view begins where the view is; a Subset of it has an epoch of its own.
+    reached = 7 if way == "subset" else 8
+    assert torch.equal(images(lmdbloader.dataloader(view, 66, num_workers=0)), expected_at(ds, 3, reached))
 
 
 def test_our_dataloader_advances_views_without_a_seed_from_the_epoch_that_was_set(ds: LMDBDataset) -> None:
@@ -233,9 +234,9 @@ def test_two_dataloaders_with_a_batch_sampler_begin_alike(ds: LMDBDataset) -> No
         assert torch.equal(found, expected_at(ds, 3, 0))
 
 
-def test_a_pickled_view_keeps_whether_it_draws_anew(ds: LMDBDataset) -> None:
-    anew, fixed = (pickle.loads(pickle.dumps(ds.transformed(RANDOM, seed=seed))) for seed in (None, 3))
-    assert len({anew[3].hr.numpy().tobytes() for _ in range(20)}) > 10
+def test_a_pickled_view_keeps_whether_it_has_a_seed(ds: LMDBDataset) -> None:
+    unseeded, fixed = (pickle.loads(pickle.dumps(ds.transformed(RANDOM, seed=seed))) for seed in (None, 3))
+    assert len({unseeded[3].hr.numpy().tobytes() for _ in range(20)}) > 10
     assert torch.equal(fixed[3].hr, ds.transformed(RANDOM, seed=3)[3].hr)
     assert torch.equal(images(DataLoader(fixed, 66, collate_fn=collate)), expected_at(ds, 3, 0))
 
@@ -296,8 +297,11 @@ def test_measuring_workers_counts_for_nothing(ds: LMDBDataset, monkeypatch: pyte
     assert torch.equal(images(loader), expected_at(ds, 3, 0))
 
 
-def test_an_epoch_that_only_the_view_knows_is_worth_a_warning_of_the_loader(ds: LMDBDataset) -> None:
-    view = ds.transformed([RandomCrop(8)], seed=3)
+@pytest.mark.parametrize("is_transformed", [False, True])
+def test_an_epoch_that_only_the_dataset_knows_is_worth_a_warning_of_the_loader(
+    ds: LMDBDataset, is_transformed: bool
+) -> None:
+    view = ds.transformed([RandomCrop(8)], seed=3) if is_transformed else ds.select(slice(None))
     loader = Loader(view, 4, order="random")
     view.set_epoch(2)
     with pytest.warns(
@@ -310,3 +314,98 @@ def test_an_epoch_that_only_the_view_knows_is_worth_a_warning_of_the_loader(ds: 
         other = Loader(view, 4, order="random")
         other.set_epoch(2)
         list(other)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_pass_over_one_part_of_a_random_split_leaves_the_epoch_of_the_other(
+    ds: LMDBDataset, num_workers: int
+) -> None:
+    view = ds.transformed(RANDOM, seed=3)
+    train, val = (Subset(view, numbers) for numbers in (range(66), range(66, 132)))
+    loader = lmdbloader.dataloader(train, 11, num_workers=num_workers)
+    scored = lmdbloader.dataloader(val, 66, num_workers=num_workers)
+    for epoch in (0, 1, 7):
+        if epoch == 7:
+            view.set_epoch(7)
+        found = []
+        for batch in loader:
+            found.append(batch.hr)
+            for _ in range(2 * (len(found) == 2)):
+                list(scored)
+        assert torch.equal(torch.cat(found), expected_at(ds, 3, epoch)[:66])
+    assert loader.dataset.indices is train.indices and train.dataset is view
+
+
+DERIVED: dict[str, Callable[[LMDBDataset], LMDBDataset]] = {
+    "select": lambda view: view[:200],
+    "split": lambda view: view.split([0.5, 0.5], by=None)[1],
+    "where": lambda view: view.where("hr.height == 23"),
+    "scaled": lambda view: view.scaled(),
+    "io": lambda view: view.with_io("pread"),
+    "a view of a view": lambda view: view[:300].scaled()[100:],
+}
+
+
+@pytest.mark.parametrize("derive", DERIVED.values(), ids=DERIVED)
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("epoch", [None, 4])
+def test_a_pass_over_one_view_leaves_the_epoch_of_the_others(
+    ds: LMDBDataset, derive: Callable[[LMDBDataset], LMDBDataset], num_workers: int, epoch: int | None
+) -> None:
+    """Validation in the middle of an epoch of training, both on views of one seeded view."""
+    view = ds.transformed(RANDOM, seed=3)
+    if epoch is not None:
+        view.set_epoch(epoch)
+    train, val = view[:66], derive(view)
+    loader = lmdbloader.dataloader(train, 11, num_workers=num_workers, persistent_workers=False)
+    for passed in range(2):
+        found = []
+        for batch in loader:
+            found.append(batch.hr)
+            if len(found) == 2:
+                list(lmdbloader.dataloader(val, 66, num_workers=0))
+                list(lmdbloader.dataloader(view, 66, num_workers=0))
+                val.set_epoch(9)
+        assert torch.equal(torch.cat(found), expected_at(ds[:66], 3, (epoch or 0) + passed))
+
+
+@pytest.mark.parametrize("derive", DERIVED.values(), ids=DERIVED)
+@pytest.mark.parametrize("options", LOADERS.values(), ids=LOADERS)
+def test_set_epoch_reaches_the_views_of_a_view(
+    ds: LMDBDataset, derive: Callable[[LMDBDataset], LMDBDataset], options: dict[str, Any]
+) -> None:
+    view = ds.transformed(RANDOM, seed=3)
+    derived = derive(view)
+    images(lmdbloader.dataloader(derived, 66, num_workers=0))  # has an epoch of its own
+    loader = DataLoader(derived, 66, collate_fn=collate, **options)
+    for epoch in (5, 0):
+        view.set_epoch(epoch)
+        expected = Loader(derived, 66, order="sequential")
+        expected.set_epoch(epoch)
+        assert torch.equal(images(loader), images(expected))
+
+
+def test_set_epoch_reaches_views_that_were_pickled_with_the_view(ds: LMDBDataset) -> None:
+    view = ds.transformed(RANDOM, seed=3)
+    both = pickle.loads(pickle.dumps((view, view[:66])))
+    both[0].set_epoch(2)
+    view.set_epoch(7)
+    assert torch.equal(both[1][5].hr, expected_at(ds, 3, 2)[5])
+    both[1].set_epoch(4)
+    assert torch.equal(both[1][5].hr, expected_at(ds, 3, 4)[5])
+    assert torch.equal(both[0][5].hr, expected_at(ds, 3, 2)[5])
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system does not list open files")
+def test_many_views_of_a_view_need_few_open_files(ds: LMDBDataset) -> None:
+    """One view for each class, as samplers of balanced batches keep them."""
+    view = ds.transformed(RANDOM, seed=3)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    views = [view[i : i + 1] for i in range(200)]
+    assert len(list(Path("/proc/self/fd").iterdir())) < before + 8
+    for i, each in enumerate(views):
+        each.set_epoch(i)
+    for i in (0, 63, 64, 199):
+        assert torch.equal(views[i].__getitems__([0])[0].hr, expected_at(ds[i : i + 1], 3, i)[0])
+    del views, each
+    assert view[:1].set_epoch(1) is None and torch.equal(view[:1][0].hr, expected_at(ds, 3, 0)[0])

@@ -120,6 +120,8 @@ def test_a_field_that_is_not_there_is_named_at_once(path: Path, make: Any) -> No
 
 
 def test_a_collate_function_makes_forms_itself(path: Path) -> None:
+    with pytest.raises(OptionError, match=r"there are no batches\. Write LMDBDataset\(path, as_='dict'\)"):
+        lmdbloader.dataloader(LMDBDataset(path), None, as_="dict")
     with pytest.raises(OptionError, match="Leave out as_ or collate_fn"):
         lmdbloader.dataloader(LMDBDataset(path), 4, as_="dict", collate_fn=list)
 

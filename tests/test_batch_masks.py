@@ -249,6 +249,19 @@ def test_images_whose_name_or_values_are_not_those_of_masks_are_resized(tmp_path
     assert lmdbloader.LMDBDataset(tmp_path / "declared").transformed([T.Resize(8)])[0].mask.shape == (1, 8, 8)
 
 
+def test_photographs_named_like_masks_are_not_read_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    read: list[str] = []
+    real = Reader.read_image
+    monkeypatch.setattr(Reader, "read_image", lambda self, name, row: read.append(name) or real(self, name, row))
+    for channels, expected in ((3, []), (1, ["gt"])):
+        photographs = rng.integers(0, 256, (9, 20, 20, channels), np.uint8)
+        path = tmp_path / str(channels)
+        lmdbloader.write(({"gt": image} for image in photographs), path, fields={"gt": None})
+        lmdbloader.Loader(lmdbloader.LMDBDataset(path), 2, transforms=[T.Resize((8, 8))])
+        assert read == expected
+
+
 def test_the_card_of_a_loader_shows_masks(datasets: Any) -> None:
     path, _ = datasets("alike", np.uint8, "raw")
     dataset = lmdbloader.LMDBDataset(path)

@@ -447,7 +447,7 @@ def test_an_array_that_moving_images_would_leave_behind_is_refused(arrays: Path,
         (["half", "depth"], [T.RandomHorizontalFlip()]),
     ],
 )
-def test_an_array_that_is_to_stay_or_is_no_picture_stays(arrays: Path, names: Any, transforms: Any) -> None:
+def test_an_array_that_should_stay_or_is_not_a_picture_stays(arrays: Path, names: Any, transforms: Any) -> None:
     dataset = lmdbloader.LMDBDataset(arrays, fields=names)
     assert dataset.transformed(transforms)[1]._fields == tuple(names)
     lmdbloader.Loader(dataset, 2, shuffle=True, transforms=transforms)

@@ -58,3 +58,10 @@ def test_a_field_can_be_read_by_its_name_as_in_a_dict() -> None:
         sample["image"]
     with pytest.raises(IndexError):
         sample[2]
+
+
+def test_a_field_that_is_not_there_is_an_error_with_those_that_are() -> None:
+    sample = sample_type(("lr", "hr"))(1, 2)
+    with pytest.raises(AttributeError, match=r"a named tuple of lr, hr has no 'image'$"):
+        _ = sample.image
+    assert not hasattr(sample, "pin_memory") and not hasattr(sample, "__array__")

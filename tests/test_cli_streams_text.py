@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import unicodedata
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,14 +20,6 @@ from lmdbloader.cli._streams import say, say_lines
 from lmdbloader.errors import LmdbloaderError
 
 HOSTILE = "a\x1b[2J\x1b]0;x\x07\x9b1m\r\nskipped: all is well\t\u202egnp"
-
-
-@pytest.fixture(autouse=True)
-def keep_signals() -> Iterator[None]:
-    """The command sets a handler; here it must not outlive its call."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 def harmless(text: str) -> bool:

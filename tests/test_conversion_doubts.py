@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import signal
-from collections.abc import Iterator
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,6 @@ from lmdbloader.conversion.doubts import describe_classes
 from lmdbloader.errors import LmdbloaderError, SourceError
 
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def keep_signals() -> Iterator[None]:
-    """The command sets a handler; here it must not outlive its call."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 def make(folder: Path, *names: str) -> Path:
@@ -91,13 +82,17 @@ def test_the_line_for_splits_in_python_works(tmp_path: Path, monkeypatch: pytest
 def test_splits_next_to_an_image_are_splits_too(tmp_path: Path, capsys: Capture) -> None:
     src = make(tmp_path / "src", "train/1.png", "val/2.png", "sample.png", "a.csv", "b.csv", "annotations/a.json", ".x")
     (src / "test").symlink_to(src / "val")
+    (src / "again").symlink_to(src)
+    make(src, "__MACOSX/train/._1.png")
     out = tmp_path / "out"
-    with pytest.raises(SourceError, match="holds train/, val/, which"):
+    with pytest.raises(SourceError, match="holds test/, train/, val/, which"):
         lmdbloader.convert(src, out)
     assert main(["convert", str(src), str(out), "--split", "--quiet"]) == 0
+    assert {path.name for path in out.iterdir()} == {"test.lmdb", "train.lmdb", "val.lmdb"}
     assert capsys.readouterr().err.splitlines() == [
+        "left out: __MACOSX/: a folder without images",
         "left out: annotations/: a folder without images",
-        "left out: test: a link to a folder, which is not followed",
+        "left out: again: a link to a folder that it is in",
         "left out: *.csv: 2 files that are not read, such as a.csv",
         "left out: *.png: not read: sample.png",
     ]
@@ -180,6 +175,11 @@ def test_the_line_for_pairs_works(tmp_path: Path, capsys: Capture) -> None:
         ),
         (("1.png", "2.png", "3.png", "a/3.png", "b/4.png"), None),
         (("1.png", "a/2.png"), None),
+        (("a/1.png", "b/.2.png"), "hidden files and folders are read too, such as b/.2.png"),
+        (
+            (".cache/1.png", "2.png", "3.png", "4.png", "a/.5.png"),
+            "hidden files and folders are read too, such as .cache/1.png",
+        ),
         (("1.heic", "2.png"), "*.heic files are not read. If they are images, convert them to PNG or JPEG"),
         (("1.png", "1_mask.png", "2.png"), "1_mask.png and other images are named like masks. Each of them will be"),
         (
@@ -252,13 +252,20 @@ def test_classes_in_a_line(counts: dict[str, int], text: str) -> None:
 
 
 def test_swapped_arguments_are_recognised(tmp_path: Path, capsys: Capture) -> None:
-    src, out = make(tmp_path / "photos", "a/1.png"), tmp_path / "train.lmdb"
+    src, out = make(tmp_path / "my photos", "a/1.png"), tmp_path / "train.lmdb"
+    given: dict[str, Any] = {"patch_size": 4, "write_mode": "jpg", "jpeg_quality": 80, "log": print, "progress": True}
     with pytest.raises(SourceError, match=r"train\.lmdb: there is no such folder, and .*photos holds images") as error:
-        lmdbloader.convert(out, src)
-    exec(str(error.value).split("comes first: ")[1], {"lmdbloader": lmdbloader})
-    assert main(["convert", str(out), str(src)]) == 1
-    expected = f"{out}: is a dataset of lmdbloader, and {src} holds images. The source comes first: "
-    assert capsys.readouterr().err.strip() == f"lmdbloader: {expected}{src} {out}"
+        lmdbloader.convert(out, src, **given)
+    line = str(error.value).split("Write: ")[1]
+    assert "patch_size=4, write_mode='jpg', jpeg_quality=80, progress=True)" in line
+    exec(line, {"lmdbloader": lmdbloader})
+    flags = ["--patch-size", "4", "--write-mode", "jpg", "--jpeg-quality", "80", "--overwrite"]
+    assert main(["convert", *flags, str(out), str(src)]) == 1
+    expected = f"{out}: is a dataset of lmdbloader, and {src} holds images. The source comes first. Write: "
+    said = capsys.readouterr().err.strip()
+    line = shlex.join(["lmdbloader", "convert", str(src), str(out), *flags])
+    assert said == f"lmdbloader: {expected}{line}"
+    assert main(shlex.split(line)[1:]) == 0
 
 
 @pytest.mark.parametrize(("given", "message"), [("nowhere", "there is no such folder\\.$"), ("src", "no images in it")])

@@ -15,7 +15,7 @@ from PIL import Image as PilImage
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 import lmdbloader
-from lmdbloader import LMDBDataset, write
+from lmdbloader import LMDBDataset, fields, write
 from lmdbloader.errors import OptionError
 from lmdbloader.fields import Array, Bytes, Image, Int, Mask, Text
 
@@ -59,6 +59,11 @@ class Features(dict[str, Any]):
 @dataclass
 class ClassLabel:
     names: list[str]
+
+
+@dataclass
+class List:
+    feature: Any
 
 
 @dataclass
@@ -199,6 +204,19 @@ def test_the_splits_of_a_dict_are_datasets_of_their_own(out: Path) -> None:
         OptionError, match=r"splits \(train, test\) .* Write lmdbloader\.write\(samples\['train'\], out\)"
     ):
         write(splits, out)
+
+
+def test_a_list_of_labels_keeps_its_names(out: Path) -> None:
+    features = {
+        "image": ImageFeature(),
+        "bbox": List(List(Value("float32"))),
+        "category": List(ClassLabel(["cat", "dog"])),
+    }
+    rows = [{"image": row["image"], "bbox": [[0, 0, 1, 1]], "category": [1]} for row in ROWS]
+    write(HuggingFace(rows, features), out, fields={"image": None, "bbox": fields.Boxes(), "category": fields.Labels()})
+    assert LMDBDataset(out).classes == ("cat", "dog") and LMDBDataset(out)[0].category.tolist() == [1]
+    write(HuggingFace(rows, features), out, fields=dict.fromkeys(rows[0]) | {"bbox": fields.Boxes()}, overwrite=True)
+    assert LMDBDataset(out).classes == ()  # which JSON cannot have
 
 
 def test_the_package_itself(out: Path, tmp_path: Path) -> None:

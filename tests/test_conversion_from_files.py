@@ -195,7 +195,7 @@ def test_links_in_circles_and_fifos_do_not_stop_a_conversion(src: Path, out: Pat
     assert dict(report.ignored) == {
         "pipe.png": "not a regular file",
         "broken.png": "a broken link",
-        "again": "a link to a folder, which is not followed",
+        "again": "a link to a folder that it is in",
     }
 
 

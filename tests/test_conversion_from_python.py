@@ -537,12 +537,17 @@ def test_deep_json_is_refused(out: Path) -> None:
         (5, {}, "samples of type int: expected an iterable"),
         ([5], {}, "sample 0 is of type int: expected a dict, a named tuple or a tuple"),
         ({"a": 1}, {}, "samples is a dict of 'a': expected samples"),
-        ([(1, 2)], {}, "sample 0 is a plain tuple of 2 values: name them"),
+        ([(1, 2)], {}, r"sample 0 is a plain tuple of 2 values: name them, for example fields=\('image', 'label'\)"),
         ([(1, 2)], {"fields": ("a",)}, "sample 0 has 2 values, but fields names 1: a"),
         ([(1, 2), (1,)], {"fields": ("a", "b")}, "sample 1 has 1 values, but fields names 2: a, b"),
         ([{"a": 1}, {"b": 1}], {}, "sample 1 has the fields b; the first one had a"),
         ([{"a": 1}, {"a": 1, "b": 1}], {}, "sample 1 has the fields a, b; the first one had a"),
         ([{"a": 1}], {"fields": {"b": Image()}}, "fields names b, but the first sample has a"),
+        (
+            [{"a": 1, "b": 2}],
+            {"fields": ["a"]},
+            "fields names a, but the first sample has a, b too. To leave values out",
+        ),
         ([{"a": 1}], {"fields": {"a": "image"}}, r"fields\['a'\] is 'image': expected Image\(\)"),
         ([{"a": 1}], {"fields": {"a": Image}}, r"fields\['a'\] is <class .*Image'>: expected Image\(\)"),
         ([{"class": 1}], {}, "field name 'class': expected a Python identifier"),
@@ -637,17 +642,29 @@ def test_names_of_classes_may_be_an_array(out: Path) -> None:
     assert LMDBDataset(out).classes == ("dog", "cat")
 
 
+def test_the_labels_of_boxes_have_names_too(out: Path) -> None:
+    sample = {"image": np.zeros((8, 8, 3), np.uint8), "boxes": [[1, 1, 5, 5]], "labels": [1], "scene": 0}
+    kinds = {"boxes": fields.Boxes(), "labels": fields.Labels()}
+    names = {"labels": ["cat", "dog"], "scene": ["street"]}
+    write([sample], out, fields={"image": None, **kinds, "scene": None}, classes=names)
+    assert LMDBDataset(out).classes == ("cat", "dog")
+    assert {name: [c for c, _ in cs] for name, cs in lmdbloader.info(out).classes.items()} == names
+    lmdbloader.extract(out, out.parent / "files")
+    line = json.loads((out.parent / "files" / "samples.jsonl").read_text())
+    assert (line["labels"], line["labels.class"], line["scene.class"]) == ([1], ["dog"], "street")
+
+
 @pytest.mark.parametrize(
     ("classes", "message"),
     [
-        ({"image": ["a"]}, "classes of 'image': expected one of the int fields: label"),
+        ({"image": ["a"]}, r"classes of 'image': expected one of the fields of ints or Labels\(\): label"),
         ({"label": "cat"}, r"classes\['label'\]='cat': expected different names"),
         ({"label": ["a", "a"]}, "expected different names"),
         ({"label": [1, 2]}, "expected different names"),
         # In which order a set comes depends on PYTHONHASHSEED.
         ({"label": {"cat", "dog", "bird"}}, "expected different names .* in order, as a list or tuple: a set has no"),
         ({"label": (name for name in ("cat", "dog"))}, "expected different names .* in order, as a list or tuple"),
-        (["cat"], r"classes=\['cat'\]: expected the names by int field, as \{'label': \['cat', 'dog'\]\}"),
+        (["cat"], r"classes=\['cat'\]: expected the names by field, as \{'label': \['cat', 'dog'\]\}"),
         ({"label": ["cat", "d\ud800g"]}, "a name that is not valid Unicode"),
     ],
 )
@@ -691,7 +708,7 @@ def test_boxes_and_points_that_would_not_move_are_refused(tmp_path: Path, sample
         {"boxes": [[1, 2, 3, 4]]},
     ],
 )
-def test_what_is_no_place_in_an_image_is_written(tmp_path: Path, sample: Any) -> None:
+def test_values_that_are_not_boxes_are_written(tmp_path: Path, sample: Any) -> None:
     assert lmdbloader.write([sample], tmp_path / "d").num_samples == 1
 
 
@@ -709,17 +726,29 @@ def test_plain_tuples_of_detection_and_segmentation_get_their_line(tmp_path: Pat
 def test_a_mask_of_0_and_255_is_warned_of(tmp_path: Path) -> None:
     mask = np.zeros((20, 30), np.uint8)
     mask[3:9] = 255
-    with pytest.warns(UserWarning, match="masks of 0 and 255 only.* write mask > 0"):
+    with pytest.warns(UserWarning, match="masks of 0 and 255 only.* write mask > 0") as seen:
         lmdbloader.write([{"image": PLAIN, "mask": mask}], tmp_path / "d", fields={"mask": fields.Mask()})
+    assert seen[0].filename == __file__
     lmdbloader.write([{"image": PLAIN, "mask": mask}], tmp_path / "e", fields={"mask": fields.Mask(ignore_index=254)})
     lmdbloader.write([{"image": PLAIN, "mask": mask > 0}], tmp_path / "f", fields={"mask": fields.Mask()})
     assert lmdbloader.LMDBDataset(tmp_path / "f")[0].mask.unique().tolist() == [0, 1]
 
 
-def test_image_files_as_bytes_are_no_images_and_the_error_says_so(tmp_path: Path) -> None:
+def test_the_error_says_that_bytes_of_an_image_file_are_not_an_image(tmp_path: Path) -> None:
     lmdbloader.write([{"image": b"a file"}], tmp_path / "d")
     crop = lmdbloader.transforms.RandomCrop(8)
     with pytest.raises(
         OptionError, match=r"no image field.*declare it: write\(..., fields=\{'image': fields.Image\(\)\}"
     ):
         lmdbloader.Loader(tmp_path / "d", 1, transforms=[crop])
+
+
+def test_the_line_for_some_of_the_values_works(out: Path) -> None:
+    samples = [{"a": 1, "b": 2, "c": 3}]
+    with pytest.raises(OptionError) as error:
+        write(samples, out, fields=("a", "c"))
+    line = str(error.value).partition("write ")[2].removesuffix(".")
+    eval(line, {"lmdbloader": lmdbloader, "samples": samples, "out": out})
+    assert list(LMDBDataset(out).fields) == ["a", "c"]
+    write(samples, out, fields=("c", "b", "a"), overwrite=True)
+    assert LMDBDataset(out)[0] == (1, 2, 3)

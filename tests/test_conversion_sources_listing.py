@@ -103,9 +103,10 @@ def test_names_of_any_bytes(tmp_path: Path) -> None:
 @given(st.sets(st.binary(min_size=1, max_size=8).map(lambda b: b.translate(None, b"/\0")), max_size=6))
 def test_every_file_is_listed_once_in_byte_order(tmp_path_factory: pytest.TempPathFactory, stems: set[bytes]) -> None:
     folder = tmp_path_factory.mktemp("any")
-    files = sorted(stem + b"x.png" for stem in stems) or [b"one.png"]
+    files = {stem + b"x.png" for stem in stems} | {b"one.png"}
     touch(folder, *files)
-    assert [os.path.basename(s.file) for s in list_sources(folder).sources] == files
+    expected = sorted(name for name in files if not name.startswith(b"._"))  # which macOS makes
+    assert [os.path.basename(s.file) for s in list_sources(folder).sources] == expected
 
 
 def test_a_folder_of_images_with_one_subfolder_has_no_classes(tmp_path: Path) -> None:
@@ -147,13 +148,69 @@ def test_a_class_without_images_is_named(tmp_path: Path) -> None:
     assert listing.ignored == (("empty/", "a class folder without images"),)
 
 
-def test_links_to_folders_are_not_followed(tmp_path: Path) -> None:
-    touch(tmp_path, "in/a.png")
-    (tmp_path / "in" / "again").symlink_to(tmp_path)
-    (tmp_path / "in" / "folder.png").symlink_to(tmp_path, target_is_directory=True)
-    (tmp_path / "in" / "file.png").symlink_to("a.png")
-    assert names(tmp_path / "in") == ["a.png", "file.png"]
-    assert list_sources(tmp_path / "in").ignored == (("again", "a link to a folder, which is not followed"),)
+def test_links_to_folders_are_followed_as_image_folder_does(tmp_path: Path) -> None:
+    touch(tmp_path, "disk/1.png", "disk/deep/2.png", "in/a/3.png")
+    (tmp_path / "in" / "b").symlink_to(tmp_path / "disk")
+    (tmp_path / "in" / "a" / "4.png").symlink_to("3.png")
+    listing = list_sources(tmp_path / "in")
+    assert [(s.name, s.label) for s in listing.sources] == [
+        ("a/3.png", 0),
+        ("a/4.png", 0),
+        ("b/1.png", 1),
+        ("b/deep/2.png", 1),
+    ]
+    assert listing.classes == ("a", "b") and listing.ignored == ()
+    (tmp_path / "links").mkdir()
+    for name in "ab":
+        (tmp_path / "links" / name).symlink_to(tmp_path / "in" / name)
+    assert names(tmp_path / "links") == names(tmp_path / "in")
+
+
+def test_links_in_circles_are_named_and_end(tmp_path: Path) -> None:
+    touch(tmp_path, "in/a/1.png", "in/b/2.png")
+    links = {"self": ".", "above": "..", "a/to_b": "../b", "b/to_a": "../a", "a/x.png": "../b", "nowhere": "nowhere"}
+    for name, target in links.items():
+        (tmp_path / "in" / name).symlink_to(target, target_is_directory=True)
+    listing = list_sources(tmp_path / "in")
+    assert [s.name for s in listing.sources] == ["a/1.png", "a/to_b/2.png", "b/2.png", "b/to_a/1.png"]
+    circle, image = "a link to a folder that it is in", "a link to a folder that is named like an image"
+    assert dict(listing.ignored) == {
+        "self": circle,
+        "above": circle,
+        "a/to_b/to_a": circle,
+        "b/to_a/to_b": circle,
+        "a/x.png": image,
+        "b/to_a/x.png": image,
+        "files without a suffix": "not read: nowhere",
+    }
+
+
+def test_linked_halves_of_pairs_are_found(tmp_path: Path) -> None:
+    touch(tmp_path, "disk/high/1.png", "disk/low/1x2.png")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "DIV2K_HR").symlink_to(tmp_path / "disk" / "high")
+    (tmp_path / "in" / "DIV2K_LR").symlink_to(tmp_path / "disk" / "low")
+    assert list_sources(tmp_path / "in").layout == "pairs"
+
+
+def test_what_macos_and_jupyter_leave_is_named_and_not_read(tmp_path: Path) -> None:
+    files = (
+        "a/1.png",
+        "a/._1.png",
+        "a/.ipynb_checkpoints/1-checkpoint.png",
+        "b/2.png",
+        "b/.3.png",
+        "__MACOSX/a/._1.png",
+    )
+    touch(tmp_path, *files, ".ipynb_checkpoints/2-checkpoint.png", "._a")
+    listing = list_sources(tmp_path)
+    assert [s.name for s in listing.sources] == ["a/1.png", "b/.3.png", "b/2.png"]
+    assert listing.classes == ("a", "b")
+    assert listing.ignored == (
+        ("._*", "2 made by macOS, which are not read, such as ._a"),
+        (".ipynb_checkpoints", "2 made by Jupyter, which are not read, such as .ipynb_checkpoints"),
+        ("__MACOSX", "1 made by macOS, which are not read, such as __MACOSX"),
+    )
 
 
 def test_other_files_are_counted_by_suffix_and_one_is_named(tmp_path: Path) -> None:

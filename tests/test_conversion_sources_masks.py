@@ -113,6 +113,35 @@ def test_an_extraction_can_be_converted_again(folder: Path, tmp_path: Path) -> N
     assert all(np.array_equal(a.mask, b.mask) and np.array_equal(a.image, b.image) for a, b in pairs)
 
 
+def test_only_a_folder_that_holds_images_is_one_of_masks(folder: Path, tmp_path: Path) -> None:
+    (folder / "images").rename(folder / "JPEGImages")
+    (folder / "masks").rename(folder / "SegmentationClass")
+    (folder / "Annotations").mkdir()
+    (folder / "Annotations" / "a.xml").write_text("<boxes/>")
+    assert lmdbloader.convert(folder, tmp_path / "out", layout="masks").num_samples == 3
+    save_mask(folder / "SegmentationObject" / "a.png", labels(*SIZES[0]))
+    with pytest.raises(SourceError, match=r"Name the two: lmdbloader\.convert\(.*\)$") as error:
+        lmdbloader.convert(folder, tmp_path / "again", layout="masks")
+    exec(str(error.value).split("two: ")[1], {"lmdbloader": lmdbloader, "out": tmp_path / "again"})
+    assert len(lmdbloader.LMDBDataset(tmp_path / "again")) == 3
+
+
+def test_masks_of_8_and_16_bits_do_not_mix(folder: Path, tmp_path: Path) -> None:
+    Image.fromarray(np.full(SIZES[1], 300, np.uint16)).save(folder / "masks" / "b_mask.png")
+    expected = r"b\.png: its mask has 16 bits, that of a\.jpg has 8\. A batch needs one dtype"
+    with pytest.raises(ImageError, match=expected):
+        lmdbloader.convert(folder, tmp_path / "out", layout="masks")
+    report = lmdbloader.convert(folder, tmp_path / "skipped", layout="masks", on_error="skip")
+    assert [name for name, _ in report.skipped] == ["b.png"] and report.num_samples == 2
+    Image.fromarray(np.full(SIZES[0], 300, np.uint16)).save(folder / "masks" / "a.png")
+    with pytest.raises(ImageError, match=r"deep/c\.jpg: its mask has 8 bits, that of a\.jpg has 16"):
+        lmdbloader.convert(folder, tmp_path / "out", layout="masks")
+    (folder / "masks" / "a.png").write_bytes(b"damaged")
+    report = lmdbloader.convert(folder, tmp_path / "other", layout="masks", on_error="skip")
+    assert [name for name, _ in report.skipped] == ["a.jpg", "deep/c.jpg"]
+    assert lmdbloader.LMDBDataset(report.path)[0].mask.numpy().max() == 300
+
+
 def test_images_without_a_mask_are_named_or_left_out(folder: Path, tmp_path: Path) -> None:
     (folder / "masks" / "a.png").unlink()
     with pytest.raises(SourceError, match=r"images: no mask in .*masks for a\.jpg\. .*a_mask\.png.*on_error='skip'"):
@@ -137,7 +166,7 @@ def test_what_does_not_match_is_named(folder: Path, tmp_path: Path, add: str, me
         lmdbloader.convert(folder, tmp_path / "out", layout="masks")
 
 
-def test_swapped_and_absent_folders_are_told(folder: Path, tmp_path: Path) -> None:
+def test_swapped_and_absent_folders_are_named(folder: Path, tmp_path: Path) -> None:
     for path in (folder / "masks").rglob("*.png"):
         path.rename(path.with_name(path.name.replace("_mask", "").replace(".png", "_mask.png")))
     with pytest.raises(SourceError, match="The two folders are probably swapped"):
@@ -241,7 +270,7 @@ def test_masks_of_0_and_255_are_refused_until_255_becomes_1(folder: Path, tmp_pa
         lmdbloader.convert(folder, tmp_path / "seven", layout="masks", binary_masks=True)
 
 
-def test_masks_with_an_object_and_255_are_no_binary_masks(folder: Path, tmp_path: Path) -> None:
+def test_masks_with_an_object_and_255_are_not_binary_masks(folder: Path, tmp_path: Path) -> None:
     for path in sorted((folder / "masks").rglob("*.png")):
         Image.fromarray(np.where(np.array(Image.open(path)) > 1, 255, 1).astype(np.uint8)).save(path)
     lmdbloader.convert(folder, tmp_path / "out", layout="masks")

@@ -24,6 +24,8 @@ fsspec = pytest.importorskip("fsspec")
 OBJECTS = {
     **{f"set/{c}/{i}.png": png(10 * i + len(c)) for c in ("cat", "zebra") for i in range(4)},
     "set/notes.txt": b"no image",
+    "set/__MACOSX/cat/._0.png": b"no image",
+    "set/cat/._0.png": b"no image",
     "set/": b"",  # as a console makes an empty folder
     "ü/a b+c%41.png": png(7),
     "pairs/hr/1.png": png(1, 12),
@@ -81,14 +83,17 @@ def test_a_url_is_listed_like_a_folder(bucket: str) -> None:
         assert (listing.layout, listing.classes) == ("classes", ("cat", "zebra"))
         assert [s.name for s in listing.sources] == [f"{c}/{i}.png" for c in ("cat", "zebra") for i in range(4)]
         assert [s.label for s in listing.sources] == [0] * 4 + [1] * 4
-        assert contents(listing) == {k[4:]: v for k, v in OBJECTS.items() if k.startswith("set/") and ".png" in k}
+        assert contents(listing) == {
+            k[4:]: v for k, v in OBJECTS.items() if k.startswith("set/") and "._" not in k and ".png" in k
+        }
+        assert [name for name, _ in listing.ignored] == ["*.txt", "._*", "__MACOSX"]
         assert [s.nbytes for s in listing.sources] == [len(v) for v in contents(listing).values()]
     assert list_sources(locate(f"{bucket}/set/zebra")).layout == "images"
 
 
 def test_the_root_of_a_bucket_and_odd_names(bucket: str) -> None:
     found = contents(list_sources(locate(bucket), layout="images"))
-    assert found == {k: v for k, v in OBJECTS.items() if k.endswith(".png")}
+    assert found == {k: v for k, v in OBJECTS.items() if k.endswith(".png") and "._" not in k}
 
 
 def test_pairs_behind_two_urls(bucket: str) -> None:

@@ -113,7 +113,7 @@ def test_a_copy_of_another_time_is_compared_once(db: Path, node: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", [100, 1000, 10**9, 2 * 10**9])
-def test_file_systems_with_coarse_times_are_no_reason_to_compare(db: Path, node: Path, unit: int) -> None:
+def test_a_file_system_with_coarse_times_causes_no_comparison(db: Path, node: Path, unit: int) -> None:
     path = lmdbloader.stage(db, node)
     time_ns = (db / "data.mdb").stat().st_mtime_ns
     os.utime(path / "data.mdb", ns=(time_ns, time_ns - time_ns % unit))

@@ -83,7 +83,7 @@ def test_bits_become_0_and_1(tmp_path: Path, value: Any) -> None:
         (Image.new("RGB", (2, 2)), "mode RGB; expected a mask with one number for each pixel"),
     ],
 )
-def test_what_is_no_mask_is_refused_with_the_sample(tmp_path: Path, value: Any, message: str) -> None:
+def test_a_value_that_is_not_a_mask_is_refused_with_its_sample(tmp_path: Path, value: Any, message: str) -> None:
     with pytest.raises(OptionError, match=f"sample 1, field 'mask': .*{message}"):
         write(tmp_path / "d", LABELS, value)
     assert not (tmp_path / "d").exists()
@@ -161,7 +161,7 @@ def test_few_values_under_another_name_warn_once(tmp_path: Path) -> None:
     target[3:] = 4
     with pytest.warns(UserWarning, match=r"field 'target' may be a mask \(one channel with the values 0, 4") as seen:
         lmdbloader.write([{"target": target}] * 5, tmp_path / "d")
-    assert len(seen) == 1
+    assert len(seen) == 1 and seen[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         lmdbloader.write([{"target": target}], tmp_path / "e", fields={"target": fields.Image()})

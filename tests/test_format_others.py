@@ -279,7 +279,7 @@ def test_only_a_shell_knows_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> 
 # The others take datasets of other libraries too, or no path.
 @pytest.mark.parametrize("name", [name for name in READERS if name not in ("dataloader", "tune", "doctor")])
 @pytest.mark.parametrize("path", [None, 3, 1.5, b"a\0b", ""], ids=repr)
-def test_what_is_no_path_is_refused(name: str, path: Any, tmp_path: Path) -> None:
+def test_a_value_that_is_not_a_path_is_refused(name: str, path: Any, tmp_path: Path) -> None:
     with pytest.raises(LmdbloaderError, match="expected"):
         READERS[name](path, tmp_path / "out")
 

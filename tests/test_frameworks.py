@@ -5,6 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import enum
+import hashlib
+import importlib.util
 import json
 import pickle
 import subprocess
@@ -228,6 +232,36 @@ def test_accelerate_skips_batches_without_reading_them(path: Path, count: int, w
     assert loader.stage_times().num_samples == COUNT - count * BATCH
 
 
+def test_accelerate_reads_one_batch_ahead_of_the_loop(path: Path) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    loader = loader_of(path)
+    batches = iter(accelerate.Accelerator(cpu=True).prepare(loader))
+    next(batches)
+    assert loader.state_dict()["position"] == 2 * BATCH
+
+
+@pytest.mark.parametrize("way", ["prepare", "integration"])
+def test_accelerate_saves_the_place_with_its_stateful_loader(path: Path, tmp_path: Path, way: str) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    pytest.importorskip("torchdata")
+    from lmdbloader.integrations.accelerate import prepare
+
+    def prepared() -> tuple[Any, Any]:
+        config = accelerate.utils.DataLoaderConfiguration(use_stateful_dataloader=True)
+        accelerator = accelerate.Accelerator(cpu=True, dataloader_config=config)
+        loader = loader_of(path)
+        return accelerator, accelerator.prepare(loader) if way == "prepare" else prepare(accelerator, loader)
+
+    accelerator, batches = prepared()
+    iterator = iter(batches)
+    for _ in range(2):
+        next(iterator)
+    accelerator.save_state(str(tmp_path))
+    accelerator, batches = prepared()
+    accelerator.load_state(str(tmp_path))
+    assert [noted(batch.image, batch.label) for batch in batches] == seen_by_the_loader(path, 1)[2:]
+
+
 # Transformers
 
 
@@ -279,17 +313,49 @@ def test_transformers_evaluates_a_loader(path: Path, tmp_path: Path) -> None:
 # Several processes
 
 
-@pytest.mark.parametrize("framework", ["lightning", "accelerate", "transformers"])
+@pytest.mark.parametrize("framework", ["lightning", "accelerate", "transformers", "fastai", "keras"])
 def test_two_processes_share_every_epoch(path: Path, tmp_path: Path, framework: str) -> None:
-    pytest.importorskip(framework)
-    child = run_ranks(framework, path, tmp_path, shard="auto", pad=True)
+    ranks = seen_by_ranks(framework, path, tmp_path, shard="auto")
+    check_ranks(ranks, [loader_of(path, shard=(rank, 2), pad=True) for rank in (0, 1)])
+    first = [labels for seen in ranks for labels, _ in seen[: len(seen) // 2]]
+    assert {label for labels in first for label in labels} == {*range(COUNT)}
+
+
+def test_two_processes_of_fastai_continue_in_the_middle_of_an_epoch(path: Path, tmp_path: Path) -> None:
+    options = {"shard": "auto"}
+    full = seen_by_ranks("fastai", path, tmp_path, **options)
+    again = seen_by_ranks("fastai", path, tmp_path, **options, place=(1, 2 * BATCH))
+    assert again == [seen[len(seen) // 2 + 1 :] for seen in full]
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_two_processes_of_timm_share_every_epoch_and_resume(path: Path, tmp_path: Path, newer: bool) -> None:
+    full = seen_by_ranks("timm", path, tmp_path, newer=newer, start=0)
+    num_steps = COUNT // (2 * BATCH)
+    for epoch in (0, 1):
+        labels = [label for seen in full for labels, _ in seen[epoch * num_steps :][:num_steps] for label in labels]
+        assert len(labels) == len({*labels}) == num_steps * 2 * BATCH
+    assert len({digest for seen in full for _, digest in seen}) == 2 * 2 * num_steps
+    again = seen_by_ranks("timm", path, tmp_path, newer=newer, start=1)
+    assert again == [seen[num_steps:] for seen in full]
+
+
+def seen_by_ranks(framework: str, path: Path, out: Path, **options: Any) -> list[Seen]:
+    """Return what each of two processes saw: labels, and digests in place of images."""
+    if importlib.util.find_spec(framework) is None:
+        pytest.skip(f"needs {framework}")
+    child = run_ranks(framework, path, out, **options)
     assert child.returncode == 0, child.stderr
-    ranks = [json.loads((tmp_path / str(rank)).read_text()) for rank in (0, 1)]
-    for rank, seen in enumerate(ranks):
-        loader = loader_of(path, shard=(rank, 2), pad=True)
-        assert seen == [batch.label.tolist() for _ in range(2) for batch in loader]
-    first = [batch for seen in ranks for batch in seen[: len(seen) // 2]]
-    assert {label for batch in first for label in batch} == {*range(COUNT)}
+    return [json.loads((out / str(rank)).read_text()) for rank in (0, 1)]
+
+
+def check_ranks(ranks: list[Seen], loaders: list[Loader]) -> None:
+    """Check that each process saw two epochs of a Loader, with its random choices."""
+    for seen, loader in zip(ranks, loaders, strict=True):
+        batches = [batch for _ in range(2) for batch in loader]
+        digests = [hashlib.sha256(batch.image.numpy().tobytes()).hexdigest() for batch in batches]
+        expected = [[batch.label.tolist(), digest] for batch, digest in zip(batches, digests, strict=True)]
+        assert [[*one] for one in seen] == expected
 
 
 @pytest.mark.parametrize(
@@ -297,9 +363,12 @@ def test_two_processes_share_every_epoch(path: Path, tmp_path: Path, framework: 
     [
         ("lightning", {}, 'Write Loader(..., shard="auto")'),
         ("accelerate", {}, 'Write Loader(..., shard="auto", pad=True)'),
-        ("accelerate", {"shard": "auto"}, 'Write Loader(..., shard="auto", pad=True)'),
+        ("accelerate", {"shard": "auto", "pad": False}, 'Write Loader(..., shard="auto", pad=True)'),
+        ("accelerate", {"shard": "auto", "pad": True, "stateful": True}, "accelerator.skip_first_batches(prepared"),
         ("accelerate", {"directly": True}, "lmdbloader.integrations.accelerate.prepare(accelerator, loader)"),
         ("transformers", {}, 'Write Loader(..., shard="auto", pad=True)'),
+        ("fastai", {}, 'Write Loader(..., shard="auto", pad=True)'),
+        ("fastai", {"shard": "auto", "pad": False}, 'Write Loader(..., shard="auto", pad=True)'),
     ],
 )
 def test_two_processes_never_read_the_same(
@@ -381,23 +450,86 @@ def test_timm_options_that_are_not_compiled_are_errors(path: Path, options: dict
 # The others
 
 
-def test_keras_fits_a_loader(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KERAS_BACKEND", "torch")
+def keras_model(seen: Seen) -> Any:
     keras = pytest.importorskip("keras")
-    seen: Seen = []
 
-    def note(batch: Any) -> Any:
-        seen.append(noted(batch.image, batch.label))
-        return batch
+    class Model(keras.Sequential):  # type: ignore[name-defined,misc]
+        def train_step(self, data: Any) -> Any:
+            seen.append(noted(*data))
+            return super().train_step(data)
 
-    model = keras.Sequential([keras.Input((3, 8, 8)), keras.layers.Flatten(), keras.layers.Dense(COUNT)])
+    model = Model([keras.Input((3, 8, 8)), keras.layers.Flatten(), keras.layers.Dense(COUNT)])
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    steps = [RandomCrop(8), ToDtype(torch.float32, scale=True), note]
-    model.fit(Loader(LMDBDataset(path), BATCH, order="random", transforms=steps, as_="tuple"), epochs=EPOCHS, verbose=0)
-    # Keras looks at a batch before the first epoch.
-    check_crops(
-        path, [*{(str(labels), images): (labels, images) for labels, images in seen[-EPOCHS * STEPS :]}.values()]
-    )
+    return model
+
+
+@pytest.fixture
+def on_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+
+
+@pytest.mark.usefixtures("on_torch")
+@pytest.mark.parametrize("has_callback", [False, True])
+def test_keras_fits_a_loader(path: Path, has_callback: bool) -> None:
+    seen: Seen = []
+    model, loader = keras_model(seen), loader_of(path, as_="tuple")
+    from lmdbloader.integrations.keras import Epochs
+
+    model.fit(loader, epochs=EPOCHS, verbose=0, callbacks=[Epochs(loader)] if has_callback else [])
+    check_crops(path, seen)
+    assert not has_callback or seen == seen_by_the_loader(path, EPOCHS)
+
+
+@pytest.mark.usefixtures("on_torch")
+@pytest.mark.parametrize(("epoch", "num_steps"), [(0, 2), (2, 0), (2, 2), (1, STEPS - 1)])
+def test_keras_continues_with_the_very_batch(path: Path, epoch: int, num_steps: int) -> None:
+    seen: Seen = []
+    model, loader = keras_model(seen), loader_of(path, as_="tuple")
+    from lmdbloader.integrations.keras import Epochs
+
+    loader.load_state_dict({**loader.state_dict(), "epoch": epoch, "position": num_steps * BATCH})
+    model.fit(loader, initial_epoch=epoch, epochs=3, verbose=0, callbacks=[Epochs(loader)])
+    assert seen == seen_by_the_loader(path, 3)[epoch * STEPS + num_steps :]
+
+
+@pytest.mark.usefixtures("on_torch")
+def test_keras_must_begin_in_the_epoch_of_the_loader(path: Path) -> None:
+    model, loader = keras_model([]), loader_of(path, as_="tuple")
+    from lmdbloader.integrations.keras import Epochs
+
+    loader.load_state_dict({**loader.state_dict(), "epoch": 2, "position": BATCH})
+    with pytest.raises(OptionError, match=r"middle of epoch 2, but this is epoch 0.*initial_epoch=2"):
+        model.fit(loader, epochs=3, verbose=0, callbacks=[Epochs(loader)])
+
+
+@pytest.mark.usefixtures("on_torch")
+def test_keras_restores_an_interrupted_run_and_its_callbacks_see_the_position(path: Path, tmp_path: Path) -> None:
+    keras = pytest.importorskip("keras")
+    from lmdbloader.integrations.keras import Epochs
+
+    positions: list[int] = []
+
+    def stop(batch: int, logs: Any) -> None:
+        positions.append(loader.state_dict()["position"])
+        if len(positions) == STEPS + 2:
+            raise KeyboardInterrupt
+
+    seen: Seen = []
+    for on_batch in (stop, None):
+        model, loader = keras_model(seen), loader_of(path, as_="tuple")
+        backup = keras.callbacks.BackupAndRestore(str(tmp_path / "backup"))
+        callbacks = [backup, Epochs(loader), keras.callbacks.LambdaCallback(on_train_batch_end=on_batch)]
+        with contextlib.suppress(KeyboardInterrupt):
+            model.fit(loader, epochs=3, verbose=0, callbacks=callbacks)
+    full = seen_by_the_loader(path, 3)
+    assert seen == full[: STEPS + 2] + full[STEPS:]  # Keras repeats the epoch in which it was interrupted
+    assert positions[: STEPS - 1] == [BATCH * (step + 1) for step in range(STEPS - 1)]
+    assert positions[STEPS:] == [BATCH, 2 * BATCH]
+
+
+def flat_layers() -> tuple[torch.nn.Module, torch.nn.Module]:
+    """Return the layers of a linear classifier of crops."""
+    return torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, COUNT)
 
 
 def test_fastai_fits_a_loader(path: Path) -> None:
@@ -406,15 +538,6 @@ def test_fastai_fits_a_loader(path: Path) -> None:
     from fastai.learner import Learner
 
     seen: Seen = []
-
-    class Flat(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = torch.nn.Linear(192, COUNT)
-
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            found: torch.Tensor = self.weight(images.flatten(1))
-            return found
 
     def loss(found: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.cross_entropy(found, labels)
@@ -425,7 +548,8 @@ def test_fastai_fits_a_loader(path: Path) -> None:
 
     steps = [RandomCrop(8), ToDtype(torch.float32, scale=True), note]
     train = Loader(LMDBDataset(path), BATCH, order="random", transforms=steps, as_="tuple")
-    Learner(DataLoaders(train, loader_of(path, order="sequential", as_="tuple")), Flat(), loss_func=loss).fit(EPOCHS)
+    model = torch.nn.Sequential(*flat_layers())
+    Learner(DataLoaders(train, loader_of(path, order="sequential", as_="tuple")), model, loss_func=loss).fit(EPOCHS)
     check_crops(path, seen)
 
 
@@ -442,19 +566,15 @@ def test_skorch_fits_a_view(path: Path) -> None:
     skorch = pytest.importorskip("skorch")
     seen: Seen = []
 
-    class Flat(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = torch.nn.Linear(192, COUNT)
-
+    class Noting(torch.nn.Sequential):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             seen.append(noted(images.detach(), torch.zeros(len(images))))
-            found: torch.Tensor = self.weight(images.flatten(1))
+            found: torch.Tensor = super().forward(images)
             return found
 
     net = skorch.NeuralNet(
-        Flat, criterion=torch.nn.CrossEntropyLoss, max_epochs=EPOCHS, batch_size=BATCH, train_split=None, verbose=0,
-        iterator_train__collate_fn=lmdbloader.collate,
+        Noting(*flat_layers()), criterion=torch.nn.CrossEntropyLoss, max_epochs=EPOCHS, batch_size=BATCH,
+        train_split=None, verbose=0, iterator_train__collate_fn=lmdbloader.collate,
     )  # fmt: skip
     net.fit(view_of(path, as_="tuple"), y=None)
     check_crops(path, seen)
@@ -469,6 +589,103 @@ def test_monai_reads_views_as_dicts(path: Path) -> None:
 def test_torchdata_reads_views(path: Path) -> None:
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
     loader = stateful.StatefulDataLoader(view_of(path), BATCH, shuffle=True, collate_fn=lmdbloader.collate)
+    check_crops(path, [noted(batch.image, batch.label) for _ in range(EPOCHS) for batch in loader])
+
+
+def test_composer_sees_what_the_loader_gives_and_continues(path: Path, tmp_path: Path) -> None:
+    composer = pytest.importorskip("composer")
+    from composer.models import ComposerModel
+
+    class Model(ComposerModel):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Linear(1, COUNT)
+            self.seen: Seen = []
+
+        def forward(self, batch: Any) -> torch.Tensor:
+            self.seen.append(noted(*batch))
+            found: torch.Tensor = self.weight(batch[0].mean((1, 2, 3))[:, None])
+            return found
+
+        def loss(self, outputs: torch.Tensor, batch: Any) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(outputs, batch[1])
+
+    def fit(**options: Any) -> Seen:
+        model, loader = Model(), loader_of(path, as_="tuple")
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        options = {"device": "cpu", "progress_bar": False, "optimizers": optimizer, **options}
+        composer.Trainer(model=model, train_dataloader=loader, max_duration=f"{EPOCHS}ep", **options).fit()
+        return model.seen
+
+    full = fit(save_folder=str(tmp_path), save_interval="1ba")
+    assert full == seen_by_the_loader(path, EPOCHS)
+    check_crops(path, full)
+    for step in (2, STEPS, STEPS + 1):
+        (found,) = tmp_path.glob(f"ep*-ba{step}-rank0.pt")
+        assert fit(load_path=str(found)) == full[step:]
+
+
+# Transforms and datasets of others
+
+
+def test_torchvision_transforms_samples(path: Path) -> None:
+    v2 = pytest.importorskip("torchvision.transforms.v2")
+    dataset = LMDBDataset(path, transform=v2.Compose([v2.RandomCrop(8), v2.ToDtype(torch.float32, scale=True)]))
+    loader = lmdbloader.dataloader(dataset, BATCH, shuffle=True, num_workers=0)
+    check_crops(path, [noted(batch.image, batch.label) for _ in range(EPOCHS) for batch in loader])
+
+
+def test_albumentations_transforms_samples(path: Path) -> None:
+    albumentations = pytest.importorskip("albumentations")
+    crop = albumentations.Compose([albumentations.RandomCrop(8, 8), albumentations.ToFloat(255)])
+
+    def cropped(sample: Any) -> Any:
+        image = crop(image=sample.image.permute(1, 2, 0).numpy())["image"]
+        return sample._replace(image=torch.from_numpy(image).permute(2, 0, 1).contiguous())
+
+    loader = lmdbloader.dataloader(LMDBDataset(path, transform=cropped), BATCH, shuffle=True, num_workers=0)
+    check_crops(path, [noted(batch.image, batch.label) for _ in range(EPOCHS) for batch in loader])
+
+
+def test_kornia_transforms_batches(path: Path) -> None:
+    kornia = pytest.importorskip("kornia.augmentation")
+    crop = kornia.RandomCrop((8, 8))
+    loader = Loader(LMDBDataset(path), BATCH, shuffle=True, transforms=[ToDtype(torch.float32, scale=True)], as_="dict")
+    batches = (batch for _ in range(EPOCHS) for batch in loader)
+    check_crops(path, [noted(crop(batch["image"]).contiguous(), batch["label"]) for batch in batches])
+
+
+def test_datasets_of_hugging_face_are_written_and_read(path: Path, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    pictures = [{"image": sample.image.permute(1, 2, 0).numpy(), "label": sample.label} for sample in LMDBDataset(path)]
+    names = [f"name {number}" for number in range(COUNT)]
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=names)})
+    lmdbloader.write(datasets.Dataset.from_list(pictures, features=features), tmp_path / "d.lmdb")
+    assert [*LMDBDataset(tmp_path / "d.lmdb").classes] == names
+    loader = loader_of(tmp_path / "d.lmdb")
+    seen = [noted(batch.image, batch.label) for _ in range(EPOCHS) for batch in loader]
+    assert seen == seen_by_the_loader(path, EPOCHS)
+
+
+class OrderOption(enum.Enum):
+    """A stand-in of FFCV's, which has no wheel."""
+
+    SEQUENTIAL = enum.auto()
+    RANDOM = enum.auto()
+    QUASI_RANDOM = enum.auto()
+
+
+@pytest.mark.parametrize("order", OrderOption)
+def test_the_orders_of_ffcv_give_every_sample_once(path: Path, order: OrderOption) -> None:
+    for drop_last in (False, True):
+        loader = loader_of(path, order=order, drop_last=drop_last)
+        epochs = [[label for batch in loader for label in batch.label.tolist()] for _ in range(2)]
+        for labels in epochs:
+            assert len(labels) == len({*labels}) == (COUNT // BATCH * BATCH if drop_last else COUNT)
+        assert (epochs[0] == epochs[1]) == (order is OrderOption.SEQUENTIAL)
+    ranks = [loader_of(path, order=order, shard=(rank, 2)) for rank in (0, 1)]
+    assert sorted(label for loader in ranks for batch in loader for label in batch.label.tolist()) == [*range(COUNT)]
+    loader = loader_of(path, order=order)
     check_crops(path, [noted(batch.image, batch.label) for _ in range(EPOCHS) for batch in loader])
 
 
@@ -507,6 +724,27 @@ def test_basicsr_trains_on_the_registered_type(tmp_path: Path, monkeypatch: pyte
     assert len(seen) >= 0.99 * EPOCHS * 3 * COUNT
 
 
+def test_two_processes_of_basicsr_divide_an_epoch_and_resume_it(tmp_path: Path) -> None:
+    for name in ("basicsr", "torchvision"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"needs {name}")
+    rng = np.random.default_rng(0)
+    sizes = {"lr": (40, 40, 3), "hr": (80, 80, 3)}
+    pairs = ({name: rng.integers(0, 256, size, np.uint8) for name, size in sizes.items()} for _ in range(COUNT))
+    lmdbloader.write(pairs, tmp_path / "d.lmdb")
+    per_epoch = 3 * COUNT // 2
+    ranks = seen_by_ranks("basicsr", tmp_path / "d.lmdb", tmp_path, total_iter=per_epoch + 10)
+    order = [[label for (label,), _ in seen] for seen in ranks]
+    assert sorted(order[0][:per_epoch] + order[1][:per_epoch]) == sorted([*range(COUNT)] * 3)
+    # BasicSR begins the epoch again in which it was interrupted.
+    again = seen_by_ranks("basicsr", tmp_path / "d.lmdb", tmp_path, total_iter=per_epoch + 30)
+    for rank in (0, 1):
+        assert [label for (label,), _ in again[rank]][:10] == order[rank][per_epoch:]
+        assert len(again[rank]) == 20
+    crops = [digest for seen in (*ranks, *again) for _, digest in seen]
+    assert len({*crops}) >= 0.99 * len(crops)
+
+
 def test_ray_sends_and_prepares_a_loader(path: Path) -> None:
     cloudpickle = pytest.importorskip("ray.cloudpickle")
     loader = loader_of(path, memory_format=torch.channels_last)
@@ -517,3 +755,71 @@ def test_ray_sends_and_prepares_a_loader(path: Path) -> None:
     train = pytest.importorskip("ray.train.torch")
     shared = loader_of(path, shard=(1, 2))
     assert isinstance(shared.sampler, torch.utils.data.DistributedSampler) and train  # what Ray leaves alone
+
+
+def test_two_workers_of_ray_share_an_epoch_and_continue_after_a_failure(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = pytest.importorskip("ray")
+    pytest.importorskip("ray.train.torch")
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    def train(config: dict[str, Any]) -> None:
+        import hashlib
+        import json
+        import tempfile
+        from pathlib import Path
+
+        import ray.train.torch
+        import torch
+
+        from lmdbloader import LMDBDataset, Loader
+        from lmdbloader.transforms import RandomCrop, ToDtype
+
+        steps = [RandomCrop(8), ToDtype(torch.float32, scale=True)]
+        options = {"shard": "auto", "pad": True, "device": ray.train.torch.get_device(), "num_threads": 1}
+        loader = Loader(LMDBDataset(config["path"]), 4, shuffle=True, transforms=steps, **options)
+        last, num_steps = ray.train.get_checkpoint(), 0
+        if last is not None:
+            with last.as_directory() as folder:
+                loader.load_state_dict(json.loads(Path(folder, "loader.json").read_text()))
+        with Path(config["out"], str(ray.train.get_context().get_world_rank())).open("a") as out:
+            while loader.state_dict()["epoch"] < 2:
+                for batch in loader:
+                    digest = hashlib.sha256(batch.image.numpy().tobytes()).hexdigest()
+                    out.write(json.dumps([batch.label.tolist(), digest]) + "\n")
+                    num_steps += 1
+                    if last is None and num_steps == 4:
+                        out.close()
+                        with tempfile.TemporaryDirectory() as folder:
+                            Path(folder, "loader.json").write_text(json.dumps(loader.state_dict()))
+                            ray.train.report({}, checkpoint=ray.train.Checkpoint.from_directory(folder))
+                        raise RuntimeError("a failure after the checkpoint")
+
+    for name, value in {"RAY_USAGE_STATS_ENABLED": "0", **environment()}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PYTHONPATH", str(Path(lmdbloader.__file__).parent.parent))
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        TorchTrainer(
+            train,
+            train_loop_config={"path": str(path), "out": str(tmp_path)},
+            torch_config=TorchConfig(backend="gloo"),
+            scaling_config=ScalingConfig(num_workers=2),
+            run_config=RunConfig(storage_path=str(tmp_path / "ray"), failure_config=FailureConfig(max_failures=1)),
+        ).fit()
+    finally:
+        ray.shutdown()
+    ranks = [[json.loads(line) for line in (tmp_path / str(rank)).read_text().splitlines()] for rank in (0, 1)]
+    check_ranks(ranks, [loader_of(path, shard=(rank, 2), pad=True) for rank in (0, 1)])
+
+
+def test_ray_reads_one_batch_ahead_of_the_loop(path: Path) -> None:
+    pytest.importorskip("ray.train.torch")
+    from ray.train.torch.train_loop_utils import _WrappedDataLoader
+
+    loader = loader_of(path, as_="tuple")
+    wrapped = iter(_WrappedDataLoader(loader, torch.device("cpu"), False))
+    next(wrapped)
+    assert loader.state_dict()["position"] == 2 * BATCH

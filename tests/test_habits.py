@@ -17,10 +17,12 @@ import numpy as np
 import pytest
 import torch
 import torch.utils.data
+from damage import flip_payload
 from habits import HABITS, PAGE, Habit, with_table
 from PIL import Image
 
 import lmdbloader
+from lmdbloader.base.cores import count_cores
 from lmdbloader.cli import main
 from lmdbloader.errors import LmdbloaderError
 
@@ -29,7 +31,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with train.lmdb (12 images of 32 x 32, 3 classes), pairs.lmdb, folders of images, and tars."""
+    """A folder with datasets of 12 images of 32 x 32 in 3 classes, one damaged and one of pairs, images and tars."""
     folder = tmp_path_factory.mktemp("habits")
     rng = np.random.default_rng(0)
     # Of squares, so that each LR image is the mean of its HR image however that is turned.
@@ -49,6 +51,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(folder / "photos", folder / "imagenet" / split)
     (folder / "splits").mkdir()
     shutil.copytree(folder / "train.lmdb", folder / "splits" / "train.lmdb")
+    shutil.copytree(folder / "train.lmdb", folder / "damaged.lmdb")
+    flip_payload(folder / "damaged.lmdb", "image", 5)
     Image.fromarray(images[0]).save(folder / "photo.jpg")
     (folder / "shards").mkdir()
     for shard in range(2):
@@ -72,8 +76,9 @@ def names(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     found |= {name: getattr(lmdbloader, name) for name in ("LMDBDataset", "Loader", "dataloader")}
     found["ds"] = lmdbloader.LMDBDataset("train.lmdb")
     found["pairs"] = lmdbloader.LMDBDataset("pairs.lmdb")
+    found["damaged"] = lmdbloader.LMDBDataset("damaged.lmdb")
     found["images"] = np.zeros((2, 8, 8, 3), np.uint8)
-    found["enum"] = enum
+    found |= {"enum": enum, "num_cores": count_cores()}
     yield found
 
 
@@ -94,6 +99,14 @@ def carry_out(code: str, names: dict[str, Any], capsys: Capture) -> None:
         raise LmdbloaderError(capsys.readouterr().err)
 
 
+def holds(expression: str, names: dict[str, Any]) -> bool:
+    """Whether an expression is true; not if a name or a dataset in it does not exist."""
+    try:
+        return bool(eval(expression, names))
+    except (NameError, LmdbloaderError):
+        return False
+
+
 @pytest.mark.parametrize("habit", HABITS, ids=lambda habit: habit.name)
 def test_a_habit(habit: Habit, names: dict[str, Any], capsys: Capture) -> None:
     for package in habit.needs:
@@ -105,7 +118,9 @@ def test_a_habit(habit: Habit, names: dict[str, Any], capsys: Capture) -> None:
     with pytest.raises((LmdbloaderError, ImportError)) as refusal:
         carry_out(habit.code, names, capsys)
     assert habit.says in str(refusal.value), "the error does not have the line to write"
+    assert not holds(habit.then, names), "it is true already, so it does not show that the line works"
     carry_out(habit.instead, names, capsys)
+    assert holds(habit.then, names), "the line does not do it"
 
 
 def test_the_page_has_every_habit() -> None:

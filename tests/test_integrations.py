@@ -6,7 +6,7 @@ import importlib
 import subprocess
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ def test_no_framework_is_imported_with_the_package() -> None:
 
 
 def test_another_name_is_an_error_with_the_names() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'jax'; it has accelerate, basicsr, lightning"):
+    with pytest.raises(AttributeError, match="no attribute 'jax'; it has accelerate, basicsr, fastai, keras"):
         lmdbloader.integrations.jax  # noqa: B018
 
 
@@ -140,3 +140,63 @@ def test_without_such_a_program_the_module_says_which_it_needs(monkeypatch: pyte
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match="needs one of basicsr, neosr, traiNNer"):
         importlib.import_module("lmdbloader.integrations.basicsr")
+
+
+@pytest.fixture
+def imported(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Return a function that imports an integration with stand-ins of its framework's modules."""
+    names: list[str] = []
+
+    def imported(name: str, **modules: Any) -> Any:
+        for module, attributes in modules.items():
+            stand_in = types.ModuleType(module)
+            vars(stand_in).update(attributes)
+            monkeypatch.setitem(sys.modules, module, stand_in)
+        names.append(f"lmdbloader.integrations.{name}")
+        monkeypatch.delitem(sys.modules, names[-1], raising=False)
+        return importlib.import_module(names[-1])
+
+    yield imported
+    for name in names:
+        del sys.modules[name]
+
+
+def test_epochs_of_keras_begin_where_they_are_said_to(path: Path, imported: Callable[..., Any]) -> None:
+    module = imported("keras", keras={"callbacks": types.SimpleNamespace(Callback=object)})
+    loader = lmdbloader.Loader(path, 4, shuffle=True)
+    loader.load_state_dict({**loader.state_dict(), "epoch": 2, "position": 8})
+    callback = module.Epochs(loader)
+    for epoch, position in ((2, 8), (3, 0), (2, 0)):
+        next(iter(loader))  # an iteration that is not finished
+        callback.on_epoch_begin(epoch)
+        assert {**loader.state_dict(), "epoch": epoch, "position": position} == loader.state_dict()
+    loader.load_state_dict({**loader.state_dict(), "position": 8})
+    with pytest.raises(OptionError, match=r"middle of epoch 2, but this is epoch 0.*initial_epoch=2"):
+        module.Epochs(loader).on_epoch_begin(0)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({}, "process 1 of 2, and the loader reads share 0 of 1"),
+        ({"shard": (1, 2)}, "different numbers of batches"),
+        ({"shard": (1, 2), "pad": True}, None),
+        ({"shard": (1, 2), "drop_last": True}, None),
+    ],
+)
+def test_fastai_keeps_the_share_of_a_loader_or_says_what_to_write(
+    path: Path, imported: Callable[..., Any], options: dict[str, Any], line: str | None
+) -> None:
+    distributed = types.SimpleNamespace(
+        DistributedTrainer=type("DistributedTrainer", (), {"_wrap_dl": lambda self, dl: [dl]}),
+        rank_distrib=lambda: 1,
+        num_distrib=lambda: 2,
+    )
+    trainer = imported("fastai", fastai={"distributed": distributed}).DistributedTrainer()
+    loader = lmdbloader.Loader(path, 4, shuffle=True, **options)
+    if line is None:
+        assert trainer._wrap_dl(loader) is loader
+    else:
+        with pytest.raises(OptionError, match=rf'{line}.*Write Loader\(..., shard="auto", pad=True\)'):
+            trainer._wrap_dl(loader)
+    assert trainer._wrap_dl("another") == ["another"]

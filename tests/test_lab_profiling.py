@@ -215,7 +215,9 @@ def test_a_loader_that_something_wraps_is_found(patches: lmdbloader.LMDBDataset)
         def __iter__(self) -> Iterator[Any]:
             return iter(self.loader)
 
-    found = rehearse(Numbered(lmdbloader.Loader(patches, 64, shuffle=True)), 0.001, steps=2, warmup=1)
+    # One thread: many cores read all batches before the first step.
+    loader = lmdbloader.Loader(patches, 64, shuffle=True, num_threads=1)
+    found = rehearse(Numbered(loader), 0.001, steps=2, warmup=1)
     assert found.loader == "Loader"
     assert found.stages is not None
     assert found.stages.num_batches > 0
@@ -385,15 +387,15 @@ def test_a_prediction_holds_or_not(
 ) -> None:
     advice = replace(found.advice, step_seconds=predicted, gain_seconds=was - predicted, is_bound=is_bound)
     before = replace(found, bottleneck="decode", step_seconds=was, advice=advice)
-    told = replace(found, step_seconds=now).compare(before)
-    assert told.held is held
+    compared = replace(found, step_seconds=now).compare(before)
+    assert compared.held is held
     words = {
         True: "The prediction held: ",
         False: "The prediction did not hold: ",
         None: "The prediction was a bound: ",
     }
-    assert str(told).startswith(words[held])
-    assert ("at best" in str(told)) == is_bound
-    assert json.loads(json.dumps(told.as_json()))["seconds"] == now
+    assert str(compared).startswith(words[held])
+    assert ("at best" in str(compared)) == is_bound
+    assert json.loads(json.dumps(compared.as_json()))["seconds"] == now
     assert "The bottleneck is still decode" in replace(before, step_seconds=now).compare(before).text
     assert "The bottleneck is now verify" in replace(before, bottleneck="verify").compare(before).text

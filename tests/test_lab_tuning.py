@@ -80,6 +80,11 @@ def speeds(monkeypatch: pytest.MonkeyPatch, two_cores: None) -> dict[ReadSetting
     return found
 
 
+def test_a_dataloader_to_tune_gets_the_line(path: Path) -> None:
+    with pytest.raises(OptionError, match=r"Write tune\(loader\.dataset, batch_size\)"):
+        lmdbloader.lab.tune(DataLoader(LMDBDataset(path), 2), 2)
+
+
 def test_the_recommended_line_runs_as_pasted(path: Path, two_cores: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner, "_settings", lambda *_, **__: [ReadSetting("threads", 1), ReadSetting("threads", 2)])
     monkeypatch.setattr(tuner, "Measurer", functools.partial(Measurer, turn_seconds=0.01))
@@ -91,7 +96,8 @@ def test_the_recommended_line_runs_as_pasted(path: Path, two_cores: None, monkey
     assert found.num_threads in (1, 2)
     assert 0 < sum(seen) <= found.seconds < 20
     text = str(found)
-    assert "<== best" in text and found.line in text and "emembered: " in text
+    assert "<== best" in text and found.line in text
+    assert ("Remembered: " in text) == bool(found.stored)  # on a busy machine the result may not be clear
     namespace: dict[str, Any] = {}
     exec(found.line, namespace)
     assert next(iter(namespace["loader"])).hr.shape == (4, 3, 32, 32)
@@ -101,7 +107,7 @@ def test_the_recommended_line_runs_as_pasted(path: Path, two_cores: None, monkey
 
 
 @pytest.mark.parametrize(("seconds", "chance"), [(30, 4.0), (9, 1.0)], ids=["noise", "one turn of each"])
-def test_what_is_not_clear_is_not_remembered(
+def test_a_result_that_is_unclear_is_not_remembered(
     path: Path, speeds: dict[ReadSetting, float], monkeypatch: pytest.MonkeyPatch, seconds: float, chance: float
 ) -> None:
     rng, now = random.Random(0), 0.0
@@ -118,7 +124,7 @@ def test_what_is_not_clear_is_not_remembered(
     found = lmdbloader.lab.tune(path, 4, seconds=seconds)
     assert found.stored == (("workers",) if chance > 1 else ())
     assert any("Too close, or too noisy" in text and "is not remembered" in text for text in found.advice)
-    assert "Not every result is remembered, because it was not clear in the time" in str(found)
+    assert "Not every result is remembered: the best setting was not clear in the time" in str(found)
     assert found.num_threads in (1, 2)
     assert tuning_cache.recall_threads(case_of(LMDBDataset(path), 4)) is None
 

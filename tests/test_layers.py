@@ -19,7 +19,7 @@ EDGES = {
     "lab": "superres loader conversion batch show store transforms images format",
     "superres": "loader",
     "loader": "batch show store transforms format kernels",
-    "conversion": "batch store images format kernels",
+    "conversion": "store images format kernels",
     "batch": "show store transforms format kernels",
     "show": "store format",
     "store": "format kernels",

@@ -18,9 +18,9 @@ import torch
 from damage import flip_payload
 
 import lmdbloader
-from lmdbloader import LMDBDataset, Loader, QuasiRandom
+from lmdbloader import LMDBDataset, Loader, QuasiRandom, fields
 from lmdbloader.errors import CorruptError, OptionError
-from lmdbloader.transforms import CenterCrop, Normalize, RandomCrop, RandomDihedral, ToDtype
+from lmdbloader.transforms import CenterCrop, Normalize, RandomCrop, RandomDihedral, RandomHorizontalFlip, ToDtype
 
 PACKAGE = Path(__file__).resolve().parent.parent
 COUNT = 83
@@ -199,7 +199,7 @@ def test_memory_stays_flat_over_a_thousand_epochs(ds: LMDBDataset) -> None:
             pass
     gc.collect()
     assert anonymous() - before < 4 * 2**20
-    assert len(loader_threads()) == 2
+    assert len(loader_threads()) == loader.num_threads
 
 
 def damaged(path: Path, into: Path, sample: int) -> LMDBDataset:
@@ -339,7 +339,7 @@ def test_deleting_the_loader_in_the_middle_ends_its_threads(ds: LMDBDataset) -> 
     loader = Loader(ds, 4, order="random", num_threads=2)
     batches = iter(loader)
     next(batches)
-    assert len(loader_threads()) == 2
+    assert len(loader_threads()) == loader.num_threads
     del loader
     next(batches)  # the iterator lives on
     del batches
@@ -429,3 +429,35 @@ def test_an_error_in_finding_the_samples_of_a_batch_reaches_the_loop(
     thread.start()
     thread.join(60)
     assert [type(error) for error in raised] == [TypeError]
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_batches_of_one_hold_images_of_any_size(tmp_path: Path, memory_format: torch.memory_format) -> None:
+    rng = np.random.default_rng(0)
+    samples = [
+        {
+            "image": rng.integers(0, 256, (4 + i, 9 - i, 1 if i == 2 else 3), np.uint8),
+            "mask": rng.integers(0, 9, (4 + i, 9 - i), np.uint8),
+            "boxes": np.ones((i, 4)),
+            "same": rng.integers(0, 256, (5, 5, 3), np.uint8),
+        }
+        for i in range(5)
+    ]
+    lmdbloader.write(samples, tmp_path / "d", fields={"mask": fields.Mask(), "boxes": fields.Boxes()})
+    ds = LMDBDataset(tmp_path / "d")
+    options: dict[str, Any] = {"memory_format": memory_format, "num_threads": 2}
+    for dataset in (ds, ds.scaled(), ds.scaled(torch.float16), ds[1:], LMDBDataset(tmp_path / "d", io="pread")):
+        loader = Loader(dataset, 1, order="random", seed=3, **options)
+        assert len(loader) == len(dataset) and "image" in loader._repr_html_()
+        batches = sorted(loader, key=lambda batch: len(batch.boxes[0]))
+        for batch, sample in zip(batches, dataset, strict=True):
+            assert batch.image.shape == (1, 3, *sample.image.shape[1:])  # grey as in a batch with colours
+            assert torch.equal(batch.image[0], sample.image.expand(3, -1, -1))
+            assert batch.image.is_contiguous(memory_format=memory_format)
+            assert torch.equal(batch.mask, sample.mask[None]) and torch.equal(batch.same, sample.same[None])
+            assert torch.equal(batch.boxes[0], sample.boxes)
+    (batch,) = Loader(ds[[2]], 1, as_="dict", **options)
+    assert batch["image"].shape == (1, 1, 6, 7)
+    for refused in (lambda: Loader(ds, 2), lambda: Loader(ds, 1, transforms=[RandomHorizontalFlip()], seed=0)):
+        with pytest.raises(OptionError, match=r"different shapes, .*Loader\(dataset, 1\) reads images of any sizes"):
+            refused()

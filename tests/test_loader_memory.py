@@ -69,13 +69,14 @@ def shared(monkeypatch: pytest.MonkeyPatch, many_cores: None) -> None:
     monkeypatch.setattr(batch_reader, "_NBYTES_AHEAD", 1)
 
 
-def read_ahead_nbytes(loader: Loader) -> int:
-    """Return the bytes that a Loader has allocated when its threads have done all that they do ahead of the loop."""
+def read_ahead_nbytes(loader: Loader, least: int) -> int:
+    """Return the bytes that a Loader has allocated, `least` at least, when its threads have stopped reading ahead."""
     tracemalloc.start()
     try:
-        iterator, last, still = iter(loader), -1, 0
+        iterator, last, still, deadline = iter(loader), -1, 0, time.monotonic() + 60
         next(iterator)
-        while still < 30:  # 0.3 s without a change: every thread waits
+        # Without a change for 0.3 s, every thread waits. On a busy machine one may be about to go on.
+        while still < 30 or (last < least and time.monotonic() < deadline):
             time.sleep(0.01)
             found, _ = tracemalloc.get_traced_memory()
             still, last = (still + 1 if found == last else 0), found
@@ -86,7 +87,7 @@ def read_ahead_nbytes(loader: Loader) -> int:
 
 
 def test_batches_of_one_large_image_are_read_ahead_by_bytes_not_by_number(large: Path) -> None:
-    found = read_ahead_nbytes(Loader(LMDBDataset(large), 1, order="random", num_threads=2, prefetch=2))
+    found = read_ahead_nbytes(Loader(LMDBDataset(large), 1, order="random", num_threads=2, prefetch=2), 40 * MIB)
     # Four groups of 16 MiB, and the working memory of two threads; 64 samples a group would be 250 MiB.
     assert 40 * MIB < found < (4 * 16 + 16) * MIB
 
@@ -99,7 +100,8 @@ def test_many_threads_share_the_batches_that_the_bound_leaves(
     loader = Loader(LMDBDataset(large), batch_size, order="random", num_threads=16, prefetch=2)
     batches = max(2, 48 // batch_size)
     # One more that the loop holds, and each thread's working memory. Without a bound it would be 18 batches.
-    assert batches * batch_size * MIB < read_ahead_nbytes(loader) < ((batches + 1) * batch_size + 16 * 5) * MIB
+    least = batches * batch_size * MIB
+    assert least < read_ahead_nbytes(loader, least) < ((batches + 1) * batch_size + 16 * 5) * MIB
 
 
 SIZES = st.integers(1, 10**10)

@@ -84,7 +84,7 @@ def test_other_transforms_need_no_word(ds: LMDBDataset, transforms: list[Any]) -
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("shuffle", "no"), ("shuffle", 0), *product(("drop_last", "pad", "verify"), ("no", 0, None))],
+    [*product(("shuffle", "drop_last", "pad", "verify"), ("no", 0)), ("drop_last", None), ("verify", None)],
 )
 def test_flags_are_true_or_false(ds: LMDBDataset, name: str, value: Any) -> None:
     with pytest.raises(OptionError, match=rf"{name}={re.escape(repr(value))}: expected True or False"):
@@ -185,6 +185,12 @@ def test_a_device_that_is_not_there_leaves_batches_on_the_cpu(ds: LMDBDataset, c
     loader = Loader(ds, 4, order="random", device="cuda")
     assert "no CUDA device" in caplog.text
     assert next(iter(loader)).hr.device.type == "cpu"
+
+
+@pytest.mark.parametrize("resolution", [224, (224, 224), "224", lmdbloader.ProgressiveResize], ids=str)
+def test_a_resolution_that_is_not_a_schedule_is_an_error_with_the_line(ds: LMDBDataset, resolution: Any) -> None:
+    with pytest.raises(OptionError, match=r"^resolution=.*expected a schedule, as ProgressiveResize\(num_epochs=90\)"):
+        Loader(ds, 4, transforms=[CenterCrop(8)], resolution=resolution)
 
 
 @pytest.mark.parametrize("shard", [(0.5, 2), (0, 2.0), (0, "2"), "x", (0, 1, 2), 3, (2, 2), (-1, 2), (True, 2)])

@@ -192,7 +192,7 @@ def test_worker_processes_of_others_are_an_error(ds: LMDBDataset) -> None:
         pickle.dumps(ticket)
 
 
-def test_a_loader_made_anew_from_a_batch_sampler_is_a_copy(ds: LMDBDataset) -> None:
+def test_a_loader_rebuilt_from_a_batch_sampler_is_a_copy(ds: LMDBDataset) -> None:
     loader = loader_of(ds, seed=5, memory_format=torch.channels_last, as_={"x": "image"})
     next(iter(loader))
     again = Loader(dataset=ds, batch_size=1, batch_sampler=loader.batch_sampler, sampler=None, drop_last=False)
@@ -202,7 +202,8 @@ def test_a_loader_made_anew_from_a_batch_sampler_is_a_copy(ds: LMDBDataset) -> N
 
 
 @pytest.mark.parametrize(
-    "name", ["batch_size", "collate_fn", "dataset", "drop_last", "num_workers", "order", "sampler", "seed"]
+    "name",
+    ["batch_size", "collate_fn", "dataset", "drop_last", "num_workers", "order", "pin_memory", "sampler", "seed"],
 )
 def test_what_a_loader_would_not_notice_cannot_be_set(ds: LMDBDataset, name: str) -> None:
     with pytest.raises(OptionError, match=rf"loader.{name} = None: it cannot change after the Loader is made"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def test_ranks_read_their_shares_of_a_loader_made_before_them(
     assert sorted(found[0]["numbers"] + found[1]["numbers"]) == list(range(COUNT))
 
 
-def test_without_a_shard_every_rank_reads_everything_and_is_told_once(ds: LMDBDataset, tmp_path: Path) -> None:
+def test_without_a_shard_every_rank_reads_everything_and_warns_once(ds: LMDBDataset, tmp_path: Path) -> None:
     found = in_ranks(Loader(ds, 4, shuffle=True, num_threads=1), tmp_path, "fork")
     for each in found:
         assert sorted(each["numbers"]) == list(range(COUNT))
@@ -94,6 +95,59 @@ def test_a_loader_that_is_to_read_everything_says_so(ds: LMDBDataset, tmp_path: 
     found = in_ranks(Loader(ds, 4, shuffle=True, shard=(0, 1), num_threads=1), tmp_path, "fork")
     assert [each["warnings"] for each in found] == [[], []]
     assert [len(each["numbers"]) for each in found] == [COUNT] * RANKS
+
+
+def train_share(rank: int, loader: Loader, folder: Path) -> None:
+    """Take a step with the other rank for each batch of two epochs, as DistributedDataParallel does."""
+    store, wait = f"file://{folder / 'store'}", timedelta(seconds=60)
+    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=RANKS, timeout=wait)
+    seen: list[list[int]] = []
+    for _ in range(2):
+        for batch in loader:
+            total = torch.tensor(len(seen))
+            distributed.all_reduce(total)
+            assert total == RANKS * len(seen)
+            seen.append(batch.number.tolist())
+    distributed.barrier()
+    distributed.destroy_process_group()
+    (folder / f"{rank}.json").write_text(json.dumps(seen))
+
+
+@pytest.mark.parametrize("last", [{}, {"pad": True}, {"drop_last": True}], ids=str)
+def test_ranks_take_the_same_steps_though_their_number_divides_nothing(
+    ds: LMDBDataset, tmp_path: Path, last: dict[str, bool]
+) -> None:
+    loader = Loader(ds[:9], 4, shuffle=True, shard="auto", num_threads=1, **last)
+    start_processes(train_share, (loader, tmp_path), nprocs=RANKS, start_method="fork")  # type: ignore[no-untyped-call]
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(RANKS))
+    assert [*map(len, first)] == [*map(len, second)] == ([4] * 2 if last.get("drop_last") else [4, 1] * 2)
+    for rank, seen in enumerate((first, second)):
+        expected = Loader(ds[:9], 4, shuffle=True, shard=(rank, RANKS), **(last or {"pad": True}))
+        assert seen == [batch.number.tolist() for _ in range(2) for batch in expected]
+
+
+@pytest.mark.parametrize(
+    ("options", "lengths"),
+    [
+        ({"shard": "auto"}, [2, 2]),
+        ({"shard": "auto", "pad": False}, [2, 1]),
+        ({"shard": "auto", "drop_last": True}, [1, 1]),
+        ({"shard": "own"}, [2, 1]),
+        ({"shard": "own", "pad": True}, [2, 2]),
+    ],
+    ids=str,
+)
+def test_an_automatic_shard_is_padded_unless_it_says_otherwise(
+    ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], lengths: list[int]
+) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: RANKS)
+    found = []
+    for rank in range(RANKS):
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+        shard = (rank, RANKS) if options["shard"] == "own" else "auto"
+        found.append(len(Loader(ds[:9], 4, shuffle=True, **{**options, "shard": shard})))
+    assert found == lengths
 
 
 def test_a_place_is_that_of_the_ranks_that_reached_it(ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch) -> None:

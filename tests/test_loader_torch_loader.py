@@ -107,6 +107,22 @@ def test_settings_that_are_not_given_are_tuned(ds: LMDBDataset, cache: Path, spe
     assert not lmdbloader.dataloader(ds, 4, num_workers=0).persistent_workers
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"persistent_workers": True}, {"prefetch_factor": 4}, {"timeout": 9}, {"multiprocessing_context": "spawn"}],
+    ids=str,
+)
+def test_options_of_workers_are_accepted_where_no_workers_are_best(
+    ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """Which number is best depends on the machine, and the line should run on every one."""
+    monkeypatch.setattr(torch_loader, "tuned_workers", lambda *arguments: tuning_cache.Workers(0))
+    assert len(list(lmdbloader.dataloader(ds, 4, **options))) == -(-len(ds) // 4)
+    if "timeout" not in options:  # torch asserts that one when it reads
+        with pytest.raises(ValueError, match="num_workers"):
+            lmdbloader.dataloader(ds, 4, num_workers=0, **options)
+
+
 def test_keywords_are_passed_through_and_win(ds: LMDBDataset, cache: Path, speeds: Speeds) -> None:
     generator = torch.Generator().manual_seed(5)
     loader = lmdbloader.dataloader(

@@ -180,6 +180,7 @@ def of(module: str, **attributes: Any) -> Any:
         (of("datasets.arrow_dataset"), 'lmdbloader.write(dataset, "train.lmdb")'),
         (of("webdataset.compat"), "`lmdbloader convert SHARDS train.lmdb`"),
         ({"test": 1}, "lmdbloader.write(dataset['test'], \"test.lmdb\")"),
+        ([LMDBDataset.__new__(LMDBDataset)] * 2, "Loader(torch.utils.data.ConcatDataset(datasets), batch_size)"),
         ([1, 2], 'lmdbloader.write(dataset, "train.lmdb")'),
         (Stream(), 'lmdbloader.write(dataset, "train.lmdb", fields=("image", "label"))'),
         (DataLoader([1, 2]), "Loader(loader.dataset, batch_size)"),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +75,6 @@ REFUSED: list[tuple[Options, str, str]] = [
     ({"hr": "nowhere"}, "hr and lr go together", "--hr and --lr go together"),
     ({"hr": "nowhere", "lr": "nowhere", "layout": "tar"}, "layout='tar' with hr and lr", "--layout tar with --hr and"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def keep_signals() -> Iterator[None]:
-    """The command sets a handler; here it must not outlive its call."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="module")

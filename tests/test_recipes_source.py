@@ -11,7 +11,7 @@ import pytest
 
 import lmdbloader
 from lmdbloader.cli import main
-from lmdbloader.conversion.sources.layouts import LAYOUTS, Layout
+from lmdbloader.conversion.sources.layouts import LAYOUTS, Layout, layout_names
 from lmdbloader.errors import OptionError
 
 # PGM images one after the other in a .strip file, with the length of each before it.
@@ -81,4 +81,4 @@ def test_a_source_that_is_no_half_of_pairs_is_refused(strip: Path, tmp_path: Pat
 
 
 def test_the_type_of_layouts_names_those_in_the_table() -> None:
-    assert get_args(Layout) == tuple(LAYOUTS)
+    assert get_args(Layout) == layout_names()

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from demos.class_folders import make_class_folders
+from loading_scripts import make_class_datasets
 from PIL import Image
 from slurm_cluster import SCRIPTS, Cluster
 
@@ -76,18 +76,18 @@ def test_a_job_script_parses(path: Path) -> None:
 
 
 def test_converting_puts_a_dataset_into_the_vault_once(cluster: Cluster, images: Path, content: str) -> None:
-    told = settings(cluster, images)
+    variables = settings(cluster, images)
     vault = cluster.folder / "the vault"
-    job = cluster.submit("convert", **told)
+    job = cluster.submit("convert", **variables)
     assert job.end() == 0, job.log
     assert names(vault) == ["train.lmdb"] and digest(vault / "train.lmdb") == content
-    job = cluster.submit("convert", **{**told, "SOURCE": "/nowhere"})
+    job = cluster.submit("convert", **{**variables, "SOURCE": "/nowhere"})
     assert job.end() == 0 and "already exists; AGAIN=1 converts it again" in job.log
     cluster.opened()
-    job = cluster.submit("convert", "--layout", "images", "--subset", "8", **told, AGAIN="1")
+    job = cluster.submit("convert", "--layout", "images", "--subset", "8", **variables, AGAIN="1")
     assert job.end() == 0, job.log
     assert names(vault) == ["train.lmdb"] and len(lmdbloader.LMDBDataset(vault / "train.lmdb")) == 8
-    job = cluster.submit("convert", **{**told, "SOURCE": "/nowhere"}, NAME="other.lmdb")
+    job = cluster.submit("convert", **{**variables, "SOURCE": "/nowhere"}, NAME="other.lmdb")
     assert job.end() != 0 and names(vault) == ["train.lmdb"]
 
 
@@ -148,10 +148,10 @@ def test_where_jobs_cannot_be_queued_again_the_script_says_what_to_do(cluster: C
 
 
 def test_of_two_jobs_at_once_one_converts(cluster: Cluster, images: Path, content: str) -> None:
-    told = settings(cluster, images)
-    first = cluster.submit("convert", **told, STOP_AT=STOP_AT).wait_until_there()
+    variables = settings(cluster, images)
+    first = cluster.submit("convert", **variables, STOP_AT=STOP_AT).wait_until_there()
     for node in ("node1", "node2"):
-        second = cluster.submit("convert", **told, NODE=node)
+        second = cluster.submit("convert", **variables, NODE=node)
         assert second.end() == 1
         assert "is writing there. Wait for it, or stop it" in second.log
     assert first.warn().end() == 0
@@ -161,14 +161,14 @@ def test_of_two_jobs_at_once_one_converts(cluster: Cluster, images: Path, conten
 
 
 def test_the_tasks_of_an_array_make_datasets_of_their_own(cluster: Cluster, images: Path) -> None:
-    told = settings(cluster, images)
-    job = cluster.submit("convert", **told, SLURM_ARRAY_TASK_ID="1")
+    variables = settings(cluster, images)
+    job = cluster.submit("convert", **variables, SLURM_ARRAY_TASK_ID="1")
     assert job.end() == 2 and "NAME=part-%a.lmdb" in job.log
     assert not (cluster.folder / "the vault").exists()
     for task in ("1", "2"):
         (cluster.folder / f"part {task}").symlink_to(images)
-        told["SOURCE"] = str(cluster.folder / "part %a")
-        job = cluster.submit("convert", "--layout", "images", "--subset", "%a", **told, SLURM_ARRAY_TASK_ID=task,
+        variables["SOURCE"] = str(cluster.folder / "part %a")
+        job = cluster.submit("convert", "--layout", "images", "--subset", "%a", **variables, SLURM_ARRAY_TASK_ID=task,
                              NAME="part %a.lmdb")  # fmt: skip
         assert job.end() == 0, job.log
     vault = cluster.folder / "the vault"
@@ -189,8 +189,8 @@ def test_options_with_spaces_are_quoted(cluster: Cluster, images: Path, tmp_path
 
 def test_work_on_other_storage_is_copied_to_the_vault(cluster: Cluster, images: Path, content: str) -> None:
     work, vault = cluster.folder / "my scratch", cluster.folder / "the vault"
-    told = settings(cluster, images, WORK=str(work))
-    job = cluster.submit("convert", **told, STOP_AT=STOP_AT).wait_until_there()
+    variables = settings(cluster, images, WORK=str(work))
+    job = cluster.submit("convert", **variables, STOP_AT=STOP_AT).wait_until_there()
     assert job.warn().end() == 0 and names(work) == ["train.lmdb.partial"] and names(vault) == []
     job.variables.pop("STOP_AT")
     assert cluster.requeue(job).end() == 0
@@ -199,7 +199,7 @@ def test_work_on_other_storage_is_copied_to_the_vault(cluster: Cluster, images: 
     # A finished dataset that was not copied yet is not converted again, even where the vault's is to be replaced.
     lmdbloader.stage(vault / "train.lmdb", work)
     cluster.opened()
-    job = cluster.submit("convert", **told, AGAIN="1")
+    job = cluster.submit("convert", **variables, AGAIN="1")
     assert job.end() == 0 and "nothing to do" in job.log
     assert names(work) == [] and names(vault) == ["train.lmdb"]
 
@@ -209,11 +209,7 @@ def test_work_on_other_storage_is_copied_to_the_vault(cluster: Cluster, images: 
 
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("classes")
-    make_class_folders(folder, num_train=12, num_val=6, sides=(64, 96), num_classes=4)
-    for split in ("train", "val"):
-        lmdbloader.convert(folder / split, folder / f"{split}.lmdb", layout="classes", workers=1)
-    return folder
+    return make_class_datasets(tmp_path_factory.mktemp("classes"))
 
 
 def training(cluster: Cluster, classes: Path, **more: str) -> dict[str, str]:
@@ -244,7 +240,7 @@ def weights(cluster: Cluster) -> dict[str, torch.Tensor]:
 
 
 def test_training_reads_the_nodes_own_copies(cluster: Cluster, classes: Path) -> None:
-    told = {
+    variables = {
         **training(cluster, classes, SCRIPT="train_classifier.py"),
         "VAL": str(classes / "val.lmdb"),
         "SLURM_JOB_NODELIST": "node[1-2]",
@@ -252,7 +248,7 @@ def test_training_reads_the_nodes_own_copies(cluster: Cluster, classes: Path) ->
         "SLURM_GPUS_ON_NODE": "4",
         "SLURM_JOB_ID": "77",
     }
-    job = cluster.submit("train", "--log-json", "my log", **told)
+    job = cluster.submit("train", "--log-json", "my log", **variables)
     assert job.end() == 0, job.log
     words = words_of(cluster)
     copies = [str(cluster.folder / "node" / f"{name}.lmdb") for name in ("train", "val")]
@@ -263,21 +259,21 @@ def test_training_reads_the_nodes_own_copies(cluster: Cluster, classes: Path) ->
     assert words[-2:] == ["--log-json", "my log"] and "--resume" not in words
     assert all((Path(copy) / "manifest.json").is_file() for copy in copies)
     (cluster.folder / "given").unlink()
-    job = cluster.submit("train", **{**told, "VAL": "/nowhere.lmdb"})
+    job = cluster.submit("train", **{**variables, "VAL": "/nowhere.lmdb"})
     assert job.end() != 0 and "there is no such folder" in job.log
     assert not (cluster.folder / "given").exists(), "it does not train without what it should"
 
 
 def test_training_that_is_stopped_ends_where_an_unbroken_one_does(cluster: Cluster, classes: Path) -> None:
-    told = training(cluster, classes)
-    whole = cluster.submit("train", **told)
+    variables = training(cluster, classes)
+    whole = cluster.submit("train", **variables)
     assert whole.end() == 0, whole.log
     unbroken, num_steps = weights(cluster), steps_of(cluster)
     assert num_steps == 6
     (cluster.folder / "my results" / "checkpoint.pt").unlink()
 
     # The time limit: the step ends, and is in the checkpoint.
-    job = cluster.submit("train", **told, WAIT_AT_STEP="2").wait_until_there()
+    job = cluster.submit("train", **variables, WAIT_AT_STEP="2").wait_until_there()
     assert job.warn().end() == 0, job.log
     assert "stopped; continue with --resume" in job.log and "the next job continues" in job.log
     assert cluster.is_requeued and steps_of(cluster) == 2
@@ -292,7 +288,7 @@ def test_training_that_is_stopped_ends_where_an_unbroken_one_does(cluster: Clust
     for name, value in weights(cluster).items():
         assert torch.equal(value, unbroken[name]), name
     # A run that is finished stays as it is.
-    job = cluster.submit("train", **{key: told[key] for key in told})
+    job = cluster.submit("train", **{key: variables[key] for key in variables})
     assert job.end() == 0 and not (cluster.folder / "steps").exists()
 
 
@@ -303,21 +299,21 @@ def test_training_without_a_new_checkpoint_is_not_queued_again(cluster: Cluster,
 
 
 def test_of_two_jobs_at_once_one_trains(cluster: Cluster, classes: Path) -> None:
-    told = training(cluster, classes)
-    first = cluster.submit("train", **told, WAIT_AT_STEP="1").wait_until_there()
-    second = Cluster(cluster.folder / "second").submit("train", **told, LOCK_SECONDS="0.1")
+    variables = training(cluster, classes)
+    first = cluster.submit("train", **variables, WAIT_AT_STEP="1").wait_until_there()
+    second = Cluster(cluster.folder / "second").submit("train", **variables, LOCK_SECONDS="0.1")
     assert second.end() == 1 and "another job trains into" in second.log
     first.lose_node()
     first.end()
-    third = cluster.submit("train", **told, LOCK_SECONDS="0.1")
+    third = cluster.submit("train", **variables, LOCK_SECONDS="0.1")
     assert third.end() == 0, third.log
 
 
 def test_the_tasks_of_an_array_train_into_folders_of_their_own(cluster: Cluster, classes: Path) -> None:
-    told = training(cluster, classes, SCRIPT="x", SLURM_ARRAY_TASK_ID="3")
-    job = cluster.submit("train", **told)
+    variables = training(cluster, classes, SCRIPT="x", SLURM_ARRAY_TASK_ID="3")
+    job = cluster.submit("train", **variables)
     assert job.end() == 2 and "my results/%a" in job.log
-    job = cluster.submit("train", "--seed", "%a", **{**told, "RESULTS": str(cluster.folder / "seed %a")})
+    job = cluster.submit("train", "--seed", "%a", **{**variables, "RESULTS": str(cluster.folder / "seed %a")})
     assert job.end() == 0, job.log
     words = words_of(cluster)
     assert words[words.index("--checkpoint") + 1] == str(cluster.folder / "seed 3" / "checkpoint.pt")

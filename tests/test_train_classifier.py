@@ -14,8 +14,7 @@ import pytest
 import torch
 from classification import ResNet
 from classification.processes import choose_device
-from demos.class_folders import make_class_folders
-from loading_scripts import interrupt_at_save, load_script, save_as_checkpoint
+from loading_scripts import interrupt_at_save, load_script, make_class_datasets, save_as_checkpoint
 from training.classifier_options import parse_options
 
 import lmdbloader
@@ -32,11 +31,7 @@ train_classifier = load_script("train_classifier")
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Datasets train.lmdb and val.lmdb of crops of four real photographs."""
-    folder = tmp_path_factory.mktemp("classes")
-    make_class_folders(folder, num_train=12, num_val=6, sides=(64, 96), num_classes=4)
-    for split in ("train", "val"):
-        lmdbloader.convert(folder / split, folder / f"{split}.lmdb", layout="classes", workers=1)
-    return folder
+    return make_class_datasets(tmp_path_factory.mktemp("classes"))
 
 
 @pytest.fixture(scope="module")
@@ -169,13 +164,13 @@ def test_a_resumed_run_ends_where_an_unbroken_one_does(
         assert torch.equal(value, resumed[key]), key
     assert run(*options, tmp_path / "unbroken.pt") == 1
     assert "exists. Continue it with --resume" in capsys.readouterr().err
-    for others, told in (
+    for others, message in (
         (("--blur-pool",), "made with blur_pool=False; this run has blur_pool=True. They must be equal to resume"),
         (("--lr", 1, "--warmup", 1), "made with lr=0.1, warmup=5; this run has lr=1.0, warmup=1.0."),
         (("--seed", 3), "made with seed=0; this run has seed=3."),
     ):
         assert run(*options, tmp_path / "unbroken.pt", "--resume", *others) == 1
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     assert run(*options, tmp_path / "unbroken.pt", "--resume") == 0
     assert "all its epochs are done" in capsys.readouterr().out
 
@@ -221,8 +216,10 @@ def test_the_state_of_a_gradient_scaler_comes_back(tmp_path: Path) -> None:
 def test_two_processes_share_the_data_and_end_with_one_model(photographs: Path, tmp_path: Path) -> None:
     """Each step's images, and the epoch's counts and scores, are those of one process with twice the batch."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", str(SCRIPT)]
+    # An odd number: a process that repeated an image would count it twice.
+    lmdbloader.write(lmdbloader.LMDBDataset(photographs / "val.lmdb")[:23], tmp_path / "val.lmdb")
     options = [
-        str(photographs / "train.lmdb"), "--val", str(photographs / "val.lmdb"), "--model", "tiny", "--size", "32",
+        str(photographs / "train.lmdb"), "--val", str(tmp_path / "val.lmdb"), "--model", "tiny", "--size", "32",
         "--batch-size", "8", "--epochs", "1", "--device", "cpu", "--log-json", str(tmp_path / "log.jsonl"),
         "--checkpoint", str(tmp_path / "run.pt"),
     ]  # fmt: skip
@@ -235,7 +232,7 @@ def test_two_processes_share_the_data_and_end_with_one_model(photographs: Path, 
     (line,) = (tmp_path / "log.jsonl").read_text().splitlines()
     entry = json.loads(line)
     assert entry["images"] == 48
-    assert (entry["top1"] * 24) == pytest.approx(round(entry["top1"] * 24))
+    assert entry["top1"] > 0 and (entry["top1"] * 23) == pytest.approx(round(entry["top1"] * 23))
     assert weights(tmp_path / "run.pt").keys() == weights_of_one(photographs, tmp_path).keys()
 
 

@@ -141,7 +141,7 @@ def test_a_run_resumed_within_an_epoch_ends_where_an_unbroken_one_does(
 
 
 @pytest.mark.parametrize(
-    ("others", "told"),
+    ("others", "message"),
     [
         (("--batch-size", 4), r"made with batch_size=2; this run has batch_size=4\. They must be equal to resume"),
         (("--epochs", 3, "--no-augment"), "with epochs=1, no_augment=False; this run has epochs=3, no_augment=True"),
@@ -149,12 +149,12 @@ def test_a_run_resumed_within_an_epoch_ends_where_an_unbroken_one_does(
     ],
 )
 def test_a_run_that_is_resumed_with_other_options_is_refused(
-    others: tuple[object, ...], told: str, patches: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    others: tuple[object, ...], message: str, patches: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = (patches, "--epochs", 1, "--limit-steps", 1, "--batch-size", 2, "--checkpoint", tmp_path / "run.pt")
     assert run(*options) == 0
     assert run(*options, *others, "--resume") == 1
-    assert re.search(told, capsys.readouterr().err)
+    assert re.search(message, capsys.readouterr().err)
     assert run(*options, "--resume") == 0
     assert capsys.readouterr().out.splitlines()[1] == "all its epochs are done"
 
@@ -173,7 +173,7 @@ def test_what_would_fail_after_an_epoch_fails_before_it(
     patches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(patches, "--checkpoint", tmp_path / "no" / "run.pt") == 1
-    assert "run.pt: " in (told := capsys.readouterr().err) and "is not a folder. Make it first" in told
+    assert "run.pt: " in (said := capsys.readouterr().err) and "is not a folder. Make it first" in said
     assert run(patches, "--checkpoint", tmp_path / "run.pt", "--resume") == 1
     assert "there is no checkpoint yet. Start the run without --resume" in capsys.readouterr().err
     monkeypatch.setenv("WORLD_SIZE", "4")

@@ -232,7 +232,7 @@ def test_the_interpolations_are_two(cls: Any) -> None:
         (lambda: T.RandomCrop(8, pad_if_needed=1), "expected pad_if_needed=True or False"),
     ],
 )
-def test_what_is_not_compiled_is_refused_with_what_to_write(make: Any, message: str) -> None:
+def test_arguments_that_are_not_compiled_are_refused_with_what_to_write(make: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         make()
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 import lmdbloader
 from lmdbloader import transforms as T
@@ -223,12 +225,35 @@ def test_a_second_normalization_is_judged_by_the_range_that_it_gets() -> None:
         compile_program([LEVELS, T.Normalize(0, 255), T.Normalize(*BYTES)], [RGB])
 
 
-@pytest.mark.parametrize("values", [[0, 1], [0, 0, 3], [0, 1, 2, 7, 255], [0] * 99 + [9]])
-def test_no_whole_numbers_have_the_statistics_that_are_refused_for_them(values: Any) -> None:
-    mean, std = float(np.mean(values)), float(np.std(values))
-    assert mean >= 1 or std >= 0.98 * np.sqrt(mean * (1 - mean))
-    if (mean, std) != (0.5, 0.5):  # what half black, half white pixels have, in units of 0 to 1 too
-        compile_program([LEVELS, T.Normalize(mean, std)], [GREY])
+@pytest.mark.parametrize(
+    ("field", "transforms"),
+    [
+        (GREY, [FLOAT32, T.Normalize([0.1307], [0.3081])]),  # MNIST
+        (GREY, [LEVELS, T.Normalize(33.3, 78.6)]),
+        (DEEP, [FLOAT32, T.Normalize(0.03, 0.01)]),  # 12 bits
+        (DEEP, [LEVELS, T.Normalize(2048, 2048)]),
+        (DEEP, [LEVELS, T.Normalize(120, 60)]),  # 8 bits
+        (DEEP, [LEVELS, T.Normalize(0, 10000), T.Normalize((0.137, 0.118, 0.112), (0.063, 0.065, 0.071))]),
+        (DEEP, [T.ToDtype(torch.uint8, True), FLOAT32, T.Normalize(*IMAGENET)]),
+    ],
+)
+def test_statistics_of_grey_and_deep_images_are_not_refused(field: Any, transforms: Any) -> None:
+    compile_program(transforms, [field])
+
+
+@given(st.data())
+def test_the_statistics_of_pixels_are_never_refused_for_them(data: st.DataObject) -> None:
+    field = data.draw(st.sampled_from([RGB, GREY, DEEP]))
+    highest = 65535 if field is DEEP else 255
+    most = data.draw(st.sampled_from([1, 2, 9, 255, highest]))
+    pixels = st.lists(st.integers(0, most), min_size=field.channels * 4, max_size=field.channels * 30)
+    found = np.array(data.draw(pixels))
+    found = found[: len(found) // field.channels * field.channels].reshape(-1, field.channels)
+    mean, std = found.mean(0), found.std(0)
+    # A std of 1, and 0.5 with a mean of 0.5, may be meant for pixels from 0 to 1.
+    assume((std > 0).all() and (std != 1).all() and not ((mean == 0.5) & (std == 0.5)).any())
+    compile_program([LEVELS, T.Normalize(mean, std)], [field])
+    compile_program([FLOAT32, T.Normalize(mean / highest, std / highest)], [field])
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_a_name_of_no_library_is_an_attribute_error_like_any_other() -> None:
 
 def test_names_that_exist_here_have_no_line() -> None:
     assert not LINES.keys() & {*T.__all__, *vars(T)}
-    assert importlib.import_module("lmdbloader.transforms.foreign") is foreign  # a module is no foreign name
+    assert importlib.import_module("lmdbloader.transforms.foreign") is foreign  # the module itself, not a foreign name
 
 
 def test_a_function_among_compiled_transforms_is_named(tmp_path: Any) -> None:

@@ -117,16 +117,15 @@ def open_loader(
     dataset: LMDBDataset, batch_size: int, *, device: torch.device, copies: Copies = "ahead", **options: Any
 ) -> Loader:
     """Return a Loader whose batches come to the device in one of three ways."""
+    options = {"order": "random", **options}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "num_threads=", UserWarning)
         if copies == "ahead":
-            return Loader(dataset, batch_size, device=device, **{"order": "random", **options})
+            return Loader(dataset, batch_size, device=device, **options)
         try:
-            return Loader(dataset, batch_size, pin_memory=copies == "pinned", **{"order": "random", **options})
+            return Loader(dataset, batch_size, pin_memory=copies == "pinned", **options)
         except TypeError:  # a release without pin_memory: pinned where no device is named, and not for "cpu"
-            return Loader(
-                dataset, batch_size, device=None if copies == "pinned" else "cpu", **{"order": "random", **options}
-            )
+            return Loader(dataset, batch_size, device=None if copies == "pinned" else "cpu", **options)
 
 
 def image_transforms(size: int, dtype: torch.dtype) -> list[Transform]:

@@ -1,13 +1,14 @@
 """Other libraries' names for our arguments: which values mean the same here, and what to write for the others.
 
-The tables are those of `LMDBDataset`, `Loader`, `dataloader`, `convert` and `write`. `understands` applies one to a
-function: an argument of another library then works, or is an error that says what to write.
+`understands` applies a table to a function: an argument of another library then works, or is an error that says what to
+write.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
@@ -19,6 +20,7 @@ from lmdbloader.errors import OptionError
 P = ParamSpec("P")
 R = TypeVar("R")
 Says = str | Callable[[Any], str]
+_MOST_PASTED = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +40,31 @@ class Foreign:
 
     def advice(self, value: Any) -> str:
         """Return the advice for a value."""
-        return self.says.replace("{value}", shown(value)) if isinstance(self.says, str) else self.says(value)
+        return self.says.replace("{value}", _to_paste(value)) if isinstance(self.says, str) else self.says(value)
+
+
+def _to_paste(value: Any) -> str:
+    """Return a value as it is written in Python: texts, paths and short lists in full.
+
+    >>> _to_paste("/data/of/the/whole/group/train.lmdb"), _to_paste(["image", "label", "score", "caption"])
+    ("'/data/of/the/whole/group/train.lmdb'", "['image', 'label', 'score', 'caption']")
+    """
+    if isinstance(value, str | os.PathLike):
+        return repr(os.fspath(value))
+    if isinstance(value, list | tuple) and len(text := repr(value)) <= _MOST_PASTED:
+        return text
+    return shown(value)
 
 
 Table = Mapping[str, Foreign]
 
 
 def understands(
-    table: Table, *, also: Iterable[str] = (), positional: Callable[[Any], str] = lambda value: ""
+    table: Table,
+    *,
+    also: Iterable[str] = (),
+    positional: Callable[[Any], str] = lambda value: "",
+    unknown: Callable[[str, Any], str] = lambda name, value: "",
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator with which a function, or `__init__`, understands the names in a table.
 
@@ -55,6 +74,7 @@ def understands(
         table: The foreign names.
         also: Names that the function takes as `**options`.
         positional: Returns the advice for the first argument too many.
+        unknown: Returns the advice for a name, with its value, that is similar to none.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -63,7 +83,9 @@ def understands(
 
         @functools.wraps(function)
         def translated(*args: P.args, **keywords: P.kwargs) -> R:
-            own = in_our_words(call, signature, table, args, keywords, also=also, positional=positional)
+            own = in_our_words(
+                call, signature, table, args, keywords, also=also, positional=positional, unknown=unknown
+            )
             return function(*args, **own)  # `signature` fits them
 
         return translated
@@ -80,6 +102,7 @@ def in_our_words(
     *,
     also: Iterable[str] = (),
     positional: Callable[[Any], str] = lambda value: "",
+    unknown: Callable[[str, Any], str] = lambda name, value: "",
 ) -> dict[str, Any]:
     """Return the keyword arguments of a call in our own names.
 
@@ -89,7 +112,7 @@ def in_our_words(
         table: The foreign names that it understands.
         args: As given.
         keywords: As given.
-        also, positional: As for `understands`.
+        also, positional, unknown: As for `understands`.
 
     Raises:
         OptionError: A name or a value means something else here, or nothing; or the number of arguments is wrong.
@@ -101,7 +124,7 @@ def in_our_words(
         entry = table.get(name)
         same = None if entry is None else entry.same(value)
         if same is None and name not in own:
-            raise OptionError(_refusal(call, name, value, own, table))
+            raise OptionError(_refusal(call, name, value, own, table, unknown))
         for ours, meant in {name: value}.items() if same is None else same.items():
             if ours in found or (ours != name and ours in keywords):
                 raise OptionError(f"{call}({name}={shown(value)}): {ours} is given too. Leave one of them out.")
@@ -110,8 +133,9 @@ def in_our_words(
     given = args[1:] if "self" in signature.parameters else args
     if len(given) > most:
         first = ", ".join(p.name for p in parameters[:most])
+        expected = f"only {first} can be positional" if first else "arguments are given by name"
         advice = f" {positional(given[most])}".rstrip()
-        raise OptionError(f"{call}(..., {shown(given[most])}): only {first} can be positional.{advice}")
+        raise OptionError(f"{call}({'..., ' if most else ''}{shown(given[most])}): {expected}.{advice}")
     try:
         signature.bind(*args, **found)
     except TypeError as error:
@@ -119,7 +143,9 @@ def in_our_words(
     return found
 
 
-def _refusal(call: str, name: str, value: Any, own: Iterable[str], table: Table) -> str:
+def _refusal(
+    call: str, name: str, value: Any, own: Iterable[str], table: Table, unknown: Callable[[str, Any], str]
+) -> str:
     """Return the message for a name that is not ours, or a foreign value that means something else here."""
     given = f"{call}({name}={shown(value)})"
     if name in table:
@@ -128,7 +154,9 @@ def _refusal(call: str, name: str, value: Any, own: Iterable[str], table: Table)
     if meant is not None and meant in table:
         return f"{given}: there is no such option. {meant}: {table[meant].advice(value)}"
     if meant is not None:
-        return f"{given}: there is no such option. Did you mean {meant}={shown(value)}?"
+        return f"{given}: there is no such option. Did you mean {meant}={_to_paste(value)}?"
+    if advice := unknown(name, value):
+        return f"{given}: there is no such option. {advice}"
     return f"{given}: there is no such option; expected one of {', '.join(sorted(own))}"
 
 
@@ -172,8 +200,7 @@ def _threads(value: Any) -> str:
 def _sampler(value: Any) -> str:
     shuffles = getattr(value, "shuffle", True)
     lines = {
-        "DistributedSampler": f'shuffle={shuffles}, shard="auto", and pad=True if all ranks need the same number of '
-        "samples",
+        "DistributedSampler": f'shuffle={shuffles}, shard="auto"',
         "RandomSampler": 'order="random"',
         "SequentialSampler": 'order="sequential"',
         "SubsetRandomSampler": "Loader(dataset.select(indices), ...)",
@@ -199,7 +226,7 @@ def _numbered(value: Any) -> str:
 def third_argument(value: Any) -> str:
     """Return the advice for a third argument: DataLoader's `shuffle`, FFCV's `num_workers`, or an order."""
     name = "shuffle" if _is(value, bool(value)) else "num_threads" if isinstance(value, int) else "order"
-    return f"Write {name}={shown(value)}."
+    return f"Write {name}={_to_paste(value)}."
 
 
 _PARTS_OF_SHARD = 'write shard=(rank, world_size), or shard="auto" after torch.distributed.init_process_group.'
@@ -258,9 +285,7 @@ LOADER: dict[str, Foreign] = {
         _ONLY_TRUE,
     ),
     "distributed": Foreign(
-        f"{_FFCV}, timm",
-        'write shard="auto", and pad=True if all ranks need the same number of samples, as FFCV gives them.',
-        _ONLY_FALSE,
+        f"{_FFCV}, timm", 'write shard="auto": all ranks get the same number of batches.', _ONLY_FALSE
     ),
     "indices": Foreign(_FFCV, "write Loader(dataset.select(indices), ...).", _ONLY_NONE),
     "pipelines": Foreign(
@@ -360,7 +385,9 @@ DATASET: dict[str, Foreign] = {
     "shardshuffle": Foreign(_WDS, 'write Loader(dataset, batch_size, order="quasi_random").'),
     "nodesplitter": Foreign(_WDS, 'write Loader(dataset, batch_size, shard="auto").', _ONLY_NONE),
     "resampled": Foreign(
-        _WDS, "write Loader(dataset, batch_size, shuffle=True, pad=True) for ranks of equal length.", _ONLY_FALSE
+        _WDS,
+        'write Loader(dataset, batch_size, shuffle=True, shard="auto") for ranks with the same number of batches.',
+        _ONLY_FALSE,
     ),
     "urls": Foreign(_WDS, "write LMDBDataset(path). `lmdbloader convert SHARDS OUT` makes a dataset of tar shards."),
     "local": Foreign(_STREAMING, "write LMDBDataset({value})."),
@@ -496,6 +523,49 @@ WRITE: dict[str, Foreign] = {
     },
 }  # fmt: skip
 
+# extract, preview, repair, stage and tune
+
+_OUTPUT = Foreign("lmdbloader.preview", "write out={value}.")
+_FOUND = "it is what `tune` finds. Leave it out."
+
+EXTRACT: dict[str, Foreign] = {
+    **{name: CONVERT[name] for name in ("num_workers", "num_proc", "n_thread", "force")},
+    "output": _OUTPUT,
+    "columns": Foreign(_HF, "write fields={value}."),
+    "indices": Foreign(_FFCV, "write samples={value}."),
+    "limit": Foreign("other programs", "write samples=range({value})."),
+    "format": Foreign("img2dataset", 'write image_format="png" or image_format="stored".'),
+}
+
+PREVIEW: dict[str, Foreign] = {
+    "out": Foreign("lmdbloader.extract", "write output={value}."),
+    "nrow": Foreign(f"{_TORCHVISION} (make_grid)", "write columns={value}."),
+    "n": Foreign("pandas", "write count={value}."),
+    "num_samples": Foreign(_TORCH, "write count={value}."),
+}
+
+REPAIR: dict[str, Foreign] = {"output": _OUTPUT}
+
+STAGE: dict[str, Foreign] = {
+    "force": CONVERT["force"],
+    "path": Foreign("lmdbloader.verify", "write stage({value}, directory)."),
+    "out": Foreign("lmdbloader.extract", "write stage(db, {value})."),
+    "cache_dir": Foreign(_HF, "write stage(db, {value})."),
+    "local": Foreign(_STREAMING, "write stage(db, {value})."),
+    "remote": Foreign(_STREAMING, "write stage({value}, directory)."),
+    "verify": Foreign("lmdbloader.Loader", "write check={value}."),
+}
+
+TUNE: dict[str, Foreign] = {
+    "num_workers": Foreign(_TORCH, _FOUND),
+    "num_threads": Foreign("lmdbloader.Loader", _FOUND),
+    "pin_memory": Foreign(_TORCH, _FOUND),
+    "prefetch_factor": Foreign(_TORCH, "prefetching stays as it is by default. Leave it out."),
+    "shuffle": Foreign(_TORCH, "samples are read in random order. Leave it out.", _ONLY_TRUE),
+    "crop_size": Foreign(_BASICSR, "write crop={value}."),
+    "input_size": Foreign("timm", "write crop={value}."),
+}
+
 # Attributes of samples and batches, which are named tuples.
 
 _AS_DICT = 'write Loader(dataset, batch_size, as_="dict") or LMDBDataset(path, as_="dict") for dicts.'
@@ -594,5 +664,6 @@ MODULE: dict[str, Foreign] = {
 
 TABLES: dict[str, Table] = {
     "LMDBDataset": DATASET, "Loader": LOADER, "dataloader": DATALOADER, "convert": CONVERT, "write": WRITE,
+    "extract": EXTRACT, "preview": PREVIEW, "repair": REPAIR, "stage": STAGE, "tune": TUNE,
     "attributes": ATTRIBUTES, "samples": SAMPLE, "lmdbloader": MODULE,
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import reprlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -36,20 +37,48 @@ def option(name: str, value: Any = _NO_VALUE) -> str:
 
 
 def pasted(**options: object) -> str:
-    """Return options with text values as a line to paste: nothing is shortened, and all is quoted.
+    """Return options with their values as a line to paste: nothing is shortened, and all is quoted.
 
-    >>> pasted(hr="low", lr="my high")
-    "hr='low', lr='my high'"
-    >>> with naming_flags({"hr": "--hr", "lr": "--lr"}):
-    ...     pasted(hr="low", lr="my high")
-    "--hr low --lr 'my high'"
+    >>> pasted(hr="low", lr="my high", scale=2, overwrite=True)
+    "hr='low', lr='my high', scale=2, overwrite=True"
+    >>> with naming_flags({"hr": "--hr", "lr": "--lr", "scale": "--scale", "overwrite": "--overwrite"}):
+    ...     pasted(hr="low", lr="my high", scale=2, overwrite=True)
+    "--hr low --lr 'my high' --scale 2 --overwrite"
     """
     import shlex
 
     flags = _FLAGS.get()
     if options.keys() <= flags.keys():
-        return " ".join(f"{flags[name]} {shlex.quote(str(value))}" for name, value in options.items())
-    return ", ".join(f"{name}={str(value)!r}" for name, value in options.items())
+        words = ([flags[name], *([] if value is True else [str(value)])] for name, value in options.items())
+        return shlex.join(word for pair in words for word in pair)
+    return ", ".join(f"{name}={_quoted(value)}" for name, value in options.items())
+
+
+def pasted_convert(src: object, out: object = None, **options: object) -> str:
+    """Return a call of `convert` as a line to paste.
+
+    Args:
+        src: The source.
+        out: The destination; None for one that the caller fills in.
+        **options: As for `pasted`.
+
+    >>> pasted_convert("my photos", "a.lmdb", layout="coco"), pasted_convert("photos")
+    ("lmdbloader.convert('my photos', 'a.lmdb', layout='coco')", "lmdbloader.convert('photos', out)")
+    >>> with naming_flags({"layout": "--layout"}):
+    ...     pasted_convert("my photos", layout="coco")
+    "lmdbloader convert 'my photos' OUT --layout coco"
+    """
+    import shlex
+
+    more = [pasted(**options)] * bool(options)
+    if _FLAGS.get():
+        words = ["lmdbloader convert", shlex.quote(str(src)), "OUT" if out is None else shlex.quote(str(out)), *more]
+        return " ".join(words)
+    return f"lmdbloader.convert({', '.join([_quoted(src), 'out' if out is None else _quoted(out), *more])})"
+
+
+def _quoted(value: object) -> str:
+    return repr(os.fspath(value) if isinstance(value, os.PathLike) else value)
 
 
 @contextmanager

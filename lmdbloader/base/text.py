@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def mebibytes(nbytes: float) -> str:
@@ -35,6 +35,16 @@ def extent(values: tuple[int, int]) -> str:
     ('5', '5 to 1,000')
     """
     return f"{values[0]:,}" if values[0] == values[1] else f"{values[0]:,} to {values[1]:,}"
+
+
+def first_of(names: Sequence[str], most: int = 5) -> str:
+    """Return the first names, and how many more there are.
+
+    >>> first_of(["a", "b"]), first_of(["a"] * 1200, most=2)
+    ('a, b', 'a, a and 1,198 more')
+    """
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def table(rows: Iterable[Iterable[str]]) -> bytes:

@@ -18,7 +18,7 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 from lmdbloader.base import clock_words
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.batch.columns import read_different_images, read_values
-from lmdbloader.batch.forms import Form, in_form
+from lmdbloader.batch.forms import Form, in_form, list_names
 from lmdbloader.batch.memory import BatchMemory, in_shared_memory, is_plain, shared_like
 from lmdbloader.batch.pipeline import Pipeline, Scratch
 from lmdbloader.batch.sample import Batch, Formed, Ragged, sample_type
@@ -294,7 +294,7 @@ def collate(samples: Sequence[Any]) -> Any:
     Images and arrays become tensors (B, ...), ints int64, floats float64 and bools bool tensors (B,); text, bytes and
     other JSON values stay lists. The batch is a named tuple, or has the form of its samples: `LMDBDataset(...,
     as_="dict")` gives dicts. Other samples (of a transform, or of another dataset) go through torch's own collate
-    function.
+    function; so do plain tuples that were read one by one, whose boxes are stacked if all samples have as many.
 
     Args:
         samples: Those of `dataset.__getitems__(numbers)`, or a list of samples.
@@ -312,9 +312,12 @@ def collate(samples: Sequence[Any]) -> Any:
             "a sample is None: the dataset's transform returned nothing for it. End it with `return sample`. To leave "
             "samples out, select the others first: dataset.select(numbers)."
         )
-    elif lists := getattr(samples[0], "_lists", ()):
-        columns = zip(samples[0]._fields, zip(*samples, strict=True), strict=True)
-        batch = type(samples[0])(*[list(c) if name in lists else _collated(c, in_worker) for name, c in columns])
+    elif lists := list_names(samples[0]):
+        first, columns = samples[0], {}
+        for name in getattr(first, "_fields", first):
+            values = [sample[name] for sample in samples]
+            columns[str(name)] = values if name in lists else _collated(values, in_worker)
+        batch = columns if isinstance(first, dict) else type(first)(**columns)
     else:
         batch = _collated(samples, in_worker)
     # Tensors that are not shared yet would be when they are sent: in /dev/shm, which may be full.

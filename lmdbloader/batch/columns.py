@@ -10,7 +10,7 @@ import torch
 
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.batch.sample import Ragged
-from lmdbloader.fields import FieldKind, kind_named
+from lmdbloader.fields import kind_named
 from lmdbloader.format.layout import Field
 from lmdbloader.store import Reader
 
@@ -38,36 +38,14 @@ def read_values(reader: Reader, f: Field, rows: I64, clock: Clock = NO_CLOCK) ->
     if f.kind == "array":
         return stack_if_equal([torch.from_numpy(reader.read_array(f.name, row, clock=clock)) for row in rows.tolist()])
     kind = kind_named(f.kind)
-    if kind.is_payload and kind.decode is None:
-        return [reader.read_bytes(f.name, row, clock=clock).tobytes() for row in rows.tolist()]
-    if kind.is_ragged:
-        decoded = (_read_decoded(reader, f.name, kind, row, clock) for row in rows.tolist())
-        return Ragged(map(torch.from_numpy, decoded))
     if kind.is_payload:
-        return [_read_decoded(reader, f.name, kind, row, clock) for row in rows.tolist()]
+        found = [reader.read_value(f.name, row, clock=clock) for row in rows.tolist()]
+        return Ragged(map(torch.from_numpy, found)) if kind.is_ragged else found
     if kind.column == "text":
         values: Any = [reader.index.text(f.name, row) for row in rows.tolist()]
     else:
         values = reader.index.arrays[f.name][rows]
     return values if kind.decode is None else [kind.decode(value) for value in values]
-
-
-def read_json(reader: Reader, name: str, row: int, clock: Clock = NO_CLOCK) -> Any:
-    """Return one value of a field of JSON.
-
-    Raises:
-        CorruptError: Its payload is damaged, or is not JSON.
-    """
-    return _read_decoded(reader, name, kind_named("json"), row, clock)
-
-
-def _read_decoded(reader: Reader, name: str, kind: FieldKind, row: int, clock: Clock) -> Any:
-    value = reader.read_bytes(name, row, clock=clock).tobytes()
-    try:
-        return kind.decode(value) if kind.decode else value
-    except (ValueError, RecursionError) as error:
-        shown = "JSON" if kind.name == "json" else kind.name
-        raise reader.corrupt(name, row, f"cannot be read as {shown} ({error})") from error
 
 
 def read_different_images(

@@ -116,6 +116,7 @@ class LMDBDataset(Dataset[Any]):
         self._dtype: torch.dtype | None = None
         self._transforms: tuple[Transform, ...] = ()
         self._draws: Draws | None = None  # of `transformed`
+        self._own_last_set: tuple[int, int] | None = None
         self._assembler: Assembler | None = None
         self._stopwatch = Stopwatch()
 
@@ -266,6 +267,7 @@ class LMDBDataset(Dataset[Any]):
         title, fields = type(self).__name__, list(self.fields.values())
         return dataset_card(self.reader, fields, self._rows, title=title, transforms=steps).to_html()
 
+    @understands({}, positional=lambda value: "Write crop(index, top=0, left=0, height=64, width=64).")
     def crop(
         self, index: int, *, top: int, left: int, height: int, width: int, field: str | None = None
     ) -> torch.Tensor:
@@ -310,7 +312,7 @@ class LMDBDataset(Dataset[Any]):
                 )
         if dtype not in (torch.float32, torch.float16, torch.bfloat16):
             raise OptionError(f"scaled({dtype}): expected torch.float32, torch.float16 or torch.bfloat16")
-        view = copy.copy(self)
+        view = self._view(len(self))
         view._dtype = dtype
         return view
 
@@ -347,14 +349,16 @@ class LMDBDataset(Dataset[Any]):
         Raises:
             OptionError: `io` is neither "mmap" nor "pread".
         """
-        view = copy.copy(self)
+        view = self._view(len(self))
         view.reader = self.reader.with_io(io)
         return view
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the random choices of `transformed`, also in worker processes that are running.
+        """Set the epoch of the random choices of `transformed`, here and in the views that were made from this view.
 
-        From then on they depend only on the seed (0 without one), the epoch and the sample's number.
+        From then on they depend only on the seed (0 without one), the epoch and the sample's number, also in worker
+        processes that are running. The epoch of a view that was made from this one can be set, and `dataloader`
+        advances it, without a change here.
 
         Raises:
             OptionError: It is negative, or does not fit into 63 bits.
@@ -362,6 +366,13 @@ class LMDBDataset(Dataset[Any]):
         epoch = check_epoch(epoch)
         if self._draws is not None:
             self._draws.set_epoch(epoch)
+        else:
+            self._own_last_set = epoch, (self._own_last_set or (0, 0))[1] + 1
+
+    @property
+    def _last_set(self) -> tuple[int, int] | None:
+        """The epoch that `set_epoch` has set, and the number of its calls; None before any call."""
+        return self._own_last_set if self._draws is None else self._draws.last_set
 
     def select(self, indices: Any) -> Self:
         """Return a view with the samples of a slice, a list of numbers, or a mask with one bool per sample.
@@ -371,8 +382,13 @@ class LMDBDataset(Dataset[Any]):
 
         Raises:
             IndexError: A number is out of range.
-            OptionError: The mask has another length.
+            OptionError: The mask has another length, or it is a condition.
         """
+        if isinstance(indices, str) or callable(indices):
+            raise OptionError(
+                f"select({shown(indices)}): expected numbers of samples, or one bool per sample. For a condition write "
+                'ds.where("label == 3").'
+            )
         everything = np.arange(len(self), dtype=np.int64)
         if isinstance(indices, slice):
             chosen = everything[indices]
@@ -385,7 +401,11 @@ class LMDBDataset(Dataset[Any]):
             chosen = everything[array] if array.dtype == np.bool_ else check_rows(array, len(self))
         return self.with_rows(self.rows_of(chosen))
 
-    @understands({}, positional=lambda value: f'Write where("label == {value!r}").')
+    @understands(
+        {},
+        positional=lambda value: f'Write where("label == {value!r}").',
+        unknown=lambda name, value: f'Write where("{name} == {value!r}").',
+    )
     def where(self, condition: str | pc.Expression) -> Self:
         """Return a view with the samples whose row of `table` matches a condition; no pixel is read.
 
@@ -437,8 +457,14 @@ class LMDBDataset(Dataset[Any]):
 
     def with_rows(self, rows: I64) -> Self:
         """Return a view whose samples are rows (n,) of the stored index, in this order; see `rows_of`."""
-        view = copy.copy(self)
+        view = self._view(len(rows))
         view._rows = rows
+        return view
+
+    def _view(self, length: int) -> Self:
+        """Return a view with the same samples, or of so many others; its epoch is its own."""
+        view = copy.copy(self)
+        view._draws = self._draws and self._draws.of_view(length)
         return view
 
     @property
@@ -479,13 +505,21 @@ class LMDBDataset(Dataset[Any]):
             self._assembler = Assembler(pipeline, self.fields, SharedMemory, keep=_KEPT, dtype=self._dtype)
         return self._assembler
 
-    def uniform_images(self) -> list[str]:
-        """Return the fields of images or masks that all have one shape and bit depth."""
-        return [name for name, f in self.fields.items() if f.has_pixels and self._is_uniform(name)]
+    def uniform_images(self, rows: I64 | None = None, *, of_any_channels: bool = False) -> list[str]:
+        """Return the fields of images or masks that all have one shape and bit depth.
 
-    def _is_uniform(self, name: str) -> bool:
-        columns = [self.reader.index.arrays[f"{name}.{part}"] for part in ("channels", "height", "width", "bits")]
-        return len(self.reader) > 0 and all(bool((column == column[0]).all()) for column in columns)
+        Args:
+            rows: (n,) rows of the stored index to consider; all of them by default.
+            of_any_channels: Whether grey images and images in colour count as alike.
+        """
+        images = [name for name, f in self.fields.items() if f.has_pixels]
+        return [name for name in images if self._is_uniform(name, rows, of_any_channels)]
+
+    def _is_uniform(self, name: str, rows: I64 | None, of_any_channels: bool) -> bool:
+        parts = ("height", "width", "bits") if of_any_channels else ("channels", "height", "width", "bits")
+        columns = [self.reader.index.arrays[f"{name}.{part}"] for part in parts]
+        columns = columns if rows is None else [column[rows] for column in columns]
+        return len(columns[0]) > 0 and all(bool((column == column[0]).all()) for column in columns)
 
 
 def check_images(dataset: LMDBDataset, call: str) -> None:

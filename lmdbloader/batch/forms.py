@@ -10,6 +10,12 @@ from lmdbloader.errors import OptionError
 Form = Literal["tuple", "dict"] | Mapping[str, str] | None
 
 
+class ListName(str):
+    """A key of a sample's dict, equal to its text, whose values are a list in a batch even if all have one shape."""
+
+    __slots__ = ()
+
+
 def check_form(as_: Any, names: Sequence[str] | None) -> Form:
     """Return a checked form; a mapping is copied.
 
@@ -50,7 +56,8 @@ def in_form(value: Any, as_: Form) -> Any:
     if hasattr(value, "_asdict"):
         if as_ == "tuple":
             return tuple(value)
-        value = value._asdict()
+        lists = {name for name in list_names(value) if not isinstance(value[name], list)}  # a batch has lists already
+        value = {ListName(name) if name in lists else name: item for name, item in value._asdict().items()}
     if not isinstance(value, dict) or as_ == "tuple":
         raise OptionError(
             f"as_={as_!r}: a function returned a {type(value).__name__}; expected a named tuple of fields. Return "
@@ -60,7 +67,15 @@ def in_form(value: Any, as_: Form) -> Any:
         return value
     if missing := [field for field in as_.values() if field not in value]:
         raise OptionError(f"as_={as_!r}: no field {missing[0]!r}; there are {', '.join(map(str, value))}")
-    return {name: value[field] for name, field in as_.items()}
+    lists = list_names(value)
+    return {ListName(name) if field in lists else name: value[field] for name, field in as_.items()}
+
+
+def list_names(sample: Any) -> set[str]:
+    """Return the names of the fields of a sample whose values are a list in a batch even if all have one shape."""
+    if isinstance(sample, dict):
+        return {name for name in sample if isinstance(name, ListName)}
+    return set(getattr(sample, "_lists", ()))
 
 
 def num_samples(batch: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.errors import CorruptError, OptionError
-from lmdbloader.fields import likeness, may_be_places
+from lmdbloader.fields import likeness, named_places
 from lmdbloader.format.labels import LabelWatch
 from lmdbloader.format.layout import CODEC_RAW, CODEC_TILES
 from lmdbloader.kernels import assemble_columns as at
@@ -193,29 +193,38 @@ class Pipeline:
         # In a batch with colour images a grey one has three equal channels.
         return ImageField(self.fields[f], int(channels.max()), _DTYPES[int(bits[0])], is_mask)
 
+    @property
+    def _geometries_of_all(self) -> Iterator[Geometry]:
+        """The geometries that name no fields."""
+        return (t for t in self.transforms if isinstance(t, Geometry) and t.fields is None)
+
     def _refuse_mixed_labels(self) -> None:
         """Refuse to resize images that look like masks, in datasets that are older than mask fields.
 
         Raises:
             OptionError: A field is named like a mask, has few values, and was not declared as images.
         """
-        resizes = [t for t in self.transforms if isinstance(t, Geometry) and t.resizes and t.fields is None]
+        resize = next((t for t in self._geometries_of_all if t.resizes), None)
         options = self.reader.manifest.made_by.get("options")
         declared = options.get("fields") if isinstance(options, dict) else None
-        for name in self.fields:
+        for f, name in enumerate(self.fields):
             is_image = self.reader.fields[name].kind == "image" and likeness(name) == "mask"
-            if not resizes or not is_image or (isinstance(declared, dict) and declared.get(name) == "image"):
+            if resize is None or not is_image or (isinstance(declared, dict) and declared.get(name) == "image"):
                 continue
-            watch = LabelWatch(name)
-            for row in self._rows[:_LOOKED_AT].tolist():
+            rows, watch = self._rows[:_LOOKED_AT], LabelWatch(name)
+            if (self._columns[f][at.CHANNELS][rows] != 1).any():  # colours; nothing has to be read
+                continue
+            for row in rows.tolist():
                 with suppress(CorruptError):  # it is reported when its sample is read
                     watch.add(self.reader.read_image(name, row))
+                if watch.values is None:  # a photograph, which its first image shows
+                    break
             if not watch.looks_like_labels:
                 continue
             others = [f'"{n}"' for n in self.fields if n != name]
             raise OptionError(
                 f"{self.reader.path}: field {name!r} looks like a mask by its name and values, {watch.describe()}, but "
-                f"is stored as images, and {resizes[0]} would mix its labels. Write it as a mask: lmdbloader.write("
+                f"is stored as images, and {resize} would mix its labels. Write it as a mask: lmdbloader.write("
                 f'lmdbloader.LMDBDataset("{self.reader.path}"), "NEW.lmdb", fields={{"{name}": '
                 "lmdbloader.fields.Mask()}). If it is not a mask, name the fields to resize: fields=("
                 f"{', '.join([*others, chr(34) + name + chr(34)])},)."
@@ -227,7 +236,7 @@ class Pipeline:
         Raises:
             OptionError: The field holds such arrays, by the index, and a transform that moves pixels names no fields.
         """
-        moving = next((t for t in self.transforms if isinstance(t, Geometry) and t.moves and t.fields is None), None)
+        moving = next((t for t in self._geometries_of_all if t.moves), None)
         if moving is None or not len(self._rows):
             return
         rows = self._rows[[0, len(self._rows) // 2, -1]].tolist()
@@ -251,26 +260,25 @@ class Pipeline:
             read: Returns its values of rows (n,).
 
         Raises:
-            OptionError: Its name, or a key of its first value, says that it has some, and a transform that moves pixels
-                names no fields.
+            OptionError: Its name, or that of a list in its first value, says that it has some, and a transform that
+                moves pixels names no fields.
         """
-        moving = next((t for t in self.transforms if isinstance(t, Geometry) and t.moves and t.fields is None), None)
+        moving = next((t for t in self._geometries_of_all if t.moves), None)
         if moving is None or not len(self._rows) or not self.fields:
             return
-        found = name if may_be_places(name) else None
-        if found is None and self.reader.fields[name].kind == "json":
+        found, kind = name, named_places(name)
+        if not kind and self.reader.fields[name].kind == "json":
             with suppress(CorruptError):  # it is reported when its sample is read
                 value = read(self._rows[:1])[0]
                 value = value[0] if isinstance(value, list) and value else value
-                keys = value if isinstance(value, dict) else ()
-                found = next((f"{name}[{key!r}]" for key in keys if may_be_places(key)), None)
-        if found is not None:
-            kind = "Boxes" if "box" in found.lower() else "Points"
+                keys = [key for key in value if isinstance(value[key], list | dict)] if isinstance(value, dict) else []
+                found, kind = next(((f"{name}[{key!r}]", k) for key in keys if (k := named_places(key))), (name, ""))
+        if kind:
             raise OptionError(
-                f"{self.reader.path}: {found} holds places in the images by its name, which {moving} would leave "
-                f"behind. Write it as a field of its own, lmdbloader.fields.{kind}(), which moves with the images. If "
-                f"it is to stay as it is, say what moves: {type(moving).__name__}(..., fields={self.fields}); or leave "
-                "it out: LMDBDataset(path, fields=[...])."
+                f"{self.reader.path}: to judge by its name, {found} holds {kind.lower()}, which {moving} would not "
+                f"move. Write them as a field of their own, lmdbloader.fields.{kind}(), which moves with the images. "
+                f"If they must stay as they are, name the fields that move: {type(moving).__name__}(..., "
+                f"fields={self.fields}); or leave them out: LMDBDataset(path, fields=[...])."
             )
 
     def _is_mask(self, f: int) -> bool:
@@ -308,7 +316,8 @@ class Pipeline:
                     f"{self.reader.path}: the images of field {self.fields[f]!r} would come out in different shapes, "
                     f"{low_height} to {height} rows and {low_width} to {width} columns. Add a crop "
                     "(RandomCrop, CenterCrop, RandomResizedCrop) or a Resize to (height, width), or convert with "
-                    "--patch-size."
+                    "--patch-size. Without transforms, except for dataset.scaled(), Loader(dataset, 1) reads images of "
+                    "any sizes."
                 )
             channels = self._image_field(f).channels
             shape, values = (channels, height, width), self.program.values[f]
@@ -452,9 +461,13 @@ class Pipeline:
 
     @property
     def _largest(self) -> int:
-        """The field with the largest image of a sample."""
+        """The field with the largest image of a sample; of an image and a mask of one size, the image."""
         row = int(self._rows[0])
-        return max(range(len(self.fields)), key=lambda f: self.reader.image_shape(self.fields[f], row)[1:])
+
+        def size(f: int) -> tuple[tuple[int, ...], bool]:
+            return self.reader.image_shape(self.fields[f], row)[1:], not self._is_mask(f)
+
+        return max(range(len(self.fields)), key=size)
 
     def _prepare(self, rows: I64, samples: I64, out: I64, scratch: Scratch) -> _Call:
         """Return the call for a thread's working memory; these rows, samples and addresses are an example."""

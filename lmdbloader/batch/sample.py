@@ -50,9 +50,10 @@ def _sample_type(names: tuple[str, ...], lists: tuple[str, ...]) -> type[Any]:
         raise OptionError(f"no field {index!r}; expected one of {', '.join(names)}")
 
     def __getattr__(self: Any, name: str) -> Any:
-        if name in SAMPLE:
-            raise UnknownNameError(f"a named tuple of {', '.join(names)} has no {name!r}: {SAMPLE[name].advice(None)}")
-        return tuple.__getattribute__(self, name)
+        if name.startswith("_"):  # Python and torch ask for many of these
+            return tuple.__getattribute__(self, name)
+        advice = f": {SAMPLE[name].advice(None)}" if name in SAMPLE else ""
+        raise UnknownNameError(f"a named tuple of {', '.join(names)} has no {name!r}{advice}")
 
     made.__reduce__ = __reduce__  # type: ignore[method-assign]
     made._lists = lists  # type: ignore[attr-defined]
@@ -139,7 +140,7 @@ class Batch(Sequence[Any]):
 class Formed(list[Any]):
     """Samples in a form after a dataset's own transform; `collate` makes a batch of them as they were before.
 
-    A plain tuple or a dict does not say which of its fields are lists in a batch.
+    A plain tuple does not say which of its fields are lists in a batch.
 
     Attributes:
         plain: The samples, as the transform returned them.

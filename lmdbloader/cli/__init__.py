@@ -5,8 +5,8 @@ Every file in here without a leading underscore is a command, called like the fi
 - `HELP`: one line in the list of commands, and `DESCRIPTION`: the start of its own help;
 - `add_arguments(parser)`: adds its arguments;
 - `run(options)`: does the work and returns the exit status; `options.parser` is the parser, for wrong usage;
-- and optionally `ORDER`: the place in the list of commands; `USAGE` and `EPILOG`: other parts of the help; `FOREIGN`:
-  flags of other programs, and what to write instead.
+- and optionally `ORDER`: the place in the list of commands; `USAGE` and `EPILOG`: other parts of the help;
+  `foreign_flags()`: flags of other programs, and what to write instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pkgutil
 import shlex
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
@@ -126,7 +126,7 @@ def make_parser(command_name: str | None = None) -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(command)
-        command.foreign = getattr(module, "FOREIGN", {})
+        command.foreign_flags = getattr(module, "foreign_flags", dict)
         command.set_defaults(run=module.run, parser=command)
     return parser
 
@@ -147,7 +147,8 @@ def _in_our_words(parser: argparse.ArgumentParser, words: list[str]) -> list[str
     ours, wrong = [words[0]], []
     for word in words[1:end]:
         name, equals, value = word.partition("=")
-        if name not in command.foreign and (" " in name or not name.startswith("--")):
+        is_short = name.startswith("-") and not name.startswith("--")
+        if " " in name or not (name in command.foreign_flags() if is_short else name.startswith("--")):
             ours.append(word)  # argparse takes it for a path, or knows it
             continue
         flag = _flag_of(command, name)
@@ -165,13 +166,16 @@ def _flag_of(command: _Parser, name: str) -> str | None:
     """Return a flag as a command's parser knows it, or a sentence about what to write instead; None without advice."""
     spelled = name.replace("_", "-")
     flags = [flag for flag in command._option_string_actions if flag.startswith("--")]
-    if spelled in command.foreign and spelled not in flags:
-        return command.foreign[spelled]
+    if spelled in flags:
+        return spelled
+    foreign = command.foreign_flags()
+    if spelled in foreign:
+        return foreign[spelled]
     if any(flag.startswith(spelled) for flag in flags):
         return spelled
     # Python's names of options too: those of two flags differ.
     names = {f"--{action.dest}": action.option_strings[-1] for action in command._actions if action.option_strings}
-    names |= {flag: flag for flag in flags} | dict(command.foreign)
+    names |= {flag: flag for flag in flags} | dict(foreign)
     meant = nearest(name, names)
     return None if meant is None else names[meant]
 
@@ -202,10 +206,10 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose arguments may be names of files that nobody has looked at, from a shell's `*`.
 
     Attributes:
-        foreign: Flags of other programs, and what to write instead.
+        foreign_flags: Returns flags of other programs, and what to write instead. Few calls need them.
     """
 
-    foreign: Mapping[str, str] = {}
+    foreign_flags: Callable[[], Mapping[str, str]] = dict
 
     def error(self, message: str) -> NoReturn:
         """Print the error in the arguments, and exit."""

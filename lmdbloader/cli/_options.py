@@ -6,9 +6,9 @@ import argparse
 import re
 from collections.abc import Mapping
 from dataclasses import Field, fields
+from functools import cache
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from lmdbloader.base.foreign_names import CONVERT
 from lmdbloader.base.option_names import naming_flags
 from lmdbloader.cli._numbers import number
 from lmdbloader.conversion.options import GROUPS, RUN, TAKE, ConvertOptions, choices_of, explain, grammar_of
@@ -47,8 +47,11 @@ _SENTENCES = {
 }
 
 
-def _foreign() -> dict[str, str]:
+@cache
+def foreign_flags() -> Mapping[str, str]:
     """Return flags of other programs for what `convert` does, and ours or a sentence about what to write instead."""
+    from lmdbloader.base.foreign_names import CONVERT
+
     found = {_hyphened(name): _in_flags(entry.advice(...)) for name, entry in CONVERT.items()}
     more = _FLAGS | {found[_hyphened(name)]: words for name, words in _SAME.items()} | _SENTENCES
     return found | {_hyphened(word): instead for instead, words in more.items() for word in words.split()}
@@ -69,9 +72,6 @@ def _in_flags(advice: str) -> str:
     names = "|".join(f.name for f in fields(ConvertOptions))
     flags = re.sub(rf'\b({names})="?(\w+)"?', lambda found: f"{_hyphened(found[1])} {found[2]}", advice)
     return flags.replace("Ellipsis", "N")
-
-
-FOREIGN = _foreign()
 
 
 def add_flags(parser: argparse.ArgumentParser, options: type[ConvertOptions]) -> argparse._ArgumentGroup:

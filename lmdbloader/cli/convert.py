@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from lmdbloader.base.text import mebibytes
-from lmdbloader.cli._options import FOREIGN as FOREIGN
 from lmdbloader.cli._options import add_flags, given, splits_of
+from lmdbloader.cli._options import foreign_flags as foreign_flags
 from lmdbloader.cli._streams import say, say_nothing
 from lmdbloader.conversion.options import RunOptions
 
@@ -60,8 +60,9 @@ images that are not plain 8-bit grey or RGB:
   images of more than --max-pixels, and files that do not decode.
   A refused image stops the conversion or, with --on-error skip, is left out
   and listed at the end and in OUT/skipped.tsv.
-  Links to folders are not followed. These, broken links, special files and
-  files that are not images are left out and named.
+  Links are followed, except to a folder that they are in. These, broken links,
+  special files, files that are not images, and what macOS and Jupyter leave
+  in folders (__MACOSX, ._*, .ipynb_checkpoints) are left out and named.
 
 numbers: 1_000, 1e6, 4k (4000); sizes: 512M, 2GB, 2GiB; shares: 0.5, 50%.
 Sides in pixels cannot have a k.
@@ -139,14 +140,16 @@ def _convert_splits(options: argparse.Namespace, src: str | None, out: str) -> N
 
 def _next_to_splits(src: Path, splits: Set[str], layout: str) -> list[tuple[str, str]]:
     """Return (name, reason) of what is in a folder next to its splits."""
+    from lmdbloader.conversion.sources import coco, yolo
+    from lmdbloader.conversion.sources.folders import is_circular
     from lmdbloader.conversion.sources.listing import Others
 
     others, folders = Others(), []
-    read = {"coco": ("annotations",), "yolo": ("data.yaml", "data.yml", "dataset.yaml")}.get(layout, ())
+    read = {"coco": (coco.ANNOTATIONS,), "yolo": yolo.NAMES_YAML}.get(layout, ())
     for path in sorted(src.iterdir()):
         if path.name in splits or path.name in read or path.name.startswith("."):
             continue
-        if path.is_symlink() and path.is_dir():
+        if is_circular(path):
             others.add_link(os.fsencode(path.name))
         elif path.is_dir():
             folders.append((f"{path.name}/", "a folder without images"))

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lmdbloader.base.text import counted, mebibytes, plain
+from lmdbloader.base.text import counted, first_of, mebibytes, plain
 from lmdbloader.cli._streams import say_lines
 
 if TYPE_CHECKING:
@@ -101,8 +101,7 @@ def _shares(codecs: Mapping[str, int]) -> str:
 def _classes(classes: Sequence[tuple[str, int | None]]) -> Iterator[str]:
     counts = [(name, count) for name, count in classes if count is not None]
     if len(counts) < len(classes):  # of boxes
-        more = f" and {len(classes) - _CLASSES_SHOWN:,} more" if len(classes) > _CLASSES_SHOWN else ""
-        yield from _wrap(plain(", ".join(name for name, _ in classes[:_CLASSES_SHOWN])) + more, "  ", "  ")
+        yield from _wrap(plain(first_of([name for name, _ in classes], _CLASSES_SHOWN)), "  ", "  ")
         return
     yield from _ranked(counts)
 

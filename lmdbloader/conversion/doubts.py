@@ -3,54 +3,39 @@
 from __future__ import annotations
 
 import os
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
-from lmdbloader.base.option_names import flags_in_use, option, pasted
-from lmdbloader.base.text import counted
-from lmdbloader.conversion.selection import holds_images, is_of_training, is_split
-from lmdbloader.conversion.sources.layouts import layout_names
+import numpy as np
+
+from lmdbloader.base.option_names import flags_in_use, option, pasted, pasted_convert
+from lmdbloader.base.text import counted, extent, first_of
+from lmdbloader.conversion.options import RunOptions
+from lmdbloader.conversion.sources.folders import holds_images
 from lmdbloader.conversion.sources.listing import Listing, Location, Names, as_text, stem_of
 from lmdbloader.conversion.sources.remote import locate
 from lmdbloader.errors import SourceError
+from lmdbloader.format.folder_names import (
+    is_high,
+    is_low,
+    is_of_images,
+    is_of_masks,
+    is_of_targets,
+    is_of_training,
+    is_split,
+    without_mask_suffix,
+)
 from lmdbloader.store import is_dataset
 
 _NAMES_SHOWN = 3
-# Names of folders that hold images, and of folders that hold masks or labels of them.
-_IMAGES = re.compile(r"(jpeg|color_?|left)?(images?|imgs?|img8bit)|photos|rgb|inputs?", re.IGNORECASE)
-_MASKS = re.compile(
-    r"(masks?|labels?|annotations?|annots?|anns?|seg(mentation)?s?(class|object)?|ground_?truths?|gt(fine|coarse)?|trimaps?"
-    r"|depths?|normals|edges|targets?)([_-].*)?",
-    re.IGNORECASE,
-)
-_HIGH = re.compile(r"(hr|gt|gtmod|high_?res)([_-]?x?[0-9]+)?([_-].*)?", re.IGNORECASE)
-_LOW = re.compile(r"(lr|lq|lrbic|low_?res)([_-]?x?[0-9]+)?([_-].*)?", re.IGNORECASE)
 # Files that often hold labels of the images next to them.
-_ANNOTATIONS = frozenset({"*.csv", "*.json", "*.jsonl", "*.mat", "*.parquet", "*.tsv", "*.txt", "*.xml"})
-_OTHER_IMAGES = frozenset(
-    {
-        "*.arw",
-        "*.avif",
-        "*.cr2",
-        "*.dcm",
-        "*.dng",
-        "*.exr",
-        "*.hdr",
-        "*.heic",
-        "*.heif",
-        "*.jp2",
-        "*.jxl",
-        "*.nef",
-        "*.npy",
-    }
-    | {"*.npz", "*.psd", "*.raw", "*.svg", "*.tga"}
-)
-_MASK_SUFFIX = re.compile(rb"[_-](mask|masks|seg|segmentation|label|labels|gt|annotation)$", re.IGNORECASE)
+_ANNOTATIONS = {"*.csv", "*.json", "*.jsonl", "*.mat", "*.parquet", "*.tsv", "*.txt", "*.xml"}
+_OTHER_IMAGES = {"*.avif", "*.exr", "*.hdr", "*.heic", "*.heif", "*.jp2", "*.jxl", "*.psd", "*.svg", "*.tga"}
+_OTHER_IMAGES |= {"*.arw", "*.cr2", "*.dcm", "*.dng", "*.nef", "*.npy", "*.npz", "*.raw"}
 _NAMES_TRIED = 1000
 
 
-def refuse_swapped(src: str | os.PathLike[str] | None, out: Path) -> None:
+def refuse_swapped(src: str | os.PathLike[str] | None, out: Path, options: RunOptions) -> None:
     """Refuse a source that is not a folder of images if the destination is one.
 
     Raises:
@@ -61,9 +46,10 @@ def refuse_swapped(src: str | os.PathLike[str] | None, out: Path) -> None:
         return
     what = "is a dataset of lmdbloader" if is_dataset(place) else "" if place.exists() else "there is no such folder"
     if what and holds_images(out):
-        in_python = f"lmdbloader.convert({str(out)!r}, {str(place)!r})"
-        line = f"{out} {place}" if flags_in_use() else in_python
-        raise SourceError(f"{place}: {what}, and {out} holds images. The source comes first: {line}")
+        names = flags_in_use() or [f.name for f in fields(options) if f.name != "log"]
+        given = {f.name: value for f in fields(options) if (value := getattr(options, f.name)) != f.default}
+        line = pasted_convert(out, place, **{name: value for name, value in given.items() if name in names})
+        raise SourceError(f"{place}: {what}, and {out} holds images. The source comes first. Write: {line}")
 
 
 def notes_on(src: Location, listing: Listing, *, is_sure: bool, wants_labels: bool) -> tuple[str, ...]:
@@ -89,6 +75,8 @@ def notes_on(src: Location, listing: Listing, *, is_sure: bool, wants_labels: bo
     found = [] if is_sure and listing.layout == "images" else _note_labels(src, listing, folders, wants_labels)
     if not is_sure and (masks := _masks_next_to_images(listing.sources.names)):
         found.append(f"{masks} and other images are named like masks. Each of them will be a separate image")
+    if hidden := _first_hidden(listing.sources.names):
+        found.append(f"hidden files and folders are read too, such as {hidden}")
     suffixes = [name for name, _ in listing.ignored]
     if others := [name for name in suffixes if name in _OTHER_IMAGES]:
         found.append(f"{_joined(others)} files are not read. If they are images, convert them to PNG or JPEG first")
@@ -123,17 +111,18 @@ def _refuse_other_folders(src: Location, folders: _Folders) -> None:
     if folders.inside:
         place = _below(src, folders.inside)
         insist = f"For one dataset of all of them, write {option('layout', 'images')}."
-    images = [name for name in names if _IMAGES.fullmatch(name)]
-    masks = [name for name in names if _MASKS.fullmatch(name)]
-    if images and masks:
-        as_masks = f"For images with masks, write {option('layout', 'masks')}. " if "masks" in layout_names() else ""
-        if isinstance(src, Path) and any(_holds_texts(Path(place, name)) for name in masks):
-            as_masks = f"For images with YOLO's boxes, write {option('layout', 'yolo')}. "
+    images, targets = list(filter(is_of_images, names)), list(filter(is_of_targets, names))
+    if images and targets:
+        masks = next(filter(is_of_masks, targets), None)
+        both = "" if masks is None else pasted_convert(f"{place}/{images[0]}", masks=f"{place}/{masks}")
+        advice = f"For images with masks, write {both}. " if both else ""
+        if isinstance(src, Path) and any(_holds_texts(Path(place, name)) for name in targets):
+            advice = f"For images with YOLO's boxes, write {option('layout', 'yolo')}. "
         raise SourceError(
-            f"{place}: holds {_shown([*images, *masks])}, which are probably images and their masks or labels. "
-            f"{as_masks}For the images alone, convert {place}/{images[0]}. {insist}"
+            f"{place}: holds {_shown([*images, *targets])}, which are probably images and their masks or labels. "
+            f"{advice}For the images alone, convert {place}/{images[0]}. {insist}"
         )
-    high, low = ([name for name in names if pattern.fullmatch(name)] for pattern in (_HIGH, _LOW))
+    high, low = list(filter(is_high, names)), list(filter(is_low, names))
     if high and low:
         line = pasted(hr=f"{place}/{high[0]}", lr=f"{place}/{low[0]}")
         raise SourceError(
@@ -178,8 +167,16 @@ def _masks_next_to_images(names: Names) -> str:
     """Return the first image with the name of a mask if every second or third of the first images has one, else ""."""
     first = [names[number] for number in range(min(len(names), _NAMES_TRIED))]
     stems = {stem_of(name) for name in first}
-    found = [name for name in first if _MASK_SUFFIX.sub(b"", stem_of(name)) in stems - {stem_of(name)}]
+    found = [name for name in first if without_mask_suffix(stem_of(name)) in stems - {stem_of(name)}]
     return as_text(found[0]) if found and 3 * len(found) >= len(first) else ""
+
+
+def _first_hidden(names: Names) -> str:
+    """Return the first name with a part that begins with a dot, "" if there is none."""
+    is_hidden = np.frombuffer(names.text, np.uint8)[names.bounds[:-1]] == ord(".")
+    at = names.text.find(b"/.")
+    numbers = [*np.flatnonzero(is_hidden)[:1], *[np.searchsorted(names.bounds, at, "right") - 1] * (at >= 0)]
+    return as_text(names[int(min(numbers))]) if numbers else ""
 
 
 def describe_classes(images_of: dict[str, int], what: str = "image") -> str:
@@ -198,8 +195,8 @@ def describe_classes(images_of: dict[str, int], what: str = "image") -> str:
         parts[:1] = [f"{name} ({counted(first, what, whats)})" for name in list(images_of)[:1]]
         return f"{counted(len(parts), 'class', 'classes')}: {', '.join(parts)}"
     counts = images_of.values()
-    extent = f"{min(counts):,} to {max(counts):,}" if min(counts) < max(counts) else f"{max(counts):,}"
-    return f"{len(parts):,} classes of {extent} {whats}: {', '.join(parts[:_NAMES_SHOWN])} ... {parts[-1]}"
+    sizes = extent((min(counts), max(counts)))
+    return f"{len(parts):,} classes of {sizes} {whats}: {', '.join(parts[:_NAMES_SHOWN])} ... {parts[-1]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +247,7 @@ def _line_for_splits(src: Location, place: str) -> str:
     if isinstance(src, str):
         return "Convert them one by one: splits are found only in local folders."
     if "split" in flags_in_use():
-        return f"For a dataset of each, write: lmdbloader convert {place} OUT --split."
+        return f"For a dataset of each, write: {pasted_convert(place)} --split."
     return (
         f"For a dataset of each, write `for split in lmdbloader.find_splits({place!r}): "
         'lmdbloader.convert(split.path, f"{split.name}.lmdb", classes=split.classes)`.'
@@ -262,8 +259,7 @@ def _below(src: Location, name: str) -> str:
 
 
 def _shown(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMES_SHOWN:,} more" if len(names) > _NAMES_SHOWN else ""
-    return ", ".join(f"{name}/" for name in names[:_NAMES_SHOWN]) + more
+    return first_of([f"{name}/" for name in names], _NAMES_SHOWN)
 
 
 def _joined(names: list[str]) -> str:

@@ -25,9 +25,9 @@ from lmdbloader.base.arguments import new_path
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.files import read_regular
+from lmdbloader.base.foreign_names import EXTRACT, understands
 from lmdbloader.base.limits import explain_limit
 from lmdbloader.base.option_names import flags_in_use, option, use_flags
-from lmdbloader.batch.columns import read_json, read_values
 from lmdbloader.conversion.destination import refuse_inside
 from lmdbloader.errors import DestinationError, FormatError, OptionError
 from lmdbloader.fields import kind_named
@@ -88,6 +88,7 @@ class _Plan:
     image_format: str
 
 
+@understands(EXTRACT)
 def extract(
     path: str | os.PathLike[str],
     out: str | os.PathLike[str],
@@ -284,10 +285,9 @@ def _value(reader: Reader, f: Field, row: int) -> Any:
     """Return a value for JSON; floats that are not finite become "nan", "inf" and "-inf"."""
     if f.kind == "text":
         return reader.index.text(f.name, row)
-    if f.kind == "json":
-        return read_json(reader, f.name, row)
-    if kind_named(f.kind).is_ragged:
-        return read_values(reader, f, np.array([row], np.int64))[0].tolist()
+    if f.is_payload:
+        found = reader.read_value(f.name, row)
+        return found.tolist() if kind_named(f.kind).is_ragged else found
     value = reader.index.arrays[f.name][row].item()
     return value if isinstance(value, int) or math.isfinite(value) else str(value)
 

@@ -172,7 +172,9 @@ def _of_hugging_face(samples: Any, fields: Mapping[str, FieldType | None]) -> Ad
     """Return a Dataset or IterableDataset with encoded images and with Python numbers, in any format."""
     features: Mapping[str, Any] = samples.features or {}
     kinds = {name: type(feature).__name__ for name, feature in features.items()}
-    classes = {name: tuple(features[name].names) for name, kind in kinds.items() if kind == "ClassLabel"}
+    # A list of ClassLabels has the labels of boxes.
+    labels = {name: getattr(feature, "feature", None) or feature for name, feature in features.items()}
+    classes = {name: tuple(label.names) for name, label in labels.items() if type(label).__name__ == "ClassLabel"}
     of_format = getattr(samples, "format", None) or {}
     if of_format.get("type") == "custom":  # with_transform: samples of the caller's
         return Adapted(samples, None, classes)

@@ -107,7 +107,7 @@ def convert(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], opt
     """
     began = time.monotonic()
     target = new_folder(out)
-    refuse_swapped(src, target)
+    refuse_swapped(src, target, options)
     plan = make_plan(src, options)
     for folder in plan.folders:
         refuse_inside(target, folder)

@@ -28,6 +28,7 @@ from lmdbloader.fields import (
     FieldType,
     Image,
     Mask,
+    as_boxes,
     image_size,
     is_plane_of,
     kind_named,
@@ -91,11 +92,11 @@ def write(
         path: The new dataset.
         codec: "raw", "lz4" or "auto" (lz4 if it saves 10 % on the first samples), for all fields or field by field. For
             images it is the codec of pixels. By default "auto", or "raw" for images with some write modes.
-        fields: Names for tuples, in order; or a mapping from names to types (`Image()`, `Array()` ...), to set types
-            that should not be guessed: {"mask": Mask()}. A field that is named like a mask (mask, label, seg ...) and
-            has at most 64 values must be declared, as Mask() or Image().
-        classes: By int field, the names of its values from 0 on, in a list or tuple; by default those that a dataset of
-            Hugging Face or torchvision has, in `features` or `classes`.
+        fields: The names of all values, for tuples in their order; or a mapping from names to types (`Image()`,
+            `Array()` ...), to set types that should not be guessed: {"mask": Mask()}. A field that is named like a mask
+            (mask, label, seg ...) and has at most 64 values must be declared, as Mask() or Image().
+        classes: By field of ints or Labels(), the names of its values from 0 on, in a list or tuple; by default those
+            that a dataset of Hugging Face or torchvision has, in `features` or `classes`.
         write_mode: How images are stored, in all or field by field, "raw", "jpg", "proportion", "smart" or "original",
             as in `convert`. The default, also for fields that are not named, is pixels. Masks are always stored without
             loss.
@@ -136,9 +137,10 @@ def write(
     if first is _NOTHING:
         raise OptionError(f"{out}: there is nothing to write: `samples` is empty")
     schema, first_values = _infer_fields(first, fields)
-    are_int = {f.name for f in schema if f.kind == "int"}
-    found = {field: names for field, names in adapted.classes.items() if field in are_int}
-    names = _check_classes(schema, found if classes is None else classes)
+    if classes is None:
+        have_labels = _fields_of_labels(schema)
+        classes = {field: names for field, names in adapted.classes.items() if field in have_labels}
+    names = _check_classes(schema, classes)
     storages, codecs = choose_storages(
         [f.name for f in schema if f.kind == "image"],
         write_mode,
@@ -151,7 +153,7 @@ def write(
             "seed": seed,
         },
     )
-    rest = chain([first], iterator)
+    rest = _boxes_in_pixels(chain([first], iterator), [f.name for f in schema if f.kind == "boxes"])
     del first
     if max_resolution is not None and not isinstance(write_mode, Mapping):  # masks stay in step with their images
         shrunk = replace(PIXELS, max_resolution=check_value("max_resolution", max_resolution))
@@ -211,7 +213,7 @@ def _dicts(
     """Yield the values of each sample by name, encoded images as image files."""
     given = fields.items() if isinstance(fields, Mapping) else ()
     declared = {name: kind for name, kind in given if isinstance(kind, FieldType)}
-    images = {name: kind for name, kind in declared.items() if "height" in kind_named(kind.kind).columns}
+    images = {name: kind for name, kind in declared.items() if kind_named(kind.kind).has_pixels}
     names = adapted.names
     for number, sample in enumerate(samples):
         if names is None and not number:
@@ -253,6 +255,11 @@ def _infer_fields(
     unknown = set(given) - set(values)
     if unknown:
         raise OptionError(f"fields names {', '.join(sorted(unknown))}, but the first sample has {', '.join(values)}")
+    if fields is not None and not isinstance(fields, Mapping) and len(given) < len(values):
+        raise OptionError(
+            f"fields names {', '.join(given)}, but the first sample has {', '.join(values)} too. To leave values out, "
+            f"write lmdbloader.write(({{name: sample[name] for name in {tuple(given)!r}}} for sample in samples), out)."
+        )
     found = [
         make_field(
             name,
@@ -322,6 +329,34 @@ def _is_labels(value: Any, lengths: set[int]) -> bool:
     return numbers.ndim == 1 and len(numbers) in lengths and (numbers.dtype.kind in "iu" or not numbers.size)
 
 
+def _boxes_in_pixels(samples: Iterator[Any], names: Sequence[str]) -> Iterator[Any]:
+    """Yield samples; until a box reaches beyond the first pixels of an image, boxes may be shares of its sides.
+
+    Raises:
+        OptionError: The first boxes of a field are fractions from 0 to 1. Later ones may be: objects at a corner that
+            are smaller than a pixel.
+    """
+    unsettled = list(names)
+    for number, values in enumerate(samples):
+        for name in list(unsettled):
+            try:
+                boxes = as_boxes(values.get(name))
+            except (TypeError, ValueError):  # the sample is refused when it is encoded
+                continue
+            if boxes.max(initial=0) > 2:
+                unsettled.remove(name)
+            elif boxes.min(initial=0) >= 0 and boxes.max(initial=0) <= 1 and (boxes % 1).any():
+                raise OptionError(
+                    f"sample {number}, field {name!r}: the boxes up to here, such as {boxes[0].tolist()}, are within "
+                    "one pixel. If they are shares of the image's sides, multiply them by (width, height, width, "
+                    "height), and give left, top, right and bottom. If they are pixels, leave such small boxes out."
+                )
+        yield values
+        if not unsettled:
+            break
+    yield from samples
+
+
 def _settle_masks(
     watches: Mapping[str, LabelWatch],
     schema: Sequence[Field],
@@ -342,7 +377,7 @@ def _settle_masks(
                 warnings.warn(
                     f"field {name!r}: masks of 0 and {IGNORED} only, and {IGNORED} is their ignore_index, the label of "
                     f"pixels that have none, which losses leave out. For labels 0 and 1 write mask > 0.",
-                    stacklevel=3,
+                    stacklevel=4,
                 )
             continue
         if not (watch.looks_like_labels or watch.may_be_labels):
@@ -361,7 +396,7 @@ def _settle_masks(
             )
         warnings.warn(
             f"field {name!r} may be a mask ({watch.describe()}), and {why}. {declare}",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -435,17 +470,24 @@ def _line_for_names(sample: Sequence[Any]) -> str:
     return "name them, for example fields=('image', 'label')"
 
 
+def _fields_of_labels(fields: Sequence[Field]) -> list[str]:
+    """Return the fields whose values can have the names of classes."""
+    return [f.name for f in fields if f.kind in ("int", "labels")]
+
+
 def _check_classes(fields: Sequence[Field], classes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    labels = [f.name for f in fields if f.kind == "int"]
+    labels = _fields_of_labels(fields)
     if not isinstance(classes, Mapping):
         raise OptionError(
-            f"classes={shown(classes)}: expected the names by int field, as {{{labels[0] if labels else 'label'!r}: "
+            f"classes={shown(classes)}: expected the names by field, as {{{labels[0] if labels else 'label'!r}: "
             "['cat', 'dog']}"
         )
     given: dict[str, tuple[str, ...]] = {}
     for name, names in classes.items():
         if name not in labels:
-            raise OptionError(f"classes of {name!r}: expected one of the int fields: {', '.join(labels) or 'none'}")
+            raise OptionError(
+                f"classes of {name!r}: expected one of the fields of ints or Labels(): {', '.join(labels) or 'none'}"
+            )
         given[name] = ordered_texts(f"classes[{name!r}]", names)
         try:
             "".join(given[name]).encode()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,8 @@ class ImageFile:
             OptionError: They are not an image of a supported kind.
         """
         self._data, self._policy, self._where = data, policy, where
-        try:
+        with _refusing():
             info = image_info(data, name=where)
-        except ImageError as error:
-            raise OptionError(str(error)) from error
         self.height, self.width = info.height, info.width
         self.mode = "L" if info.channels == 1 else "RGB"
         self.was_jpeg = is_jpeg(data)
@@ -58,10 +57,8 @@ class ImageFile:
         Raises:
             OptionError: The file is damaged, or the policy refuses it.
         """
-        try:
+        with _refusing():
             return keep_file(storage, self._data, self._policy, self._where)
-        except ImageError as error:
-            raise OptionError(str(error)) from error
 
     def decoded(self, storage: Storage) -> Pixels:
         """Return its pixels (H, W, C), shrunk to the maximal resolution.
@@ -69,10 +66,17 @@ class ImageFile:
         Raises:
             OptionError: The file is damaged, or the policy refuses it.
         """
-        try:
+        with _refusing():
             return decode_to_size(storage, self._data, self._policy, self._where)
-        except ImageError as error:
-            raise OptionError(str(error)) from error
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Raise an ImageError as an OptionError: the file is a part of the caller's sample."""
+    try:
+        yield
+    except ImageError as error:
+        raise OptionError(str(error)) from error
 
 
 def is_encoded(value: Any) -> bool:

@@ -26,7 +26,6 @@ from typing import (
     overload,
 )
 
-from lmdbloader.base.foreign_names import CONVERT, in_our_words
 from lmdbloader.base.option_names import option
 from lmdbloader.base.units import NBYTES, PIXELS, REAL, SHARE, WHOLE, Grammar
 from lmdbloader.conversion.sources.layouts import Layout, layout_names
@@ -374,6 +373,8 @@ class with_options(Generic[P, O_contra]):
 
         @functools.wraps(function)
         def call(*args: Any, **keywords: Any) -> Any:
+            from lmdbloader.base.foreign_names import CONVERT, in_our_words  # which no help of a command needs
+
             keywords = in_our_words(function.__name__, signature, CONVERT, args, keywords)
             given = {name: keywords.pop(name) for name in names & keywords.keys()}
             return function(*args, **keywords, options=checked(self._options(**given)))

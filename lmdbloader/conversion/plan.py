@@ -68,9 +68,8 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
         OptionError: Options that contradict each other.
         SourceError: No folder, no images, or pairs that do not match.
     """
-    places = [
-        None if p is None else locate(p) for p in (src, options.hr, options.lr, options.masks, options.annotations)
-    ]
+    given = {name: getattr(options, name) for name in ("hr", "lr", "masks", "annotations")}
+    places = [None if path is None else locate(path, name) for name, path in {"source": src, **given}.items()]
     if options.patch_size is None and options.stride is not None:
         raise OptionError(f"{option('stride')} without {option('patch_size')}: whole images have no stride")
     _check_sides(options)
@@ -99,7 +98,7 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
         storage = pixels_only(storage, options.write_mode)
     notes = listing.notes
     if places[0] is not None:
-        is_sure = options.layout != "auto" or options.classes is not None or options.masks is not None
+        is_sure = options.layout != "auto" or options.classes is not None
         notes += notes_on(places[0], listing, is_sure=is_sure, wants_labels=not prefer_images)
     if options.crop_to_scale and listing.layout != "pairs":
         raise OptionError(
@@ -113,7 +112,7 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
     num_workers = choose_workers(1 if listing.in_process else options.workers, int(listing.sources.nbytes.sum()))
     folders = tuple(place for place in places[:4] if isinstance(place, Path))
     # Every task carries the recipe, and class names can be many.
-    recipe = Recipe((), replace(shared(options), classes=None), storage)
+    recipe = Recipe((), replace(shared(options), classes=None), storage, _find_first_mask(listing, options))
     return Plan(options, recipe, listing, codec, folders, num_workers, notes)
 
 
@@ -140,6 +139,19 @@ def _refuse_binary_masks(sources: Sources) -> None:
             f"the masks have 0 and {IGNORED} only ({count} of {len(sources):,} were read), and {IGNORED} is the label "
             f"of pixels that have none, which losses leave out. {option('binary_masks', True)} stores 1 for it."
         )
+
+
+def _find_first_mask(listing: Listing, options: ConvertOptions) -> tuple[str, int] | None:
+    """Return the name and the bits of the first mask that can be read; None without masks, or if all become 8 bits."""
+    if listing.layout != "masks" or options.binary_masks:
+        return None
+    for source in listing.sources:
+        try:
+            return source.name, 8 * decode_labels(read_files(source)[-1]).itemsize
+        except ImageError:  # the conversion stops here, or leaves it out
+            if options.on_error == "stop":
+                return None
+    return None
 
 
 def settle_scale(plan: Plan) -> Recipe:

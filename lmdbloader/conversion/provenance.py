@@ -82,8 +82,8 @@ def describe(plan: Plan) -> dict[str, Any]:
     if listing.sources.annotations is not None:
         boxes = new_text_digest(options.digest)
         boxes.update("\0".join(listing.classes).encode())
-        for s in listing.sources:
-            boxes.update(f"\0{0 if s.annotation is None else s.annotation.digest():016x}".encode())
+        for part in listing.sources.annotations.parts():
+            boxes.update(part)
         made_by["inputs"]["annotations"] = str(boxes)
     listed = _flat(made_by).keys() | _UNRECORDED
     record |= {

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.arguments import ordered_texts
-from lmdbloader.base.option_names import flags_in_use, option, pasted
+from lmdbloader.base.foreign_names import understands
+from lmdbloader.base.option_names import option, pasted_convert
+from lmdbloader.conversion.sources.folders import holds_images, is_circular
 from lmdbloader.conversion.sources.layouts import Layout, list_sources
-from lmdbloader.conversion.sources.listing import Listing, Names, is_image_name
+from lmdbloader.conversion.sources.listing import Listing, Names
 from lmdbloader.conversion.sources.remote import locate
 from lmdbloader.errors import OptionError, SourceError, SourceNotFoundError
+from lmdbloader.format.folder_names import SPLITS, is_split
 from lmdbloader.format.others import suggest_path
 from lmdbloader.kernels import entries
 
@@ -79,31 +80,6 @@ def with_classes(listing: Listing, classes: Sequence[str]) -> Listing:
     return replace(listing, sources=changed, classes=names)
 
 
-# One of these must be there, or class folders could be taken for splits.
-_NAMES = frozenset(
-    {"train", "training", "trainval", "val", "valid", "validation", "test", "testing", "dev", "eval", "evaluation"}
-)
-
-
-# CycleGAN's trainA, COCO's train2017 and DIV2K_train_HR are names of splits too.
-_WORD = re.compile(rf"(?<![a-z])({'|'.join(sorted(_NAMES))})[ab]?(?![a-z])")
-
-
-def is_split(name: str) -> bool:
-    """Return whether a folder's name is that of a split.
-
-    >>> [is_split(name) for name in ("train", "val2017", "testA", "DIV2K_valid_HR", "trains", "cats")]
-    [True, True, True, True, False, False]
-    """
-    return _WORD.search(name.lower()) is not None
-
-
-def is_of_training(name: str) -> bool:
-    """Return whether the name of a split is that of training data."""
-    found = _WORD.search(name.lower())
-    return found is not None and found[1].startswith("train")
-
-
 @dataclass(frozen=True, slots=True)
 class Split:
     """One of the splits in a folder.
@@ -119,6 +95,7 @@ class Split:
     classes: tuple[str, ...] | None
 
 
+@understands({})
 def find_splits(
     src: str | os.PathLike[str], *, layout: Layout | Literal["auto"] = "auto", prefer_images: bool = False
 ) -> list[Split]:
@@ -147,15 +124,15 @@ def find_splits(
         )
     if not folder.is_dir():
         raise SourceNotFoundError(f"{folder}: there is no such folder.{suggest_path(folder)}")
-    paths = sorted(p for p in folder.iterdir() if p.is_dir() and not p.is_symlink() and not p.name.startswith("."))
+    paths = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".") and not is_circular(p))
     if not any(is_split(p.name) for p in paths):
         if layout == "yolo" and (inner := folder / "images").is_dir():
             inside = [p for p in sorted(inner.iterdir()) if p.is_dir() and is_split(p.name)]
             if inside:
-                lines = "; ".join(_line_for(path, layout) for path in inside)
+                lines = "; ".join(pasted_convert(path, f"{path.name}.lmdb", layout=layout) for path in inside)
                 raise SourceError(f"{folder}: has its splits inside images/ and labels/. Write {lines}.")
         raise SourceError(f"{folder}: holds no folders like train/ and val/. Convert it as a whole.")
-    paths = [p for p in paths if p.name.lower() in _NAMES or holds_images(p)]
+    paths = [p for p in paths if p.name.lower() in SPLITS or holds_images(p)]
     # What is missing is refused when the split is converted, unless it may be left out.
     listings = [list_sources(path, layout=layout, prefer_images=prefer_images, skip=True) for path in paths]
     layouts = {listing.layout for listing in listings}
@@ -177,14 +154,3 @@ def find_splits(
     if layouts == {"classes"}:
         classes = tuple(sorted({name for listing in listings for name in listing.classes}, key=os.fsencode))
     return [Split(path.name, path, classes) for path in paths]
-
-
-def _line_for(path: Path, layout: str) -> str:
-    if flags_in_use():
-        return f"lmdbloader convert {shlex.quote(str(path))} {path.name}.lmdb {pasted(layout=layout)}"
-    return f"lmdbloader.convert({str(path)!r}, {f'{path.name}.lmdb'!r}, {pasted(layout=layout)})"
-
-
-def holds_images(folder: Path) -> bool:
-    """Return whether a folder has any image: there are often other folders next to the splits."""
-    return any(is_image_name(os.fsencode(name)) for _, _, names in os.walk(folder) for name in names)

@@ -14,6 +14,7 @@ from typing import Any
 from lmdbloader.base import system
 from lmdbloader.base.arguments import new_path
 from lmdbloader.base.disk_errors import explain_full_disk, naming
+from lmdbloader.base.foreign_names import STAGE, understands
 from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import ProgressBar
 from lmdbloader.base.text import plain
@@ -34,6 +35,7 @@ _SECONDS_BETWEEN_LOOKS = 0.5
 _UNITS_OF_TIMES = (1, 100, 1000, 10**9, 2 * 10**9)
 
 
+@understands(STAGE)
 def stage(
     db: str | os.PathLike[str],
     directory: str | os.PathLike[str],

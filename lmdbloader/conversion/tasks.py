@@ -44,11 +44,13 @@ class Recipe:
         fields: The fields of the dataset, with their codecs.
         options: The options, with the scale of given pairs.
         storage: How images are stored; pairs and scaled images are stored as pixels.
+        first_mask: The name and the bits of the first mask, which all others must have; None without masks.
     """
 
     fields: tuple[Field, ...]
     options: ConvertOptions = field(default_factory=ConvertOptions)
     storage: Storage = field(default_factory=Storage)
+    first_mask: tuple[str, int] | None = None
 
     @property
     def policy(self) -> DecodePolicy:
@@ -122,11 +124,12 @@ def convert_sources(
             else:
                 places = [patch_positions(0, 0, None, 1)]
             if source.annotation is not None:
-                values |= _place_boxes(source, source.annotation, files[0])
+                values |= _place_boxes(source, source.annotation, images["image"].shape if kept is None else kept[1])
             if "mask" in values:
                 if recipe.options.binary_masks:
                     values["mask"] = _to_binary(source, values["mask"])
-                stored = images["image"].shape[:2] if kept is None else kept[1][:2]
+                stored = images["image"].shape if kept is None else kept[1]
+                _check_bits(source, values["mask"], recipe.first_mask)
                 values["mask"] = _fit_mask(source, files[0], values["mask"], stored)
         except ImageError as error:
             if recipe.options.on_error == "stop":
@@ -257,6 +260,16 @@ def _to_binary(source: Source, mask: Pixels) -> Pixels:
     return np.minimum(mask, 1).astype(np.uint8)
 
 
+def _check_bits(source: Source, mask: Pixels, first: tuple[str, int] | None) -> None:
+    """Raise ImageError if a mask has other bits than the first one, so that no batch could hold both."""
+    if first is not None and 8 * mask.itemsize != first[1]:
+        raise ImageError(
+            source.name,
+            f"its mask has {8 * mask.itemsize} bits, that of {first[0]} has {first[1]}. A batch needs one dtype. Save "
+            "all masks with 16 bits, or all with 8.",
+        )
+
+
 def _fit_mask(source: Source, data: bytes, mask: Pixels, stored: tuple[int, ...]) -> Pixels:
     """Return a mask (H, W, 1) in the size in which its image is stored.
 
@@ -276,24 +289,27 @@ def _fit_mask(source: Source, data: bytes, mask: Pixels, stored: tuple[int, ...]
     return nearest(mask, stored[0], stored[1])
 
 
-def _place_boxes(source: Source, annotation: Annotation, data: bytes) -> dict[str, Pixels]:
+def _place_boxes(source: Source, annotation: Annotation, stored: tuple[int, ...]) -> dict[str, Pixels]:
     """Return the boxes of an image in pixels, and their labels.
+
+    Args:
+        source: The image.
+        annotation: Its boxes.
+        stored: (height, width ...) of the upright image, which is never shrunk.
 
     Raises:
         ImageError: The image has another size than its annotations say.
     """
-    info = image_info(data, name=source.name)
+    image = stored[:2]
     boxes = np.frombuffer(annotation.boxes, np.float64).reshape(-1, 4)
     if annotation.size is None:
-        boxes = boxes * np.array([info.width, info.height] * 2, np.float64)
-    elif annotation.size != (info.height, info.width):
+        boxes = boxes * np.array([*image[::-1]] * 2, np.float64)
+    elif annotation.size != image:
         height, width = annotation.size
-        turned = " It is turned by its EXIF data, and the boxes are not." * (
-            (width, height) == (info.height, info.width)
-        )
+        turned = " It is turned by its EXIF data, and the boxes are not." * ((width, height) == image)
         raise ImageError(
             source.name,
-            f"its annotations are for {width}x{height} pixels, and it has {info.width}x{info.height}.{turned} Boxes of "
+            f"its annotations are for {width}x{height} pixels, and it has {image[1]}x{image[0]}.{turned} Boxes of "
             "another size would be in the wrong place.",
         )
     return {"boxes": boxes, "labels": np.frombuffer(annotation.labels, np.int64)}

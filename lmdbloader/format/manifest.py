@@ -392,8 +392,9 @@ def _parse_description(body: Mapping[str, Any], digest: DigestName) -> Descripti
     fields = tuple(parse_field(f) for f in _typed(body, "fields", list))
     if not fields or len({f.name for f in fields}) != len(fields):
         raise ValueError("fields without any, or with one name twice")
-    if tuple(body.get("requires", ())) != (required := required_features(f.kind for f in fields)):
-        raise ValueError(f"requires is {body.get('requires')!r:.80} with fields that require {list(required)}")
+    required = list(required_features(f.kind for f in fields))
+    if body.get("requires", []) != required:
+        raise ValueError(f"requires is {body.get('requires')!r:.80} with fields that require {required}")
     classes = {name: _names(names) for name, names in _typed(body, "classes", dict).items()}
     return Description(fields, _typed(body, "with_source", bool), classes, _typed(body, "made_by", dict), digest)
 

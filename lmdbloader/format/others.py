@@ -10,12 +10,11 @@ from itertools import islice
 from pathlib import Path
 
 from lmdbloader.base.suggestions import nearest
+from lmdbloader.base.text import first_of
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE
 
 # So many entries of a folder are examined: enough to recognise it, and quick on a file server.
 _MOST_ENTRIES, _MOST_FOLDERS, _MOST_LEVELS = 200, 20, 3
-_SPLITS = frozenset({"train", "val", "valid", "validation", "test"})
-_SHOWN = 5
 
 # Files by suffix: their kind, and the line that makes a dataset. {path} and {out} are for Python, {file} and {name}
 # for a shell.
@@ -71,8 +70,8 @@ def _describe_folder(folder: Path) -> str:
     names = _names(folder)
     datasets = [name for name in names if is_dataset_folder(folder / name)]
     if datasets:
-        shown = ", ".join(datasets[:_SHOWN]) + (f" and {len(datasets) - _SHOWN} more" if datasets[_SHOWN:] else "")
-        return f"holds {'the datasets' if datasets[1:] else 'the dataset'} {shown}. Write {str(folder / datasets[0])!r}"
+        noun = "the datasets" if datasets[1:] else "the dataset"
+        return f"holds {noun} {first_of(datasets)}. Write {str(folder / datasets[0])!r}"
     if DATA_FILE in names:
         return _filled(f"{_FILES['.lmdb']}, or both halves of pairs with `--hr` and `--lr`", folder)
     if "dataset_dict.json" in names:
@@ -89,7 +88,9 @@ def _describe_folder(folder: Path) -> str:
     if ".tar" in found:
         return _filled("holds tars. Convert them: `lmdbloader convert {file} {name}`", folder)
     if any(suffix in _image_suffixes() for suffix in _suffixes_below(folder)):
-        splits = [name for name in names if name.lower() in _SPLITS and (folder / name).is_dir()]
+        from lmdbloader.format.folder_names import is_split  # not needed to open a dataset
+
+        splits = [name for name in names if is_split(name) and (folder / name).is_dir()]
         line = "`lmdbloader convert {file} {name}`" if not splits[1:] else "`lmdbloader convert {file} {name} --split`"
         return _filled(f"holds images. Convert them: {line}", folder)
     other = next((name for name in names if Path(name).suffix.lower() in _FILES), None)

@@ -10,11 +10,13 @@ if TYPE_CHECKING:
 
     from lmdbloader.integrations import accelerate as accelerate
     from lmdbloader.integrations import basicsr as basicsr
+    from lmdbloader.integrations import fastai as fastai
+    from lmdbloader.integrations import keras as keras
     from lmdbloader.integrations import lightning as lightning
     from lmdbloader.integrations import timm as timm
     from lmdbloader.integrations import transformers as transformers
 
-__all__ = ["accelerate", "basicsr", "lightning", "timm", "transformers"]
+__all__ = ["accelerate", "basicsr", "fastai", "keras", "lightning", "timm", "transformers"]
 
 
 def __getattr__(name: str) -> ModuleType:

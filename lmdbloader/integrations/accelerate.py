@@ -7,6 +7,7 @@ from typing import Any
 from accelerate.data_loader import prepare_data_loader
 
 from lmdbloader.errors import OptionError
+from lmdbloader.integrations.shares import check_share
 from lmdbloader.loader.loader import Loader
 
 __all__ = ["prepare"]
@@ -27,22 +28,21 @@ def prepare(accelerator: Any, loader: Loader) -> Any:
         A DataLoader of Accelerate. `accelerator.prepare` returns it unchanged.
 
     Raises:
-        OptionError: The processes would read the same samples, or different numbers of batches.
+        OptionError: The processes would read the same samples, or different numbers of batches; or there are several,
+            and Accelerate should save the place (`use_stateful_dataloader`).
 
     >>> loader = Loader(dataset, 16, shuffle=True, shard="auto", pad=True)  # doctest: +SKIP
     >>> model, optimizer = accelerator.prepare(model, optimizer)  # doctest: +SKIP
     >>> loader = lmdbloader.integrations.accelerate.prepare(accelerator, loader)  # doctest: +SKIP
     """
     rank, world_size = accelerator.process_index, accelerator.num_processes
-    if (loader.rank, loader.world_size) != (rank, world_size):
+    check_share("prepare", loader, rank, world_size)
+    if world_size > 1 and accelerator.use_stateful_dataloader:
+        # It subtracts the batches of the other processes, which this process has not counted.
         raise OptionError(
-            f"prepare: this is process {rank} of {world_size}, and the loader reads share {loader.rank} of "
-            f'{loader.world_size}. Write Loader(..., shard="auto", pad=True).'
-        )
-    if world_size > 1 and not loader._pad and not loader.drop_last:
-        raise OptionError(
-            "prepare: the processes may get different numbers of batches, and would wait for each other forever. "
-            'Write Loader(..., shard="auto", pad=True), or drop_last=True.'
+            "prepare: with DataLoaderConfiguration(use_stateful_dataloader=True) several processes would repeat "
+            "batches when they resume. Leave it out, and continue with "
+            "accelerator.skip_first_batches(prepared, num_batches)."
         )
     prepared = prepare_data_loader(
         loader,
@@ -52,6 +52,7 @@ def prepare(accelerator: Any, loader: Loader) -> Any:
         put_on_device=accelerator.device_placement,
         rng_types=list(accelerator.rng_types or ()),
         non_blocking=accelerator.non_blocking,
+        use_stateful_dataloader=accelerator.use_stateful_dataloader,
     )
     prepared._is_accelerate_prepared = True  # Accelerate's own mark
     return accelerator.prepare_data_loader(prepared)

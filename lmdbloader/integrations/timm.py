@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,6 +46,19 @@ _LINES = {
 }
 
 
+class _Loader(Loader):
+    """A Loader that takes its epoch from the dataset, on which timm's train.py sets it, also when a run resumes."""
+
+    _followed: tuple[int, int] | None = None
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        last = self.dataset._last_set
+        if last is not None and last != self._followed:
+            self._followed = last
+            self.set_epoch(last[0])
+        return super().__iter__()
+
+
 def create_loader(dataset: Any, input_size: Any, batch_size: int, *args: Any, **others: Any) -> Loader:
     """Return a Loader whose transforms, order and batches are those of timm's `create_loader`.
 
@@ -63,7 +77,7 @@ def create_loader(dataset: Any, input_size: Any, batch_size: int, *args: Any, **
     """
     a = _arguments(dataset, input_size, batch_size, *args, **others)
     device = torch.device(a.device) if a.use_prefetcher else torch.device("cpu")
-    return Loader(
+    return _Loader(
         dataset if isinstance(dataset, LMDBDataset) else LMDBDataset(dataset, fields=("image", "label")),
         batch_size,
         order="random" if a.is_training else "sequential",

@@ -79,7 +79,7 @@ class BatchReader:
         pipeline: Of all fields of images and masks.
         plan: How batches are read ahead.
         is_pinned: Whether images are in pinned memory, which a forked child must not touch.
-        form: Of the batches; None until it is set.
+        form: Of the batches.
     """
 
     def __init__(
@@ -96,6 +96,7 @@ class BatchReader:
         prefetch: int,
         pinned: bool,
         verify: bool,
+        form: Form,
     ) -> None:
         """Check that the transforms, which include the dataset's own, suit the images.
 
@@ -103,15 +104,23 @@ class BatchReader:
         Pipeline; `pinned` puts images into pinned memory. `num_threads` read, and `prefetch` more groups are ready.
         """
         self._owner = owner
-        self.form: Form = None
+        self.form = form
         self.dataset, self.batch_size, self.is_pinned = dataset, batch_size, pinned
         self._seed = seed
-        images = [name for name, f in dataset.fields.items() if f.has_pixels]
-        if owner.has_own_transform and not dataset._transforms and tuple(transforms) == dataset.all_transforms:
-            # Images of different sizes are read without the pipeline: the user's transform may crop them to one size.
-            images = dataset.uniform_images()
-            transforms = transforms if images else ()
         rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
+        images = [name for name, f in dataset.fields.items() if f.has_pixels]
+        # Images of different sizes are read without the pipeline if nothing compiled changes them.
+        self._different: dict[str, int] = {}
+        if not dataset._transforms and tuple(transforms) == dataset.all_transforms:
+            if owner.has_own_transform:  # it may crop them to one size
+                images = dataset.uniform_images()
+            elif batch_size == 1 and len(rows):
+                alike = dataset.uniform_images(rows, of_any_channels=True)
+                channels = dataset.reader.index.arrays
+                self._different = {n: int(channels[f"{n}.channels"][rows].max()) for n in images if n not in alike}
+                images = alike
+            transforms = transforms if images else ()
+        self._channels_last = channels_last
         self.pipeline = Pipeline(
             dataset.reader, images, transforms, rows=rows, seed=seed, channels_last=channels_last, verify=verify
         )
@@ -167,6 +176,9 @@ class BatchReader:
         transform = self._owner._own_transform
         if transform is not None:
             transform = self._assembler.in_step(transform)
+        elif self._different:
+            changed = {name: self._as_from_pipeline(name, getattr(batch, name)) for name in self._different}
+            batch = batch._replace(**changed)
         return finished(
             batch,
             transform,
@@ -177,6 +189,13 @@ class BatchReader:
             samples=samples,
             form=self.form,
         )
+
+    def _as_from_pipeline(self, name: str, images: torch.Tensor) -> torch.Tensor:
+        """Return images (1, C, H, W) with the channels and the memory format of a pipeline's; masks (1, H, W) as is."""
+        if images.ndim == 3:
+            return images
+        images = images.expand(-1, self._different[name], -1, -1)
+        return images.contiguous(memory_format=torch.channels_last if self._channels_last else torch.contiguous_format)
 
     def read_sound(self, samples: I64, epoch: int, clock: Clock) -> tuple[Any, tuple[Damage, ...]]:
         """Return one finished batch without its damaged samples, and the damage; `LEFT_OUT` if no sample is left."""

@@ -22,7 +22,7 @@ from lmdbloader.base.cores import count_cores
 from lmdbloader.base.foreign_names import LOADER, third_argument, understands
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
 from lmdbloader.base.stopwatch import time_batches
-from lmdbloader.base.text import plain
+from lmdbloader.base.text import counted, plain
 from lmdbloader.batch.dataset import LMDBDataset, check_images
 from lmdbloader.batch.forms import Form, check_form, num_samples
 from lmdbloader.batch.pipeline import check_epoch
@@ -34,6 +34,7 @@ from lmdbloader.loader.epoch import EpochRun, deliver
 from lmdbloader.loader.options import (
     Shard,
     check_numbers,
+    check_schedule,
     check_shard,
     compiled_and_functions,
     count_processes,
@@ -56,7 +57,7 @@ from lmdbloader.transforms.resolution import ProgressiveResize, full_size, with_
 _logger = logging.getLogger("lmdbloader")
 # Attributes that code sets on a loader it was given: those of DataLoader alone, and those that __init__ sets once.
 _NOT_SET = frozenset({"batch_sampler", "collate_fn", "num_workers", "sampler"})
-_SET_ONCE = frozenset({"batch_size", "dataset", "drop_last", "num_threads", "order", "prefetch", "seed"})
+_SET_ONCE = frozenset({"batch_size", "dataset", "drop_last", "num_threads", "order", "pin_memory", "prefetch", "seed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ class Loader(DataLoader[Any]):
         order: Order | None = None,
         seed: int | None = None,
         drop_last: bool = False,
-        pad: bool = False,
+        pad: bool | None = None,
         transforms: Sequence[Transform | Callable[[Any], Any]] = (),
         num_threads: int | Literal["auto"] = "auto",
         prefetch: int = 2,
@@ -159,7 +160,7 @@ class Loader(DataLoader[Any]):
         Args:
             dataset: The dataset to read, or its path; or torch's Subset of it, or a ConcatDataset of its views. A
                 `transform` of its own is called sample by sample, which is slow.
-            batch_size: Samples in a batch of this rank.
+            batch_size: Samples in a batch of this rank. With 1 and no transforms, images may differ in size.
             shuffle: True is `order="random"`, as training needs it; False is `order="sequential"`, and so is None
                 without an `order`, as in torch's DataLoader.
             order: "sequential" (that of the dataset), "random" (a new uniform permutation in every epoch),
@@ -169,7 +170,8 @@ class Loader(DataLoader[Any]):
                 None is that of the dataset, `dataset.transformed(..., seed=3)`, else 0.
             drop_last: Whether to leave out the last batches if they are short.
             pad: Whether to fill the last batches up with samples from the beginning of the epoch, so that every rank
-                has the same number of batches, of the same sizes; each rank then reads ceil(samples / ranks).
+                has the same number of batches, of the same sizes; each rank then reads ceil(samples / ranks). None pads
+                with `shard="auto"`, as torch's DistributedSampler does, unless the last batches are left out.
             transforms: Of `lmdbloader.transforms`, carried out by compiled code on all image fields together; after
                 them any functions, each called with the whole batch.
             num_threads: Threads that read, at most one for each core that this process may use. "auto" is the number
@@ -204,7 +206,8 @@ class Loader(DataLoader[Any]):
         """
         dataset, transforms = view_of(dataset), listed("transforms", transforms)
         batch_size, prefetch, num_threads = check_numbers(batch_size, prefetch, num_threads)
-        drop_last, pad, verify = flag("drop_last", drop_last), flag("pad", pad), flag("verify", verify)
+        drop_last, verify = flag("drop_last", drop_last), flag("verify", verify)
+        pad = None if pad is None else flag("pad", pad)
         if on_corrupt not in ("raise", "skip"):
             raise OptionError(f"on_corrupt={on_corrupt!r}: expected 'raise' or 'skip'")
         if drop_last and pad:
@@ -219,7 +222,8 @@ class Loader(DataLoader[Any]):
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
         self.seed, self.order = seed_for(dataset, seed), meant
         check_shard(shard)
-        self._shard, self._pad, self._has_warned = shard, pad, False
+        self._shard, self._has_warned = shard, False
+        self._pad = (shard == "auto" and not drop_last) if pad is None else pad
         self._has_warned_of_epoch = False
         self._share: Share | None = None  # of the iterator that was made last
         cores = count_cores()
@@ -237,7 +241,7 @@ class Loader(DataLoader[Any]):
         if num_threads != "auto" and num_threads > cores:
             # More would only take turns; waiting for the disk is done in the background.
             warnings.warn(
-                f"num_threads={num_threads}, but this process may use {cores} cores: {cores} threads are used",
+                f"num_threads={num_threads}, but this process may use {counted(cores, 'core')}: it starts as many",
                 stacklevel=4,
             )
         compiled, functions = compiled_and_functions(transforms)
@@ -252,7 +256,7 @@ class Loader(DataLoader[Any]):
         self._form = dataset._form if as_ is None else check_form(as_, names)
         self._verify = verify
         self._read_from = dataset if io is None else dataset.with_io(io)
-        self._schedule = resolution
+        self._schedule = check_schedule(resolution)
         self._size: tuple[int, int] | None = None
         if resolution is not None:
             with_resolution(self._transforms, full_size(self._transforms))
@@ -269,7 +273,7 @@ class Loader(DataLoader[Any]):
         self._own_names = frozenset(vars(self))
 
     def _make_reader(self, transforms: Sequence[Transform]) -> BatchReader:
-        reader = BatchReader(
+        return BatchReader(
             self._read_from,
             transforms,
             self._functions,
@@ -281,9 +285,8 @@ class Loader(DataLoader[Any]):
             prefetch=self.prefetch,
             pinned=self.pin_memory,
             verify=self._verify,
+            form=self._form,
         )
-        reader.form = self._form
-        return reader
 
     def set_resolution(self, size: int | tuple[int, int] | None) -> None:
         """Change the size of images from the next iteration on; running iterators keep theirs.
@@ -456,12 +459,12 @@ class Loader(DataLoader[Any]):
                 "its share: Loader(..., shard='auto'). If each must read all samples: Loader(..., shard=(0, 1)).",
                 stacklevel=3,
             )
-        draws = self.dataset._draws
-        if draws is not None and draws.was_set not in (None, place.epoch) and not self._has_warned_of_epoch:
+        last = self.dataset._last_set
+        if last is not None and last[0] != place.epoch and not self._has_warned_of_epoch:
             self._has_warned_of_epoch = True
             warnings.warn(
-                f"the dataset's set_epoch({draws.was_set}) has no effect on a Loader, which begins epoch {place.epoch}."
-                f" Write loader.set_epoch({draws.was_set}).",
+                f"the dataset's set_epoch({last[0]}) has no effect on a Loader, which begins epoch {place.epoch}. "
+                f"Write loader.set_epoch({last[0]}).",
                 stacklevel=3,
             )
         self._share = self._resolved()

@@ -18,6 +18,7 @@ from lmdbloader.loader.orders import Order, check_order
 from lmdbloader.transforms import Transform
 from lmdbloader.transforms.batch_functions import described
 from lmdbloader.transforms.foreign import advice_for, random_parts
+from lmdbloader.transforms.resolution import ProgressiveResize
 
 # Samples of a batch, or batches: far more than any memory holds, and their products still fit 64 bits.
 _MOST = 2**31 - 1
@@ -108,10 +109,22 @@ def _warn_of_one_draw(function: Any) -> None:
         )
 
 
+def check_schedule(resolution: Any) -> ProgressiveResize | None:
+    """Return a schedule of sizes, or None; raise OptionError for anything else."""
+    if resolution is None or hasattr(type(resolution), "size_at"):
+        return resolution  # type: ignore[no-any-return]
+    raise OptionError(
+        f"resolution={shown(resolution)}: expected a schedule, as ProgressiveResize(num_epochs=90). For one size write "
+        "it in the transforms, as RandomResizedCrop(224), or call loader.set_resolution(224)."
+    )
+
+
 def is_channels_last(memory_format: torch.memory_format) -> bool:
     """Return whether images are (H, W, C) in memory; raise OptionError if they cannot have this format."""
     if memory_format not in (torch.contiguous_format, torch.channels_last):
-        raise OptionError(f"memory_format={memory_format}: expected torch.contiguous_format or torch.channels_last")
+        raise OptionError(
+            f"memory_format={shown(memory_format)}: expected torch.contiguous_format or torch.channels_last"
+        )
     return memory_format == torch.channels_last
 
 

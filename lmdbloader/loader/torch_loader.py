@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import multiprocessing
 import multiprocessing.queues
@@ -16,7 +17,7 @@ from typing import Any
 
 import torch
 from torch._utils import ExceptionWrapper
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from lmdbloader.base import system
 from lmdbloader.base.cores import count_cores
@@ -33,6 +34,8 @@ from lmdbloader.loader.tuning_cache import Workers, case_of, recall_workers, rem
 _WORTH_A_WORKER = 1.10
 _TRIAL_SECONDS = 0.4
 _TRIAL_BATCHES = 64
+# Options of DataLoader that need worker processes.
+_OF_WORKERS = frozenset({"multiprocessing_context", "persistent_workers", "prefetch_factor", "timeout"})
 # A semaphore takes a page, and a worker has about five.
 _QUEUE_NBYTES = 5 * 4096
 
@@ -53,9 +56,9 @@ def dataloader(
         as_: The form of batches, as for `LMDBDataset`; None leaves that of the dataset.
         **options: Those of `torch.utils.data.DataLoader`. Defaults: `num_workers` is measured once for this dataset,
             batch size and machine, and remembered in the user's cache folder (`lmdbloader.lab.tune` measures it longer,
-            and `pin_memory` with it); `pin_memory` is on only if there is an accelerator; `persistent_workers` is on
-            with workers; `collate_fn` is `collate`. `worker_init_fn` is called after our own, which ends a worker when
-            its parent ends.
+            and `pin_memory` with it); if 0 is best, other options of workers have no effect. `pin_memory` is on
+            only if there is an accelerator; `persistent_workers` is on with workers; `collate_fn` is `collate`.
+            `worker_init_fn` is called after our own, which ends a worker when its parent ends.
 
     Returns:
         The DataLoader; batches of an LMDBDataset are named tuples of stacked tensors. For transformed views that have a
@@ -64,11 +67,14 @@ def dataloader(
 
     Raises:
         DiskFullError: /dev/shm has no room for the queues of worker processes.
-        OptionError: `as_` is not a form of batches, or is given with a `collate_fn`, which makes the batches itself.
+        OptionError: `as_` is not a form of batches, or is given with a `collate_fn`, which makes the batches itself,
+            or without batches.
     """
     dataset = LMDBDataset(dataset) if isinstance(dataset, str | bytes | os.PathLike) else dataset
     settings = dict(options)
-    if as_ is not None and (settings.get("collate_fn") is not None or batch_size is None):
+    if as_ is not None and batch_size is None:
+        raise OptionError(f"as_={as_!r}, batch_size=None: there are no batches. Write LMDBDataset(path, as_={as_!r}).")
+    if as_ is not None and settings.get("collate_fn") is not None:
         raise OptionError(f"as_={as_!r}: `collate` makes batches in this form. Leave out as_ or collate_fn.")
     form = check_form(as_, None)
     if batch_size is not None:
@@ -79,6 +85,8 @@ def dataloader(
         size = getattr(settings.get("batch_sampler"), "batch_size", batch_size)
         found = tuned_workers(dataset, size, settings.get("collate_fn"))
         settings["num_workers"] = found.num_workers
+        if found.num_workers == 0:  # torch refuses options of workers without any
+            settings = {name: value for name, value in settings.items() if name not in _OF_WORKERS}
         pins = pins and found.pin_memory is not False
     settings.setdefault("pin_memory", pins)
     settings.setdefault("persistent_workers", settings["num_workers"] > 0)
@@ -89,7 +97,16 @@ def dataloader(
             raise no_space(_QUEUE_NBYTES * settings["num_workers"])
         settings["worker_init_fn"] = WorkerStart(settings.get("worker_init_fn"))
     made = EpochDataLoader if _draws_in(dataset, set()) else DataLoader
-    return made(dataset, batch_size, **settings)
+    return made(_with_own_epoch(dataset), batch_size, **settings)
+
+
+def _with_own_epoch(dataset: Dataset[Any]) -> Dataset[Any]:
+    """Return a Subset over another view of its samples; the parts of torch's random_split share one view."""
+    if type(dataset) is not Subset or not isinstance(dataset.dataset, LMDBDataset):
+        return dataset
+    part = copy.copy(dataset)
+    part.dataset = dataset.dataset[:]
+    return part
 
 
 class EpochDataLoader(DataLoader[Any]):

@@ -13,7 +13,7 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 
 # Attributes in which views may differ and still be joined.
-_OWN = frozenset({"reader", "_rows", "_draws", "_assembler", "_stopwatch", "targets"})
+_OWN = frozenset({"reader", "_rows", "_draws", "_own_last_set", "_assembler", "_stopwatch", "targets"})
 
 
 def view_of(dataset: Any) -> LMDBDataset:
@@ -78,6 +78,8 @@ def _line(dataset: Any) -> str:
     origin = type(dataset).__module__.partition(".")[0]
     root = getattr(dataset, "root", None)
     has_items = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    if isinstance(dataset, list | tuple) and dataset and all(isinstance(part, LMDBDataset) for part in dataset):
+        return "expected one dataset. Join them: Loader(torch.utils.data.ConcatDataset(datasets), batch_size)."
     if isinstance(dataset, DataLoader):
         return "is a DataLoader. Give its dataset: Loader(loader.dataset, batch_size)."
     if isinstance(getattr(dataset, "dataset", None), LMDBDataset | ConcatDataset | Subset):

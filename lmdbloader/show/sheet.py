@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from lmdbloader.base.arguments import new_path, optional, whole
 from lmdbloader.base.files import replacing
+from lmdbloader.base.foreign_names import PREVIEW, understands
 from lmdbloader.errors import DestinationError, OptionError
 from lmdbloader.show.labels import in_colors
+from lmdbloader.show.lettering import font_of, printable
+from lmdbloader.show.places import draw_places
 from lmdbloader.store import Reader, check_rows
 
 Pixels = npt.NDArray[Any]
@@ -72,6 +75,7 @@ def spread(length: int, count: int, seed: int | None = None) -> list[int]:
     return [(2 * i + 1) * length // (2 * count) for i in range(count)]
 
 
+@understands(PREVIEW, positional=lambda value: f"Write count={value}.")
 def preview(
     path: str | os.PathLike[str],
     output: str | os.PathLike[str] | None = None,
@@ -95,7 +99,7 @@ def preview(
     Raises:
         NotFoundError: There is nothing at `path`.
         OptionError: The dataset has no image field or no samples, or an option is out of range.
-        CorruptError: An image is damaged.
+        CorruptError: An image is damaged, or what is drawn on it.
         DestinationError: `output` is a folder, or its folder does not exist.
 
     >>> import tempfile, numpy, lmdbloader
@@ -121,7 +125,7 @@ def contact_sheet(reader: Reader, rows: Sequence[int], *, columns: int | None = 
     The image fields of a sample are side by side at the size of the largest, so lr next to hr shows the detail that is
     lost: smaller ones are enlarged with nearest neighbour. Large images are reduced, small ones enlarged by a whole
     number. 16-bit images are scaled to 8 bits; the brightest pixel on the sheet is white. Masks have a colour for each
-    label.
+    label. Boxes and points are drawn on the images.
 
     Args:
         reader: An open dataset.
@@ -130,7 +134,7 @@ def contact_sheet(reader: Reader, rows: Sequence[int], *, columns: int | None = 
 
     Raises:
         OptionError: The dataset has no image field or no samples, or `columns` is below 1.
-        CorruptError: An image is damaged.
+        CorruptError: An image is damaged, or what is drawn on it.
     """
     names = [f.name for f in reader.manifest.fields if f.has_pixels]
     if not names:
@@ -185,6 +189,9 @@ def _strip(reader: Reader, names: Sequence[str], row: int, white: int) -> Image.
     _, full_height, full_width = max(shapes, key=lambda shape: shape[1] * shape[2])
     width, height = _shown_size(full_width, full_height)
     parts = [_part(reader, name, row, white, width, height) for name in names]
+    for name, part in zip(names, parts, strict=True):
+        if reader.fields[name].kind == "image":
+            draw_places(part, reader, row, part.width / full_width)
     strip = Image.new("RGB", (len(parts) * (width + _PAIR_GAP) - _PAIR_GAP, height), _BACKGROUND)
     for i, part in enumerate(parts):
         strip.paste(part, (i * (width + _PAIR_GAP), 0))
@@ -273,7 +280,7 @@ def _draw(
     name: str, title: str, strips: Sequence[Image.Image], captions: Sequence[tuple[str, str]], columns: int | None
 ) -> Image.Image:
     """Lay out the strips: columns of one width, each row as high as its highest strip."""
-    bold, plain = _font(20), _font(13)
+    bold, plain = font_of(20), font_of(13)
     cell = max(max(strip.width for strip in strips), 120)
     if columns is None:
         fitting = max(1, (_SHEET_WIDTH - 2 * _MARGIN + _GAP) // (cell + _GAP))
@@ -303,18 +310,9 @@ def _draw(
     return sheet
 
 
-def _font(size: int) -> Any:
-    try:
-        return ImageFont.load_default(size)
-    except (ImportError, TypeError):  # Pillow without FreeType, or before 10.1, has one small size
-        return ImageFont.load_default()
-
-
 def _write(draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, font: Any, ink: str, width: int) -> None:
     """Write one line, shortened to at most `width` pixels."""
-    text = "".join(c if c.isprintable() else "?" for c in text[:200])
-    if not isinstance(font, getattr(ImageFont, "FreeTypeFont", ())):  # the small font knows Latin-1 only
-        text = text.encode("latin-1", "replace").decode("latin-1")
+    text = printable(text, font)
     if draw.textlength(text, font=font) > width:
         while text and draw.textlength(text + _ELLIPSIS, font=font) > width:
             text = text[:-1]

@@ -18,6 +18,7 @@ from lmdbloader.base.arguments import local_path
 from lmdbloader.base.disk_errors import DISK_FAILED
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.errors import CorruptError, FormatError, OptionError
+from lmdbloader.fields import kind_named
 from lmdbloader.format.codecs import by_number, checksum, codec_of
 from lmdbloader.format.layout import (
     CODEC_JPEG,
@@ -313,6 +314,20 @@ class Reader:
     def read_image(self, name: str, row: int) -> npt.NDArray[Any]:
         """Return one image, (C, H, W) uint8 or uint16."""
         return self.read_bytes(name, row).view(self.image_dtype(name, row)).reshape(self.image_shape(name, row))
+
+    def read_value(self, name: str, row: int, *, clock: Clock = NO_CLOCK) -> Any:
+        """Return one value of a field that is neither of images nor of arrays: text, JSON, boxes and the like.
+
+        Raises:
+            CorruptError: Its payload is damaged, or is not a value of the field's kind.
+        """
+        kind = kind_named(self.fields[name].kind)
+        data = self.read_bytes(name, row, clock=clock).tobytes()
+        try:
+            return kind.decode(data) if kind.decode else data
+        except (ValueError, RecursionError) as error:
+            shown = "JSON" if kind.name == "json" else kind.name
+            raise self.corrupt(name, row, f"cannot be read as {shown} ({error})") from error
 
     def array_shape(self, name: str, row: int) -> tuple[int, ...]:
         """Return the shape of one n-dimensional array, from the index."""

@@ -41,8 +41,8 @@ def only(value: object, reason: str, *, in_python: bool = True) -> Kind:
     """Return the kind of a torchvision argument for which compiled code supports one value.
 
     Args:
-        value: The one.
-        reason: Why, and what to write instead; a sentence.
+        value: That value.
+        reason: A sentence that says why, or what to write instead.
         in_python: Whether torchvision's own transform does what the other values ask for.
     """
 

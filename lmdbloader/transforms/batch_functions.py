@@ -195,7 +195,7 @@ class MixUp(BatchFunction):
     def apply(self, batch: Any, random: np.random.Generator) -> Any:
         """Return a batch with blended images of the same type, and labels (B, num_classes) float32."""
         share = random.beta(self.alpha, self.alpha)
-        images = _values(self, batch, self.image)
+        images = _images(self, batch, self.image)
         labels = _probabilities(self, batch, self.label, self.num_classes)
         return batch._replace(**{self.image: _blend(images, share), self.label: _blend(labels, share)})
 
@@ -227,7 +227,7 @@ class CutMix(BatchFunction):
 
     def apply(self, batch: Any, random: np.random.Generator) -> Any:
         """Return a batch with pasted images and labels (B, num_classes) float32."""
-        images = _values(self, batch, self.image)
+        images = _images(self, batch, self.image)
         height, width = images.shape[-2:]
         kept = random.beta(self.alpha, self.alpha)
         row, column = int(random.integers(height)), int(random.integers(width))
@@ -257,6 +257,26 @@ def _blend(values: torch.Tensor, share: float) -> torch.Tensor:
     exact = values.to(torch.float32)
     mixed = (exact * share).add_(exact.roll(1, 0), alpha=1 - share)
     return mixed.round_().to(values.dtype)
+
+
+def _images(of: BatchFunction, batch: Any, name: str) -> torch.Tensor:
+    """Return the images that are mixed.
+
+    Raises:
+        OptionError: The batch has masks or boxes, which would still be those of one sample.
+    """
+    images = _values(of, batch, name)
+    for other in batch._fields:
+        found = getattr(batch, other)
+        of_pixels = isinstance(found, torch.Tensor) and found.shape == (*images.shape[:1], *images.shape[2:])
+        is_mask = images.ndim == 4 and of_pixels and not found.is_floating_point()
+        if is_mask or other in getattr(batch, "_lists", ()):
+            what = "labels of pixels" if is_mask else "boxes or the like"
+            raise OptionError(
+                f"{of}: {other!r} holds {what}, which cannot be mixed. Leave out {type(of).__name__}; or leave "
+                f"{other!r} out: LMDBDataset(path, fields=[...])."
+            )
+    return images
 
 
 def _values(of: BatchFunction, batch: Any, name: str) -> torch.Tensor:

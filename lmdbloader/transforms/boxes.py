@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -45,14 +46,17 @@ class SanitizeBoxes:
         """Return a sample or a batch without such boxes.
 
         Raises:
-            OptionError: A field is missing, or has another length than the boxes.
+            OptionError: A field is missing, or has another length than the boxes; or labels of the boxes would stay.
         """
         values = sample._asdict() if hasattr(sample, "_asdict") else sample
+        if not isinstance(values, Mapping):
+            raise OptionError(f"{self}: expected a named tuple or a dict of fields; found a {type(sample).__name__}")
         if missing := [name for name in (self.boxes, *self.others) if name not in values]:
             raise OptionError(f"{self}: no field {missing[0]!r}; there are {', '.join(values)}")
         boxes = values[self.boxes]
         is_batch = isinstance(boxes, list)
         kept = [self._kept(each) for each in (boxes if is_batch else [boxes])]
+        self._refuse_to_leave_labels(sample, values, kept)
         changed = {}
         for name in (self.boxes, *self.others):
             column = values[name] if is_batch else [values[name]]
@@ -65,6 +69,23 @@ class SanitizeBoxes:
             chosen = [value[keep] for value, keep in zip(column, kept, strict=True)]
             changed[name] = chosen if is_batch else chosen[0]
         return sample._replace(**changed) if hasattr(sample, "_replace") else {**sample, **changed}
+
+    def _refuse_to_leave_labels(self, sample: Any, values: Mapping[str, Any], kept: list[torch.Tensor]) -> None:
+        """Raise OptionError if there are labels, one for each box, which were not named."""
+        for name in getattr(sample, "_lists", ("labels",)):
+            if name not in values or name in (self.boxes, *self.others):
+                continue
+            column = values[name] if isinstance(values[name], list) else [values[name]]
+            are_labels = len(column) == len(kept) and all(
+                isinstance(value, torch.Tensor) and value.shape == keep.shape and not value.is_floating_point()
+                for value, keep in zip(column, kept, strict=True)
+            )
+            if are_labels and any(map(len, kept)):
+                names = ", ".join(map(repr, (self.boxes, *self.others, name)))
+                raise OptionError(
+                    f"{self}: {name!r} has a label for each box, and would keep those of the boxes that are removed. "
+                    f"Write SanitizeBoxes({names})."
+                )
 
     def _kept(self, boxes: Any) -> torch.Tensor:
         """Return which boxes (n, 4) stay, (n,) bool."""

@@ -38,8 +38,8 @@ def in_step(function: Callable[..., Any], kinds: Mapping[str, str]) -> Callable[
         kinds: The kind of each field, by name.
 
     Raises:
-        OptionError: It is a transform of torchvision v1, which takes an image and not a sample, or ToTensor, which does
-            not change tensors.
+        OptionError: It is a transform of torchvision v1, which takes an image and not a sample; or ToTensor, which does
+            not change tensors; or SanitizeBoundingBoxes, which has to find labels.
     """
     if isinstance(function, WithIndices):
         return WithIndices(in_step(function.function, kinds))
@@ -59,12 +59,20 @@ def in_step(function: Callable[..., Any], kinds: Mapping[str, str]) -> Callable[
 
 
 def _check_part(part: Any, kinds: Mapping[str, str]) -> None:
-    """Refuse a transform of torchvision that takes no samples, or would leave their tensors as they are."""
+    """Refuse a transform of torchvision that takes no samples of these kinds, or would leave their tensors as is."""
     name = type(part).__name__
     if name == "ToTensor":
         raise OptionError(
             "torchvision's ToTensor scales only PIL images to numbers from 0 to 1; the images here are tensors from 0 "
             "to 255. Write v2.ToDtype(torch.float32, scale=True), of torchvision.transforms.v2."
+        )
+    if name == "SanitizeBoundingBoxes" and getattr(part, "labels_getter", None) == "default":
+        fields = [field for kind in ("boxes", "labels") for field, found in kinds.items() if found == kind]
+        raise OptionError(
+            "SanitizeBoundingBoxes of torchvision finds labels in dicts by itself, but not in named tuples. Write "
+            f"lmdbloader.transforms.SanitizeBoxes({', '.join(map(repr, fields))}), in a Loader or as the dataset's "
+            "transform; or name the labels: "
+            f"v2.SanitizeBoundingBoxes(labels_getter=lambda sample: sample.{fields[-1] if fields else 'labels'})."
         )
     if is_v2(part) or name in _CONTAINERS:
         return

@@ -344,8 +344,8 @@ class Normalize(Transform):
 
     A mean and std for pixels of another range are refused, with the line to write:
 
-    - For pixels from 0 to 1, a mean above 2, or a std above 10. None have it; of 0 to 255, only images that are almost
-      black have less.
+    - For pixels from 0 to 1, a mean above 2, or a std above 10: none have these. Pixels from 0 to 255 have less only in
+      images that are almost black.
     - For pixels from 0 to 255 (or 65535), in all channels a mean m between 0 and 1 with a std at least 2 % below
       sqrt(m * (1 - m)). Whole numbers with this mean have at least that deviation, pixels from 0 to 1 at most that.
     - For pixels from 0 to 255, such a mean other than 0.5 with std=1, which leaves the scale as it is; and mean=0.5

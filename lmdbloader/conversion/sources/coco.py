@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.base.option_names import flags_in_use, option, pasted, shown
-from lmdbloader.base.text import counted
+from lmdbloader.base.option_names import option, pasted_convert, shown
+from lmdbloader.base.text import counted, first_of
 from lmdbloader.conversion.sources.folders import find_images
 from lmdbloader.conversion.sources.json_stream import read_lists
 from lmdbloader.conversion.sources.listing import (
@@ -32,21 +31,13 @@ from lmdbloader.errors import SourceError, SourceNotFoundError
 from lmdbloader.fields import Boxes, Labels
 
 FIELDS = (("boxes", Boxes().kind), ("labels", Labels().kind))
+#: The folder of the JSON files, next to the folders of the images or above them.
+ANNOTATIONS = "annotations"
 _NAMES_SHOWN = 5
 _ROBOFLOW = "_annotations.coco.json"
 # Beyond the rounding of sums: boxes that reach farther out of their image are counted.
 _BEYOND = 1e-3
 _MOST_SIDE = 2**31
-
-
-def holds(place: Location) -> bool:
-    """Return False: boxes are asked for, not guessed."""
-    return False
-
-
-def list_samples(place: Location, layout: str, prefer_images: bool) -> Listing:
-    """Return the images with boxes of a folder, see `layouts.Source`."""
-    return list_coco(place, None)
 
 
 def list_coco(src: Location, annotations: Location | None, *, skip: bool = False) -> Listing:
@@ -117,14 +108,14 @@ def _find(src: Location) -> tuple[Path, Path]:
     if not src.is_dir():
         raise SourceNotFoundError(f"{src}: there is no such folder")
     found = [(src, path) for path in _candidates(src) if path.is_file()]
-    inside = src / "annotations"
+    inside = src / ANNOTATIONS
     for path in sorted(inside.glob("instances_*.json")) if inside.is_dir() else ():
         name = path.stem.removeprefix("instances_")
         found += [(folder, path) for folder in (src / name, src / "images" / name) if folder.is_dir()]
     if len(found) == 1:
         return found[0]
     if found:
-        lines = "; or ".join(_line(*pair) for pair in found[:_NAMES_SHOWN])
+        lines = "; or ".join(pasted_convert(folder, annotations=path) for folder, path in found[:_NAMES_SHOWN])
         raise SourceError(f"{src}: holds several sets of images with annotations. Write {lines}.")
     raise SourceError(
         f"{src}: no annotations found; looked for annotations/instances_X.json next to X/ or images/X/, and for "
@@ -135,13 +126,7 @@ def _find(src: Location) -> tuple[Path, Path]:
 def _candidates(src: Path) -> list[Path]:
     """Return where the file of a folder of images may be."""
     name = f"instances_{src.resolve().name}.json"
-    return [src / _ROBOFLOW, *(place / "annotations" / name for place in (src / "..", src / ".." / ".."))]
-
-
-def _line(folder: Path, path: Path) -> str:
-    if flags_in_use():
-        return f"lmdbloader convert {shlex.quote(str(folder))} OUT {pasted(annotations=path)}"
-    return f"lmdbloader.convert({str(folder)!r}, out, {pasted(annotations=path)})"
+    return [src / _ROBOFLOW, *(place / ANNOTATIONS / name for place in (src / "..", src / ".." / ".."))]
 
 
 # --- the content of the file ---
@@ -278,7 +263,7 @@ def _check_ids(content: _Content) -> None:
         first, times = ids[counts > 1][0], counts[counts > 1][0]
         raise SourceError(
             f"{content.path}: {times} annotations have the id {first}; expected ids that differ. Were files merged? "
-            "Number them anew, or remove the copies."
+            "Give them other ids, or remove the copies."
         )
 
 
@@ -298,7 +283,7 @@ def _set_labels(content: _Content, categories: dict[int, str]) -> None:
     labels = np.minimum(np.searchsorted(known, category), len(known) - 1)
     if (wrong := known[labels] != category).any():
         raise SourceError(
-            f"{content.path}: {counted(int(wrong.sum()), 'annotation')} have a category_id that the file does not "
+            f"{content.path}: {counted(int(wrong.sum()), 'annotation')} with a category_id that the file does not "
             f"list, such as {category[wrong][0]}; its categories are {', '.join(map(str, numbers[:10]))} ..."
         )
     content.labels = labels
@@ -321,9 +306,8 @@ def _match(src: Location, images: Found, path: Path, content: _Content, skip: bo
         else:
             row_of[number] = row
     if missing and (not skip or not row_of):
-        more = f" and {len(missing) - _NAMES_SHOWN:,} more" if len(missing) > _NAMES_SHOWN else ""
         raise SourceError(
-            f"{src}: {path.name} lists {', '.join(missing[:_NAMES_SHOWN])}{more}, not found there. "
+            f"{src}: {path.name} lists {first_of(missing)}, not found there. "
             + _advice(src, images.names, path, missing[0], bool(row_of))
         )
     kept = sorted(row_of)
@@ -346,7 +330,7 @@ def _advice(src: Location, names: Names, path: Path, name: str, are_some_found: 
         return f"{option('on_error', 'skip')} leaves such images out."
     outer = name.replace("\\", "/").partition("/")[0]
     if isinstance(src, Path) and outer == src.resolve().name and name != outer:
-        return f"The names in the file begin with {outer}/. Write {_line(src / '..', path)}."
+        return f"The names in the file begin with {outer}/. Write {pasted_convert(src / '..', annotations=path)}."
     return f"None of its images is there, but {as_text(names[0])} is: expected the folder that file_name starts from."
 
 

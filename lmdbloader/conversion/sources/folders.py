@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from lmdbloader.base.option_names import option, pasted
+from lmdbloader.base.text import first_of
 from lmdbloader.conversion.sources.listing import (
     I64,
     Found,
@@ -23,8 +24,10 @@ from lmdbloader.conversion.sources.listing import (
     Sources,
     as_text,
     is_image_name,
+    is_litter,
     stem_of,
     walk,
+    walk_names,
 )
 from lmdbloader.conversion.sources.remote import find_remote_images
 from lmdbloader.errors import SourceError, SourceNotFoundError
@@ -32,7 +35,6 @@ from lmdbloader.format.others import describe_file, describe_folder, suggest_pat
 from lmdbloader.images.decode import IMAGE_SUFFIXES
 
 _SCALE_SUFFIX = re.compile(rb"x[2-9]$")
-_NAMES_SHOWN = 5
 
 
 def holds(place: Location) -> bool:
@@ -76,7 +78,8 @@ def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
 def find_images(place: Location) -> Found:
     """Return the image files in a folder and the folders below it, in byte order.
 
-    Links to files are followed, links to folders are not. Other things than regular files are named and left out.
+    Links are followed, except those to a folder that they are in. These, and other things than regular files, are named
+    and left out.
 
     Raises:
         SourceNotFoundError: The folder does not exist.
@@ -98,28 +101,49 @@ def find_half(place: Location) -> Found:
     return find_images(place)
 
 
+def holds_images(folder: Path) -> bool:
+    """Return whether a folder, or one below it, has any image."""
+    return any(True for _ in walk_names(partial(_list_folder, os.fsencode(folder), Others())))
+
+
+def is_circular(place: str | os.PathLike[str]) -> bool:
+    """Return whether a path is a link to a folder that it is in."""
+    folder, name = os.path.split(os.path.abspath(os.fsencode(place)))
+    return os.path.islink(place) and _leads_back(folder, b"", name)
+
+
 def _list_folder(top: bytes, others: Others, folder: bytes) -> Iterator[bytes]:
     path = os.path.join(top, folder[:-1])
     try:
         with os.scandir(path) as entries:
             for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
+                if is_litter(entry.name):
+                    others.add_litter(folder + entry.name)
+                elif entry.is_dir(follow_symlinks=False):
                     yield folder + entry.name + b"/"
                 elif is_image_name(entry.name):
                     yield folder + entry.name
-                elif entry.is_symlink() and os.path.isdir(os.path.join(path, entry.name)):
+                elif not (entry.is_symlink() and os.path.isdir(entry.path)):
+                    others.add(folder + entry.name)
+                elif _leads_back(top, folder, entry.name):
                     others.add_link(folder + entry.name)
                 else:
-                    others.add(folder + entry.name)
+                    yield folder + entry.name + b"/"
     except OSError as error:
         raise SourceError(f"{as_text(path)}: cannot be listed ({error.strerror})") from error
 
 
-def _size(path: bytes) -> int | str:
-    """Return a file's size, or why it is left out; "" for a link to a folder.
+def _leads_back(top: bytes, folder: bytes, name: bytes) -> bool:
+    """Return whether a link in a folder below `top` leads to a folder that it is in, and so in a circle."""
+    target = os.path.realpath(os.path.join(top, folder, name))
+    parts = folder.split(b"/")
+    # Every folder on the way: links were followed to get here.
+    around = (os.path.realpath(os.path.join(top, *parts[:n])) for n in range(len(parts)))
+    return any(os.path.join(place, b"").startswith(os.path.join(target, b"")) for place in around)
 
-    Such a link could lead in a circle, or list the same image twice.
-    """
+
+def _size(path: bytes) -> int | str:
+    """Return a file's size, or why it is left out."""
     try:
         found = os.stat(path)
     except FileNotFoundError as error:
@@ -128,7 +152,7 @@ def _size(path: bytes) -> int | str:
         return str(error.strerror)
     if stat.S_ISREG(found.st_mode):
         return found.st_size
-    return "" if stat.S_ISDIR(found.st_mode) and os.path.islink(path) else "not a regular file"
+    return "a link to a folder that is named like an image" if stat.S_ISDIR(found.st_mode) else "not a regular file"
 
 
 def _class_of(name: bytes) -> bytes:
@@ -142,8 +166,10 @@ def _label(src: Location, found: Listing, classes: Sequence[bytes]) -> Listing:
     empty: list[tuple[str, str]] = []
     if isinstance(src, Path):
         with os.scandir(os.fsencode(src)) as entries:
-            folders = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
-        empty = [(as_text(name) + "/", "a class folder without images") for name in folders if name not in numbers]
+            folders = sorted(e.name for e in entries if os.path.isdir(e.path) and not is_litter(e.name))
+        named = {name for name, _ in found.ignored}  # links in a circle
+        texts = [as_text(name) for name in folders if name not in numbers]
+        empty = [(f"{text}/", "a class folder without images") for text in texts if text not in named]
     return replace(
         found,
         layout="classes",
@@ -161,7 +187,7 @@ def find_halves(src: Path) -> tuple[Path, Path] | None:
         SourceError: There are several of a kind.
     """
     # Sorted last: a list of the paths of all images would take more memory than their names.
-    folders = sorted(p for p in src.iterdir() if p.is_dir() and not p.is_symlink())
+    folders = sorted(p for p in src.iterdir() if p.is_dir() and not is_circular(p))
     high = [p for p in folders if re.search(r"(^|[_-])hr$", p.name, re.IGNORECASE)]
     low = [p for p in folders if re.search(r"(^|[_-])lr([_-]|$)", p.name, re.IGNORECASE)]
     if not high or not low:
@@ -206,7 +232,7 @@ def _partners(hr: object, high: Names, lr: object, low: Names) -> I64:
     for i, name in enumerate(high):
         first = high[by_stem.setdefault(stem_of(name), i)]
         if first != name:
-            raise _same_stem(hr, first, name)
+            raise same_stem(hr, first, name)
     partners = np.full(len(high), -1, np.int64)
     alone: dict[bytes, bytes] = {}
     for i, name in enumerate(low):
@@ -220,7 +246,7 @@ def _partners(hr: object, high: Names, lr: object, low: Names) -> I64:
             partners[number] = i if partners[number] < 0 else partners[number]
             first = low[partners.item(number)]
         if first != name:
-            raise _same_stem(lr, first, name)
+            raise same_stem(lr, first, name)
     alone_high = [high[i] for i in np.flatnonzero(partners < 0).tolist()]
     stems = {_SCALE_SUFFIX.sub(b"", stem_of(name)) for name in alone_high}
     if alone and alone.keys() <= stems and not stems & {stem_of(name) for name in alone_high}:
@@ -233,7 +259,8 @@ def _partners(hr: object, high: Names, lr: object, low: Names) -> I64:
     return partners
 
 
-def _same_stem(place: object, one: bytes, other: bytes) -> SourceError:
+def same_stem(place: object, one: bytes, other: bytes) -> SourceError:
+    """Return the error for two files of a place that belong to the same one of another place."""
     return SourceError(
         f"{place}: {as_text(one)} and {as_text(other)} have the same stem, so their partner is ambiguous"
     )
@@ -242,9 +269,7 @@ def _same_stem(place: object, one: bytes, other: bytes) -> SourceError:
 def _refuse_alone(place: object, names: Sequence[bytes], other: object) -> None:
     if not names:
         return
-    shown = ", ".join(map(as_text, names[:_NAMES_SHOWN]))
-    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     raise SourceError(
-        f"{place}: no partner in {other} for {shown}{more}. "
+        f"{place}: no partner in {other} for {first_of([as_text(name) for name in names])}. "
         "Pairs are matched by name: 0001.png with 0001.png or 0001x2.png."
     )

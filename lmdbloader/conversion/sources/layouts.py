@@ -13,19 +13,18 @@ from lmdbloader.errors import OptionError
 if TYPE_CHECKING:
     from lmdbloader.conversion.sources.listing import Found, Listing, Location
 
-Layout = Literal["images", "pairs", "classes", "masks", "coco", "yolo", "lmdb", "tar"]
+Layout = Literal["images", "pairs", "classes", "lmdb", "tar", "masks", "coco", "yolo"]
 # The module that lists each layout, see `Source`. "auto" tries the modules from the last to the first, which takes
 # every place. The command line needs the names only, so a module is imported when it is tried.
 LAYOUTS: dict[str, str] = {
     "images": "lmdbloader.conversion.sources.folders",
     "pairs": "lmdbloader.conversion.sources.folders",
     "classes": "lmdbloader.conversion.sources.folders",
-    "masks": "lmdbloader.conversion.sources.masks",
-    "coco": "lmdbloader.conversion.sources.coco",
-    "yolo": "lmdbloader.conversion.sources.yolo",
     "lmdb": "lmdbloader.conversion.sources.lmdbs",
     "tar": "lmdbloader.conversion.sources.tars",
 }
+# Images with masks or boxes are never guessed; they have more options, see `_list_labelled`.
+_LABELLED = ("masks", "coco", "yolo")
 
 
 class Source(Protocol):
@@ -52,7 +51,7 @@ class Source(Protocol):
 
 def layout_names() -> tuple[str, ...]:
     """Return the names of all layouts."""
-    return tuple(LAYOUTS)
+    return (*LAYOUTS, *_LABELLED)
 
 
 def list_sources(
@@ -88,13 +87,14 @@ def list_sources(
     from lmdbloader.conversion.sources.folders import match
     from lmdbloader.conversion.sources.remote import only_here
 
-    if layout != "auto" and layout not in LAYOUTS:
-        raise OptionError(f"{option('layout', layout)}: expected auto, {', '.join(LAYOUTS)}")
+    if layout != "auto" and layout not in layout_names():
+        raise OptionError(f"{option('layout', layout)}: expected auto, {', '.join(layout_names())}")
     both = f"{option('hr')} and {option('lr')}"
     if (hr is None) != (lr is None):
         raise OptionError(f"{both} go together: give the folders of both halves of the pairs")
     if hr is not None and lr is not None:
-        if layout in ("images", "classes") or (layout != "auto" and not hasattr(_module(layout), "find_half")):
+        never = ("images", "classes", *_LABELLED)
+        if layout in never or (layout != "auto" and not hasattr(_module(layout), "find_half")):
             raise OptionError(f"{option('layout', layout)} with {both}: they make pairs")
         if src is not None:
             raise OptionError(f"{src} together with {both}: give either one folder or the two")
@@ -124,10 +124,6 @@ def _list_labelled(
     skip: bool,
 ) -> Listing | None:
     """Return images with masks or boxes, None if other layouts are asked for."""
-    from lmdbloader.conversion.sources.coco import list_coco
-    from lmdbloader.conversion.sources.masks import list_masked
-    from lmdbloader.conversion.sources.yolo import list_yolo
-
     if masks is not None and (annotations is not None or layout in ("coco", "yolo")):
         other = option("annotations") if annotations is not None else option("layout", layout)
         raise OptionError(f"{option('masks')} with {other}: give one of them")
@@ -135,10 +131,18 @@ def _list_labelled(
         if place is not None and layout not in ("auto", made):
             raise OptionError(f"{option('layout', layout)} with {option(name)}, which means {option('layout', made)}")
     if annotations is not None or layout == "coco":
+        from lmdbloader.conversion.sources.coco import list_coco
+
         return list_coco(src, annotations, skip=skip)
     if masks is not None or layout == "masks":
+        from lmdbloader.conversion.sources.masks import list_masked
+
         return list_masked(src, masks, skip=skip)
-    return list_yolo(src, classes) if layout == "yolo" else None
+    if layout == "yolo":
+        from lmdbloader.conversion.sources.yolo import list_yolo
+
+        return list_yolo(src, classes)
+    return None
 
 
 def _find_half(place: Location, layout: str) -> Found:

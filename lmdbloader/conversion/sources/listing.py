@@ -21,6 +21,7 @@ I64 = npt.NDArray[np.int64]
 Location: TypeAlias = Path | str
 
 _SUFFIXES = frozenset(suffix.encode() for suffix in IMAGE_SUFFIXES)
+_LITTER = frozenset({b"__MACOSX", b".ipynb_checkpoints"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Annotation:
 
     def digest(self) -> int:
         """Return the XXH64 of its values."""
-        return checksum(repr((self.size, checksum(self.boxes), checksum(self.labels))).encode())
+        return checksum(f"{self.size}\0".encode() + self.boxes + self.labels)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,6 +95,11 @@ class Annotations:
         rows = slice(self.bounds.item(number), self.bounds.item(number + 1))
         size = None if self.sizes is None else (self.sizes.item(number, 0), self.sizes.item(number, 1))
         return Annotation(self.boxes[rows].tobytes(), self.labels[rows].tobytes(), size)
+
+    def parts(self) -> Iterator[bytes]:
+        """Yield all values, as bytes for a digest."""
+        for values in (self.bounds, self.sizes, self.boxes, self.labels):
+            yield b"" if values is None else values.tobytes()
 
     def take(self, numbers: I64) -> Annotations:
         """Return those of some images, in another order."""
@@ -328,10 +334,11 @@ class Found:
 
 
 class Others:
-    """Counts the files in a folder of images that are not images, by suffix, and links to folders."""
+    """What is in a folder of images but is not read: other files by suffix, litter, and links that lead in a circle."""
 
     def __init__(self) -> None:
         self._files: dict[str, tuple[int, bytes]] = {}
+        self._litter: dict[str, tuple[int, bytes]] = {}
         self._links: list[bytes] = []
 
     def add(self, name: bytes) -> None:
@@ -339,22 +346,34 @@ class Others:
         base = os.path.basename(name)
         if base.startswith(b"."):
             return
-        suffix = as_text(os.path.splitext(base)[1].lower())
-        count, first = self._files.get(suffix, (0, name))
-        self._files[suffix] = count + 1, min(first, name)
+        _count(self._files, as_text(os.path.splitext(base)[1].lower()), name)
+
+    def add_litter(self, name: bytes) -> None:
+        """Count litter by its relative path."""
+        base = os.path.basename(name)
+        _count(self._litter, "._*" if base.startswith(b"._") else as_text(base), name)
 
     def add_link(self, name: bytes) -> None:
-        """Count a link to a folder."""
+        """Count a link to a folder that it is in."""
         self._links.append(name)
 
     def ignored(self) -> tuple[tuple[str, str], ...]:
         """Return (name, reason) for each kind of file, and for each link."""
-        found = [(as_text(name), "a link to a folder, which is not followed") for name in sorted(self._links)]
+        found = [(as_text(name), "a link to a folder that it is in") for name in sorted(self._links)]
         for suffix, (count, first) in sorted(self._files.items()):
             kind = f"*{suffix}" if suffix else "files without a suffix"
             what = "not read:" if count == 1 else f"{count:,} files that are not read, such as"
             found.append((kind, f"{what} {as_text(first)}"))
+        for kind, (count, first) in sorted(self._litter.items()):
+            maker = "Jupyter" if kind == ".ipynb_checkpoints" else "macOS"
+            found.append((kind, f"{count:,} made by {maker}, which are not read, such as {as_text(first)}"))
         return tuple(found)
+
+
+def _count(counts: dict[str, tuple[int, bytes]], kind: str, name: bytes) -> None:
+    """Add one to a count, and keep the first of the names."""
+    count, first = counts.get(kind, (0, name))
+    counts[kind] = count + 1, min(first, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,32 +420,51 @@ def stem_of(name: bytes) -> bytes:
     return os.path.splitext(name)[0] if is_image_name(name) else name
 
 
+def is_litter(name: bytes) -> bool:
+    """Return whether a file or folder is one that macOS or Jupyter leaves next to images: never an image of its own.
+
+    >>> [is_litter(name) for name in (b"__MACOSX", b"._a.png", b".ipynb_checkpoints", b".a.png", b"a.png")]
+    [True, True, True, False, False]
+    """
+    return name in _LITTER or name.startswith(b"._")
+
+
+def walk_names(entries: Callable[[bytes], Iterable[bytes]]) -> Iterator[bytes]:
+    """Yield the relative paths of possible images below a folder in byte order.
+
+    Args:
+        entries: Given a folder's relative path ("" or with a final "/"), yields the relative paths of possible images
+            in it, and of its folders with a final "/".
+    """
+    # With a final "/", a folder sorts like everything in it, so only the entries of the folders on the way are held
+    # and sorted at once.
+    waiting = [b""]
+    while waiting:
+        name = waiting.pop()
+        if not name or name.endswith(b"/"):
+            waiting += sorted(entries(name), reverse=True)
+        else:
+            yield name
+
+
 def walk(top: bytes, entries: Callable[[bytes], Iterable[bytes]], size: Callable[[bytes], int | str]) -> Found:
     """Return the image files below a folder in byte order.
 
     Args:
         top: The folder.
-        entries: Given a folder's relative path ("" or with a final "/"), yields the relative paths of possible images
-            in it, and of its folders with a final "/".
-        size: Returns the size of such an image, or why it is left out; "" leaves it out silently.
+        entries: As for `walk_names`.
+        size: Returns the size of such an image, or why it is left out.
     """
     nbytes = array("q")
     ignored: list[tuple[str, str]] = []
 
     def files() -> Iterator[bytes]:
-        # With a final "/", a folder sorts like everything in it, so only the entries of the folders on the way are held
-        # and sorted at once.
-        waiting = [b""]
-        while waiting:
-            name = waiting.pop()
-            if not name or name.endswith(b"/"):
-                waiting += sorted(entries(name), reverse=True)
-                continue
+        for name in walk_names(entries):
             found = size(name)
             if isinstance(found, int):
                 nbytes.append(found)
                 yield name
-            elif found:
+            else:
                 ignored.append((as_text(name), found))
 
     names = Names.join(top, files())

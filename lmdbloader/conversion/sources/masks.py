@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from lmdbloader.base.option_names import option
-from lmdbloader.conversion.sources.folders import find_images
+from lmdbloader.base.option_names import option, pasted_convert
+from lmdbloader.base.text import first_of
+from lmdbloader.conversion.sources.folders import find_images, holds_images, same_stem
 from lmdbloader.conversion.sources.listing import Found, Listing, Location, Names, Sources, as_text, stem_of
 from lmdbloader.errors import SourceError
-
-# What the name of a mask may have in addition to that of its image.
-_MASK_SUFFIX = re.compile(rb"[_-](masks?|seg(mentation)?|labels?|gt|annotations?)$", re.IGNORECASE)
-_IMAGE_FOLDER = re.compile(r"(jpeg)?(images?|imgs?)|photos?|inputs?", re.IGNORECASE)
-_MASK_FOLDER = re.compile(r"masks?|labels?|annotations?|seg(mentation)?s?(class)?|ground_?truths?|gts?", re.IGNORECASE)
-_NAMES_SHOWN = 5
-
-
-def holds(place: Location) -> bool:
-    """Return False: this layout is never detected."""
-    return False
-
-
-def list_samples(place: Location, layout: str, prefer_images: bool) -> Listing:
-    """Return the images with masks of a folder, see `layouts.Source`."""
-    return list_masked(place, None)
+from lmdbloader.format.folder_names import is_of_images, is_of_masks, without_mask_suffix
 
 
 def list_masked(src: Location, masks: Location | None, *, skip: bool = False) -> Listing:
@@ -50,8 +34,9 @@ def list_masked(src: Location, masks: Location | None, *, skip: bool = False) ->
     partners = _partners(src, images.names, masks, found.names)
     alone = np.flatnonzero(partners < 0)
     if len(alone) and (not skip or len(alone) == len(partners)):
+        missing = [as_text(images.names[i]) for i in alone.tolist()]
         raise SourceError(
-            f"{src}: no mask in {masks} for {_shown(images.names, alone.tolist())}. Masks are matched by name: a.jpg "
+            f"{src}: no mask in {masks} for {first_of(missing)}. Masks are matched by name: a.jpg "
             f"with a.png or a_mask.png. {option('on_error', 'skip')} leaves such images out."
         )
     kept = np.flatnonzero(partners >= 0)
@@ -74,12 +59,16 @@ def _find_folders(src: Location) -> tuple[Path, Path]:
     if not src.is_dir():
         raise SourceError(f"{src}: there is no such folder")
     folders = sorted(p for p in src.iterdir() if p.is_dir())
-    images, masks = ([p for p in folders if pattern.fullmatch(p.name)] for pattern in (_IMAGE_FOLDER, _MASK_FOLDER))
+    images = [p for p in folders if is_of_images(p.name)]
+    masks = [p for p in folders if is_of_masks(p.name) and holds_images(p)]
     if len(images) != 1 or len(masks) != 1:
-        there = ", ".join(f"{p.name}/" for p in folders[:_NAMES_SHOWN]) or "no folders"
+        there = first_of([f"{p.name}/" for p in folders]) or "no folders"
+        line = (
+            pasted_convert(images[0], masks=masks[0]) if images and masks else pasted_convert("IMAGES", masks="MASKS")
+        )
         raise SourceError(
-            f"{src}: holds {there}; expected one folder of images and one of masks, such as images/ and masks/. "
-            f"Convert the folder of the images, and name that of the masks with {option('masks')}."
+            f"{src}: holds {there}; expected one folder of images and one of masks, such as images/ and masks/. Name "
+            f"the two: {line}"
         )
     return images[0], masks[0]
 
@@ -90,35 +79,24 @@ def _partners(src: object, images: Names, masks: object, found: Names) -> np.nda
     for i, name in enumerate(images):
         first = by_stem.setdefault(stem_of(name), i)
         if first != i:
-            raise _same_stem(src, images[first], name)
+            raise same_stem(src, images[first], name)
     partners = np.full(len(images), -1, np.int64)
     alone = []
     for i, name in enumerate(found):
         stem = stem_of(name)
-        number = by_stem.get(stem, by_stem.get(_MASK_SUFFIX.sub(b"", stem)))
+        number = by_stem.get(stem, by_stem.get(without_mask_suffix(stem)))
         if number is None:
             alone.append(i)
         elif partners[number] >= 0:
-            raise _same_stem(masks, found[int(partners[number])], name)
+            raise same_stem(masks, found[int(partners[number])], name)
         else:
             partners[number] = i
     if alone:
         stems = {stem_of(name) for name in found}
-        swapped = all(_MASK_SUFFIX.sub(b"", stem) in stems for stem in by_stem)
+        swapped = all(without_mask_suffix(stem) in stems for stem in by_stem)
         advice = "The two folders are probably swapped." if swapped else "Remove it, or add its image."
-        raise SourceError(f"{masks}: no image in {src} for {_shown(found, alone)}. {advice}")
+        raise SourceError(f"{masks}: no image in {src} for {first_of([as_text(found[i]) for i in alone])}. {advice}")
     return partners
-
-
-def _same_stem(place: object, one: bytes, other: bytes) -> SourceError:
-    return SourceError(
-        f"{place}: {as_text(one)} and {as_text(other)} have the same stem, so their partner is ambiguous"
-    )
-
-
-def _shown(names: Names, numbers: Sequence[int]) -> str:
-    more = f" and {len(numbers) - _NAMES_SHOWN:,} more" if len(numbers) > _NAMES_SHOWN else ""
-    return ", ".join(as_text(names[i]) for i in numbers[:_NAMES_SHOWN]) + more
 
 
 def _newest(one: Found, other: Found) -> int | None:

@@ -12,7 +12,17 @@ from typing import Any
 
 from lmdbloader.base.arguments import is_url, path_text
 from lmdbloader.base.option_names import option
-from lmdbloader.conversion.sources.listing import File, Found, Location, Others, Span, as_text, is_image_name, walk
+from lmdbloader.conversion.sources.listing import (
+    File,
+    Found,
+    Location,
+    Others,
+    Span,
+    as_text,
+    is_image_name,
+    is_litter,
+    walk,
+)
 from lmdbloader.errors import OptionError, SourceError, SourceNotFoundError
 
 _LOCAL = ("file", "local")
@@ -22,8 +32,8 @@ _TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
 _GAP_NBYTES = 64 * 1024
 
 
-def locate(path: str | os.PathLike[str]) -> Location:
-    """Return a path as a `Path`, and a URL as a str; file:// is a path.
+def locate(path: str | os.PathLike[str], name: str = "source") -> Location:
+    """Return a path, an option called `name`, as a `Path`, and a URL as a str; file:// is a path.
 
     Raises:
         OptionError: It is neither.
@@ -31,7 +41,7 @@ def locate(path: str | os.PathLike[str]) -> Location:
     >>> locate("photos"), locate("s3://bucket/photos"), locate("file:///data/photos")
     (PosixPath('photos'), 's3://bucket/photos', PosixPath('/data/photos'))
     """
-    text = path_text("source", path)
+    text = path_text(name, path)
     if not is_url(text):
         return Path(text)
     protocol, _, rest = text.partition("://")
@@ -97,7 +107,9 @@ def find_remote_images(url: str) -> Found:
 
     def entries(folder: bytes) -> Iterator[bytes]:
         for name, info in list_folder(filesystem, root, folder, url):
-            if info["type"] == "directory":
+            if is_litter(os.path.basename(name)):
+                others.add_litter(name)
+            elif info["type"] == "directory":
                 yield name + b"/"
             elif not is_image_name(name):
                 others.add(name)

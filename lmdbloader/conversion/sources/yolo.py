@@ -20,21 +20,13 @@ from lmdbloader.conversion.sources.listing import Annotations, Listing, Location
 from lmdbloader.errors import SourceError, SourceNotFoundError
 
 _IMAGES, _LABELS = "images", "labels"
-_NAMES_TXT, _NAMES_YAML = "classes.txt", ("data.yaml", "data.yml", "dataset.yaml")
+_NAMES_TXT = "classes.txt"
+#: Files with the names of the classes; the first that is there is read.
+NAMES_YAML = ("data.yaml", "data.yml", "dataset.yaml")
 _MOST_NBYTES = 16 * 2**20
 # Numbers have six digits or fewer in most files, so that boxes at an edge reach out by their rounding.
 _BEYOND = 1e-5
 _MOST_CLASS = 2**31
-
-
-def holds(place: Location) -> bool:
-    """Return False: boxes are asked for, not guessed."""
-    return False
-
-
-def list_samples(place: Location, layout: str, prefer_images: bool) -> Listing:
-    """Return the images with boxes of a folder, see `layouts.Source`."""
-    return list_yolo(place, None)
 
 
 def list_yolo(src: Location, classes: Sequence[str] | None = None) -> Listing:
@@ -49,7 +41,7 @@ def list_yolo(src: Location, classes: Sequence[str] | None = None) -> Listing:
 
     Raises:
         SourceError: No images, a line of a text file is damaged, or the names cannot be read.
-        OptionError: `classes` are no texts that differ.
+        OptionError: `classes` are not texts, or two of them are equal.
     """
     if isinstance(src, str):
         raise SourceError(f"{src}: {option('layout', 'yolo')} reads local folders only. Copy it to this machine first.")
@@ -65,7 +57,9 @@ def list_yolo(src: Location, classes: Sequence[str] | None = None) -> Listing:
     for number, name in enumerate(images.names):
         stem = stem_of(name)
         if stem in read:
-            raise SourceError(f"{tree.images}: two images have the name {as_text(stem)}, so whose boxes are ambiguous")
+            raise SourceError(
+                f"{tree.images}: two images have the name {as_text(stem)}: which of them has the boxes is ambiguous"
+            )
         read.add(stem)
         content.add(tree.labels / os.fsdecode(stem + b".txt"), number)
     if content.num_files == 0:
@@ -83,7 +77,7 @@ def list_yolo(src: Location, classes: Sequence[str] | None = None) -> Listing:
         (len(images.names) - content.num_files, "without boxes", "image", "images", " without a text file"),
     ])  # fmt: skip
     if not names:
-        notes += (f"the classes have no names: there is no {_NAMES_TXT} or {_NAMES_YAML[0]} in {tree.root}",)
+        notes += (f"the classes have no names: there is no {_NAMES_TXT} or {NAMES_YAML[0]} in {tree.root}",)
     ignored = [entry for entry in images.ignored if entry[0] not in ("*.txt", "*.yaml", "*.cache")]
     return Listing(
         "yolo",
@@ -227,7 +221,7 @@ def _places(tree: _Tree) -> list[Path]:
 
 def _yaml(tree: _Tree) -> tuple[Path, str] | None:
     for place in _places(tree):
-        for name in _NAMES_YAML:
+        for name in NAMES_YAML:
             if (text := _text(place / name)) is not None:
                 return place / name, text
     return None

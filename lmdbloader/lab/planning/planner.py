@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from numbers import Integral, Real
 
+from lmdbloader.base.foreign_names import understands
 from lmdbloader.base.option_names import option
 from lmdbloader.base.units import FLOPS, parse_nbytes
 from lmdbloader.errors import OptionError
@@ -16,6 +17,7 @@ from lmdbloader.lab.planning.results import Plan, Serving
 _EXAMPLE = "64KiB"
 
 
+@understands({})
 def plan(
     *,
     batch_size: int | None = None,

@@ -116,13 +116,13 @@ class Profile:
         held: bool | None = abs(new - predicted) <= _HOLDS * predicted
         if is_bound and new >= (1 - _HOLDS) * predicted:
             held = None
-        told = {
+        verdicts = {
             True: "The prediction held",
             False: "The prediction did not hold",
             None: "The prediction was a bound",
         }
         text = (
-            f"{told[held]}: {1000 * new:.3g} ms a step; it was {1000 * old:.3g} ms, and "
+            f"{verdicts[held]}: {1000 * new:.3g} ms a step; it was {1000 * old:.3g} ms, and "
             f"{'at best ' if is_bound else ''}{1000 * predicted:.3g} ms was predicted."
         )
         if self.bottleneck == before.bottleneck and not self.is_healthy:

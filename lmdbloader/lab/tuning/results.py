@@ -142,8 +142,8 @@ def _stored(tuning: Tuning) -> str:
     if tuning.is_stored:
         return remembered[0]
     why = (
-        "Not every result is remembered, because it was not clear in the time, or the user's cache folder cannot be "
-        "written. Give more seconds, or write the numbers as above."
+        "Not every result is remembered: the best setting was not clear in the time, or the user's cache folder cannot "
+        "be written. Give more seconds, or write the numbers as above."
     )
     return " ".join([*(remembered if found else []), why])
 

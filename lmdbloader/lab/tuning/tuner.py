@@ -11,10 +11,11 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from lmdbloader.base import system
 from lmdbloader.base.cores import count_cores
+from lmdbloader.base.foreign_names import TUNE, understands
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.memory import free_nbytes
 from lmdbloader.errors import OptionError
@@ -41,6 +42,7 @@ _HEADROOM = 1.25
 _CLEARLY_BETTER = 1.05
 
 
+@understands(TUNE, positional=lambda value: f"Write step_seconds={value}.")
 def tune(
     dataset: str | os.PathLike[str] | Dataset[Any],
     batch_size: int,
@@ -58,8 +60,8 @@ def tune(
     The first turns may read a dataset that is not in memory yet.
 
     A result that is clearly not chance is remembered in the user's cache folder: `Loader(..., num_threads="auto")` and
-    `lmdbloader.dataloader` use it for the same dataset, batch size and size of images on the same machine. Of settings
-    that could not be told apart in the time, none is remembered.
+    `lmdbloader.dataloader` use it for the same dataset, batch size and size of images on the same machine. If no
+    setting is clearly the best when the time is over, none is remembered.
 
     Args:
         dataset: Its folder, or a dataset: an LMDBDataset, a view of one, or any other with a length, for which only the
@@ -85,6 +87,8 @@ def tune(
         CorruptError: A sample is damaged.
     """
     _check(batch_size, step_seconds, crop, seconds)
+    if isinstance(dataset, DataLoader):
+        raise OptionError("tune: expected a dataset, and this is a DataLoader. Write tune(loader.dataset, batch_size).")
     ds = LMDBDataset(os.fspath(dataset)) if isinstance(dataset, str | os.PathLike) else dataset
     length = len(ds)  # type: ignore[arg-type]
     if length < batch_size:
@@ -148,9 +152,9 @@ def _can_load(dataset: Any, batch_size: int, transforms: Sequence[Any], crop: in
     Raises:
         OptionError: The transforms do not suit the images.
     """
+    if not isinstance(dataset, LMDBDataset):
+        return False
     try:
-        if not isinstance(dataset, LMDBDataset):
-            return False
         view_of(dataset)
     except OptionError:
         return False

@@ -16,6 +16,7 @@ import numpy as np
 from lmdbloader.base import system
 from lmdbloader.base.arguments import local_path, new_path
 from lmdbloader.base.disk_errors import explain_full_disk, naming
+from lmdbloader.base.foreign_names import REPAIR, understands
 from lmdbloader.base.text import plain, table
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, LockedError
 from lmdbloader.format.layout import (
@@ -70,6 +71,7 @@ class Repair:
     may_lack_more: bool = False
 
 
+@understands(REPAIR)
 def repair(
     path: str | os.PathLike[str],
     out: str | os.PathLike[str] | None = None,

@@ -12,6 +12,7 @@ import numpy as np
 
 from lmdbloader.base.arguments import local_path
 from lmdbloader.base.files import read_regular
+from lmdbloader.base.foreign_names import understands
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format.digests import DigestName, new_file_digest
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
@@ -59,6 +60,7 @@ class Verification:
         return not self.problems and not self.damaged
 
 
+@understands({})
 def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = lambda done: None) -> Verification:
     """Check all of a dataset, in any state; nothing is changed.
 

@@ -1,0 +1,70 @@
+"""Draws the boxes and points of a sample on a picture of its image."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from PIL import Image, ImageColor, ImageDraw
+
+from lmdbloader.show.lettering import font_of, printable
+from lmdbloader.store import Reader
+
+# Of one sample: more would hide its image.
+_MOST = 200
+_RADIUS = 2
+_BORDER = "#000000"
+
+
+def draw_places(picture: Image.Image, reader: Reader, row: int, scale: float) -> None:
+    """Draw the boxes and points of a sample; those with one label have one colour, and boxes have their class's name.
+
+    Args:
+        picture: RGB, of the whole image; it is changed.
+        reader: Of the dataset.
+        row: The sample's row in the index.
+        scale: Pixels of the picture for one of the sample's largest image.
+
+    Raises:
+        CorruptError: A payload is damaged.
+    """
+    draw, font = ImageDraw.Draw(picture), font_of(11)
+    for f in reader.manifest.fields:
+        if f.kind not in ("boxes", "points"):
+            continue
+        places = reader.read_value(f.name, row)[:_MOST].tolist()
+        labels, names = _labels(reader, row, len(places))
+        for place, label in zip(places, labels, strict=True):
+            if f.kind == "boxes":
+                limits = picture.size * 2
+                box = [round(min(max(scale * side, 0), most)) for side, most in zip(place, limits, strict=True)]
+                _draw_box(draw, box, label, names, font)
+            else:
+                for point in place if isinstance(place[0], list) else [place]:
+                    x, y = (scale * (side + 0.5) for side in point)
+                    if 0 <= x <= picture.width and 0 <= y <= picture.height:
+                        around = (x - _RADIUS, y - _RADIUS, x + _RADIUS, y + _RADIUS)
+                        draw.ellipse(around, fill=_color(label), outline=_BORDER)
+
+
+def _draw_box(draw: ImageDraw.ImageDraw, box: list[int], label: int, names: tuple[str, ...], font: Any) -> None:
+    left, top, right, bottom = box
+    right, bottom, color = max(right - 1, left), max(bottom - 1, top), _color(label)
+    draw.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=_BORDER)
+    draw.rectangle((left, top, right, bottom), outline=color, width=2)
+    name = printable(names[label], font) if 0 <= label < len(names) else ""
+    if name and draw.textlength(name, font=font) <= right - left - 2:
+        draw.rectangle(draw.textbbox((left + 2, top + 1), name, font=font), fill=color)
+        draw.text((left + 2, top + 1), name, font=font, fill=_BORDER)
+
+
+def _color(label: int) -> tuple[int, ...]:
+    """Return a bright colour; those of neighbouring labels are very different."""
+    return ImageColor.getrgb(f"hsv({label * 222.5 % 360:.0f}, 75%, 100%)")
+
+
+def _labels(reader: Reader, row: int, count: int) -> tuple[list[int], tuple[str, ...]]:
+    """Return a label for each of the places of a sample, 0 if there are none, and the names of labels."""
+    for f in reader.manifest.fields:
+        if f.kind == "labels" and len(labels := reader.read_value(f.name, row)[:_MOST]) == count:
+            return labels.tolist(), reader.manifest.classes.get(f.name, ())
+    return [0] * count, ()
