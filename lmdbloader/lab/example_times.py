@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from lmdbloader.base.foreign_names import understands
 from lmdbloader.base.text import plain
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
@@ -111,6 +112,7 @@ class ExampleTimes:
         )
 
 
+@understands({})
 def time_examples(
     dataset: Any,
     batch_size: int,

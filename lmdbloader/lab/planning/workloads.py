@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lmdbloader.base.foreign_names import understands
 from lmdbloader.base.option_names import option
 from lmdbloader.base.suggestions import did_you_mean, nearest
 from lmdbloader.base.text import plain
@@ -107,6 +108,7 @@ class SharedPlan:
         return "\n".join(_as_text(self))
 
 
+@understands({})
 def plan_shared(
     workloads: Sequence[str | os.PathLike[str] | Mapping[str, Any]],
     *,
