@@ -123,7 +123,9 @@ def test_tune_and_profile_say_it(outlier: Path) -> None:
     )
     found = lab.profile(loader, lambda batch: None, steps=5)
     assert found.examples is not None and found.examples.batch_size == 4
-    assert "Single examples: p50 " in str(found)
+    words = " ".join(str(found).split())
+    assert "single examples: p50 " in words and "; the slowest by itself, sample " in words
+    assert f"and a batch with it {1000 * found.examples.batch_with_slowest_seconds:.2f} ms on one thread" in words
     assert lab.Profile.from_json(json.loads(json.dumps(found.as_json()))) == found
     old = {name: value for name, value in found.as_json().items() if name != "examples"}
     assert lab.Profile.from_json(old).examples is None

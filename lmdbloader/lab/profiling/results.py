@@ -247,8 +247,14 @@ def _notes(profile: Profile) -> list[str]:
         figures = ((use.utilization_percent, "% busy"), (use.power_watts, "W"), (use.memory_mib, "MiB in use"))
         parts = [f"{value:,.0f} {what}" for value, what in figures if value is not None]
         notes.append(f"{use.name}: {', '.join(parts)}")
-    if profile.examples is not None:
-        notes.append(str(profile.examples))
+    if (found := profile.examples) is not None:
+        times = (found.p50_seconds, found.p99_seconds, found.longest_seconds, found.slowest_seconds)
+        p50, p99, longest, slowest = (f"{1000 * each:.2f} ms" for each in times)
+        notes.append(
+            f"single examples: p50 {p50}, p99 {p99}, the longest {longest}; the slowest by itself, sample "
+            f"{found.slowest}, takes {slowest}, and a batch with it {1000 * found.batch_with_slowest_seconds:.2f} ms "
+            f"on one thread instead of {1000 * found.batch_seconds:.2f} ms"
+        )
     return notes
 
 
