@@ -9,6 +9,7 @@ from typing import Any
 from lmdbloader.lab.study.results import Study
 from lmdbloader.lab.study.rows import (
     BaselineFolder,
+    ColdRow,
     GpuLoad,
     IsolationRow,
     Latency,
@@ -118,6 +119,14 @@ def make_study(*, gpu: bool = False, baseline: bool = True, model: str | None = 
             for total in [_speed(source, size, 64) * (1 - 0.03 * (k - 1))]
         ),
         notes=tuple(notes),
+        cold=tuple(
+            ColdRow(source, order, 32, 64, 8_000, _speed(source, 32, 64) * share, _speed(source, 32, 64), 0.0)
+            for source, order, share in (
+                ("lmdbloader", "random", 0.4),
+                ("lmdbloader", "quasi_random", 0.9),
+                *((source, "random", 0.3) for source in sources[1:]),
+            )
+        ),
     )
 
 

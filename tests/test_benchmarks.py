@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -265,3 +266,20 @@ def test_start_up_is_compared_with_its_bounds(tmp_path: Path) -> None:
     for row, figure in zip(rows, found["start"].values(), strict=True):
         assert figure["seconds"] > 0
         assert row[4] == ("reached" if figure["seconds"] <= figure["bound"] else "MISSED")
+
+
+def test_overhead_falls_with_the_number_of_samples(tmp_path: Path) -> None:
+    text, found = run("overhead.py", tmp_path, "--markdown", "--svg", str(tmp_path / "chart.svg"))
+    kinds = [name for name in found if name != "environment"]
+    assert len(kinds) == len(tables(text)) == 3
+    for kind in kinds:
+        each = [found[kind][count] for count in ("1", "10", "100")]
+        overheads = [row["overhead"] for row in each]
+        assert overheads == sorted(overheads, reverse=True) and overheads[-1] > 0
+        for row in each:
+            parts = row["data.mdb"] + row["index.arrow"] + row["manifest.json"]
+            assert row["overhead"] == pytest.approx(parts)
+    assert found["32 x 32 pixels, label"]["100"]["payload"] == 32 * 32 * 3
+    picture = ElementTree.parse(tmp_path / "chart.svg").getroot()
+    lines = picture.findall("{http://www.w3.org/2000/svg}polyline")
+    assert [len(line.attrib["points"].split()) for line in lines] == [3, 3, 3]

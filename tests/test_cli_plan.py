@@ -49,6 +49,18 @@ def test_the_note_about_the_document_is_in_the_output(capsys: Capture) -> None:
     assert "600 MB/s to 1.28 GB/s" in words and "0.32 to 0.64 GB/s. The formula is right." in words
 
 
+def test_flops_give_the_time_of_a_step(capsys: Capture) -> None:
+    words = ["plan", "--batch-size", "128", "--example-flops", "4G", "--device-flops", "7 TFLOPS"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "samples    1,750 a second" in out and "in 73.1 ms or less" in out
+    assert max(map(len, out.splitlines())) <= 88
+    assert main([*words, "--utilization", "0.83257", "--json"]) == 0
+    assert round(json.loads(capsys.readouterr().out)["step_seconds"], 4) == 0.0879
+    assert main(words[:5]) == 2
+    assert "--device-flops: not given. The time of a step follows from --example-flops" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "words",
     [

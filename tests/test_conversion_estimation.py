@@ -11,14 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 from skimage import data as photographs
 
 import lmdbloader
 from lmdbloader.cli import main
-from lmdbloader.conversion.estimation import draw_sample, student
 from lmdbloader.errors import OptionError, SourceError
 
 Capture = pytest.CaptureFixture[str]
@@ -121,44 +118,6 @@ def test_estimate_takes_the_options_of_convert() -> None:
     for name in ("out", "overwrite", "restart", "take_over", "check_content", "progress", "log"):
         del theirs[name]
     assert {n: p.default for n, p in ours.items()} == {n: p.default for n, p in theirs.items()}
-
-
-@given(
-    sizes=st.lists(st.integers(0, 10**7), min_size=4, max_size=80),
-    count=st.integers(4, 90),
-    seed=st.integers(0, 5),
-    slope=st.floats(0, 3),
-)
-def test_samples_are_drawn_without_replacement_and_weigh_all(
-    sizes: list[int], count: int, seed: int, slope: float
-) -> None:
-    known = np.array(sizes)
-    sample = draw_sample(known, count, seed)
-    assert len(set(sample.rows.tolist())) == len(sample.rows) == min(count, len(sizes))
-    assert (np.diff(sample.rows) > 0).all()
-    assert sample.sizes.sum() == len(sizes)
-    # What is the same for all, or goes with the size, is known without an error.
-    assert sample.estimate_total(np.full(len(sample.rows), 3.0)).value == pytest.approx(3 * len(sizes))
-    exact = sample.estimate_total(7 + slope * known[sample.rows])
-    if np.ptp(known[sample.rows]) or len(sample.rows) == len(sizes):
-        assert exact.low <= exact.value <= exact.high
-
-
-def test_intervals_hold_as_often_as_they_say() -> None:
-    rng = np.random.default_rng(0)
-    known = rng.lognormal(10, 0.7, 3000).astype(np.int64)
-    values = known * rng.lognormal(0, 0.4, 3000) + 500
-    held = 0
-    for seed in range(300):
-        sample = draw_sample(known, 60, seed)
-        found = sample.estimate_total(values[sample.rows])
-        held += found.low <= values.sum() <= found.high
-    assert 0.93 <= held / 300 <= 0.99
-
-
-def test_students_quantiles() -> None:
-    for degrees, quantile in ((10, 2.228), (30, 2.042), (1000, 1.962)):
-        assert student(degrees) == pytest.approx(quantile, rel=1e-2)
 
 
 def test_the_command_says_it_in_words_and_in_json(pieces: Path, capsys: Capture) -> None:

@@ -209,14 +209,12 @@ def test_raw_lz4_and_auto(src: Path, tmp_path: Path) -> None:
 
 
 def test_the_map_grows_if_the_sample_of_inputs_misled(src: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Tried are flat images; then come ones of noise, whose files are far larger for their number of pixels.
-    monkeypatch.setattr("lmdbloader.conversion.plan._choose", lambda sources: list(sources[:2]))
     monkeypatch.setattr("lmdbloader.store.writing.writer.TRANSACTION_NBYTES", 2**19)
     flat = np.zeros((1000, 1000, 3), np.uint8)
     for name in ("a.png", "b.png"):
         save(src / name, flat)
     images = [save(src / f"c{i}.pgm", noise(700, 1000, 1, seed=i)) for i in range(4)]
-    monkeypatch.setattr("lmdbloader.conversion.plan.estimate_map_nbytes", lambda nbytes, samples: 2**20)
+    monkeypatch.setattr("lmdbloader.conversion.plan.map_nbytes_of", lambda nbytes, most: 2**20)
     report = convert(src, out, codec="lz4")
     assert report.map_growths > 0
     for found, expected in zip(stored(out)[2:], images, strict=True):
@@ -229,7 +227,8 @@ def test_log_names_the_dataset_and_the_map_size(src: Path, out: Path) -> None:
     lines: list[str] = []
     convert(src, out, log=lines.append)
     assert lines[0] == f"{out}: 1 images, layout images"
-    assert lines[1].startswith("map size: ") and "estimated from 1 of 1 inputs; codec: image " in lines[1]
+    assert lines[1].startswith("data.mdb: about ") and "estimated from 1 of 1 inputs; map size: " in lines[1]
+    assert "; codec: image " in lines[1]
 
 
 # --- pairs ---

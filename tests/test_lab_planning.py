@@ -285,3 +285,63 @@ def test_it_is_reached_from_the_root() -> None:
 def test_both_ends_of_a_bandwidth_have_one_unit(experiments: tuple[int, int], expected: str) -> None:
     found = str(plan(batch_size=64, step_seconds=0.25, example_size="500K", experiments=experiments))
     assert expected in found
+
+
+# From floating-point operations, for what no preset covers.
+
+
+def test_the_time_of_a_step_follows_from_flops() -> None:
+    memory: dict[str, Any] = {"gpu_memory": "16GiB", "example_memory": "103MiB", "model_memory": "98MiB"}
+    theory = plan(batch_size=128, example_flops=4e9, device_flops=7e12, **memory)
+    assert theory.most.samples_per_s == pytest.approx(1750)
+    assert theory.step_seconds == pytest.approx(128 / 1750)
+    assert theory.fit is not None and round(theory.fit.batch_nbytes / GIB, 2) == 12.97
+    words = " ".join(str(theory).split())
+    assert "1,750 samples a second by its FLOPS" in words
+    assert "128 x 4 GFLOP / 7 TFLOPS = 73.1 ms" in words and "the least that it can be" in words
+    published = plan(batch_size=128, example_flops="4 GFLOPs", device_flops="7 TFLOPS", utilization=1457 / 1750)
+    assert round(published.most.samples_per_s) == 1457 and round(published.step_seconds, 4) == 0.0879
+    assert "at 0.833 of its peak" in str(published) and "the least that it can be" not in str(published)
+    assert plan(preset="resnet50-v100").step_seconds == pytest.approx(published.step_seconds)
+    # ResNet-152: half the batch, twice the work.
+    double = plan(batch_size=64, example_flops="8G", device_flops="7T")
+    assert double.most.samples_per_s == pytest.approx(875)
+    assert double.step_seconds == pytest.approx(theory.step_seconds)
+    assert theory.as_json()["compute"] == {"example_flops": 4e9, "device_flops": 7e12, "utilization": 1.0}
+
+
+def test_a_preset_gives_the_flops_that_are_not_given() -> None:
+    faster = plan(preset="resnet50-v100", device_flops="14T")
+    assert faster.most.samples_per_s == pytest.approx(3500) and faster.batch_size == 128
+    larger = plan(preset="resnet50-v100", example_flops="8G", batch_size=64)
+    assert larger.most.samples_per_s == pytest.approx(875)
+
+
+@given(batch=st.integers(1, 4096), example=st.floats(1e3, 1e15), device=st.floats(1e9, 1e18), share=st.floats(0.01, 1))
+def test_the_rate_by_flops_does_not_depend_on_the_batch(
+    batch: int, example: float, device: float, share: float
+) -> None:
+    found = plan(batch_size=batch, example_flops=example, device_flops=device, utilization=share)
+    assert found.most.samples_per_s == pytest.approx(device * share / example)
+    json.loads(json.dumps(found.as_json(), allow_nan=False))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"example_flops": "4G"}, "device_flops: not given. The time of a step follows from example_flops and"),
+        ({"device_flops": "4G"}, "example_flops: not given."),
+        ({"example_flops": "4G", "device_flops": "7T", "step_seconds": 1}, "step_seconds=1 together with"),
+        ({"example_flops": "many", "device_flops": "7T"}, "example_flops='many': expected a number of floating-point"),
+        ({"example_flops": 0, "device_flops": "7T"}, "example_flops=0: expected floating-point operations, more"),
+        ({"example_flops": "4G", "device_flops": float("inf")}, "device_flops=inf: expected"),
+        ({"example_flops": "4G", "device_flops": True}, "device_flops=True: expected"),
+        ({"example_flops": "4G", "device_flops": "7T", "utilization": 0}, "utilization=0: expected a share"),
+        ({"example_flops": "4G", "device_flops": "7T", "utilization": 1.2}, "utilization=1.2: expected a share"),
+        ({"step_seconds": 1, "utilization": 0.5}, "utilization=0.5 has no effect without example_flops"),
+        ({"preset": "small-data", "device_flops": "7T"}, "example_flops: not given"),
+    ],
+)
+def test_flops_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(message)):
+        plan(**{"batch_size": 8, **options})

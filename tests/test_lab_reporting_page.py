@@ -72,7 +72,9 @@ def make_small_study() -> Study:
     """Return a study that is quickly drawn."""
     study = make_study()
     few = tuple(row for row in study.sweep if row.crop == 64 and row.batch_size in (8, 128))
-    return dataclasses.replace(study, sweep=few, isolation=study.isolation[:2], oversubscription=(), threads=())
+    return dataclasses.replace(
+        study, sweep=few, isolation=study.isolation[:2], oversubscription=(), threads=(), cold=()
+    )
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +123,7 @@ def test_it_opens_from_the_disk_and_asks_for_nothing(page: Page, report: Path) -
 def test_every_chart_is_there_and_none_is_empty(page: Page, study: Study) -> None:
     charts = page.evaluate(CHARTS)
     assert [chart["part"] for chart in charts] == [part.name for part in findings.sections(study)]
-    assert len(charts) == 9
+    assert len(charts) == 10
     for chart in charts:
         left, top, right, bottom = chart["box"]
         assert right - left > 300, chart
@@ -285,14 +287,14 @@ def test_a_study_of_less_has_fewer_parts() -> None:
     assert len(everything) == len(charts.CHARTS)
     assert names(make_study()) == everything - {"gpu", "memory"}
     assert names(make_study(model=None)) == everything - {"gpu", "memory", "split"}
-    assert names(dataclasses.replace(make_study(), sweep=())) == {"threads", "isolation", "oversubscription"}
+    assert names(dataclasses.replace(make_study(), sweep=())) == {"threads", "isolation", "oversubscription", "cold"}
     assert names(dataclasses.replace(make_study(), threads=(), isolation=())) == everything - {
         "gpu", "memory", "threads", "isolation",
     }  # fmt: skip
 
 
 def test_a_report_of_fewer_sections_shows_the_notes() -> None:
-    study = dataclasses.replace(make_study(baseline=False, model=None), isolation=(), oversubscription=())
+    study = dataclasses.replace(make_study(baseline=False, model=None), isolation=(), oversubscription=(), cold=())
     text = reporting.render(study)
     assert re.findall(r'<section id="(\w+)"', text) == ["throughput", "latency", "stages", "threads", "environment"]
     assert "DataLoader, files" not in text
@@ -302,7 +304,9 @@ def test_a_report_of_fewer_sections_shows_the_notes() -> None:
 
 
 def test_a_study_without_figures_makes_a_report_with_its_environment() -> None:
-    empty = dataclasses.replace(make_study(), sweep=(), threads=(), oversubscription=(), isolation=(), notes=("None.",))
+    empty = dataclasses.replace(
+        make_study(), sweep=(), threads=(), oversubscription=(), isolation=(), notes=("None.",), cold=()
+    )
     text = reporting.render(empty)
     assert "div2k_x2.lmdb" in text
     assert "None." in text

@@ -116,7 +116,9 @@ def test_sections_that_were_not_measured_are_not_mentioned(options: dict[str, An
 
 
 def test_empty_sections_leave_no_trace() -> None:
-    study = dataclasses.replace(make_study(), sweep=(), threads=(), oversubscription=(), isolation=(), baseline=None)
+    study = dataclasses.replace(
+        make_study(), sweep=(), threads=(), oversubscription=(), isolation=(), baseline=None, cold=()
+    )
     text = str(study)
     assert "Loading alone" not in text and "Threads" not in text and "Processes" not in text
     assert text.count("\n\n") == 1
@@ -141,3 +143,12 @@ def test_memory_of_the_gpu_is_the_most_that_was_in_use() -> None:
     study = make_study(gpu=True)
     assert "power in W, most memory in MiB" in str(study)
     assert "most memory" in tables.gpu(study).header
+
+
+def test_a_cold_start_is_compared_with_files() -> None:
+    words = " ".join(conclusions(make_study()))
+    assert "With nothing in the page cache, " in words and " with the Loader (40 %), " in words
+    assert " with the DataLoader (files) (30 %) samples a second are read (of the speed from memory)." in words
+    assert "From cold storage the Loader is " in words and "each of which is a look-up and a read of its own" in words
+    assert 'With order="quasi_random", which reads blocks of 4 MiB, the cold Loader is 2.2 times as fast.' in words
+    assert "From cold storage" not in " ".join(conclusions(make_study(baseline=False)))

@@ -62,6 +62,12 @@ def _share(text: str) -> float | None:
     return None if number is None or unit not in ("", "%") else _as_float(number)
 
 
+def _flops(text: str) -> float | None:
+    # As vendors and papers write them: 4G, 4 GFLOP, 7 TFLOPS, 7 TFLOP/s.
+    number, unit = _parse(re.sub(r"\s*flops?(/s)?\s*$", "", text, flags=re.IGNORECASE))
+    return None if number is None or unit not in ("", "K") else _as_float(number)
+
+
 def _nbytes(text: str) -> int | None:
     number, unit = _parse(text)
     if number is None or unit == "%":
@@ -74,6 +80,8 @@ PIXELS = Grammar(_pixels, "a whole number of pixels such as 512, 1_000 or 1e3")
 REAL = Grammar(_real, "a number such as 0.5, 20 or 1e-3")
 SHARE = Grammar(_share, "a share such as 0.5 or 50%")
 NBYTES = Grammar(_nbytes, "a size such as 64KiB, 500K, 1.5GB or 1e6, or a number of bytes")
+
+FLOPS = Grammar(_flops, "a number of floating-point operations such as 4e9, 4G, 4 GFLOP or 7 TFLOPS")
 
 
 def parse_nbytes(size: int | float | str, *, name: str = "size") -> int:
@@ -146,6 +154,17 @@ def show_decimal_nbytes(nbytes: float) -> str:
     ('65.5 KB', '150 GB', '1 GB')
     """
     return f"{nbytes:.0f} bytes" if nbytes < 1000 else _scaled(nbytes, 1000, "KB", "MB", "GB", "TB", "PB", "EB")
+
+
+def show_flops(flops: float, unit: str) -> str:
+    """Return a number of floating-point operations, with three digits; the unit is FLOP, or FLOPS for those a second.
+
+    >>> show_flops(4e9, "FLOP"), show_flops(7e12, "FLOPS")
+    ('4 GFLOP', '7 TFLOPS')
+    """
+    if flops < 1000:
+        return f"{flops:.3g} {unit}"
+    return _scaled(flops, 1000, *(f"{prefix}{unit}" for prefix in ("k", *_PREFIXES[1:])))
 
 
 def _scaled(number: float, step: int, *units: str) -> str:

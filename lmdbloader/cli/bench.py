@@ -31,6 +31,9 @@ by torch's DataLoader over the same images as files. The sections:
   threads           the Loader with one thread, up to one for each core
   oversubscription  one to four threads or workers for each core
   isolation         several processes at the same time, each with a loader
+  cold              the first epoch from storage: the page cache is dropped for
+                    these files alone, which slows down whoever else reads them,
+                    so it is measured only with --only cold (Linux)
 
 The settings take turns, and medians are shown, because other programs disturb
 the measurement. Sentences below the tables state the findings, and what was
@@ -41,10 +44,11 @@ EPILOG = """\
 examples:
   lmdbloader bench train.lmdb --baseline auto
   lmdbloader bench train.lmdb --only sweep --model none --batch-sizes 16 256
+  lmdbloader bench train.lmdb --baseline photos --only cold
   lmdbloader bench train.lmdb --baseline photos --seconds 2 --json study.json
   lmdbloader bench study.json --report report.html
 """
-_SECTIONS = ("sweep", "threads", "oversubscription", "isolation")
+_SECTIONS = ("sweep", "threads", "oversubscription", "isolation", "cold")
 # Options of measuring, and their defaults.
 _MEASURING: dict[str, Any] = {
     "baseline": None, "only": None, "batch_sizes": None, "crops": None, "model": "srcnn915", "seconds": 0.2,

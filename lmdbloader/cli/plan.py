@@ -16,13 +16,21 @@ DESCRIPTION = """\
 Compute what a training run needs: samples, reads and bytes per second, the
 storage that serves them, the largest batch that fits the GPU, and the effect of
 packing small files into larger reads. Nothing is measured and no dataset is
-needed: everything follows from the batch size and the time of a step.
+needed: everything follows from the batch size and the time of a step, or the
+FLOPS that it takes and those of the GPU.
 
 Sizes are like 64KiB, 500K, 150GB or 16GiB: K, M, G count in thousands; Ki, Mi,
 Gi in steps of 1024.
 """
 
 EPILOG = """\
+A file for --workload has the options from above as keys, and the size of each
+data set by its name:
+  {{"batch_size": 128, "step_seconds": 0.087, "example_size": "64KiB", "gpus": 4,
+   "experiments": [5, 10], "data": {{"imagenet": "150GB"}}}}
+Only --experiments, --cache-fraction and --json go with it. Without
+--experiments those of all files run at the same time.
+
 presets (figures that others have published; --json names their sources):
 {presets}
 
@@ -31,9 +39,15 @@ Exit status: 0 done, 2 wrong usage.
 examples:
   lmdbloader plan --batch-size 128 --step-seconds 0.087 --example-size 64KiB \\
       --gpus 4 --dataset-size 150GB
+  lmdbloader plan --batch-size 128 --example-flops 4G --device-flops 7T
   lmdbloader plan --preset resnet50-v100 --gpu-memory 32GiB
+  lmdbloader plan --workload detector.json --workload classifier.json
   lmdbloader plan --preset team-on-nfs --experiments 5-10 --cache-fraction 0.2
 """
+_OF_WORKLOAD = (
+    "batch_size", "step_seconds", "example_flops", "device_flops", "example_size", "preset", "gpus", "dataset_size",
+    "gpu_memory", "example_memory", "model_memory",
+)  # fmt: skip
 _WIDTH = max(map(len, PRESETS))
 EPILOG = EPILOG.format(presets="\n".join(f"  {name.ljust(_WIDTH)}  {preset.short}" for name, preset in PRESETS.items()))
 
@@ -47,6 +61,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="T",
         help="time of a step on the GPU: forward, backward and update",
     )
+    parser.add_argument(
+        "--example-flops",
+        metavar="F",
+        help="instead of the time of a step: floating-point operations to train on one sample, such as 4G",
+    )
+    parser.add_argument("--device-flops", metavar="F", help="those that one GPU does a second, such as 7T")
+    parser.add_argument(
+        "--utilization",
+        type=number(SHARE),
+        default=1.0,
+        metavar="U",
+        help="share of these that the model reaches (default: 1, which gives the largest demand)",
+    )
     parser.add_argument("--example-size", metavar="SIZE", help="size of a sample on storage (default: 64KiB)")
     parser.add_argument(
         "--preset", metavar="NAME", help="take figures that are not given from a published workload; see below"
@@ -57,6 +84,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_range,
         metavar="K",
         help="experiments at the same time on the same storage, or a range like 5-10 (default: 1)",
+    )
+    parser.add_argument(
+        "--workload",
+        action="append",
+        metavar="FILE",
+        help="take the figures from a JSON file, see below; given several times, the hardest of them decides, and the "
+        "union of their data is stored",
     )
     parser.add_argument("--dataset-size", metavar="SIZE", help="size of all data in use; adds the time of an epoch")
     parser.add_argument(
@@ -75,13 +109,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
-    from lmdbloader.lab.planning import plan
+    from lmdbloader.lab.planning import plan, plan_shared
 
-    if options.preset is None and (options.batch_size is None or options.step_seconds is None):
-        options.parser.error("expected --batch-size and --step-seconds, or --preset")
+    if options.workload is not None:
+        _refuse_others(options)
+        shared = plan_shared(options.workload, experiments=options.experiments, cache_fraction=options.cache_fraction)
+        say_lines(json.dumps(shared.as_json(), indent=2, allow_nan=False) if options.json else str(shared))
+        return 0
+    has_time = options.step_seconds is not None or options.example_flops or options.device_flops
+    if options.preset is None and (options.batch_size is None or not has_time):
+        options.parser.error(
+            "expected --batch-size with --step-seconds, or with --example-flops and --device-flops; or "
+            "--preset, or --workload"
+        )
     found = plan(
         batch_size=options.batch_size,
         step_seconds=options.step_seconds,
+        example_flops=options.example_flops,
+        device_flops=options.device_flops,
+        utilization=options.utilization,
         example_size=options.example_size,
         preset=options.preset,
         gpus=options.gpus,
@@ -94,6 +140,20 @@ def run(options: argparse.Namespace) -> int:
     )
     say_lines(json.dumps(found.as_json(), indent=2, allow_nan=False) if options.json else str(found))
     return 0
+
+
+def _refuse_others(options: argparse.Namespace) -> None:
+    """Refuse options that belong into the files of the workloads."""
+    given: dict[str, object] = {key: getattr(options, key) for key in _OF_WORKLOAD}
+    given["utilization"] = None if options.utilization == 1 else options.utilization
+    for key, value in given.items():
+        if value is not None:
+            where = (
+                '"data": {"NAME": ' + json.dumps(value) + "}"
+                if key == "dataset_size"
+                else f'"{key}": {json.dumps(value)}'
+            )
+            options.parser.error(f"--{key.replace('_', '-')} together with --workload: write it into the file: {where}")
 
 
 def _range(text: str) -> int | tuple[int, int]:

@@ -16,7 +16,7 @@ import numpy as np
 from lmdbloader.base.disk_errors import explain_full_disk
 from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import ProgressBar
-from lmdbloader.base.text import plain, table
+from lmdbloader.base.text import mebibytes, plain, table
 from lmdbloader.conversion.destination import new_folder, refuse_inside
 from lmdbloader.conversion.doubts import describe_classes, refuse_swapped
 from lmdbloader.conversion.journal import Begun, Journal, Progress, read_plan, recover, write_plan
@@ -212,11 +212,17 @@ def _begin(job: _Job, folder: Path, pool: WorkerPool) -> Begun:
     sources = job.plan.listing.sources
     recipe = settle_scale(job.plan)
     trial = try_out(recipe, sources, pool, job.plan.codec)
-    job.options.log(
-        f"map size: {trial.map_nbytes / 2**20:,.1f} MiB, estimated from {trial.num_sources} of "
-        f"{len(sources)} inputs; codec: {', '.join(trial.codecs)}"
-    )
-    begun = Begun(trial.fields, recipe.options.scale, trial.map_nbytes, job.made_by)
+    data = trial.data_nbytes
+    codecs = f"codec: {', '.join(trial.codecs)}"
+    if data is None:
+        job.options.log(f"map size: {mebibytes(trial.map_nbytes)}, from the size of the files; {codecs}")
+    else:
+        job.options.log(
+            f"data.mdb: about {mebibytes(data.value)} ({mebibytes(data.low)} to {mebibytes(data.high)}), estimated "
+            f"from {trial.num_sources} of {len(sources)} inputs; map size: {mebibytes(trial.map_nbytes)}; {codecs}"
+        )
+    expected = None if data is None else int(data.value)
+    begun = Begun(trial.fields, recipe.options.scale, trial.map_nbytes, job.made_by, expected)
     write_plan(folder, begun)
     return begun
 
@@ -231,6 +237,7 @@ def _write(job: _Job, folder: Path, begun: Begun, done: Progress, pool: WorkerPo
             begun.fields,
             with_source=True,
             map_nbytes=begun.map_nbytes,
+            expected_nbytes=begun.data_nbytes,
             keep_samples=done.num_samples,
             before_commit=journal.flush,
         )

@@ -42,12 +42,14 @@ class Begun:
         scale: The scale of pairs.
         map_nbytes: Estimated size of LMDB's map.
         made_by: From `provenance.describe`.
+        data_nbytes: Estimated size of data.mdb; None in a plan of an older release, and if it was not estimated.
     """
 
     fields: tuple[Field, ...]
     scale: int | None
     map_nbytes: int
     made_by: Mapping[str, Any]
+    data_nbytes: int | None = None
 
 
 @dataclass(slots=True)
@@ -79,6 +81,7 @@ def write_plan(partial: Path, begun: Begun) -> None:
         "fields": [field_json(f) for f in begun.fields],
         "scale": begun.scale,
         "map_nbytes": begun.map_nbytes,
+        "data_nbytes": begun.data_nbytes,
     }
     path = partial / PLAN_FILE
     with naming(path):
@@ -106,7 +109,9 @@ def read_plan(partial: Path, made_by: Mapping[str, Any]) -> Begun | None:
             raise ValueError(f"version {body['version']!r:.20}")
         fields = tuple(parse_field(f) for f in body["fields"])
         scale, map_nbytes = body["scale"], int(body["map_nbytes"])
-        begun = Begun(fields, None if scale is None else int(scale), map_nbytes, dict(body["made_by"]))
+        data = body.get("data_nbytes")
+        data_nbytes = None if data is None else int(data)
+        begun = Begun(fields, None if scale is None else int(scale), map_nbytes, dict(body["made_by"]), data_nbytes)
         differences = changed_options(begun.made_by, made_by)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, FormatError) as error:
         raise DestinationError(f"{partial / PLAN_FILE}: does not decode ({error!r:.80}). {again}") from error

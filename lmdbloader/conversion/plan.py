@@ -14,6 +14,7 @@ from lmdbloader.conversion.doubts import notes_on
 from lmdbloader.conversion.options import ConvertOptions, shared
 from lmdbloader.conversion.pairs import fit_pair
 from lmdbloader.conversion.pool import WorkerPool, choose_workers
+from lmdbloader.conversion.sampling import Interval, Sample, draw_sample
 from lmdbloader.conversion.selection import choose_subset, with_classes
 from lmdbloader.conversion.sources.layouts import list_sources
 from lmdbloader.conversion.sources.listing import Listing, Source, Sources, is_url
@@ -21,17 +22,20 @@ from lmdbloader.conversion.sources.reading import read
 from lmdbloader.conversion.sources.remote import locate
 from lmdbloader.conversion.storage import make_storage, pixels_only
 from lmdbloader.conversion.tasks import Recipe, decode_pair, read_files
+from lmdbloader.conversion.trial import Tried, make_guess
 from lmdbloader.errors import ImageError, OptionError, SourceError
 from lmdbloader.fields import IGNORED
 from lmdbloader.format.codecs import Payloads, check_codec, holds_pixels, join, name_counts, saves_enough
 from lmdbloader.format.layout import Field, Kind, make_field
 from lmdbloader.images.decode import decode_labels
-from lmdbloader.store import estimate_map_nbytes
+from lmdbloader.store import estimate_map_nbytes, map_nbytes_of
 
 _TRIAL_SOURCES = 8
 # Masks that are read before any is converted.
 _GLANCED_AT = 16
 _TRIAL_NBYTES = 16 * 2**20
+# Of this many sources, so many are drawn for the size of the dataset if they are at most this share of all bytes.
+_MANY_SOURCES, _SAMPLED, _TRIAL_SHARE = 160, 24, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,20 +191,36 @@ def _check_sides(options: ConvertOptions) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Codecs:
+    """The codecs of a dataset, chosen with a few inputs.
+
+    Attributes:
+        fields: The fields of the dataset, with their codecs.
+        names: For messages: each field with payloads, and the codecs of its samples.
+    """
+
+    fields: tuple[Field, ...]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """Results from a few inputs.
 
     Attributes:
         fields: The fields of the dataset, with their codecs.
-        map_nbytes: Estimated size of LMDB's map.
-        codecs: For messages: each field with payloads, and the codecs of its samples.
-        num_sources: Inputs that were tried.
+        map_nbytes: Size of LMDB's map: the estimated size of data.mdb with a quarter to spare, or the upper end of its
+            interval if that is more.
+        data_nbytes: The estimated size of data.mdb; None if none of the inputs that were tried can be used.
+        codecs: As `Codecs.names`.
+        num_sources: Inputs that were tried for the sizes.
     """
 
     fields: tuple[Field, ...]
     map_nbytes: int
-    codecs: tuple[str, ...] = ()
-    num_sources: int = 0
+    data_nbytes: Interval | None
+    codecs: tuple[str, ...]
+    num_sources: int
 
 
 def find_scale(recipe: Recipe, sources: Sequence[Source]) -> int:
@@ -229,36 +249,58 @@ def make_fields(recipe: Recipe, others: Sequence[tuple[str, Kind]], codec: str) 
     return tuple(make_field(name, kind, "lz4" if codec == "auto" else codec) for name, kind in (*images, *others))
 
 
-def try_out(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -> Trial:
-    """Encode some inputs, evenly spread, to choose the codecs and to estimate the map size."""
+def try_codecs(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -> Codecs:
+    """Encode some inputs, evenly spread, to choose the codecs."""
     chosen = _choose(sources)
     # The conversion itself will report inputs that cannot be used.
     parts = pool.convert(recipe.changed(on_error="skip"), [[s] for s in chosen])
     # Only the sizes are kept, to save memory.
-    tried = [(p.chunk.num_samples, {n: _sizes(x) for n, x in p.chunk.payloads.items()}) for p in parts if p.chunk]
+    tried = [{n: _sizes(x) for n, x in p.chunk.payloads.items()} for p in parts if p.chunk]
     if not tried:
-        untried = tuple(f"{f.name} {f.codec}" for f in recipe.fields if f.is_payload)
-        return Trial(recipe.fields, estimate_map_nbytes(int(sources.nbytes.sum()), len(sources)), untried)
-    stored = 0
-    fields, codecs = [], []
+        return Codecs(recipe.fields, tuple(f"{f.name} {f.codec}" for f in recipe.fields if f.is_payload))
+    fields, names = [], []
     for f in recipe.fields:
         if not f.is_payload:
             fields.append(f)
             continue
-        payloads = join([payloads[f.name] for _, payloads in tried])
+        payloads = join([payloads[f.name] for payloads in tried])
         # JPEGs and files are stored without the codec of pixels.
         is_pixels = holds_pixels(payloads.codec)
         pixels_stored = int(payloads.stored_nbytes[is_pixels].sum())
         pixels_raw = int(payloads.raw_nbytes[is_pixels].sum())
         keep = codec != "auto" or not is_pixels.any() or saves_enough(pixels_stored, pixels_raw)
-        stored += (pixels_stored if keep else pixels_raw) + int(payloads.stored_nbytes[~is_pixels].sum())
         fields.append(f if keep else replace(f, codec="raw"))
         others = list(name_counts(np.bincount(payloads.codec[~is_pixels], minlength=256)))
         pixels = [fields[-1].codec or "raw"] if is_pixels.any() else []
-        codecs.append(f"{f.name} {' and '.join([*others, *pixels])}")
-    growth = int(sources.nbytes.sum()) / max(sum(s.nbytes for s in chosen), 1)
-    num_samples = sum(count for count, _ in tried)
-    return Trial(tuple(fields), estimate_map_nbytes(stored * growth, num_samples * growth), tuple(codecs), len(chosen))
+        names.append(f"{f.name} {' and '.join([*others, *pixels])}")
+    return Codecs(tuple(fields), tuple(names))
+
+
+def try_out(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -> Trial:
+    """Encode some inputs to choose the codecs, and others, drawn at random by size, to estimate the map size."""
+    codecs = try_codecs(recipe, sources, pool, codec)
+    recipe = replace(recipe, fields=codecs.fields).changed(on_error="skip")
+    drawn = _draw(recipe, sources)
+    chosen = [sources[row] for row in drawn.rows.tolist()]
+    tried = Tried(chosen, recipe.fields)
+    tried.add_all(pool.convert(recipe, [[source] for source in chosen]))
+    if not tried.num_samples.any():
+        return Trial(
+            codecs.fields, estimate_map_nbytes(int(sources.nbytes.sum()), len(sources)), None, codecs.names, len(chosen)
+        )
+    data = tried.data_nbytes(drawn.estimate_total(tried.stored_nbytes))
+    return Trial(codecs.fields, map_nbytes_of(data.value, data.high), data, codecs.names, len(chosen))
+
+
+def _draw(recipe: Recipe, sources: Sources) -> Sample:
+    """Return inputs whose conversion takes little of the time of all."""
+    guess = make_guess(recipe, sources)
+    nbytes = sources.nbytes
+    if len(sources) >= _MANY_SOURCES:
+        drawn = draw_sample(nbytes, _SAMPLED, 0, guess=guess)
+        if nbytes[drawn.rows].sum() <= max(_TRIAL_NBYTES, _TRIAL_SHARE * nbytes.sum()):
+            return drawn
+    return draw_sample(nbytes, _TRIAL_SOURCES, 0, guess=guess)
 
 
 def _choose(sources: Sequence[Source]) -> list[Source]:

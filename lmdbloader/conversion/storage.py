@@ -15,13 +15,15 @@ from lmdbloader.conversion.options import ConvertOptions, check_value
 from lmdbloader.errors import ImageError, OptionError
 from lmdbloader.format.codecs import Payloads, checksum, encode_image, encode_jpeg, pack_file, pack_jpeg
 from lmdbloader.format.layout import MAX_PAYLOAD_NBYTES, TILE_SIZE, Field
-from lmdbloader.images.decode import DecodePolicy, decode_image, image_info, inspect_image, is_jpeg
+from lmdbloader.images.decode import DecodePolicy, ImageInfo, decode_image, image_info, inspect_image, is_jpeg
 from lmdbloader.kernels import entries
 
 WriteMode = Literal["raw", "jpg", "proportion", "smart", "original"]
 # The most that libjpeg writes; a JPEG's sides have 16 bits.
 _MOST_JPEG_SIDE = 65500
 _QUALITY, _PROBABILITY = 90, 0.5
+# About the bytes of a photograph's JPEG for each byte of its pixels.
+_JPEG_SHARE = 0.15
 Pixels = npt.NDArray[Any]
 
 
@@ -237,6 +239,35 @@ def encode_as_jpeg(storage: Storage, image: Pixels, key: str, *, was_jpeg: bool 
     else:
         wanted = storage.mode == "jpg" or (storage.keeps_files and was_jpeg)
     return encode_jpeg(image, storage.jpeg_quality or _QUALITY) if wanted else None
+
+
+def guess_nbytes(storage: Storage, info: ImageInfo, *, nbytes: int, was_jpeg: bool, key: str) -> float:
+    """Return about how many bytes an image will have as a payload, from its header.
+
+    Args:
+        storage: How images are stored.
+        info: The image's shape and dtype.
+        nbytes: The size of its file.
+        was_jpeg: Whether that is a JPEG.
+        key: As in `encode_one`.
+
+    >>> photo = ImageInfo(height=3000, width=4000, channels=3, dtype=np.dtype(np.uint8))
+    >>> guess_nbytes(PIXELS, photo, nbytes=5_000_000, was_jpeg=True, key="a.jpg")
+    36000000.0
+    """
+    height, width = fit_within(info.height, info.width, storage.max_resolution)
+    pixels = height * width * info.channels * info.dtype.itemsize
+    share = height * width / (info.height * info.width)
+    if storage.mode == "original" or (storage.mode is None and was_jpeg):
+        return nbytes * share
+    becomes_jpeg = (
+        storage.mode == "jpg"
+        or (storage.mode == "smart" and pixels > (storage.smart_threshold or 0))
+        or (storage.mode == "proportion" and draw(storage.seed or 0, key) < (storage.compress_probability or 0.0))
+    )
+    if becomes_jpeg and info.dtype == np.uint8:
+        return nbytes * share if was_jpeg else pixels * _JPEG_SHARE
+    return float(pixels)
 
 
 def draw(seed: int, key: str) -> float:

@@ -19,6 +19,7 @@ __all__ = [
     "ImageInfo",
     "decode_image",
     "decode_labels",
+    "glance",
     "image_info",
     "inspect_image",
     "is_jpeg",
@@ -116,6 +117,22 @@ def image_info(data: bytes | bytearray | memoryview, *, name: str = "<bytes>") -
     if header.orientation >= 5:
         height, width = width, height
     return ImageInfo(height=height, width=width, channels=header.channels, dtype=header.dtype)
+
+
+def glance(head: bytes) -> ImageInfo | None:
+    """Return the shape and dtype of an image from the first bytes of its file; None if these do not say.
+
+    Nothing else is checked. Rows and columns of a PNG are those before the EXIF rotation.
+
+    >>> glance(b"P6 640 480 255 " + bytes(18))
+    ImageInfo(height=480, width=640, channels=3, dtype=dtype('uint8'))
+    """
+    try:
+        if head.startswith(png.SIGNATURE):
+            return ImageInfo(*png.read_first_chunk(memoryview(head), "<head>"))
+        return image_info(head)
+    except ImageError:
+        return None
 
 
 def inspect_image(

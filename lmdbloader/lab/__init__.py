@@ -12,13 +12,18 @@ if TYPE_CHECKING:
     from lmdbloader.lab.checkup import DatasetFacts as DatasetFacts
     from lmdbloader.lab.checkup import Finding as Finding
     from lmdbloader.lab.checkup import doctor as doctor
+    from lmdbloader.lab.example_times import ExampleTimes as ExampleTimes
+    from lmdbloader.lab.example_times import time_examples as time_examples
+    from lmdbloader.lab.planning import Compute as Compute
     from lmdbloader.lab.planning import Demand as Demand
     from lmdbloader.lab.planning import GpuFit as GpuFit
     from lmdbloader.lab.planning import Plan as Plan
     from lmdbloader.lab.planning import Preset as Preset
     from lmdbloader.lab.planning import Reads as Reads
     from lmdbloader.lab.planning import Serving as Serving
+    from lmdbloader.lab.planning import SharedPlan as SharedPlan
     from lmdbloader.lab.planning import plan as plan
+    from lmdbloader.lab.planning import plan_shared as plan_shared
     from lmdbloader.lab.profiling import Advice as Advice
     from lmdbloader.lab.profiling import Comparison as Comparison
     from lmdbloader.lab.profiling import PhaseTimes as PhaseTimes
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from lmdbloader.lab.profiling import profile as profile
     from lmdbloader.lab.profiling import rehearse as rehearse
     from lmdbloader.lab.study import BaselineFolder as BaselineFolder
+    from lmdbloader.lab.study import ColdRow as ColdRow
     from lmdbloader.lab.study import GpuLoad as GpuLoad
     from lmdbloader.lab.study import IsolationRow as IsolationRow
     from lmdbloader.lab.study import Latency as Latency
@@ -52,10 +58,11 @@ __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
         "checkup": "Checkup DatasetFacts Finding doctor",
-        "planning": "Demand GpuFit Plan Preset Reads Serving plan",
+        "example_times": "ExampleTimes time_examples",
+        "planning": "Compute Demand GpuFit Plan Preset Reads Serving SharedPlan plan plan_shared",
         "profiling": "Advice Comparison PhaseTimes Profile Recorder StepTimer ThreadTimes profile rehearse",
-        "study": "BaselineFolder GpuLoad IsolationRow Latency OversubscriptionRow Phases StudiedDataset StudiedField "
-        "Study StudySettings SweepRow ThreadsRow Training bench",
+        "study": "BaselineFolder ColdRow GpuLoad IsolationRow Latency OversubscriptionRow Phases StudiedDataset "
+        "StudiedField Study StudySettings SweepRow ThreadsRow Training bench",
         "tuning": "ReadSetting StepTrial Tuning TuningRow tune",
     },
 )

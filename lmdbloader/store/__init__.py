@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lmdbloader.store.writing.writer import Writer as Writer
     from lmdbloader.store.writing.writer import Written as Written
     from lmdbloader.store.writing.writer import estimate_map_nbytes as estimate_map_nbytes
+    from lmdbloader.store.writing.writer import map_nbytes_of as map_nbytes_of
     from lmdbloader.store.writing.writer import open_writer as open_writer
 
 # Each loads when it is first used: reading samples needs neither LMDB nor Arrow's library.
@@ -47,6 +48,6 @@ __getattr__, __dir__, __all__ = lazy(
         "reader": "Reader check_rows",
         "records": "Block Chunk encode_blocks",
         "writing.publish": "check_destination clear_leftovers is_dataset partial_folder put_in_place",
-        "writing.writer": "Writer Written estimate_map_nbytes open_writer",
+        "writing.writer": "Writer Written estimate_map_nbytes map_nbytes_of open_writer",
     },
 )

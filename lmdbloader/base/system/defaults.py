@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 __all__ = [
-    "MAPPED_FILES_SHRINK", "MAPS_LENGTHEN_FILES", "NORMAL", "POPULATE_READ", "QUEUES_NEED_FILES", "RANDOM", "WILL_NEED",
-    "address_limit", "advise_order", "allowed_cores", "boot_id", "connection_pair", "descriptor_of", "drop_cache",
-    "exchange", "folded", "group_folders", "handle_of", "is_cached", "load_average", "machine_id", "memory_file",
-    "memory_sizes", "own_memory", "path_of", "populate", "process_limit", "process_seconds", "processor_name",
-    "quota_cores", "read_text", "resident_pages", "sizes_of", "start_of", "tells_residency", "thread_times", "umask",
-    "usable_name", "will_read",
+    "CAN_DROP_CACHE", "MAPPED_FILES_SHRINK", "MAPS_LENGTHEN_FILES", "NORMAL", "POPULATE_READ", "QUEUES_NEED_FILES",
+    "RANDOM", "WILL_NEED", "address_limit", "advise_order", "allowed_cores", "boot_id", "connection_pair",
+    "descriptor_of", "drop_cache", "exchange", "folded", "group_folders", "handle_of", "is_cached", "load_average",
+    "machine_id", "memory_file", "memory_sizes", "own_memory", "path_of", "populate", "process_limit",
+    "process_seconds", "processor_name", "quota_cores", "read_text", "resident_pages", "sizes_of", "start_of",
+    "tells_residency", "thread_times", "umask", "usable_name", "will_read",
 ]  # fmt: skip
 
 ROOT = Path("/")
@@ -31,6 +31,9 @@ MAPS_LENGTHEN_FILES = False
 NORMAL, RANDOM, WILL_NEED = 0, 1, 3
 # The advice that maps pages for reading, and fails if one cannot be read; negative on a system without it.
 POPULATE_READ = -1
+
+# Whether `drop_cache` drops anything.
+CAN_DROP_CACHE = False
 
 # -- Files
 

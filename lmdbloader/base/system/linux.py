@@ -17,12 +17,13 @@ from lmdbloader.base.system.defaults import ROOT, read_text
 assert sys.platform != "win32" and sys.platform != "darwin"  # for mypy
 
 __all__ = [
-    "POPULATE_READ", "QUEUES_NEED_FILES", "advise_order", "allowed_cores", "boot_id", "drop_cache", "exchange",
-    "group_folders", "is_cached", "machine_id", "memory_file", "memory_sizes", "own_memory", "path_of", "populate",
-    "process_seconds", "processor_name", "quota_cores", "reserve", "resident_pages", "start_of", "tells_residency",
-    "thread_times", "umask", "will_read",
+    "CAN_DROP_CACHE", "POPULATE_READ", "QUEUES_NEED_FILES", "advise_order", "allowed_cores", "boot_id", "drop_cache",
+    "exchange", "group_folders", "is_cached", "machine_id", "memory_file", "memory_sizes", "own_memory", "path_of",
+    "populate", "process_seconds", "processor_name", "quota_cores", "reserve", "resident_pages", "start_of",
+    "tells_residency", "thread_times", "umask", "will_read",
 ]  # fmt: skip
 
+CAN_DROP_CACHE = True
 QUEUES_NEED_FILES = True
 # MADV_POPULATE_READ of Linux 5.14, which Python lacks.
 POPULATE_READ = 22

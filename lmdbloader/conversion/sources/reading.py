@@ -51,6 +51,16 @@ def read(file: File, fetched: Fetched | None = None) -> bytes:
     return content
 
 
+def read_head(file: File, most: int) -> bytes:
+    """Return the first bytes of a local file, or of a part of one; at most `most`, empty if it cannot be read."""
+    path, start, nbytes = (file.path, file.start, file.nbytes) if isinstance(file, Span) else (file, 0, most)
+    try:
+        with open(open_regular(path), "rb", buffering=0) as opened:
+            return system.read_at(opened.fileno(), min(nbytes, most, os.fstat(opened.fileno()).st_size), start)
+    except OSError:
+        return b""
+
+
 def changed_at(source: Source) -> int:
     """Return the newest mtime of a source's local files, in ns since 1970; 0 without local files."""
     return times_of(source)[0]

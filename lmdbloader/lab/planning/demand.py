@@ -67,6 +67,30 @@ def demand(batch_size: int, step_seconds: float, example_nbytes: int, gpus: int,
 
 
 @dataclass(frozen=True, slots=True)
+class Compute:
+    """The work of a step, from which its time follows if it was not measured.
+
+    Attributes:
+        example_flops: Floating-point operations of one sample, forward and backward.
+        device_flops: Of the device, a second, at its peak.
+        utilization: The share of the peak that the model reaches.
+    """
+
+    example_flops: float
+    device_flops: float
+    utilization: float
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples that one device trains a second; the formula is that of "Feeding the beast".
+
+        >>> round(Compute(4e9, 7e12, 1.0).samples_per_s)
+        1750
+        """
+        return self.device_flops * self.utilization / self.example_flops
+
+
+@dataclass(frozen=True, slots=True)
 class GpuFit:
     """How a batch fits the memory of a GPU.
 

@@ -6,9 +6,10 @@ import math
 from numbers import Integral, Real
 
 from lmdbloader.base.foreign_names import understands
-from lmdbloader.base.units import parse_nbytes
+from lmdbloader.base.option_names import option
+from lmdbloader.base.units import FLOPS, parse_nbytes
 from lmdbloader.errors import OptionError
-from lmdbloader.lab.planning.demand import STORAGE, Demand, GpuFit, demand, fit_gpu
+from lmdbloader.lab.planning.demand import STORAGE, Compute, Demand, GpuFit, demand, fit_gpu
 from lmdbloader.lab.planning.presets import Preset, find_preset
 from lmdbloader.lab.planning.results import Plan, Serving
 
@@ -21,6 +22,9 @@ def plan(
     *,
     batch_size: int | None = None,
     step_seconds: float | None = None,
+    example_flops: float | str | None = None,
+    device_flops: float | str | None = None,
+    utilization: float = 1.0,
     example_size: int | str | None = None,
     preset: str | None = None,
     gpus: int | None = None,
@@ -35,11 +39,16 @@ def plan(
 
     The arithmetic is that of "Feeding the beast": a batch of n samples must be ready when the GPU has finished the
     previous one, every t seconds, so storage reads n / t samples a second. Sizes are bytes, or text such as "64KiB",
-    "500K" (thousands) and "150GB".
+    "500K" (thousands) and "150GB"; FLOPS are numbers, or text such as "4G" and "7 TFLOPS".
 
     Args:
         batch_size: Samples of a step on one GPU.
         step_seconds: Time of a step on the GPU, forward, backward and update.
+        example_flops: Instead of that: floating-point operations to train on one sample. Tables of models usually count
+            the multiply-adds of a forward pass: two operations each, and training does about three times as much.
+        device_flops: Floating-point operations that the GPU does a second, at the precision of the training.
+        utilization: The share of these that the model reaches. With 1 a step takes the least time that it can, and the
+            demand is the most that there can be.
         example_size: A sample on storage, 64KiB by default.
         preset: Name of a published workload, which gives whatever is not given here; `PRESETS` of
             `lmdbloader.lab.planning` has them.
@@ -58,8 +67,15 @@ def plan(
     >>> found = plan(batch_size=128, step_seconds=0.087, example_size="64KiB", gpus=4)
     >>> round(found.most.samples_per_s), round(found.most.nbytes_per_s / 1e6, 1)
     (5885, 385.7)
+    >>> round(plan(batch_size=128, example_flops="4G", device_flops="7T").most.samples_per_s)
+    1750
     """
     found = None if preset is None else find_preset(preset)
+    compute = _compute(step_seconds, example_flops, device_flops, utilization, found)
+    if batch_size is None and found is not None and compute is not None:
+        batch_size = found.batch_size
+    if compute is not None and batch_size is not None:
+        step_seconds = _count("batch_size", batch_size) / compute.samples_per_s
     batch_size, step_seconds = _step(batch_size, step_seconds, found)
     gpus = _count("gpus", gpus if gpus is not None else found.gpus if found else 1)
     fewest, most = _range(experiments if experiments is not None else found.experiments if found else 1)
@@ -78,6 +94,7 @@ def plan(
     return Plan(
         batch_size,
         step_seconds,
+        compute,
         example_nbytes,
         gpus,
         demands[0],
@@ -91,6 +108,45 @@ def plan(
     )
 
 
+def _compute(
+    step_seconds: float | None,
+    example_flops: float | str | None,
+    device_flops: float | str | None,
+    utilization: float,
+    preset: Preset | None,
+) -> Compute | None:
+    """Return the work of a step; None if its time is given or follows from the preset."""
+    if isinstance(utilization, bool) or not isinstance(utilization, Real) or not 0 < utilization <= 1:
+        raise OptionError(f"{option('utilization', utilization)}: expected a share of more than 0, up to 1")
+    both = f"{option('example_flops')} and {option('device_flops')}"
+    if example_flops is None and device_flops is None:
+        if utilization != 1:
+            raise OptionError(f"{option('utilization', utilization)} has no effect without {both}")
+        return None
+    if step_seconds is not None:
+        raise OptionError(
+            f"{option('step_seconds', step_seconds)} together with {both}: the time of a step follows from them. Give "
+            "one or the other."
+        )
+    of_example = _flops("example_flops", example_flops, preset.example_flops if preset else None)
+    of_device = _flops("device_flops", device_flops, preset.gpu_flops if preset else None)
+    if of_example is None or of_device is None:
+        missing = option("example_flops" if of_example is None else "device_flops")
+        raise OptionError(f"{missing}: not given. The time of a step follows from {both}: give both.")
+    return Compute(of_example, of_device, float(utilization))
+
+
+def _flops(name: str, given: float | str | None, preset: float | None) -> float | None:
+    if given is None:
+        return preset
+    value = FLOPS.parse(given) if isinstance(given, str) else given
+    if value is None:
+        raise OptionError(f"{option(name, given)}: expected {FLOPS.forms}")
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or value <= 0:
+        raise OptionError(f"{option(name, given)}: expected floating-point operations, more than 0")
+    return float(value)
+
+
 def _step(batch_size: int | None, step_seconds: float | None, preset: Preset | None) -> tuple[int, float]:
     if preset is None and (batch_size is None or step_seconds is None):
         missing = " and ".join(
@@ -98,7 +154,7 @@ def _step(batch_size: int | None, step_seconds: float | None, preset: Preset | N
         )
         raise OptionError(
             f"{missing}: not given. Everything follows from the batch size and the time of a step: give both, or a "
-            "preset."
+            f"preset. Instead of the time you can give {option('example_flops')} and {option('device_flops')}."
         )
     count = _count("batch_size", batch_size if batch_size is not None else preset.batch_size if preset else 0)
     if step_seconds is None and preset is not None:

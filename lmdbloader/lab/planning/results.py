@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lmdbloader.base.units import GIB, KIB, show_decimal_nbytes, show_nbytes
+from lmdbloader.base.units import GIB, KIB, show_decimal_nbytes, show_flops, show_nbytes
 from lmdbloader.lab.formatting import align, define, wrap
-from lmdbloader.lab.planning.demand import STORAGE, Demand, GpuFit
+from lmdbloader.lab.planning.demand import STORAGE, Compute, Demand, GpuFit
 from lmdbloader.lab.planning.presets import Preset
 
 _WIDTH = 88
@@ -40,6 +40,7 @@ class Plan:
     Attributes:
         batch_size, step_seconds: n of one GPU and t, from which all figures follow. Each sample must be there
             within t, and 99 % of the batches.
+        compute: The work of a step if t follows from it; None if t was given, or published.
         example_nbytes: Bytes of a sample on storage.
         gpus: GPUs of one experiment.
         fewest, most: The demand of the fewest and of the most experiments; the same if one number was given.
@@ -53,6 +54,7 @@ class Plan:
 
     batch_size: int
     step_seconds: float
+    compute: Compute | None
     example_nbytes: int
     gpus: int
     fewest: Demand
@@ -97,7 +99,7 @@ def as_text(found: Plan) -> str:
     """Return the table and the sentences."""
     lines = [*_wrapped(_headline(found), ""), "", "Needed"]
     lines += define(list(_needed(found)), indent="  ")
-    lines += ["", *_reading(found)]
+    lines += ["", *reading_table(found)]
     lines += ["", "What it means"]
     for sentence in sentences(found):
         lines += _wrapped(sentence, "  ")
@@ -119,8 +121,8 @@ def _headline(found: Plan) -> str:
     experiments = "" if found.most.experiments == 1 else f", {count} experiments at the same time"
     title = f"{found.preset.name}: {found.preset.title}. " if found.preset else ""
     return (
-        f"{title}Batches of {found.batch_size:,} on {gpus}{experiments}, a step of {_seconds(found.step_seconds)}, "
-        f"samples of {_size(found.example_nbytes)}."
+        f"{title}Batches of {found.batch_size:,} on {gpus}{experiments}, a step of {show_seconds(found.step_seconds)}, "
+        f"samples of {show_size(found.example_nbytes)}."
     )
 
 
@@ -129,13 +131,13 @@ def _needed(found: Plan) -> Iterator[tuple[str, str]]:
     yield "samples", f"{_span(low.samples_per_s, high.samples_per_s)} a second"
     yield (
         "a batch",
-        f"in {_seconds(found.step_seconds)} or less, 99 times out of 100; each sample within that time, too",
+        f"in {show_seconds(found.step_seconds)} or less, 99 times out of 100; each sample within that time, too",
     )
     yield "reads", f"{_span(low.reads[0].reads_per_s, high.reads[0].reads_per_s)} a second (IOPS), a sample each"
     yield "bandwidth", f"{_rate(low, high, decimal=True)} ({_rate(low, high, decimal=False)})"
     if found.dataset_nbytes is not None and found.num_samples is not None and found.epoch_seconds is not None:
         size = show_decimal_nbytes(found.dataset_nbytes)
-        yield "dataset", f"{size}: {found.num_samples:,} samples, an epoch in {_seconds(found.epoch_seconds)}"
+        yield "dataset", f"{size}: {found.num_samples:,} samples, an epoch in {show_seconds(found.epoch_seconds)}"
     if found.fit is not None:
         verdict = "fits" if found.fit.fits else "does NOT fit"
         yield (
@@ -143,16 +145,20 @@ def _needed(found: Plan) -> Iterator[tuple[str, str]]:
             f"{found.fit.batch_nbytes / GIB:.2f} GiB {verdict} in {found.fit.gpu_memory_nbytes / GIB:.2f} GiB; "
             f"the largest batch is {found.fit.largest:,}",
         )
-    if found.preset is not None and found.preset.theoretical_images_per_s and found.preset.images_per_s:
+    if found.compute is not None:
+        share = "" if found.compute.utilization == 1 else f" at {found.compute.utilization:.3g} of its peak"
+        yield "one GPU", f"{show_number(found.compute.samples_per_s)} samples a second by its FLOPS{share}"
+    elif found.preset is not None and found.preset.theoretical_images_per_s and found.preset.images_per_s:
         theory, published = found.preset.theoretical_images_per_s, found.preset.images_per_s
         yield "one GPU", f"{theory:,.0f} images a second by its FLOPS, {published:,.0f} published"
 
 
-def _reading(found: Plan) -> Iterator[str]:
+def reading_table(found: Plan) -> Iterator[str]:
+    """Yield the table of reads a second by their size, and of how many of each storage class serve them."""
     # A record holds only one large sample: then records are not another way to read.
     pairs = list(zip(found.fewest.reads, found.most.reads, strict=True))
     ways = [pair for i, pair in enumerate(pairs) if i == 0 or pair[1].read_nbytes > pairs[i - 1][1].read_nbytes]
-    heads = [f"{'a ' + way.name} of {_size(way.read_nbytes)}" for _, way in ways]
+    heads = [f"{'a ' + way.name} of {show_size(way.read_nbytes)}" for _, way in ways]
     rows = [("one read is", *heads)]
     rows.append(("reads a second", *[_span(low.reads_per_s, high.reads_per_s) for low, high in ways]))
     if found.cache_fraction:
@@ -176,11 +182,26 @@ def _reading(found: Plan) -> Iterator[str]:
 
 
 def _pace(found: Plan) -> Iterator[str]:
+    if found.compute is not None:
+        peak = found.compute.utilization == 1
+        work = f"{found.batch_size:,} x {show_flops(found.compute.example_flops, 'FLOP')}"
+        speed = show_flops(found.compute.device_flops, "FLOPS")
+        yield (
+            f"The time of a step was computed: {work} / "
+            + (speed if peak else f"({found.compute.utilization:.3g} x {speed})")
+            + f" = {show_seconds(found.step_seconds)}."
+            + (
+                " That is the least that it can be, and the demand the most: the 1,457 images a second that are "
+                "published for ResNet-50 on a V100 are 83 % of what its FLOPS give. Measure a step as soon as you can."
+                if peak
+                else ""
+            )
+        )
     each = found.most.samples_per_s / found.most.experiments
     yield (
         f"The GPUs of one experiment never wait if {each:,.0f} samples a second are ready: 99 of 100 batches within "
-        f"{_seconds(found.step_seconds)}. Once there is a dataset, `lmdbloader tune DB --batch-size {found.batch_size} "
-        f"--step-seconds {found.step_seconds:.4g}` measures whether a machine keeps up."
+        f"{show_seconds(found.step_seconds)}. Once there is a dataset, `lmdbloader tune DB --batch-size "
+        f"{found.batch_size} --step-seconds {found.step_seconds:.4g}` measures whether a machine keeps up."
     )
 
 
@@ -209,15 +230,15 @@ def _packing(found: Plan) -> Iterator[str]:
         return
     disks = found.serving[0].needed
     in_records = (
-        f"{record.reads_per_s:,.0f} reads of {_size(record.read_nbytes)} (a record of a converted dataset) or "
+        f"{record.reads_per_s:,.0f} reads of {show_size(record.read_nbytes)} (a record of a converted dataset) or "
         if record.read_nbytes > alone.read_nbytes
         else ""
     )
     yield (
         f"One file a sample, or any random access, costs {alone.reads_per_s:,.0f} reads a second. The same bytes are "
-        f'{in_records}{block.reads_per_s:,.0f} reads of {_size(block.read_nbytes)}, which is how order="quasi_random" '
-        f"reads a dataset, still shuffled in every epoch: {_plural(disks['block'][1], 'spinning disk')} in place of "
-        f"{disks['sample'][1]:,}."
+        f"{in_records}{block.reads_per_s:,.0f} reads of {show_size(block.read_nbytes)}, which is how "
+        'order="quasi_random" reads a dataset, still shuffled in every epoch: '
+        f"{_plural(disks['block'][1], 'spinning disk')} in place of {disks['sample'][1]:,}."
     )
 
 
@@ -243,7 +264,7 @@ def _storage(found: Plan) -> Iterator[str]:
         )
     elif alone.reads_per_s <= _FEW_READS:
         yield (
-            f"{alone.reads_per_s:,.0f} reads a second of {_size(alone.read_nbytes)} are what a decent NFS serves: "
+            f"{alone.reads_per_s:,.0f} reads a second of {show_size(alone.read_nbytes)} are what a decent NFS serves: "
             "large files, relaxed steps."
         )
     if any(serving.limits_machine for serving in found.serving):
@@ -286,20 +307,25 @@ def _rate(low: Demand, high: Demand, *, decimal: bool) -> str:
 
 
 def _span(low: float, high: float) -> str:
-    first, second = _number(low), _number(high)
+    first, second = show_number(low), show_number(high)
     return first if first == second else f"{first} to {second}"
 
 
-def _size(nbytes: int) -> str:
+def show_size(nbytes: int) -> str:
     """Return a size in the units that it was probably given in.
 
-    >>> _size(65536), _size(500_000)
+    >>> show_size(65536), show_size(500_000)
     ('64 KiB', '500 KB')
     """
     return show_nbytes(nbytes) if nbytes % KIB == 0 else show_decimal_nbytes(nbytes)
 
 
-def _number(value: float) -> str:
+def show_number(value: float) -> str:
+    """Return a number without a fraction, if it is not small.
+
+    >>> show_number(5885.06), show_number(0.25)
+    ('5,885', '0.25')
+    """
     return f"{value:,.0f}" if value >= 10 or value == round(value) else f"{value:.2g}"
 
 
@@ -307,10 +333,10 @@ def _plural(count: int, name: str) -> str:
     return f"one {name}" if count == 1 else f"{count:,} {name}s"
 
 
-def _seconds(value: float) -> str:
+def show_seconds(value: float) -> str:
     """Return a time in a suitable unit.
 
-    >>> [_seconds(value) for value in (0.0005, 0.087, 2, 150, 30000)]
+    >>> [show_seconds(value) for value in (0.0005, 0.087, 2, 150, 30000)]
     ['0.5 ms', '87 ms', '2 s', '2.5 min', '8.3 h']
     """
     if value < 1:

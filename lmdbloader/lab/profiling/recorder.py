@@ -6,6 +6,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -15,7 +16,9 @@ from torch.optim import optimizer
 from lmdbloader.base.foreign_names import understands
 from lmdbloader.base.stage_times import StageTimes
 from lmdbloader.base.stopwatch import PHASES, StepTimer
+from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
+from lmdbloader.lab.example_times import ExampleTimes, time_examples
 from lmdbloader.lab.machine.gpu import GpuSampler, nvml_name
 from lmdbloader.lab.profiling.bottleneck import advise, loading_cost, name_bottleneck
 from lmdbloader.lab.profiling.loader_facts import facts_of, loader_in
@@ -26,6 +29,8 @@ from lmdbloader.lab.profiling.typical_step import CounterReading, every_second, 
 # The counters are read this often, and every second reading is forgotten if there are many: it costs nothing then.
 _SECONDS_BETWEEN_MOMENTS = 0.1
 _MOST_MOMENTS = 32
+# To spend on single examples, after the steps.
+_EXAMPLE_SECONDS = 0.3
 
 
 class Recorder:
@@ -351,7 +356,18 @@ def profile(
             with _updates_told(recorder.timer):
                 for batch in recorder.take(steps):
                     step_fn(batch)
-    return recorder.profile()
+    return replace(recorder.profile(), examples=_examples(loader))
+
+
+def _examples(batches: Any) -> ExampleTimes | None:
+    """Return the times of single examples; None if reading them might have effects."""
+    loader = loader_in(batches)
+    source = batches if loader is None else loader
+    dataset, batch_size = getattr(source, "dataset", None), getattr(source, "batch_size", None)
+    if not isinstance(dataset, LMDBDataset) or dataset.has_own_transform or not batch_size:
+        return None
+    compiled = () if loader is None else loader.transforms[len(dataset.all_transforms) :]  # those of its own
+    return time_examples(dataset, batch_size, transforms=compiled, seconds=_EXAMPLE_SECONDS)
 
 
 def rehearse(

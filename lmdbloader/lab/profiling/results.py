@@ -9,7 +9,8 @@ from typing import Any
 
 from lmdbloader.base.stage_times import STAGES, StageTimes
 from lmdbloader.errors import OptionError
-from lmdbloader.lab.formatting import html_table
+from lmdbloader.lab.example_times import ExampleTimes
+from lmdbloader.lab.formatting import html_table, wrap
 from lmdbloader.lab.machine.gpu import GpuUse
 from lmdbloader.lab.profiling.bottleneck import BOTTLENECKS, Advice, Bottleneck
 from lmdbloader.lab.profiling.threads import ThreadTimes
@@ -73,6 +74,8 @@ class Profile:
         seconds: All of them together.
         num_threads: Threads or processes that load.
         loader: The class of the loader.
+        examples: The times of single examples, from `profile` and `rehearse` with an LMDBDataset that has no Python
+            `transform` of its own; else None.
     """
 
     bottleneck: Bottleneck
@@ -90,6 +93,7 @@ class Profile:
     seconds: float
     num_threads: int
     loader: str
+    examples: ExampleTimes | None = None
 
     @property
     def is_healthy(self) -> bool:
@@ -129,7 +133,9 @@ class Profile:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for `json.dumps`; `from_json` reads them."""
-        return {"version": _JSON_VERSION, **asdict(self), "samples_per_s": self.samples_per_s}
+        examples = None if self.examples is None else self.examples.as_json()
+        values = {**asdict(self), "examples": examples}
+        return {"version": _JSON_VERSION, **values, "samples_per_s": self.samples_per_s}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Profile:
@@ -150,10 +156,12 @@ class Profile:
             kinds = {"stages": StageTimes, "loading": ThreadTimes, "gpu": GpuUse}
             parts = {name: values[name] and kind(**values[name]) for name, kind in kinds.items()}
             plain = {name: values[name] for name in _PLAIN}
+            examples = values.get("examples")  # profiles of older releases have none
             return cls(
                 advice=Advice(**values["advice"]),
                 phases={name: PhaseTimes(**phase) for name, phase in values["phases"].items()},
                 step=PhaseTimes(**values["step"]),
+                examples=None if examples is None else ExampleTimes.from_json(examples),
                 **parts,
                 **plain,
             )
@@ -239,6 +247,14 @@ def _notes(profile: Profile) -> list[str]:
         figures = ((use.utilization_percent, "% busy"), (use.power_watts, "W"), (use.memory_mib, "MiB in use"))
         parts = [f"{value:,.0f} {what}" for value, what in figures if value is not None]
         notes.append(f"{use.name}: {', '.join(parts)}")
+    if (found := profile.examples) is not None:
+        times = (found.p50_seconds, found.p99_seconds, found.longest_seconds, found.slowest_seconds)
+        p50, p99, longest, slowest = (f"{1000 * each:.2f} ms" for each in times)
+        notes.append(
+            f"single examples: p50 {p50}, p99 {p99}, the longest {longest}; the slowest by itself, sample "
+            f"{found.slowest}, takes {slowest}, and a batch with it {1000 * found.batch_with_slowest_seconds:.2f} ms "
+            f"on one thread instead of {1000 * found.batch_seconds:.2f} ms"
+        )
     return notes
 
 
@@ -253,7 +269,7 @@ def as_text(profile: Profile) -> str:
         lines += ["", f"{'loader':10}{'ms a step':>10}{'share':>9}   (of all its threads)"]
         for name, share, (seconds, percent) in stages:
             lines.append(f"{name:10}{seconds:>10}{percent:>9}  {'#' * round(share * _BAR)}".rstrip())
-    return "\n".join([*lines, "", *_notes(profile)])
+    return "\n".join([*lines, "", *(line for note in _notes(profile) for line in wrap(note))])
 
 
 def as_html(profile: Profile) -> str:

@@ -235,6 +235,30 @@ def oversubscription(study: Study, *, narrow: bool = False, titled: bool = True)
         return canvas.finish()
 
 
+def cold(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart:
+    """Draw samples a second from a cold and from a warm page cache, in random order, a line for each source.
+
+    Arguments and errors are those of `throughput`.
+    """
+    rows = [row for row in _some(study.cold, "cold") if row.order == "random"]
+    with settings():
+        canvas = Canvas(
+            "From a cold page cache",
+            f"Samples per second from storage and from memory, batches of {rows[0].batch_size:,}, "
+            f"{window(rows[0].crop)}",
+            [SOURCES[row.source] for row in rows], narrow=narrow, titled=titled,
+            panels=1, in_a_row=1, panel_height=_PANEL_HEIGHT,
+        )  # fmt: skip
+        (axes,) = canvas.panels
+        amounts(axes, max(max(row.cold_samples_per_s, row.warm_samples_per_s) for row in rows))
+        categories(axes, ["cold", "warm"], canvas.panel_width)
+        lines(
+            canvas, axes,
+            {SOURCES[row.source]: [(0.0, row.cold_samples_per_s), (1.0, row.warm_samples_per_s)] for row in rows},
+        )  # fmt: skip
+        return canvas.finish()
+
+
 def memory(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart:
     """Draw how much faster training is from pinned memory than from paged memory, by batch size.
 
@@ -416,6 +440,7 @@ class Draw(Protocol):
 
 CHARTS: dict[str, Draw] = {
     "throughput": throughput, "split": split, "latency": latency, "stages": stages, "threads": threads,
-    "isolation": isolation, "oversubscription": oversubscription, "memory": memory, "gpu": gpu,
+    "isolation": isolation, "oversubscription": oversubscription, "cold": cold, "memory": memory,
+    "gpu": gpu,
 }  # fmt: skip
 """The charts, by the name of their section."""

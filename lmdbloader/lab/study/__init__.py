@@ -6,6 +6,7 @@ from lmdbloader.lab.study.experiment import BATCH_SIZES, CROPS, SECTIONS, bench
 from lmdbloader.lab.study.results import Study
 from lmdbloader.lab.study.rows import (
     BaselineFolder,
+    ColdRow,
     GpuLoad,
     IsolationRow,
     Latency,
@@ -24,6 +25,7 @@ __all__ = [
     "CROPS",
     "SECTIONS",
     "BaselineFolder",
+    "ColdRow",
     "GpuLoad",
     "IsolationRow",
     "Latency",

@@ -22,6 +22,7 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import DATA_FILE
 from lmdbloader.lab.machine import describe, filesystem_of, residency
+from lmdbloader.lab.study.cold import read_cold
 from lmdbloader.lab.study.endless_loader import BenchData
 from lmdbloader.lab.study.image_files import AUTO, extract_files, find_files
 from lmdbloader.lab.study.interrupts import interruptible
@@ -34,8 +35,10 @@ from lmdbloader.lab.study.training import Trainer, why_unknown
 from lmdbloader.show import info
 from lmdbloader.superres.models import MODEL_NAMES, ModelName
 
-Section = Literal["sweep", "threads", "oversubscription", "isolation"]
-SECTIONS: tuple[Section, ...] = get_args(Section)
+Section = Literal["sweep", "threads", "oversubscription", "isolation", "cold"]
+ALL_SECTIONS: tuple[Section, ...] = get_args(Section)
+# Dropping the page cache slows down whoever reads the same files, so it has to be asked for.
+SECTIONS: tuple[Section, ...] = ("sweep", "threads", "oversubscription", "isolation")
 BATCH_SIZES, CROPS = (8, 16, 32, 64, 128), (16, 64)
 SECONDS, REPEATS = 0.2, 3
 # The study had 16 worker processes; more than there are cores would only take turns.
@@ -73,7 +76,8 @@ def bench(
             that do not fit are left out; if none fits, one is chosen.
         model: Network that is trained on the batches, to restore the larger image of a pair from the smaller one, or
             a single image from its half-size copy; None: batches are only loaded.
-        only: The sections to measure.
+        only: The sections to measure; "cold" only if it is named, because dropping files from the page cache slows
+            down whoever else reads them.
         seconds: Length of one turn of one setting.
         repeats: Turns of each setting.
         processes: How many processes load at the same time in the isolation test, one number after the other; by
@@ -116,10 +120,12 @@ def bench(
             num_samples=len(chosen),
             progress=progress,
         )
+        environment, machine = _machine(chosen)
+        # First, as long as nothing in this process has touched the data.
+        cold = tuple(read_cold(plan, notes)) if "cold" in only else ()
         trainer = None
         if model is not None and "sweep" in only and has_images(chosen):
             trainer = Trainer(model, material.dataset, where)
-        environment, machine = _machine(chosen)
         settings = StudySettings(
             seconds=seconds,
             repeats=repeats,
@@ -153,6 +159,7 @@ def bench(
         oversubscription=oversubscription,
         isolation=isolation,
         notes=tuple(notes),
+        cold=cold,
     )
 
 
@@ -160,8 +167,8 @@ def _check(
     only: Sequence[str], seconds: float, repeats: int, processes: Sequence[int], workers: int, model: str | None
 ) -> None:
     for name in only:
-        if name not in SECTIONS:
-            raise OptionError(f"only={name!r}: expected some of {', '.join(SECTIONS)}")
+        if name not in ALL_SECTIONS:
+            raise OptionError(f"only={name!r}: expected some of {', '.join(ALL_SECTIONS)}")
     if not only or not processes:
         raise OptionError(f"only={list(only)}, processes={list(processes)}: expected at least one of each")
     if not 0 < seconds < 3600 or repeats < 1 or min(processes) < 1 or workers < 0:

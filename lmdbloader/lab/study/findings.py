@@ -378,6 +378,33 @@ def _isolation(study: StudyFigures) -> Iterator[str]:
         yield f"Compared with {fewest} on all cores, {counts[-1]} processes together reach {reach}."
 
 
+def _cold(study: StudyFigures) -> Iterator[str]:
+    """Say how fast the first epoch is, from storage, and how many times as fast as from files."""
+    rows = {(row.source, row.order): row for row in study.cold}
+    ours = rows.get((_OURS, "random"))
+    quasi = rows.get((_OURS, "quasi_random"))
+    files = rows.get(("folder", "random"))
+    parts = [
+        f"{number(row.cold_samples_per_s)} with the {LOADER_NAMES[row.source]} "
+        f"({percent(row.cold_samples_per_s / row.warm_samples_per_s)})"
+        for row in study.cold
+        if row.order == "random"
+    ]
+    yield (
+        f"With nothing in the page cache, {' and '.join(filter(None, [', '.join(parts[:-1]), parts[-1]]))} samples a "
+        "second are read (of the speed from memory)."
+    )
+    if files is not None and ours is not None:
+        yield (
+            f"From cold storage the Loader is {times(ours.cold_samples_per_s / files.cold_samples_per_s)} as fast as "
+            f"the files, each of which is a look-up and a read of its own; from memory "
+            f"{times(ours.warm_samples_per_s / files.warm_samples_per_s)}."
+        )
+    if quasi is not None and ours is not None:
+        ratio = quasi.cold_samples_per_s / ours.cold_samples_per_s
+        yield f'With order="quasi_random", which reads blocks of 4 MiB, the cold Loader is {times(ratio)} as fast.'
+
+
 def _memory(study: StudyFigures) -> Iterator[str]:
     """Say whether pinned memory helps training, at worst and at best."""
     sweep = both_memories(study)
@@ -448,6 +475,11 @@ _SECTIONS: tuple[
         "oversubscription", "More workers than cores",
         "Threads for the Loader, worker processes for torch's DataLoader.",
         tables.oversubscription, _oversubscription,
+    ),
+    (
+        "cold", "From a cold page cache",
+        "The first epoch from storage: the page cache was dropped for these files alone. Random order.",
+        tables.cold, _cold,
     ),
     (
         "memory", "Pinned or paged memory",

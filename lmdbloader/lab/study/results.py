@@ -37,6 +37,7 @@ class Study(StudyFigures):
         oversubscription: More threads or workers than cores.
         isolation: Several processes at the same time.
         notes: The parts that were left out and why, in sentences.
+        cold: Passes from a cold page cache; empty in studies of older releases.
     """
 
     def __str__(self) -> str:
@@ -140,13 +141,15 @@ def _dataclass(kind: Any, value: Any, where: str) -> Any:
         raise _unlike(where, value, "an object")
     hints = get_type_hints(kind)
     names = [f.name for f in dataclasses.fields(kind)]
+    # A field that has a default is younger than the others.
+    younger = {f.name for f in dataclasses.fields(kind) if f.default is not dataclasses.MISSING}
     for name in names:
-        if name not in value:
+        if name not in value and name not in younger:
             raise FormatError(f"{where}: {name!r} is missing; there are {', '.join(map(str, value)) or 'no entries'}")
     for name in value:
         if name not in names:
             raise FormatError(f"{where}: unknown entry {name!r:.80}; expected {', '.join(names)}")
-    return kind(**{name: _checked(hints[name], value[name], f"{where}.{name}") for name in names})
+    return kind(**{name: _checked(hints[name], value[name], f"{where}.{name}") for name in names if name in value})
 
 
 def _scalar(kind: type, value: Any, where: str) -> Any:

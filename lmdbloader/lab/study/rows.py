@@ -277,6 +277,30 @@ class IsolationRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ColdRow:
+    """A pass from a cold page cache, and the same pass again, from a warm one.
+
+    Attributes:
+        source: Who makes the batches.
+        order: Of the samples: "random", or "quasi_random", which the Loader has for cold storage.
+        batch_size: Samples in a batch.
+        crop: Side of the random window in pixels of the largest field; None: whole images.
+        num_samples: Samples in a pass: an epoch, or what was read in the time.
+        cold_samples_per_s, warm_samples_per_s: Medians of the passes, with the start of threads or workers.
+        held: Share of the files that stayed in the page cache when it was dropped, at most; 0 if unknown.
+    """
+
+    source: LoaderKind
+    order: str
+    batch_size: int
+    crop: int | None
+    num_samples: int
+    cold_samples_per_s: float
+    warm_samples_per_s: float
+    held: float
+
+
+@dataclass(frozen=True, slots=True)
 class StudyFigures:
     """All figures of a study, see `Study`."""
 
@@ -294,6 +318,7 @@ class StudyFigures:
     oversubscription: tuple[OversubscriptionRow, ...]
     isolation: tuple[IsolationRow, ...]
     notes: tuple[str, ...]
+    cold: tuple[ColdRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

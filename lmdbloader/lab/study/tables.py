@@ -120,6 +120,24 @@ def oversubscription(study: StudyFigures) -> Table:
     )  # fmt: skip
 
 
+def cold(study: StudyFigures) -> Table:
+    """Return the speeds from a cold and from a warm page cache."""
+    return Table(
+        "From a cold page cache, and the same again: samples/s, with the start of threads and workers",
+        (
+            _SOURCE, Column("order", is_text=True), _BATCH, Column("samples", "{:,}".format),
+            *_columns(number, "cold", "warm"), Column("cold / warm", percent),
+        ),
+        tuple(
+            (
+                r.source, r.order, r.batch_size, r.num_samples, r.cold_samples_per_s, r.warm_samples_per_s,
+                r.cold_samples_per_s / r.warm_samples_per_s,
+            )
+            for r in study.cold
+        ),
+    )  # fmt: skip
+
+
 def memory(study: StudyFigures) -> Table:
     """Return the speeds of training from pinned and from paged memory."""
     return _sweep(

@@ -69,6 +69,9 @@ def _tables(study: StudyFigures) -> Iterator[tuple[str, list[str]]]:
             f"{title}{study.oversubscription[0].batch_size}: samples/s (of what one for each core gives)",
             _oversubscription(tables.oversubscription(study)),
         )
+    if study.cold:
+        found = tables.cold(study)
+        yield found.caption, align([found.header, *found.cells()], (0, 1), indent="  ")
     yield (
         "Processes at the same time, a loader each: samples/s together (of the slowest)",
         _isolation(tables.isolation(study)),

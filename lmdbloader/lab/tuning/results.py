@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmdbloader.base.text import plain
-from lmdbloader.lab.formatting import align
+from lmdbloader.lab.example_times import ExampleTimes
+from lmdbloader.lab.formatting import align, percent, seconds
 from lmdbloader.lab.tuning.measuring import StepTrial
 from lmdbloader.lab.tuning.race import ReadKind, ReadSetting
 from lmdbloader.loader.tuning_cache import Workers
@@ -58,6 +59,7 @@ class Tuning:
         best: The better of both; with a step time, the cheapest that keeps up with it.
         line: One line of Python that makes the best loader.
         verdict: Whether the best one feeds a step of the given time; None without one.
+        examples: The times of single examples, the longest of which holds up its batch.
         advice: Further advice, a sentence or two each.
         seconds: How long tuning took.
         stored: The kinds whose best setting is remembered: `num_threads="auto"` uses that of "threads",
@@ -76,6 +78,7 @@ class Tuning:
     best: ReadSetting
     line: str
     verdict: StepTrial | None
+    examples: ExampleTimes
     advice: tuple[str, ...]
     seconds: float
     stored: tuple[ReadKind, ...]
@@ -95,7 +98,7 @@ class Tuning:
             "pin_memory": self.workers and self.workers.pin_memory,
             "best": {"kind": self.best.kind, "count": self.best.count, "pinned": self.best.pinned},
             "line": self.line, "advice": list(self.advice), "seconds": self.seconds, "is_stored": self.is_stored,
-            "stored": list(self.stored),
+            "stored": list(self.stored), "examples": self.examples.as_json(),
             "verdict": None if verdict is None else {
                 "passed": verdict.passed, "step_seconds": verdict.step_seconds, "share_ready": verdict.share_ready,
                 "p99_wait_seconds": verdict.p99_wait_seconds, "allowed_seconds": verdict.allowed_seconds,
@@ -110,11 +113,22 @@ class Tuning:
             f"{about}, {self.device or 'no accelerator'}; {self.seconds:.1f} s",
             _table(self),
             *([str(self.verdict)] if self.verdict else []),
+            str(self.examples) + _within(self),
             *([] if not self.advice else ["\n".join(f"- {sentence}" for sentence in self.advice)]),
             f"Paste this:\n\n    {self.line}",
             _stored(self),
         ]
         return "\n\n".join(parts)
+
+
+def _within(tuning: Tuning) -> str:
+    """Return the end of the sentences about single examples: whether the slowest fits into the step."""
+    if tuning.verdict is None:
+        return ""
+    step, slowest = tuning.verdict.step_seconds, tuning.examples.slowest_seconds
+    if slowest <= step:
+        return f" The slowest takes {percent(slowest / step)} of the step."
+    return f" The slowest takes longer than the step of {seconds(step)}: only batches that are read ahead can hide it."
 
 
 def _stored(tuning: Tuning) -> str:

@@ -20,6 +20,7 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.memory import free_nbytes
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import CODEC_FILE, CODEC_JPEG
+from lmdbloader.lab.example_times import ExampleTimes, time_examples
 from lmdbloader.lab.stored import column, image_sizes
 from lmdbloader.lab.tuning.measuring import Measurer, StepTrial, try_steps
 from lmdbloader.lab.tuning.race import Race, ReadKind, ReadSetting, counts
@@ -33,6 +34,8 @@ from lmdbloader.transforms import RandomCrop, RandomResizedCrop, Transform
 
 # Of the time, if there is a step to try afterwards.
 _RACE_SHARE = 0.6
+# Of the time, and in seconds: for single examples.
+_SHARE_ALONE, _MOST_ALONE = 0.05, 1.0
 # A loader whose mean just suffices is late for every second batch.
 _HEADROOM = 1.25
 # The DataLoader is recommended if it is faster by this factor: the Loader offers more and takes less memory.
@@ -111,7 +114,9 @@ def tune(
         cheapest = {kind: pick for kind in picks if (pick := fitting.pick(kind)) is not None}
         left = max(seconds - (time.perf_counter() - began), 0.0)
         best, verdict = _try(race, _better(fitting, cheapest), measurer, step_seconds, left, progress)
-    return _tuning(ds, measurer, race, picks, best, verdict, time.perf_counter() - began)
+    took = time.perf_counter() - began
+    examples = time_examples(ds, batch_size, transforms=compiled, seconds=min(_MOST_ALONE, _SHARE_ALONE * seconds))
+    return _tuning(ds, measurer, race, picks, best, verdict, examples, took)
 
 
 def _check(batch_size: int, step_seconds: float | None, crop: int | None, seconds: float) -> None:
@@ -234,6 +239,7 @@ def _tuning(
     picks: dict[str, ReadSetting],
     best: ReadSetting,
     verdict: StepTrial | None,
+    examples: ExampleTimes,
     seconds: float,
 ) -> Tuning:
     """Remember the best settings, and return the result."""
@@ -267,6 +273,7 @@ def _tuning(
         best=best,
         line=line_of(dataset, measurer.batch_size, measurer.transforms, best, has_pinned=measurer.device is not None),
         verdict=verdict,
+        examples=examples,
         advice=tuple(advice),
         seconds=seconds,
         stored=tuple(stored),

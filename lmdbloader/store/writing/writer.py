@@ -67,6 +67,11 @@ def estimate_map_nbytes(payload_nbytes: float, num_samples: float) -> int:
     return _whole_pages(math.ceil(needed * _MAP_SPARE) + _MIN_MAP_NBYTES)
 
 
+def map_nbytes_of(data_nbytes: float, most: float) -> int:
+    """Return a map size for a data file of about this size, with a quarter to spare, and at most another."""
+    return _whole_pages(math.ceil(max(data_nbytes * _MAP_SPARE, most)) + _MIN_MAP_NBYTES)
+
+
 def _whole_pages(nbytes: int) -> int:
     return -(-nbytes // _PAGE_NBYTES) * _PAGE_NBYTES
 
@@ -103,6 +108,7 @@ class Writer:
         *,
         with_source: bool,
         map_nbytes: int,
+        expected_nbytes: int | None = None,
         keep_samples: int = 0,
         before_commit: Callable[[], None] = lambda: None,
     ) -> None:
@@ -114,6 +120,7 @@ class Writer:
             fields: Of every sample.
             with_source: Whether the index stores the source of each sample.
             map_nbytes: Estimated size of the whole data file, with a quarter to spare.
+            expected_nbytes: Its size without that, for messages; by default it follows from `map_nbytes`.
             keep_samples: Number of samples in the data file to keep; it must be at the end of a record.
             before_commit: Called before each transaction; when it returns, its files must be on the disk.
 
@@ -128,7 +135,7 @@ class Writer:
         self.num_committed = keep_samples
         # The `chained` checksum of the kept records.
         self.kept_records = 0
-        self._expected_nbytes = int(map_nbytes / _MAP_SPARE)
+        self._expected_nbytes = int(map_nbytes / _MAP_SPARE) if expected_nbytes is None else expected_nbytes
         self._pending: list[tuple[bytes, Any]] = []
         self._pending_nbytes = 0
         self._schema = record_schema(fields, with_source=with_source)

@@ -1,0 +1,201 @@
+"""The time of single examples, of which the longest one holds up its whole batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from lmdbloader.base.foreign_names import understands
+from lmdbloader.base.text import plain
+from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.errors import OptionError
+from lmdbloader.lab.formatting import percent, seconds, times
+from lmdbloader.lab.stored import column
+from lmdbloader.loader.torch_loader import unmoved
+from lmdbloader.transforms import Transform
+
+# Examples that are timed at most, and those of them that are timed again because they took longest.
+_MOST_EXAMPLES = 2000
+_TIMED_AGAIN, _REPEATS = 8, 5
+# The examples with the most pixels, which a random draw would miss.
+_LARGEST = 8
+# An example that takes this much longer than the median stands out.
+_STANDS_OUT = 3.0
+# If it takes less than this share of its time when it is read again, the moment was slow, not the example.
+_SAME = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleTimes:
+    """The times of examples that were read one by one, by one thread.
+
+    Attributes:
+        num_timed: Examples that were drawn at random and timed.
+        p50_seconds, p99_seconds: Of these.
+        longest_seconds: The longest, also of the examples with the most pixels.
+        slowest: The number of the sample that takes longest when the longest ones are read again.
+        slowest_name: Its source; None if the dataset does not store it.
+        slowest_seconds: The median of five such reads: what the example itself costs.
+        batch_size: Samples in a batch.
+    """
+
+    num_timed: int
+    p50_seconds: float
+    p99_seconds: float
+    longest_seconds: float
+    slowest: int
+    slowest_name: str | None
+    slowest_seconds: float
+    batch_size: int
+
+    @property
+    def batch_seconds(self) -> float:
+        """Time of a batch of examples as slow as the median, on one thread."""
+        return self.batch_size * self.p50_seconds
+
+    @property
+    def batch_with_slowest_seconds(self) -> float:
+        """Time of the same batch if the slowest example is in it."""
+        return (self.batch_size - 1) * self.p50_seconds + self.slowest_seconds
+
+    @property
+    def share_with_p99(self) -> float:
+        """Share of the batches that have an example as slow as the p99, or slower."""
+        return float(1 - 0.99**self.batch_size)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values, with those that follow from them."""
+        return {
+            **asdict(self),
+            "batch_seconds": self.batch_seconds,
+            "batch_with_slowest_seconds": self.batch_with_slowest_seconds,
+            "share_with_p99": self.share_with_p99,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> ExampleTimes:
+        """Return the times from the result of `as_json`.
+
+        Args:
+            values: Its result.
+        """
+        return cls(**{name: values[name] for name in cls.__slots__})
+
+    def __str__(self) -> str:
+        """Return the times, and what the slowest example does to a batch."""
+        text = (
+            f"Single examples: p50 {seconds(self.p50_seconds)}, p99 {seconds(self.p99_seconds)}, the longest "
+            f"{seconds(self.longest_seconds)} ({self.num_timed:,} of them, one by one in one thread)."
+        )
+        if self.longest_seconds >= _STANDS_OUT * self.p50_seconds and (
+            self.slowest_seconds < _SAME * self.longest_seconds
+        ):
+            text += (
+                f" None of the longest usually takes more than {seconds(self.slowest_seconds)}: the moment was slow "
+                "(storage, or another program), not the example."
+            )
+        if self.slowest_seconds < _STANDS_OUT * self.p50_seconds:
+            return f"{text} No example stands out."
+        name = f"sample {self.slowest:,}" + (f" ({plain(self.slowest_name)})" if self.slowest_name else "")
+        ratio = self.batch_with_slowest_seconds / max(self.batch_seconds, 1e-12)
+        return (
+            f"{text} The slowest is {name}: {seconds(self.slowest_seconds)} by itself, "
+            f"{times(self.slowest_seconds / max(self.p50_seconds, 1e-12))} the median. With it a batch of "
+            f"{self.batch_size} takes {seconds(self.batch_with_slowest_seconds)} on one thread instead of "
+            f"{seconds(self.batch_seconds)}, {times(ratio)} as long. Batches come in order: the next ones wait for it. "
+            f"{percent(self.share_with_p99)} of the batches have an example of the p99 or slower."
+        )
+
+
+@understands({})
+def time_examples(
+    dataset: Any,
+    batch_size: int,
+    *,
+    transforms: Sequence[Transform] = (),
+    seconds: float = 1.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> ExampleTimes:
+    """Return the times of examples of a dataset, read one by one in this thread.
+
+    Examples are drawn at random; of an LMDBDataset those with the most pixels are added for the longest time. Those
+    that took longest are read five times more, which tells a slow example from a slow moment. The first read of an
+    example may wait for storage. No random state changes, except that of a dataset's own Python code.
+
+    Args:
+        dataset: An LMDBDataset, or anything with a length and integer indices.
+        batch_size: Samples in a batch.
+        transforms: Compiled ones, of an LMDBDataset.
+        seconds: To spend, about; the example that was begun is finished, and one is read again in any case.
+        clock: As `time.perf_counter`.
+
+    Raises:
+        OptionError: The dataset is empty, or the transforms do not suit it.
+    """
+    length = len(dataset)
+    if not length:
+        raise OptionError("time_examples: the dataset is empty")
+    ours = dataset if isinstance(dataset, LMDBDataset) else None
+    view = dataset if ours is None or not transforms else ours.transformed(transforms)
+    rng = np.random.default_rng(0)
+    drawn = rng.choice(length, min(length, _MOST_EXAMPLES), replace=False)
+
+    def took(number: int) -> float:
+        began = clock()
+        view[number]
+        return clock() - began
+
+    with unmoved(view):
+        view[int(drawn[0])]  # loads code
+        until = clock() + seconds / 2
+        found: dict[int, float] = {}
+        for number in drawn.tolist():
+            found[number] = took(number)
+            if clock() >= until:
+                break
+        until = clock() + seconds / 2
+        both = found.copy()
+        for number in [] if ours is None else _largest(ours):
+            both[number] = max(both.get(number, 0.0), took(number))
+            if clock() >= until:
+                break
+        again: dict[int, float] = {}
+        for number in sorted(both, key=both.__getitem__, reverse=True)[:_TIMED_AGAIN]:
+            again[number] = median(took(number) for _ in range(_REPEATS))
+            if clock() >= until:
+                break
+    slowest = max(again, key=again.__getitem__)
+    values = np.array(list(found.values()))
+    p50, p99 = np.percentile(values, [50, 99])
+    return ExampleTimes(
+        num_timed=len(found),
+        p50_seconds=float(p50),
+        p99_seconds=float(p99),
+        longest_seconds=max(both.values()),
+        slowest=slowest,
+        slowest_name=_source(ours, slowest),
+        slowest_seconds=again[slowest],
+        batch_size=batch_size,
+    )
+
+
+def _largest(dataset: LMDBDataset) -> list[int]:
+    """Return the numbers of the examples with the most bytes of pixels."""
+    fields = [name for name, f in dataset.fields.items() if f.kind == "image"]
+    if not fields:
+        return []
+    nbytes = np.sum([column(dataset, name, "raw_nbytes").astype(np.int64) for name in fields], axis=0)
+    most = np.argpartition(nbytes, max(len(nbytes) - _LARGEST, 0))[-_LARGEST:]
+    return [int(number) for number in most.tolist()]
+
+
+def _source(dataset: LMDBDataset | None, number: int) -> str | None:
+    """Return the source of a sample, if the dataset stores it."""
+    if dataset is None or not dataset.reader.manifest.with_source:
+        return None
+    return dataset.reader.source(int(dataset.rows_of(np.array([number], np.int64))[0]))
