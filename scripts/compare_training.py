@@ -57,7 +57,8 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--seeds", type=positive, default=3, metavar="N", help="runs of each model and source (default: %(default)s)")
     add("--batch-size", type=positive, default=16, metavar="N", help="of the runs (default: %(default)s)")
     add("--size", type=positive, metavar="PIXELS",
-        help="side of a patch, or of a classifier's images (default: 64; on CUDA 224 for a ResNet)")  # fmt: skip
+        help="side of a patch (default: 32, on CUDA 64), or of a classifier's images (default: 64; on CUDA 224 for "
+        "a ResNet)")  # fmt: skip
     add("--samples", type=positive, default=2000, metavar="N", help="most patch pairs (default: %(default)s)")
     add("--workers", type=positive, metavar="N", help="processes of DataLoader, threads of Loader (default: the cores)")
     add("--data-device", choices=("ahead", "loop"), default="ahead",
@@ -149,7 +150,8 @@ class Comparison:
 
     def _base(self, model: str) -> Setting:
         options, on_cuda = self.options, self.device.type == "cuda"
-        size = options.size or (224 if on_cuda and model.startswith("resnet") else 64)
+        usual = 64 if on_cuda or model not in SR_MODELS else 32
+        size = options.size or (224 if on_cuda and model.startswith("resnet") else usual)
         return Setting(
             model, options.batch_size, size, self.cores, is_pinned=on_cuda,
             is_ahead=on_cuda and options.data_device == "ahead",
