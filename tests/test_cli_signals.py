@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 from nursery import Nursery
 
 import lmdbloader
+from lmdbloader import cli
+from lmdbloader.cli import info
 
 # The program stops at the moment when it, or a worker of it, opens a file of this name, until a signal comes.
 STOP = """
@@ -61,6 +65,29 @@ def test_an_interrupted_command_says_one_line(
     assert program.end() == 130, program.errors
     assert program.errors == "lmdbloader: interrupted\n"
     assert list(own.iterdir()) == []
+
+
+@pytest.mark.parametrize(("pause", "expected"), [(0.0, ["cleaned up"]), (1.2, [])])
+def test_a_signal_that_comes_twice_at_once_interrupts_once(
+    monkeypatch: pytest.MonkeyPatch, keep_signals: None, pause: float, expected: list[str]
+) -> None:
+    """A cancelled job gets SIGTERM from Slurm and from its batch script; a person who sends it again means it."""
+    done = []
+
+    def run(options: object) -> int:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        finally:
+            time.sleep(pause)
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.01)
+            done.append("cleaned up")
+        return 0
+
+    monkeypatch.setattr(info, "run", run)
+    assert cli.main(["info", "anything"]) == 130
+    assert done == expected
 
 
 def test_a_command_that_is_killed_leaves_no_worker(nursery: Nursery, photos: Path, tmp_path: Path) -> None:

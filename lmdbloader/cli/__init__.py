@@ -15,11 +15,13 @@ import argparse
 import atexit
 import contextlib
 import importlib
+import math
 import os
 import pkgutil
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
@@ -33,6 +35,7 @@ from lmdbloader.cli._streams import forget, say, standard_streams
 from lmdbloader.errors import LmdbloaderError, OptionError, OutputError
 
 _LAST = 1000
+_SAME_SIGNAL_SECONDS = 1.0
 # What people type first, and what it is called here.
 _FOREIGN_COMMANDS = {
     "build": "convert", "create": "convert", "make": "convert", "pack": "convert", "write": "convert",
@@ -57,7 +60,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         options.paths += rest
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, _Stop())
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # a path may hold characters that the encoding lacks
     try:
@@ -222,6 +225,16 @@ class _Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, chosen + did_you_mean(value, choices))
 
 
-def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    """Leave as Ctrl-C does, so that a half-written file is removed, or left so that it can be resumed."""
-    raise KeyboardInterrupt
+class _Stop:
+    """Handles SIGTERM as Ctrl-C, so that a half-written file is removed, or left so that it can be resumed."""
+
+    def __init__(self) -> None:
+        self._last = -math.inf
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Interrupt the command, unless it is ending because of a signal a moment before."""
+        before, self._last = self._last, time.monotonic()
+        # A job that is cancelled gets the signal from its batch script too: it must not interrupt what the first one
+        # has started. One that comes later is meant.
+        if self._last - before > _SAME_SIGNAL_SECONDS:
+            raise KeyboardInterrupt

@@ -124,7 +124,7 @@ def glance(head: bytes) -> ImageInfo | None:
 
     Nothing else is checked. Rows and columns of a PNG are those before the EXIF rotation.
 
-    >>> glance(b"P6 640 480 255 " + bytes(18))
+    >>> glance(b"\\x89PNG\\r\\n\\x1a\\n" + bytes.fromhex("0000000d 49484452 00000280000001e00802000000 bab34bb3"))
     ImageInfo(height=480, width=640, channels=3, dtype=dtype('uint8'))
     """
     try:
