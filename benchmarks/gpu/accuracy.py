@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from classification import models as own_models
+from comparison import statistics
 from photos import MEAN, STD, PillowRecipe
 from PIL import Image
 from stage import Stage, parse_stage, what_failed
@@ -231,9 +232,8 @@ def mean_and_half(values: Sequence[float]) -> tuple[float, float | None]:
     >>> [round(value, 3) for value in mean_and_half([1.0, 2.0, 3.0])]
     [2.0, 2.484]
     """
-    if len(values) < 2:
-        return fmean(values), None
-    return fmean(values), t_quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    found = statistics.mean(values)
+    return found.value, None if found.high is None else found.high - found.value
 
 
 def difference(first: Sequence[float], second: Sequence[float]) -> dict[str, Any]:
@@ -242,28 +242,11 @@ def difference(first: Sequence[float], second: Sequence[float]) -> dict[str, Any
     >>> difference([1.0, 1.1, 1.2], [1.0, 1.1, 1.3])["contains_0"], difference([1.0, 1.1], [8.0, 8.1])["contains_0"]
     (True, False)
     """
-    found: dict[str, Any] = {"difference": fmean(first) - fmean(second), "runs": [len(first), len(second)]}
-    if min(len(first), len(second)) < 2:
-        return {**found, "low": None, "high": None, "contains_0": None}
-    variances = [stdev(values) ** 2 / len(values) for values in (first, second)]
-    total = sum(variances)
-    pairs = zip(variances, (first, second), strict=True)
-    # Runs that are all the same leave no freedom to estimate, and an interval without width.
-    spread = sum(variance**2 / (len(values) - 1) for variance, values in pairs)
-    half = t_quantile(total**2 / spread) * math.sqrt(total) if spread else 0.0
-    low, high = found["difference"] - half, found["difference"] + half
-    return {**found, "low": low, "high": high, "contains_0": low <= 0 <= high}
-
-
-def t_quantile(freedom: float) -> float:
-    """Return the 97.5 % quantile of a t distribution.
-
-    >>> round(t_quantile(2), 3)
-    4.303
-    """
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, 0.975))
+    found = statistics.difference(first, second)
+    return {
+        "difference": found.value, "runs": [len(first), len(second)], "low": found.low, "high": found.high,
+        "contains_0": found.contains_zero,
+    }  # fmt: skip
 
 
 # --- Training ---

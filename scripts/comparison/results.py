@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from comparison.plan import Plan, Run, TurnOf
+from comparison.plan import REPEATS, Plan, Run, TurnOf
 from comparison.settings import Arm, Setting
 from comparison.training import Epoch, Turn
 from lmdbloader.base.files import replacing
@@ -54,7 +54,7 @@ class Results:
 
     def turns_of(self, model: str, arm: Arm, sweep: str, place: int) -> list[Turn]:
         """Return the turns with a value of a sweep that are done."""
-        keys = (TurnOf(model, arm, sweep, place, number).key for number in range(8))
+        keys = (TurnOf(model, arm, sweep, place, number).key for number in range(REPEATS))
         return [self.turns[key] for key in keys if key in self.turns]
 
     @property

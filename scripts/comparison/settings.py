@@ -25,7 +25,7 @@ class Setting:
         batch_size: Samples of a step.
         size: Height and width in pixels: of the larger image of a pair, or of a classifier's images.
         workers: Processes of the DataLoader, or threads of the Loader.
-        is_pinned: Whether batches are in page-locked memory. Only CUDA tells a difference.
+        is_pinned: Whether batches are in page-locked memory, which matters on CUDA only.
         is_ahead: Whether batches are copied to the device before the loop asks for them; else by the loop.
         stored_size: Height and width in which images are loaded, and resized to `size` on the device; None where the
             loader makes them of that size.

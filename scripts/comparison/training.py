@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -165,7 +165,6 @@ def train_run(
     device: torch.device,
     seed: int,
     epochs: int,
-    tell: Callable[[Epoch], None] = lambda epoch: None,
 ) -> list[Epoch]:
     """Train a fresh model for some epochs, the learning rate falling along a cosine, and score it after each.
 
@@ -177,7 +176,6 @@ def train_run(
         device: That trains.
         seed: Of the weights, the order and the random transforms.
         epochs: How many.
-        tell: Gets every epoch when it is done.
     """
     learner = Learner(material, setting, device, seed)
     found = []
@@ -201,7 +199,6 @@ def train_run(
             loss = float(torch.stack(losses).mean())
             score = judge.score(learner.average or learner.model)
             found.append(Epoch(seconds, count, loss, score, dict(timer.seconds)))
-            tell(found[-1])
     return found
 
 
@@ -262,8 +259,3 @@ def _endless(next_epoch: Callable[[], Iterator[Batch]]) -> Any:
             close = getattr(batches, "close", None)
             if close is not None:
                 close()
-
-
-def with_workers(setting: Setting, arm: Arm, cores: int) -> Setting:
-    """Return a setting with a worker or a thread for each core."""
-    return replace(setting, workers=cores)
