@@ -1,4 +1,4 @@
-"""Single examples: a slow one is told from a slow moment, and what it does to a batch."""
+"""Single examples: a slow one is distinguished from a slow moment, and what it does to a batch."""
 
 from __future__ import annotations
 
@@ -142,3 +142,13 @@ def test_python_code_of_a_dataset_is_not_called_after_a_profile(outlier: Path) -
     found = lab.profile(torch.utils.data.DataLoader(ds, 4), lambda batch: None, steps=3, warmup=0)
     assert found.examples is None and len(calls) == 12
     assert lab.profile([torch.zeros(2, 3)] * 4, lambda batch: None, steps=2, warmup=0).examples is None
+
+
+def test_a_path_is_opened_and_other_things_are_refused(tmp_path: Path) -> None:
+    """The letters of a path are not examples."""
+    lmdbloader.write(({"image": np.zeros((8, 8, 3), np.uint8)} for _ in range(3)), tmp_path / "db")
+    for path in (tmp_path / "db", str(tmp_path / "db")):
+        assert time_examples(path, 2, seconds=0.01).num_timed == 3
+    loader = lmdbloader.Loader(tmp_path / "db", 2)
+    with pytest.raises(OptionError, match=r"of a loader give loader\.dataset"):
+        time_examples(loader, 2)

@@ -181,3 +181,9 @@ def test_the_command_takes_several_files(tmp_path: Path, capsys: Capture) -> Non
     assert '--gpus together with --workload: write it into the file: "gpus": 4' in capsys.readouterr().err
     assert main(["plan", "--workload", str(tmp_path / "none.json")]) == 2
     assert "none.json: cannot be read" in capsys.readouterr().err
+
+
+def test_a_single_workload_needs_no_list(tmp_path: Path) -> None:
+    file = write(tmp_path, "classifier", CLASSIFIER)
+    assert plan_shared(file) == plan_shared([file]) == plan_shared(str(file))
+    assert plan_shared({"name": "a", **CLASSIFIER}) == plan_shared([{"name": "a", **CLASSIFIER}])

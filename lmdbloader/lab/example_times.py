@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from lmdbloader.base.arguments import shown
 from lmdbloader.base.foreign_names import understands
 from lmdbloader.base.text import plain
 from lmdbloader.batch.dataset import LMDBDataset
@@ -128,15 +130,22 @@ def time_examples(
     example may wait for storage. No random state changes, except that of a dataset's own Python code.
 
     Args:
-        dataset: An LMDBDataset, or anything with a length and integer indices.
+        dataset: An LMDBDataset or its path, or anything else with a length and integer indices.
         batch_size: Samples in a batch.
         transforms: Compiled ones, of an LMDBDataset.
         seconds: To spend, about; the example that was begun is finished, and one is read again in any case.
         clock: As `time.perf_counter`.
 
     Raises:
-        OptionError: The dataset is empty, or the transforms do not suit it.
+        OptionError: It is no dataset or an empty one, or the transforms do not suit it.
     """
+    if isinstance(dataset, str | os.PathLike):
+        dataset = LMDBDataset(dataset)
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise OptionError(
+            f"time_examples({shown(dataset)}): expected a dataset with a length and integer indices; of a loader give "
+            "loader.dataset"
+        )
     length = len(dataset)
     if not length:
         raise OptionError("time_examples: the dataset is empty")

@@ -110,7 +110,7 @@ class SharedPlan:
 
 @understands({})
 def plan_shared(
-    workloads: Sequence[str | os.PathLike[str] | Mapping[str, Any]],
+    workloads: str | os.PathLike[str] | Mapping[str, Any] | Sequence[str | os.PathLike[str] | Mapping[str, Any]],
     *,
     experiments: int | tuple[int, int] | None = None,
     cache_fraction: float = 0.0,
@@ -123,7 +123,7 @@ def plan_shared(
     with the most bytes a second about bandwidth; they may differ.
 
     Args:
-        workloads: JSON files, or mappings with the same keys.
+        workloads: JSON files, or mappings with the same keys; or a single one.
         experiments: How many run at the same time, of whatever workload; (fewest, most) for a range. By default the sum
             of those in the files, where a file without a number counts as one.
         cache_fraction: As in `plan`.
@@ -138,6 +138,8 @@ def plan_shared(
     >>> shared.names[shared.hardest_reads], shared.names[shared.hardest_bandwidth], shared.dataset_nbytes
     ('photos', 'scans', 3000000000)
     """
+    if isinstance(workloads, str | os.PathLike | Mapping):
+        workloads = [workloads]
     if not workloads:
         raise OptionError(f"{option('workload')}: expected at least one file")
     found = [_read(workload, number) for number, workload in enumerate(workloads)]
