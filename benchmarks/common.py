@@ -10,10 +10,9 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -35,7 +34,6 @@ PHOTOGRAPHS = (
     "retina.jpg",
     "rocket.jpg",
 )
-PACKAGES = ("numpy", "numba", "lmdb", "lz4", "pyarrow", "h5py", "simplejpeg")
 _MIB = 2**20
 
 DISTINCT_MOSAICS = 48
@@ -112,17 +110,23 @@ def write_mosaics(folder: Path, count: int, *, width: int = 2040, height: int = 
         Image.fromarray(canvas).save(folder / f"{number:05d}.png")
 
 
-def environment(folder: Path) -> dict[str, str]:
-    """Return the environment of the figures: machine, load, versions, the disk below `folder`."""
-    import lmdbloader
-    from lmdbloader.lab.machine import describe, filesystem_of
+def environment(folder: Path) -> dict[str, Any]:
+    """Return the environment of the figures: machine, load, versions, the disk below `folder`, as text to show.
 
+    Its entry "record" has all of it as the package records it with every result.
+    """
+    from lmdbloader.lab.machine import describe, describe_environment, environment_rows
+
+    record = describe_environment(folder)
+    rows = dict(environment_rows(record))
+    disk = rows.pop("storage", "unknown")
     return {
         **dict(describe().rows()),
+        **rows,
         "load": " ".join(f"{load:.2f}" for load in os.getloadavg()),
-        "disk": f"{filesystem_of(folder)}, {shutil.disk_usage(folder).free / 2**30:.0f} GiB free",
-        "lmdbloader": lmdbloader.__version__,
-        "packages": ", ".join(f"{name} {_version(name)}" for name in PACKAGES),
+        "disk": f"{disk}, {shutil.disk_usage(folder).free / 2**30:.0f} GiB free",
+        "lmdbloader": record["lmdbloader"],
+        "record": record,
     }
 
 
@@ -204,10 +208,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: boo
     return "\n".join([line(header), *([rule] if markdown else []), *map(line, rows)])
 
 
-def environment_text(found: dict[str, str], command: Sequence[str], *, markdown: bool) -> str:
+def environment_text(found: Mapping[str, Any], command: Sequence[str], *, markdown: bool) -> str:
     """Return the environment and the command line that took the figures, as text."""
     program = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *command])
     lines = {**found, "command": f"`{program}`" if markdown else program}
+    del lines["record"]
     return "\n".join(f"- {key}: {value}" if markdown else f"{key}: {value}" for key, value in lines.items())
 
 
@@ -237,10 +242,3 @@ def print_sections(
     print("\n\n".join(texts))
     if options.json:
         options.json.write_text(json.dumps(kept, indent=1), "utf-8")
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "missing"

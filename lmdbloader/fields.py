@@ -212,6 +212,27 @@ def is_tensor(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] in ("torch", "torchvision") and hasattr(value, "numpy")
 
 
+def is_whole_number(value: Any) -> bool:
+    """Return whether a value is a whole number, also as an array or tensor without dimensions.
+
+    >>> is_whole_number(3), is_whole_number(np.array(3)), is_whole_number(np.array([3])), is_whole_number(True)
+    (True, True, False, False)
+    """
+    if isinstance(value, int | np.integer):
+        return not isinstance(value, bool)
+    if isinstance(value, np.ndarray):
+        return value.ndim == 0 and value.dtype.kind in "iu"
+    return (
+        is_tensor(value)
+        and value.ndim == 0
+        and not (value.is_floating_point() or value.is_complex() or _is_bool(value))
+    )
+
+
+def _is_bool(tensor: Any) -> bool:
+    return str(tensor.dtype) == "torch.bool"
+
+
 def is_mask(value: Any) -> bool:
     """Return whether a value is torchvision's tensor type Mask."""
     return _is_a(value, "Mask")
@@ -285,7 +306,7 @@ def is_pixels(value: Any) -> bool:
     """Return whether a value is an array (H, W) or (H, W, 1 or 3), or a tensor (1 or 3, H, W), of uint8 or uint16."""
     if isinstance(value, np.ndarray):
         is_image = value.ndim == 2 or (value.ndim == 3 and value.shape[2] in (1, 3))
-        return is_image and value.dtype in (np.uint8, np.uint16)
+        return is_image and value.dtype.newbyteorder("=") in (np.uint8, np.uint16)
     if is_tensor(value):
         return value.ndim == 3 and value.shape[0] in (1, 3) and str(value.dtype) in ("torch.uint8", "torch.uint16")
     return False
@@ -393,7 +414,8 @@ def image_size(value: Any) -> tuple[int, int] | None:
 def is_plane_of(value: Any, sizes: Container[tuple[int, int] | None]) -> bool:
     """Return whether an array or tensor holds whole numbers (H, W), and (H, W) is one of `sizes`."""
     shape = tuple(value.shape)
-    is_whole = str(value.dtype).removeprefix("torch.").rstrip("0123456789") in ("int", "uint", "bool")
+    dtype = value.dtype.name if isinstance(value, np.ndarray) else str(value.dtype).removeprefix("torch.")
+    is_whole = dtype.rstrip("0123456789") in ("int", "uint", "bool")
     return len(shape) == 2 and is_whole and shape in sizes
 
 

@@ -1,4 +1,4 @@
-"""Trains the same models from image files and from a dataset, side by side, and reports speed, waiting and quality.
+"""Trains the same models from image files and from a dataset, and compares speed, waiting for data and quality.
 
 SRC is a folder of photographs, or of class folders (alone, or in train/ next to val/). Every model is trained from
 three sources: image files through torch's DataLoader, an lmdbloader dataset through DataLoader, and through Loader.
@@ -10,13 +10,14 @@ import argparse
 import datetime
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from comparison.findings import MODEL_NAMES
 from comparison.material import Pairs, Photos, has_classes, make_pairs, make_photos
-from comparison.plan import Run, Speed, describe, make_plan
+from comparison.plan import Run, Speed, TurnOf, describe, make_plan
 from comparison.report import as_text
 from comparison.results import Results, load
 from comparison.settings import ARMS, MODELS, SR_MODELS, SWEEPS, Arm, Setting
@@ -28,10 +29,12 @@ import lmdbloader
 from lmdbloader.base.files import replacing
 from lmdbloader.errors import LmdbloaderError, OptionError
 from lmdbloader.lab.machine import describe as describe_machine
+from lmdbloader.lab.machine import describe_environment, environment_rows
+from lmdbloader.lab.study.rows import LOADER_NAMES
 
 EPILOG = """\
-OUT gets report.html, report.txt and results.json, and the data that is cut. The report begins with the conclusion.
-Ctrl-C keeps what is done; the same command goes on with the rest.
+--out gets report.html, report.txt, results.json, and the datasets that are made. The report begins with the conclusion.
+Ctrl-C keeps the results so far; the same command continues with the rest.
 
 Examples:
   compare_training.py photographs --minutes 20
@@ -48,25 +51,26 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("source", type=Path, metavar="SRC", help="folder of photographs, or of class folders")
-    add("--out", type=Path, default=Path("comparison"), metavar="DIR", help="default: %(default)s")
-    add("--minutes", type=rate, default=20.0, metavar="N", help="that it may take (default: %(default)g)")
+    add("--out", type=Path, default=Path("comparison"), metavar="DIR",
+        help="folder for results and data (default: %(default)s)")  # fmt: skip
+    add("--minutes", type=rate, default=20.0, metavar="N", help="minutes that it may take (default: %(default)g)")
     add("--models", type=_names("model", MODELS), metavar="NAME,...",
         help=f"{', '.join(MODELS)} (default: what suits SRC and the device)")  # fmt: skip
     add("--sweeps", type=_names("sweep", [*SWEEPS, "none"]), metavar="NAME,...",
         help=f"what is varied, one thing at a time: {', '.join(SWEEPS)}, or none (default: all that suit)")  # fmt: skip
     add("--seeds", type=positive, default=3, metavar="N", help="runs of each model and source (default: %(default)s)")
-    add("--batch-size", type=positive, default=16, metavar="N", help="of the runs (default: %(default)s)")
+    add("--batch-size", type=positive, default=16, metavar="N", help="samples of a step (default: %(default)s)")
     add("--size", type=positive, metavar="PIXELS",
         help="side of a patch (default: 32, on CUDA 64), or of a classifier's images (default: 64; on CUDA 224 for "
         "a ResNet)")  # fmt: skip
-    add("--samples", type=positive, default=2000, metavar="N", help="most patch pairs (default: %(default)s)")
-    add("--workers", type=positive, metavar="N", help="processes of DataLoader, threads of Loader (default: the cores)")
+    add("--samples", type=positive, default=2000, metavar="N", help="patch pairs at most (default: %(default)s)")
+    add("--workers", type=positive, metavar="N", help="worker processes, or threads of Loader (default: one per core)")
     add("--data-device", choices=("ahead", "loop"), default="ahead",
-        help="on CUDA: whether Loader copies batches during the step before, or the loop does "
+        help="on CUDA: Loader copies batches during the previous step (ahead), or the loop does "
         "(default: %(default)s)")  # fmt: skip
-    add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto, CUDA if there is any)")
-    add("--plan", action="store_true", help="print what would be run, and stop")
-    add("--report", action="store_true", help="write the reports of what is in OUT again, and stop")
+    add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto, which is CUDA if available)")
+    add("--plan", action="store_true", help="print what would be run, and exit")
+    add("--report", action="store_true", help="write the reports again from the results in --out, and exit")
     return parser.parse_args(argv)
 
 
@@ -120,8 +124,10 @@ class Comparison:
             base, speeds, num_samples=num_samples, score_seconds=scoring, sweeps=names, num_seeds=options.seeds,
             seconds=max(self.until - time.monotonic(), 1.0), device=self.device.type, cores=self.cores,
         )  # fmt: skip
+        environment = describe_environment(options.out)
         self.results = Results(
-            wanted=wanted, facts=self._facts(), created=datetime.datetime.now(datetime.UTC).isoformat(" ", "seconds"),
+            wanted=wanted, facts=self._facts(environment), environment=environment,
+            created=datetime.datetime.now(datetime.UTC).isoformat(" ", "seconds"),
             release=lmdbloader.__version__, cores=self.cores, device=self.device.type, num_samples=num_samples,
             plan=plan,
         )  # fmt: skip
@@ -162,8 +168,10 @@ class Comparison:
         speeds: dict[tuple[str, Arm], Speed] = {}
         scoring = {}
         for model, setting in base.items():
+            # What the first of all turns imports and compiles would count as time that every turn takes to start.
+            self._turn(model, "lmdbloader", setting, 0.0)
             for arm in ARMS:
-                _say(f"first try: {model}, {arm}")
+                _say(f"first try: {MODEL_NAMES[model]} from {LOADER_NAMES[arm]}")
                 began = time.perf_counter()
                 turn = self._turn(model, arm, setting, _TRY_SECONDS)
                 took = time.perf_counter() - began
@@ -183,7 +191,7 @@ class Comparison:
     def _turn(self, model: str, arm: Arm, setting: Setting, seconds: float) -> Any:
         return take_turn(self._material(model), arm, setting, device=self.device, seconds=seconds)
 
-    def _facts(self) -> list[tuple[str, str]]:
+    def _facts(self, environment: Mapping[str, Any]) -> list[tuple[str, str]]:
         facts = [("source", str(self.options.source.resolve()))]
         for material in self.materials.values():
             what = "patch pairs" if isinstance(material, Pairs) else "labelled images"
@@ -193,7 +201,7 @@ class Comparison:
                 text += ", each the pieces of one photograph" if material.is_cut else ""
             facts.append((what, text))
         facts.append(("command", " ".join(sys.argv)))
-        return [*facts, *((row[0], " ".join(row[1:])) for row in describe_machine().rows() if row)]
+        return [*facts, *describe_machine().rows(), *environment_rows(environment)]
 
     def run(self) -> None:
         """Do what is not done yet, and write the report, also if it is interrupted."""
@@ -201,10 +209,13 @@ class Comparison:
         done = {*results.runs, *results.turns}
         items = [item for item in results.plan.items(results.cores) if item.key not in done]
         try:
-            with tqdm(items, disable=None, unit="item", dynamic_ncols=True) as bar:
-                for item in bar:
-                    bar.set_description(item.key.replace("_", " "))
+            with tqdm(items, disable=None, unit="part", dynamic_ncols=True) as bar:
+                for number, item in enumerate(bar, 1):
                     setting = results.setting(item.model)
+                    title = title_of(item, setting, results.cores)
+                    bar.set_description(title)
+                    if bar.disable:  # there is no terminal
+                        print(f"part {number} of {len(items)}: {title}", file=sys.stderr, flush=True)
                     if isinstance(item, Run):
                         judge = self._judge(item.model, setting)
                         results.runs[item.key] = train_run(
@@ -222,21 +233,6 @@ class Comparison:
             if results.runs or results.turns:
                 write_reports(results, self.options.out)
 
-    def _write(self) -> None:
-        if not self.results.runs and not self.results.turns:
-            return
-        from comparison import report
-
-        from lmdbloader.base.files import replacing
-        from lmdbloader.lab.reporting import write_page
-
-        text = report.as_text(self.results)
-        with replacing(self.options.out / "report.txt") as hidden:
-            hidden.write_text(text, "utf-8")
-        write_page(report.page(self.results), self.options.out / "report.html")
-        print(text)
-        print(f"Written: {self.options.out / 'report.html'}, report.txt and results.json")
-
 
 def write_reports(results: Results, folder: Path) -> None:
     """Print a comparison, and write it into a folder as text, and as HTML where matplotlib is installed."""
@@ -253,6 +249,15 @@ def write_reports(results: Results, folder: Path) -> None:
         return
     write_page(page_of(results), folder / "report.html")
     _say(f"Written: {folder / 'report.html'}, report.txt and results.json")
+
+
+def title_of(item: Run | TurnOf, setting: Setting, cores: int) -> str:
+    """Return what is done now, for people."""
+    start = f"{MODEL_NAMES[item.model]}, {LOADER_NAMES[item.arm]}"
+    if isinstance(item, Run):
+        return f"{start}, seed {item.seed}"
+    sweep = SWEEPS[item.sweep]
+    return f"{start}, {sweep.name} {sweep.show(sweep.values(setting, cores)[item.place])}"
 
 
 def _say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""Trains a ResNet on a dataset of labelled images, on the CPU, a CUDA device, or several under torchrun."""
+"""Trains a ResNet on labelled images, from a dataset or class folders, on a CPU or GPUs (several with torchrun)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,15 +24,19 @@ from classification import (
     blur_pool,
     build_model,
     evaluate,
+    five_crops,
     learning_rate,
+    mirrored,
     parameter_groups,
     train_epoch,
 )
+from classification.evaluation import Views
 from classification.precision import Precision, choose_precision
 from classification.processes import choose_device, is_first, process_group, total, world_size
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
+from training.class_folders import ClassFolder, FolderLoader, list_classes
 from training.classifier_options import parse_options
 from training.command import check_checkpoint, check_folder, exit_status
 from training.stopping import Stopping
@@ -40,13 +46,37 @@ from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.loader.checkpoints import load_checkpoint, save_checkpoint
 
 MOMENTUM = 0.9
+# How validation data is named next to train or train.lmdb.
+VALIDATION_NAMES = ("val", "valid", "validation", "test")
+Source = lmdbloader.LMDBDataset | ClassFolder
+
+
+def find_splits(options: argparse.Namespace) -> tuple[Path, Path | None]:
+    """Return the places of the images to train on and of those to score, None without any.
+
+    Raises:
+        OptionError: The final scores need images to score, and none were given.
+    """
+    place, suffix = (options.dataset, ".lmdb") if options.folder is None else (options.folder, "")
+    val = options.val
+    if (train := place / f"train{suffix}").is_dir():
+        found = (place / f"{name}{suffix}" for name in VALIDATION_NAMES)
+        place, val = train, val or next(filter(Path.is_dir, found), None)
+    if val is None and (options.tta or options.eval_size):
+        raise OptionError("--tta and --eval-size need images to score: name them with --val.")
+    return place, val
+
+
+def open_source(place: Path, options: argparse.Namespace) -> Source:
+    """Return labelled images: class folders with --folder, else a dataset."""
+    return open_labelled(place) if options.folder is None else list_classes(place)
 
 
 def open_labelled(path: Path) -> lmdbloader.LMDBDataset:
     """Open a dataset whose samples are an image and its label.
 
     Raises:
-        FormatError: They are something else.
+        FormatError: The fields differ, or there are no samples.
     """
     dataset = lmdbloader.LMDBDataset(path)
     if tuple(dataset.fields) != ("image", "label") or not len(dataset):
@@ -57,13 +87,15 @@ def open_labelled(path: Path) -> lmdbloader.LMDBDataset:
     return dataset
 
 
-def count_classes(dataset: lmdbloader.LMDBDataset) -> int:
-    """Return the number of classes: of their names, else one more than the highest label."""
+def count_classes(dataset: Source) -> int:
+    """Return the number of class names, or without names one more than the highest label."""
+    if isinstance(dataset, ClassFolder):
+        return len(dataset.classes)
     return len(dataset.classes) or 1 + max(dataset.table.column("label").to_pylist())
 
 
 def progressive(options: argparse.Namespace) -> lmdbloader.ProgressiveResize | None:
-    """Return the schedule of image sizes, None where they stay.
+    """Return the schedule of image sizes, None if they do not change.
 
     Raises:
         OptionError: A share is out of its range.
@@ -91,11 +123,14 @@ class Run:
         self.options = options
         self.recipe: Recipe = RECIPES[options.preset]
         self.precision: Precision = choose_precision(options.amp, device)
-        self.dataset = open_labelled(options.dataset)
+        place, val = find_splits(options)
+        self.dataset = open_source(place, options)
         self.num_classes = count_classes(self.dataset)
-        validation = open_labelled(options.val) if options.val else None
-        if validation is not None and validation.classes != self.dataset.classes:
-            raise OptionError(f"{options.val}: other classes than {options.dataset} has; both must have the same.")
+        self.validation = None if val is None else open_source(val, options)
+        if self.validation is not None and list(self.validation.classes) != list(self.dataset.classes):
+            raise OptionError(
+                f"{val} has other classes than {place}. Both need the same class names, in the same order."
+            )
         torch.manual_seed(options.seed)
         model: nn.Module = build_model(options.model, self.num_classes, small_images=self.recipe.small_images)
         if options.blur_pool:
@@ -112,28 +147,52 @@ class Run:
         self.loader = self._loader(
             self.dataset, transforms, order=options.order, drop_last=True, resolution=self.schedule
         )
-        transforms = self.recipe.evaluation_transforms(options.size, self.precision.dtype)
-        self.scored = None
-        if validation is not None:  # each image counts once, so no process repeats one
-            self.scored = self._loader(validation, transforms, order="sequential", pad=False)
+        self.scored = None if self.validation is None else self._evaluation_loader(options.size)
         self.num_steps = min(len(self.loader), options.limit_steps or len(self.loader))
 
-    def _loader(self, dataset: lmdbloader.LMDBDataset, transforms: list[Any], **how: Any) -> lmdbloader.Loader:
+    def _evaluation_loader(self, size: int, *, whole: bool = False) -> lmdbloader.Loader | FolderLoader:
+        """Return the batches that are scored, in one pass of all processes together."""
+        transforms = self.recipe.evaluation_transforms(size, self.precision.dtype, whole=whole)
+        assert self.validation is not None
+        return self._loader(self.validation, transforms, order="sequential")
+
+    def _loader(
+        self,
+        dataset: Source,
+        transforms: list[Any],
+        *,
+        order: str,
+        drop_last: bool = False,
+        resolution: lmdbloader.ProgressiveResize | None = None,
+    ) -> lmdbloader.Loader | FolderLoader:
         options, device = self.options, self.precision.device
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        readers = options.num_threads or max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         # An epoch depends only on its number and the seed, so a resumed run sees the samples of an uninterrupted one.
+        how: dict[str, Any] = {
+            "transforms": transforms, "seed": options.seed, "order": order, "drop_last": drop_last,
+            "memory_format": self.memory_format, "resolution": resolution,
+        }  # fmt: skip
+        if isinstance(dataset, ClassFolder):
+            return FolderLoader(
+                dataset, options.batch_size, num_workers=readers, pin_memory=device.type == "cuda", **how
+            )
+        # Each image that is scored counts once, so no process repeats one.
         return lmdbloader.Loader(
             dataset,
             options.batch_size,
-            seed=options.seed,
-            transforms=transforms,
-            num_threads=options.num_threads or max(1, cores // processes),
+            num_threads=readers,
             device=device if options.data_device is None else options.data_device,
-            memory_format=self.memory_format,
             shard="auto",
+            pad=False,
             **how,
         )
+
+    def close(self) -> None:
+        """End the threads and processes that load."""
+        for loader in (self.loader, self.scored):
+            if loader is not None:
+                loader.close()
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -143,7 +202,8 @@ class Run:
             "label_smoothing", "progressive", "initial_scale", "delay_fraction", "finetune_fraction", "size_increment",
             "order", "seed", "limit_steps",
         )  # fmt: skip
-        digest = self.dataset.reader.manifest.content_digest
+        source = self.dataset
+        digest = source.digest if isinstance(source, ClassFolder) else source.reader.manifest.content_digest
         return {name: getattr(self.options, name) for name in names} | {"classes": self.num_classes, "dataset": digest}
 
     def resume(self) -> int:
@@ -154,7 +214,7 @@ class Run:
             optimizer=self.optimizer,
             settings=self.settings,
             scaler=self.scaler,
-            loader=self.loader,
+            loader=self.loader,  # type: ignore[arg-type]  # a FolderLoader has as much of a Loader as it takes
         )
         position = self.loader.state_dict()["position"]
         if position and len(self.dataset) - position < self.step_size:
@@ -181,7 +241,7 @@ class Run:
             epoch=epoch,
             settings=self.settings,
             scaler=self.scaler,
-            loader=self.loader,
+            loader=self.loader,  # type: ignore[arg-type]  # a FolderLoader has as much of a Loader as it takes
         )
 
     def size(self, epoch: int) -> int:
@@ -238,13 +298,33 @@ class Run:
         return EpochResult(loss / number, int(images), seconds / number, waited / number)
 
     def score(self) -> Accuracy | None:
-        """Score the model on the validation dataset, each process on its share; None without one."""
-        if self.scored is None:
-            return None
+        """Score the model on the validation images, each process on its share; None without any."""
+        return None if self.scored is None else self._score(self.scored)
+
+    def final_scores(self) -> list[dict[str, Any]]:
+        """Score the model without and with test-time augmentation, at the size of training and at --eval-size.
+
+        Returns:
+            `size`, `tta`, `top1` and `val_loss` of each, the plain score first; nothing where no other is asked for.
+        """
+        options, found = self.options, []
+        if not (options.tta or options.eval_size):
+            return []
+        for size in dict.fromkeys([options.size, options.eval_size or options.size]):
+            for tta in dict.fromkeys([None, options.tta]):
+                is_cut = tta == "crops"
+                views = {None: None, "flip": mirrored, "crops": partial(five_crops, size=size)}[tta]
+                with closing(self._evaluation_loader(size, whole=is_cut)) as batches:
+                    accuracy = self._score(batches, views)
+                loss = accuracy.loss / accuracy.num_images
+                found.append({"size": size, "tta": tta or "none", "top1": accuracy.top1, "val_loss": loss})
+        return found
+
+    def _score(self, batches: lmdbloader.Loader | FolderLoader, views: Views | None = None) -> Accuracy:
         if world_size() > 1:  # each process has seen other images: all score with the first one's running statistics
             for buffer in self.bare.buffers():
                 distributed.broadcast(buffer, 0)
-        accuracy = evaluate(self.bare, self.scored, precision=self.precision)
+        accuracy = evaluate(self.bare, batches, precision=self.precision, views=views)
         images, correct, loss = total(*dataclasses.astuple(accuracy), device=self.precision.device)
         return Accuracy(int(images), int(correct), loss)
 
@@ -253,32 +333,60 @@ def train(options: argparse.Namespace, device: torch.device, stopping: Stopping)
     """Train as the options say, with a line for every epoch."""
     check_checkpoint(options.checkpoint, resume=options.resume)
     check_folder(options.log_json)
-    run = Run(options, device)
-    first_epoch = run.resume() if options.resume else 0
-    if is_first():
-        if options.resume:
-            done = run.steps_done
-            print(f"continuing {options.checkpoint} after epoch {first_epoch}" + f" and {done:,} steps" * bool(done))
-            if first_epoch == options.epochs:
-                print("all its epochs are done")
-        where = f"{world_size()} x {device.type}" if world_size() > 1 else str(device)
-        print(
-            f"{options.model} on {where}, {str(run.precision.dtype).removeprefix('torch.')}: {len(run.dataset):,} "
-            f"images of {run.num_classes:,} classes, {run.num_steps:,} steps of {options.batch_size * world_size():,}"
-        )
-    for epoch in range(first_epoch, options.epochs):
-        with stopping.saving_first():
-            result = run.train(epoch, stopping)
-            if options.checkpoint and is_first():
-                run.save(epoch + 1)
-        began = time.perf_counter()
-        accuracy = run.score()
-        entry = epoch_entry(epoch + 1, run.size(epoch), result, accuracy, time.perf_counter() - began)
+    with closing(Run(options, device)) as run:
+        first_epoch = run.resume() if options.resume else 0
         if is_first():
-            if options.log_json:
-                with open(options.log_json, "a", encoding="utf-8") as file:
-                    file.write(json.dumps(entry) + "\n")
-            print(epoch_line(entry, options.epochs), flush=True)
+            print_head(run, first_epoch)
+        for epoch in range(first_epoch, options.epochs):
+            with stopping.saving_first():
+                result = run.train(epoch, stopping)
+                if options.checkpoint and is_first():
+                    run.save(epoch + 1)
+            began = time.perf_counter()
+            accuracy = run.score()
+            entry = epoch_entry(epoch + 1, run.size(epoch), result, accuracy, time.perf_counter() - began)
+            if is_first():
+                log(entry, options.log_json)
+                print(epoch_line(entry, options.epochs), flush=True)
+        scores = run.final_scores()
+    if scores and is_first():
+        log({"epoch": options.epochs, "scores": scores}, options.log_json)
+        print("\n".join(score_lines(scores)), flush=True)
+
+
+def print_head(run: Run, first_epoch: int) -> None:
+    """Print what a run begins with, or where it continues."""
+    options, device = run.options, run.precision.device
+    if options.resume:
+        done = run.steps_done
+        print(f"continuing {options.checkpoint} after epoch {first_epoch}" + f" and {done:,} steps" * bool(done))
+        if first_epoch == options.epochs:
+            print("all its epochs are done")
+    where = f"{world_size()} x {device.type}" if world_size() > 1 else str(device)
+    what = "images" if options.folder is None else "image files"
+    print(
+        f"{options.model} on {where}, {str(run.precision.dtype).removeprefix('torch.')}: {len(run.dataset):,} "
+        f"{what} of {run.num_classes:,} classes, {run.num_steps:,} steps of {options.batch_size * world_size():,}"
+    )
+
+
+def log(entry: dict[str, Any], file: Path | None) -> None:
+    """Append a line of JSON to a file, if there is to be one."""
+    if file is not None:
+        with open(file, "a", encoding="utf-8") as opened:
+            opened.write(json.dumps(entry) + "\n")
+
+
+def score_lines(scores: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the lines printed at the end: every final score, and how it differs from the first."""
+    names = {"none": "", "flip": ", with mirror images", "crops": ", ten views of each"}
+    texts = [f"{score['size']} px{names[score['tta']]}" for score in scores]
+    width = max(map(len, texts))
+    lines = ["final top-1, without and with what --tta and --eval-size add:"]
+    for text, score in zip(texts, scores, strict=True):
+        change = f"  ({100 * (score['top1'] - scores[0]['top1']):+.2f} points)" if score is not scores[0] else ""
+        lines.append(f"  {text:{width}}  {score['top1']:.2%}{change}")
+    return lines
 
 
 def epoch_entry(

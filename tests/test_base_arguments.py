@@ -148,7 +148,7 @@ def test_estimate_refuses_by_name(src: Path, name: str, value: Any) -> None:
     [
         *((name, value) for name in ("max_resolution", "jpeg_quality") for value in (2.5, "two", True)),
         *(("smart_threshold", value) for value in (2.5, "two", True)),
-        ("seed", 1.5), ("seed", True), ("compress_probability", "half"), ("overwrite", "no"), ("progress", True),
+        ("seed", 1.5), ("seed", True), ("compress_probability", "half"), ("overwrite", "no"), ("progress", "yes"),
         ("codec", 3), ("digest", 3), ("write_mode", 3), ("write_mode", {"image": ["raw"]}), ("path", 3),
         ("classes", ["a"]),
         ("classes", {"label": {"cat", "dog", "bird"}}), ("classes", {"label": (name for name in "ab")}),

@@ -307,7 +307,7 @@ def test_what_writers_leave_out_is_taken(function: Callable[..., Any], name: str
         ({"max_size": 256}, "max_resolution=256"),
         ({"quality": 90}, "jpeg_quality=90"),
         ({"split": True}, "lmdbloader.find_splits(src)"),
-        ({"shuffle": True}, "Leave it out"),
+        ({"shuffle_indices": True}, "shuffle=0"),
         ({"map_size": 2**40}, "Leave it out"),
         ({"compression": "zstd"}, 'codec="lz4"'),
         ({"patchsize": 96}, "Did you mean patch_size=96?"),
@@ -324,11 +324,16 @@ def test_convert_says_what_to_write(tmp_path: Path, theirs: dict[str, Any], line
 @pytest.mark.parametrize(
     ("theirs", "line"),
     [
-        ({"num_workers": 8}, "Leave it out"),
         ({"features": {"image": 1}}, "fields={'image': lmdbloader.fields.Image()"),
         ({"column_names": ["image"]}, "fields=['image']"),
         ({"class_names": ["a"]}, "classes={'label': ['a']}"),
-        ({"indices": [1]}, "(dataset[i] for i in indices)"),
+        ({"indices": [1]}, "Subset(samples, [1])"),
+        ({"transform": len}, "prepare=..., a function that gets and returns the whole sample"),
+        ({"function": len}, "prepare=<built-in function len>. It returns the whole sample"),
+        ({"num_threads": 8}, "workers=8, threads=True"),
+        ({"chunksize": 100}, "Leave it out"),
+        ({"batch_size": 8}, "Loader(dataset, batch_size=8)"),
+        ({"resume": False}, "the same call resumes"),
         ({"max_shard_size": "1GB"}, "Leave it out"),
         ({"hashes": ["sha1"]}, 'digest="sha256"'),
         ({"over_write": True}, "Did you mean overwrite=True?"),
@@ -340,6 +345,13 @@ def test_write_says_what_to_write(tmp_path: Path, theirs: dict[str, Any], line: 
     with pytest.raises(OptionError, match=rf"^write\({name}=") as caught:
         lmdbloader.write([], tmp_path / "out", **theirs)
     assert line in str(caught.value)
+
+
+def test_a_number_of_threads_is_their_number(tmp_path: Path) -> None:
+    with pytest.raises(
+        OptionError, match=r"threads=8: expected True or False\. For 8 threads write workers=8 and threads=T"
+    ):
+        lmdbloader.write([{"n": 1}], tmp_path / "out", threads=8)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", sorted(ATTRIBUTES))

@@ -79,6 +79,8 @@ def test_kernels_agree_with_the_c_functions_that_they_stand_for(tmp_path: Path) 
     text, found = run("kernels_against_c.py", tmp_path, "--markdown")  # it ends with an error where they do not
     sections = ["LZ4, decompression", "LZ4, compression", "XXH64", "exp and log"]
     assert list(found) == ["environment", *sections]
+    assert found["environment"]["record"]["packages"]["lmdb"] in found["environment"]["packages"]
+    assert found["environment"]["record"]["storage"]["text"] in text and "record" not in text
     for section, rows in zip(sections, tables(text), strict=True):
         assert [row[0] for row in rows[1:]] == list(found[section])
         assert all(figure["ratio"] > 0 and figure["c"] > 0 for figure in found[section].values())
@@ -110,6 +112,17 @@ def test_reading_is_compared_with_the_hand_written_lmdb(tmp_path: Path) -> None:
         assert figure["cpu_us"] > 0
     assert {f["setting"]["conversion"] for f in found["figures"]} == {"sample", "collate", "consumer"}
     assert set(found["disk_nbytes"]) == set(found["memory_nbytes"]) == {"LMDB by hand", "LMDBDataset lz4"}
+
+
+def test_writing_is_compared_with_a_loop_and_gives_the_same_files(tmp_path: Path) -> None:
+    text, found = run("write.py", tmp_path, "--markdown")
+    [rows] = tables(text)
+    assert rows[0] == ["job", "samples/s", "seconds, least to most", "CPU s", "rate against"]
+    arrays = ["LMDB put, by hand", "arrays, 1 worker", "arrays, 2 threads", "arrays, 2 processes"]
+    jpegs = ["JPEG files, 1 worker", "JPEG files, 2 processes", "JPEG files, 2 threads"]
+    assert [row[0] for row in rows[1:]] == [*arrays, *jpegs] == [figure["name"] for figure in found["figures"]]
+    assert text.count("the three files are the same, byte for byte, for all workers") == 2
+    assert len({figure["digest"] for figure in found["figures"]}) == 3  # the loop has none
 
 
 def test_converting_is_compared_with_decoding_and_writing(tmp_path: Path) -> None:
@@ -283,3 +296,25 @@ def test_overhead_falls_with_the_number_of_samples(tmp_path: Path) -> None:
     picture = ElementTree.parse(tmp_path / "chart.svg").getroot()
     lines = picture.findall("{http://www.w3.org/2000/svg}polyline")
     assert [len(line.attrib["points"].split()) for line in lines] == [3, 3, 3]
+
+
+def test_accuracy_is_told_for_each_quality_of_jpegs(tmp_path: Path) -> None:
+    text, found = run("jpeg_quality.py", tmp_path, "--markdown", "--svg", str(tmp_path / "chart.svg"))
+    (cells,) = tables(text)
+    assert [row[0] for row in cells] == ["quality", "10", "90", "pixels"]
+    (results,) = (value for name, value in found.items() if name != "environment")
+    assert list(results) == ["10", "90", "pixels"]
+    for name, each in results.items():
+        assert len(each) == 2, "one of each seed"
+        for result in each:
+            assert 0 <= result["top1"] <= 1 and result["loss"] > 0 and result["val_loss"] > 0
+            assert (result["psnr"] is None) == (name == "pixels")
+    low, high, pixels = (results[name][0] for name in ("10", "90", "pixels"))
+    assert pixels["payload"] == 64 * 64 * 3
+    assert pixels["top1"] == pixels["top1_pixels"]
+    assert low["payload"] < high["payload"] < pixels["payload"]
+    assert 20 < low["psnr"] < high["psnr"] < 50
+    words = [element.text.strip() for element in ElementTree.parse(tmp_path / "chart.svg").iter() if element.text]
+    assert {"10", "90", "pixels", "bytes an image, as stored (logarithmic)"} <= set(words)
+    top1 = sum(each["top1"] for each in results["pixels"]) / 2
+    assert f"top-1 accuracy: points more than from pixels, which give {top1:.1%}".replace("%", " %") in words

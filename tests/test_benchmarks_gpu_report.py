@@ -7,12 +7,14 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 import scipy.stats
+from comparison_example import made_up, used
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -353,6 +355,16 @@ def write_run(folder: Path, figures: dict[str, Row], *, small: bool = False, **o
     return folder.parent
 
 
+def comparison(tmp_path: Path) -> Row:
+    """Return made-up results of compare_training.py, as the stage keeps them."""
+    results = made_up(sweeps=("batch-size",))
+    results.device = "cuda"
+    for key, turn in results.turns.items():
+        results.turns[key] = replace(turn, gpu=used(40.0))
+    results.save(tmp_path / "comparison.json")
+    return {"resnet18": json.loads((tmp_path / "comparison.json").read_text("utf-8"))}
+
+
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     """Return a folder with one run that has everything."""
@@ -371,6 +383,7 @@ def results(tmp_path: Path) -> Path:
         "copies": copies(),
         "fed": fed(),
         "accuracy": accuracy(),
+        "compare": comparison(tmp_path),
     }
     return write_run(
         tmp_path / "all" / "2031-05-06-a",
@@ -527,6 +540,15 @@ def test_every_stage_has_its_figures_on_the_page(build: Build, results: Path) ->
     assert lines_of(page, "betons", "everything")
     assert set(charts) == {"gpu-cores", "gpu-fed"}
     assert {f"pictures/{name}.svg" for name in charts} == set(re.findall(r"\]\((pictures/[^)]+)\)", page))
+
+
+def test_a_comparison_has_its_conclusion_and_its_tables(build: Build, results: Path) -> None:
+    page, _ = build(results)
+    section = page.partition("\n## Image files, LMDB and Loader")[2].partition("\n## ")[0]
+    assert "**Loader trains SRCNN 4.0 times as fast and a small ResNet 4.0 times as fast as image files do; " in section
+    (row, *_) = lines_of(section, "| 128", "Loader ", "P2")
+    assert [cell.strip() for cell in row.split("|")][-6:-1] == ["40", "150", "4,000", "60", "P2"]
+    assert all(line.startswith("    ") for line in lines_of(section, "P2")), "inside of its note"
 
 
 def test_every_question_is_answered_where_there_are_all_figures(build: Build, results: Path) -> None:

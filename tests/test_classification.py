@@ -14,7 +14,9 @@ from classification import (
     blur_pool,
     build_model,
     evaluate,
+    five_crops,
     learning_rate,
+    mirrored,
     parameter_groups,
     train_epoch,
 )
@@ -198,6 +200,42 @@ def test_scores_are_those_of_each_image() -> None:
     assert accuracy.loss == pytest.approx(float(nn.functional.cross_entropy(logits, labels, reduction="sum")), rel=1e-5)
     assert not model.training
     assert evaluate(model, [], precision=FLOAT).top1 == 0
+
+
+def test_views_are_scored_by_their_mean_probability() -> None:
+    model = tiny().eval()
+    batches = make_batches(3)
+    images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    with torch.inference_mode():
+        mean = (model(images).softmax(1) + model(images.flip(-1)).softmax(1)) / 2
+    found = evaluate(model, batches, precision=FLOAT, views=mirrored)
+
+    assert found.num_images == 24
+    assert found.num_correct == int((mean.argmax(1) == labels).sum())
+    assert found.loss == pytest.approx(float(nn.functional.nll_loss(mean.log(), labels, reduction="sum")), rel=1e-5)
+    # Mirror images of mirror images are the same views.
+    again = evaluate(model, [(a.flip(-1), b) for a, b in batches], precision=FLOAT, views=mirrored)
+    assert again.loss == pytest.approx(found.loss, rel=1e-5)
+    assert evaluate(model, batches, precision=FLOAT, views=lambda seen: [seen, seen]).loss == pytest.approx(
+        evaluate(model, batches, precision=FLOAT).loss, rel=1e-5
+    )
+
+
+def test_five_crops_are_the_middle_and_the_corners_and_their_mirror_images() -> None:
+    images = torch.arange(7.0 * 10).view(1, 1, 7, 10)
+    views = five_crops(images, 5)
+    assert len(views) == 10
+    corners = [float(view[0, 0, 0, 0]) for view in views[::2]]
+    assert corners == [12, 0, 5, 20, 25]  # at (1, 2), (0, 0), (0, 5), (2, 0), (2, 5)
+    for view, mirror in zip(views[::2], views[1::2], strict=True):
+        assert view.shape == (1, 1, 5, 5)
+        assert torch.equal(mirror, view.flip(-1))
+    assert torch.equal(five_crops(images[..., :7], 7)[4], images[..., :7])
+
+
+def test_the_middle_to_be_cut_is_that_of_the_resized_image() -> None:
+    sizes = [RECIPES["imagenet"].evaluation_transforms(56, torch.float32, whole=whole)[1] for whole in (False, True)]
+    assert str(sizes) == "[CenterCrop(size=56), CenterCrop(size=64)]"
 
 
 def test_smoothed_labels_and_shares_of_classes_train_too() -> None:

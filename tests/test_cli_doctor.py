@@ -53,6 +53,7 @@ def test_json_is_alone_on_stdout(dataset: Path, capsys: Capture, monkeypatch: py
     status = main(["doctor", str(dataset), *options])
     captured = capsys.readouterr()
     found = json.loads(captured.out)
+    assert set(found["machine"]) < set(found["environment"]) and found["environment"]["storage"]["kind"]
     assert status == (0 if found["is_healthy"] else 1)
     assert found["dataset"]["num_samples"] == 48
     assert found["profile"]["bottleneck"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,21 @@ from comparison import findings, report
 from comparison.arms import PairFiles, opened
 from comparison.material import Pairs, Photos, has_classes, make_pairs, make_photos
 from comparison.page import page_of
-from comparison.plan import Plan, Run, Speed, TurnOf, make_plan
+from comparison.plan import REPEATS, Plan, Run, Speed, TurnOf, make_plan
 from comparison.results import Results, load
 from comparison.settings import ARMS, SWEEPS, Arm, Setting
 from comparison.statistics import difference, mean
-from comparison.training import Epoch, Turn
+from comparison.training import take_turn
+from comparison_example import BASE, FASTER, made_up, used
 from demos.class_folders import find_photographs, make_class_folders
 from hypothesis import given
 from hypothesis import strategies as st
 from loading_scripts import load_script
+from nvml import Nvml
 from PIL import Image
 
 from lmdbloader.errors import OptionError, SourceError
+from lmdbloader.lab.machine import describe_environment
 from lmdbloader.lab.reporting import render_page
 
 compare_training = load_script("compare_training")
@@ -179,8 +183,6 @@ def test_one_run_has_no_interval() -> None:
 
 # The plan
 
-BASE = {"srcnn": Setting("srcnn", 16, 64, 2), "tiny": Setting("tiny", 16, 64, 2)}
-
 
 @given(
     st.floats(60, 7200), st.floats(20, 20_000), st.floats(0.1, 3), st.integers(1, 5),
@@ -203,6 +205,41 @@ def test_a_plan_fits_into_its_time_or_says_so(
     assert Plan.from_json(json.loads(json.dumps(plan.as_json()))) == plan
 
 
+@pytest.mark.parametrize(("minutes", "fits"), [(2.5, False), (4.2, True)])
+def test_only_a_plan_that_does_not_fit_says_that_it_takes_longer(minutes: float, fits: bool) -> None:
+    """The fewest epochs take 191 s: more than the runs' share of both, but turns that are left out make room."""
+    speeds = {("srcnn", arm): Speed(100.0, 1.0) for arm in ARMS}
+    plan = make_plan(
+        {"srcnn": BASE["srcnn"]}, speeds, num_samples={"srcnn": 1000}, score_seconds={"srcnn": 0.1},
+        sweeps=["batch-size"], num_seeds=3, seconds=60 * minutes, device="cpu", cores=2,
+    )  # fmt: skip
+    assert plan.epochs == {"srcnn": 2} and (plan.seconds <= 60 * minutes) == fits
+    assert any("only 2 epochs" in line for line in plan.left_out)
+    assert any("longer than was asked for" in line for line in plan.left_out) != fits
+
+
+def test_time_that_no_sweep_can_use_goes_to_epochs() -> None:
+    """Starting takes so long here that no turn fits."""
+    speeds = {("tiny", arm): Speed(1000.0, 5.0) for arm in ARMS}
+    plan = make_plan(
+        {"tiny": BASE["tiny"]}, speeds, num_samples={"tiny": 500}, score_seconds={"tiny": 0.1},
+        sweeps=["batch-size"], num_seeds=3, seconds=120.0, device="cpu", cores=2,
+    )  # fmt: skip
+    assert plan.sweeps == {"tiny": ()}
+    assert 0.8 * 120 < plan.seconds <= 120
+
+
+def test_time_that_the_runs_leave_goes_to_turns() -> None:
+    """Forty epochs, the most, take a tenth of the time."""
+    speeds = {("tiny", arm): Speed(5000.0, 1.0) for arm in ARMS}
+    plan = make_plan(
+        {"tiny": BASE["tiny"]}, speeds, num_samples={"tiny": 100}, score_seconds={"tiny": 0.001},
+        sweeps=["batch-size"], num_seeds=3, seconds=150.0, device="cpu", cores=2,
+    )  # fmt: skip
+    assert plan.epochs == {"tiny": 40} and plan.sweeps == {"tiny": ("batch-size",)}
+    assert plan.turn_seconds > 2 and plan.seconds <= 150
+
+
 def test_an_early_end_has_every_arm_and_model() -> None:
     plan = Plan(BASE, (0, 1, 2), {"srcnn": 2, "tiny": 2}, {"srcnn": ("batch-size",), "tiny": ()}, 1.0, (), 60.0)
     items = list(plan.items(2))
@@ -221,34 +258,16 @@ def test_a_sweep_changes_one_thing() -> None:
             assert sweep.show(value)
 
 
+def test_a_part_is_called_by_what_people_know() -> None:
+    """By the names of the report, and a value rather than its number."""
+    setting = Setting("srcnn", 16, 32, 2)
+    turn = TurnOf("srcnn", "folder", "batch-size", 4, 1)
+    assert compare_training.title_of(turn, setting, 2) == "SRCNN, DataLoader (files), batch-size 128"
+    run = compare_training.title_of(Run("srcnn", "lmdbloader", 2), setting, 2)
+    assert run == "SRCNN, Loader, seed 2"
+
+
 # The findings
-
-_FASTER = {"folder": 1.0, "dataloader": 2.0, "lmdbloader": 4.0}
-
-
-def made_up(*, seeds: int = 3, better: float = 0.0, sweeps: tuple[str, ...] = ("batch-size", "workers")) -> Results:
-    """Return results in which DataLoader over LMDB is twice and Loader four times as fast as the folder."""
-    plan = Plan(
-        BASE, tuple(range(seeds)), {"srcnn": 4, "tiny": 4}, {"srcnn": sweeps, "tiny": sweeps}, 1.0, ("left out.",), 60.0
-    )  # fmt: skip
-    results = Results(
-        {"source": "photographs"}, [("source", "photographs")], "2026-11-23 10:00:00+00:00", "0", 2, "cpu",
-        {"srcnn": 1000, "tiny": 1000}, plan, {"srcnn": 30.0},
-    )  # fmt: skip
-    rng = np.random.default_rng(0)
-    for item in plan.items(2):
-        faster = _FASTER[item.arm]
-        phases = {"data": 1 / faster, "copy": 0.0, "forward": 1.0, "backward": 1.0, "update": 0.1, "compute": 0.0}
-        if isinstance(item, TurnOf):
-            results.turns[item.key] = Turn(100 * faster * (1 + item.place), 20, phases, 2.0)
-        else:
-            start = 0.5 if item.model == "tiny" else 30.0
-            gain = better if item.arm == "lmdbloader" else 0.0
-            results.runs[item.key] = [
-                Epoch(10 / faster, 1000, 0.1, start + 0.1 * (1 - 0.5**k) + gain + rng.normal(0, 0.001), phases)
-                for k in range(4)
-            ]
-    return results
 
 
 def test_the_report_begins_with_the_conclusion() -> None:
@@ -263,6 +282,43 @@ def test_the_report_begins_with_the_conclusion() -> None:
     )
     assert "with 16 times the samples, the forward pass takes 1.0 times as long" in re.sub(r"\s+", " ", text)
     assert "left out." in text
+
+
+def test_the_use_of_the_gpu_has_its_columns() -> None:
+    results = made_up(sweeps=("batch-size",))
+    for item in results.plan.items(2):
+        if isinstance(item, TurnOf):
+            use = used(10 + 5.0 * item.place * FASTER[item.arm], temperature_celsius=60.0 + item.number)
+            results.turns[item.key] = replace(results.turns[item.key], gpu=use)
+    (section,) = [found for found in findings.sections(results) if found.name == "batch-size-srcnn"]
+    titles = section.table.header
+    assert titles[-5:] == ["GPU, %", "W", "MiB", "\N{DEGREE SIGN}C", "state"]  # and none for the fan, which it lacks
+    first = section.table.cells()[0]
+    assert first[-5:] == ["10", "150", "4,000", f"{60 + REPEATS - 1}", "P2"]
+    expected = (
+        "The GPU is busy 10 % of the time in batches of 8 from image files, 10 % from Loader; in batches of 128 30 % "
+        "and 90 %."
+    )
+    assert expected in section.sentences
+    # Without NVML there is none of it.
+    plain = next(found for found in findings.sections(made_up()) if found.name == "batch-size-srcnn")
+    assert not {"W", "state"} & set(plain.table.header)
+    assert not any("GPU" in text for text in plain.sentences)
+
+
+def test_a_turn_is_watched_through_nvml(pairs: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for NVML, and the CPU in place of the device that it watches."""
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml())
+    monkeypatch.setattr("lmdbloader.lab.machine.gpu.nvml_name", lambda device: 0)
+    turn = take_turn(pairs, "lmdbloader", Setting("srcnn", 4, 16, 1), device=CPU, seconds=0.4)
+    assert turn.gpu is not None
+    assert turn.gpu["power_watts"] == 70 and turn.gpu["fan_percent"] == 30
+    assert turn.gpu["temperature_celsius"] in (61, 62, 63, 64) and turn.gpu["performance_state"] in (2, 8)
+    results = made_up(sweeps=("batch-size",))
+    results.turns[next(iter(results.turns))] = turn
+    results.save(tmp_path / "results.json")
+    found = load(tmp_path / "results.json")
+    assert found is not None and turn in found.turns.values()
 
 
 def test_growing_images_save_time_only_where_the_loader_makes_them() -> None:
@@ -288,12 +344,84 @@ def test_image_files_are_compared_at_their_best_number_of_workers() -> None:
             results.turns[item.key] = replace(results.turns[item.key], samples_per_s=speed)
     assert findings.headline(results).startswith("Loader trains SRCNN 1.5 times as fast and")
     text = re.sub(r"\s+", " ", report.as_text(results))
-    assert "Loader is 1.5 times as fast as image files; with 2 for both, as in these runs, 4.0 times." in text
+    assert "Loader is 1.5 times as fast as image files; with 2 for both, as in these runs, 4.0 times (95 % " in text
+
+
+def _uneven(results: Results, model: str, seconds: tuple[float, ...]) -> None:
+    """Give the runs of a model from Loader these seconds an epoch, seed by seed."""
+    for seed, each in enumerate(seconds):
+        key = Run(model, "lmdbloader", seed).key
+        results.runs[key] = [replace(epoch, seconds=each) for epoch in results.runs[key]]
+
+
+def test_speeds_that_vary_more_than_they_differ_are_no_conclusion() -> None:
+    """The median run is twice as fast as from files, the others half and twenty times as fast."""
+    results = made_up(sweeps=("batch-size",))
+    _uneven(results, "srcnn", (20.0, 5.0, 0.5))
+    assert findings.headline(results) == (
+        "Loader trains a small ResNet 4.0 times as fast as image files do; these runs do not tell whether Loader "
+        "trains SRCNN faster than image files do; no difference in quality was found"
+    )
+    assert findings.summary(results)[0].startswith("SRCNN: the speeds varied more than they differ.")
+    text = re.sub(r"\s+", " ", report.as_text(results))
+    assert re.search(r"vary too much to compare speeds: Loader is between 0\.\d+ and [\d,.]+ times as fast", text)
+
+
+def test_equal_speeds_are_a_conclusion() -> None:
+    results = made_up(sweeps=("batch-size",))
+    _uneven(results, "srcnn", (10.1, 9.9, 10.0))
+    assert findings.headline(results).startswith("Loader trains SRCNN 1.0 times as fast and a small ResNet 4.0 times")
+
+
+def test_turns_whose_ranges_overlap_are_no_conclusion() -> None:
+    """With the number of workers that suits each, the two turns from Loader are slower and faster than from files."""
+    results = made_up()
+    for item in results.plan.items(2):
+        if isinstance(item, TurnOf) and (item.model, item.sweep, item.arm) == ("srcnn", "workers", "lmdbloader"):
+            speed = 5000.0 if item.number else 100.0
+            results.turns[item.key] = replace(results.turns[item.key], samples_per_s=speed)
+    assert "do not tell whether Loader trains SRCNN faster" in findings.headline(results)
+
+
+def test_an_epoch_is_as_long_as_the_speed_says() -> None:
+    results = made_up()
+    _uneven(results, "srcnn", (20.0, 5.0, 0.5))
+    del results.runs[Run("srcnn", "lmdbloader", 1).key]  # an even number, whose median is a mean
+    (ours,) = (found for found in findings.outcomes(results, "srcnn") if found.arm == "lmdbloader")
+    assert ours.epoch * ours.speed == pytest.approx(1000)
+
+
+def test_models_that_enlarge_no_better_than_bicubic_do_not_compare_quality() -> None:
+    results = made_up()
+    results.scores_before["srcnn"] = 40.0
+    assert findings.headline(results).endswith("; the training was too short to compare the quality")
+    text = re.sub(r"\s+", " ", report.as_text(results))
+    assert "SRCNN: no source led to more than the 40.00 dB of bicubic enlargement" in text
+    assert "SRCNN: no difference" not in text
+
+
+def test_no_interval_names_more_than_all_images_right() -> None:
+    results = made_up()
+    for seed, score in enumerate((1.0, 0.8, 1.0)):
+        key = Run("tiny", "folder", seed).key
+        results.runs[key] = [replace(epoch, score=score) for epoch in results.runs[key]]
+    (section,) = [found for found in findings.sections(results) if found.name == "runs-tiny"]
+    assert section.table.cells()[0][-2].endswith(", 100.0]")
+
+
+def test_an_unfinished_comparison_says_so_first() -> None:
+    results = made_up()
+    del results.turns[next(iter(results.turns))]
+    assert (
+        findings.summary(results)[0] == "Not finished: 1 part of the plan not measured yet. The same command goes on."
+    )
 
 
 def test_a_wide_interval_is_said_to_miss_differences() -> None:
     text = re.sub(r"\s+", " ", report.as_text(made_up()))
-    assert re.search(r"SRCNN: no difference in quality was found\. .* 95 % interval; one of less than 0\.00 dB", text)
+    assert re.search(
+        r"SRCNN: no difference in quality was found\. .* 95 % interval; a difference of less than 0\.00 dB", text
+    )
 
 
 def test_a_difference_in_quality_is_said() -> None:
@@ -377,7 +505,10 @@ def test_the_command_compares_and_goes_on(
     assert compare(*options) == 0
     text = (out / "report.txt").read_text("utf-8")
     assert "Not done yet" not in text and text in capsys.readouterr().out
-    assert len(json.loads((out / "results.json").read_text("utf-8"))["runs"]) == 6
+    kept = json.loads((out / "results.json").read_text("utf-8"))
+    assert len(kept["runs"]) == 6
+    assert kept["environment"]["storage"] == describe_environment(out)["storage"]
+    assert dict(kept["facts"])["system"] in text
     assert (out / "report.html").stat().st_size > 10_000
     assert compare(*options, "--size", 32) == 1
     assert "was begun with --size 16" in capsys.readouterr().err

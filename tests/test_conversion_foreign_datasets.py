@@ -537,3 +537,27 @@ def test_a_transform_of_another_library_is_called(out: Path) -> None:
 
     write(Own(), out)
     assert LMDBDataset(out).classes == ("a", "b")
+
+
+@pytest.mark.parametrize("label", [torch.tensor, np.array, np.int32], ids=["tensor", "array", "NumPy's"])
+@pytest.mark.parametrize("given", [None, ("image", "label")], ids=["found", "given"])
+def test_labels_of_pairs_are_numbers_in_any_form(tmp_path: Path, label: Any, given: Any) -> None:
+    class Pairs:
+        classes = ("cat", "dog", "eel")
+
+        def __len__(self) -> int:
+            return 6
+
+        def __getitem__(self, index: int) -> Any:
+            return PilImage.new("RGB", (8, 6)), label(index % 3)
+
+    lmdbloader.write(Pairs(), tmp_path / "out", fields=given)
+    dataset = lmdbloader.LMDBDataset(tmp_path / "out")
+    assert [sample.label for sample in dataset] == [0, 1, 2, 0, 1, 2]
+    assert dataset.classes == ("cat", "dog", "eel")
+
+
+@pytest.mark.parametrize("label", [torch.tensor(True), torch.tensor(0.5), torch.tensor([1])], ids=str)
+def test_other_tensors_are_not_labels(tmp_path: Path, label: Any) -> None:
+    with pytest.raises(OptionError, match="plain tuple of 2 values"):
+        lmdbloader.write([(PilImage.new("RGB", (8, 6)), label)], tmp_path / "out")

@@ -234,7 +234,7 @@ def test_a_buffer_that_is_filled_again_gives_each_sample_as_it_was(out: Path) ->
 
 
 def test_memory_stays_bounded_if_large_bytes_come_in_one_buffer(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmdbloader.conversion.from_python._CHUNK_NBYTES", 10_000)
+    monkeypatch.setattr("lmdbloader.conversion.samples.GROUP_NBYTES", 10_000)
     done: list[int] = []
     buffer, text = bytearray(4000), ["x" * 4000]
     write(({"data": buffer, "text": text} for _ in range(12)), out, progress=done.append)
@@ -477,7 +477,7 @@ def test_a_later_sample_that_does_not_fit_is_named(out: Path, first: Any, later:
 def test_it_is_named_far_into_the_samples_too(
     out: Path, monkeypatch: pytest.MonkeyPatch, bad: Any, message: str
 ) -> None:
-    monkeypatch.setattr("lmdbloader.conversion.from_python._CHUNK_SAMPLES", 10)
+    monkeypatch.setattr("lmdbloader.conversion.samples.GROUP_SAMPLES", 10)
     refused(out, [{"image": PIXELS, "n": 0}] * 37 + [bad], message)
 
 

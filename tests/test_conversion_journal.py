@@ -313,8 +313,10 @@ def test_a_new_dataset_takes_the_old_ones_place_also_when_it_was_interrupted(src
 
 def test_samples_from_python_do_not_take_the_place_of_an_unfinished_conversion(src: Path, out: Path) -> None:
     interrupt(src, out)
-    with pytest.raises(DestinationError, match=r"out\.lmdb\.partial: an unfinished conversion is there"):
+    with pytest.raises(DestinationError, match=r"partial: a conversion .* \(it was begun by lmdbloader\.convert\)"):
         lmdbloader.write([{"n": 1}], out)
+    with pytest.raises(DestinationError, match=r"out\.lmdb\.partial: an unfinished conversion is there"):
+        lmdbloader.write(iter([{"n": 1}]), out)
     assert resumed(src, out) == BROKEN
 
 

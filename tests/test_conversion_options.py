@@ -23,7 +23,7 @@ SHARED = {
     "bicubic": "matlab",
     "alpha": "refuse", "max_pixels": 200_000_000, "codec": None, "write_mode": None, "max_resolution": None,
     "jpeg_quality": None, "compress_probability": None, "smart_threshold": None, "digest": "xxh64", "subset": None,
-    "seed": None, "classes": None, "on_error": "stop", "min_pair_psnr": 20.0, "workers": None,
+    "seed": None, "shuffle": None, "classes": None, "on_error": "stop", "min_pair_psnr": 20.0, "workers": None,
 }  # fmt: skip
 OF_CONVERT = dict.fromkeys(("overwrite", "restart", "take_over", "check_content", "progress"), False)
 

@@ -262,6 +262,37 @@ def test_a_subset_is_a_part_of_a_larger_one_and_in_order(tmp_path: Path) -> None
     assert len(names(30, 0)) == 30
 
 
+def test_shuffling_changes_only_the_order(tmp_path: Path) -> None:
+    for i in range(40):
+        save(tmp_path / "src" / f"{'ab'[i // 20]}" / f"{i:02}.png", PHOTOGRAPH[i : i + 5 + i % 3, i : i + 6])
+
+    def stored(name: str, **options: Any) -> list[tuple[Any, int, bytes]]:
+        lmdbloader.convert(tmp_path / "src", tmp_path / name, workers=1, **options)
+        dataset = lmdbloader.LMDBDataset(tmp_path / name)
+        return [(dataset.reader.source(i), s.label, s.image.numpy().tobytes()) for i, s in enumerate(dataset)]
+
+    plain, mixed, other = stored("plain"), stored("mixed", shuffle=3), stored("other", shuffle=4)
+    assert plain == sorted(plain)
+    assert sorted(mixed) == sorted(other) == plain
+    assert mixed != plain and mixed != other
+    assert stored("again", shuffle=3) == mixed
+    # With the same seed a subset is the beginning; others keep their order when images are removed.
+    assert sorted(stored("few", subset=9, seed=3)) == sorted(mixed[:9])
+    (tmp_path / "src" / mixed[5][0]).unlink()
+    assert stored("fewer", shuffle=3) == mixed[:5] + mixed[6:]
+    assert {label for _, label, _ in mixed[:10]} == {0, 1}
+    with pytest.raises(DestinationError, match="shuffle"):
+        lmdbloader.convert(tmp_path / "src", tmp_path / "plain", shuffle=3, workers=1)
+
+
+@pytest.mark.parametrize("wrong", [True, -1, 2**64, "yes", 0.5])
+def test_the_order_needs_a_seed(tmp_path: Path, wrong: Any) -> None:
+    save(tmp_path / "src" / "a.png", PHOTOGRAPH[:5, :6])
+    with pytest.raises(OptionError, match=f"shuffle={wrong!r}: expected"):
+        lmdbloader.convert(tmp_path / "src", tmp_path / "out", shuffle=wrong)
+    assert lmdbloader.convert(tmp_path / "src", tmp_path / "out", shuffle=False).num_samples == 1
+
+
 def test_labels_follow_given_classes(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         save(tmp_path / "src" / name / "1.png", PHOTOGRAPH[:5, :6])

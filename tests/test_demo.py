@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from demos import classification, superres
+from demos import class_folders, classification, superres
 from demos.class_folders import make_class_folders
 from loading_scripts import load_script
 from PIL import Image
@@ -103,6 +103,23 @@ def test_training_and_validation_pieces_share_no_pixel(tmp_path: Path) -> None:
     assert min(piece.min() for piece in pieces["val"]) >= 120 - jpegs_error
     first, other = (sorted((tmp_path / name).rglob("*.jpg"))[0].read_bytes() for name in ("seed0", "seed1"))
     assert first != other
+
+
+def test_squares_are_png_files_with_the_photographs_pixels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [str(tmp_path), "--side", "32", "--num-train", "3", "--num-val", "1", "--num-classes", "2"]
+    assert class_folders.main(arguments) == 0
+    assert "2 classes, 3 files of each in train/, 1 in val/" in capsys.readouterr().out
+    files = sorted(tmp_path.rglob("*.png"))
+    assert len(files) == 2 * 4
+    assert not list(tmp_path.rglob("*.jpg"))
+    with Image.open(class_folders.find_photographs() / "astronaut.png") as photograph:
+        pixels = np.array(photograph)
+    for path in files[:3]:
+        assert path.parent.name == "astronaut"
+        piece = np.array(Image.open(path))
+        assert piece.shape == (32, 32, 3)
+        corners = np.argwhere((pixels == piece[0, 0]).all(axis=2))
+        assert any(np.array_equal(pixels[y : y + 32, x : x + 32], piece) for y, x in corners)
 
 
 def test_a_second_run_takes_over_the_first_ones_folder_and_nobody_elses(

@@ -41,15 +41,15 @@ def test_cut_is_a_slice_with_its_channels_in_front(image: Any, data: st.DataObje
 @given(images, st.data())
 def test_cut_many_cuts_each_of_its_patches(image: Any, data: st.DataObject) -> None:
     pixels = picture(*image)
-    size = data.draw(st.integers(1, min(image[:2])))
+    height, width = (data.draw(st.integers(1, side)) for side in image[:2])
     places = data.draw(
-        st.lists(st.tuples(st.integers(0, image[0] - size), st.integers(0, image[1] - size)), min_size=1, max_size=5)
+        st.lists(st.tuples(st.integers(0, image[0] - height), st.integers(0, image[1] - width)), min_size=1, max_size=5)
     )
     tops, lefts = (np.array(values, np.int64) for values in zip(*places, strict=True))
-    out = np.empty((len(places), image[2] * size * size), pixels.dtype)
-    cut_many(pixels, tops, lefts, size, out)
+    out = np.empty((len(places), image[2] * height * width), pixels.dtype)
+    cut_many(pixels, tops, lefts, height, width, out)
     for patch, (top, left) in zip(out, places, strict=True):
-        window = pixels[top : top + size, left : left + size].transpose(2, 0, 1)
+        window = pixels[top : top + height, left : left + width].transpose(2, 0, 1)
         np.testing.assert_array_equal(patch.reshape(window.shape), window)
 
 

@@ -78,9 +78,14 @@ def test_load_brings_in_its_ranges_and_no_others(cold: Mapped, populate: int) ->
     # Some pages, one range of more than a piece, another of more than is asked for ahead.
     starts = np.array([1, 100, 1000]) * PAGE
     stops = np.array([3 * PAGE, 100 * PAGE + 3 * PIECE_NBYTES, NUM_PAGES * PAGE - 10 * PAGE])
-    assert cold.load(starts, stops, populate) == LOADED
     wanted = {page for a, b in zip(starts, stops, strict=True) for page in range(a // PAGE, b // PAGE)}
-    assert [page for page in range(NUM_PAGES) if not cold.is_absent(page)] == sorted(wanted)
+    for _ in range(5):
+        assert cold.load(starts, stops, populate) == LOADED
+        present = {page for page in range(NUM_PAGES) if not cold.is_absent(page)}
+        assert present <= wanted
+        if present == wanted:  # the system may take pages away at any time
+            return
+    raise AssertionError(sorted(wanted - present))
 
 
 def test_load_of_nothing_is_done(cold: Mapped) -> None:

@@ -190,7 +190,7 @@ def test_every_other_kernel_does_the_same(
                 psnr_between(downscale(samples, 2, method=method), samples[::2, ::2])
         downscale(samples[:26, :52], 26)  # in 64 bits
         decode_image(encode_png(samples))
-        entries.cut_many(samples, np.arange(3), np.arange(3), 16, np.zeros((3, 3 * 16 * 16), samples.dtype))
+        entries.cut_many(samples, np.arange(3), np.arange(3), 16, 16, np.zeros((3, 3 * 16 * 16), samples.dtype))
         entries.cut(samples, 1, 2, 30, 40, np.zeros(30 * 40 * 3, samples.dtype))
         entries.cut_tiles(samples, 32, np.zeros(samples.size, samples.dtype))
         shrink(samples, 20, 30)

@@ -135,6 +135,9 @@ MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
 34 27 0:42 / /hidden rw - ext4 /dev/sdb rw
 35 27 0:43 / /hidden rw - fuse.sshfs me@there:/ rw
 36 27 0:44 / /odd rw - unheard_of thing rw
+38 27 253:0 / /secret rw - ext4 /dev/mapper/secret rw
+39 27 9:0 / /raid rw - xfs /dev/md0 rw
+40 27 253:1 / /mixed rw - xfs /dev/mapper/mixed rw
 nonsense
 37 27 0:45 / /cut
 """
@@ -152,6 +155,7 @@ def mounts(tmp_path: Path) -> Path:
             "sys/devices/sdb/queue/rotational": "1\n",
             "sys/devices/sdc/queue/rotational": "0\n",
             "sys/devices/sdc/sdc1/partition": "1\n",
+            **{f"sys/devices/{name}/queue/rotational": "0\n" for name in ("dm-0", "dm-1", "md0")},
         },
     )
     for link, target in (
@@ -159,6 +163,15 @@ def mounts(tmp_path: Path) -> Path:
         ("dev/block/259:1", "nvme0n1/nvme0n1p1"),
         ("dev/block/8:16", "sdb"),
         ("class/block/sdc1", "sdc/sdc1"),
+        # Encrypted; a RAID of two disks, one of them in a partition; a volume of different disks.
+        ("dev/block/253:0", "dm-0"),
+        ("devices/dm-0/slaves/nvme0n1p1", "nvme0n1/nvme0n1p1"),
+        ("dev/block/9:0", "md0"),
+        ("devices/md0/slaves/sdb", "sdb"),
+        ("devices/md0/slaves/sdb2", "sdb"),
+        ("dev/block/253:1", "dm-1"),
+        ("devices/dm-1/slaves/sdb", "sdb"),
+        ("devices/dm-1/slaves/dm-0", "dm-0"),
     ):
         (root / "sys" / link).parent.mkdir(parents=True, exist_ok=True)
         (root / "sys" / link).symlink_to(root / "sys" / "devices" / target)
@@ -177,6 +190,9 @@ def mounts(tmp_path: Path) -> Path:
         ("/old/db", "/old", "local", "spinning disk"),
         ("/pool/db", "/pool", "local", "ssd"),
         ("/image/db", "/image", "overlay", None),
+        ("/secret/db", "/secret", "local", "nvme"),
+        ("/raid/db", "/raid", "local", "spinning disk"),
+        ("/mixed/db", "/mixed", "local", None),
         ("/hidden/db", "/hidden", "network", None),
         ("/odd/db", "/odd", "unknown", None),
         ("/data/../old/db", "/old", "local", "spinning disk"),

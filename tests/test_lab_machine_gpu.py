@@ -4,65 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-import types
 
 import pytest
+import torch
+from nvml import Nvml
 
-from lmdbloader.lab.machine.gpu import GpuSampler, GpuUse
-
-
-class NVMLError(Exception):
-    pass
-
-
-class Nvml(types.ModuleType):
-    """A stand-in for pynvml with one GPU, at work half of the time; functions named in `missing` fail."""
-
-    NVMLError = NVMLError
-
-    def __init__(self, *missing: str) -> None:
-        super().__init__("pynvml")
-        self.missing, self.looks, self.is_up = missing, 0, False
-
-    def fail_if_missing(self, name: str) -> None:
-        if name in self.missing:
-            raise NVMLError(name)
-
-    def nvmlInit(self) -> None:
-        self.fail_if_missing("driver")
-        self.is_up = True
-
-    def nvmlShutdown(self) -> None:
-        self.is_up = False
-
-    def nvmlDeviceGetHandleByIndex(self, number: int) -> str:
-        if number:
-            raise NVMLError("no such GPU")
-        return "handle"
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
-        if uuid != "GPU-1":
-            raise NVMLError("no such GPU")
-        return "handle"
-
-    def nvmlDeviceGetName(self, handle: str) -> bytes:
-        return b"Card 9"
-
-    def nvmlDeviceGetUtilizationRates(self, handle: str) -> types.SimpleNamespace:
-        assert self.is_up
-        self.looks += 1
-        self.fail_if_missing("utilisation")
-        if self.looks > 3:
-            self.fail_if_missing("later")
-        return types.SimpleNamespace(gpu=0 if self.looks == 1 else 50)
-
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> types.SimpleNamespace:
-        self.fail_if_missing("memory")
-        return types.SimpleNamespace(used=min(self.looks, 3) * 2**20)
-
-    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
-        self.fail_if_missing("power")
-        return 70_000
+from lmdbloader.lab.machine import gpu as gpu_module
+from lmdbloader.lab.machine.gpu import GpuSampler, GpuUse, watched
 
 
 def use_of(nvml: Nvml, monkeypatch: pytest.MonkeyPatch, gpu: int | str = 0) -> GpuUse | None:
@@ -85,14 +33,21 @@ def test_utilisation_power_and_memory_are_seen(gpu: int | str, monkeypatch: pyte
     assert (use.name, use.utilization_percent, use.power_watts, use.memory_mib) == ("Card 9", 50, 70, 3)
     assert use.num_samples >= 5
     assert use.as_json()["power_watts"] == 70
+    # The highest temperature, and the state that it was in most often.
+    assert (use.temperature_celsius, use.fan_percent, use.performance_state) == (64, 30, 2)
+    assert GpuUse(**use.as_json()) == use
 
 
-@pytest.mark.parametrize("missing", ["utilisation", "power", "memory"])
+@pytest.mark.parametrize("missing", ["utilisation", "power", "memory", "temperature", "fan", "state", "known state"])
 def test_a_model_that_lacks_one_figure_reports_the_rest(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     use = use_of(Nvml(missing), monkeypatch)
     assert use is not None
-    told = {"utilisation": use.utilization_percent, "power": use.power_watts, "memory": use.memory_mib}
-    assert told == {"utilisation": 50, "power": 70, "memory": 3} | {missing: None}
+    told = {
+        "utilisation": use.utilization_percent, "power": use.power_watts, "memory": use.memory_mib,
+        "temperature": use.temperature_celsius, "fan": use.fan_percent, "state": use.performance_state,
+    }  # fmt: skip
+    expected = {"utilisation": 50, "power": 70, "memory": 3, "temperature": 64, "fan": 30, "state": 2}
+    assert told == expected | {missing.removeprefix("known "): None}
     assert use.num_samples >= 5
 
 
@@ -112,3 +67,15 @@ def test_without_the_package_nothing_is_said(monkeypatch: pytest.MonkeyPatch) ->
     with GpuSampler() as sampler:
         pass
     assert sampler.use is None
+
+
+def test_a_device_is_watched_if_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml())
+    with watched(torch.device("cpu")) as found:
+        pass
+    assert found == []
+    for name, expected in ((0, ["Card 9"]), (None, []), (7, [])):
+        monkeypatch.setattr(gpu_module, "nvml_name", lambda device, name=name: name)
+        with watched(torch.device("cuda"), seconds=0.001) as found:
+            assert found == []
+        assert [use.name for use in found] == expected

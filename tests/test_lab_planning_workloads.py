@@ -58,7 +58,7 @@ def test_the_hardest_decides_and_the_union_is_stored(tmp_path: Path) -> None:
     words = " ".join(str(found).split())
     assert "2 workloads on one storage, 2 to 3 experiments at the same time." in words
     assert "classifier is the hardest, and decides." in words
-    assert "Storage must hold 169 GB: 2 data sets; 1 of them is read by several and stored once." in words
+    assert "Storage must hold 169 GB: 2 datasets; 1 of them is read by several and stored once." in words
     assert max(map(len, str(found).splitlines())) <= 88
 
 
@@ -116,7 +116,7 @@ def test_a_batch_that_does_not_fit_is_named() -> None:
 
 def test_files_that_name_no_data_say_how() -> None:
     text = " ".join(str(plan_shared([{"batch_size": 8, "step_seconds": 1}])).split())
-    assert 'The files name no data sets. To add up their sizes: "data": {"imagenet": "150GB"}' in text
+    assert 'The files name no datasets. To add up their sizes: "data": {"imagenet": "150GB"}' in text
 
 
 GOOD = {"batch_size": 8, "step_seconds": 1}

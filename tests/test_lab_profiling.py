@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 
 import lmdbloader
 from lmdbloader.errors import OptionError
+from lmdbloader.lab.machine import describe_environment
 from lmdbloader.lab.profiling import Profile, Recorder, profile, rehearse
 from lmdbloader.lab.profiling.loader_facts import facts_of
 from lmdbloader.lab.profiling.threads import ThreadWatch
@@ -337,6 +338,11 @@ def test_a_profile_survives_json(found: Profile, patches: lmdbloader.LMDBDataset
     for one in (found, loaded):
         text = json.dumps(one.as_json())
         assert Profile.from_json(json.loads(text)) == one
+        assert one.environment["packages"]["torch"] == torch.__version__
+    assert found.environment["storage"] is None  # there was no dataset
+    assert loaded.environment["storage"] == describe_environment(patches.path)["storage"]
+    older = {name: value for name, value in found.as_json().items() if name != "environment"}
+    assert Profile.from_json(older).environment == {}
 
 
 @pytest.mark.parametrize(

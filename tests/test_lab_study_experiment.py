@@ -21,6 +21,7 @@ from PIL import Image
 import lmdbloader
 from lmdbloader.base.stopwatch import BatchTimes
 from lmdbloader.errors import OptionError, WorkerError
+from lmdbloader.lab.machine import describe_environment
 from lmdbloader.lab.study import Study, isolation_process
 from lmdbloader.lab.study.endless_loader import BenchData, EndlessLoader, LoaderSetting, open_endless
 from lmdbloader.lab.study.image_files import extract_files, find_files
@@ -54,6 +55,8 @@ def whole(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def survives(study: Study) -> Study:
     """Return a study, which JSON must keep, and whose text must fit."""
     assert Study.from_json(json.loads(json.dumps(study.as_json(), allow_nan=False))) == study
+    assert study.environment["storage"] == describe_environment(study.dataset.path)["storage"]
+    assert {"layout", "system", "storage", "packages"} <= {name for name, *_ in study.machine}
     assert max(map(len, str(study).splitlines())) <= 100
     return study
 

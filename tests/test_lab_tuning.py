@@ -18,6 +18,7 @@ import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.base.stopwatch import BatchTimes
 from lmdbloader.errors import CorruptError, OptionError
+from lmdbloader.lab.machine import describe_environment
 from lmdbloader.lab.tuning import ReadSetting, StepTrial, tuner
 from lmdbloader.lab.tuning.measuring import Measurer, OpenLoader, try_steps
 from lmdbloader.lab.tuning.results import TuningRow, advise
@@ -101,7 +102,9 @@ def test_the_recommended_line_runs_as_pasted(path: Path, two_cores: None, monkey
     namespace: dict[str, Any] = {}
     exec(found.line, namespace)
     assert next(iter(namespace["loader"])).hr.shape == (4, 3, 32, 32)
-    assert json.loads(json.dumps(found.as_json(), allow_nan=False))["num_threads"] == found.num_threads
+    stated = json.loads(json.dumps(found.as_json(), allow_nan=False))
+    assert stated["num_threads"] == found.num_threads
+    assert stated["environment"]["storage"] == describe_environment(path)["storage"]
     remembered = found.num_threads if found.is_stored else 2
     assert Loader(LMDBDataset(path), 4, shuffle=True, transforms=[RandomCrop(32)]).num_threads == remembered
 

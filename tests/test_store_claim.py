@@ -117,8 +117,10 @@ def test_a_live_owner_elsewhere_is_refused_and_named(src: Path, out: Path, parti
     with living(partial):
         with pytest.raises(LockedError, match=r"process 7 on host node17 is writing .*take_over=True .* lost"):
             lmdbloader.convert(src, out)
-        with pytest.raises(DestinationError, match=r"unfinished conversion is there"):
+        with pytest.raises(LockedError, match=r"process 7 on host node17 is writing there\. Wait for it"):
             lmdbloader.write([{"n": 1}], out)
+        with pytest.raises(DestinationError, match=r"unfinished conversion is there"):
+            lmdbloader.write(iter([{"n": 1}]), out)
     assert {p.name: p.read_bytes() for p in partial.iterdir()} == before
 
 

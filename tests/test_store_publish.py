@@ -59,7 +59,7 @@ def test_an_empty_folder_counts_as_absent(tmp_path: Path) -> None:
 
 def test_a_dataset_is_replaced_only_when_asked(tmp_path: Path) -> None:
     write(tmp_path / "d", 1)
-    with pytest.raises(DestinationError, match=r"a dataset is there already.*overwrite"):
+    with pytest.raises(DestinationError, match=r"d: a dataset is there already\. Choose .*overwrite"):
         write(tmp_path / "d", 2)
     assert first_pixel(tmp_path / "d") == 1
     before = lmdbloader.LMDBDataset(tmp_path / "d")

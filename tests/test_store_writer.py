@@ -223,7 +223,7 @@ for limit in limits[1:]:
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), hard))
     try:
-        lmdbloader.write(samples, folder / "d", codec="raw")
+        lmdbloader.write(iter(samples), folder / "d", codec="raw")
         print("written", flush=True)
         os.rename(folder / "d", folder / ("written" + limit))
     except DiskFullError as error:

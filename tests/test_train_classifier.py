@@ -14,6 +14,7 @@ import pytest
 import torch
 from classification import ResNet
 from classification.processes import choose_device
+from demos.class_folders import make_class_folders
 from loading_scripts import interrupt_at_save, load_script, make_class_datasets, save_as_checkpoint
 from training.classifier_options import parse_options
 
@@ -141,6 +142,132 @@ def test_images_grow_from_epoch_to_epoch(
     assert [json.loads(line)["size"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == seen
     assert run(photographs / "train.lmdb", "--progressive", "--delay-fraction", 0.9) == 1
     assert "together at most 1" in capsys.readouterr().err
+
+
+# --- Class folders ---
+
+
+def test_a_folder_trains_like_the_dataset_that_is_made_from_it(
+    photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The switch changes nothing but the draws of the augmentation: same images, order, steps and scores."""
+    logs = {}
+    for name, source in (("dataset", [photographs]), ("folder", ["--folder", photographs])):
+        log = tmp_path / f"{name}.jsonl"
+        assert run(*source, "--epochs", 8, "--warmup", 2, "--lr", 1, "--log-json", log) == 0
+        logs[name] = [json.loads(line) for line in log.read_text().splitlines()]
+    first, *_ = capsys.readouterr().out.partition("tiny on cpu, float32: 48 image files of 4 classes, 3 steps of 16\n")
+    assert first.startswith("tiny on cpu, float32: 48 images of 4 classes, 3 steps of 16\n")
+    for entry, expected in zip(logs["folder"], logs["dataset"], strict=True):
+        assert entry.keys() == expected.keys()
+        assert (entry["epoch"], entry["size"], entry["images"]) == (expected["epoch"], 32, 48)
+        assert 0 < entry["data_share"] < 1
+    # The first step's rate is so low that the losses differ by the draws alone.
+    assert logs["folder"][0]["loss"] == pytest.approx(logs["dataset"][0]["loss"], rel=0.2)
+    assert min(entries[-1]["top1"] for entries in logs.values()) >= 0.5, "chance is 0.25"
+
+
+def test_the_same_weights_score_alike_on_files_and_dataset(
+    photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = train_classifier.build_model("tiny", 4).eval()
+    scores = []
+    for source in ([str(photographs)], ["--folder", str(photographs)]):
+        options = parse_options([*source, "--model", "tiny", "--size", "32", "--batch-size", "16"], None)
+        scored = train_classifier.Run(options, torch.device("cpu"))
+        scored.bare.load_state_dict(model.state_dict())
+        scores.append(scored.score())
+        scored.close()
+    assert scores[0].num_images == scores[1].num_images == 24
+    assert scores[0].loss == pytest.approx(scores[1].loss, rel=0.02)
+
+
+def test_a_run_from_a_folder_resumes_within_an_epoch(
+    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--folder", photographs / "train", "--epochs", 2, "--checkpoint-steps", 2, "--checkpoint")
+    assert run(*options, tmp_path / "unbroken.pt") == 0
+    with monkeypatch.context() as patch:
+        interrupt_at_save(patch, train_classifier, 3)  # one in each epoch, and one after it
+        assert run(*options, tmp_path / "broken.pt") == 130
+    assert run(*options, tmp_path / "broken.pt", "--resume") == 0
+    assert "after epoch 1 and 2 steps" in capsys.readouterr().out
+    unbroken, resumed = weights(tmp_path / "unbroken.pt"), weights(tmp_path / "broken.pt")
+    for key, value in unbroken.items():
+        assert torch.equal(value, resumed[key]), key
+    others = (photographs / "train.lmdb", "--epochs", 2, "--checkpoint", tmp_path / "broken.pt", "--resume")
+    assert run(*others) == 1
+    assert "made with dataset=" in capsys.readouterr().err
+
+
+def test_thumbnails_train_from_their_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_class_folders(tmp_path, num_train=10, num_val=3, sides=(32, 32), num_classes=4, suffix=".png")
+    for split in ("train", "val"):
+        lmdbloader.convert(tmp_path / split, tmp_path / f"{split}.lmdb", layout="classes", codec="raw", workers=1)
+    losses = []
+    for source in ((tmp_path,), ("--folder", tmp_path)):
+        log = tmp_path / f"{len(losses)}.jsonl"
+        options = ("--preset", "cifar", "--epochs", 1, "--tta", "flip", "--log-json", log)
+        assert run(*source, *options, size=None) == 0
+        epoch, final = (json.loads(line) for line in log.read_text().splitlines())
+        assert [score["tta"] for score in final["scores"]] == ["none", "flip"]
+        losses.append(epoch["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=0.15)
+
+
+def test_images_from_a_folder_grow_and_steps_are_limited(photographs: Path, tmp_path: Path) -> None:
+    growing = ("--progressive", "--delay-fraction", 0.25, "--finetune-fraction", 0.25, "--size-increment", 8)
+    options = ("--epochs", 4, "--limit-steps", 1, "--log-json", tmp_path / "log.jsonl")
+    assert run("--folder", photographs / "train", *growing, *options, size=64) == 0
+    entries = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [entry["size"] for entry in entries] == [32, 32, 48, 64]
+    assert [entry["images"] for entry in entries] == [16] * 4
+
+
+# --- Final scores ---
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_final_scores_are_told_without_and_with_augmentation_and_size(
+    is_folder: bool, photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = ["--folder", photographs] if is_folder else [photographs]
+    log = tmp_path / "log.jsonl"
+    options = ("--epochs", 1, "--tta", "flip", "--eval-size", 40, "--log-json", log, "--checkpoint", tmp_path / "a.pt")
+    assert run(*source, *options) == 0
+
+    printed = capsys.readouterr().out.splitlines()[2:]
+    epoch, final = (json.loads(line) for line in log.read_text().splitlines())
+    scores = final["scores"]
+    assert [(score["size"], score["tta"]) for score in scores] == [
+        (32, "none"), (32, "flip"), (40, "none"), (40, "flip"),
+    ]  # fmt: skip
+    assert scores[0]["top1"] == epoch["top1"]
+    assert scores[0]["val_loss"] == pytest.approx(epoch["val_loss"], rel=1e-5)
+    assert len({score["val_loss"] for score in scores}) == 4
+    assert printed[0] == "final top-1, without and with what --tta and --eval-size add:"
+    for line, score, name in zip(
+        printed[1:],
+        scores,
+        ("32 px", "32 px, with mirror images", "40 px", "40 px, with mirror images"),
+        strict=True,
+    ):
+        points = 100 * (score["top1"] - scores[0]["top1"])
+        change = "" if score is scores[0] else f"  ({points:+.2f} points)"
+        assert line == f"  {name:25}  {score['top1']:.2%}{change}"
+    # A finished run is scored again without a step, with other options of scoring.
+    assert run(*source, "--epochs", 1, "--tta", "crops", "--checkpoint", tmp_path / "a.pt", "--resume") == 0
+    assert re.search(
+        r"all its epochs are done\ntiny.*\nfinal.*\n  32 px  .*\n  32 px, ten views of each  \d+\.\d\d%  \(",
+        capsys.readouterr().out,
+    )
+
+
+def test_without_images_to_score_there_are_no_final_scores(
+    photographs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(photographs / "train.lmdb", "--tta", "flip") == 1
+    assert "need images to score: name them with --val" in capsys.readouterr().err
 
 
 # --- Checkpoints ---
@@ -305,6 +432,10 @@ def test_what_would_fail_after_an_epoch_fails_before_it(
         ["--resume"],
         ["--preset", "mnist"],
         ["--progressive", "--preset", "cifar"],
+        ["--eval-size", "40", "--preset", "cifar"],
+        ["--tta", "crops", "--preset", "cifar"],
+        ["--tta", "rotate"],
+        ["--folder", "photos"],
     ],
 )
 def test_bad_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -312,3 +443,19 @@ def test_bad_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixt
         train_classifier.main(["db", *arguments])
     assert exit_info.value.code == 2
     assert arguments[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give either a dataset (DB) or class folders (--folder DIR)"),
+        (["db", "--folder", "photos"], "not both db and photos"),
+        (["--folder", "photos", "--order", "quasi_random"], "works only with a dataset"),
+        (["--folder", "photos", "--data-device", "cpu"], "with --folder the loop copies the batches"),
+    ],
+)
+def test_one_source_is_named(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        train_classifier.main(arguments)
+    assert exit_info.value.code == 2
+    assert message in capsys.readouterr().err

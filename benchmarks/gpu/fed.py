@@ -267,6 +267,8 @@ def _watched(feed: Feed, raw: Iterator[Any], trainer: Trainer, seconds: float, r
     if profile.gpu is not None:
         row["gpu_percent"], row["watts"] = rounded(profile.gpu.utilization_percent), rounded(profile.gpu.power_watts)
         row["gpu_mib"] = rounded(profile.gpu.memory_mib)
+        row["celsius"], row["fan_percent"] = profile.gpu.temperature_celsius, rounded(profile.gpu.fan_percent)
+        row["performance_state"] = profile.gpu.performance_state
     return row
 
 

@@ -45,6 +45,7 @@ RUN="python benchmarks/gpu/run.py --pack benchmarks/gpu/pack --out benchmarks/re
 $RUN --stages correct cores                                  # each command ends within its nine minutes
 $RUN --stages copies fed accuracy
 $RUN --stages more                                           # measurements that the other stages leave for the end
+$RUN --stages compare                                        # scripts/compare_training.py
 python benchmarks/gpu/report.py benchmarks/results/gpu       # builds this page
 ```
 

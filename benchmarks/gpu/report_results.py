@@ -18,6 +18,7 @@ STAGES = {
     "copies": "copies to the device",
     "fed": "training throughput",
     "accuracy": "accuracy",
+    "compare": "image files, LMDB and Loader",
 }
 # Tests that were run again by hand after a fix.
 REPEATED = "repeated"

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from report_answers import QUESTIONS
+from report_compare import compare
 from report_loading import copies, cores
 from report_results import REPEATED, STAGES, Results, Row
 from report_text import NOTHING, cell_text, number, paragraphs, source, table
 from report_training import accuracy, fed
 
 _MOST_CHARACTERS = 300
+# Rows of the environment; runs of older releases lack some of them.
+_FACTS = ("processor", "layout", "clock", "cores", "memory", "disk", "inside", "system", "torch", "images", "Python",
+          "variables")  # fmt: skip
 
 
 def machine(results: Results) -> str:
@@ -25,9 +29,11 @@ def machine(results: Results) -> str:
     facts = {
         "GPU": gpu and gpu + (f", {number(memory)} GiB" if memory else ""),
         "driver, CUDA, cuDNN": ", ".join(
-            str(value) for value in (device.get("driver"), found.get("cuda"), found.get("cudnn")) if value
+            str(value)
+            for value in (device.get("driver") or found.get("driver"), found.get("cuda"), found.get("cudnn"))
+            if value
         ),
-        **{name: found.get(name) for name in ("processor", "cores", "memory", "disk", "torch", "images", "Python")},
+        **{name: found.get(name) for name in _FACTS},
         "lmdbloader": found.get("lmdbloader"),
         "packages": found.get("packages"),
         "load average before": found.get("load"),
@@ -124,7 +130,7 @@ def missing(results: Results) -> str:
             reasons.setdefault(cell_text(reason)[:_MOST_CHARACTERS], []).append(cell_text(what))
         lines += [[stage, "; ".join(whats), reason] for reason, whats in reasons.items()]
         if results.run_of(stage) is None:
-            lines.append([stage, "everything", "no run has figures of it"])
+            lines.append([stage, "everything", "no run has figures for it"])
     return paragraphs("## Not measured", table(["stage", "item", "reason"], lines)) if lines else ""
 
 
@@ -141,4 +147,6 @@ def by_run(results: Results) -> str:
     return paragraphs("## Answers by run", table(["question", *(run.name for run in runs)], lines))
 
 
-SECTIONS: Sequence[Callable[[Results], str]] = (machine, by_run, correct, cores, copies, fed, accuracy, missing)
+SECTIONS: Sequence[Callable[[Results], str]] = (
+    machine, by_run, correct, cores, copies, fed, accuracy, compare, missing,
+)  # fmt: skip

@@ -117,12 +117,17 @@ def _rank(row: Row) -> tuple[int, int, str]:
     return KINDS.index(kind) if kind in KINDS else len(KINDS), known.index(feed) if feed in NAMES else len(known), feed
 
 
+def _state(row: Row) -> str:
+    state = row.get("performance_state")
+    return NOTHING if state is None else f"P{state}"
+
+
 def _feed_name(feed: str) -> str:
     return "ceiling" if feed == "resident" else name_of(feed)
 
 
 def details(rows: list[Row]) -> str:
-    """Return each training run's waiting, and the GPU's utilisation, power and memory."""
+    """Return each training run's waiting, and the GPU's utilisation, power, memory and temperature."""
     lines = []
     for row in sorted(rows, key=lambda row: (row["model"], -row["pixels"], row["batch_size"], _rank(row))):
         same = {key: row[key] for key in ("model", "pixels", "feed")}
@@ -144,13 +149,16 @@ def details(rows: list[Row]) -> str:
                 number(row.get("gpu_percent")),
                 number(row.get("watts")),
                 number(row.get("gpu_mib")),
+                number(row.get("celsius")),
+                _state(row),
                 number(row.get("cores")),
                 str(row.get("bottleneck") or NOTHING),
             ]
         )
     head = [
         "network", "feed", "samples/s", "of the ceiling", "x folder", "an epoch, x largest batch", "waits",
-        "wait p99, ms", "GPU busy, %", "W", "GPU memory, MiB", "cores busy", "slowest",
+        "wait p99, ms", "GPU busy, %", "W", "GPU memory, MiB", "\N{DEGREE SIGN}C", "state",
+        "cores busy", "slowest",
     ]  # fmt: skip
     return f'??? note "Each training: waiting, utilisation, power, memory"\n\n{_indented(table(head, lines))}'
 

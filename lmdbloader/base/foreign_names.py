@@ -479,8 +479,7 @@ CONVERT: dict[str, Foreign] = {
     },
     "recursive": Foreign("other programs", "folders below the source are always read. Leave it out.", _ONLY_TRUE),
     "indices": Foreign(_FFCV, "write lmdbloader.write((dataset[i] for i in indices), out) for samples in Python."),
-    "shuffle": Foreign(_STREAMING, _SHUFFLED_LATER, _ONLY_FALSE),
-    "shuffle_indices": Foreign(_FFCV, _SHUFFLED_LATER, _ONLY_FALSE),
+    "shuffle_indices": Foreign(_FFCV, "write shuffle=0 for a stored order drawn from seed 0.", _ONLY_FALSE),
     "split": Foreign(
         _HF,
         "each split is a separate dataset. Write `for split in lmdbloader.find_splits(src): "
@@ -497,13 +496,8 @@ CONVERT: dict[str, Foreign] = {
 }
 
 WRITE: dict[str, Foreign] = {
-    "num_workers": Foreign(
-        f"{_FFCV}, {_TORCH}",
-        "one process writes the samples. Leave it out; lmdbloader.convert(folder, out) has workers.",
-    ),
-    "num_proc": Foreign(
-        _HF, "one process writes the samples. Leave it out; lmdbloader.convert(folder, out) has workers."
-    ),
+    "num_workers": Foreign(f"{_FFCV}, {_TORCH}", "write workers={value}.", lambda value: {"workers": value}),
+    "num_proc": Foreign(_HF, "write workers={value}.", lambda value: {"workers": value}),
     "features": Foreign(_HF, "write fields={'image': lmdbloader.fields.Image(), 'label': lmdbloader.fields.Int()}."),
     "column_names": Foreign(_HF, "write fields={value}."),
     "columns": Foreign(
@@ -512,12 +506,25 @@ WRITE: dict[str, Foreign] = {
     "out": Foreign(_STREAMING, "write lmdbloader.write(samples, {value})."),
     "class_names": Foreign(_TORCHVISION, "write classes={'label': {value}}."),
     "quality": CONVERT["quality"],
+    "transform": Foreign(
+        _TORCHVISION, "write prepare=..., a function that gets and returns the whole sample.", _ONLY_NONE
+    ),
+    "function": Foreign(_HF, "write prepare={value}. It returns the whole sample: other columns are not kept."),
+    "indices": Foreign(_FFCV, "write lmdbloader.write(torch.utils.data.Subset(samples, {value}), out)."),
+    "n_jobs": Foreign("joblib", "write workers={value}.", lambda value: {"workers": value}),
+    "num_threads": Foreign("other programs", "write workers={value}, threads=True."),
+    "chunksize": Foreign(_FFCV, "workers get tasks of a size that suits the samples. Leave it out."),
+    "batch_size": CONVERT["batch_size"],
+    "resume": Foreign("other programs", "the same call resumes an interrupted write. Leave it out.", _ONLY_TRUE),
+    "verbose": Foreign("other programs", "write progress={value}.", lambda value: {"progress": value}),
+    "shuffle": Foreign(_STREAMING, _SHUFFLED_LATER, _ONLY_FALSE),
+    "shuffle_indices": Foreign(_FFCV, _SHUFFLED_LATER, _ONLY_FALSE),
     "max_shard_size": Foreign(_HF, _ONE_FILE),
     "num_shards": Foreign(_HF, _ONE_FILE),
     **{
         name: CONVERT[name]
         for name in (
-            "indices", "shuffle", "shuffle_indices", "map_size", "page_size", "maxcount", "maxsize", "size_limit",
+            "map_size", "page_size", "maxcount", "maxsize", "size_limit",
             "compression", "hashes",
         )
     },

@@ -25,7 +25,7 @@ Gi in steps of 1024.
 
 EPILOG = """\
 A file for --workload has the options from above as keys, and the size of each
-data set by its name:
+dataset by its name:
   {{"batch_size": 128, "step_seconds": 0.087, "example_size": "64KiB", "gpus": 4,
    "experiments": [5, 10], "data": {{"imagenet": "150GB"}}}}
 Only --experiments, --cache-fraction and --json go with it. Without

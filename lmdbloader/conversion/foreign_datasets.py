@@ -6,13 +6,14 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from lmdbloader.conversion.image_file import is_encoded, names_image
 from lmdbloader.errors import OptionError
-from lmdbloader.fields import FieldType, Image, is_pil, is_pixels, is_tensor
+from lmdbloader.fields import FieldType, Image, is_pil, is_pixels, is_tensor, is_whole_number
 
 _LABEL = "label"
 # Lists of transforms hold lists; more of them than this are not looked into.
@@ -57,6 +58,8 @@ def adapt(
     samples: Any,
     fields: Mapping[str, FieldType | None] | Sequence[str] | None,
     classes: Mapping[str, Sequence[str]] | None,
+    *,
+    prepare: Callable[[Any], Any] | None = None,
 ) -> Adapted:
     """Return the samples of a dataset of any library. The library is not imported.
 
@@ -64,13 +67,20 @@ def adapt(
         samples: As `write` got them.
         fields: As `write` got them.
         classes: As `write` got them; they replace those of the dataset.
+        prepare: As `write` got it; it takes the samples as the dataset has them.
 
     Raises:
         OptionError: They are not samples, but something that is often given instead; the message has the line for it.
     """
     _refuse_others(samples)
+    if drawing := _drawing(prepare, 0):
+        raise OptionError(
+            f"prepare draws at random ({', '.join(dict.fromkeys(drawing))}), and one draw would be stored for all "
+            f"epochs. Load the dataset with Loader(transforms=[{drawing[0]}(...), ...]) instead."
+        )
     if _is_of_hugging_face(samples):
         found = _of_hugging_face(samples, fields if isinstance(fields, Mapping) else {})
+        found = replace(found, samples=samples) if prepare is not None else found
         return found if classes is None else replace(found, classes={})
     _refuse_chance(samples)
     names = tuple(fields) if fields is not None else None
@@ -92,7 +102,7 @@ def names_of(sample: Any) -> tuple[str, ...] | None:
     if not isinstance(sample, tuple | list) or hasattr(sample, "_fields") or len(sample) != len(_NAMES):
         return None
     image, label = sample
-    if isinstance(label, bool) or not isinstance(label, int | np.integer):
+    if not is_whole_number(label):
         return None
     if is_pil(image) or is_pixels(image) or is_encoded(image) or names_image(image):
         return _NAMES
@@ -137,7 +147,8 @@ def _refuse_chance(dataset: Any) -> None:
     """
     while hasattr(dataset, "dataset"):  # torch's Subset
         dataset = dataset.dataset
-    for part in getattr(dataset, "datasets", None) or ():  # torch's ConcatDataset
+    several = getattr(dataset, "datasets", None)
+    for part in several if isinstance(several, list | tuple) else ():  # torch's ConcatDataset
         _refuse_chance(part)
     found = [name for key in ("transform", "transforms") for name in _drawing(getattr(dataset, key, None), 0)]
     if found:
@@ -192,7 +203,8 @@ def _of_hugging_face(samples: Any, fields: Mapping[str, FieldType | None]) -> Ad
             changes[name] = _to_array(features[name].dtype)
         elif kind != "Image":
             changes[name] = _nested
-    return Adapted(_Changed(samples, changes), None, classes)
+    has_indices = hasattr(samples, "__getitem__") and hasattr(samples, "__len__")
+    return Adapted((_ChangedRows if has_indices else _Changed)(samples, changes), None, classes)
 
 
 def _plain(value: Any) -> Any:
@@ -212,7 +224,11 @@ def _listed(value: Any) -> Any:
 
 
 def _to_array(dtype: str) -> Callable[[Any], Any]:
-    return lambda value: np.asarray(value, dtype) if isinstance(value, list) else value
+    return partial(_as_array, dtype)  # which pickle can take, unlike a lambda
+
+
+def _as_array(dtype: str, value: Any) -> Any:
+    return np.asarray(value, dtype) if isinstance(value, list) else value
 
 
 class _Changed:
@@ -225,9 +241,18 @@ class _Changed:
         return len(self._samples)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        for sample in self._samples:
-            changed = {name: self._changes[name](sample[name]) for name in self._changes.keys() & sample.keys()}
-            yield {**sample, **changed}
+        return map(self._change, self._samples)
+
+    def _change(self, sample: Mapping[str, Any]) -> dict[str, Any]:
+        changed = {name: self._changes[name](sample[name]) for name in self._changes.keys() & sample.keys()}
+        return {**sample, **changed}
+
+
+class _ChangedRows(_Changed):
+    """Such samples with integer indices."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self._change(self._samples[index])
 
 
 def _class_names(dataset: Any) -> tuple[str, ...] | None:
@@ -242,7 +267,7 @@ def _class_names(dataset: Any) -> tuple[str, ...] | None:
     found = getattr(dataset, "classes", None)
     if not isinstance(found, list | tuple):
         numbers = getattr(dataset, "class_to_idx", None)
-        if not isinstance(numbers, Mapping) or sorted(numbers.values()) != list(range(len(numbers))):
+        if not isinstance(numbers, Mapping) or set(numbers.values()) != set(range(len(numbers))):
             return None
         found = sorted(numbers, key=numbers.__getitem__)
     # A class of torchvision's ImageNet has several names.

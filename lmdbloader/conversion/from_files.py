@@ -14,23 +14,22 @@ from typing import Any
 import numpy as np
 
 from lmdbloader.base.disk_errors import explain_full_disk
-from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import ProgressBar
 from lmdbloader.base.text import mebibytes, plain, table
 from lmdbloader.conversion.destination import new_folder, refuse_inside
 from lmdbloader.conversion.doubts import describe_classes, refuse_swapped
-from lmdbloader.conversion.journal import Begun, Journal, Progress, read_plan, recover, write_plan
+from lmdbloader.conversion.journal import Begun, Journal, Progress, check_kept, read_plan, recover, write_plan
 from lmdbloader.conversion.options import RunOptions, with_options
 from lmdbloader.conversion.plan import Plan, make_plan, settle_scale, try_out
 from lmdbloader.conversion.pool import WorkerPool, make_tasks
 from lmdbloader.conversion.provenance import describe, find_finished, make_note, refuse_others
 from lmdbloader.conversion.sources.listing import Listing, Sources
 from lmdbloader.conversion.tasks import Part
-from lmdbloader.errors import CorruptError, SourceError
+from lmdbloader.errors import SourceError
 from lmdbloader.format.codecs import name_counts
-from lmdbloader.format.layout import DATA_FILE, PARTIAL_SUFFIX, SKIPPED_FILE, SOURCES_FILE, Field
+from lmdbloader.format.layout import PARTIAL_SUFFIX, SKIPPED_FILE, SOURCES_FILE, Field
 from lmdbloader.store import Reader, Writer, Written, check_destination, clear_leftovers, partial_folder
-from lmdbloader.store.writing.publish import JOURNAL_FILE, empty, is_just_published
+from lmdbloader.store.writing.publish import empty, is_just_published
 
 _MOST_BITS = 32
 _ROWS_AT_ONCE = 1 << 16
@@ -242,12 +241,7 @@ def _write(job: _Job, folder: Path, begun: Begun, done: Progress, pool: WorkerPo
             before_commit=journal.flush,
         )
         with closing(writer):
-            if done.records not in (None, writer.kept_records):
-                raise CorruptError(
-                    f"{folder / DATA_FILE}: does not hold the samples that {JOURNAL_FILE} lists: one of the two files "
-                    "belongs to another conversion. Put back the right one, or discard both with "
-                    f"{option('restart', True)}."
-                )
+            check_kept(folder, done, writer.kept_records)
             try:
                 sources = job.plan.listing.sources
                 parts = pool.convert(recipe, make_tasks(sources, done.num_sources))

@@ -14,13 +14,13 @@ from lmdbloader.base import system
 from lmdbloader.base.disk_errors import naming
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.provenance import ContentHash, Seen, changed_options
-from lmdbloader.conversion.sources.listing import Source, Sources
+from lmdbloader.conversion.sources.listing import Source
 from lmdbloader.conversion.sources.reading import changed_at
 from lmdbloader.conversion.tasks import Part, hash_files, read_files
-from lmdbloader.errors import DestinationError, FormatError
+from lmdbloader.errors import CorruptError, DestinationError, FormatError
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName
-from lmdbloader.format.layout import Field
+from lmdbloader.format.layout import DATA_FILE, Field
 from lmdbloader.format.manifest import field_json, parse_field
 from lmdbloader.store import num_committed
 from lmdbloader.store.records import chained
@@ -63,6 +63,7 @@ class Progress:
         skipped: (name, reason) of sources that could not be used.
         seen: Times and ends of their files.
         records: `chained` of the records that hold them; None in a journal of an older release.
+        in_pixels: Fields of boxes with one that reaches beyond the first pixels, of samples from Python.
     """
 
     num_samples: int = 0
@@ -71,6 +72,7 @@ class Progress:
     skipped: list[tuple[str, str]] = field(default_factory=list)
     seen: Seen = field(default_factory=Seen)
     records: int | None = 0
+    in_pixels: set[str] = field(default_factory=set)
 
 
 def write_plan(partial: Path, begun: Begun) -> None:
@@ -152,6 +154,8 @@ class Journal:
             return
         done = [[_name_hash(source), source.nbytes, *self._waiting.popleft()] for source in sources]
         note = {"num_samples": num_samples, "sources": done, "skipped": part.skipped, "records": self._records}
+        if in_pixels := [name for name, why in part.box_scales.items() if not why]:
+            note["in_pixels"] = in_pixels
         self._lines.append(_line(note))
 
     def flush(self) -> None:
@@ -173,13 +177,13 @@ class Journal:
 
 
 def recover(
-    partial: Path, sources: Sources, *, check_content: bool = False, digest: DigestName = DEFAULT_DIGEST
+    partial: Path, sources: Sequence[Source], *, check_content: bool = False, digest: DigestName = DEFAULT_DIGEST
 ) -> Progress:
     """Return the progress of the conversion in a folder, and cut its journal there.
 
     Args:
         partial: The folder.
-        sources: The sources of the conversion.
+        sources: The sources of the conversion; none if it does not list them.
         check_content: Read all finished sources again and compare their content too.
         digest: The algorithm of the dataset's digests.
 
@@ -206,9 +210,29 @@ def recover(
             progress.seen.add(row[_SEEN] for row in note["sources"])
             progress.skipped += [(name, reason) for name, reason in note["skipped"]]
             progress.records = note.get("records")
+            progress.in_pixels.update(note.get("in_pixels", ()))
             kept_nbytes = end
     os.truncate(path, kept_nbytes)
     return progress
+
+
+def check_kept(partial: Path, progress: Progress, kept_records: int) -> None:
+    """Refuse a data file that does not hold the records of the journal.
+
+    Args:
+        partial: The folder of both.
+        progress: From `recover`.
+        kept_records: From the writer that has opened the data file.
+
+    Raises:
+        CorruptError: It does not.
+    """
+    if progress.records not in (None, kept_records):
+        raise CorruptError(
+            f"{partial / DATA_FILE}: does not hold the samples that {JOURNAL_FILE} lists: one of the two files "
+            "belongs to another conversion. Put back the right one, or discard both with "
+            f"{option('restart', True)}."
+        )
 
 
 def _line(note: Mapping[str, Any]) -> bytes:
@@ -227,7 +251,9 @@ def _notes(file: Any) -> Iterator[tuple[dict[str, Any], int]]:
         yield json.loads(text), end
 
 
-def _compare(partial: Path, done: Sequence[Sequence[int]], sources: Sources, first: int, check_content: bool) -> None:
+def _compare(
+    partial: Path, done: Sequence[Sequence[int]], sources: Sequence[Source], first: int, check_content: bool
+) -> None:
     """Raise DestinationError if sources are not those that were converted."""
     now = sources[first : first + len(done)]
     for at in range(0, len(done), _SOURCES_AT_ONCE):

@@ -59,6 +59,7 @@ def opt(
     limits: tuple[float, float | None] | None = None,
     grammar: Grammar | None = None,
     choices: Callable[[], Iterable[str]] | None = None,
+    if_true: str | None = None,
 ) -> Any:
     """Return a field of an options class.
 
@@ -71,9 +72,11 @@ def opt(
         limits: The least and the most value; None for no upper limit.
         grammar: The texts that mean its number, if they are not those of any whole number or any number.
         choices: Returns the values that it can have, if its type does not list them.
+        if_true: Of an option that is a flag in other packages: sentences about what to write for True. False is None.
     """
     about: dict[str, Any] = {"group": group, "text": text, "metavar": metavar, "flag": flag}
-    return field(default=default, metadata=about | {"limits": limits, "grammar": grammar, "choices": choices})
+    about |= {"limits": limits, "grammar": grammar, "choices": choices, "if_true": if_true}
+    return field(default=default, metadata=about)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +125,16 @@ class ConvertOptions:
         "seed of {subset} and of {write_mode:proportion} (default: 0); the choice depends only on it and the names",
         metavar="S",
         limits=(0, 2**64 - 1),
+    )
+    shuffle: int | None = opt(
+        None,
+        TAKE,
+        "store the images in a random order, drawn from this seed and their names; patches of an image stay together "
+        "(default: in the order of their names)",
+        metavar="SEED",
+        limits=(0, 2**64 - 1),
+        if_true="expected a seed. For a stored order drawn from seed 0 write {shuffle:0}. The Loader shuffles in every "
+        "epoch: Loader(dataset, batch_size, shuffle=True).",
     )
     classes: Sequence[str] | None = opt(
         None,
@@ -295,6 +308,10 @@ def _checked(f: Field[Any], hint: Any, value: Any) -> Any:
             expected = f"{', '.join(choices[:-1])} or {choices[-1]}"
             raise OptionError(f"{option(f.name, value)}: expected {expected}{did_you_mean(value, choices)}")
         return value
+    if isinstance(value, bool) and f.metadata["if_true"]:
+        if not value:
+            return None
+        raise OptionError(f"{option(f.name, value)}: {explain(f.metadata['if_true'])}")
     least, most = f.metadata["limits"] or (None, None)
     kind = kind_of(hint)
     if (grammar := grammar_of(f, hint)) is not None and isinstance(value, str):

@@ -15,7 +15,7 @@ from lmdbloader.conversion.options import ConvertOptions, shared
 from lmdbloader.conversion.pairs import fit_pair
 from lmdbloader.conversion.pool import WorkerPool, choose_workers
 from lmdbloader.conversion.sampling import Interval, Sample, draw_sample
-from lmdbloader.conversion.selection import choose_subset, with_classes
+from lmdbloader.conversion.selection import choose_subset, shuffle, with_classes
 from lmdbloader.conversion.sources.layouts import list_sources
 from lmdbloader.conversion.sources.listing import Listing, Source, Sources, is_url
 from lmdbloader.conversion.sources.reading import read
@@ -107,6 +107,8 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
         )
     if options.subset is not None:
         listing = choose_subset(listing, options.subset, options.seed or 0)
+    if options.shuffle is not None:
+        listing = shuffle(listing, options.shuffle)
     if options.classes is not None and listing.layout != "yolo":
         listing = with_classes(listing, options.classes)
     num_workers = choose_workers(1 if listing.in_process else options.workers, int(listing.sources.nbytes.sum()))

@@ -11,10 +11,9 @@ import tempfile
 import traceback
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
-from multiprocessing.reduction import ForkingPickler
 from types import TracebackType
 from typing import Any, overload
 
@@ -27,6 +26,7 @@ from lmdbloader.base.cores import count_cores
 from lmdbloader.base.limits import explain_limit, no_memory, refused_memory
 from lmdbloader.base.option_names import flags_in_use, option, use_flags
 from lmdbloader.base.text import plain
+from lmdbloader.conversion.shipping import dumps, loads, unpack
 from lmdbloader.conversion.sources.listing import Source, Sources
 from lmdbloader.conversion.tasks import Part, Recipe, convert_sources
 from lmdbloader.errors import LmdbloaderError, WorkerError
@@ -42,8 +42,8 @@ _START = (
     "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.pool import serve; "
     "serve({handle}, {place}, {flags})"
 )
-# Messages: a worker ends a task; the parent has taken a part; the parent sends a task next.
-_END, _TAKEN, _TASK = "end", "taken", "task"
+# Messages: a worker ends a task; the parent has taken a part; the parent sends a task, or the common work, next.
+_END, _TAKEN, _TASK, _COMMON = "end", "taken", "task", "common"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,8 +98,9 @@ class WorkerPool:
     With one worker this process does the work. Processes are started when there is work for them.
     """
 
-    def __init__(self, num_workers: int) -> None:
-        self._num_workers = num_workers
+    def __init__(self, num_workers: int, common: bytes = b"") -> None:
+        """Take the number of workers, and what `shipping.pack` made of the work of those that have no recipe."""
+        self._num_workers, self._common = num_workers, common
         self._workers: list[_Worker] = []
 
     def __enter__(self) -> WorkerPool:
@@ -114,18 +115,18 @@ class WorkerPool:
             worker.stop()
         self._workers = []
 
-    def convert(self, recipe: Recipe, tasks: Sequence[Sequence[Source]]) -> Iterator[Part]:
+    def convert(self, recipe: Recipe | None, tasks: Sequence[Sequence[Any]]) -> Iterator[Part]:
         """Yield the parts of all tasks in order. Take all of them before the next call.
 
         Args:
-            recipe: The settings.
-            tasks: The sources of each task.
+            recipe: The settings; None if the work is the common one.
+            tasks: The sources of each task, or whatever the common work converts: objects with a `name`.
 
         Raises:
             ImageError: The first source that cannot be used, with on_error="stop".
             WorkerError: The system refuses a worker, or one died; names the image that it was converting.
         """
-        if self._num_workers <= 1 or len(tasks) <= 1:
+        if recipe is not None and (self._num_workers <= 1 or len(tasks) <= 1):
             for task in tasks:
                 yield from convert_sources(recipe, task)
             return
@@ -135,10 +136,11 @@ class WorkerPool:
             advice = f"Use fewer, such as {fewer}; the same conversion resumes where it stopped."
             with explain_limit(f"worker process {len(self._workers) + 1} of {count}", advice):
                 self._workers.append(_Worker())
+            self._workers[-1].begin(self._common)
         yield from _collect(self._workers, recipe, tasks)
 
 
-def _collect(workers: Sequence[_Worker], recipe: Recipe, tasks: Sequence[Sequence[Source]]) -> Iterator[Part]:
+def _collect(workers: Sequence[_Worker], recipe: Recipe | None, tasks: Sequence[Sequence[Any]]) -> Iterator[Part]:
     waiting = iter(range(len(tasks)))
     owner: dict[int, _Worker] = {}
 
@@ -178,6 +180,7 @@ class _Worker:
         connection: The socket to it.
         place: The index of its current source among all sources it was given; written by the worker, -1 at first.
         num_done: Sources of the tasks that it has done.
+        verb: What to do again if it dies.
         tasks: Tasks that it has not done yet.
         arrived: The messages that it has sent, by task.
     """
@@ -186,7 +189,8 @@ class _Worker:
     connection: Connection[Any, Any] = field(init=False)
     place: npt.NDArray[np.int64] = field(init=False)
     num_done: int = 0
-    tasks: deque[tuple[int, Sequence[Source]]] = field(default_factory=deque)
+    verb: str = "Convert"
+    tasks: deque[tuple[int, Sequence[Any]]] = field(default_factory=deque)
     arrived: dict[int, deque[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -208,7 +212,17 @@ class _Worker:
             theirs.close()
             os.close(place)
 
-    def give(self, number: int, recipe: Recipe, sources: Sequence[Source]) -> None:
+    def begin(self, common: bytes) -> None:
+        """Send the common work, if there is any; it is loaded with the first task, so that an error comes as its."""
+        if common:
+            self.verb = "Write"
+            self._send(_COMMON)
+            try:
+                _send_memory([common], self.connection)
+            except ConnectionError as error:
+                raise self._death() from error
+
+    def give(self, number: int, recipe: Recipe | None, sources: Sequence[Any]) -> None:
         self.tasks.append((number, sources))
         self.arrived[number] = deque()
         self._send(_TASK)
@@ -272,7 +286,8 @@ class _Worker:
             refused = OSError(code, os.strerror(code))
             return WorkerError(no_memory(f"worker process {self.process.pid}{during}", refused, _fewer()))
         advice = f" Out of memory? Use fewer {option('workers')}." if is_short else ""
-        again = "Convert again with the same options: the conversion resumes where it stopped."
+        what = "the conversion" if self.verb == "Convert" else "it"
+        again = f"{self.verb} again with the same options: {what} resumes where it stopped."
         return WorkerError(f"worker process {self.process.pid} {how}{during}.{advice} {again}")
 
 
@@ -294,19 +309,20 @@ def serve(handle: int, place: int, flags: Mapping[str, str]) -> None:
     use_flags(flags)
     connection, shared = system.connect(handle), map_number(system.descriptor_of(place))
     num_done = 0
-    tasks: deque[tuple[Recipe, list[Source]]] = deque()
+    tasks: deque[tuple[Recipe | None, list[Any]]] = deque()
+    common = _Common()
     unread = 0
     try:
         while True:
             while not tasks:
-                unread -= _take(connection, tasks)
+                unread -= _take(connection, tasks, common)
             recipe, sources = tasks.popleft()
-            for item in _results(recipe, sources, shared, num_done):
+            for item in _results(recipe or common, sources, shared, num_done):
                 if not isinstance(item, Part):
                     connection.send(item)
                     continue
                 while unread >= _PARTS_AHEAD:
-                    unread -= _take(connection, tasks)
+                    unread -= _take(connection, tasks, common)
                 send_part(item, connection)
                 unread += 1
             num_done += len(sources)
@@ -316,21 +332,45 @@ def serve(handle: int, place: int, flags: Mapping[str, str]) -> None:
         os._exit(errno.ENOMEM)
 
 
-def _take(connection: Connection[Any, Any], tasks: deque[tuple[Recipe, list[Source]]]) -> int:
-    """Take one message; return 1 if the parent has read a part, 0 for a task."""
-    if connection.recv() == _TAKEN:
+class _Common:
+    """The work that all tasks without a recipe share: `packed` as it came, `work` once it is loaded."""
+
+    def __init__(self) -> None:
+        self.packed: Any = b""
+        self._work: Any = None
+
+    def convert(self, sources: Sequence[Any], at: Callable[[int], None]) -> Iterator[Part]:
+        if self._work is None:
+            dataset, prepare, work = unpack(self.packed)
+            self._work, self.packed = work.with_parts(dataset, prepare), b""
+        parts: Iterator[Part] = self._work.convert(sources, at)
+        return parts
+
+
+def _take(connection: Connection[Any, Any], tasks: deque[tuple[Recipe | None, list[Any]]], common: _Common) -> int:
+    """Take one message; return 1 if the parent has read a part, 0 for a task or the common work."""
+    kind = connection.recv()
+    if kind == _TAKEN:
         return 1
-    tasks.append(receive_object(connection))
+    if kind == _COMMON:
+        common.packed = _receive_memory(connection)
+    else:
+        tasks.append(receive_object(connection))
     return 0
 
 
-def _results(recipe: Recipe, sources: list[Source], place: npt.NDArray[np.int64], num_before: int) -> Iterator[Any]:
+def _results(
+    recipe: Recipe | _Common, sources: list[Any], place: npt.NDArray[np.int64], num_before: int
+) -> Iterator[Any]:
     def at(number: int) -> None:
         place[0] = num_before + number
 
     at(0)
     try:
-        yield from convert_sources(recipe, sources, at=at)
+        if isinstance(recipe, _Common):
+            yield from recipe.convert(sources, at)
+        else:
+            yield from convert_sources(recipe, sources, at=at)
         yield _END
     except LmdbloaderError as error:
         yield error
@@ -344,24 +384,19 @@ def _results(recipe: Recipe, sources: list[Source], place: npt.NDArray[np.int64]
 
 def send_object(item: object, connection: Connection[Any, Any]) -> None:
     """Send an object of any size by a message of a few bytes, so sending never waits for the reader."""
-    # Pickled as by Connection.send: only between a process and its own workers, never for a file.
-    _send_memory([ForkingPickler.dumps(item)], connection)
+    _send_memory([dumps(item)], connection)
 
 
 def receive_object(connection: Connection[Any, Any]) -> Any:
     """Return the object of `send_object`."""
-    return ForkingPickler.loads(_receive_memory(connection))
+    return loads(_receive_memory(connection))
 
 
 def send_part(part: Part, connection: Connection[Any, Any]) -> None:
     """Send a part: its values through shared memory, the rest as a message."""
     lengths = [block.value.size for block in part.blocks]
     blocks = tuple(replace(b, value=n) for b, n in zip(part.blocks, lengths, strict=True))
-    chunk = part.chunk
-    if chunk is not None:
-        # The parent needs the rows of the index, and no second copy of the pixels.
-        nothing = np.empty(0, np.uint8)
-        chunk = replace(chunk, payloads={name: replace(p, data=nothing) for name, p in chunk.payloads.items()})
+    chunk = None if part.chunk is None else part.chunk.without_bytes()
     connection.send(replace(part, blocks=blocks, chunk=chunk))
     _send_memory([block.value for block in part.blocks], connection)
 

@@ -101,6 +101,8 @@ def digest_option(digest: DigestName) -> dict[str, str]:
 
 def changed_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return the differences of two results of `describe` that do not follow from their inputs, as text."""
+    if (old["layout"] == "python") != (new["layout"] == "python"):
+        return [f"it was begun by lmdbloader.{'write' if old['layout'] == 'python' else 'convert'}"]
     # on_error may change after a bad image was found.
     before, now = ({**_flat(made), "lmdbloader": made["lmdbloader"]} for made in (old, new))
     return _differences(before, now, {"on_error"})

@@ -1,4 +1,4 @@
-"""The sources that are converted: splits of a folder, a random subset, and the labels of classes."""
+"""The sources that are converted, and their order: splits of a folder, a random subset, and the labels of classes."""
 
 from __future__ import annotations
 
@@ -38,8 +38,20 @@ def choose_subset(listing: Listing, count: int, seed: int) -> Listing:
     total = len(listing.sources)
     if not 1 <= count <= total:
         raise OptionError(f"{option('subset', count)} of {total} sources: expected 1 to {total}")
-    order = np.argsort(_mixed(_hashes(listing.sources.names) ^ _mixed(np.array([seed], np.uint64))), kind="stable")
+    order = _random_order(listing.sources.names, seed)
     return replace(listing, sources=listing.sources.take(np.sort(order[:count])))
+
+
+def shuffle(listing: Listing, seed: int) -> Listing:
+    """Return a listing with its sources in a random order, which depends only on the seed and their names.
+
+    Two sources keep their order when others are added or removed. With the seed of a subset, the first sources are it.
+    """
+    return replace(listing, sources=listing.sources.take(_random_order(listing.sources.names, seed)))
+
+
+def _random_order(names: Names, seed: int) -> npt.NDArray[np.int64]:
+    return np.argsort(_mixed(_hashes(names) ^ _mixed(np.array([seed], np.uint64))), kind="stable")
 
 
 def _hashes(names: Names) -> _U64:

@@ -80,6 +80,7 @@ class Part:
         num_sources: Sources done, including skipped ones.
         nbytes: Total size of their files.
         seconds: Time of the work in its process.
+        box_scales: Of samples from Python, see `samples.Group`.
     """
 
     chunk: Chunk | None
@@ -90,6 +91,7 @@ class Part:
     num_sources: int
     nbytes: int
     seconds: float = 0.0
+    box_scales: dict[str, str] = field(default_factory=dict)
 
 
 def convert_sources(
@@ -391,7 +393,7 @@ def _encode_patches(recipe: Recipe, f: Field, image: Pixels, tops: Any, lefts: A
         ])  # fmt: skip
     cut = np.empty((len(tops), side * side * image.shape[2]), image.dtype)
     corners = (np.ascontiguousarray(numbers, np.int64) for numbers in (tops, lefts))
-    entries.cut_many(np.ascontiguousarray(image), *corners, side, cut)
+    entries.cut_many(np.ascontiguousarray(image), *corners, side, side, cut)
     return encode_many(cut.reshape(-1).view(np.uint8), np.full(len(tops), nbytes, np.int64), f.codec or "raw")
 
 

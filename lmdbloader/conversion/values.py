@@ -31,8 +31,9 @@ from lmdbloader.format.codecs import (
     saves_enough,
 )
 from lmdbloader.format.labels import LabelWatch
-from lmdbloader.format.layout import ARRAY_DTYPES, MAX_PAYLOAD_NBYTES, TILE_SIZE, Field, array_type
+from lmdbloader.format.layout import ARRAY_DTYPES, MAX_PAYLOAD_NBYTES, TILE_SIZE, TILED_ABOVE_NBYTES, Field, array_type
 from lmdbloader.images.decode import decode_labels
+from lmdbloader.kernels import entries
 
 _INT64 = range(-(2**63), 2**63)
 # The most digits of an integer that Python reads by default. The pattern matches from the start of a run of digits.
@@ -43,6 +44,9 @@ _OTHER_KEY = re.compile(r':"(?:\d[-+.e\d]*|eurt|eslaf|llun)"')
 _GEOMETRY = ("height", "width", "channels", "bits")
 # Modes of PIL images with one whole number for each pixel; P has a palette, and its indices are the labels.
 _MASK_MODES = ("P", "L", "1", "I", "I;16")
+# Arrays that are alike share one memory if there is room for this many at least, and it has room for this many at most.
+_LEAST_ALIKE, _MOST_ALIKE = 4, 4096
+_STAGED_NBYTES = 2**18
 
 
 def scalar(f: Field, value: Any, number: int) -> int | float | str:
@@ -74,7 +78,9 @@ def scalar(f: Field, value: Any, number: int) -> int | float | str:
 class PayloadColumn:
     """The values of one payload field. Each is copied or encoded when it is added, so its owner may reuse it."""
 
-    def __init__(self, f: Field, codec: str, storage: Storage = PIXELS, watch: LabelWatch | None = None) -> None:
+    def __init__(
+        self, f: Field, codec: str, storage: Storage = PIXELS, watch: LabelWatch | None = None, room: int = 0
+    ) -> None:
         """Start without values.
 
         Args:
@@ -82,13 +88,16 @@ class PayloadColumn:
             codec: "raw", "lz4", or "auto" for lz4 if it saves enough of the values.
             storage: How images are stored.
             watch: Sees every image, and every array that could be a mask.
+            room: Bytes for arrays of one shape and dtype that come one after the other: they are checked once.
         """
+        self._room = room if storage == PIXELS and (f.kind == "array" or f.kind == "image") else 0
+        self._most_alike = _MOST_ALIKE
         self._watch = watch
         self._field = f if codec == "auto" else replace(f, codec=codec)
         self._codec = codec
         self._storage = storage
         # Bytes are encoded together, as a call for each small image would cost more than its pixels.
-        self._values: list[bytes | Payloads | npt.NDArray[Any]] = []
+        self._values: list[bytes | Payloads | _Alike | npt.NDArray[Any]] = []
         self._shapes: list[tuple[int, ...]] = []
         self._types: list[str] = []
 
@@ -102,6 +111,15 @@ class PayloadColumn:
         Raises:
             OptionError: The first sample has another kind of value, or the value does not fit.
         """
+        if self._room and type(value) is np.ndarray:
+            if self._values and type(last := self._values[-1]) is _Alike:
+                if last.take(value):
+                    (self._types if self._field.kind == "array" else self._shapes).append(last.like)
+                    return value.nbytes
+                # Arrays whose shapes change often would each get the room of many.
+                self._most_alike = min(_MOST_ALIKE, 2 * len(last))
+            if (alike := self._start_alike(value)) is not None:
+                return alike
         f = self._field
         if f.has_pixels:
             is_mask, is_file, was_jpeg = f.kind == "mask", isinstance(value, ImageFile), False
@@ -132,6 +150,26 @@ class PayloadColumn:
             data = _bytes(f, value, number)
         self._values.append(data)
         return len(data)
+
+    def _start_alike(self, value: npt.NDArray[Any]) -> int | None:
+        """Take an array as the first of many alike; return its size, or None if it must be checked as any other."""
+        is_watched = self._watch is not None and self._watch.values is not None
+        most = min(self._room // max(1, value.nbytes) + 1, self._most_alike)
+        if is_watched or most < _LEAST_ALIKE or value.dtype != value.dtype.newbyteorder("<"):
+            return None
+        like: Any
+        if self._field.kind == "array":
+            if value.dtype.name not in ARRAY_DTYPES:
+                return None
+            like = array_type(value.dtype.name, value.shape)
+        else:
+            if not is_pixels(value) or min(value.shape[:2]) < 1 or value.nbytes > TILED_ABOVE_NBYTES:
+                return None
+            like = (*value.shape, *(1,) * (3 - value.ndim), 8 * value.itemsize)
+        alike = _Alike(value, most, like, is_image=self._field.kind == "image")
+        self._values.append(alike)
+        (self._types if self._field.kind == "array" else self._shapes).append(like)
+        return value.nbytes
 
     def _watch_file(self, file: ImageFile) -> None:
         # A photograph in colour ends the watch, so that few files are decoded for it.
@@ -173,6 +211,8 @@ class PayloadColumn:
                 values = cast("list[bytes]", list(group))
                 lengths = np.array([len(value) for value in values], np.int64)
                 parts.append(encode_many(np.frombuffer(b"".join(values), np.uint8), lengths, codec))
+            elif kind is _Alike:
+                parts += [alike.encode(codec) for alike in cast("list[_Alike]", list(group))]
             else:
                 others = cast("list[Payloads | npt.NDArray[Any]]", list(group))
                 parts += [v if isinstance(v, Payloads) else self._in_tiles(v, codec) for v in others]
@@ -180,6 +220,62 @@ class PayloadColumn:
 
     def _in_tiles(self, image: npt.NDArray[Any], codec: str) -> Payloads:
         return encode_image(image, codec, self._field.tile_size or TILE_SIZE)
+
+
+class _Alike:
+    """Arrays of one shape and dtype, copied one after the other into one memory; images (H, W, C) as (C, H, W).
+
+    Attributes:
+        like: What the index says of each of them.
+    """
+
+    __slots__ = ("_dtype", "_moved", "_num", "_rows", "_shape", "_staged", "like")
+
+    def __init__(self, first: npt.NDArray[Any], most: int, like: Any, *, is_image: bool) -> None:
+        """Take the first array, and make room for `most` of them."""
+        self._rows = np.empty((most, *first.shape), first.dtype)
+        self._num, self._shape, self._dtype = 0, first.shape, first.dtype
+        self._staged: npt.NDArray[Any] | None = None
+        if is_image and first.ndim == 3 and first.shape[2] > 1:
+            # A few images at once, which stay in the processor's cache until a kernel moves their channels apart.
+            self._staged = np.empty((max(1, min(most, _STAGED_NBYTES // first.nbytes)), *first.shape), first.dtype)
+        self._moved = 0
+        self.like = like
+        self.take(first)
+
+    def __len__(self) -> int:
+        return self._num
+
+    def take(self, value: npt.NDArray[Any]) -> bool:
+        """Copy another array; False if it differs in shape or dtype, or there is no room."""
+        if value.shape != self._shape or value.dtype != self._dtype or self._num == len(self._rows):
+            return False
+        if self._staged is None:
+            self._rows[self._num] = value
+        else:
+            if self._num - self._moved == len(self._staged):
+                self._move()
+            self._staged[self._num - self._moved] = value
+        self._num += 1
+        return True
+
+    def _move(self) -> None:
+        """Move the channels of the staged images apart."""
+        if self._staged is None or not (count := self._num - self._moved):
+            return
+        height, width, channels = self._shape
+        tops = np.arange(count) * height
+        rows = self._rows.reshape(len(self._rows), -1)[self._moved : self._num]
+        staged = self._staged.reshape(-1, width, channels)
+        entries.cut_many(staged, tops, np.zeros(count, np.int64), height, width, rows)
+        self._moved = self._num
+
+    def encode(self, codec: str) -> Payloads:
+        """Return the arrays as payloads."""
+        self._move()
+        rows = self._rows[: self._num]
+        lengths = np.full(self._num, rows[0].nbytes, np.int64)
+        return encode_many(rows.reshape(-1).view(np.uint8), lengths, codec)
 
 
 def _no_file(value: Any) -> str:
@@ -216,7 +312,7 @@ def _pixels(f: Field, value: Any, number: int) -> npt.NDArray[Any]:
             f"{where}: {found}; expected uint8 or uint16 pixels (H, W), (H, W, 1 or 3), or a tensor (1 or 3, H, W)"
         )
     image = value[:, :, None] if value.ndim == 2 else value
-    return np.ascontiguousarray(image)
+    return np.ascontiguousarray(image, image.dtype.newbyteorder("="))
 
 
 def _loaded(image: Any, where: str) -> npt.NDArray[Any]:

@@ -38,7 +38,9 @@ xxh64_value = Entry("runtime.xxhash.xxh64_value(state: u64) -> u64")
 hash_many = Entry("gather.hash_many(data: u8[:], start: i64[:], nbytes: i64[:], out: u64[:])")
 
 cut = Entry("patches.cut(image: T[:,:,:], top: i64, left: i64, height: i64, width: i64, out: T[:])", T="u8 u16")
-cut_many = Entry("patches.cut_many(image: T[:,:,:], tops: i64[:], lefts: i64[:], size: i64, out: T[:,:])", T="u8 u16")
+cut_many = Entry(
+    "patches.cut_many(image: T[:,:,:], tops: i64[:], lefts: i64[:], height: i64, width: i64, out: T[:,:])", T="u8 u16"
+)
 cut_tiles = Entry("patches.cut_tiles(image: T[:,:,:], tile: i64, out: T[:])", T="u8 u16")
 compress_many = Entry(
     "patches.compress_many(data: u8[:], start: i64[:], nbytes: i64[:], least_saving: f64, out: u8[:],"

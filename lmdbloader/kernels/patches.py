@@ -7,6 +7,7 @@ import numpy as np
 from lmdbloader.kernels.codec_numbers import CODEC_LZ4, CODEC_RAW
 from lmdbloader.kernels.lz4.compress import lz4_compress
 from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.memory import array_at, part
 from lmdbloader.kernels.runtime.symbols import memcpy
 
 
@@ -16,13 +17,20 @@ def cut(image, top, left, height, width, out):
     channels = image.shape[2]
     plane = height * width
     if channels == 3:
-        for y in range(height):
-            row = image[top + y]
-            at = y * width
-            for x in range(width):
-                out[at + x] = row[left + x, 0]
-                out[plane + at + x] = row[left + x, 1]
-                out[2 * plane + at + x] = row[left + x, 2]
+        whole = array_at(image.ctypes.data, image.size, image)
+        # Rows of the image's whole width follow each other, so they are one long row.
+        rows, length = (1, plane) if width == image.shape[1] else (height, width)
+        for y in range(rows):
+            source = part(whole, 3 * ((top + y) * image.shape[1] + left), 3 * length)
+            first, second, third = (
+                part(out, y * length, length),
+                part(out, plane + y * length, length),
+                part(out, 2 * plane + y * length, length),
+            )
+            for x in range(length):  # vector instructions
+                first[x] = source[3 * x]
+                second[x] = source[3 * x + 1]
+                third[x] = source[3 * x + 2]
     else:
         for c in range(channels):
             for y in range(height):
@@ -31,10 +39,10 @@ def cut(image, top, left, height, width, out):
 
 
 @kernel
-def cut_many(image, tops, lefts, size, out):
-    """Write the square patches of an image (H, W, C) into out (n, C * size * size); the caller checks bounds."""
+def cut_many(image, tops, lefts, height, width, out):
+    """Write the windows of an image (H, W, C) into out (n, C * height * width); the caller checks bounds."""
     for i in range(tops.shape[0]):
-        cut(image, tops[i], lefts[i], size, size, out[i])
+        cut(image, tops[i], lefts[i], height, width, out[i])
 
 
 @kernel

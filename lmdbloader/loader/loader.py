@@ -533,6 +533,11 @@ class Loader(DataLoader[Any]):
         return tuple(self._transforms)
 
     @property
+    def memory_format(self) -> torch.memory_format:
+        """The order of the images in memory: torch.contiguous_format or torch.channels_last."""
+        return torch.channels_last if self._channels_last else torch.contiguous_format
+
+    @property
     def device(self) -> torch.device:
         """The device of the batches: the CPU without CUDA, even if another was asked for."""
         return torch.device("cpu") if self._device is None else self._device

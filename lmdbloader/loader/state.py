@@ -132,7 +132,8 @@ class Batches(Iterator[Any]):
             )
 
     def __del__(self) -> None:
-        self.place.is_ended = True
+        if (place := getattr(self, "place", None)) is not None:  # Ctrl-C may come before `__init__` has set it
+            place.is_ended = True
 
 
 @dataclass(frozen=True, slots=True)

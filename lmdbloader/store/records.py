@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,11 @@ class Chunk:
     num_samples: int
     payloads: Mapping[str, Payloads]
     columns: Mapping[str, Any]
+
+    def without_bytes(self) -> Chunk:
+        """Return what the index needs of a chunk that is packed into blocks: lengths and checksums of its payloads."""
+        nothing = np.empty(0, np.uint8)
+        return replace(self, payloads={name: replace(p, data=nothing) for name, p in self.payloads.items()})
 
 
 @dataclass(frozen=True, slots=True)

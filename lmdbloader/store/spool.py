@@ -77,6 +77,17 @@ class Spool:
         """Return a column of numbers (n,), mapped from its file."""
         return self._map(name, _dtype_of(self._kinds[name]))
 
+    def values(self, name: str, rows: range) -> npt.NDArray[Any] | list[str]:
+        """Return some consecutive values of a column, as an array of numbers or a list of texts."""
+        kind = self._kinds[name]
+        if _is_number(kind):
+            return self.column(name)[rows.start : rows.stop]
+        if pa.types.is_dictionary(kind):
+            names = list(self._types.get(name, {}))
+            return [names[code] for code in self._map(name, np.dtype(np.int32))[rows.start : rows.stop]]
+        texts: list[str] = self._texts(name, kind).slice(rows.start, len(rows)).to_pylist()
+        return texts
+
     def total(self, part: str) -> int:
         """Return the sum of one column of all payload fields, such as "stored_nbytes"."""
         return sum(int(self.column(f"{f.name}.{part}").sum(dtype=np.int64)) for f in self.fields if f.is_payload)

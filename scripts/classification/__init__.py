@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from classification.evaluation import Accuracy, evaluate
+from classification.evaluation import Accuracy, evaluate, five_crops, mirrored
 from classification.models import ResNet, blur_pool, build_model
 from classification.recipes import RECIPES, Recipe
 from classification.training import EpochResult, learning_rate, parameter_groups, train_epoch
@@ -16,7 +16,9 @@ __all__ = [
     "blur_pool",
     "build_model",
     "evaluate",
+    "five_crops",
     "learning_rate",
+    "mirrored",
     "parameter_groups",
     "train_epoch",
 ]

@@ -71,17 +71,19 @@ class Recipe:
         cutout = RandomErasing(1.0, (_CUTOUT_AREA, _CUTOUT_AREA), (1.0, 1.0))
         return [crop, RandomHorizontalFlip(), *self._units(dtype), cutout]
 
-    def evaluation_transforms(self, size: int, dtype: torch.dtype) -> list[Transform]:
+    def evaluation_transforms(self, size: int, dtype: torch.dtype, *, whole: bool = False) -> list[Transform]:
         """Return the transforms of evaluation: nothing random, the middle of the image.
 
         Args:
             size: Height and width of the images in a batch.
             dtype: Of the images in a batch.
+            whole: Give the whole middle of the resized image, 8/7 of the size high and wide, to be cut into several
+                windows. Small images are not resized, and have none.
         """
-        middle: list[Transform] = [CenterCrop(size)]
-        if not self.small_images:
-            middle.insert(0, Resize(round(size * 8 / 7)))
-        return [*middle, *self._units(dtype)]
+        if self.small_images:
+            return [CenterCrop(size), *self._units(dtype)]
+        resized = round(size * 8 / 7)
+        return [Resize(resized), CenterCrop(resized if whole else size), *self._units(dtype)]
 
     def _units(self, dtype: torch.dtype) -> list[Transform]:
         return [ToDtype(dtype, scale=True), Normalize(self.mean, self.std)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler
+from training.class_folders import with_pillow
 
 import lmdbloader
 from comparison.material import Pairs, Photos
@@ -63,8 +63,7 @@ class PhotoFiles(Dataset[tuple[Tensor, int]]):
     """Labelled image files: a random window resized, a flip, normalised floats, with Pillow."""
 
     def __init__(self, files: Sequence[Path], labels: Sequence[int], size: int) -> None:
-        self._files, self._labels, self._size = files, labels, size
-        self._mean, self._std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
+        self._files, self._labels, self._transforms = files, labels, _of_photos(size)
 
     def __len__(self) -> int:
         return len(self._files)
@@ -72,32 +71,17 @@ class PhotoFiles(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         with Image.open(self._files[index]) as opened:
             image = opened.convert("RGB")
-        window = image.crop(draw_window(image.height, image.width))
-        pixels = np.asarray(window.resize((self._size, self._size), Image.Resampling.BILINEAR))
-        if torch.rand(()) < 0.5:
-            pixels = pixels[:, ::-1]
-        return _planes(pixels).to(torch.float32).div_(255).sub_(self._mean).div_(self._std), self._labels[index]
-
-
-def draw_window(height: int, width: int) -> tuple[int, int, int, int]:
-    """Return (left, top, right, bottom) of a window of 8 to 100 % of the area, 3:4 to 4:3, of ten tries or the whole.
-
-    That is the draw of torchvision's RandomResizedCrop, after Szegedy et al. (2014).
-    """
-    for _ in range(10):
-        area = height * width * torch.empty(1).uniform_(0.08, 1).item()
-        ratio = math.exp(torch.empty(1).uniform_(math.log(3 / 4), math.log(4 / 3)).item())
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            top, left = int(torch.randint(height - h + 1, ())), int(torch.randint(width - w + 1, ()))
-            return left, top, left + w, top + h
-    return 0, 0, width, height
+        return with_pillow(image, self._transforms).permute(2, 0, 1).contiguous(), self._labels[index]
 
 
 def training_transforms(material: Material, size: int) -> list[Transform]:
     """Return the transforms of the arms with a dataset."""
     if isinstance(material, Pairs):
         return [RandomCrop(size), RandomHorizontalFlip(), RandomVerticalFlip()]
+    return _of_photos(size)
+
+
+def _of_photos(size: int) -> list[Transform]:
     return [RandomResizedCrop(size), RandomHorizontalFlip(), ToDtype(torch.float32, scale=True), Normalize(MEAN, STD)]
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean, median, mode
 
 import numpy as np
 
@@ -26,6 +26,47 @@ _OURS: Arm = "lmdbloader"
 # Of the way from the first epoch's score to the folder's last: the quality that is waited for.
 _TARGET_SHARE = 0.9
 _SCHEDULE_EPOCHS = 32
+# Speeds whose ratio is known to a tenth, up or down, are as good as the same even where they differ by chance.
+_KNOWN_RATIO = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFigure:
+    """A figure about the GPU.
+
+    Attributes:
+        name: Of GPU_FIGURES.
+        title: Of its column.
+        combine: One figure of several turns.
+        unit: Before the number.
+    """
+
+    name: str
+    title: str
+    combine: Callable[[Sequence[float]], float] = fmean
+    unit: str = ""
+
+    def of(self, uses: Sequence[Mapping[str, float | None]]) -> float | None:
+        """Return the figure of several turns; None if no turn knows it."""
+        known = [value for use in uses if (value := use.get(self.name)) is not None]
+        return self.combine(known) if known else None
+
+    def show(self, value: float | None) -> str:
+        """Return it as text; "" if it is unknown."""
+        return "" if value is None else f"{self.unit}{number(value)}"
+
+
+_GPU = {
+    figure.name: figure
+    for figure in (
+        GpuFigure("utilization_percent", "GPU, %"),
+        GpuFigure("power_watts", "W"),
+        GpuFigure("memory_mib", "MiB", max),
+        GpuFigure("temperature_celsius", "\N{DEGREE SIGN}C", max),
+        GpuFigure("fan_percent", "fan, %"),
+        GpuFigure("performance_state", "state", mode, "P"),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +88,7 @@ class Value:
     stall: float
     phases: dict[str, float]
     longest_wait: float
-    gpu: dict[str, float] | None
+    gpu: dict[str, float | None] | None
 
     @property
     def step(self) -> float:
@@ -71,7 +112,7 @@ def values_of(results: Results, model: str, sweep: Sweep) -> list[Value]:
 def _value(place: int, name: str, arm: Arm, turns: Sequence[Turn]) -> Value:
     speeds = [turn.samples_per_s for turn in turns]
     uses = [turn.gpu for turn in turns if turn.gpu is not None]
-    gpu = {key: fmean(use[key] or 0.0 for use in uses) for key in uses[0]} if uses else None
+    gpu = {figure.name: figure.of(uses) for figure in _GPU.values()} if uses else None
     phases = {phase: fmean(turn.phases[phase] for turn in turns) for phase in turns[0].phases}
     return Value(
         place, name, arm, median(speeds), min(speeds), max(speeds), fmean(turn.stall for turn in turns), phases,
@@ -88,7 +129,8 @@ class Outcome:
 
     Attributes:
         speeds: Samples a second of every epoch of every run, the first of each left out if there are others.
-        epoch: Seconds of an epoch, the median.
+        paces: Samples a second of each run, the median of its epochs.
+        epoch: Seconds of an epoch at the median speed.
         total: Seconds of a run without scoring.
         target: Seconds until the target was reached, the median; None if a run never did.
         score: At the end.
@@ -99,6 +141,7 @@ class Outcome:
     arm: Arm
     runs: int
     speeds: tuple[float, ...]
+    paces: tuple[float, ...]
     epoch: float
     total: float
     target: float | None
@@ -131,15 +174,17 @@ def outcomes(results: Results, model: str) -> list[Outcome]:
         if not runs:
             continue
         # The first epoch starts workers and fills the page cache.
-        later = [epoch for run in runs for epoch in run[1:] or run]
+        later_of_each = [run[1:] or run for run in runs]
+        later = [epoch for run in later_of_each for epoch in run]
+        speeds = tuple(epoch.num_samples / epoch.seconds for epoch in later)
+        paces = tuple(median(epoch.num_samples / epoch.seconds for epoch in run) for run in later_of_each)
         reached = [_seconds_to(run, target) for run in runs]
         scores = [run[-1].score for run in runs]
         took = [sum(epoch.seconds for epoch in run) for run in runs]
         waited = sum(epoch.phases["data"] for epoch in later) / sum(sum(epoch.phases.values()) for epoch in later)
         found.append(
             Outcome(
-                arm, len(runs), tuple(epoch.num_samples / epoch.seconds for epoch in later),
-                median(epoch.seconds for epoch in later), median(took),
+                arm, len(runs), speeds, paces, later[0].num_samples / median(speeds), median(took),
                 None if None in reached else median(value for value in reached if value is not None),
                 mean(scores), None if arm == "folder" or not folder else difference(scores, folder), waited,
             )
@@ -168,7 +213,10 @@ def _shown_interval(results: Results, model: str, found: Interval, *, is_differe
     centre = shown_score(results, model, found.value, is_difference=is_difference)
     if found.low is None or found.high is None:
         return centre
-    low, high = (shown_score(results, model, end, is_difference=is_difference) for end in (found.low, found.high))
+    ends = [found.low, found.high]
+    if results.setting(model).is_classifier and not is_difference:
+        ends = [min(max(end, 0.0), 1.0) for end in ends]
+    low, high = (shown_score(results, model, end, is_difference=is_difference) for end in ends)
     return f"{centre} [{low.rsplit(' ', 1)[0]}, {high.rsplit(' ', 1)[0]}]"
 
 
@@ -177,41 +225,90 @@ def _shown_interval(results: Results, model: str, found: Interval, *, is_differe
 
 def headline(results: Results) -> str:
     """Return the conclusion in one sentence, without its full stop."""
-    parts, parity = [], []
+    clear, unclear, parity = [], [], []
     for model in results.plan.base:
         found = {outcome.arm: outcome for outcome in outcomes(results, model)}
         if _OURS in found and "folder" in found:
             best = best_by_workers(results, model)
-            ratio = best[_OURS] / best["folder"] if best else found[_OURS].speed / found["folder"].speed
-            parts.append(f"{MODEL_NAMES[model]} {times(ratio)} as fast")
+            ratio = best[_OURS].samples_per_s / best["folder"].samples_per_s if best else _ratio(found).value
+            if _is_clear(results, model):
+                clear.append(f"{MODEL_NAMES[model]} {times(ratio)} as fast")
+            else:
+                unclear.append(MODEL_NAMES[model])
             apart = found[_OURS].apart
-            parity.append(None if apart is None else apart.contains_zero)
-    if not parts:
+            parity.append("too short" if _is_untrained(results, model) else apart and apart.contains_zero)
+    if not parity:
         return "Nothing was compared yet"
-    start = f"Loader trains {' and '.join(parts)} as image files do"
-    if any(found is None for found in parity):
-        return f"{start}; one run of each does not tell whether the quality is the same"
-    return f"{start}; no difference in quality was found" if all(parity) else f"{start}, but the quality differs"
+    parts = [f"Loader trains {' and '.join(clear)} as image files do"] if clear else []
+    if unclear:
+        parts.append(f"these runs do not tell whether Loader trains {' and '.join(unclear)} faster than image files do")
+    if "too short" in parity:
+        parts.append("the training was too short to compare the quality")
+    elif any(found is None for found in parity):
+        parts.append("one run of each does not tell whether the quality is the same")
+    elif all(parity):
+        parts.append("no difference in quality was found")
+    else:
+        parts[-1] += ", but the quality differs"
+    text = "; ".join(parts)
+    return text[0].upper() + text[1:]
 
 
-def best_by_workers(results: Results, model: str) -> dict[Arm, float]:
-    """Return samples a second of each arm with the number of workers that suits it; empty if that was not measured."""
+def best_by_workers(results: Results, model: str) -> dict[Arm, Value]:
+    """Return each arm's turns with the number of workers that suits it; empty if that was not measured."""
     sweep = SWEEPS["workers"]
     values = values_of(results, model, sweep) if sweep.name in results.plan.sweeps[model] else []
-    found: dict[Arm, float] = {}
+    found: dict[Arm, Value] = {}
     for value in values:
-        found[value.arm] = max(found.get(value.arm, 0.0), value.samples_per_s)
+        if value.arm not in found or value.samples_per_s > found[value.arm].samples_per_s:
+            found[value.arm] = value
     return found if "folder" in found and _OURS in found else {}
 
 
+def _ratio(found: Mapping[Arm, Outcome]) -> Interval:
+    """Return how many times as fast whole runs from Loader are as from image files: the geometric mean."""
+    apart = difference(*(np.log(found[arm].paces).tolist() for arm in (_OURS, "folder")))
+    low, high = (None if end is None else float(np.exp(end)) for end in (apart.low, apart.high))
+    return Interval(float(np.exp(apart.value)), low, high)
+
+
+def _is_clear(results: Results, model: str) -> bool:
+    """Return whether the speeds from Loader and from image files differ by more than they vary, or hardly vary."""
+    best = best_by_workers(results, model)
+    if best:
+        ours, folder = best[_OURS], best["folder"]
+        low, high = ours.low / folder.high, ours.high / folder.low
+    else:
+        ratio = _ratio({outcome.arm: outcome for outcome in outcomes(results, model)})
+        if ratio.low is None or ratio.high is None:
+            return True
+        low, high = ratio.low, ratio.high
+    return not low <= 1 <= high or (low >= 1 / _KNOWN_RATIO and high <= _KNOWN_RATIO)
+
+
+def _is_untrained(results: Results, model: str) -> bool:
+    """Return whether a model is no better at the end than no model at all, from any source."""
+    before = results.scores_before.get(model)
+    return before is not None and all(outcome.score.value <= before for outcome in outcomes(results, model))
+
+
 def summary(results: Results) -> tuple[str, ...]:
-    """Return the three most important sentences; fewer if less was measured."""
+    """Return the most important sentences: first what limits the conclusion, four at most."""
     sentences: list[str] = []
+    if results.num_missing:
+        missing = counted(results.num_missing, "part")
+        sentences.append(f"Not finished: {missing} of the plan not measured yet. The same command goes on.")
+    for model in results.plan.base:
+        if _OURS in {outcome.arm for outcome in outcomes(results, model)} and not _is_clear(results, model):
+            sentences.append(
+                f"{_sentence_name(model)}: the speeds varied more than they differ. Other programs may have used the "
+                "machine: compare again while it is idle, or with more minutes."
+            )
     for model in results.plan.base:
         sentences += list(_parity(results, model))[:1]
     for model in results.plan.base:
         sentences += list(_batch_sizes(results, model))[:1]
-    return tuple(sentences[:3])
+    return tuple(sentences[:4])
 
 
 def sections(results: Results) -> list[Section]:
@@ -244,7 +341,7 @@ def _runs_section(results: Results, model: str) -> Section:
         (
             Column("source", is_text=True), Column("samples/s", number), Column("range"), Column("an epoch", seconds),
             Column(f"{results.plan.epochs[model]} epochs", seconds),
-            Column(f"to {named}", lambda value: "not reached" if value is None else seconds(value)),
+            Column(f"to {named}", lambda value: "not in all runs" if value is None else seconds(value)),
             Column("waiting", percent),
             Column("at the end", lambda value: _shown_interval(results, model, value)),
             Column(
@@ -269,6 +366,13 @@ def _parity(results: Results, model: str) -> Iterator[str]:
     if ours is None or ours.apart is None:
         return
     apart, name = _shown_interval(results, model, ours.apart, is_difference=True), _sentence_name(model)
+    if _is_untrained(results, model):
+        before = shown_score(results, model, results.scores_before[model])
+        yield (
+            f"{name}: no source led to more than the {before} of bicubic enlargement, so the scores do not tell "
+            f"whether the quality is the same ({apart}). Give more minutes, or fewer samples (--samples)."
+        )
+        return
     if ours.apart.contains_zero is None:
         yield (
             f"{name}: one run of each does not tell whether the quality is the same. Loader against image files: "
@@ -279,8 +383,8 @@ def _parity(results: Results, model: str) -> Iterator[str]:
         half = ours.apart.high - ours.apart.value
         unseen = shown_score(results, model, half, is_difference=True).lstrip("+")
         yield (
-            f"{name}: no difference in quality was found. Loader against image files: {apart}, 95 % interval; one of "
-            f"less than {unseen} may be missed."
+            f"{name}: no difference in quality was found. Loader against image files: {apart}, 95 % interval; a "
+            f"difference of less than {unseen} may be missed."
         )
     else:
         yield f"{name}: the quality differs. Loader against image files: {apart}, a 95 % interval without 0."
@@ -295,12 +399,23 @@ def _speed(results: Results, model: str) -> Iterator[str]:
         f"An epoch takes {seconds(ours.epoch)} instead of {seconds(folder.epoch)}; the model waits for data "
         f"{percent(ours.stall)} of the time instead of {percent(folder.stall)}."
     )
+    ratio = _ratio(found)
+    as_fast = times(ratio.value)
+    if ratio.low is not None and ratio.high is not None:
+        as_fast += f" (95 % interval {number(ratio.low)} to {number(ratio.high)})"
     best = best_by_workers(results, model)
     if best:
+        best_ratio = times(best[_OURS].samples_per_s / best["folder"].samples_per_s)
         yield (
-            f"With the number of workers that suits each, Loader is {times(best[_OURS] / best['folder'])} as fast as "
-            f"image files; with {results.setting(model).workers} for both, as in these runs, "
-            f"{times(ours.speed / folder.speed)}."
+            f"With the number of workers that suits each, Loader is {best_ratio} as fast as image files; with "
+            f"{results.setting(model).workers} for both, as in these runs, {as_fast}."
+        )
+    elif _is_clear(results, model):
+        yield f"In these runs Loader is {as_fast} as fast as image files."
+    elif ratio.low is not None and ratio.high is not None:
+        yield (
+            "The runs vary too much to compare speeds: Loader is between "
+            f"{number(ratio.low)} and {number(ratio.high)} times as fast as image files (95 % interval)."
         )
     before = results.scores_before.get(model)
     if before is not None:
@@ -323,6 +438,22 @@ def _batch_sizes(results: Results, model: str) -> Iterator[str]:
     )
 
 
+def _use_by_batch(values: Sequence[Value]) -> Iterator[str]:
+    """Yield what the batch size does to the use of the GPU, if it is known of every turn."""
+    first, last = (
+        {value.arm: value.gpu["utilization_percent"] for value in values if value.place == place and value.gpu}
+        for place in (values[0].place, values[-1].place)
+    )
+    busy = [first.get("folder"), first.get(_OURS), last.get("folder"), last.get(_OURS)]
+    if any(share is None for share in busy):
+        return
+    shares = [percent(share / 100) for share in busy if share is not None]
+    yield (
+        f"The GPU is busy {shares[0]} of the time in batches of {values[0].name} from image files, {shares[1]} from "
+        f"Loader; in batches of {values[-1].name} {shares[2]} and {shares[3]}."
+    )
+
+
 def _sentence_name(model: str) -> str:
     """Return a model's name as a sentence begins with it."""
     name = MODEL_NAMES[model]
@@ -330,20 +461,23 @@ def _sentence_name(model: str) -> str:
 
 
 def _sweep_section(results: Results, model: str, sweep: Sweep, values: Sequence[Value]) -> Section:
-    has_gpu = any(value.gpu for value in values)
+    # A model that has no fan, say, gets no column for it.
+    gpu = [
+        figure for figure in _GPU.values()
+        if any(value.gpu is not None and value.gpu[figure.name] is not None for value in values)
+    ]  # fmt: skip
     columns = [
         Column(sweep.thing, is_text=True), Column("source", is_text=True), Column("samples/s", number), Column("range"),
         Column("an epoch", seconds), Column("waiting", percent), Column("forward", seconds),
         Column("backward", seconds), Column("longest wait", seconds),
     ]  # fmt: skip
-    if has_gpu:
-        columns += [Column(name, lambda value: "" if value is None else number(value)) for name in _GPU]
+    columns += [Column(figure.title, figure.show) for figure in gpu]
     rows = tuple(
         (
             value.name, LOADER_NAMES[value.arm], value.samples_per_s, f"{number(value.low)}-{number(value.high)}",
             results.num_samples[model] / value.samples_per_s, value.stall, value.phases["forward"],
             value.phases["backward"], value.longest_wait,
-            *([(value.gpu or {}).get(key) for key in _GPU.values()] if has_gpu else []),
+            *((value.gpu or {}).get(figure.name) for figure in gpu),
         )
         for value in values
     )  # fmt: skip
@@ -410,12 +544,12 @@ def _progressive(results: Results, model: str, sweep: Sweep, values: Sequence[Va
 
 
 _PHASE_NAMES = {"data": "waiting", "copy": "copy and conversion", "compute": "rest"}
-_GPU = {"GPU, %": "utilisation", "W": "watts", "MiB": "MiB"}
 
 
 def _of_sweep(results: Results, model: str, sweep: Sweep, values: Sequence[Value]) -> Iterator[str]:
     if sweep.name == "batch-size":
         yield from _batch_sizes(results, model)
+        yield from _use_by_batch(values)
     ratios = {}
     for place in dict.fromkeys(value.place for value in values):
         at = {value.arm: value for value in values if value.place == place}

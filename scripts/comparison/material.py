@@ -128,7 +128,10 @@ def make_pairs(source: Path, folder: Path, *, limit: int, say: Callable[[str], N
     _copy_as_rgb(held_out, folder / "held-out")
     dataset, validation, files = (folder / name for name in ("pairs.lmdb", "held-out.lmdb", "pairs"))
     stride = PATCH // 2 if _num_patches(training, PATCH) < limit else PATCH
-    say(f"cutting patch pairs from {counted(len(training), 'photograph')}")
+    say(
+        f"cutting patch pairs from {counted(len(training), 'photograph')}; "
+        f"{len(held_out)} held out, to score the models on"
+    )
     lmdbloader.convert(
         folder / "photographs", folder / "all-pairs.lmdb", layout="images", patch_size=PATCH, stride=stride,
         scale=SCALE,

@@ -148,18 +148,33 @@ def make_plan(
         cores: Of this machine.
     """
     left_out = []
-    epochs = {}
-    for model in base:
-        share = _RUNS_SHARE * seconds / len(base)
-        each = sum(num_samples[model] / speeds[model, arm].samples_per_s + score_seconds[model] for arm in ARMS)
-        fixed = sum(speeds[model, arm].overhead for arm in ARMS)
-        possible = math.floor((share / num_seeds - fixed) / each)
-        epochs[model] = min(max(possible, _LEAST_EPOCHS), _MOST_EPOCHS)
-        if possible < _LEAST_EPOCHS:
+    fixed = {model: num_seeds * sum(speeds[model, arm].overhead for arm in ARMS) for model in base}
+    epoch = {
+        model: num_seeds
+        * sum(num_samples[model] / speeds[model, arm].samples_per_s + score_seconds[model] for arm in ARMS)
+        for model in base
+    }
+
+    def fitting(share: float) -> dict[str, int]:
+        return {model: math.floor((share * seconds / len(base) - fixed[model]) / epoch[model]) for model in base}
+
+    def bounded(epochs: Mapping[str, int]) -> dict[str, int]:
+        return {model: min(max(number, _LEAST_EPOCHS), _MOST_EPOCHS) for model, number in epochs.items()}
+
+    def runs_take(epochs: Mapping[str, int]) -> float:
+        return sum(fixed[model] + number * epoch[model] for model, number in epochs.items())
+
+    possible = fitting(_RUNS_SHARE)
+    epochs = bounded(possible)
+    for model, number in possible.items():
+        if number < _LEAST_EPOCHS:
+            fewer = "images" if base[model].is_classifier else "samples (--samples)"
             left_out.append(
-                f"{model}: {_LEAST_EPOCHS} epochs of each run take longer than their share of the time; the whole will "
-                "take longer than was asked for. Give more minutes, or fewer samples (--samples)."
+                f"{model}: only {_LEAST_EPOCHS} epochs of each run, the fewest, and they take more than their share of "
+                f"the time. Give more minutes, or fewer {fewer}."
             )
+    # What the runs leave of their share goes to the turns.
+    for_turns = (_RUNS_SHARE + _TURNS_SHARE) * seconds - runs_take(epochs)
     chosen = {
         model: tuple(name for name in sweeps if SWEEPS[name].concerns(setting, device))
         for model, setting in base.items()
@@ -175,7 +190,7 @@ def make_plan(
         overhead = REPEATS * sum(speeds[turn.model, turn.arm].overhead for turn in turns)
         if not turns:
             break
-        turn_seconds = (_TURNS_SHARE * seconds - overhead) / (REPEATS * len(turns))
+        turn_seconds = (for_turns - overhead) / (REPEATS * len(turns))
         if turn_seconds >= _LEAST_SECONDS:
             break
         # The last sweep of the model that has most goes first.
@@ -183,16 +198,12 @@ def make_plan(
         left_out.append(f"{model}: no time for the sweep {chosen[model][-1]!r}.")
         chosen[model] = chosen[model][:-1]
     turn_seconds = min(max(turn_seconds, _LEAST_SECONDS), _MOST_SECONDS)
-    takes = sum(
-        num_seeds
-        * sum(
-            speeds[model, arm].overhead
-            + epochs[model] * (num_samples[model] / speeds[model, arm].samples_per_s + score_seconds[model])
-            for arm in ARMS
-        )
-        for model in base
-    )
+    if not turns:
+        epochs = bounded(fitting(_RUNS_SHARE + _TURNS_SHARE))
+    takes = runs_take(epochs)
     takes += overhead + REPEATS * len(turns) * turn_seconds
+    if takes > seconds:
+        left_out.append("It takes longer than was asked for.")
     return Plan(dict(base), tuple(range(num_seeds)), epochs, chosen, turn_seconds, tuple(left_out), takes)
 
 

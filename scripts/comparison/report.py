@@ -42,4 +42,6 @@ def notes(results: Results) -> tuple[str, ...]:
         "All arms train the same model from the same weights, on the same samples, with the same schedule and the same "
         "kinds of random transforms; their draws differ, so runs differ by chance as seeds do."
     )
+    if results.device == "cuda" and results.turns and not any(turn.gpu for turn in results.turns.values()):
+        found.append("The use of the GPU is not known: NVML did not answer. It needs `pip install lmdbloader[gpu]`.")
     return tuple(found)

@@ -24,6 +24,7 @@ class Results:
     Attributes:
         wanted: The options that a second call must share.
         facts: Names and values about the data and the machine.
+        environment: All that reproduces it: `describe_environment` of the package.
         created: When it was begun, in ISO 8601's format.
         release: Of lmdbloader.
         cores: Of the machine.
@@ -46,6 +47,7 @@ class Results:
     scores_before: dict[str, float] = field(default_factory=dict)
     runs: dict[str, list[Epoch]] = field(default_factory=dict)
     turns: dict[str, Turn] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
 
     def runs_of(self, model: str, arm: Arm) -> list[list[Epoch]]:
         """Return the runs of a model from an arm that are done, by seed."""
@@ -79,6 +81,26 @@ class Results:
             hidden.write_text(json.dumps(value, indent=1), "utf-8")
 
 
+def read(value: Any) -> Results:
+    """Return the results from what `save` writes, as parsed JSON.
+
+    Raises:
+        FormatError: It is something else.
+    """
+    try:
+        rest = dict(value)
+        if rest.pop("format") != _FORMAT:
+            raise ValueError("format")
+        plan, runs, turns = (rest.pop(name) for name in ("plan", "runs", "turns"))
+        found = Results(**rest, plan=Plan.from_json(plan))
+        found.facts = [(name, text) for name, text in found.facts]
+        found.runs = {key: [Epoch(**epoch) for epoch in epochs] for key, epochs in runs.items()}
+        found.turns = {key: Turn(**turn) for key, turn in turns.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FormatError(f"these are not results of compare_training.py ({error}).") from error
+    return found
+
+
 def load(path: Path, wanted: Mapping[str, Any] | None = None) -> Results | None:
     """Return the results of an earlier call, None if there are none.
 
@@ -93,19 +115,10 @@ def load(path: Path, wanted: Mapping[str, Any] | None = None) -> Results | None:
     if not path.exists():
         return None
     try:
-        value = json.loads(path.read_text("utf-8"))
-        if value.pop("format") != _FORMAT:
-            raise ValueError("format")
-        before = value["wanted"]
-        plan, runs, turns = (value.pop(name) for name in ("plan", "runs", "turns"))
-        found = Results(**value, plan=Plan.from_json(plan))
-        found.facts = [(name, text) for name, text in found.facts]
-        found.runs = {key: [Epoch(**epoch) for epoch in epochs] for key, epochs in runs.items()}
-        found.turns = {key: Turn(**turn) for key, turn in turns.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FormatError(
-            f"{path}: is not a file of compare_training.py ({error}). Name another folder with --out."
-        ) from error
+        found = read(json.loads(path.read_text("utf-8")))
+    except (ValueError, FormatError) as error:
+        raise FormatError(f"{path}: {error} Name another folder with --out.") from error
+    before = found.wanted
     wanted = before if wanted is None else wanted
     differing = sorted(name for name in {*before, *wanted} if before.get(name) != wanted.get(name))
     if differing:

@@ -20,7 +20,7 @@ from comparison.arms import Batch, opened, scored_photos
 from comparison.material import Pairs, Photos
 from comparison.settings import SCALE, Arm, Setting
 from lmdbloader.base.stopwatch import StepTimer, take_steps
-from lmdbloader.lab.study.training import sampled
+from lmdbloader.lab.machine.gpu import watched
 from lmdbloader.superres.evaluation import evaluate
 from lmdbloader.superres.models import ResidualSR, build_model
 from lmdbloader.superres.training import cosine_rate, train_step
@@ -34,6 +34,10 @@ _SCORED_SIDE = 256
 _RATES = {"srcnn": 1e-3, "edsr": 2e-4}
 _CLASSIFIER_RATE = 0.1
 _LEAST_STEPS = 3
+_GPU_SECONDS = 1.0
+# What is kept of `GpuUse`.
+GPU_FIGURES = ("utilization_percent", "power_watts", "memory_mib", "temperature_celsius", "fan_percent",
+               "performance_state")  # fmt: skip
 # An epoch of a turn has at least so many batches and samples, so that its start is not timed again and again.
 _TURN_BATCHES, _TURN_SAMPLES = 400, 20_000
 
@@ -211,7 +215,7 @@ class Turn:
         steps: How many.
         phases: Seconds of a step by phase, the mean.
         longest_wait: Longest wait for a batch, in seconds.
-        gpu: Use of the GPU: utilisation and power and so on; None where NVML has not answered.
+        gpu: GPU_FIGURES of the GPU, each None if it does not report it; None where NVML has not answered.
     """
 
     samples_per_s: float
@@ -236,17 +240,17 @@ def take_turn(
         batches = _endless(next_epoch)
         # As many as may have been ready before the loop began to take them.
         first = 2 * setting.workers + 2
-        take_steps(batches, learner.step, 0.0, StepTimer(device), least=first)
+        # NVML's first answer is about the second before.
+        before = _GPU_SECONDS if device.type == "cuda" else 0.0
+        take_steps(batches, learner.step, before, StepTimer(device), least=first)
         timer = StepTimer(device)
-        with sampled(device) as gpu:
+        with watched(device) as gpu:
             count = take_steps(batches, learner.step, seconds, timer, least=_LEAST_STEPS)
             rows = timer.rows()
         batches.close()
     means = dict(zip(PHASES, rows.mean(axis=0).tolist(), strict=True))
     speed = count * setting.batch_size / float(rows.sum())
-    use = None
-    if gpu:
-        use = {"utilisation": gpu[0].utilisation_percent, "watts": gpu[0].power_watts, "MiB": gpu[0].memory_mib}
+    use = {name: getattr(gpu[0], name) for name in GPU_FIGURES} if gpu else None
     return Turn(speed, count, means, float(rows[:, 0].max()), use)
 
 

@@ -1,4 +1,4 @@
-"""Makes class folders of JPEG files from the photographs included in scikit-image: one class per photograph."""
+"""Makes class folders of image files from the photographs included in scikit-image: one class per photograph."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from PIL import Image
@@ -36,6 +37,7 @@ def make_class_folders(
     sides: tuple[int, int] = (160, 256),
     num_classes: int = len(CLASSES),
     photographs: Sequence[Path] | None = None,
+    suffix: Literal[".jpg", ".png"] = ".jpg",
     seed: int = 0,
 ) -> list[str]:
     """Write `folder/train/CLASS/*.jpg` and `folder/val/CLASS/*.jpg`.
@@ -51,6 +53,7 @@ def make_class_folders(
             photograph has less.
         num_classes: At most ten.
         photographs: Others than those that scikit-image carries, each a class; `num_classes` then says nothing.
+        suffix: Of the files; PNG files have the pixels of the photographs.
         seed: Of the crops.
 
     Returns:
@@ -75,7 +78,7 @@ def make_class_folders(
             target.mkdir(parents=True, exist_ok=True)
             for number in range(count):
                 box = _draw_box(rng, (left, right), photograph.height, sides)
-                photograph.crop(box).save(target / f"{number:04}.jpg", quality=QUALITY)
+                photograph.crop(box).save(target / f"{number:04}{suffix}", quality=QUALITY)
     return list(chosen)
 
 
@@ -110,6 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--num-train", type=int, default=100, metavar="N", help="files of each class to train on (default: 100)")
     add("--num-val", type=int, default=20, metavar="N", help="files of each class to score (default: 20)")
     add("--num-classes", type=int, default=len(CLASSES), metavar="N", help="at most %(default)s (the default)")
+    add("--side", type=int, metavar="PIXELS",
+        help="cut squares of this side, as PNG files (default: JPEG files of 160 to 256 pixels)")  # fmt: skip
     add("--seed", type=int, default=0, help="of the pieces that are cut (default: 0)")
     options = parser.parse_args(argv)
     try:
@@ -117,7 +122,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             options.folder,
             num_train=options.num_train,
             num_val=options.num_val,
+            sides=(160, 256) if options.side is None else (options.side, options.side),
             num_classes=options.num_classes,
+            suffix=".jpg" if options.side is None else ".png",
             seed=options.seed,
         )
     except (LmdbloaderError, OSError) as error:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import statistics
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from classification import RECIPES, build_model, evaluate, learning_rate, parameter_groups, train_epoch
 from classification.precision import Precision
-from PIL import Image
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from training.class_folders import FolderLoader, list_classes
 
 import lmdbloader
 from demos.class_folders import make_class_folders
@@ -31,38 +28,6 @@ EPOCHS = 6
 RATE = 0.1
 READ_ROUNDS = 3
 RECIPE = RECIPES["imagenet"]
-
-
-class FolderImages(Dataset[tuple[Tensor, int]]):
-    """The usual baseline: class folders whose files Pillow decodes, crops, resizes and flips on access."""
-
-    def __init__(self, folder: Path) -> None:
-        classes = sorted(path for path in folder.iterdir() if path.is_dir())
-        self.files = [(path, label) for label, each in enumerate(classes) for path in sorted(each.iterdir())]
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        path, label = self.files[index]
-        with Image.open(path) as file:
-            box = random_box(*file.size)
-            image = file.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR, box=box)
-        if random.random() < 0.5:
-            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float().div_(255)
-        mean, std = (torch.tensor(values).view(3, 1, 1) for values in (RECIPE.mean, RECIPE.std))
-        return pixels.sub_(mean).div_(std), label
-
-
-def random_box(width: int, height: int) -> tuple[int, int, int, int]:
-    """Return the (left, top, right, bottom) of a random resized crop: 8 to 100 % of the area, sides 3:4 to 4:3."""
-    while True:
-        area, ratio = random.uniform(0.08, 1) * width * height, (4 / 3) ** random.uniform(-1, 1)
-        wide, high = round((area * ratio) ** 0.5), round((area / ratio) ** 0.5)
-        if 0 < wide <= width and 0 < high <= height:
-            left, top = random.randint(0, width - wide), random.randint(0, height - high)
-            return left, top, left + wide, top + high
 
 
 def measure(loaders: dict[str, Iterable[Any]]) -> dict[str, float]:
@@ -115,15 +80,16 @@ def compare_reading(folder: Path, loader: lmdbloader.Loader) -> None:
     """Print how fast the files and the dataset can be read into normalised float32 batches."""
     print(f"4. Reading random resized crops of {SIZE} x {SIZE}, batches of {BATCH_SIZE}", flush=True)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    files = FolderImages(folder)
-    loaders: dict[str, Iterable[Any]] = {
-        f"JPEG files, DataLoader, {workers} workers": DataLoader(
-            files, BATCH_SIZE, shuffle=True, num_workers=workers, persistent_workers=workers > 0
-        )
-        for workers in (0, cores)
-    }
+    files, transforms = list_classes(folder), RECIPE.training_transforms(SIZE, torch.float32)
     ours = f"LMDB, lmdbloader.Loader, {loader.num_threads} threads"
-    rates = measure({**loaders, ours: loader})
+    with ExitStack() as stack:
+        loaders: dict[str, Iterable[Any]] = {
+            f"JPEG files, DataLoader, {workers} workers": stack.enter_context(
+                closing(FolderLoader(files, BATCH_SIZE, transforms=transforms, num_workers=workers))
+            )
+            for workers in (0, cores)
+        }
+        rates = measure({**loaders, ours: loader})
     for name, rate in rates.items():
         print(f"   {name:42} {rate:10,.0f} images/s")
     best = max(rates[name] for name in loaders)

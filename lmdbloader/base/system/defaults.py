@@ -6,18 +6,19 @@ import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 __all__ = [
     "CAN_DROP_CACHE", "MAPPED_FILES_SHRINK", "MAPS_LENGTHEN_FILES", "NORMAL", "POPULATE_READ", "QUEUES_NEED_FILES",
-    "RANDOM", "WILL_NEED", "address_limit", "advise_order", "allowed_cores", "boot_id", "connection_pair",
-    "descriptor_of", "drop_cache", "exchange", "folded", "group_folders", "handle_of", "is_cached", "load_average",
-    "machine_id", "memory_file", "memory_sizes", "own_memory", "path_of", "populate", "process_limit",
-    "process_seconds", "processor_name", "quota_cores", "read_text", "resident_pages", "sizes_of", "start_of",
-    "tells_residency", "thread_times", "umask", "usable_name", "will_read",
+    "RANDOM", "WILL_NEED", "Clock", "Layout", "address_limit", "advise_order", "allowed_cores", "boot_id", "c_library",
+    "connection_pair", "container_name", "descriptor_of", "distribution", "drop_cache", "exchange", "folded",
+    "group_folders", "handle_of", "huge_pages", "hypervisor_name", "is_cached", "load_average", "machine_id",
+    "memory_file", "memory_sizes", "own_memory", "path_of", "populate", "process_limit", "process_seconds",
+    "processor_clock", "processor_layout", "processor_name", "quota_cores", "read_text", "resident_pages", "sizes_of",
+    "start_of", "tells_residency", "thread_times", "umask", "usable_name", "will_read",
 ]  # fmt: skip
 
 ROOT = Path("/")
@@ -190,6 +191,104 @@ def sizes_of(folder: str | Path) -> tuple[int, int] | None:
 def processor_name(root: Path = ROOT) -> str:
     """Return the processor's name; "" if unknown."""
     return ""
+
+
+class Layout(NamedTuple):
+    """How the processor's logical cores lie; None where it is unknown.
+
+    Attributes:
+        sockets: Processors in the machine.
+        cores: Physical cores, of all of them.
+        has_smt: Whether a physical core runs several threads at once now (SMT, Hyper-Threading).
+        numa_nodes: Parts of the memory, each of which is near to some of the cores.
+    """
+
+    sockets: int | None = None
+    cores: int | None = None
+    has_smt: bool | None = None
+    numa_nodes: int | None = None
+
+
+class Clock(NamedTuple):
+    """The processor's clock; None where it is unknown.
+
+    Attributes:
+        mhz: Now, the median of the cores.
+        base_mhz: That the maker states.
+        least_mhz, most_mhz: The range within which the system sets it.
+        governor: The rule by which Linux sets it: "performance", "powersave" ...
+        has_boost: Whether it may run faster than stated for a while (turbo).
+    """
+
+    mhz: float | None = None
+    base_mhz: float | None = None
+    least_mhz: float | None = None
+    most_mhz: float | None = None
+    governor: str | None = None
+    has_boost: bool | None = None
+
+
+def processor_layout(root: Path = ROOT) -> Layout:
+    """Return how the processor's cores lie.
+
+    Args:
+        root: The folder with `proc` and `sys`.
+    """
+    return Layout()
+
+
+def processor_clock(root: Path = ROOT) -> Clock:
+    """Return the processor's clock.
+
+    Args:
+        root: The folder with `proc` and `sys`.
+    """
+    return Clock()
+
+
+def distribution(root: Path = ROOT) -> str | None:
+    """Return the name and version of the operating system as it is installed; None if unknown.
+
+    Args:
+        root: The folder with `etc`.
+    """
+    return None
+
+
+def c_library(root: Path = ROOT) -> str | None:
+    """Return the name of the C library, with its version if it states one; None if unknown.
+
+    Args:
+        root: The folder with `lib`.
+    """
+    return None
+
+
+def container_name(root: Path = ROOT) -> str | None:
+    """Return the kind of container that this process runs in, "docker" or so; None if it is in none that is known.
+
+    Args:
+        root: The folder with `proc` and the files by which containers are known.
+    """
+    return None
+
+
+def hypervisor_name(root: Path = ROOT) -> str | None:
+    """Return the maker of this virtual machine, or "unknown"; None if it is no virtual machine that is known.
+
+    Args:
+        root: The folder with `proc` and `sys`.
+    """
+    return None
+
+
+def huge_pages(root: Path = ROOT) -> str | None:
+    """Return when Linux gives transparent huge pages: "always", "madvise" or "never"; None if it does not say.
+
+    Args:
+        root: The folder with `sys`.
+    """
+    return None
 
 
 def memory_file() -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import statistics
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,14 +13,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lmdbloader.base.system.defaults import ROOT, read_text
+from lmdbloader.base.system.defaults import ROOT, Clock, Layout, read_text
 
 assert sys.platform != "win32" and sys.platform != "darwin"  # for mypy
 
 __all__ = [
-    "CAN_DROP_CACHE", "POPULATE_READ", "QUEUES_NEED_FILES", "advise_order", "allowed_cores", "boot_id", "drop_cache",
-    "exchange", "group_folders", "is_cached", "machine_id", "memory_file", "memory_sizes", "own_memory", "path_of",
-    "populate", "process_seconds", "processor_name", "quota_cores", "reserve", "resident_pages", "start_of",
+    "CAN_DROP_CACHE", "POPULATE_READ", "QUEUES_NEED_FILES", "advise_order", "allowed_cores", "boot_id", "c_library",
+    "container_name", "distribution", "drop_cache", "exchange", "group_folders", "huge_pages", "hypervisor_name",
+    "is_cached", "machine_id", "memory_file", "memory_sizes", "own_memory", "path_of", "populate", "process_seconds",
+    "processor_clock", "processor_layout", "processor_name", "quota_cores", "reserve", "resident_pages", "start_of",
     "tells_residency", "thread_times", "umask", "will_read",
 ]  # fmt: skip
 
@@ -212,6 +214,121 @@ def processor_name(root: Path = ROOT) -> str:
         if key.strip() in ("model name", "Model", "cpu model") and value.strip():  # x86, some ARM boards, MIPS
             return " ".join(value.split())
     return ""
+
+
+def processor_layout(root: Path = ROOT) -> Layout:
+    """Return it from /sys, which counts the cores that are online."""
+    cpus = root / "sys" / "devices" / "system" / "cpu"
+    folders = [found.parent for found in sorted(cpus.glob("cpu[0-9]*/topology"))]
+    sockets = {read_text(folder / "topology" / "physical_package_id").strip() for folder in folders}
+    siblings = {
+        read_text(folder / "topology" / "core_cpus_list").strip()
+        or read_text(folder / "topology" / "thread_siblings_list").strip()
+        for folder in folders
+    }
+    nodes = list((root / "sys" / "devices" / "system" / "node").glob("node[0-9]*"))
+    active = read_text(cpus / "smt" / "active").strip()
+    # Some boards name no package (-1); a kernel without SMT's switch may still say which threads share a core.
+    shared = {"0": False, "1": True}.get(active)
+    if shared is None and siblings - {""}:
+        shared = len(folders) > len(siblings)
+    return Layout(
+        len(sockets) if sockets and not sockets & {"", "-1"} else None,
+        len(siblings) if siblings and "" not in siblings else None,
+        shared,
+        len(nodes) or None,
+    )
+
+
+def processor_clock(root: Path = ROOT) -> Clock:
+    """Return it from /sys/devices/system/cpu/cpufreq, of the first core; virtual machines have /proc/cpuinfo alone."""
+    cpus = root / "sys" / "devices" / "system" / "cpu"
+    first = cpus / "cpu0" / "cpufreq"
+    now = []
+    for line in read_text(root / "proc" / "cpuinfo").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "cpu MHz":
+            with suppress(ValueError):
+                now.append(float(value))
+    if not now:
+        now = [found for path in cpus.glob("cpu[0-9]*/cpufreq/scaling_cur_freq") if (found := _mhz(path)) is not None]
+    boost, no_turbo = (
+        read_text(cpus / name).strip() for name in (Path("cpufreq", "boost"), Path("intel_pstate", "no_turbo"))
+    )
+    return Clock(
+        statistics.median(now) if now else None,
+        _mhz(first / "base_frequency"),
+        _mhz(first / "scaling_min_freq"),
+        _mhz(first / "scaling_max_freq"),
+        read_text(first / "scaling_governor").strip() or None,
+        {"0": False, "1": True}.get(boost, {"0": True, "1": False}.get(no_turbo)),
+    )
+
+
+def _mhz(path: Path) -> float | None:
+    """Return a file's number of kHz in MHz; None if it has none."""
+    text = read_text(path).strip()
+    return int(text) / 1000 if text.isdecimal() else None
+
+
+def distribution(root: Path = ROOT) -> str | None:
+    """Return PRETTY_NAME of os-release."""
+    text = read_text(root / "etc" / "os-release") or read_text(root / "usr" / "lib" / "os-release")
+    for line in text.splitlines():
+        key, _, value = line.partition("=")
+        if key == "PRETTY_NAME":
+            return value.strip().strip("\"'") or None
+    return None
+
+
+def c_library(root: Path = ROOT) -> str | None:
+    """Ask glibc; musl is known by its loader alone."""
+    with suppress(ValueError, OSError):
+        if found := os.confstr("CS_GNU_LIBC_VERSION"):
+            return found
+    return "musl" if any((root / "lib").glob("ld-musl-*.so.*")) else None
+
+
+# Files that containers have, and the words of control groups whose names have not been hidden.
+_CONTAINER_FILES = {"podman": "run/.containerenv", "apptainer": ".singularity.d", "docker": ".dockerenv"}
+_CONTAINER_GROUPS = {"kubepods": "kubernetes", "docker": "docker", "libpod": "podman", "lxc": "lxc",
+                     "containerd": "containerd"}  # fmt: skip
+
+
+def container_name(root: Path = ROOT) -> str | None:
+    """Look for the files by which containers are known, and at the names of the control groups."""
+    stated = read_text(root / "run" / "systemd" / "container").strip()
+    if stated:
+        return stated
+    groups = read_text(root / "proc" / "self" / "cgroup")
+    if "kubepods" in groups or (root / "var" / "run" / "secrets" / "kubernetes.io").exists():
+        return "kubernetes"
+    for name, file in _CONTAINER_FILES.items():
+        if (root / file).exists():
+            return name
+    return next((name for word, name in _CONTAINER_GROUPS.items() if word in groups), None)
+
+
+def hypervisor_name(root: Path = ROOT) -> str | None:
+    """Look for the processor's flag, and at the names that the firmware gives."""
+    if "microsoft" in read_text(root / "proc" / "sys" / "kernel" / "osrelease").lower():
+        return "Windows Subsystem for Linux"
+    kind = read_text(root / "sys" / "hypervisor" / "type").strip()
+    vendor = read_text(root / "sys" / "class" / "dmi" / "id" / "sys_vendor").strip()
+    flagged = any(
+        line.startswith("flags") and "hypervisor" in line.split()
+        for line in read_text(root / "proc" / "cpuinfo").splitlines()
+    )
+    # Processors other than x86 have no such flag.
+    if flagged or kind or vendor in ("QEMU", "Amazon EC2", "Google"):
+        return vendor or kind or "unknown"
+    return None
+
+
+def huge_pages(root: Path = ROOT) -> str | None:
+    """Return the word in brackets."""
+    text = read_text(root / "sys" / "kernel" / "mm" / "transparent_hugepage" / "enabled")
+    return text.partition("[")[2].partition("]")[0] or None
 
 
 # -- Processes and threads

@@ -5,17 +5,21 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import platform
 import struct
 import sys
 import unicodedata
 from pathlib import Path
 from typing import Any
 
-from lmdbloader.base.system.defaults import ROOT
+from lmdbloader.base.system.defaults import ROOT, Clock, Layout
 
 assert sys.platform == "darwin"  # for mypy
 
-__all__ = ["exchange", "flush", "flush_path", "folded", "memory_sizes", "processor_name", "read_into", "reserve"]
+__all__ = [
+    "distribution", "exchange", "flush", "flush_path", "folded", "memory_sizes", "processor_clock", "processor_layout",
+    "processor_name", "read_into", "reserve",
+]  # fmt: skip
 
 _RENAME_SWAP = 2
 # Of fcntl.h.
@@ -78,6 +82,26 @@ def memory_sizes(root: Path = ROOT) -> tuple[int, int]:
 def processor_name(root: Path = ROOT) -> str:
     """Return it from sysctl."""
     return _sysctl("machdep.cpu.brand_string").rstrip(b"\0").decode("utf-8", "replace")
+
+
+def processor_layout(root: Path = ROOT) -> Layout:
+    """Return it from sysctl."""
+    sockets, cores, logical = (
+        int.from_bytes(_sysctl(name), "little") for name in ("hw.packages", "hw.physicalcpu", "hw.logicalcpu")
+    )
+    return Layout(sockets or None, cores or None, logical > cores if cores and logical else None)
+
+
+def processor_clock(root: Path = ROOT) -> Clock:
+    """Return what sysctl states on Intel's processors; Apple's state nothing."""
+    base, most = (int.from_bytes(_sysctl(name), "little") for name in ("hw.cpufrequency", "hw.cpufrequency_max"))
+    return Clock(base_mhz=base / 1e6 or None, most_mhz=most / 1e6 or None)
+
+
+def distribution(root: Path = ROOT) -> str | None:
+    """Return the version that macOS has for its users."""
+    release = platform.mac_ver()[0]
+    return f"macOS {release}" if release else None
 
 
 def _sysctl(name: str) -> bytes:

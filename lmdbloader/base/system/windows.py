@@ -11,6 +11,7 @@ import errno
 import mmap
 import msvcrt
 import os
+import platform
 import re
 import stat
 import sys
@@ -20,7 +21,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from lmdbloader.base.system.defaults import ROOT
+from lmdbloader.base.system.defaults import ROOT, Clock
 
 if TYPE_CHECKING:
     import subprocess
@@ -30,11 +31,11 @@ assert sys.platform == "win32"  # for mypy, which checks this file with --platfo
 
 __all__ = [
     "FOLDERS_MOVE_WITH_OPEN_FILES", "MAPPED_FILES_SHRINK", "MAPS_LENGTHEN_FILES", "allowed_cores", "clock_ns", "close",
-    "connect", "descriptor_of", "entries", "flush", "flush_path", "folded", "handle_of", "how_ended", "lock",
-    "map_shared", "means", "memory_sizes", "move_folder", "open_folder", "open_in", "open_itself", "open_to_read",
-    "permissions", "process_seconds", "read_at", "read_into", "receive_file", "remove_in", "replace_file", "reserve",
-    "send_file", "set_permissions", "start_of", "start_python", "status_in", "touch_in", "usable_name", "user",
-    "wait_for_end_of", "write_at",
+    "connect", "descriptor_of", "distribution", "entries", "flush", "flush_path", "folded", "handle_of", "how_ended",
+    "lock", "map_shared", "means", "memory_sizes", "move_folder", "open_folder", "open_in", "open_itself",
+    "open_to_read", "permissions", "process_seconds", "processor_clock", "processor_name", "read_at", "read_into",
+    "receive_file", "remove_in", "replace_file", "reserve", "send_file", "set_permissions", "start_of", "start_python",
+    "status_in", "touch_in", "usable_name", "user", "wait_for_end_of", "write_at",
 ]  # fmt: skip
 
 FOLDERS_MOVE_WITH_OPEN_FILES = False
@@ -375,6 +376,34 @@ def memory_sizes(root: Path = ROOT) -> tuple[int, int]:
     """Return the sizes from GlobalMemoryStatusEx."""
     found = _MemoryStatus(dwLength=ctypes.sizeof(_MemoryStatus))
     return (found.number0, found.number1) if _memory_status(ctypes.byref(found)) else (0, 0)
+
+
+def processor_name(root: Path = ROOT) -> str:
+    """Return it from the registry."""
+    return " ".join(str(_registered("ProcessorNameString") or "").split())
+
+
+def processor_clock(root: Path = ROOT) -> Clock:
+    """Return what the registry states, which Windows measures when it starts."""
+    found = _registered("~MHz")
+    return Clock(base_mhz=float(found) if isinstance(found, int) else None)
+
+
+def distribution(root: Path = ROOT) -> str | None:
+    """Return the build, such as "Windows 10.0.22631"."""
+    build = platform.win32_ver()[1]
+    return f"Windows {build}" if build else None
+
+
+def _registered(name: str) -> Any:
+    """Return a fact about the first core; None if the registry lacks it."""
+    try:
+        import winreg
+
+        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, r"HARDWARE\DESCRIPTION\System\CentralProcessor\0") as key:
+            return winreg.QueryValueEx(key, name)[0]
+    except (ImportError, OSError):
+        return None
 
 
 # -- Processes

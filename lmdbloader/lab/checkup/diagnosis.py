@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lmdbloader.base.foreign_names import understands
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.checkup.findings import Checkup, DatasetFacts, dataset_facts
 from lmdbloader.lab.checkup.rules import judge_dataset, judge_machine
-from lmdbloader.lab.machine import Machine, describe
+from lmdbloader.lab.machine import Machine, describe, describe_environment
 
 if TYPE_CHECKING:
     from lmdbloader.lab.profiling import Profile
@@ -64,7 +65,7 @@ def doctor(
         )
     machine = describe()
     facts = None if path is None else dataset_facts(path)
-    found = examine(machine, facts)
+    found = replace(examine(machine, facts), environment=describe_environment(path))
     if step_seconds is None:
         return found
     from lmdbloader.lab.checkup.rehearsal import judge_pass, loader_for, try_out
@@ -90,4 +91,4 @@ def examine(machine: Machine, dataset: DatasetFacts | None = None) -> Checkup:
 
 
 def _with_pass(found: Checkup, profile: Profile, findings: tuple[Any, ...]) -> Checkup:
-    return Checkup((*found.findings, *findings), found.machine, found.dataset, profile)
+    return replace(found, findings=(*found.findings, *findings), profile=profile)

@@ -1,12 +1,15 @@
-"""NVIDIA GPUs: a list of them, and their utilisation, power and memory over time, through NVML."""
+"""NVIDIA GPUs: a list of them, and their utilisation, power, memory and temperature over time, through NVML."""
 
 from __future__ import annotations
 
 import os
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean, mode
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 _MIB = 2**20
+_DRIVER_VERSION = re.compile(r"(?<= )\d+\.\d+(\.\d+)?(?= )")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,9 @@ class GpuUse:
         power_watts: Mean; None if unknown.
         memory_mib: The most that was in use, by all programs on it; None if unknown.
         num_samples: How often it was looked at.
+        temperature_celsius: The highest; None if unknown.
+        fan_percent: Of the fan's full speed, mean; None if unknown, as without a fan.
+        performance_state: That it was in most often: 0 is the fastest, 15 the slowest; None if unknown.
     """
 
     name: str
@@ -36,6 +43,9 @@ class GpuUse:
     power_watts: float | None
     memory_mib: float | None
     num_samples: int
+    temperature_celsius: float | None = None
+    fan_percent: float | None = None
+    performance_state: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -66,7 +76,7 @@ class GpuSampler:
         self.use: GpuUse | None = None
         self._gpu, self._seconds = gpu, seconds
         self._done = threading.Event()
-        self._seen: list[tuple[float | None, float | None, float | None]] = []
+        self._seen: list[tuple[float | None, ...]] = []
         self._name = ""
         self._nvml: Any = None
         self._thread: threading.Thread | None = None
@@ -108,15 +118,18 @@ class GpuSampler:
         # The first look is from before anything was done.
         seen = self._seen[1:] or self._seen
         if seen:
-            shares, powers, memories = (
+            shares, powers, memories, temperatures, fans, states = (
                 [value for value in column if value is not None] for column in zip(*seen, strict=True)
             )
             self.use = GpuUse(
                 self._name,
-                sum(shares) / len(shares) if shares else None,
-                sum(powers) / len(powers) if powers else None,
+                fmean(shares) if shares else None,
+                fmean(powers) if powers else None,
                 max(memories, default=None),
                 len(seen),
+                max(temperatures, default=None),
+                fmean(fans) if fans else None,
+                int(mode(states)) if states else None,
             )
 
     def _watch(self, handle: Any) -> None:
@@ -128,10 +141,13 @@ class GpuSampler:
 
     def _look(self, handle: Any) -> None:
         nvml = self._nvml
-        looks: tuple[Callable[[], float], ...] = (
+        looks: tuple[Callable[[], float | None], ...] = (
             lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
             lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
             lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used / _MIB,
+            lambda: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+            lambda: float(nvml.nvmlDeviceGetFanSpeed(handle)),
+            lambda: _known_state(nvml.nvmlDeviceGetPerformanceState(handle)),
         )
         seen: list[float | None] = []
         for number, look in enumerate(looks):
@@ -141,13 +157,39 @@ class GpuSampler:
                 if self._seen and self._seen[0][number] is not None:  # it reported before: the GPU is lost
                     raise
                 seen.append(None)  # not every model reports everything
-        self._seen.append((seen[0], seen[1], seen[2]))
+        self._seen.append(tuple(seen))
+
+
+def _known_state(state: int) -> int | None:
+    """Return a performance state; NVML's 32 stands for an unknown one."""
+    return state if 0 <= state < 16 else None
+
+
+@contextmanager
+def watched(device: torch.device, *, seconds: float = 0.1) -> Iterator[list[GpuUse]]:
+    """Look at a device meanwhile; afterwards the list holds its use, or is empty if it could not be read.
+
+    Args:
+        device: Any; those that are not CUDA's are not looked at.
+        seconds: Between two looks.
+    """
+    found: list[GpuUse] = []
+    name = nvml_name(device)
+    if name is None:
+        yield found
+        return
+    with GpuSampler(name, seconds=seconds) as sampler:
+        yield found
+    if sampler.use is not None:
+        found.append(sampler.use)
 
 
 def nvml_name(device: torch.device) -> int | str | None:
-    """Return the UUID or number of a CUDA device in NVML; None if unknown."""
+    """Return the UUID or number of a CUDA device in NVML; None if unknown, and for other devices."""
     import torch
 
+    if device.type != "cuda":
+        return None
     uuid: Any = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     if uuid is not None:
         return f"GPU-{uuid}"
@@ -195,23 +237,68 @@ def describe_devices(root: Path = _ROOT) -> tuple[Device, ...]:
     return tuple(devices)
 
 
-def _from_nvml() -> tuple[Device, ...] | None:
-    """Return the GPUs that NVML reports; None if it cannot be asked."""
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """The driver of NVIDIA's GPUs.
+
+    Attributes:
+        version: Of the driver.
+        cuda: The newest version of CUDA that it can serve; None if only the driver's files were there to read.
+    """
+
+    version: str
+    cuda: str | None
+
+
+def describe_driver(root: Path = _ROOT) -> Driver | None:
+    """Return the driver: from NVML if nvidia-ml-py is installed, else from its file in `proc`; None without one.
+
+    Args:
+        root: The folder of `proc`; NVML is asked only on the machine itself.
+    """
+    if root == _ROOT:
+        with _opened_nvml() as nvml:
+            if nvml is not None:
+                with suppress(nvml.NVMLError):
+                    cuda = int(nvml.nvmlSystemGetCudaDriverVersion())
+                    version = text_of(nvml.nvmlSystemGetDriverVersion())
+                    return Driver(version, f"{cuda // 1000}.{cuda % 1000 // 10}")
+    for line in system.read_text(root / "proc" / "driver" / "nvidia" / "version").splitlines():
+        # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 ..."
+        if line.startswith("NVRM version:") and (found := _DRIVER_VERSION.search(line)):
+            return Driver(found[0], None)
+    return None
+
+
+@contextmanager
+def _opened_nvml() -> Iterator[Any]:
+    """Yield NVML's module, ready to be asked; None without it or without a driver."""
     try:
         import pynvml
     except ImportError:
-        return None
+        yield None
+        return
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:  # no driver
-        return None
+        yield None
+        return
     try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(number) for number in range(pynvml.nvmlDeviceGetCount())]
-        return tuple(
-            Device(text_of(pynvml.nvmlDeviceGetName(handle)), int(pynvml.nvmlDeviceGetMemoryInfo(handle).total))
-            for handle in handles
-        )
-    except pynvml.NVMLError:  # one that this process may not ask
-        return None
+        yield pynvml
     finally:
         pynvml.nvmlShutdown()
+
+
+def _from_nvml() -> tuple[Device, ...] | None:
+    """Return the GPUs that NVML reports; None if it cannot be asked."""
+    with _opened_nvml() as nvml:
+        if nvml is None:
+            return None
+        try:
+            handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
+            return tuple(
+                Device(text_of(nvml.nvmlDeviceGetName(handle)), int(nvml.nvmlDeviceGetMemoryInfo(handle).total))
+                for handle in handles
+            )
+        except nvml.NVMLError:  # one that this process may not ask
+            return None

@@ -26,7 +26,9 @@ _OVERLAY = {"overlay", "aufs", "fuse.fuse-overlayfs", "unionfs"}
 _LOCAL = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "exfat", "f2fs", "jfs", "msdos", "ntfs", "ntfs3", "reiserfs",
           "squashfs", "udf", "vfat", "xfs", "zfs", "erofs", "iso9660"}  # fmt: skip
 # Disks of virtual machines report that they spin, whatever the real disk is.
-_VIRTUAL = re.compile(r"(vd|xvd|ubd|nbd|rbd|loop|dm-|md)")
+_VIRTUAL = re.compile(r"(vd|xvd|ubd|nbd|rbd|loop)")
+# LVM, encryption, RAID: devices on top of others.
+_STACKED = re.compile(r"(dm-|md)\d")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
@@ -107,8 +109,16 @@ def _device(number: str, source: str, root: Path) -> DiskKind | None:
         folder = folder.resolve(strict=True)
     except OSError:
         return None
+    return _kind_of_disk(folder)
+
+
+def _kind_of_disk(folder: Path) -> DiskKind | None:
+    """Return the kind of a block device by its folder in /sys; that of the disks below an encrypted or combined one."""
     if not (folder / "queue").is_dir():  # a partition: its disk has the queue
         folder = folder.parent
+    if _STACKED.match(folder.name):
+        kinds = {_kind_of_disk(below.resolve()) for below in (folder / "slaves").glob("*")}
+        return kinds.pop() if len(kinds) == 1 else None
     if _VIRTUAL.match(folder.name):
         return None
     if folder.name.startswith("nvme"):

@@ -58,7 +58,7 @@ class Workload:
         place: Its file, for messages.
         options: The keyword arguments of `plan` in it.
         experiments: How many run at the same time, the fewest and the most; None if the file does not say.
-        data: Bytes of each data set that it reads, by name.
+        data: Bytes of each dataset that it reads, by name.
     """
 
     name: str
@@ -77,9 +77,9 @@ class SharedPlan:
         plans: Of each workload, as if all experiments were its own.
         hardest_reads, hardest_bandwidth: The workloads with the most reads and the most bytes a second, by index.
         serving: How many of each storage class serve the workload that is the hardest for it, and so any mix.
-        data: Bytes of each data set, by name; one that several workloads read is there once.
-        readers: The workloads that read each data set.
-        dataset_nbytes: Bytes of all data sets together; 0 if no workload names any.
+        data: Bytes of each dataset, by name; one that several workloads read is there once.
+        readers: The workloads that read each dataset.
+        dataset_nbytes: Bytes of all datasets together; 0 if no workload names any.
     """
 
     names: tuple[str, ...]
@@ -117,7 +117,7 @@ def plan_shared(
 ) -> SharedPlan:
     """Return what storage must deliver and hold for several workloads.
 
-    "Feeding the beast" has the rule: store the union of all data sets, and take a challenging combination of t, n and
+    "Feeding the beast" has the rule: store the union of all datasets, and take a challenging combination of t, n and
     the size of a sample from one of the workloads, with n for all experiments at the same time. Here every workload is
     computed as if all experiments were its own, and the one with the most reads a second decides about reads, the one
     with the most bytes a second about bandwidth; they may differ.
@@ -194,7 +194,7 @@ def _plan(workload: Workload, experiments: int | tuple[int, int], cache_fraction
 
 
 def _union(workloads: Sequence[Workload]) -> dict[str, int]:
-    """Return the bytes of each data set, by name.
+    """Return the bytes of each dataset, by name.
 
     Raises:
         OptionError: Two workloads give different sizes for one name.
@@ -205,7 +205,7 @@ def _union(workloads: Sequence[Workload]) -> dict[str, int]:
             if data.setdefault(name, nbytes) != nbytes:
                 first = next(other for other in workloads if name in other.data)
                 raise OptionError(
-                    f"{plain(each.place)}: the data set {name!r} has {show_decimal_nbytes(nbytes)} here, and "
+                    f"{plain(each.place)}: the dataset {name!r} has {show_decimal_nbytes(nbytes)} here, and "
                     f"{show_decimal_nbytes(data[name])} in {plain(first.place)}. If it is the same data, write the "
                     f'same size: "data": {{{json.dumps(name)}: {data[name]}}}; if not, another name.'
                 )
@@ -349,12 +349,12 @@ def _as_text(found: SharedPlan) -> Iterator[str]:
 
 def _data(found: SharedPlan) -> Iterator[str]:
     if not found.data:
-        yield from _wrapped(f"The files name no data sets. To add up their sizes: {_line('data')}")
+        yield from _wrapped(f"The files name no datasets. To add up their sizes: {_line('data')}")
         yield ""
         return
     shared = sum(len(names) > 1 for names in found.readers.values())
     once = f"; {shared} of them {'is' if shared == 1 else 'are'} read by several and stored once" if shared else ""
-    sets = f"{len(found.data)} data set{'s' * (len(found.data) > 1)}"
+    sets = f"{len(found.data)} dataset{'s' * (len(found.data) > 1)}"
     yield from _wrapped(f"Storage must hold {show_decimal_nbytes(found.dataset_nbytes)}: {sets}{once}.")
     rows = [
         (f"  {plain(name)[:30]}", show_decimal_nbytes(nbytes), plain(", ".join(found.readers[name]))[:44])

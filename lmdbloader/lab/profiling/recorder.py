@@ -19,9 +19,11 @@ from lmdbloader.base.stopwatch import PHASES, StepTimer
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.example_times import ExampleTimes, time_examples
+from lmdbloader.lab.machine.environment import describe_environment
 from lmdbloader.lab.machine.gpu import GpuSampler, nvml_name
 from lmdbloader.lab.profiling.bottleneck import advise, loading_cost, name_bottleneck
 from lmdbloader.lab.profiling.loader_facts import facts_of, loader_in
+from lmdbloader.lab.profiling.memory_formats import FirstConvolution, run_watched, warn_of_formats
 from lmdbloader.lab.profiling.results import Profile
 from lmdbloader.lab.profiling.threads import ThreadTimes, ThreadWatch
 from lmdbloader.lab.profiling.typical_step import CounterReading, every_second, measure_phase, typical_step
@@ -70,7 +72,7 @@ class Recorder:
             in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
             device = "cuda" if in_use else "cpu"
         self.device = torch.device(device)
-        gpu = nvml_name(self.device) if self.device.type == "cuda" else None
+        gpu = nvml_name(self.device)
         self._gpu = None if gpu is None else GpuSampler(gpu)
         self.timer = StepTimer(self.device)
         self._watch, self._loop = ThreadWatch(self._facts.kind), ThreadWatch("main")
@@ -247,6 +249,7 @@ class Recorder:
             seconds=total,
             num_threads=facts.num_threads,
             loader=facts.name,
+            environment=describe_environment(facts.path),
         )
 
     def _follow(self, iterator: Any) -> None:
@@ -350,13 +353,25 @@ def profile(
     """
     with Recorder(loader, warmup=warmup, device=device) as recorder:
         if _takes_lap(step_fn):
-            for batch in recorder.take(steps):
-                step_fn(batch, recorder.timer.lap)
+            formats = _run(recorder, steps, lambda batch: step_fn(batch, recorder.timer.lap))
         else:
             with _updates_told(recorder.timer):
-                for batch in recorder.take(steps):
-                    step_fn(batch)
-    return replace(recorder.profile(), examples=_examples(loader))
+                formats = _run(recorder, steps, step_fn)
+    warning = warn_of_formats(formats, loader)
+    warnings = () if warning is None else (warning,)
+    return replace(recorder.profile(), examples=_examples(loader), warnings=warnings)
+
+
+def _run(recorder: Recorder, steps: int, step: Callable[[Any], Any]) -> FirstConvolution | None:
+    """Do the steps; return what the first one's first convolution worked on."""
+    formats: FirstConvolution | None = None
+    for number, batch in enumerate(recorder.take(steps)):
+        if number:
+            step(batch)
+        else:
+            formats = run_watched(step, batch)
+        del batch
+    return formats
 
 
 def _examples(batches: Any) -> ExampleTimes | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any
 
@@ -76,6 +76,8 @@ class Profile:
         loader: The class of the loader.
         examples: The times of single examples, from `profile` and `rehearse` with an LMDBDataset that has no Python
             `transform` of its own; else None.
+        warnings: What is wrong in the steps besides loading, in sentences, each with the line to paste; from `profile`.
+        environment: All that reproduces it: `machine.describe_environment(path)`.
     """
 
     bottleneck: Bottleneck
@@ -94,6 +96,8 @@ class Profile:
     num_threads: int
     loader: str
     examples: ExampleTimes | None = None
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     @property
     def is_healthy(self) -> bool:
@@ -162,6 +166,8 @@ class Profile:
                 phases={name: PhaseTimes(**phase) for name, phase in values["phases"].items()},
                 step=PhaseTimes(**values["step"]),
                 examples=None if examples is None else ExampleTimes.from_json(examples),
+                environment=dict(values.get("environment", {})),
+                warnings=tuple(values.get("warnings", ())),
                 **parts,
                 **plain,
             )
@@ -260,7 +266,8 @@ def _notes(profile: Profile) -> list[str]:
 
 def as_text(profile: Profile) -> str:
     """Return a profile as plain text."""
-    lines = [sentence(profile), str(profile.advice), ""]
+    lines = [sentence(profile), str(profile.advice)]
+    lines += [*(f"Warning: {warning}" for warning in profile.warnings), ""]
     lines.append(f"{'phase':10}{'mean ms':>10}{'p50':>10}{'p99':>10}{'share':>9}")
     for name, share, cells in _phases(profile):
         bar = "" if name == "step" else "  " + "#" * round(share * _BAR)
@@ -280,6 +287,7 @@ def as_html(profile: Profile) -> str:
         return html_table(header, [(name, *cells) for name, _, cells in rows], shares)
 
     parts = [f"<p><b>{escape(sentence(profile))}</b> {escape(str(profile.advice))}</p>"]
+    parts += [f"<p><b>Warning:</b> {escape(warning)}</p>" for warning in profile.warnings]
     parts.append(table(("phase", "mean ms", "p50", "p99", "share"), _phases(profile)))
     if stages := _stages(profile):
         parts.append(table(("loader", "ms a step", "share"), stages))

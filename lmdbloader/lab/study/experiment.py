@@ -21,7 +21,7 @@ from lmdbloader.base.foreign_names import understands
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import DATA_FILE
-from lmdbloader.lab.machine import describe, filesystem_of, residency
+from lmdbloader.lab.machine import describe, describe_environment, environment_rows, residency
 from lmdbloader.lab.study.cold import read_cold
 from lmdbloader.lab.study.endless_loader import BenchData
 from lmdbloader.lab.study.image_files import AUTO, extract_files, find_files
@@ -214,8 +214,8 @@ def _material(
         files = find_files(baseline, fields).like(dataset)
         if len(files.samples) != len(dataset):
             notes.append(
-                f"The baseline has {len(files.samples):,} samples, the dataset {len(dataset):,}: are they the same "
-                "images?"
+                f"The baseline has {len(files.samples):,} samples, the dataset {len(dataset):,}: unless they are the "
+                "same images, do not compare their speeds."
             )
         return BenchData(dataset, files), files.facts(os.fspath(baseline))
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lmdbloader-bench-")))
@@ -245,14 +245,14 @@ def _facts(dataset: LMDBDataset, read: LMDBDataset) -> StudiedDataset:
 
 def _machine(dataset: LMDBDataset) -> tuple[dict[str, Any], tuple[tuple[str, ...], ...]]:
     """Return the machine as it is before anything is measured, and the same as text to show."""
-    found = describe()
+    environment = describe_environment(dataset.path)
     share = residency(Path(dataset.path) / DATA_FILE)
-    rows = [*found.rows(), ("dataset on", str(filesystem_of(dataset.path)))]
+    rows: list[tuple[str, ...]] = [*describe().rows(), *environment_rows(environment)]
     if share is not None:
         rows.append(("page cache", f"held {share:.0%} of {DATA_FILE} before the first turn"))
     if (load := system.load_average()) is not None:
         rows.append(("load", f"{load:.1f} (average of the minute before)"))
-    return found.as_json(), tuple(rows)
+    return environment, tuple(rows)
 
 
 def _note_what_lacks(

@@ -385,15 +385,13 @@ def _cold(study: StudyFigures) -> Iterator[str]:
     quasi = rows.get((_OURS, "quasi_random"))
     files = rows.get(("folder", "random"))
     parts = [
-        f"{number(row.cold_samples_per_s)} with the {LOADER_NAMES[row.source]} "
-        f"({percent(row.cold_samples_per_s / row.warm_samples_per_s)})"
+        f"the {LOADER_NAMES[row.source]} {number(row.cold_samples_per_s)} "
+        f"({percent(row.cold_samples_per_s / row.warm_samples_per_s)} of its speed from memory)"
         for row in study.cold
         if row.order == "random"
     ]
-    yield (
-        f"With nothing in the page cache, {' and '.join(filter(None, [', '.join(parts[:-1]), parts[-1]]))} samples a "
-        "second are read (of the speed from memory)."
-    )
+    listed = " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+    yield f"Samples read a second with nothing in the page cache: {listed}."
     if files is not None and ours is not None:
         yield (
             f"From cold storage the Loader is {times(ours.cold_samples_per_s / files.cold_samples_per_s)} as fast as "

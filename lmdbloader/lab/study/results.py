@@ -26,7 +26,7 @@ class Study(StudyFigures):
         release: Of lmdbloader that measured.
         created: When it ended, as "2026-01-31T12:00:00Z".
         seconds: How long all of it took.
-        environment: The machine: `machine.describe().as_json()`.
+        environment: All that reproduces it: `machine.describe_environment(path)`.
         machine: The same as text to show: (name, value) of each line, and the load before the study.
         cores: Cores that the process could use.
         dataset: The dataset.

@@ -153,11 +153,17 @@ class GpuLoad:
         utilisation_percent: Share of the time in which a kernel ran, mean.
         power_watts: Drawn, mean.
         memory_mib: The most that was in use on the device, by every process.
+        temperature_celsius: The highest.
+        fan_percent: Of the fan's full speed, mean.
+        performance_state: That it was in most often: 0 is the fastest, 15 the slowest.
     """
 
     utilisation_percent: float
     power_watts: float | None
     memory_mib: float
+    temperature_celsius: float | None = None
+    fan_percent: float | None = None
+    performance_state: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

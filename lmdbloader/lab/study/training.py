@@ -17,7 +17,7 @@ from torch.nn import functional
 from lmdbloader.base.stopwatch import StepTimer, take_steps
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
-from lmdbloader.lab.machine.gpu import GpuSampler, nvml_name
+from lmdbloader.lab.machine.gpu import watched
 from lmdbloader.lab.stored import image_sizes
 from lmdbloader.lab.study.endless_loader import EndlessLoader, latency_of
 from lmdbloader.lab.study.rows import GpuLoad, Phases, Training
@@ -27,7 +27,6 @@ from lmdbloader.superres.training import train_step
 
 # Least steps of a turn, and its least seconds on a GPU: NVML reports the use of about the last second.
 _LEAST_STEPS, _LEAST_GPU_SECONDS = 2, 1.0
-_LOOK_SECONDS = 0.1
 _PHASES = [f.name for f in fields(Phases)]
 
 
@@ -133,11 +132,17 @@ def training_of(turns: Sequence[TrainingTurn], num_samples: int) -> Training:
 
 
 def _mean_use(used: Sequence[GpuLoad]) -> GpuLoad:
-    watts = [use.power_watts for use in used if use.power_watts is not None]
+    watts, temperatures, fans, states = (
+        [value for use in used if (value := getattr(use, name)) is not None]
+        for name in ("power_watts", "temperature_celsius", "fan_percent", "performance_state")
+    )
     return GpuLoad(
         statistics.fmean(use.utilisation_percent for use in used),
         statistics.fmean(watts) if watts else None,
         max(use.memory_mib for use in used),
+        max(temperatures, default=None),
+        statistics.fmean(fans) if fans else None,
+        statistics.mode(states) if states else None,
     )
 
 
@@ -166,19 +171,17 @@ def _scale(dataset: LMDBDataset, small: int, large: int) -> int:
 def sampled(device: torch.device) -> Iterator[list[GpuLoad]]:
     """Watch a device; afterwards the list holds its use, or is empty if it could not be read."""
     found: list[GpuLoad] = []
-    if device.type != "cuda":
+    with watched(device) as uses:
         yield found
-        return
-    name = nvml_name(device)
-    if name is None:
-        yield found
-        return
-    with GpuSampler(name, seconds=_LOOK_SECONDS) as sampler:
-        yield found
-    use = sampler.use
-    # A part of a GPU (MIG) does not report how busy it is.
-    if use is not None and use.utilization_percent is not None and use.memory_mib is not None:
-        found.append(GpuLoad(use.utilization_percent, use.power_watts, use.memory_mib))
+    for use in uses:
+        # A part of a GPU (MIG) does not report how busy it is.
+        if use.utilization_percent is not None and use.memory_mib is not None:
+            found.append(
+                GpuLoad(
+                    use.utilization_percent, use.power_watts, use.memory_mib, use.temperature_celsius, use.fan_percent,
+                    use.performance_state,
+                )
+            )  # fmt: skip
 
 
 def why_unknown() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lmdbloader.base.text import plain
@@ -65,6 +65,7 @@ class Tuning:
         stored: The kinds whose best setting is remembered: `num_threads="auto"` uses that of "threads",
             `lmdbloader.dataloader` that of "workers". A kind is missing if its best setting was not clear in the time,
             or the user's cache folder cannot be written to.
+        environment: All that reproduces it: `machine.describe_environment(path)`.
     """
 
     dataset: str
@@ -82,6 +83,7 @@ class Tuning:
     advice: tuple[str, ...]
     seconds: float
     stored: tuple[ReadKind, ...]
+    environment: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_stored(self) -> bool:
@@ -105,6 +107,7 @@ class Tuning:
                 "num_steps": verdict.num_steps, "samples_per_s": verdict.samples_per_s,
                 "needed_samples_per_s": verdict.needed_samples_per_s, "margin": verdict.margin,
             },
+            "environment": dict(self.environment),
         }  # fmt: skip
 
     def __str__(self) -> str:

@@ -21,6 +21,7 @@ from lmdbloader.batch.memory import free_nbytes
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import CODEC_FILE, CODEC_JPEG
 from lmdbloader.lab.example_times import ExampleTimes, time_examples
+from lmdbloader.lab.machine import describe_environment
 from lmdbloader.lab.stored import column, image_sizes
 from lmdbloader.lab.tuning.measuring import Measurer, StepTrial, try_steps
 from lmdbloader.lab.tuning.race import Race, ReadKind, ReadSetting, counts
@@ -277,6 +278,7 @@ def _tuning(
         advice=tuple(advice),
         seconds=seconds,
         stored=tuple(stored),
+        environment=describe_environment(dataset.path if isinstance(dataset, LMDBDataset) else None),
     )
 
 

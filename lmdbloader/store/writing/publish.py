@@ -58,8 +58,8 @@ def check_destination(out: Path, *, overwrite: bool) -> None:
         )
     if not overwrite:
         raise DestinationError(
-            f"{out}: a dataset is there already, made from other inputs or with other options. "
-            f"Choose another destination, or overwrite it ({option('overwrite', True)})."
+            f"{out}: a dataset is there already. Choose another destination, or overwrite it "
+            f"({option('overwrite', True)})."
         )
     if others := _others(out):
         raise DestinationError(
@@ -78,18 +78,22 @@ def is_dataset(path: Path) -> bool:
 
 @contextmanager
 def partial_folder(
-    out: Path, *, resumable: bool = False, take_over: bool = False, log: Callable[[str], None] = lambda line: None
+    out: Path,
+    *,
+    resumable: bool = False,
+    take_over: bool | None = False,
+    log: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Path]:
     """Yield a path to the locked folder OUT.partial; it is removed unless `put_in_place` has moved it.
 
-    The path keeps leading to the folder that was locked, even if another one gets its name. The folder belongs to the
-    user, nobody else can write to it until it is in place, and it does not hold links.
+    The path leads to the folder that was locked, even if another one gets its name. The folder belongs to the user,
+    nobody else can write to it until it is in place, and it does not hold links.
 
     Args:
         out: The future dataset.
         resumable: Keep the files of an earlier conversion in it, and leave an unfinished one in it after an error.
             Otherwise its content is removed first.
-        take_over: Continue the conversion of a process on another host without waiting for signs of life from it.
+        take_over: Continue the conversion of a process on another host at once; None if the caller has no such option.
         log: Called with each message, a line of text.
 
     Raises:
@@ -108,22 +112,19 @@ def partial_folder(
                 f"{partial}: an unfinished conversion is there. Finish it with the command that began it, or remove it."
             )
 
-    advice = _take_over_advice() if resumable else ""
+    advice = _take_over_advice() if resumable and take_over is not None else ""
     occupy_standard_descriptors()
-    lock = claim(partial, check, keep=_worth_keeping, advice=advice, take_over=take_over, log=log)
+    lock = claim(partial, check, keep=_worth_keeping, advice=advice, take_over=bool(take_over), log=log)
     folder = inside(lock.folder, partial)
     is_removed = False
     try:
         with named(folder, partial), contextlib.ExitStack() as signs:
             try:
-                signs.enter_context(lock.beating())
-                if not resumable:
-                    empty(folder)
-                yield folder
-            except OSError as error:
-                if isinstance(error, DestinationError) or any(is_at(lock.folder, path) for path in (partial, out)):
-                    raise
-                raise _lost(partial) from error
+                with _explain_loss(lock.folder, partial, out):
+                    signs.enter_context(lock.beating())
+                    if not resumable:
+                        empty(folder)
+                    yield folder
             finally:
                 if is_at(lock.folder, out):
                     system.set_permissions(lock.folder, lock.permissions)
@@ -136,6 +137,17 @@ def partial_folder(
         lock.close()
         if is_removed:
             _remove_empty(partial)
+
+
+@contextmanager
+def _explain_loss(folder: int, partial: Path, out: Path) -> Iterator[None]:
+    """Turn an error into one that says that another process took the folder, if it is in neither place any more."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, DestinationError) or any(is_at(folder, path) for path in (partial, out)):
+            raise
+        raise _lost(partial) from error
 
 
 def _take_over_advice() -> str:

@@ -111,6 +111,7 @@ class Writer:
         expected_nbytes: int | None = None,
         keep_samples: int = 0,
         before_commit: Callable[[], None] = lambda: None,
+        transaction_samples: int | None = None,
     ) -> None:
         """Open the data file and keep its first samples.
 
@@ -123,6 +124,7 @@ class Writer:
             expected_nbytes: Its size without that, for messages; by default it follows from `map_nbytes`.
             keep_samples: Number of samples in the data file to keep; it must be at the end of a record.
             before_commit: Called before each transaction; when it returns, its files must be on the disk.
+            transaction_samples: A transaction is committed once it has 16 MiB, or so many samples.
 
         Raises:
             CorruptError: The samples to keep are not all there.
@@ -132,6 +134,7 @@ class Writer:
         self.map_growths = 0
         self._partial, self._out = partial, out
         self._before_commit = before_commit
+        self._transaction_samples = transaction_samples
         self.num_committed = keep_samples
         # The `chained` checksum of the kept records.
         self.kept_records = 0
@@ -144,9 +147,7 @@ class Writer:
         if keep_samples:
             map_nbytes = max(map_nbytes, data.stat().st_size + 2 * TRANSACTION_NBYTES)
         self._spool = Spool(partial / COLUMNS_FOLDER, fields, with_source=with_source)
-        map_nbytes = max(_whole_pages(map_nbytes), _MIN_MAP_NBYTES)
-        with self._explain_lmdb(map_nbytes):  # without LMDB's lock: the folder's own lock keeps others out
-            self._env = lmdb.open(os.fsencode(data), subdir=False, map_size=map_nbytes, lock=False, readahead=False)
+        self._env = self._open(max(_whole_pages(map_nbytes), _MIN_MAP_NBYTES))
         try:
             # After a power cut, a transaction is of no use if its file's name is lost. And LMDB leaves its first two
             # pages to the first transaction, which may never finish.
@@ -159,6 +160,11 @@ class Writer:
         except BaseException:
             self.close()
             raise
+
+    def _open(self, map_nbytes: int) -> lmdb.Environment:
+        with self._explain_lmdb(map_nbytes):  # without LMDB's lock: the folder's own lock keeps others out
+            path = os.fsencode(self._partial / DATA_FILE)
+            return lmdb.open(path, subdir=False, map_size=map_nbytes, lock=False, readahead=False)
 
     @property
     def num_samples(self) -> int:
@@ -177,7 +183,8 @@ class Writer:
             first += block.num_samples
         with explain_full_disk(self._partial, self._missing_nbytes):
             self._spool.add(chunk, blocks)
-        if self._pending_nbytes >= TRANSACTION_NBYTES:
+        most = self._transaction_samples
+        if self._pending_nbytes >= TRANSACTION_NBYTES or (most and self.num_samples - self.num_committed >= most):
             self._commit()
 
     def finish(
@@ -220,6 +227,10 @@ class Writer:
             close_others()
             put_in_place(self._partial, self._out)
         return Written(self.num_samples, manifest.sizes, self.map_growths, manifest.content_digest)
+
+    def stored(self, column: str, rows: range) -> npt.NDArray[Any] | list[str]:
+        """Return some consecutive values of a column of the future index: of the samples added so far."""
+        return self._spool.values(column, rows)
 
     def add_file(self, name: str, data: bytes) -> None:
         """Add a small file to the dataset's folder."""

@@ -1,0 +1,277 @@
+"""The fields of `write`, from the first sample and what was declared: their kinds, storage, codecs and class names."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from lmdbloader.base.arguments import ordered_texts, shown
+from lmdbloader.base.option_names import option
+from lmdbloader.conversion.options import check_value
+from lmdbloader.conversion.storage import PIXELS, Storage, WriteMode, choose_storages
+from lmdbloader.errors import OptionError
+from lmdbloader.fields import (
+    IGNORED,
+    FieldType,
+    Image,
+    Mask,
+    image_size,
+    is_plane_of,
+    is_tensor,
+    kind_of,
+    likeness,
+    likeness_of_places,
+)
+from lmdbloader.format.codecs import check_codec
+from lmdbloader.format.labels import LabelWatch
+from lmdbloader.format.layout import Field, make_field
+
+# What `write` takes as `fields`.
+Given = Mapping[str, FieldType | None] | Sequence[str] | None
+
+
+def declared_types(given: Given) -> dict[str, FieldType]:
+    """Return the fields whose types were given, with them."""
+    given = given if isinstance(given, Mapping) else {}
+    return {name: kind for name, kind in given.items() if isinstance(kind, FieldType)}
+
+
+def settle_storages(
+    schema: Sequence[Field],
+    write_mode: WriteMode | Mapping[str, WriteMode] | None,
+    codec: str | Mapping[str, str] | None,
+    options: Mapping[str, Any],
+) -> tuple[dict[str, Storage], str | Mapping[str, str]]:
+    """Return how images and masks are stored, by field, and the codecs; see `choose_storages`.
+
+    Raises:
+        OptionError: The options do not suit the fields or each other.
+    """
+    storages, codecs = choose_storages([f.name for f in schema if f.kind == "image"], write_mode, codec, options)
+    most = options["max_resolution"]
+    if most is not None and not isinstance(write_mode, Mapping):  # masks stay in step with their images
+        shrunk = replace(PIXELS, max_resolution=check_value("max_resolution", most))
+        storages |= {f.name: shrunk for f in schema if f.kind == "mask"}
+    placed = [f.name for f in schema if f.kind in ("boxes", "points")]
+    if most is not None and placed:
+        raise OptionError(
+            f"{option('max_resolution', most)} with {', '.join(placed)}: only the images would shrink. "
+            "Resize both before you write them, or when they are loaded."
+        )
+    return storages, codecs
+
+
+def infer_fields(values: Mapping[str, Any], fields: Given) -> list[Field]:
+    """Return the fields of the first sample, without codecs.
+
+    Args:
+        values: Of the sample.
+        fields: As `write` got them.
+
+    Raises:
+        OptionError: They do not suit the sample.
+    """
+    given: dict[str, FieldType | None] = {}
+    if isinstance(fields, Mapping):
+        given = dict(fields)
+    elif fields is not None:
+        given = dict.fromkeys(fields)
+    for name, kind in given.items():
+        if kind is not None and not isinstance(kind, FieldType):
+            raise OptionError(
+                f"fields[{name!r}] is {kind!r}: expected Image(), Mask(), Boxes(), Points(), Labels(), Array(), Int(), "
+                "Float(), Text(), Bytes(), Json() or None"
+            )
+    if not values:
+        raise OptionError("sample 0 has no fields: there is nothing to write")
+    unknown = set(given) - set(values)
+    if unknown:
+        raise OptionError(f"fields names {', '.join(sorted(unknown))}, but the first sample has {', '.join(values)}")
+    if fields is not None and not isinstance(fields, Mapping) and len(given) < len(values):
+        raise OptionError(
+            f"fields names {', '.join(given)}, but the first sample has {', '.join(values)} too. To leave values out, "
+            f"write lmdbloader.write(({{name: sample[name] for name in {tuple(given)!r}}} for sample in samples), out)."
+        )
+    return [
+        make_field(
+            name,
+            kind.kind if (kind := given.get(name)) else kind_of(value),
+            ignore_index=kind.ignore_index if isinstance(kind, Mask) else None,
+        )
+        for name, value in values.items()
+    ]
+
+
+def watch_labels(fields: Sequence[Field], values: Mapping[str, Any], given: Given) -> dict[str, LabelWatch]:
+    """Return a watch for each field of masks, and for each that may hold some: images, and arrays of their size."""
+    declared = declared_types(given)
+    sizes = {image_size(values[f.name]) for f in fields if f.kind == "image"}
+    return {
+        f.name: LabelWatch(f.name)
+        for f in fields
+        if (f.kind == "mask" and f.ignore_index == IGNORED)
+        or (f.name not in declared and f.kind == "image")
+        or (f.name not in declared and f.kind == "array" and _is_mask_array(f.name, values[f.name], sizes))
+    }
+
+
+def _is_mask_array(name: str, value: Any, sizes: set[Any]) -> bool:
+    return likeness(name) == "mask" and is_plane_of(value, sizes)
+
+
+def settle_places(schema: Sequence[Field], values: Mapping[str, Any], given: Given) -> None:
+    """Refuse boxes and points next to an image that were not declared, and would stay where they are.
+
+    Raises:
+        OptionError: A field of arrays or JSON has the name and the shape of boxes or points.
+    """
+    kinds = {f.name: f.kind for f in schema}
+    known = {name: type(kind).__name__ for name, kind in declared_types(given).items()}
+    others = {name: kind for name, kind in kinds.items() if name not in known and kind in ("array", "json")}
+    found = {name: kind for name in others if (kind := likeness_of_places(name, values[name]))}
+    if not found or "image" not in kinds.values():
+        return
+    name, kind = next(iter(found.items()))
+    lengths = {len(values[name]) for name in found}
+    labels = {other: "Labels" for other in others if other not in found and _is_labels(values[other], lengths)}
+    line = ", ".join(f'"{key}": fields.{value}()' for key, value in {**known, **found, **labels}.items())
+    form = ", of (left, top, right, bottom) in pixels, (n, 4)" if kind == "Boxes" else ", (n, 2) in pixels"
+    raise OptionError(
+        f"field {name!r} looks like {kind.lower()} by its name and shape, and as {kinds[name]} crops and flips would "
+        f"not move it. Declare it: write(..., fields={{{line}}}), with `from lmdbloader import fields`{form}; if "
+        f"nothing should move it, as fields.{kinds[name].capitalize()}()."
+    )
+
+
+def warn_of_arrays(schema: Sequence[Field], values: Mapping[str, Any], given: Given) -> None:
+    """Warn about arrays that are named like images and have the pixels of one, but in another shape."""
+    declared = declared_types(given)
+    for f in schema:
+        if f.kind != "array" or f.name in declared or likeness(f.name) != "image":
+            continue
+        value = values[f.name]
+        shape, dtype = tuple(value.shape), str(value.dtype).removeprefix("torch.")
+        if len(shape) != 3 or dtype not in ("uint8", "uint16"):
+            continue
+        if shape[2] == 4:
+            line = "Leave the fourth channel out, as in image[..., :3]"
+        elif is_tensor(value) and shape[2] in (1, 3):
+            line = "Give image.permute(2, 0, 1), or image.numpy()"
+        elif not is_tensor(value) and shape[0] in (1, 3):
+            line = "Give image.transpose(1, 2, 0)"
+        else:
+            continue
+        warnings.warn(
+            f"field {f.name!r}: {dtype} {shape} is stored as an array, which crops, flips and resizes do not change. "
+            f"Images are arrays (H, W), (H, W, 1 or 3), or tensors (1 or 3, H, W). {line}. If it is not an image, "
+            f'declare it: write(..., fields={{"{f.name}": fields.Array()}}), with `from lmdbloader import fields`.',
+            stacklevel=4,
+        )
+
+
+def _is_labels(value: Any, lengths: set[int]) -> bool:
+    """Return whether a value is a list or array of whole numbers, one for each box of a sample."""
+    if not (isinstance(value, list) or hasattr(value, "ndim")):
+        return False
+    try:
+        numbers = np.asarray(value)
+    except ValueError:  # lists of several lengths
+        return False
+    return numbers.ndim == 1 and len(numbers) in lengths and (numbers.dtype.kind in "iu" or not numbers.size)
+
+
+def settle_masks(watches: Mapping[str, LabelWatch], schema: Sequence[Field], given: Given) -> None:
+    """Refuse undeclared fields that look like masks; warn about those that may be masks.
+
+    Raises:
+        OptionError: A field has few values, and the name of a mask.
+    """
+    others = {} if given is None or isinstance(given, Mapping) else dict.fromkeys(given, "None")
+    if isinstance(given, Mapping):
+        others = {name: f"fields.{type(kind).__name__}()" if kind else "None" for name, kind in given.items()}
+    kinds = {f.name: f.kind for f in schema}
+    for name, watch in watches.items():
+        if kinds[name] == "mask":
+            if watch.values is not None and watch.values.tolist() == [0, IGNORED]:
+                warnings.warn(
+                    f"field {name!r}: masks of 0 and {IGNORED} only, and {IGNORED} is their ignore_index, the label of "
+                    f"pixels that have none, which losses leave out. For labels 0 and 1 write mask > 0.",
+                    stacklevel=5,
+                )
+            continue
+        if not (watch.looks_like_labels or watch.may_be_labels):
+            continue
+        line = ", ".join(f'"{key}": {value}' for key, value in {**others, name: "fields.Mask()"}.items())
+        kind, why = "Image", "a resize of images mixes labels"
+        if kinds[name] == "array":
+            kind, why = "Array", "crops and flips do not move arrays"
+        declare = (
+            f"Declare it: write(..., fields={{{line}}}), after `from lmdbloader import fields`. If it is not a "
+            f"mask, declare it as fields.{kind}()."
+        )
+        if watch.looks_like_labels:
+            raise OptionError(
+                f"field {name!r} looks like a mask by its name and values ({watch.describe()}), and {why}. {declare}"
+            )
+        warnings.warn(
+            f"field {name!r} may be a mask ({watch.describe()}), and {why}. {declare}",
+            stacklevel=5,
+        )
+
+
+def declared_images(given: Given) -> dict[str, str]:
+    """Return the fields that are named like masks but declared as images, for the manifest: readers accept them."""
+    declared = declared_types(given).items()
+    return {name: "image" for name, kind in declared if isinstance(kind, Image) and likeness(name) == "mask"}
+
+
+def fields_of_labels(fields: Sequence[Field]) -> list[str]:
+    """Return the fields whose values can have the names of classes."""
+    return [f.name for f in fields if f.kind in ("int", "labels")]
+
+
+def check_classes(fields: Sequence[Field], classes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """Return names of classes by field.
+
+    Raises:
+        OptionError: They are not text, or of a field that has no labels.
+    """
+    labels = fields_of_labels(fields)
+    if not isinstance(classes, Mapping):
+        raise OptionError(
+            f"classes={shown(classes)}: expected the names by field, as {{{labels[0] if labels else 'label'!r}: "
+            "['cat', 'dog']}"
+        )
+    given: dict[str, tuple[str, ...]] = {}
+    for name, names in classes.items():
+        if name not in labels:
+            raise OptionError(
+                f"classes of {name!r}: expected one of the fields of ints or Labels(): {', '.join(labels) or 'none'}"
+            )
+        given[name] = ordered_texts(f"classes[{name!r}]", names)
+        try:
+            "".join(given[name]).encode()
+        except UnicodeEncodeError as error:
+            raise OptionError(f"classes of {name!r}: a name that is not valid Unicode ({error})") from error
+    return given
+
+
+def codecs_by_field(fields: Sequence[Field], codec: str | Mapping[str, str]) -> dict[str, str]:
+    """Return the requested codec of each field that has one, "auto" by default.
+
+    Raises:
+        OptionError: There is no such codec, or no such field.
+    """
+    names = [f.name for f in fields if f.is_payload]
+    if isinstance(codec, str):
+        check_codec(codec)
+    asked = dict.fromkeys(names, codec) if isinstance(codec, str) else dict.fromkeys(names, "auto") | dict(codec)
+    for name, value in asked.items():
+        if name not in names:
+            raise OptionError(f"codec for {name!r}: expected one of the fields with a codec: {', '.join(names)}")
+        check_codec(value)
+    return asked

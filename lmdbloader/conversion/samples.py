@@ -1,0 +1,397 @@
+"""The samples of `write` on their way into records: checked, copied, and encoded in groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from lmdbloader.conversion.foreign_datasets import Adapted
+from lmdbloader.conversion.image_file import opened
+from lmdbloader.conversion.storage import PIXELS, Storage
+from lmdbloader.conversion.tasks import Part
+from lmdbloader.conversion.values import PayloadColumn, scalar
+from lmdbloader.errors import LmdbloaderError, OptionError
+from lmdbloader.fields import FieldType, as_boxes, image_size, is_whole_number, kind_named, likeness_of_places
+from lmdbloader.format.codecs import Payloads
+from lmdbloader.format.labels import LabelWatch
+from lmdbloader.format.layout import Field
+from lmdbloader.images.decode import DecodePolicy
+from lmdbloader.store import Chunk, encode_blocks
+
+_LABEL = "label"
+# A group ends with the sample that fills it, by the bytes of its values or their number.
+GROUP_NBYTES = 8 * 2**20
+GROUP_SAMPLES = 1024
+_FEW_SAMPLES = 64
+# The bytes that a number counts for in a group.
+_SCALAR_NBYTES = 16
+# Types that are neither image files nor Pillow's images, for undeclared fields; and for declared ones.
+_PLAIN = frozenset({np.ndarray, int, float, str, bytes, bool, type(None)})
+_PLAIN_DECLARED = frozenset({np.ndarray})
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a sample becomes values by field name.
+
+    Attributes:
+        adapted: What is known about the dataset: the names of the values of tuples, and of classes. Its samples are not
+            used.
+        declared: The fields whose types were given.
+        policy: How to treat transparent and very large images.
+        prepare: Returns the sample to store for each sample; None stores them unchanged.
+    """
+
+    adapted: Adapted
+    declared: Mapping[str, FieldType]
+    policy: DecodePolicy
+    prepare: Callable[[Any], Any] | None = None
+
+    def prepared(self, sample: Any, number: int) -> Any:
+        """Return a sample as `prepare` makes it.
+
+        Raises:
+            OptionError: It returns None, or another label than the dataset, whose names of classes are stored.
+        """
+        if self.prepare is None:
+            return sample
+        if (made := self.prepare(sample)) is None:
+            raise OptionError(
+                f"sample {number}: prepare returned None: expected the sample to store, a dict, a named tuple or a "
+                "tuple. Is a `return` missing?"
+            )
+        for name in self.adapted.classes:
+            before, after = (_number_of(each, name, self.adapted.names) for each in (sample, made))
+            if None not in (before, after) and before != after:
+                raise OptionError(
+                    f"sample {number}: prepare changed its {name} from {before} to {after}, but the names of classes "
+                    f"are those of the dataset. Give the names of the new labels, as classes={{{name!r}: [...]}}, or "
+                    "none: classes={}."
+                )
+        return made
+
+    def values(self, sample: Any, number: int) -> dict[str, Any]:
+        """Return the values of a prepared sample by name, encoded images as image files.
+
+        Raises:
+            OptionError: It is not a sample, or an encoded image cannot be used.
+        """
+        values = named_values(sample, self.adapted.names, number)
+        if type(sample) in (tuple, list) and _LABEL not in self.declared and is_whole_number(values.get(_LABEL)):
+            values[_LABEL] = int(values[_LABEL])  # many datasets return a tensor
+        self.adapted.check_labels(values, number)
+        for name, value in values.items():
+            kind = self.declared.get(name)
+            if type(value) in (_PLAIN if kind is None else _PLAIN_DECLARED):
+                continue
+            if kind is None:
+                values[name] = opened(value, None, self.policy, name, number)
+            elif kind_named(kind.kind).has_pixels:
+                values[name] = opened(value, kind, self.policy, name, number)
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRecipe:
+    """The settings that the records of samples depend on.
+
+    Attributes:
+        reading: How a sample becomes values.
+        fields: The fields of the dataset, with their codecs.
+        storages: How the images of each field are stored, if not as pixels.
+        boxes: The fields of boxes whose first samples do not show whether they are pixels.
+    """
+
+    reading: Reading
+    fields: tuple[Field, ...]
+    storages: Mapping[str, Storage] = field(default_factory=dict)
+    boxes: tuple[str, ...] = ()
+
+    def encode(self, samples: Iterable[Any], first: int) -> Iterator[Part]:
+        """Yield consecutive samples, the first of which has the number `first`, as encoded parts.
+
+        Each sample is copied or encoded before the next one is requested, which may be in the same memory.
+
+        Raises:
+            OptionError: A sample does not fit.
+        """
+        return self.encode_values(self.values(samples, first), first)
+
+    def encode_values(self, samples: Iterable[dict[str, Any]], first: int) -> Iterator[Part]:
+        """Yield samples as `encode` does, given what `Reading.values` returns for each."""
+        codecs = {f.name: f.codec for f in self.fields}
+        group = Group(self.fields, codecs, self.storages, first, boxes=self.boxes)
+        for values in samples:
+            group.add(values)
+            if group.is_full:
+                yield make_part(group.encode()[0], self.fields, group.box_scales)
+                group = Group(self.fields, codecs, self.storages, first := group.end, boxes=self.boxes)
+        if group.end > first:
+            yield make_part(group.encode()[0], self.fields, group.box_scales)
+
+    def values(self, samples: Iterable[Any], first: int) -> Iterator[dict[str, Any]]:
+        """Yield the values of consecutive samples by name; an exception of the dataset or `prepare` gets their number.
+
+        Raises:
+            OptionError: A sample does not fit.
+        """
+        read, number = self.reading, first
+        try:
+            for sample in samples:
+                yield read.values(sample if read.prepare is None else read.prepared(sample, number), number)
+                number += 1
+        except Exception as error:
+            if not isinstance(error, LmdbloaderError):
+                add_note(error, f"lmdbloader.write was at sample {number}.")
+            raise
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a line to what Python prints of an error, from Python 3.11 on."""
+    if hasattr(error, "add_note"):
+        error.add_note(note)
+
+
+def make_part(chunk: Chunk, fields: Sequence[Field], box_scales: Mapping[str, str] | None = None) -> Part:
+    """Return encoded samples packed into LMDB values."""
+    nbytes = sum(int(p.stored_nbytes.sum()) for p in chunk.payloads.values())
+    blocks = encode_blocks(chunk, fields, with_source=False)
+    return Part(
+        chunk.without_bytes(), tuple(blocks), (), (), (), chunk.num_samples, nbytes, box_scales=dict(box_scales or {})
+    )
+
+
+class Group:
+    """Consecutive samples, about 8 MiB. Each is copied or encoded when it is added."""
+
+    def __init__(
+        self,
+        fields: Sequence[Field],
+        codecs: Mapping[str, Any],
+        storages: Mapping[str, Storage],
+        first: int,
+        watches: Mapping[str, LabelWatch] | None = None,
+        boxes: Sequence[str] = (),
+        *,
+        is_small: bool = False,
+    ) -> None:
+        """Start without samples.
+
+        Args:
+            fields: Of every sample.
+            codecs: By payload field, "raw", "lz4" or "auto".
+            storages: How the images of each field are stored, if not as pixels.
+            first: The number of the first sample.
+            watches: By field, the watch that looks at each of its images.
+            boxes: The fields of boxes that may be shares of their image's sides, see `settle_boxes`.
+            is_small: Whether it is full after fewer samples.
+        """
+        self._fields = tuple(fields)
+        self._most = _FEW_SAMPLES if is_small else GROUP_SAMPLES
+        self._first = first
+        self._num_samples = 0
+        self._nbytes = 0
+        self._payloads = {
+            f.name: PayloadColumn(
+                f, codecs[f.name], storages.get(f.name, PIXELS), (watches or {}).get(f.name), GROUP_NBYTES
+            )
+            for f in fields
+            if f.is_payload
+        }
+        self._names = {f.name: self._payloads.get(f.name) for f in fields}
+        self._plain: dict[str, list[Any]] = {f.name: [] for f in fields if not f.is_payload}
+        self._scales = {name: _BoxScale(name) for name in boxes}
+
+    @property
+    def box_scales(self) -> dict[str, str]:
+        """The unit of the boxes of each field, if it is known: "" for pixels, or why they are probably shares."""
+        return {name: scale.found for name, scale in self._scales.items() if scale.found is not None}
+
+    @property
+    def end(self) -> int:
+        """The number of the sample after the last one."""
+        return self._first + self._num_samples
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are enough samples."""
+        return self._nbytes >= GROUP_NBYTES or self._num_samples >= self._most
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        """Add the values of a sample by field name.
+
+        Raises:
+            OptionError: It does not fit.
+        """
+        number = self._first + self._num_samples
+        if values.keys() != self._names.keys():
+            raise OptionError(
+                f"sample {number} has the fields {', '.join(values)}; the first one had {', '.join(self._names)}. "
+                "All samples need the same fields."
+            )
+        for name, scale in self._scales.items():
+            scale.add(values[name], number)
+        nbytes = 0
+        for f in self._fields:
+            value = values[f.name]
+            if (column := self._names[f.name]) is not None:
+                nbytes += column.add(value, number)
+            else:
+                self._plain[f.name].append(scalar(f, value, number))
+                nbytes += len(value) if isinstance(value, str) else _SCALAR_NBYTES
+        self._nbytes += nbytes
+        self._num_samples += 1
+
+    def encode(self) -> tuple[Chunk, list[Field]]:
+        """Return the encoded samples, and the fields with their codecs."""
+        payloads: dict[str, Payloads] = {}
+        columns: dict[str, Any] = {}
+        chosen = []
+        for f in self._fields:
+            codec = f.codec
+            if not f.is_payload:
+                column: Any = self._plain[f.name]
+                if (column_type := kind_named(f.kind).column) != "text":
+                    column = np.array(column, column_type)
+                columns[f.name] = column
+            elif self._num_samples:
+                payloads[f.name], more, codec = self._payloads[f.name].encode()
+                columns.update(more)
+            chosen.append(replace(f, codec=codec))
+        return Chunk(self._num_samples, payloads, columns), chosen
+
+
+def _number_of(sample: Any, name: str, names: tuple[str, ...] | None) -> int | None:
+    """Return the whole number in a field of a sample; None if there is none."""
+    if isinstance(sample, Mapping):
+        value = sample.get(name)
+    elif isinstance(sample, tuple | list) and not hasattr(sample, "_fields"):
+        at = -1 if names is None else names.index(name)  # (image, label)
+        value = sample[at] if len(sample) == (2 if names is None else len(names)) else None
+    else:
+        value = getattr(sample, name, None)
+    return int(value) if value is not None and is_whole_number(value) else None
+
+
+def named_values(sample: Any, names: tuple[str, ...] | None, number: int) -> dict[str, Any]:
+    """Return a sample's values by field name, in a dict of its own.
+
+    Raises:
+        OptionError: It is neither a dict nor a tuple, or the number of its values is not that of the names.
+    """
+    if isinstance(sample, dict | Mapping):  # the check for dict is fast
+        for name in sample:
+            if not isinstance(name, str):
+                raise OptionError(f"sample {number} has a key {name!r} of type {type(name).__name__}: expected str")
+        return dict(sample)
+    if isinstance(sample, tuple) and hasattr(sample, "_fields"):
+        return dict(zip(sample._fields, sample, strict=True))
+    if not isinstance(sample, tuple | list):
+        raise OptionError(
+            f"sample {number} is of type {type(sample).__name__}: expected a dict, a named tuple or a tuple"
+        )
+    if names is None:
+        raise OptionError(f"sample {number} is a plain tuple of {len(sample)} values: {_line_for_names(sample)}")
+    if len(names) != len(sample):
+        raise OptionError(
+            f"sample {number} has {len(sample)} values, but fields names {len(names)}: {', '.join(names)}"
+        )
+    return dict(zip(names, sample, strict=True))
+
+
+def _line_for_names(sample: Sequence[Any]) -> str:
+    """Return what to write for a plain tuple, as torchvision's datasets for detection and segmentation return it."""
+    if len(sample) == 2 and isinstance(sample[1], Mapping):
+        keys = [name for name in sample[1] if likeness_of_places(str(name), sample[1][name])]
+        kinds = [f"{name!r}: fields.{likeness_of_places(name, sample[1][name])}()" for name in keys]
+        kinds += ["'labels': fields.Labels()"] * ("labels" in sample[1])
+        more = f", fields={{{', '.join(kinds)}}}" if kinds else ""
+        with_ = ", with `from lmdbloader import fields`" * bool(kinds)
+        return (
+            "make one dict of the image and its targets. Write lmdbloader.write(({'image': image, **target} for image, "
+            f"target in samples), out{more}){with_}."
+        )
+    if len(sample) == 2 and image_size(sample[0]) is not None and image_size(sample[0]) == image_size(sample[1]):
+        return (
+            "name them. For an image and its mask write fields={'image': fields.Image(), 'mask': fields.Mask()}, with "
+            "`from lmdbloader import fields`; for two images fields=('lr', 'hr')."
+        )
+    return "name them, for example fields=('image', 'label')"
+
+
+class _BoxScale:
+    """Whether boxes are in pixels or shares of an image's sides, as far as the samples of a group show.
+
+    Attributes:
+        found: "" once a box extends beyond the first two pixels; if one with fractions comes before that, why boxes are
+            probably shares; else None.
+    """
+
+    __slots__ = ("_name", "found")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.found: str | None = None
+
+    def add(self, value: Any, number: int) -> None:
+        """Look at the boxes of a sample.
+
+        Raises:
+            OptionError: They are probably shares, and some have their right before their left, or bottom before top.
+        """
+        if self.found == "":
+            return
+        try:
+            boxes = as_boxes(value)
+        except (TypeError, ValueError):  # the sample is refused when it is encoded
+            return
+        if self.found is None and boxes.max(initial=0) > 2:
+            self.found = ""
+        elif self.found is None and boxes.min(initial=0) >= 0 and boxes.max(initial=0) <= 1 and (boxes % 1).any():
+            self.found = (
+                f"sample {number}, field {self._name!r}: all boxes so far, such as {boxes[0].tolist()}, are within "
+                "one pixel. If they are normalised to the image's size, multiply them by (width, height, width, "
+                "height), and give them as left, top, right, bottom. If they are in pixels, leave such small boxes out."
+            )
+        # Boxes (x, y, width, height) are refused when they are encoded, but that error would not mention the unit.
+        if self.found and (boxes[:, 2:] < boxes[:, :2]).any():
+            raise OptionError(self.found)
+
+
+def settle_boxes(boxes: Sequence[str], found: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the fields of boxes whose unit is still unknown after a group, given `Group.box_scales`.
+
+    Boxes within one pixel are refused only until a box extends beyond the first two pixels: later ones may be objects
+    in a corner that are smaller than a pixel.
+
+    Raises:
+        OptionError: The boxes of a field are probably shares of their image's sides.
+    """
+    for name in boxes:
+        if message := found.get(name):
+            raise OptionError(message)
+    return tuple(name for name in boxes if name not in found)
+
+
+def mask_bits(chunk: Chunk, fields: Sequence[Field], first: int, known: Mapping[str, int]) -> dict[str, int]:
+    """Return the number of bits of the labels of each mask field, which must be that of the first sample.
+
+    Raises:
+        OptionError: A sample has labels of another type, which cannot be in one batch with those of the first one.
+    """
+    found: dict[str, int] = dict(known)
+    for f in fields:
+        if f.kind != "mask" or not chunk.num_samples:
+            continue
+        bits = np.asarray(chunk.columns[f"{f.name}.bits"])
+        expected = found.setdefault(f.name, int(bits[0]))
+        if (differs := bits != expected).any():
+            at = int(np.flatnonzero(differs)[0])
+            raise OptionError(
+                f"sample {first + at}, field {f.name!r}: its labels have {bits[at]} bits, those of the first sample "
+                f"{expected}. A batch needs one dtype. Write all masks as mask.astype('uint16')."
+            )
+    return found

@@ -1,0 +1,186 @@
+"""The environment of a result: all that somebody needs to repeat it on a like machine, and nothing about its user."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lmdbloader import __version__
+from lmdbloader.base import system
+from lmdbloader.lab.machine.description import THREAD_VARIABLES, describe
+from lmdbloader.lab.machine.gpu import describe_driver
+from lmdbloader.lab.machine.storage import filesystem_of
+
+_ROOT = Path("/")
+# Besides what this package requires: what builds its kernels and reads its images, other loaders and stores that it is
+# compared with, and frameworks that train.
+_PACKAGES = (
+    "accelerate", "basicsr", "composer", "datasets", "fastai", "ffcv", "fsspec", "h5py", "jax", "keras", "lightning",
+    "litdata", "llvmlite", "lz4", "matplotlib", "mosaicml-streaming", "numba", "nvidia-dali-cuda120",
+    "nvidia-dali-cuda130", "nvidia-ml-py", "opencv-python", "opencv-python-headless", "pillow", "pillow-simd",
+    "pytorch-lightning", "scikit-image", "scipy", "simplejpeg", "tensorflow", "timm", "torchdata", "torchvision",
+    "transformers", "webdataset", "zarr", "ziglang",
+)  # fmt: skip
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+# The only environment variables whose values are kept.
+_VARIABLES = (
+    *THREAD_VARIABLES, "CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG", "GOMP_CPU_AFFINITY", "KMP_AFFINITY",
+    "LMDBLOADER_KERNELS", "MALLOC_ARENA_MAX", "NVIDIA_TF32_OVERRIDE", "OMP_PROC_BIND", "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+)  # fmt: skip
+# Options of a mount that change its speed. Others may name a user, a server or a folder.
+_MOUNT_OPTIONS = {
+    "async", "atime", "cache", "compress", "data", "direct_io", "discard", "hard", "huge", "lookupcache", "max_read",
+    "nconnect", "noatime", "nobarrier", "nodiratime", "noac", "nolock", "proto", "readahead", "relatime", "ro", "rsize",
+    "rw", "size", "soft", "ssd", "strictatime", "sync", "vers", "wsize",
+}  # fmt: skip
+
+
+def describe_environment(data: str | os.PathLike[str] | None = None, *, root: Path = _ROOT) -> dict[str, Any]:
+    """Return what reproduces a result, as plain values for `json.dumps`; None stands for what is unknown here.
+
+    It has the facts of `describe`, and those below. It has no name of a user or host, no path, and no value of an
+    environment variable other than a few that change the speed.
+
+    - lmdbloader, packages: versions, of all that this package requires and of the frameworks that are installed.
+    - architecture, distribution, c_library: of the system.
+    - processor: also its sockets, physical cores, SMT, NUMA nodes and clock.
+    - memory: also when the system gives huge pages.
+    - driver: of NVIDIA's GPUs, and the newest CUDA that it serves; cudnn: of torch.
+    - storage: the file system of `data`, and the kind of its disk.
+    - container, virtual_machine: what this process runs in.
+
+    Args:
+        data: A dataset or folder that was read or written; None if there was none.
+        root: The folder of `proc`, `sys`, `dev` and `etc`; tests plant one.
+
+    >>> found = describe_environment()
+    >>> "torch" in found["packages"]
+    True
+    """
+    machine = describe(root).as_json()
+    clock = {name: value and round(value, 1) if name.endswith("mhz") else value
+             for name, value in system.processor_clock(root)._asdict().items()}  # fmt: skip
+    return {
+        "lmdbloader": __version__,
+        **machine,
+        "architecture": platform.machine() or None,
+        "distribution": system.distribution(root),
+        "c_library": system.c_library(root),
+        "packages": package_versions(),
+        "processor": {**machine["processor"], **system.processor_layout(root)._asdict(), "clock": clock},
+        "memory": {**machine["memory"], "huge_pages": system.huge_pages(root)},
+        "driver": None if (driver := describe_driver(root)) is None else asdict(driver),
+        "cudnn": _cudnn(),
+        "storage": None if data is None else _storage(data, root),
+        "container": system.container_name(root),
+        "virtual_machine": system.hypervisor_name(root),
+        "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
+    }
+
+
+def environment_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what `describe_environment` adds to the rows of `describe`, as names and values.
+
+    Args:
+        found: Its result.
+
+    >>> dict(environment_rows(describe_environment()))["layout"].count("cores")
+    1
+    """
+    processor, clock, driver, storage = (found["processor"], found["processor"]["clock"], found["driver"],
+                                         found["storage"])  # fmt: skip
+    layout = [
+        _counted(processor["sockets"], "socket"),
+        _counted(processor["cores"], "physical core"),
+        {True: "SMT on", False: "SMT off", None: "SMT unknown"}[processor["has_smt"]],
+        _counted(processor["numa_nodes"], "NUMA node"),
+    ]
+    speeds = [("now", "mhz"), ("stated", "base_mhz"), ("least", "least_mhz"), ("most", "most_mhz")]
+    clocks = [f"{clock[key]:,.0f} MHz {name}" for name, key in speeds if clock[key] is not None]
+    clocks += [clock["governor"]] * (clock["governor"] is not None)
+    clocks += ["no boost" if clock["has_boost"] is False else "boost"] * (clock["has_boost"] is not None)
+    systems = [found["distribution"], found["c_library"], found["architecture"]]
+    maker = found["virtual_machine"]
+    inside = [found["container"], maker and ("virtual machine" if maker == "unknown" else f"virtual machine ({maker})")]
+    rows: dict[str, list[Any]] = {
+        "layout": layout,
+        "clock": clocks,
+        "system": systems,
+        "inside": [*inside, *["no container and no virtual machine that is known"] * (not any(inside))],
+        "driver": [] if driver is None else [driver["version"], driver["cuda"] and f"CUDA up to {driver['cuda']}"],
+        "cuDNN": [found["cudnn"]],
+        "storage": [] if storage is None else [storage["text"]],
+        "variables": [f"{name}={value}" for name, value in found["variables"].items()],
+        "packages": [f"{name} {release}" for name, release in found["packages"].items()],
+    }
+    return [(name, ", ".join(str(part) for part in parts if part)) for name, parts in rows.items() if any(parts)]
+
+
+def package_versions(names: Iterable[str] = _PACKAGES) -> dict[str, str]:
+    """Return the versions of the installed packages that this one requires, directly or not, and of others.
+
+    Args:
+        names: Of the others; those that are not installed are left out.
+    """
+    found: dict[str, str] = {}
+    seen: set[str] = set()
+    others = set(map(_normal, names))
+    left = ["lmdbloader", "torch", "numpy", *others]
+    while left:
+        name = _normal(left.pop())
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            package = importlib.metadata.distribution(name)
+            required = package.requires or []
+            release = package.version
+        except (importlib.metadata.PackageNotFoundError, OSError, ValueError, KeyError):  # not installed, or damaged
+            continue
+        if release and name != "lmdbloader":
+            found[name] = str(release)
+        if name not in others:  # a framework's own requirements are its affair
+            left += [match[0] for text in required if "extra ==" not in text and (match := _NAME.match(text))]
+    return dict(sorted(found.items()))
+
+
+def _normal(name: str) -> str:
+    """Return a package's name as all spellings of it are read alike.
+
+    >>> _normal("Jinja2"), _normal("typing_extensions")
+    ('jinja2', 'typing-extensions')
+    """
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _storage(data: str | os.PathLike[str], root: Path) -> dict[str, Any]:
+    found = filesystem_of(data, root)
+    options = [option for option in found.options.split(",") if option.partition("=")[0] in _MOUNT_OPTIONS]
+    return {
+        "type": found.type or None,
+        "kind": found.kind,
+        "device": found.device,
+        "options": ",".join(options),
+        "text": str(found).partition(", mounted at")[0],
+    }
+
+
+def _cudnn() -> int | None:
+    """Return the version of cuDNN that torch finds; None without it."""
+    import torch
+
+    try:
+        return int(torch.backends.cudnn.version()) if torch.cuda.is_available() else None  # type: ignore[no-untyped-call]
+    except (RuntimeError, OSError, TypeError):  # none, or it does not fit the one that torch was built for
+        return None
+
+
+def _counted(number: int | None, what: str) -> str | None:
+    return None if number is None else f"{number} {what}{'' if number == 1 else 's'}"

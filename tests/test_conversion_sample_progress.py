@@ -1,0 +1,420 @@
+"""An interrupted `write` of samples with indices: it continues, with the same result, or is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from torch.utils.data import ConcatDataset, Subset
+
+from lmdbloader import LMDBDataset, convert, fields, write
+from lmdbloader.conversion.sample_progress import identity_of, is_indexed
+from lmdbloader.errors import CorruptError, DestinationError, OptionError
+
+COUNT = 240
+FILES = ("data.mdb", "index.arrow", "manifest.json")
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make groups of a few samples, and commit every few groups."""
+    monkeypatch.setattr("lmdbloader.conversion.samples.GROUP_NBYTES", 3000)
+    monkeypatch.setattr("lmdbloader.store.writing.writer.TRANSACTION_NBYTES", 10_000)
+    monkeypatch.setattr("lmdbloader.conversion.from_python._SLOW_SAMPLES", 100)
+
+
+def sample(number: int) -> dict[str, Any]:
+    image = np.random.default_rng(number).integers(0, 256, (9 + number % 4, 11, 3)).astype(np.uint8)
+    return {
+        "image": image,
+        "label": number % 5,
+        "weight": number / 7 if number % 9 else float("nan"),
+        "name": f"ü{number}",
+    }
+
+
+class Samples:
+    """A dataset that can break, and whose samples can be changed."""
+
+    def __init__(self, breaks_at: int = -1, **changed: Any) -> None:
+        self.breaks_at, self.changed = breaks_at, changed
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == self.breaks_at:
+            raise RuntimeError("a bad sample")
+        return {**sample(index), **self.changed}
+
+
+def partial_of(out: Path) -> Path:
+    return out.with_name("out.partial")
+
+
+def interrupt(samples: Any, out: Path, **options: Any) -> None:
+    """Write the samples until they break."""
+    with pytest.raises(RuntimeError, match="a bad sample"):
+        write(samples, out, **options)
+    assert os.listdir(out.parent) == ["out.partial"]
+    assert (partial_of(out) / "journal").stat().st_size > 0
+
+
+# --- kills ---
+
+KILLED = """
+import os, signal, sys
+from unittest import mock
+sys.path[:0] = [{tests!r}]
+import lmdbloader
+from test_conversion_sample_progress import Samples, sample
+from lmdbloader.conversion import from_python, samples
+from lmdbloader.store.writing import writer
+
+samples.GROUP_NBYTES, writer.TRANSACTION_NBYTES, from_python._SLOW_SAMPLES = 3000, 10_000, 100
+left = int(sys.argv[2])
+def progress(count):
+    global left
+    left -= count
+    if left <= 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+given = [sample(i) for i in range(240)] if sys.argv[3] == "list" else Samples()
+lmdbloader.write(given, sys.argv[1], progress=progress, **eval(sys.argv[4]))
+"""
+
+
+@pytest.mark.parametrize("source", ["list", "dataset"])
+@pytest.mark.parametrize("options", ["{}", "{'workers': 2, 'threads': True}"], ids=["alone", "threads"])
+def test_a_write_that_is_killed_twice_has_the_result_of_a_whole_one(tmp_path: Path, source: str, options: str) -> None:
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    given: Any = [sample(i) for i in range(COUNT)] if source == "list" else Samples()
+    expected = write(given, whole)
+    script = KILLED.format(tests=str(Path(__file__).parent))
+    path = os.pathsep.join(p for p in sys.path if p)
+    done = [0]
+    for _ in range(2):
+        words = [sys.executable, "-c", script, str(out), "100", source, options]
+        ended = subprocess.run(words, env={**os.environ, "PYTHONPATH": path}, timeout=120, capture_output=True)
+        assert ended.returncode == -9, ended.stderr.decode()
+        assert sorted(os.listdir(tmp_path)) == ["out.partial", "whole"]
+        lines = (tmp_path / "out.partial" / "journal").read_bytes().splitlines()
+        done.append(json.loads(lines[-1].split(b" ", 1)[1])["num_samples"])
+    assert 0 < done[1] < done[2] < COUNT
+    rest: list[int] = []
+    written = write(given, out, progress=rest.append, **eval(options))
+    assert 0 < sum(rest) < COUNT - done[1]
+    assert (written.content_digest, written.num_samples) == (expected.content_digest, COUNT)
+    assert (out / "index.arrow").stat().st_size == (whole / "index.arrow").stat().st_size
+    for found, other in zip(LMDBDataset(out), LMDBDataset(whole), strict=True):
+        assert found.name == other.name and bytes(found.image.numpy()) == bytes(other.image.numpy())
+    assert sorted(os.listdir(out)) == sorted(FILES)
+
+
+def test_workers_and_kinds_of_workers_may_change_between_runs(tmp_path: Path) -> None:
+    expected = write(Samples(), tmp_path / "whole")
+    out = tmp_path / "sub" / "out"
+    out.parent.mkdir()
+    interrupt(Samples(100), out)
+    with pytest.raises(RuntimeError, match="a bad sample"):
+        write(Samples(180), out, workers=2, threads=True)
+    assert write(Samples(), out).content_digest == expected.content_digest
+
+
+# --- what a run that continues reads ---
+
+
+def test_only_the_rest_and_a_few_samples_are_read_again(out: Path) -> None:
+    read: list[int] = []
+
+    class Noted(Samples):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            read.append(index)
+            return super().__getitem__(index)
+
+    interrupt(Noted(200), out)
+    read.clear()
+    write(Noted(), out)
+    again = [index for index in read if index < 150]
+    assert set(read) >= set(range(200, COUNT)) and 10 <= len(again) <= 34
+
+
+def test_prepared_samples_are_committed_often_however_small_they_are(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # the sizes of real runs
+
+    def broken(number: int) -> dict[str, int]:
+        if number == 2500:
+            raise RuntimeError("a bad sample")
+        return {"number": number}
+
+    interrupt(range(3000), out, prepare=broken)
+    prepared: list[int] = []
+
+    def mended(number: int) -> dict[str, int]:
+        prepared.append(number)
+        return {"number": number}
+
+    mended.__qualname__ = broken.__qualname__
+    write(range(3000), out, prepare=mended)
+    assert set(range(2500, 3000)) <= set(prepared) and len(prepared) < 3000 - 1024
+    assert [sample.number for sample in LMDBDataset(out)] == list(range(3000))
+
+
+def test_an_iterator_starts_again(out: Path) -> None:
+    def samples(breaks_at: int) -> Iterator[Any]:
+        for number in range(COUNT):
+            yield Samples(breaks_at)[number]
+
+    with pytest.raises(RuntimeError, match="a bad sample"):
+        write(samples(200), out)
+    assert os.listdir(out.parent) == []
+    assert write(samples(-1), out).num_samples == COUNT
+
+
+def test_a_sample_that_does_not_fit_can_be_mended_and_the_write_continued(out: Path) -> None:
+    samples = [sample(i) for i in range(COUNT)]
+    expected = write(samples, out.with_name("whole")).content_digest
+    broken = [*samples[:200], {"image": 3}, *samples[201:]]
+    with pytest.raises(OptionError, match="sample 200 has the fields image"):
+        write(broken, out)
+    assert partial_of(out).is_dir()
+    assert write(samples, out).content_digest == expected
+
+
+class Boxed(Samples):
+    """Without boxes at first; one of them shows that they are in pixels, and later ones are within a pixel."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        boxes = [[1, 1, 4, 5]] if index == 50 else [[0.1, 0.2, 0.5, 0.9]] if index > 150 else []
+        return {**super().__getitem__(index), "boxes": np.array(boxes, np.float32).reshape(-1, 4)}
+
+
+def test_the_unit_of_boxes_stays_settled(out: Path) -> None:
+    kinds = {"image": fields.Image(), "boxes": fields.Boxes()}
+    expected = write(Boxed(), out.with_name("whole"), fields=kinds).content_digest
+    for breaks_at in (200, 230):
+        with pytest.raises(RuntimeError, match="a bad sample"):
+            write(Boxed(breaks_at), out, fields=kinds)
+    assert write(Boxed(), out, fields=kinds).content_digest == expected
+
+
+# --- what must not be mixed ---
+
+
+def swapped(samples: list[Any], i: int, j: int) -> list[Any]:
+    changed = list(samples)
+    changed[i], changed[j] = changed[j], changed[i]
+    return changed
+
+
+CHANGES: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "another label": (
+        Samples(label=9),
+        {},
+        r"sample 0: its 'label' differs from what was written\. If the dataset",
+    ),
+    "another image": (Samples(image=sample(1)["image"]), {}, r"sample 0: its 'image' differs from what was written"),
+    "another text": (Samples(name="x"), {}, r"sample 0: its 'name' differs from what was written"),
+    "another float": (Samples(weight=0.5), {}, r"sample 0: its 'weight' differs from what was written"),
+    "another field": (Samples(more=1), {}, r"the fields differ: .*, now .*'more'"),
+    "another kind": (Samples(label=1.5), {}, r"the fields differ: "),
+    "another length": (Subset(Samples(), range(COUNT - 1)), {}, r"the number of samples differs: 240, now 239"),  # type: ignore[arg-type]
+    "another type": ([sample(i) for i in range(COUNT)], {}, r"the type of the dataset differs: Samples, now list"),
+    "another codec": (Samples(), {"codec": "lz4"}, r"a conversion with other options is unfinished .*codec"),
+    "another mode": (Samples(), {"write_mode": "jpg"}, r"a conversion with other options is unfinished "),
+    "another policy": (Samples(), {"alpha": "drop"}, r"a conversion with other options is unfinished .*alpha"),
+    "a preparation": (Samples(), {"prepare": dict}, r"a conversion with other options is unfinished .*prepare"),
+    "other classes": (Samples(), {"classes": {"label": list("abcde")}}, r"the names of classes differ"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_other_samples_and_options_are_refused(out: Path, change: str) -> None:
+    interrupt(Samples(200), out)
+    samples, options, message = CHANGES[change]
+    before = sorted((path.name, path.stat().st_size) for path in partial_of(out).iterdir() if path.name == "data.mdb")
+    with pytest.raises(DestinationError, match=message) as caught:
+        write(samples, out, **options)
+    assert "restart=True" in str(caught.value)
+    assert os.listdir(out.parent) == ["out.partial"]
+    after = sorted((path.name, path.stat().st_size) for path in partial_of(out).iterdir() if path.name == "data.mdb")
+    assert after == before
+    assert write(samples, out, restart=True, **options).num_samples == len(samples)
+
+
+@pytest.mark.parametrize("at", [1, 77, 131])
+def test_every_stored_sample_of_a_list_is_compared(out: Path, at: int) -> None:
+    samples = [sample(i) for i in range(COUNT)]
+    with pytest.raises(OptionError, match="sample 200"):
+        write([*samples[:200], {}, *samples[201:]], out)
+    changed = [*samples[:at], {**samples[at], "label": 7}, *samples[at + 1 :]]
+    with pytest.raises(DestinationError, match=f"sample {at}: its 'label' differs from what was written"):
+        write(changed, out)
+
+
+def test_a_list_in_another_order_is_refused(out: Path) -> None:
+    samples = [sample(i) for i in range(COUNT)]
+    with pytest.raises(OptionError, match="sample 200"):
+        write([*samples[:200], {}, *samples[201:]], out)
+    with pytest.raises(DestinationError, match=r"sample 33: its .* differs"):
+        write(swapped(samples, 33, 34), out)
+
+
+def test_a_dataset_that_draws_at_random_is_refused_with_the_reason(out: Path) -> None:
+    rng = np.random.default_rng(0)
+
+    class Drawn(Samples):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            return {**super().__getitem__(index), "weight": rng.random()}
+
+    interrupt(Drawn(200), out)
+    with pytest.raises(
+        DestinationError, match=r"'weight' differs from what was written\. If the dataset or prepare draws at random"
+    ):
+        write(Drawn(), out)
+
+
+def test_an_unfinished_write_is_not_continued_by_an_iterator(out: Path) -> None:
+    interrupt(Samples(200), out)
+    with pytest.raises(DestinationError, match="an unfinished conversion is there"):
+        write((sample(i) for i in range(5)), out)
+    assert write((sample(i) for i in range(5)), out, restart=True).num_samples == 5
+
+
+def test_a_conversion_does_not_take_the_place_of_an_unfinished_write(out: Path) -> None:
+    interrupt(Samples(200), out)
+    (out.parent / "src").mkdir()
+    Image.fromarray(sample(0)["image"]).save(out.parent / "src" / "a.png")
+    with pytest.raises(DestinationError, match=r"a conversion .* is unfinished .*it was begun by lmdbloader\.write\)"):
+        convert(out.parent / "src", out)
+    assert convert(out.parent / "src", out, restart=True).num_samples == 1
+
+
+def test_data_of_another_run_is_refused(out: Path, tmp_path: Path) -> None:
+    interrupt(Samples(200), out)
+    ours = partial_of(out)
+    other = tmp_path / "other" / "out"
+    other.parent.mkdir()
+    interrupt(Samples(200, label=3), other)
+    (ours / "data.mdb").write_bytes((partial_of(other) / "data.mdb").read_bytes())
+    with pytest.raises(CorruptError, match="does not hold the samples that journal lists"):
+        write(Samples(), out)
+
+
+def test_a_dataset_that_was_put_in_place_by_a_killed_run_is_finished(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(out: Path) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lmdbloader.store.writing.publish._remove_leftovers", kill)
+        with pytest.raises(Killed):
+            write(Samples(), out)
+    assert "plan.json" in os.listdir(out)
+    owner = out / "owner.json"
+    if not owner.exists():  # a process that raises an exception releases it; one that is killed does not
+        owner.write_text(json.dumps({"pid": 1, "host": "x"}))
+    with pytest.raises(DestinationError, match="a dataset is there already"):
+        write(Samples(), out, codec="lz4")
+    done: list[int] = []
+    assert write(Samples(), out, progress=done.append).num_samples == COUNT
+    assert not done and sorted(os.listdir(out)) == sorted(FILES)
+    with pytest.raises(DestinationError, match="a dataset is there already"):
+        write(Samples(), out)
+
+
+# --- what identifies samples ---
+
+
+class Files(Samples):
+    """A dataset with torchvision's lists."""
+
+    def __init__(self, root: str, names: list[str]) -> None:
+        super().__init__()
+        self.root = root
+        self.samples = [(os.path.join(root, name), i % 2) for i, name in enumerate(names)]
+
+
+def test_lists_of_files_count_but_not_the_place_of_their_folder() -> None:
+    first = identity_of(Files("/a", ["x", "y"]), 2)
+    assert identity_of(Files("/b/c", ["x", "y"]), 2) == first
+    others = [Files("/a", ["x", "z"]), Files("/a", ["y", "x"]), Files("/a", ["x"])]
+    assert len({identity_of(dataset, 2)["lists"] for dataset in others} | {first["lists"]}) == 4
+    subsets = [Subset(Files("/a", ["x", "y"]), indices) for indices in ([0], [1])]  # type: ignore[arg-type]
+    assert identity_of(subsets[0], 1) != identity_of(subsets[1], 1)
+    whole = ConcatDataset([Files("/a", ["x"]), Files("/a", ["y"])])  # type: ignore[list-item]
+    assert identity_of(whole, 2) != identity_of(ConcatDataset([Files("/a", ["x"]), Files("/a", ["z"])]), 2)  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"root": object(), "samples": [1]},
+        {"root": b"/a"},
+        {"root": 3},
+        {"datasets": 2},
+        {"datasets": np.zeros(3)},
+        {"dataset": "imagenet"},
+        {"class_to_idx": {"a": "x", "b": 1}},
+    ],
+    ids=lambda attributes: ", ".join(f"{name} {type(value).__name__}" for name, value in attributes.items()),
+)
+def test_attributes_with_torchvisions_names_may_be_anything(out: Path, attributes: dict[str, Any]) -> None:
+    samples = Samples()
+    vars(samples).update(attributes)
+    assert write(samples, out).num_samples == COUNT
+
+
+class Both:
+    """A class with indices and an iterator of its own."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, key: str) -> Any:
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([sample(0)])
+
+
+def test_what_has_an_iterator_of_its_own_is_iterated(out: Path) -> None:
+    assert not is_indexed(Both()) and is_indexed(Samples()) and is_indexed([])
+    assert write(Both(), out).num_samples == 1
+
+
+def test_an_interruption_says_what_is_stored_and_that_the_same_call_continues(out: Path) -> None:
+    is_pressed = True
+
+    class Interrupted(Samples):
+        def __getitem__(self, index: int) -> Any:
+            if index == 170 and is_pressed:
+                raise KeyboardInterrupt
+            return super().__getitem__(index)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        write(Interrupted(), out)
+    if sys.version_info >= (3, 11):
+        note = caught.value.__notes__[-1]
+        assert re.search(r"^lmdbloader\.write: [1-9]\d+ samples are stored in .*out\.partial\. The same call", note)
+    is_pressed = False
+    assert write(Interrupted(), out).num_samples == COUNT

@@ -1,0 +1,173 @@
+"""Datasets and functions that worker processes get: what pickle cannot take is named, and where it is defined."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmdbloader import LMDBDataset, write
+from lmdbloader.errors import OptionError
+
+HERE = Path(__file__).name
+
+
+def number(sample: Any) -> dict[str, int]:
+    return {"number": sample}
+
+
+def with_factor(sample: Any, factor: Any) -> dict[str, int]:
+    return {"number": sample * factor}
+
+
+class Numbers:
+    """A dataset with an attribute of any kind."""
+
+    def __init__(self, attribute: Any = None) -> None:
+        self.attribute = attribute
+
+    def __len__(self) -> int:
+        return 200
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def test_a_lambda_is_named_with_its_place_and_what_to_write(out: Path) -> None:
+    prepare = lambda sample: {"number": sample}  # noqa: E731 - it is the mistake
+    line = prepare.__code__.co_firstlineno
+    expected = (
+        rf"^prepare=<function .*, defined at .*{HERE}:{line}: .* Define it with `def` at the top level of a module"
+    )
+    with pytest.raises(OptionError, match=expected) as caught:
+        write(range(200), out, prepare=prepare, workers=2)
+    assert "Or write threads=True" in str(caught.value)
+    assert os.listdir(out.parent) == []
+    write(range(200), out, prepare=prepare, workers=2, threads=True)
+    assert [s.number for s in LMDBDataset(out)] == list(range(200))
+
+
+def test_the_sample_of_a_list_that_is_to_blame_is_named(out: Path, tmp_path: Path) -> None:
+    with open(tmp_path / "file", "wb") as file:
+        samples = [{"number": i, "more": file if i == 150 else None} for i in range(300)]
+        with pytest.raises(
+            OptionError, match=r"sample 150 \(dict\)\['more'\]=.* it cannot be pickled.* Leave it out.* threads=True"
+        ):
+            write(samples, out, workers=2, prepare=number_of)
+        assert write(samples, out, workers=2, threads=True, prepare=number_of).num_samples == 300
+
+
+def number_of(sample: Any) -> dict[str, int]:
+    return {"number": sample["number"]}
+
+
+def test_a_lambda_inside_a_partial_is_found(out: Path) -> None:
+    prepare = functools.partial(with_factor, factor=lambda: 2)
+    with pytest.raises(OptionError, match=r"^prepare=functools\.partial.*|^prepare.*lambda"):
+        write(range(200), out, prepare=prepare, workers=2)
+
+
+def test_the_attribute_of_a_dataset_that_is_to_blame_is_named(out: Path, tmp_path: Path) -> None:
+    with (
+        open(__file__) as file,
+        pytest.raises(OptionError, match=r"the dataset \(Numbers\)\.attribute=<_io\.Text.* Open it in __getitem__"),
+    ):
+        write(Numbers(file), out, prepare=number, workers=2)
+    with pytest.raises(OptionError, match=rf"the dataset \(Numbers\)\.attribute=.*defined at .*{HERE}:\d+: "):
+        write(Numbers(lambda: 0), out, prepare=number, workers=2)
+    assert os.listdir(tmp_path) == []
+
+
+SCRIPT = """
+import sys
+import lmdbloader
+
+class Squares:
+    def __len__(self):
+        return 200
+    def __getitem__(self, index):
+        return index * index
+
+def prepare(number):
+    return {{"number": number}}
+
+{guard}lmdbloader.write(Squares(), sys.argv[1], prepare=prepare, workers=2)
+"""
+
+
+def run(*arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(p for p in sys.path if p)
+    return subprocess.run(
+        [sys.executable, *arguments],
+        input=text,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+        timeout=120,
+    )
+
+
+def test_a_script_may_define_the_dataset_if_it_guards_its_main_part(out: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(guard='if __name__ == "__main__":\n    '))
+    done = run(str(script), str(out))
+    assert done.returncode == 0, done.stderr
+    assert [s.number for s in LMDBDataset(out)][:3] == [0, 1, 4]
+
+
+NAMED = """
+import sys
+import typing
+import lmdbloader
+
+class Named(typing.NamedTuple):
+    number: int
+
+if __name__ == "__main__":
+    lmdbloader.write([Named(i) for i in range(3000)], sys.argv[1], workers=2)
+"""
+
+
+def test_a_script_may_define_the_samples_of_a_list(out: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(NAMED)
+    done = run(str(script), str(out))
+    assert done.returncode == 0, done.stderr
+    assert len(LMDBDataset(out)) == 3000
+
+
+def test_a_class_below_the_guard_is_said_to_be_in_the_wrong_place(out: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    body = SCRIPT.format(guard="").replace("\n", "\n    ")
+    script.write_text(f'if __name__ == "__main__":{body}')
+    done = run(str(script), str(out))
+    assert done.returncode == 1
+    assert "OptionError: workers: a worker process cannot load the dataset" in done.stderr
+    assert "above `if __name__ == '__main__':`" in done.stderr
+    assert not out.exists()
+
+
+def test_a_script_without_a_guard_is_told_to_have_one(out: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(guard=""))
+    done = run(str(script), str(out))
+    assert done.returncode == 1
+    assert "Put that call below `if __name__ == '__main__':`" in done.stderr
+    assert not out.exists()
+
+
+def test_definitions_at_the_prompt_are_refused(out: Path) -> None:
+    done = run("-", str(out), text=SCRIPT.format(guard=""))
+    assert done.returncode == 1
+    assert "defined at the prompt or in a notebook" in done.stderr and "threads=True" in done.stderr
+    assert not out.exists()

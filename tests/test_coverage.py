@@ -1,0 +1,261 @@
+"""docs/coverage.md has every row, and what it names is there: files, pages, tests, options, stages."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import functools
+import io
+import re
+import runpy
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+from unittest import mock
+
+import pytest
+
+from lmdbloader.cli import make_parser
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "coverage.md"
+COUNTS = {"A": 46, "B": 22, "C": 26, "D": 27}
+STATES = {"measured", "tested", "GPU stage", "in prose", "planned"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the page.
+
+    Attributes:
+        name: Its letter and number.
+        claim: What a document says, in our words.
+        places: The modules, scripts, tests and pages.
+        commands: Markdown, the commands in code spans; words where there is none.
+        seen: The state in bold, the date, the figure.
+    """
+
+    name: str
+    claim: str
+    places: str
+    commands: str
+    seen: str
+
+    @property
+    def state(self) -> str:
+        """The word in bold at the beginning."""
+        found = re.match(r"\*\*([^*]+)\*\*", self.seen)
+        return found[1] if found else ""
+
+
+def rows_of(text: str) -> list[Row]:
+    """Return the rows of the page's tables, in order."""
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if re.match(r"\| *[A-D]\d+ *\|", line)
+    ]
+    assert {len(row) for row in cells} <= {5}, "a row has more or fewer than five cells"
+    return [Row(*row) for row in cells]
+
+
+def spans(text: str) -> list[str]:
+    """Return what is in a cell's code spans."""
+    return re.findall(r"`([^`]+)`", text)
+
+
+ROWS = rows_of(PAGE.read_text("utf-8"))
+COMMANDS = sorted({command for row in ROWS for command in spans(row.commands)})
+
+
+# What may be wrong with a command
+
+
+class Parsed(BaseException):
+    """Raised in place of the rest of a program, whose arguments were accepted."""
+
+
+def problem_of(command: str) -> str:
+    """Return why a command could not be run, without running it; an empty string if it could."""
+    program, *words = shlex.split(command)
+    if program == "lmdbloader":
+        return problem_of_cli(words)
+    if program == "make" and len(words) == 1:
+        rules = (ROOT / "Makefile").read_text("utf-8")
+        return "" if re.search(rf"^{re.escape(words[0])}:", rules, re.MULTILINE) else "the Makefile has no such target"
+    if program == "bash" and words[:1] == ["-n"] and len(words) == 2:
+        return "" if (ROOT / words[1]).is_file() else f"{words[1]} is not there"
+    if program == "python" and words[:2] == ["-m", "pytest"]:
+        return problem_of_pytest(words[2:])
+    if program == "python" and words and words[0].startswith(("scripts/", "benchmarks/")):
+        return problem_of_script(words[0], words[1:])
+    return "not a kind of command that this page has"
+
+
+def said(run: Callable[[], Any]) -> str:
+    """Run a parser; return the last line that it prints where it refuses, otherwise an empty string."""
+    printed = io.StringIO()
+    with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(printed):
+        try:
+            run()
+        except Parsed:
+            return ""
+        except SystemExit as end:
+            return (printed.getvalue().strip() or f"exit status {end.code}").splitlines()[-1]
+    return ""
+
+
+def problem_of_cli(words: list[str]) -> str:
+    """Return what the command's own parser says."""
+
+    def parse() -> None:
+        parser = make_parser(words[0] if words else None)
+        options, rest = parser.parse_known_args(words)
+        if rest and (not hasattr(options, "paths") or any(word.startswith("-") for word in rest)):
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+
+    return said(parse)
+
+
+def problem_of_script(script: str, words: list[str]) -> str:
+    """Return what a script's own parser says: the script runs until its arguments are parsed."""
+    path = ROOT / script
+    if not path.is_file():
+        return f"{script} is not there"
+    parse_args = argparse.ArgumentParser.parse_args
+
+    def parse_and_leave(self: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> NoReturn:
+        parse_args(self, args, namespace)
+        raise Parsed
+
+    before = set(sys.modules)
+    try:
+        with (
+            mock.patch.object(argparse.ArgumentParser, "parse_args", parse_and_leave),
+            mock.patch.object(sys, "argv", [str(path), *words]),
+            mock.patch.object(sys, "path", [str(path.parent), str(ROOT / "scripts"), *sys.path]),
+        ):
+            return said(lambda: runpy.run_path(str(path), run_name="__main__"))
+    finally:
+        # Modules of several folders have the same names.
+        for name in set(sys.modules) - before:
+            if str(getattr(sys.modules[name], "__file__", None)).startswith(str(ROOT / "benchmarks")):
+                del sys.modules[name]
+
+
+@functools.cache
+def names_of_tests(file: str) -> tuple[str, ...]:
+    """Return the names of a file's tests."""
+    tree = ast.parse((ROOT / file).read_text("utf-8"))
+    return tuple(
+        node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    )
+
+
+def problem_of_pytest(words: list[str]) -> str:
+    """Return what is wrong with the files and the choice of tests; each word of the choice has to select some."""
+    parser = argparse.ArgumentParser(prog="pytest", add_help=False)
+    parser.add_argument("files", nargs="+")
+    parser.add_argument("-k", dest="chosen", default="")
+    parsed: list[argparse.Namespace] = []
+    refused = said(lambda: parsed.append(parser.parse_args(words)))
+    if refused:
+        return refused
+    (options,) = parsed
+    missing = [file for file in options.files if not (ROOT / file).is_file()]
+    if missing:
+        return f"{missing[0]} is not there"
+    names = [name for file in options.files for name in names_of_tests(file)]
+    alternatives = options.chosen.split(" or ")
+    idle = [word for word in alternatives if not any(word in name for name in names)]
+    return f"no test has {idle[0]!r} in its name" if idle or not names else ""
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("lmdbloader plan --batch-size 8 --step-secs 1", "unrecognized arguments: --step-secs 1"),
+        ("lmdbloader convert a b --write-mode smal", "invalid choice"),
+        ("lmdbloader plam", "plam"),
+        ("python scripts/demo.py --secondss 20", "unrecognized arguments: --secondss 20"),
+        ("python scripts/train_sr.py", "required: DATASET"),
+        ("python scripts/nothing.py", "is not there"),
+        ("python benchmarks/images.py --sections disc", "invalid choice"),
+        ("python benchmarks/gpu/run.py --stages feed --out x", "invalid choice"),
+        ("python -m pytest tests/test_nothing.py", "is not there"),
+        ("python -m pytest tests/test_coverage.py -k 'command or comand'", "'comand'"),
+        ("python -m pytest tests/test_coverage.py --lf", "unrecognized arguments"),
+        ("make dema", "no such target"),
+        ("bash -n scripts/slurm/nothing.sbatch", "is not there"),
+        ("rm -r try", "not a kind of command"),
+    ],
+)
+def test_a_planted_mistake_in_a_command_is_found(command: str, why: str) -> None:
+    assert why in problem_of(command)
+
+
+# The page
+
+
+def test_every_row_is_there_once_and_in_order() -> None:
+    assert [row.name for row in ROWS] == [
+        f"{letter}{n}" for letter, count in COUNTS.items() for n in range(1, count + 1)
+    ]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_row_is_complete(row: Row) -> None:
+    assert list(complaints(row)) == []
+
+
+def complaints(row: Row) -> Iterator[str]:
+    """Yield what is missing in a row."""
+    if not all((row.claim, row.places, row.commands, row.seen)):
+        yield "a cell is empty"
+    if "TODO" in row.commands + row.seen:
+        yield "something is still to be done"
+    if row.state not in STATES:
+        yield f"{row.state!r} is not a state; there are {', '.join(sorted(STATES))}"
+    pages = [target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", row.places)]
+    if not pages and not spans(row.places):
+        yield "no place is named"
+    yield from (f"{name} is not there" for name in spans(row.places) if not (ROOT / name).exists())
+    yield from (f"docs/{page} is not there" for page in pages if not (PAGE.parent / page).is_file())
+    commands = spans(row.commands)
+    if not commands and row.state not in ("in prose", "planned"):
+        yield "no command shows it"
+    stages = any(command.startswith("python benchmarks/gpu/run.py --stages ") for command in commands)
+    if stages != ("GPU stage" in row.seen):
+        yield "a row is of a GPU stage if one of its commands runs one"
+    if row.state not in ("in prose", "planned") and not re.search(r"\b2026-\d\d-\d\d\b", row.seen):
+        yield "no date"
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"claim": ""}, "a cell is empty"),
+        ({"places": "`lmdbloader/nothing.py`"}, "lmdbloader/nothing.py is not there"),
+        ({"places": "[Nothing](how-to/nothing.md#at-all)"}, "docs/how-to/nothing.md is not there"),
+        ({"places": "somewhere"}, "no place is named"),
+        ({"commands": "read the page"}, "no command shows it"),
+        ({"commands": "`python benchmarks/gpu/run.py --stages fed --out x`"}, "a row is of a GPU stage"),
+        ({"seen": "**GPU stage** `fed`, 2026-11-22"}, "a row is of a GPU stage"),
+        ({"seen": "**seen** 2026-11-23"}, "'seen' is not a state"),
+        ({"seen": "**measured** yesterday"}, "no date"),
+        ({"seen": "**measured** 2026-11-23: TODO"}, "still to be done"),
+    ],
+)
+def test_a_planted_gap_in_a_row_is_found(changed: dict[str, str], why: str) -> None:
+    whole = {"claim": "Says.", "places": "`README.md`", "commands": "`make test`", "seen": "**measured** 2026-11-23: 3"}
+    assert list(complaints(Row("A1", **whole))) == []
+    assert any(why in complaint for complaint in complaints(Row("A1", **{**whole, **changed})))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_is_one_that_can_be_run(command: str) -> None:
+    assert problem_of(command) == ""

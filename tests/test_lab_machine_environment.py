@@ -1,0 +1,242 @@
+"""The environment of a result: what planted machines state is kept, what is missing is null, nothing is personal."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import platform
+import re
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from machines import plant
+from test_base_system_others import both, run_on
+
+import lmdbloader
+from lmdbloader.lab.machine import describe, describe_environment, environment_rows
+from lmdbloader.lab.machine.environment import package_versions
+from lmdbloader.lab.machine.gpu import describe_driver
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the files are Linux's")
+
+CPU = "sys/devices/system/cpu"
+
+
+def topology(sockets: int, cores: int, threads: int) -> dict[str, str]:
+    """Return the files of /sys for a machine: the second thread of each core is numbered after all first ones."""
+    files, count = {}, sockets * cores
+    for number in range(count * threads):
+        siblings = ",".join(str(number % count + count * thread) for thread in range(threads))
+        files |= {
+            f"{CPU}/cpu{number}/topology/physical_package_id": f"{number % count // cores}\n",
+            f"{CPU}/cpu{number}/topology/core_cpus_list": f"{siblings}\n",
+        }
+    return files
+
+
+SERVER = {
+    **topology(2, 4, 2),
+    "proc/cpuinfo": "processor\t: 0\nmodel name\t: AMD EPYC 7763\ncpu MHz\t\t: 1500.5\n\ncpu MHz\t\t: 2450.0\n"
+    "cpu MHz\t\t: 2500.25\nflags\t\t: fpu sse\n",
+    f"{CPU}/smt/active": "1\n",
+    f"{CPU}/cpu0/cpufreq/base_frequency": "2450000\n",
+    f"{CPU}/cpu0/cpufreq/scaling_min_freq": "1500000\n",
+    f"{CPU}/cpu0/cpufreq/scaling_max_freq": "3529052\n",
+    f"{CPU}/cpu0/cpufreq/scaling_governor": "performance\n",
+    f"{CPU}/cpufreq/boost": "1\n",
+    "sys/devices/system/node/node0/cpulist": "0-3\n",
+    "sys/devices/system/node/node1/cpulist": "4-7\n",
+    "sys/devices/system/node/possible": "0-1\n",
+    "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+    "etc/os-release": 'NAME="Ubuntu"\nPRETTY_NAME="Ubuntu 24.04.1 LTS"\nVERSION_ID="24.04"\n',
+    "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release Build\n"
+    "GCC version:  gcc version 12.3.0\n",
+    "proc/driver/nvidia/gpus/0000:01:00.0/information": "Model: \t\t NVIDIA A100-SXM4-80GB\n",
+    "proc/self/mountinfo": "31 27 259:1 / / rw,noatime - xfs /dev/nvme0n1p1 rw,logbufs=8,data=ordered\n"
+    "32 31 0:40 / /home/alice rw - nfs4 files.example.org:/export/alice rw,vers=4.2,rsize=1048576,"
+    "clientaddr=10.0.0.9\n",
+    "sys/dev/block/259:1/queue/rotational": "0\n",
+}  # fmt: skip
+
+
+@on_linux
+def test_a_server_states_everything(tmp_path: Path) -> None:
+    found = describe_environment("/data/train.lmdb", root=plant(tmp_path, SERVER))
+    processor = found["processor"]
+    assert processor["model"] == "AMD EPYC 7763"
+    assert (processor["sockets"], processor["cores"], processor["has_smt"], processor["numa_nodes"]) == (2, 8, True, 2)
+    assert processor["clock"] == {
+        "mhz": 2450.0, "base_mhz": 2450.0, "least_mhz": 1500.0, "most_mhz": 3529.1, "governor": "performance",
+        "has_boost": True,
+    }  # fmt: skip
+    assert found["memory"]["huge_pages"] == "madvise"
+    assert found["distribution"] == "Ubuntu 24.04.1 LTS"
+    assert found["driver"] == {"version": "550.54.14", "cuda": None}
+    assert found["devices"] == [{"name": "NVIDIA A100-SXM4-80GB", "memory_nbytes": None}]
+    assert (found["container"], found["virtual_machine"]) == (None, None)
+    assert found["storage"]["type"] == "xfs" and found["storage"]["options"] == "rw,noatime,data=ordered"
+    rows = dict(environment_rows(found))
+    assert rows["layout"] == "2 sockets, 8 physical cores, SMT on, 2 NUMA nodes"
+    assert rows["clock"] == ("2,450 MHz now, 2,450 MHz stated, 1,500 MHz least, 3,529 MHz most, performance, boost")
+    assert rows["system"].startswith("Ubuntu 24.04.1 LTS, ") and rows["system"].endswith(platform.machine())
+    assert rows["driver"] == "550.54.14"
+    assert rows["inside"] == "no container and no virtual machine that is known"
+
+
+@pytest.mark.parametrize("files", [{}, {"proc/cpuinfo": "", "etc/os-release": "nonsense\nPRETTY_NAME\n"}])
+def test_what_a_system_does_not_state_is_null(tmp_path: Path, files: dict[str, str]) -> None:
+    """As on other systems, and in containers without /sys."""
+    found = describe_environment(tmp_path, root=plant(tmp_path, files))
+    unknown = {"driver", "container", "virtual_machine"}
+    if sys.platform == "linux":
+        unknown.add("distribution")
+        names = ("sockets", "cores", "has_smt", "numa_nodes")
+        assert [found["processor"][name] for name in names] == [None] * 4
+        assert set(found["processor"]["clock"].values()) == {None}
+        assert found["storage"] == {"type": None, "kind": "unknown", "device": None, "options": "", "text": "unknown"}
+    assert {found[name] for name in unknown} == {None}
+    assert json.loads(json.dumps(found)) == found
+    assert all(text for _, text in environment_rows(found))
+    assert describe_environment()["storage"] is None
+
+
+@on_linux
+@pytest.mark.parametrize(
+    ("files", "layout"),
+    [
+        (topology(1, 4, 1), (1, 4, False, None)),
+        (topology(1, 2, 2), (1, 2, True, None)),  # a kernel without SMT's switch
+        ({**topology(1, 2, 1), f"{CPU}/smt/active": "0\n"}, (1, 2, False, None)),
+        # Boards that name no package, and a kernel that knows only the older name.
+        ({f"{CPU}/cpu{n}/topology/physical_package_id": "-1\n" for n in range(2)}
+         | {f"{CPU}/cpu{n}/topology/thread_siblings_list": f"{n}\n" for n in range(2)}, (None, 2, False, None)),
+        ({f"{CPU}/cpu0/topology/core_id": "0\n"}, (None, None, None, None)),
+    ],
+)  # fmt: skip
+def test_layouts_of_processors(tmp_path: Path, files: dict[str, str], layout: tuple[Any, ...]) -> None:
+    processor = describe_environment(root=plant(tmp_path, files))["processor"]
+    assert tuple(processor[name] for name in ("sockets", "cores", "has_smt", "numa_nodes")) == layout
+
+
+@on_linux
+@pytest.mark.parametrize(
+    ("files", "clock"),
+    [
+        ({"proc/cpuinfo": "cpu MHz\t: 2600.0\ncpu MHz\t: lots\n"}, {"mhz": 2600.0}),
+        # aarch64 states nothing in /proc/cpuinfo.
+        ({f"{CPU}/cpu{n}/cpufreq/scaling_cur_freq": f"{1 + n}000000\n" for n in range(3)}, {"mhz": 2000.0}),
+        ({f"{CPU}/intel_pstate/no_turbo": "1\n"}, {"has_boost": False}),
+        ({f"{CPU}/intel_pstate/no_turbo": "0\n"}, {"has_boost": True}),
+        ({f"{CPU}/cpufreq/boost": "0\n"}, {"has_boost": False}),
+        ({f"{CPU}/cpu0/cpufreq/base_frequency": "<unknown>\n"}, {}),
+    ],
+)
+def test_clocks(tmp_path: Path, files: dict[str, str], clock: dict[str, Any]) -> None:
+    found = describe_environment(root=plant(tmp_path, files))["processor"]["clock"]
+    assert {name: value for name, value in found.items() if value is not None} == clock
+
+
+@on_linux
+@pytest.mark.parametrize(
+    ("files", "container", "machine"),
+    [
+        ({".dockerenv": ""}, "docker", None),
+        ({"run/.containerenv": 'name="x"\n'}, "podman", None),
+        ({"run/systemd/container": "systemd-nspawn\n"}, "systemd-nspawn", None),
+        ({".singularity.d/runscript": ""}, "apptainer", None),
+        ({"proc/self/cgroup": "0::/kubepods/besteffort/pod1\n", ".dockerenv": ""}, "kubernetes", None),
+        ({"proc/self/cgroup": "4:memory:/lxc/box\n"}, "lxc", None),
+        ({"proc/self/cgroup": "0::/user.slice/user-1000.slice\n"}, None, None),
+        ({"proc/cpuinfo": "flags\t: fpu hypervisor\n"}, None, "unknown"),
+        ({"proc/cpuinfo": "flags\t: hypervisor\n", "sys/class/dmi/id/sys_vendor": "QEMU\n"}, None, "QEMU"),
+        ({"sys/class/dmi/id/sys_vendor": "Amazon EC2\n"}, None, "Amazon EC2"),  # aarch64 has no flag
+        ({"sys/class/dmi/id/sys_vendor": "Dell Inc.\n"}, None, None),
+        ({"sys/hypervisor/type": "xen\n"}, None, "xen"),
+        ({"proc/sys/kernel/osrelease": "5.15.153.1-microsoft-standard-WSL2\n"}, None, "Windows Subsystem for Linux"),
+    ],
+)
+def test_containers_and_virtual_machines(
+    tmp_path: Path, files: dict[str, str], container: str | None, machine: str | None
+) -> None:
+    found = describe_environment(root=plant(tmp_path, files))
+    assert (found["container"], found["virtual_machine"]) == (container, machine)
+    assert dict(environment_rows(found))["inside"].startswith(container or (machine and "virtual machine") or "no ")
+
+
+@on_linux
+def test_the_c_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> str:
+        raise ValueError(name)
+
+    assert (describe_environment()["c_library"] or "").startswith(("glibc 2.", "musl"))
+    monkeypatch.setattr(os, "confstr", refuse)
+    assert describe_environment(root=tmp_path)["c_library"] is None
+    plant(tmp_path, {"lib/ld-musl-x86_64.so.1": ""})
+    assert describe_environment(root=tmp_path)["c_library"] == "musl"
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n", "535.104.05"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.65  Release Build\n", "580.65"),
+        ("nonsense 1.2\n", None),
+    ],
+)
+def test_the_driver_from_its_file(tmp_path: Path, text: str, version: str | None) -> None:
+    found = describe_driver(plant(tmp_path, {"proc/driver/nvidia/version": text}))
+    assert (found and found.version) == version
+
+
+@on_linux
+def test_nothing_in_it_is_personal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No user, host, path or server, and no environment variable but those of a list."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "abc123secret")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    found = describe_environment("/home/alice/train.lmdb", root=plant(tmp_path, SERVER))
+    assert found["storage"]["text"] == "nfs4 over the network"
+    assert found["storage"]["options"] == "rw,vers=4.2,rsize=1048576"
+    assert found["variables"]["OMP_NUM_THREADS"] == "3"
+    # The kernel's and packages' versions may hold any short word.
+    names = {socket.gethostname(), getpass.getuser(), str(Path.home()), "alice", "secret", "10.0.0.9", "example.org"}
+    text = json.dumps(found)
+    assert not [name for name in names if len(name) > 4 and name in text]
+    assert not re.search(r'"/\w', text)
+
+
+def test_this_machine_tells_versions() -> None:
+    found = describe_environment(Path(__file__))
+    assert found["lmdbloader"] == lmdbloader.__version__
+    assert found["python"] == platform.python_version() and found["architecture"] == platform.machine()
+    assert {"numpy", "torch", "pyarrow", "lmdb"} <= set(found["packages"])
+    assert "lmdbloader" not in found["packages"]
+    # It goes on from what `doctor` looks at.
+    stated = describe().as_json()
+    assert set(stated) <= set(found) and set(stated["processor"]) <= set(found["processor"])
+    assert dict(environment_rows(found))["packages"].count("numpy ") == 1
+
+
+@settings(max_examples=20)
+@given(st.lists(st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", fullmatch=True), max_size=4))
+def test_packages_that_are_not_there_are_left_out(names: list[str]) -> None:
+    usual = package_versions(())
+    found = package_versions(names)
+    assert usual.items() <= found.items() and all(found.values())
+
+
+@both
+def test_other_systems_have_an_environment(system: str, tmp_path: Path) -> None:
+    code = (
+        "import json\nfrom lmdbloader.lab.machine import describe_environment, environment_rows\n"
+        "found = describe_environment('.')\nprint(json.dumps([found, environment_rows(found)]))"
+    )
+    found, rows = run_on(system, code, tmp_path)
+    assert found["c_library"] is None and found["container"] is None
+    assert found["processor"]["numa_nodes"] is None and found["packages"]["torch"]
+    assert "packages" in dict(rows)
