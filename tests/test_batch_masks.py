@@ -211,7 +211,7 @@ def write_as_before(path: Path, mask: np.ndarray, name: str = "mask") -> Path:
     """Write masks as the releases did that had none: as images that nobody declared."""
     image = np.zeros((*mask.shape, 3), np.uint8)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lmdbloader.conversion.from_python._settle_masks", lambda *given: None)
+        patch.setattr("lmdbloader.conversion.from_python.settle_masks", lambda *given: None)
         lmdbloader.write([{"image": image, name: mask}] * 2, path)
     return path
 
