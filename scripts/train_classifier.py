@@ -43,6 +43,7 @@ from training.stopping import Stopping
 
 import lmdbloader
 from lmdbloader.errors import FormatError, OptionError
+from lmdbloader.lab.machine import describe_environment
 from lmdbloader.loader.checkpoints import load_checkpoint, save_checkpoint
 
 MOMENTUM = 0.9
@@ -335,8 +336,10 @@ def train(options: argparse.Namespace, device: torch.device, stopping: Stopping)
     check_folder(options.log_json)
     with closing(Run(options, device)) as run:
         first_epoch = run.resume() if options.resume else 0
+        head: dict[str, Any] = {}
         if is_first():
             print_head(run, first_epoch)
+            head = {"environment": describe_environment(options.dataset or options.folder), "settings": run.settings}
         for epoch in range(first_epoch, options.epochs):
             with stopping.saving_first():
                 result = run.train(epoch, stopping)
@@ -346,6 +349,8 @@ def train(options: argparse.Namespace, device: torch.device, stopping: Stopping)
             accuracy = run.score()
             entry = epoch_entry(epoch + 1, run.size(epoch), result, accuracy, time.perf_counter() - began)
             if is_first():
+                if epoch == first_epoch:
+                    log(head, options.log_json)
                 log(entry, options.log_json)
                 print(epoch_line(entry, options.epochs), flush=True)
         scores = run.final_scores()

@@ -90,7 +90,7 @@ def run_classifier(*arguments: object, device: str = DEVICE) -> int:
 
 
 def entries(log: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in log.read_text().splitlines()]
+    return [entry for line in log.read_text().splitlines() if "epoch" in (entry := json.loads(line))]
 
 
 def model_of(path: Path) -> dict[str, torch.Tensor]:

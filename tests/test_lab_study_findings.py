@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from study_example import make_study
 
-from lmdbloader.lab.study.findings import batch_cost, conclusions, fit_batch_cost, small_to_large
+from lmdbloader.lab.study.findings import batch_cost, conclusions, fit_batch_cost, small_to_large, summary
 from lmdbloader.lab.study.results import Study
 from lmdbloader.lab.study.rows import loading, training
 
@@ -143,6 +143,19 @@ def test_memory_of_the_gpu_is_the_most_that_was_in_use() -> None:
     study = make_study(gpu=True)
     assert "power in W, most memory in MiB" in str(study)
     assert "most memory" in tables.gpu(study).header
+
+
+def test_files_that_make_other_samples_are_not_compared() -> None:
+    study = make_study()
+    assert study.baseline is not None
+    others = dataclasses.replace(study, baseline=dataclasses.replace(study.baseline, path="photos", num_samples=13))
+    first, *rest = conclusions(others)
+    assert first.startswith("The files make 13 samples, the dataset ") and summary(others)[0] == first
+    for text in (*rest, *summary(others)[1:]):
+        assert "over image files" not in text and "From cold storage" not in text
+    for text in (" ".join(conclusions(study)), " ".join(summary(study))):
+        assert "times as many as torch's DataLoader over image files" in text or "over image files, by batch" in text
+        assert "other images" not in text
 
 
 def test_a_cold_start_is_compared_with_files() -> None:

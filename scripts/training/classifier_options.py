@@ -107,7 +107,12 @@ def parse_options(argv: Sequence[str] | None, description: str | None) -> argpar
     add("--checkpoint", type=Path, metavar="FILE", help="written after every epoch")
     add("--checkpoint-steps", type=positive, metavar="N", help="also write it every N steps within an epoch")
     add("--resume", action="store_true", help="continue from --checkpoint as if never stopped; repeat the options")
-    add("--log-json", type=Path, metavar="FILE", help="append a line of JSON for every epoch")
+    add(
+        "--log-json",
+        type=Path,
+        metavar="FILE",
+        help="append JSON lines: the machine and the settings, then every epoch",
+    )
     options = parser.parse_args(argv)
     _check_source(parser, options)
     for field, value in dataclasses.asdict(RECIPES[options.preset]).items():

@@ -24,11 +24,11 @@ from lmdbloader.format.layout import DATA_FILE
 from lmdbloader.lab.machine import describe, describe_environment, environment_rows, residency
 from lmdbloader.lab.study.cold import read_cold
 from lmdbloader.lab.study.endless_loader import BenchData
-from lmdbloader.lab.study.image_files import AUTO, extract_files, find_files
+from lmdbloader.lab.study.image_files import extract_files, find_files
 from lmdbloader.lab.study.interrupts import interruptible
 from lmdbloader.lab.study.isolation import isolate
 from lmdbloader.lab.study.results import Study
-from lmdbloader.lab.study.rows import BaselineFolder, StudiedDataset, StudiedField, StudySettings
+from lmdbloader.lab.study.rows import AUTO, BaselineFolder, StudiedDataset, StudiedField, StudySettings
 from lmdbloader.lab.study.setup import BenchSetup, choose_batch_sizes, choose_crops, choose_dataset, has_images
 from lmdbloader.lab.study.sweeps import oversubscribe, scale_threads, sweep
 from lmdbloader.lab.study.training import Trainer, why_unknown
@@ -212,11 +212,6 @@ def _material(
     fields = list(dataset.fields)
     if os.fspath(baseline) != AUTO:
         files = find_files(baseline, fields).like(dataset)
-        if len(files.samples) != len(dataset):
-            notes.append(
-                f"The baseline has {len(files.samples):,} samples, the dataset {len(dataset):,}: unless they are the "
-                "same images, do not compare their speeds."
-            )
         return BenchData(dataset, files), files.facts(os.fspath(baseline))
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lmdbloader-bench-")))
     progress("baseline: writing the images as PNG files")

@@ -12,6 +12,7 @@ from lmdbloader.base.text import counted
 from lmdbloader.lab.formatting import Table, number, percent, seconds, times, window
 from lmdbloader.lab.study import tables
 from lmdbloader.lab.study.rows import (
+    AUTO,
     LOADER_NAMES,
     LoaderKind,
     StudyFigures,
@@ -127,10 +128,10 @@ def question(study: StudyFigures) -> str:
 
 
 def summary(study: StudyFigures) -> tuple[str, ...]:
-    """Return the three most important sentences; fewer if less was measured."""
+    """Return the three most important sentences, fewer if less was measured, after what limits them."""
     if not study.sweep:
         return ()
-    return (*_speed_at_focus(study), *_epochs_by_batch(study), *_waiting(study))
+    return (*_other_images(study), *_speed_at_focus(study), *_epochs_by_batch(study), *_waiting(study))
 
 
 def sections(study: StudyFigures) -> tuple[Section, ...]:
@@ -143,8 +144,9 @@ def sections(study: StudyFigures) -> tuple[Section, ...]:
 
 
 def conclusions(study: StudyFigures) -> list[str]:
-    """Return the sentences of all sections, then the study's notes."""
-    return [*(sentence for section in sections(study) for sentence in section.sentences), *study.notes]
+    """Return what limits the comparison, the sentences of all sections, then the study's notes."""
+    found = (sentence for section in sections(study) for sentence in section.sentences)
+    return [*_other_images(study), *found, *study.notes]
 
 
 def _speed(row: SweepRow) -> float:
@@ -187,8 +189,29 @@ def _speed_at_focus(study: StudyFigures) -> Iterator[str]:
     if ours is None:
         return
     text = f"In batches of {size:,} ({window(crop)}) the Loader gives {number(ours.samples_per_s)} samples a second"
-    others = [f"{_factor(ours.samples_per_s, row.samples_per_s)} {_OTHERS[source]}" for source, row in rows.items()]
+    others = [
+        f"{_factor(ours.samples_per_s, rows[source].samples_per_s)} {name}"
+        for source, name in _compared(study).items()
+        if source in rows
+    ]
     yield f"{text}: {' and '.join(others)}." if others else f"{text}."
+
+
+def _other_images(study: StudyFigures) -> Iterator[str]:
+    """Say why files that make other samples are not compared."""
+    if study.baseline is not None and _compared(study) != _OTHERS:
+        yield (
+            f"The files make {study.baseline.num_samples:,} samples, the dataset {study.dataset.num_samples:,}: they "
+            "are other images, so their speeds are not compared. --baseline auto reads the same images."
+        )
+
+
+def _compared(study: StudyFigures) -> dict[LoaderKind, str]:
+    """Return what the Loader's speed is compared with: files only if they make as many samples."""
+    files = study.baseline
+    if files is None or files.path == AUTO or files.num_samples == study.dataset.num_samples:
+        return _OTHERS
+    return {source: name for source, name in _OTHERS.items() if source != "folder"}
 
 
 def _factor(ours: float, theirs: float) -> str:
@@ -234,7 +257,7 @@ def _throughput(study: StudyFigures) -> Iterator[str]:
             for crop in sweep.crops
             for ours, theirs in zip(sweep.curve(_OURS, crop), sweep.curve(other, crop), strict=False)
         ]
-        for other in _OTHERS
+        for other in _compared(study)
     }
     parts = [f"{_span(ratios)} the samples of {_OTHERS[other]}" for other, ratios in found.items() if ratios]
     if parts:
@@ -392,7 +415,7 @@ def _cold(study: StudyFigures) -> Iterator[str]:
     ]
     listed = " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
     yield f"Samples read a second with nothing in the page cache: {listed}."
-    if files is not None and ours is not None:
+    if files is not None and ours is not None and "folder" in _compared(study):
         yield (
             f"From cold storage the Loader is {times(ours.cold_samples_per_s / files.cold_samples_per_s)} as fast as "
             f"the files, each of which is a look-up and a read of its own; from memory "

@@ -22,7 +22,6 @@ from lmdbloader.images.decode import IMAGE_SUFFIXES
 from lmdbloader.lab.stored import column
 from lmdbloader.lab.study.rows import BaselineFolder
 
-AUTO = "auto"
 # Limits of the extraction: PNG files of this many decoded bytes are written in some seconds.
 _AUTO_SAMPLES, _AUTO_NBYTES = 4000, 150 * 2**20
 

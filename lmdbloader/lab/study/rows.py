@@ -15,6 +15,8 @@ LOADER_NAMES: dict[LoaderKind, str] = {
     "dataloader": "DataLoader (LMDB)",
     "folder": "DataLoader (files)",
 }
+# As the folder of files: files that are extracted from the dataset for the study.
+AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True)
