@@ -17,6 +17,7 @@ from lmdbloader.batch.forms import Form
 from lmdbloader.batch.memory import BatchMemory, PinnedMemory
 from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.errors import CorruptError
+from lmdbloader.loader.orders import Layout
 from lmdbloader.store import Damage
 from lmdbloader.transforms import Transform
 
@@ -78,6 +79,7 @@ class BatchReader:
         batch_size: Samples of a batch.
         pipeline: Of all fields of images and masks.
         plan: How batches are read ahead.
+        layout: Where the samples lie in the file.
         is_pinned: Whether images are in pinned memory, which a forked child must not touch.
         form: Of the batches; None until the Loader has set it.
     """
@@ -128,7 +130,7 @@ class BatchReader:
         memory = PinnedMemory if pinned else BatchMemory
         self._assembler = Assembler(self.pipeline, dataset.fields, memory, keep=keep, dtype=dataset._dtype)
         self._functions = tuple(map(self._assembler.in_step, functions))
-        self._extents: tuple[I64, I64] | None = None
+        self.layout = Layout(len(dataset), self._extents)
 
     def _sample_nbytes(self, images: Sequence[str], rows: I64) -> int:
         """Return the bytes of a sample in a batch, on average; numbers and text do not count."""
@@ -136,12 +138,10 @@ class BatchReader:
         nbytes = sum(float(self.dataset.reader.raw_nbytes(name, rows).mean()) for name in others if len(rows))
         return int(nbytes) + sum(output.nbytes for output in self.pipeline.outputs)
 
-    def extents(self) -> tuple[I64, I64]:
-        """Return the offset of each sample in the file, and its bytes there, (n,) each."""
-        if self._extents is None:
-            rows = self.dataset.rows_of(np.arange(len(self.dataset), dtype=np.int64))
-            self._extents = self.dataset.reader.extents(tuple(self.dataset.fields), rows)
-        return self._extents
+    def _extents(self, first: int, end: int) -> tuple[I64, I64]:
+        """Return the offset of samples first ... end - 1 in the file, and their bytes there, (n,) each."""
+        rows = self.dataset.rows_of(np.arange(first, end, dtype=np.int64))
+        return self.dataset.reader.extents(tuple(self.dataset.fields), rows)
 
     def read(self, samples: I64, epoch: int, clock: Clock) -> list[Any]:
         """Return the batches of samples (n,), all of batch_size but the last; each still has to go through `finish`."""

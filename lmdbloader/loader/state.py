@@ -17,11 +17,11 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError, WorkerError
 from lmdbloader.format.codecs import checksum
 from lmdbloader.loader.batch_reader import LEFT_OUT
-from lmdbloader.loader.orders import Order, QuasiRandom
+from lmdbloader.loader.orders import Layout, Order, QuasiRandom
 from lmdbloader.store import Damage
 
 I64 = npt.NDArray[np.int64]
-STATE_VERSION = 1
+STATE_VERSION = 2
 _KINDS = {
     "version": Integral, "epoch": Integral, "position": Integral, "length": Integral, "seed": Integral, "order": str,
     "content_digest": str,
@@ -201,8 +201,8 @@ _MUST_AGREE = {
 }
 
 
-def identity(dataset: LMDBDataset, order: Order, seed: int, extents: tuple[I64, I64]) -> Identity:
-    """Return the values that determine the orders of a loader; extents: offset and bytes of each sample, (n,) each."""
+def identity(dataset: LMDBDataset, order: Order, seed: int, layout: Layout) -> Identity:
+    """Return the values that determine the orders of a loader, whose samples lie in the file as `layout` says."""
     everything = np.arange(len(dataset), dtype=np.int64)
     rows = dataset.rows_of(everything)
     digest = dataset.reader.manifest.content_digest
@@ -212,7 +212,7 @@ def identity(dataset: LMDBDataset, order: Order, seed: int, extents: tuple[I64, 
         return Identity(len(dataset), seed, str(order), digest)
     # Blocks and windows depend on the places and lengths of samples, which may differ in another copy.
     sizes = order if isinstance(order, QuasiRandom) else QuasiRandom()
-    text = f"quasi_random({sizes.block_nbytes}, {sizes.window_nbytes}), stored {_digest(*extents)}"
+    text = f"quasi_random({sizes.block_nbytes}, {sizes.window_nbytes}), stored {layout.digest}"
     return Identity(len(dataset), seed, text, digest)
 
 
