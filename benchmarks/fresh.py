@@ -72,7 +72,7 @@ def storage_reads(
         return len(samples), float(nbytes[samples].mean()) if len(samples) else 0.0
     num_reads, read_nbytes = 0, 0
     for number in range(len(windows.begins)):
-        samples = windows.samples(number)
+        samples = windows.samples(number, number + 1)
         starts, stops = coalesce(offset[samples], offset[samples] + nbytes[samples], gap_nbytes=gap_nbytes)
         num_reads, read_nbytes = num_reads + len(starts), read_nbytes + int((stops - starts).sum())
     return num_reads, read_nbytes / max(num_reads, 1)

@@ -210,7 +210,7 @@ def test_the_sizes_of_pieces_are_those_that_are_read() -> None:
 
 def test_a_record_of_a_large_sample_is_as_large_as_the_sample() -> None:
     text = str(plan(batch_size=8, step_seconds=1, example_size="300KiB"))
-    assert "a record" not in text and "a block of 4 MiB" in text
+    assert "a record" not in text and "a block of 2 MiB" in text
     assert "would gain little" in str(plan(batch_size=8, step_seconds=1, example_size="5MiB"))
 
 

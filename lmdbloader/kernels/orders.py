@@ -10,9 +10,9 @@ from lmdbloader.kernels.runtime.philox import ORDER_STREAM, philox
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _ONE, _ZERO = np.uint64(1), np.uint64(0)
-# Pairs of rounds: at least 4, and with few bits more, since their round functions have few different values. With fewer
+# Pairs of rounds: at least 3, and with few bits more, since their round functions have few different values. With fewer
 # some permutations of 5 and 6 values, and some places among 100, came up too often.
-_PAIRS, _PAIRS_OF_ONE_BIT = 4, 48
+_PAIRS, _PAIRS_OF_ONE_BIT = 3, 36
 
 
 @kernel
@@ -36,7 +36,7 @@ def _num_bits(n):
 
 
 @kernel
-def _permuted(position, n, bits, key):
+def _permuted(position, n, bits, pairs, key):
     """Return the number that a bijection of 0 ... n - 1 has at a position.
 
     A Feistel network on the two halves of the position's bits; results of at least n go through it again, which is
@@ -46,11 +46,11 @@ def _permuted(position, n, bits, key):
     Args:
         position, n: int64, 0 <= position < n.
         bits: `_num_bits(n)`.
+        pairs: Of rounds.
         key: uint64, which chooses the bijection.
     """
     low = np.uint64(bits - bits // 2)
     low_mask, high_mask = (_ONE << low) - _ONE, (_ONE << np.uint64(bits // 2)) - _ONE
-    pairs = max(_PAIRS, _PAIRS_OF_ONE_BIT // max(bits, 1))
     x = np.uint64(position)
     while True:
         high, rest, k = x >> low, x & low_mask, key
@@ -75,8 +75,9 @@ def permute(positions, n, seed, epoch, purpose, out):
     """
     key = philox(seed, ORDER_STREAM, _ZERO, epoch, purpose, _ZERO)[0]
     bits = _num_bits(n)
+    pairs = max(_PAIRS, _PAIRS_OF_ONE_BIT // max(bits, 1))
     for i in range(positions.shape[0]):
-        out[i] = _permuted(positions[i] % n, n, bits, key)
+        out[i] = _permuted(positions[i] % n, n, bits, pairs, key)
 
 
 @kernel
@@ -115,4 +116,6 @@ def read_lanes(positions, num_lanes, ends, firsts, seed, epoch, purpose, out):
         begin = max(block_begin, lane_begin)
         length = min(ends[block], lane_end) - begin
         own_key = _mix(key + _GOLDEN * np.uint64(begin + 1))
-        out[i] = firsts[block] + begin - block_begin + _permuted(place - begin, length, _num_bits(length), own_key)
+        # Between two neighbours in the epoch are num_lanes blocks: their own order may be a little less than uniform.
+        within = _permuted(place - begin, length, _num_bits(length), _PAIRS, own_key)
+        out[i] = firsts[block] + begin - block_begin + within

@@ -68,8 +68,10 @@ class EpochReadahead:
         last = min(self._positions.last_of(end - 1), self._order.length - 1)
         needed = int(np.searchsorted(windows.begins, last, "right"))
         with self._lock:
-            while len(self._tickets) < min(needed + windows.ahead, len(windows.begins)):
-                self._tickets.append(self._load(len(self._tickets)))
+            self._load(needed)
+            # Several at once: a look whether they are in memory costs as much for one window.
+            if len(self._tickets) < needed + -(-windows.ahead // 2):
+                self._load(needed + windows.ahead)
             waiting = [ticket for ticket in self._tickets[self._num_loaded : needed] if ticket is not None]
         for ticket in waiting:
             ticket.wait()
@@ -98,13 +100,16 @@ class EpochReadahead:
                 self._is_cold = True
             self._readahead.will_need(rows)
 
-    def _load(self, window: int) -> Ticket | None:
+    def _load(self, end: int) -> None:
+        """Bring in the windows before `end` that were not requested yet; they share a ticket."""
         assert self._windows is not None
-        # A loader that continues in the middle of an epoch does not need what was used up before.
-        if self._windows.ends[window] <= self._positions.first:
-            return None
-        rows = self._rows_of(self._windows.samples(window))
-        return None if not len(rows) or self._readahead.is_resident(rows) else self._readahead.load(rows)
+        first, end = len(self._tickets), min(end, len(self._windows.begins))
+        ticket = None
+        if first < end:
+            rows = self._rows_of(self._windows.samples(first, end))
+            if len(rows) and not self._readahead.is_resident(rows):
+                ticket = self._readahead.load(rows)
+        self._tickets += [ticket] * (end - first)
 
     def _rows(self, first: int, end: int) -> I64:
         return self._rows_of(self._order.samples(self._positions.of_batches(first, end)))

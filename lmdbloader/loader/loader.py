@@ -164,8 +164,8 @@ class Loader(DataLoader[Any]):
             shuffle: True is `order="random"`, as training needs it; False is `order="sequential"`, and so is None
                 without an `order`, as in torch's DataLoader.
             order: "sequential" (that of the dataset), "random" (a new uniform permutation in every epoch),
-                "quasi_random" (shuffled within large windows of neighbouring samples, for datasets larger than memory;
-                a `QuasiRandom` sets the windows). None is as `shuffle` says.
+                "quasi_random" (blocks of neighbouring samples in random order, many of them mixed at a time, for
+                datasets larger than memory; a `QuasiRandom` sets the sizes). None is as `shuffle` says.
             seed: Of the order and of every random choice, which depend only on it, the epoch and the sample's number.
                 None is that of the dataset, `dataset.transformed(..., seed=3)`, else 0.
             drop_last: Whether to leave out the last batches if they are short.

@@ -164,8 +164,8 @@ class RankPositions:
         >>> RankPositions(first=1, stride=2, num_samples=5, batch_size=2).of_batches(1, 3).tolist()
         [5, 7, 9]
         """
-        samples = np.arange(first * self.batch_size, min(end * self.batch_size, self.num_samples), dtype=np.int64)
-        return self.first + self.stride * samples
+        low, high = first * self.batch_size, min(end * self.batch_size, self.num_samples)
+        return np.arange(self.first + self.stride * low, self.first + self.stride * high, self.stride, dtype=np.int64)
 
     def between(self, low: int, high: int) -> I64:
         """Return the positions from `low` to before `high`."""
@@ -191,13 +191,13 @@ class Windows:
         begins: (w,) the position at which each is needed first, not decreasing.
         ends: (w,) the position after its last use.
         ahead: How many are read before they are needed.
-        samples: Returns the samples of a window.
+        samples: Returns the samples of windows, of `samples(first, end)` those of first ... end - 1.
     """
 
     begins: I64
     ends: I64
     ahead: int
-    samples: Callable[[int], I64]
+    samples: Callable[[int, int], I64]
 
 
 class EpochOrder(Protocol):
@@ -246,14 +246,19 @@ class SequentialOrder:
 
     def samples(self, positions: I64) -> I64:
         """Return the sample numbers at positions (m,)."""
-        return positions % max(self.length, 1)
+        found: I64 = positions % max(self.length, 1)
+        return found
 
     def windows(self, positions: RankPositions) -> Windows:
         """Return windows of neighbours."""
         count = max(int(_SEQUENTIAL_NBYTES / self.layout.mean_nbytes), 1)
         begins = np.arange(0, self.length, count, dtype=np.int64)
         ends = np.minimum(begins + count, self.length)
-        return Windows(begins, ends, 1, lambda k: self.samples(positions.between(int(begins[k]), int(ends[k]))))
+
+        def samples(first: int, end: int) -> I64:
+            return self.samples(positions.between(first * count, min(end * count, self.length)))
+
+        return Windows(begins, ends, 1, samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,13 +309,19 @@ class LanesOrder:
         block = np.searchsorted(self.ends, begins, "right")
         at = self.firsts[block] + begins - np.append(0, self.ends)[block]
 
-        def samples(window: int) -> I64:
-            length = ends[window] - begins[window]
-            if first_use[window] < positions.first:  # continued in the middle: without what was read before
-                within = first_use[window] + self.num_lanes * np.arange(length, dtype=np.int64)
-                return self.samples(within[within >= positions.first])
-            numbers = np.arange(at[window], at[window] + length, dtype=np.int64)
-            return numbers if self.stored is None else self.stored[numbers]
+        num_before = int(np.searchsorted(first_use, positions.first))
+
+        def samples(first: int, end: int) -> I64:
+            if first < num_before:  # continued in the middle: without what was read before
+                rest = [
+                    np.arange(first_use[k], last_use[k], self.num_lanes) for k in range(first, min(end, num_before))
+                ]
+                within = np.concatenate(rest)
+                found = self.samples(within[within >= positions.first])
+                return found if end <= num_before else np.concatenate([found, samples(num_before, end)])
+            lengths = (ends - begins)[first:end]
+            place: I64 = np.arange(lengths.sum()) + np.repeat(at[first:end] - (np.cumsum(lengths) - lengths), lengths)
+            return place if self.stored is None else self.stored[place]
 
         in_use = self.num_lanes // apart
         return Windows(first_use, last_use, max(in_use // 4, min(in_use, 16)), samples)
