@@ -20,7 +20,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from lmdbloader.base import system
-from lmdbloader.base.cores import count_cores
+from lmdbloader.base.cores import count_own_cores
 from lmdbloader.base.foreign_names import DATALOADER, understands
 from lmdbloader.batch.assembly import collate
 from lmdbloader.batch.dataset import LMDBDataset
@@ -196,7 +196,7 @@ def tuned_workers(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any
 
 
 def _candidates() -> list[int]:
-    cores = count_cores()
+    cores = count_own_cores()
     return [n for n in (1, 2, 4, 8, 16, 32) if n <= cores]
 
 

@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset
 
 from lmdbloader.base import system
-from lmdbloader.base.cores import count_cores
+from lmdbloader.base.cores import count_cores, count_own_cores
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.transforms import Geometry, Transform
 
@@ -137,19 +137,27 @@ def _size(transforms: Sequence[Transform]) -> str:
 
 
 def recall_threads(case: Case) -> int | None:
-    """Return the best number of threads of a Loader; None if it was not measured."""
-    found = _read().get(case.key("threads"), {}).get("num_threads")
-    return found if _is_count(found, 1, _MOST_THREADS) else None
+    """Return the best number of threads of a Loader, at most this process's share of the cores.
+
+    None if it was not measured and the share is all cores. A measurement is of one process that has all of them.
+    """
+    found, share = _read().get(case.key("threads"), {}).get("num_threads"), count_own_cores()
+    if not _is_count(found, 1, _MOST_THREADS):
+        return share if share < count_cores() else None
+    return found if share == count_cores() else min(found, share)
 
 
 def recall_workers(case: Case) -> Workers | None:
-    """Return the best settings of a DataLoader; None if they were not measured."""
+    """Return the best settings of a DataLoader, with at most a worker for each core of this process's share.
+
+    None if they were not measured.
+    """
     entry = _read().get(case.key("workers"), {})
     workers, pin = entry.get("num_workers"), entry.get("pin_memory")
     # More workers than cores are never measured: a damaged file must not start hundreds of processes.
     if not _is_count(workers, 0, count_cores()) or not (pin is None or isinstance(pin, bool)):
         return None
-    return Workers(workers, pin)
+    return Workers(min(workers, count_own_cores()), pin)
 
 
 def remember_threads(case: Case, num_threads: int, samples_per_s: float | None = None) -> bool:

@@ -19,10 +19,10 @@ assert sys.platform != "win32" and sys.platform != "darwin"  # for mypy
 
 __all__ = [
     "CAN_DROP_CACHE", "POPULATE_READ", "QUEUES_NEED_FILES", "advise_order", "allowed_cores", "boot_id", "c_library",
-    "container_name", "distribution", "drop_cache", "exchange", "group_folders", "huge_pages", "hypervisor_name",
-    "is_cached", "machine_id", "memory_file", "memory_sizes", "own_memory", "path_of", "populate", "process_seconds",
-    "processor_clock", "processor_layout", "processor_name", "quota_cores", "reserve", "resident_pages", "start_of",
-    "tells_residency", "thread_times", "umask", "will_read",
+    "container_name", "cores_of_parent", "distribution", "drop_cache", "exchange", "group_folders", "huge_pages",
+    "hypervisor_name", "is_cached", "machine_id", "memory_file", "memory_sizes", "own_memory", "path_of", "populate",
+    "process_seconds", "processor_clock", "processor_layout", "processor_name", "quota_cores", "reserve",
+    "resident_pages", "start_of", "tells_residency", "thread_times", "umask", "will_read",
 ]  # fmt: skip
 
 CAN_DROP_CACHE = True
@@ -154,6 +154,13 @@ def will_read(descriptor: int, at: int, nbytes: int) -> None:
 def allowed_cores() -> int:
     """Return the size of the process's CPU affinity."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cores_of_parent() -> int:
+    """Return the size of the parent's CPU affinity."""
+    with suppress(OSError):  # it has just ended
+        return len(os.sched_getaffinity(os.getppid())) if hasattr(os, "sched_getaffinity") else allowed_cores()
+    return allowed_cores()
 
 
 def quota_cores(root: Path = ROOT) -> int | None:
