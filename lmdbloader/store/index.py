@@ -27,6 +27,7 @@ class Index:
         arrays: Every numeric column as a read-only NumPy view of the map.
         texts: The columns of texts.
         names: The columns of texts that repeat: the samples' sources, and the types of arrays.
+        facts: What is true of all payloads of a field, by its name.
     """
 
     def __init__(self, path: Path, manifest: Manifest, data_nbytes: int, content: mmap.mmap | bytes) -> None:
@@ -60,7 +61,7 @@ class Index:
         # Kernels read them by address.
         if not all(array.flags.aligned for array in columns.arrays.values()):
             raise FormatError(f"{where}: a column is not aligned to the size of its numbers")
-        check_index(columns, manifest, data_nbytes, path)
+        self.facts = check_index(columns, manifest, data_nbytes, path)
         self.column_names = tuple(expected)
         self.arrays, self.texts, self.names = columns.arrays, columns.texts, columns.names
         self._path, self._manifest = path, manifest

@@ -25,6 +25,7 @@ from lmdbloader.format.layout import (
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.kernels.codec_numbers import TILE_ENTRY_NBYTES
 from lmdbloader.store.arrow_file import Columns, Names, Texts
+from lmdbloader.store.facts import Facts, FactsSoFar
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 Bools = npt.NDArray[np.bool_]
@@ -44,7 +45,7 @@ _MOST_DIGITS, _MOST_SIZES = 12, 32
 _MOST_NBYTES = 2.0**62
 
 
-def check_index(columns: Columns, manifest: Manifest, data_nbytes: int, path: Path) -> None:
+def check_index(columns: Columns, manifest: Manifest, data_nbytes: int, path: Path) -> dict[str, Facts]:
     """Check the columns of an index against each other, data.mdb's length and the manifest.
 
     Args:
@@ -53,6 +54,9 @@ def check_index(columns: Columns, manifest: Manifest, data_nbytes: int, path: Pa
         data_nbytes: Bytes of data.mdb.
         path: The dataset's, for messages.
 
+    Returns:
+        Facts about each payload field.
+
     Raises:
         CorruptError: They contradict each other; names the first such sample.
         FormatError: The type of an array does not parse.
@@ -60,8 +64,9 @@ def check_index(columns: Columns, manifest: Manifest, data_nbytes: int, path: Pa
     arrays = columns.arrays
     where = _Where(path, columns.names["source"] if manifest.with_source else None)
     fields = [f for f in manifest.fields if f.is_payload]
-    totals = {"stored_nbytes": 0, "raw_nbytes": 0}
+    facts = {}
     for f in fields:
+        so_far = FactsSoFar(f)
         lengths = _array_lengths(f, columns, path) if f.kind == "array" else None
         for first in range(0, columns.num_rows, _ROWS_AT_ONCE):
             rows = slice(first, first + _ROWS_AT_ONCE)
@@ -69,16 +74,18 @@ def check_index(columns: Columns, manifest: Manifest, data_nbytes: int, path: Pa
             for wrong, reason in _rules(f, part, None if lengths is None else lengths[rows], data_nbytes):
                 if wrong.any():
                     raise where.error(f, arrays, first + int(np.flatnonzero(wrong)[0]), reason)
-            for name in totals:
-                totals[name] += int(part[name].sum(dtype=np.int64))
+            so_far.add(part)
+        facts[f.name] = so_far.facts()
     _check_overlaps(fields, arrays, where)
     for name, key in (("stored_nbytes", "payload_nbytes"), ("raw_nbytes", "raw_nbytes")):
-        if totals[name] != manifest.sizes[key]:
+        total = sum(found.totals[name] for found in facts.values())
+        if total != manifest.sizes[key]:
             raise CorruptError(
-                f"{path / INDEX_FILE}: its {name} add up to {totals[name]}, but {MANIFEST_FILE} states {key} "
+                f"{path / INDEX_FILE}: its {name} add up to {total}, but {MANIFEST_FILE} states {key} "
                 f"{manifest.sizes[key]}. Restore the dataset from a copy.",
                 path=str(path),
             )
+    return facts
 
 
 class _Where:
