@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from torch.utils.data import ConcatDataset, Dataset
 
 from lmdbloader.base import system
 from lmdbloader.base.cores import count_cores, count_own_cores
+from lmdbloader.base.user_cache import cache_folder, replace_text
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.transforms import Geometry, Transform
 
@@ -187,10 +187,8 @@ def forget(content_digest: str) -> int:
 
 def settings_file() -> Path | None:
     """Return the path of the file; delete it to measure again. None if the user has no home."""
-    for base in (os.environ.get("XDG_CACHE_HOME", ""), os.path.join(os.path.expanduser("~"), ".cache")):
-        if os.path.isabs(base):
-            return Path(base) / "lmdbloader" / "settings.json"
-    return None
+    folder = cache_folder()
+    return None if folder is None else folder / "settings.json"
 
 
 def _remember(case: Case, kind: str, values: Entry, samples_per_s: float | None) -> bool:
@@ -241,23 +239,10 @@ def _change(change: Callable[[dict[str, Entry]], None]) -> bool:
             entries = _read()
             change(entries)
             kept = dict(list(entries.items())[-_MOST_ENTRIES:])
-            _replace(path, json.dumps({"version": _VERSION, "entries": kept}, indent=1))
+            replace_text(path, json.dumps({"version": _VERSION, "entries": kept}, indent=1))
     except OSError:
         return False
     return True
-
-
-def _replace(path: Path, text: str) -> None:
-    """Replace a file as a whole: a concurrent reader gets the old one."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        try:
-            file.write(text)
-            file.close()
-            system.replace_file(file.name, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(file.name)
-            raise
 
 
 @contextlib.contextmanager

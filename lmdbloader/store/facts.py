@@ -35,13 +35,52 @@ class Facts:
     encoded_nbytes: int
     jpeg: tuple[int, int, int]
 
+    def to_plain(self) -> list[Any]:
+        """Return lists, dicts and numbers, for JSON."""
+        extremes = {name: list(pair) for name, pair in self.extremes.items()}
+        return [list(self.codecs), extremes, dict(self.totals), self.encoded_nbytes, list(self.jpeg)]
+
+    @classmethod
+    def from_plain(cls, f: Field, plain: Any) -> Facts:
+        """Return the facts of a field that `to_plain` has written.
+
+        Raises:
+            ValueError: They are something else.
+        """
+        try:
+            codecs, extremes, totals, encoded_nbytes, jpeg = plain
+            nbytes, side, pixels = map(_count, jpeg)
+            made = cls(
+                tuple(map(_count, codecs)),
+                {name: (_count(extremes[name][0]), _count(extremes[name][1])) for name in _names_of(f)},
+                {name: _count(totals[name]) for name in _LENGTHS},
+                _count(encoded_nbytes),
+                (nbytes, side, pixels),
+            )
+        except (TypeError, KeyError, IndexError) as error:
+            raise ValueError(f"not the facts about a field ({error})") from error
+        if made.to_plain() != plain or any(codec > 255 for codec in made.codecs):
+            raise ValueError("not the facts about a field")
+        return made
+
+
+def _names_of(f: Field) -> tuple[str, ...]:
+    """Return the columns whose extremes are kept, by the ends of their names."""
+    return _PLAIN + (_SHAPE if f.has_pixels else ())
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no number of anything")
+    return value
+
 
 class FactsSoFar:
     """Gathers the facts about a field from parts of its columns."""
 
     def __init__(self, f: Field) -> None:
         """Start without rows."""
-        self._names = _PLAIN + (_SHAPE if f.has_pixels else ())
+        self._names = _names_of(f)
         self._has_jpegs = f.kind == "image"
         self._extremes: dict[str, tuple[int, int]] = {}
         self._totals = dict.fromkeys(_LENGTHS, 0)

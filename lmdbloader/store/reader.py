@@ -23,7 +23,6 @@ from lmdbloader.format.codecs import by_number, checksum, codec_of
 from lmdbloader.format.layout import (
     CODEC_TILES,
     DATA_FILE,
-    INDEX_FILE,
     MANIFEST_FILE,
     Field,
     parse_array_type,
@@ -33,8 +32,8 @@ from lmdbloader.kernels import entries
 from lmdbloader.kernels.assemble_columns import CHECKSUM, CODEC, INDEX_COLUMNS, OFFSET, STORED_NBYTES
 from lmdbloader.kernels.calls.entry import Prepared
 from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, DAMAGES, OUT_OF_BOUNDS
-from lmdbloader.store.index import Index
-from lmdbloader.store.opening import IO, DataFile, check_io, open_index, read_manifest, wrong_size
+from lmdbloader.store.index import Index, open_checked
+from lmdbloader.store.opening import IO, DataFile, check_io, read_manifest, wrong_size
 from lmdbloader.store.rows import Rows, as_array, extremes, parts_of, take
 
 if TYPE_CHECKING:
@@ -85,8 +84,7 @@ class Reader:
             expected = self.manifest.sizes["data_nbytes"]
             if data.nbytes != expected:
                 raise wrong_size(self.path / DATA_FILE, data.nbytes, expected)
-            content = open_index(self.path / INDEX_FILE, io, self.manifest.sizes["index_nbytes"])
-            self._use(data, Index(self.path, self.manifest, expected, content))
+            self._use(data, open_checked(self.path, self.manifest, expected, io))
         except (FileNotFoundError, IsADirectoryError) as error:
             raise CorruptError(
                 f"{error.filename}: is missing. Copy the dataset again; "

@@ -17,8 +17,8 @@ __all__ = [
     "connection_pair", "container_name", "cores_of_parent", "descriptor_of", "distribution", "drop_cache", "exchange",
     "folded", "group_folders", "handle_of", "huge_pages", "hypervisor_name", "is_cached", "load_average", "machine_id",
     "memory_file", "memory_sizes", "own_memory", "path_of", "populate", "process_limit", "process_seconds",
-    "processor_clock", "processor_layout", "processor_name", "quota_cores", "read_text", "resident_pages", "sizes_of",
-    "start_of", "tells_residency", "thread_times", "umask", "usable_name", "will_read",
+    "processor_clock", "processor_layout", "processor_name", "quota_cores", "read_text", "resident_pages",
+    "settling_seconds", "sizes_of", "start_of", "tells_residency", "thread_times", "umask", "usable_name", "will_read",
 ]  # fmt: skip
 
 ROOT = Path("/")
@@ -123,6 +123,15 @@ def is_cached(descriptor: int, at: int) -> bool | None:
 def populate(mapped: mmap.mmap) -> bool:
     """Read and map all pages of a map; return False if the system cannot, or if a page cannot be read."""
     return False
+
+
+def settling_seconds(descriptor: int) -> float | None:
+    """Return how old the last change of an open file must be, so that any later change shows in the file's status.
+
+    The status is size, modification and change time (`st_ctime_ns`), for a file that is opened again. None if it proves
+    nothing there: on an unknown file system, or if the system has no change time.
+    """
+    return None
 
 
 def advise_order(descriptor: int, *, random: bool) -> None:
