@@ -387,6 +387,29 @@ def test_states_of_something_else_are_refused_by_name(ds: LMDBDataset, tmp_path:
     make(ds.select(range(COUNT))).load_state_dict(state)
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_equal_rows_continue_however_they_were_selected(ds: LMDBDataset, order: Any) -> None:
+    mask = np.arange(COUNT) % 2 == 1
+    ways = [
+        ds[1::2],
+        ds.select(range(1, COUNT, 2)),
+        ds[list(range(1, COUNT, 2))],
+        ds[mask],
+        ds[1:][::2],
+        ds[::-1][::-1][1::2],
+        pickle.loads(pickle.dumps(ds[1::2])),
+        ds.with_rows(np.arange(1, COUNT, 2)),
+    ]
+    state = make(ways[0], order=order).state_dict()
+    for view in ways:
+        loader = make(view, order=order)
+        assert loader.state_dict() == state
+        loader.load_state_dict(state)
+    for other in (ds[1:-2:2], ds[::2], ds[1::2][::-1], ds[1:42]):
+        with pytest.raises(OptionError, match="load_state_dict"):
+            make(other, order=order).load_state_dict(state)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
