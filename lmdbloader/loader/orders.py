@@ -23,7 +23,7 @@ _SEQUENTIAL_NBYTES = 32 * MIB
 # The permutations of one epoch, whose keys must differ.
 _SAMPLES, _BLOCKS, _LANES = range(3)
 # Of the index columns that are looked at together.
-_ROWS_AT_ONCE = 2**20
+_ROWS_AT_ONCE = 2**16
 _PROBED_SAMPLES = 500
 
 
@@ -251,7 +251,7 @@ class SequentialOrder:
 
     def windows(self, positions: RankPositions) -> Windows:
         """Return windows of neighbours."""
-        count = max(int(_SEQUENTIAL_NBYTES / self.layout.mean_nbytes), 1)
+        count = min(max(int(_SEQUENTIAL_NBYTES / self.layout.mean_nbytes), 1), _ROWS_AT_ONCE)
         begins = np.arange(0, self.length, count, dtype=np.int64)
         ends = np.minimum(begins + count, self.length)
 
