@@ -8,10 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 
 from lmdbloader.errors import FormatError
-from lmdbloader.format.digests import JOINABLE
+from lmdbloader.format.digests import DEFAULT_DIGEST, JOINABLE, digest_of_text
 from lmdbloader.kernels.polynomial_numbers import BASES, PRIME
 
 TEXT = "text"
@@ -73,7 +72,7 @@ def join_columns(parts: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
     >>> whole = join_columns([{"n": "int64[0]:" + "0" * 32}, {"n": "int64[5]:000000000000000100000000000000ff"}])
     >>> whole, digest_of_columns(whole)
-    ({'n': 'int64[5]:000000000000000100000000000000ff'}, 'poly61:73d5d3c5d19c1c5ab9b4f54a5cd1fcb7')
+    ({'n': 'int64[5]:000000000000000100000000000000ff'}, 'poly61:eadaa7d6fdeaa04e68793b5ded338145')
 
     Args:
         parts: The `column_digests` of each part's manifest, at least one.
@@ -99,7 +98,8 @@ def join_columns(parts: Sequence[Mapping[str, str]]) -> dict[str, str]:
 def digest_of_columns(columns: Mapping[str, str]) -> str:
     """Return the content digest of a dataset with these column digests, by name in the index's order."""
     lines = "".join(f"{name}\0{digest}\n" for name, digest in columns.items())
-    return f"{JOINABLE}:{blake2b(lines.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
+    _, _, digits = digest_of_text(lines.encode("utf-8", "surrogatepass"), DEFAULT_DIGEST).partition(":")
+    return f"{JOINABLE}:{digits}"
 
 
 def _described(columns: Sequence[tuple[str, str]]) -> str:

@@ -316,6 +316,17 @@ def parse_description(data: bytes, path: str) -> Description:
         raise FormatError(f"{where} does not read ({error!r})") from error
 
 
+def is_newer_description(data: bytes) -> bool:
+    """Return whether a description is intact, and requires features that this release does not know."""
+    try:
+        body = load_json(data)
+        found = body.pop("description_digest", None) if isinstance(body, dict) else None
+        name = name_of(found)
+        return name is not None and found == _digest_of(body, name) and bool(_unknown_features(body))
+    except (ValueError, RecursionError):
+        return False
+
+
 def is_signed(data: bytes) -> bool:
     """Return whether a manifest, of any format and version, is whole and has a valid digest.
 

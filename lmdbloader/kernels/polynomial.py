@@ -31,6 +31,8 @@ _FIRST_STEP, _SECOND_STEP = (np.uint64(pow(base, _GROUP, PRIME)) for base in BAS
 _FIRST_BASE, _SECOND_BASE = (np.uint64(base) for base in BASES)
 _FIRST_SQUARE, _SECOND_SQUARE = (np.uint64(pow(base, 2, PRIME)) for base in BASES)
 _PRIME, _ZERO = np.uint64(PRIME), np.uint64(0)
+# Not an int32.
+_NO_CODE = np.int64(2**31)
 _STEP, _MIX_1, _MIX_2 = (
     np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 )
@@ -169,7 +171,7 @@ def hash_names(data: np.ndarray, ends: np.ndarray, codes: np.ndarray, sums: np.n
     """
     a, b = sums[0], sums[1]
     base, n = data.ctypes.data, codes.shape[0]
-    last = np.int64(-1)
+    last = _NO_CODE
     length = hashed = _ZERO
     row = 0
     while row < n:
