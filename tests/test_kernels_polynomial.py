@@ -22,7 +22,9 @@ FACTORS = (2, 3, 5, 7, 11, 13, 31, 41, 61, 151, 331, 1321)
 KINDS = (np.uint8, np.uint16, np.uint32, np.uint64)
 # Equal values in a row have a shorter way in the kernel; 64 bits near the prime and its multiples have the same rest.
 WORDS = st.sampled_from([0, 1, PRIME, PRIME + 1, 8 * PRIME + 7, WHOLE]) | st.integers(0, WHOLE)
-RUNS = st.lists(st.tuples(WORDS, st.integers(1, 20)), max_size=8).map(lambda runs: [v for v, n in runs for _ in range(n)])
+RUNS = st.lists(st.tuples(WORDS, st.integers(1, 20)), max_size=8).map(
+    lambda runs: [v for v, n in runs for _ in range(n)]
+)
 TEXTS = st.lists(st.text(max_size=40).map(str.encode), max_size=12)
 
 

@@ -7,6 +7,7 @@ import json
 import runpy
 import shutil
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,7 @@ def test_datasets_join_to_the_digest_of_the_whole(
     written: Path, tmp_path_factory: pytest.TempPathFactory, cuts: list[int]
 ) -> None:
     folder, edges, parts = tmp_path_factory.mktemp("parts"), [0, *sorted(cuts), COUNT], []
-    for number, (a, b) in enumerate(zip(edges, edges[1:], strict=False)):
+    for number, (a, b) in enumerate(pairwise(edges)):
         if a < b:  # a dataset has a sample
             lmdbloader.write(samples(range(a, b)), folder / str(number))
             parts.append(dict(read_manifest(folder / str(number)).column_digests))
@@ -208,7 +209,10 @@ def test_a_repaired_dataset_keeps_the_scheme(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda c: c | {"label": c["score"], "extra.codec": ""}, r"the digests of 2 columns \('label', 'extra.codec'\)"),
+        (
+            lambda c: c | {"label": c["score"], "extra.codec": ""},
+            r"the digests of 2 columns \('label', 'extra.codec'\)",
+        ),
         (lambda c: c | {"more": "x"}, r"the digests of 1 columns \('more'\) are not those of the samples"),
         (lambda c: {name: c[name] for name in c if name != "label"}, r"of 1 columns \('label'\)"),
         (lambda c: dict(reversed(c.items())), r"the digests of the columns are not in the order of the samples"),
@@ -259,7 +263,7 @@ def change_description(path: Path, before: bytes, after: bytes) -> bytes:
 def test_a_scheme_that_only_the_description_names_is_not_guessed(path: Path) -> None:
     change_description(path, b'"poly61"', b'"poly99"')
     (path / MANIFEST_FILE).unlink()
-    with pytest.raises(FormatError, match=r"data\.mdb: its content digest is of the scheme 'poly99'; this release knows"):
+    with pytest.raises(FormatError, match=r"data\.mdb: its content digest is of the scheme 'poly99'; this release"):
         lmdbloader.repair(path)
 
 
@@ -275,7 +279,7 @@ def test_a_lost_manifest_of_a_newer_release_is_not_called_damage(tmp_path: Path)
     change_description(path, b'"mask"', b'"musk"')
     (path / MANIFEST_FILE).unlink()
     for call in (lmdbloader.verify, lmdbloader.repair):
-        with pytest.raises(FormatError, match=r"data\.mdb: its description needs 'musk', which this .* Upgrade lmdbload"):
+        with pytest.raises(FormatError, match=r"data\.mdb: its description needs 'musk', which this .* Upgrade"):
             call(path)
 
 
@@ -284,7 +288,9 @@ def test_keys_of_a_newer_release_are_no_damage(where: str, path: Path) -> None:
     """It lists what a reader must know in "requires"; all else is read without it, and not rewritten."""
     before = lmdbloader.LMDBDataset(path)[4]
     fields = json.loads((path / MANIFEST_FILE).read_bytes())["fields"]
-    rewrite(path, **({"hologram": 1} if where == "manifest" else {"fields": [{**fields[0], "hologram": 1}, *fields[1:]]}))
+    rewrite(
+        path, **({"hologram": 1} if where == "manifest" else {"fields": [{**fields[0], "hologram": 1}, *fields[1:]]})
+    )
     assert lmdbloader.LMDBDataset(path)[4].score == before.score
     for call in (lmdbloader.verify, lmdbloader.repair):
         with pytest.raises(FormatError, match=r"manifest\.json: has 'hologram', which this release does not know; a"):

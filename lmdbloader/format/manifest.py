@@ -15,8 +15,8 @@ from lmdbloader.format.codecs import named_codecs
 from lmdbloader.format.digests import (
     DEFAULT_DIGEST,
     DIGESTS,
-    DigestName,
     JOINABLE,
+    DigestName,
     name_of,
     new_text_digest,
     scheme_for,
@@ -136,9 +136,7 @@ class Manifest:
     @property
     def description(self) -> Description:
         """The part that cannot be computed from the samples."""
-        return Description(
-            self.fields, self.with_source, self.classes, self.made_by, self.digest, self.content_scheme
-        )
+        return Description(self.fields, self.with_source, self.classes, self.made_by, self.digest, self.content_scheme)
 
     @property
     def content_scheme(self) -> str:

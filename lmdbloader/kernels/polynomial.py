@@ -20,22 +20,16 @@ from lmdbloader.kernels.runtime.xxhash import xxh64
 
 # Values whose products are added before the sum is divided: eight of 122 bits fit into 128.
 _GROUP = 8
-_FIRST, _SECOND = (
-    np.array([pow(base, _GROUP - 1 - i, PRIME) for i in range(_GROUP)], np.uint64) for base in BASES
-)
+_FIRST, _SECOND = (np.array([pow(base, _GROUP - 1 - i, PRIME) for i in range(_GROUP)], np.uint64) for base in BASES)
 # For a group of equal values: the sum of these powers.
-_FIRST_SUM, _SECOND_SUM = (
-    np.uint64(sum(pow(base, i, PRIME) for i in range(_GROUP)) % PRIME) for base in BASES
-)
+_FIRST_SUM, _SECOND_SUM = (np.uint64(sum(pow(base, i, PRIME) for i in range(_GROUP)) % PRIME) for base in BASES)
 _FIRST_STEP, _SECOND_STEP = (np.uint64(pow(base, _GROUP, PRIME)) for base in BASES)
 _FIRST_BASE, _SECOND_BASE = (np.uint64(base) for base in BASES)
 _FIRST_SQUARE, _SECOND_SQUARE = (np.uint64(pow(base, 2, PRIME)) for base in BASES)
 _PRIME, _ZERO = np.uint64(PRIME), np.uint64(0)
 # Not an int32.
 _NO_CODE = np.int64(2**31)
-_STEP, _MIX_1, _MIX_2 = (
-    np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-)
+_STEP, _MIX_1, _MIX_2 = (np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 @njit(inline="always")
@@ -93,10 +87,10 @@ def _added_two(a, b, first, second):
 
 @njit(inline="always")
 def _are_equal(values, first):
-    for k in range(1, _GROUP):
-        if values[first + k] != values[first]:
-            return False
-    return True
+    k = 1
+    while k < _GROUP and values[first + k] == values[first]:
+        k += 1
+    return k == _GROUP
 
 
 @kernel

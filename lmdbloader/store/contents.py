@@ -20,8 +20,8 @@ def check_scheme(scheme: str, where: Path | str) -> None:
     if scheme not in CONTENT_SCHEMES:
         raise FormatError(
             f"{where}: its content digest is of the scheme {scheme!r:.80}; this release knows "
-            f"{', '.join(CONTENT_SCHEMES[:-1])} and {CONTENT_SCHEMES[-1]}. The dataset can be read. To verify or repair "
-            "it, upgrade lmdbloader."
+            f"{', '.join(CONTENT_SCHEMES[:-1])} and {CONTENT_SCHEMES[-1]}. The dataset can be read. To verify or "
+            "repair it, upgrade lmdbloader."
         )
 
 
