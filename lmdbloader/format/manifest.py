@@ -364,8 +364,8 @@ def unknown_keys(data: bytes, manifest: Manifest) -> list[str]:
         data: The bytes of the file.
         manifest: Read from them.
     """
-    body = load_json(data)
-    unknown = [key for key in body if key not in manifest._json() and key not in _OPTIONAL_KEYS]
+    body, known = load_json(data), {*manifest._json(), *_OPTIONAL_KEYS}
+    unknown = [key for key in body if key not in known]
     for values in body["fields"]:
         unknown += [key for key in values if key not in _FIELD_KEYS]
     return unknown[:_FEATURES_SHOWN]

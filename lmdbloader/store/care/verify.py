@@ -178,8 +178,8 @@ def _check_text(found: _Findings, manifest: Manifest) -> None:
         return
     if unknown := unknown_keys(text, manifest):
         raise FormatError(
-            f"{found.folder / MANIFEST_FILE}: has {', '.join(map(repr, unknown))}, which this release does not know; a "
-            "newer one made it. The dataset can be read. To verify or repair it, upgrade lmdbloader."
+            f"{found.folder / MANIFEST_FILE}: has {', '.join(f'{key!r:.80}' for key in unknown)}, which this release does "
+            "not know; a newer one made it. The dataset can be read. To verify or repair it, upgrade lmdbloader."
         )
     found.add(MANIFEST_FILE, _OTHER_TEXT)
 
