@@ -77,8 +77,11 @@ downscale = Entry(
 )
 squared_error = Entry("resize.downscale.squared_error(a: T[:], b: T[:]) -> i64", T="u8 u16")
 
-shuffle = Entry("orders.shuffle(values: i64[:], seed: u64, epoch: u64, purpose: u64, number: u64)")
-shuffle_parts = Entry("orders.shuffle_parts(values: i64[:], bounds: i64[:], seed: u64, epoch: u64, purpose: u64)")
+permute = Entry("orders.permute(positions: i64[:], n: i64, seed: u64, epoch: u64, purpose: u64, out: i64[:])")
+read_lanes = Entry(
+    "orders.read_lanes(positions: i64[:], num_lanes: i64, ends: i64[:], firsts: i64[:], seed: u64, epoch: u64, "
+    "purpose: u64, out: i64[:])"
+)
 
 any_absent = Entry("runtime.paging.any_absent(base: i64, starts: i64[:], page_nbytes: i64, found: u8[:]) -> bool")
 advise = Entry(

@@ -177,9 +177,10 @@ def _check_text(found: _Findings, manifest: Manifest) -> None:
     if manifest.is_text(text):
         return
     if unknown := unknown_keys(text, manifest):
+        names = ", ".join(f"{key!r:.80}" for key in unknown)
         raise FormatError(
-            f"{found.folder / MANIFEST_FILE}: has {', '.join(f'{key!r:.80}' for key in unknown)}, which this release does "
-            "not know; a newer one made it. The dataset can be read. To verify or repair it, upgrade lmdbloader."
+            f"{found.folder / MANIFEST_FILE}: has {names}, which this release does not know; a newer one made it. The "
+            "dataset can be read. To verify or repair it, upgrade lmdbloader."
         )
     found.add(MANIFEST_FILE, _OTHER_TEXT)
 
