@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -111,34 +109,8 @@ def test_without_its_row_it_is_unknown(tmp_path: Path, monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         patch.setattr(codecs, "TABLE", {**codecs.TABLE, XOR.number: XOR})
         lmdbloader.write(SAMPLES, tmp_path / "xor", codec="xor")
-    assert json.loads((tmp_path / "xor" / "manifest.json").read_bytes())["requires"] == ["codec:xor"]
-    for call in (lmdbloader.LMDBDataset, lmdbloader.verify, lmdbloader.repair):
-        with pytest.raises(FormatError, match=r"needs 'codec:xor', which this release does not know; .* Upgrade"):
-            call(tmp_path / "xor")
-
-
-def test_one_payload_is_enough_to_require_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a codec that codec= does not name, as those of image files: a field says nothing of it."""
-
-    def some(data: np.ndarray, nbytes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return data, nbytes, np.array([0] * (len(nbytes) - 1) + [XOR.number], np.uint8)
-
-    plain = codecs.TABLE[0]
-    with monkeypatch.context() as patch:
-        table = {**codecs.TABLE, XOR.number: dataclasses.replace(XOR, encode=None)}
-        patch.setattr(codecs, "TABLE", {**table, 0: dataclasses.replace(plain, encode=some)})
-        samples = ({"note": b"abc"} for _ in range(5))
-        lmdbloader.write(samples, tmp_path / "d", codec="raw")
-        assert lmdbloader.LMDBDataset(tmp_path / "d")[0].note == b"abc"
-        assert bytes(byte ^ MASK for byte in lmdbloader.LMDBDataset(tmp_path / "d")[4].note) == b"abc"
-        before = (tmp_path / "d" / "manifest.json").read_bytes()
-        assert json.loads(before)["requires"] == ["codec:xor"]
-        (tmp_path / "d" / "manifest.json").unlink()
-        lmdbloader.repair(tmp_path / "d")
-        assert (tmp_path / "d" / "manifest.json").read_bytes() == before
-        assert lmdbloader.verify(tmp_path / "d").is_sound
-    with pytest.raises(FormatError, match="needs 'codec:xor'"):
-        lmdbloader.LMDBDataset(tmp_path / "d")
+    with pytest.raises(FormatError, match="unknown codec 'xor'"):
+        lmdbloader.LMDBDataset(tmp_path / "xor")
 
 
 def test_every_row_has_the_number_and_name_that_kernels_know() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,8 +38,6 @@ I64 = npt.NDArray[np.int64]
 # lz4 must save at least this share of a payload to be used for it, and of a sample of the inputs for `auto` to choose
 # it: decompression costs more time than reading fewer bytes saves.
 LEAST_SAVING = 0.10
-# The codecs of the first releases, by number, which every reader knows.
-_FIRST_CODECS = ("raw", "lz4", "tiles", "jpeg", "file")
 # lz4: a length byte adds up to 255 bytes to a match; the other bytes of a block add less.
 _LZ4_RATIO = 255
 # A JPEG in a dataset has at least two bits for each block of 64 values (a code for the first value and one for the end
@@ -99,23 +97,6 @@ def named_codecs() -> dict[str, CodecEntry]:
     ['raw', 'lz4']
     """
     return {entry.name: entry for entry in TABLE.values() if entry.encode}
-
-
-def newer_codecs(names: Iterable[str | None], numbers: Iterable[npt.NDArray[np.uint8]] = ()) -> tuple[str, ...]:
-    """Return the names of codecs that the first releases lack, sorted: of those in a dataset, a manifest lists them.
-
-    >>> newer_codecs(["lz4", None], [np.array([3, 4], np.uint8)])
-    ()
-
-    Args:
-        names: Of codecs; None is passed over.
-        numbers: Of the codecs of payloads, (n,) each.
-    """
-    found = {name for name in names if name is not None and name not in _FIRST_CODECS}
-    for column in numbers:
-        if len(column) and column.max() >= len(_FIRST_CODECS):
-            found |= {TABLE[number].name for number in np.unique(column[column >= len(_FIRST_CODECS)]).tolist()}
-    return tuple(sorted(found))
 
 
 def _named(name: str) -> CodecEntry:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.fields import kind_names, required_features
-from lmdbloader.format import codecs
+from lmdbloader.format.codecs import named_codecs
 from lmdbloader.format.digests import (
     DEFAULT_DIGEST,
     DIGESTS,
@@ -39,8 +39,6 @@ _VALUE_NBYTES = 72
 # The additional memory of a key while duplicates are searched.
 _KEY_NBYTES = 128
 _FEATURES_SHOWN = 5
-# Of the names of codecs in "requires"; kinds of fields have none.
-_CODEC = "codec:"
 _FIELD_KEYS = frozenset({"name", "kind", "codec", "layout", "tile_size", "ignore_index"})
 # Keys that a writer of this release leaves out in some datasets; an own one is the digest of all others.
 _OPTIONAL_KEYS = frozenset({"requires", "data_digest", "column_digests", "manifest_digest"})
@@ -59,7 +57,6 @@ class Description:
         fields, with_source, classes, made_by: As in the manifest.
         digest: The algorithm of its own digest and of those in the manifest.
         content_scheme: The scheme of the content digest; the default is that of datasets that do not name it.
-        codecs: Names of the codecs of fields and payloads that the first releases lack, sorted.
     """
 
     fields: tuple[Field, ...]
@@ -68,7 +65,6 @@ class Description:
     made_by: Mapping[str, Any]
     digest: DigestName = DEFAULT_DIGEST
     content_scheme: str = scheme_for(DEFAULT_DIGEST, is_new=False)
-    codecs: tuple[str, ...] = ()
 
     def to_json(self) -> bytes:
         """Return the bytes of the entry in data.mdb; its last key is the digest of all others."""
@@ -101,7 +97,6 @@ class Description:
             manifest_digest,
             self.digest,
             column_digests or {},
-            self.codecs,
         )
 
 
@@ -123,7 +118,6 @@ class Manifest:
         digest: The algorithm of these; with "xxh64", BLAKE2b for the manifest, and a scheme for the content.
         column_digests: Of each column of the index except offsets, from which the content digest is made; empty if
             it is of a scheme without them.
-        codecs: Names of the codecs of fields and payloads that the first releases lack, sorted.
     """
 
     num_samples: int
@@ -138,13 +132,11 @@ class Manifest:
     manifest_digest: str = field(default="", compare=False)
     digest: DigestName = DEFAULT_DIGEST
     column_digests: Mapping[str, str] = field(default_factory=dict)
-    codecs: tuple[str, ...] = ()
 
     @property
     def description(self) -> Description:
         """The part that cannot be computed from the samples."""
-        scheme = self.content_scheme
-        return Description(self.fields, self.with_source, self.classes, self.made_by, self.digest, scheme, self.codecs)
+        return Description(self.fields, self.with_source, self.classes, self.made_by, self.digest, self.content_scheme)
 
     @property
     def content_scheme(self) -> str:
@@ -258,8 +250,7 @@ def _unknown_features(body: Mapping[str, Any]) -> list[str]:
     required = body.get("requires")
     if not isinstance(required, list):
         return []
-    known = {*kind_names(), *(_CODEC + entry.name for entry in codecs.TABLE.values())}
-    return [name for name in required if isinstance(name, str) and name not in known]
+    return [name for name in required if isinstance(name, str) and name not in kind_names()]
 
 
 def _refuse_unknown(body: Mapping[str, Any], where: str) -> None:
@@ -445,9 +436,9 @@ def _pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
 
 
 def _description_json(d: Description | Manifest) -> dict[str, Any]:
-    required = _required(d.fields, d.codecs)
+    required = required_features(f.kind for f in d.fields)
     return {
-        **({"requires": required} if required else {}),
+        **({"requires": list(required)} if required else {}),
         "fields": [field_json(f) for f in d.fields],
         "with_source": d.with_source,
         "classes": {name: list(names) for name, names in d.classes.items()},
@@ -459,20 +450,11 @@ def _parse_description(body: Mapping[str, Any], digest: DigestName) -> Descripti
     fields = tuple(parse_field(f) for f in _typed(body, "fields", list))
     if not fields or len({f.name for f in fields}) != len(fields):
         raise ValueError("fields without any, or with one name twice")
-    found = body.get("requires", [])
-    features = [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
-    named = [name.removeprefix(_CODEC) for name in features if name.startswith(_CODEC)]
-    newer = codecs.newer_codecs([*named, *(f.codec for f in fields)])
-    if found != (required := _required(fields, newer)):
-        raise ValueError(f"requires is {found!r:.80} with fields that require {required}")
+    required = list(required_features(f.kind for f in fields))
+    if body.get("requires", []) != required:
+        raise ValueError(f"requires is {body.get('requires')!r:.80} with fields that require {required}")
     classes = {name: _names(names) for name, names in _typed(body, "classes", dict).items()}
-    with_source, made_by = _typed(body, "with_source", bool), _typed(body, "made_by", dict)
-    return Description(fields, with_source, classes, made_by, digest, codecs=newer)
-
-
-def _required(fields: Iterable[Field], newer_codecs: Iterable[str]) -> list[str]:
-    """Return what a reader has to know beyond the first releases."""
-    return sorted({*required_features(f.kind for f in fields), *(_CODEC + name for name in newer_codecs)})
+    return Description(fields, _typed(body, "with_source", bool), classes, _typed(body, "made_by", dict), digest)
 
 
 def _digest_of(body: Mapping[str, Any], name: DigestName = DEFAULT_DIGEST, *, is_small: bool = True) -> str:
@@ -502,7 +484,7 @@ def parse_field(values: Mapping[str, Any]) -> Field:
     if kind not in kind_names():
         raise ValueError(f"field {name!r} of unknown kind {kind!r}")
     plain = make_field(name, kind, values.get("codec", "raw"))
-    if plain.codec is not None and plain.codec not in codecs.named_codecs():
+    if plain.codec is not None and plain.codec not in named_codecs():
         raise ValueError(f"field {name!r} of unknown codec {plain.codec!r}")
     if not plain.has_pixels:
         return plain

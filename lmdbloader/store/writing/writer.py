@@ -21,7 +21,7 @@ from lmdbloader.base import system
 from lmdbloader.base.disk_errors import DISK_FULL, disk_failed, disk_full, explain_full_disk, has_no_room, naming
 from lmdbloader.base.limits import no_address_space
 from lmdbloader.errors import CorruptError, DestinationError
-from lmdbloader.format.codecs import checksum, newer_codecs
+from lmdbloader.format.codecs import checksum
 from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName, digest_of_file, read_digest, scheme_for
 from lmdbloader.format.layout import (
     DATA_FILE,
@@ -212,10 +212,7 @@ class Writer:
         """
         described = {name: tuple(names) for name, names in classes.items()}
         scheme = scheme or scheme_for(digest, is_new=True)
-        payloads = [f.name for f in self.fields if f.is_payload]
-        numbers = (self._spool.column(f"{name}.codec") for name in payloads)
-        codecs = newer_codecs((f.codec for f in self.fields), numbers)
-        description = Description(self.fields, self.with_source, described, made_by, digest, scheme, codecs)
+        description = Description(self.fields, self.with_source, described, made_by, digest, scheme)
         self._put(DESCRIPTION_KEY, description.to_json())
         self._commit()
         with explain_full_disk(self._partial, lambda: _INDEX_ROW_NBYTES * self.num_samples):
