@@ -15,6 +15,7 @@ import numpy.typing as npt
 from lmdbloader.base.arguments import shown
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError, WorkerError
+from lmdbloader.format.digests import CONTENT_SCHEMES, scheme_of
 from lmdbloader.loader.batch_reader import LEFT_OUT
 from lmdbloader.loader.orders import Layout, Order, QuasiRandom
 from lmdbloader.store import Damage
@@ -181,8 +182,8 @@ class Identity:
             if state[name] != getattr(self, name):
                 raise OptionError(
                     f"load_state_dict: the state is of {other}: its {name} is {state[name]!r}, this loader's is "
-                    f"{getattr(self, name)!r}. A position is not valid there; use the same, or set_epoch("
-                    f"{state['epoch']}) to start that epoch."
+                    f"{getattr(self, name)!r}{_incomparable(name, state[name], getattr(self, name))}. A position is "
+                    f"not valid there; use the same, or set_epoch({state['epoch']}) to start that epoch."
                 )
         epoch, position = int(state["epoch"]), int(state["position"])
         if not 0 <= epoch < 2**63 or not 0 <= position <= self.length:
@@ -191,6 +192,17 @@ class Identity:
                 f"position from 0 to {self.length}"
             )
         return epoch, position
+
+
+def _incomparable(name: str, one: str, other: str) -> str:
+    """Return a note if two content digests cannot show whether the datasets are equal."""
+    schemes = {scheme_of(one), scheme_of(other)} if name == "content_digest" else set()
+    if len(schemes) < 2 or not schemes <= set(CONTENT_SCHEMES):
+        return ""
+    return (
+        f" (digests of two schemes, {' and '.join(sorted(schemes))}, cannot be compared: one of the datasets was made "
+        "by an older release or with another --digest)"
+    )
 
 
 _MUST_AGREE = {
