@@ -173,12 +173,15 @@ def test_other_fields_are_refused_with_the_line_to_write(tmp_path: Path) -> None
     assert LMDBDataset(tmp_path / "out")[1] == (1, 0)
 
 
-def test_masks_with_another_number_for_no_label_are_refused(tmp_path: Path) -> None:
+def test_masks_of_another_kind_are_refused(tmp_path: Path) -> None:
     mask = np.zeros((8, 8), np.uint8)
     lmdbloader.write([{"mask": mask}], tmp_path / "a", fields={"mask": fields.Mask()})
     lmdbloader.write([{"mask": mask}], tmp_path / "b", fields={"mask": fields.Mask(ignore_index=0)})
     with pytest.raises(OptionError, match="pixels without a label are 255 in a and 0 in b"):
         lmdbloader.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+    lmdbloader.write([{"mask": mask.astype(np.uint16)}], tmp_path / "c", fields={"mask": fields.Mask()})
+    with pytest.raises(OptionError, match="field 'mask' has masks of 8 bits in a and of 16 bits in c"):
+        lmdbloader.merge([tmp_path / "a", tmp_path / "c"], tmp_path / "out")
 
 
 def test_images_and_options_that_differ_are_noted(photos: Path, tmp_path: Path) -> None:

@@ -159,6 +159,12 @@ def _compare_fields(first: Part, part: Part, name: str) -> None:
             f"field {name!r}: pixels without a label are {one.ignore_index} in {first.title} and {other.ignore_index} "
             f"in {part.title}. {leave}, or write one of the datasets again with the other's ignore_index."
         )
+    if one.kind == "mask" and _look(first, name) != _look(part, name) and len(first) and len(part):
+        raise OptionError(
+            f"field {name!r} has masks of {_look(first, name)} in {first.title} and of {_look(part, name)} in "
+            f"{part.title}, and labels of one dataset have one type. {leave}, or write the masks of 8 bits again as "
+            "uint16."
+        )
     if (one.layout, one.tile_size) != (other.layout, other.tile_size):
         raise OptionError(
             f"field {name!r} has tiles of {one.tile_size} pixels in {first.title} and of {other.tile_size} in "
@@ -266,7 +272,7 @@ def _other_classes(first: Part, part: Part, name: str, new: Sequence[str]) -> Op
 def _differences(parts: Sequence[Part], fields: Sequence[Field]) -> Iterator[str]:
     """Yield notes about the images and the options of datasets that differ."""
     for f in fields:
-        if f.has_pixels:
+        if f.kind == "image":
             looks = [_look(part, f.name) for part in parts]
             if len(set(looks)) > 1:
                 yield f"{f.name}: {_by_title(parts, looks)}"
@@ -285,8 +291,11 @@ def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _look(part: Part, name: str) -> str:
-    """Return the channels and bits of a field's images, as text."""
-    kinds = np.unique(part.column(f"{name}.bits").astype(np.int64) * 8 + part.column(f"{name}.channels"))
+    """Return the channels and bits of a field's images, or the bits of its masks, as text."""
+    bits = part.column(f"{name}.bits").astype(np.int64)
+    if part.reader.fields[name].kind == "mask":
+        return " and ".join(f"{count} bits" for count in np.unique(bits).tolist())
+    kinds = np.unique(bits * 8 + part.column(f"{name}.channels"))
     return " and ".join(f"{kind // 8}-bit {'grey' if kind % 8 == 1 else 'RGB'}" for kind in kinds.tolist())
 
 
