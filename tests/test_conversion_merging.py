@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -363,3 +366,41 @@ def test_wrong_arguments_get_the_line_to_write(place: Path, tmp_path: Path) -> N
     with pytest.raises(OptionError, match="the datasets have no sources"):
         lmdbloader.merge([place / "a.lmdb"], tmp_path / "out", prefix_sources=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_hundreds_of_datasets_are_merged_with_few_open_files(tmp_path: Path) -> None:
+    lmdbloader.write([{"n": 0}, {"n": 1}], tmp_path / "0")
+    for i in range(1, 150):
+        shutil.copytree(tmp_path / "0", tmp_path / str(i))
+    script = (
+        "import resource, sys, lmdbloader\nhard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]), hard))\n"
+        "paths = [f'{sys.argv[1]}/{i}' for i in range(150)]\n"
+        "try:\n    print(lmdbloader.merge(paths, sys.argv[1] + '/out').num_samples)\n"
+        "except lmdbloader.errors.OptionError as error:\n    print(error)\n"
+    )
+    path = os.pathsep.join(p for p in sys.path if p)
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", script, str(tmp_path), str(limit)],
+            env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True,
+        ).stdout
+        for limit in (100, 220)
+    ]  # fmt: skip
+    assert "150 datasets: this process may not open more files after" in found[0] and "ulimit -n 600" in found[0]
+    assert found[1] == "300\n"
+
+
+def test_jpeg_files_are_copied_unchanged(photos: Path, tmp_path: Path) -> None:
+    for number, file in enumerate(sorted(photos.iterdir())):
+        folder = tmp_path / "all" / ("one" if number < 3 else "two")
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.open(file).save(folder / f"{file.stem}.jpg", quality=80 + number)
+    for name in ("one", "two"):
+        lmdbloader.convert(tmp_path / "all" / name, tmp_path / f"{name}.lmdb", workers=1)
+    lmdbloader.convert(tmp_path / "all", tmp_path / "fresh", layout="images", workers=1)
+    done = lmdbloader.merge([tmp_path / "one.lmdb", tmp_path / "two.lmdb"], tmp_path / "out", prefix_sources=True)
+    assert done.content_digest == content(tmp_path / "fresh") and done.notes == ()
+    lmdbloader.extract(tmp_path / "out", tmp_path / "files")
+    for file in (tmp_path / "all").rglob("*.jpg"):
+        assert (tmp_path / "files" / file.relative_to(tmp_path / "all")).read_bytes() == file.read_bytes()

@@ -1,4 +1,4 @@
-"""Makes datasets from folders of images and from samples made in Python, and extracts them to files again."""
+"""Makes datasets from image folders, samples made in Python and other datasets, and extracts them to files again."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -30,6 +31,7 @@ from lmdbloader.format.digests import DigestName, digest_of_text
 from lmdbloader.format.layout import PARTIAL_SUFFIX, Field
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.store import (
+    IO,
     Chunk,
     Reader,
     Writer,
@@ -50,6 +52,8 @@ from lmdbloader.store.writing.publish import JOURNAL_FILE, empty, flush
 I64 = npt.NDArray[np.int64]
 # How the inputs of inputs were made is recorded to this depth: JSON that is nested deeper is refused at some point.
 _MOST_GENERATIONS = 8
+# Datasets of one merge whose files are mapped.
+_MOST_MAPPED = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,21 +203,44 @@ def _generations(made_by: Mapping[str, Any], depth: int) -> dict[str, Any]:
     return {**made_by, "inputs": {**others, **({"datasets": kept} if kept else {})}}
 
 
-def open_part(dataset: Any, call: str) -> Part:
+def open_parts(datasets: Sequence[Any], call: str) -> list[Part]:
+    """Return the samples of several arguments; see `open_part`.
+
+    Raises:
+        OptionError: The process may not open so many files.
+    """
+    # A map keeps a descriptor of its own, and a process is often limited to 1,024.
+    io: IO = "mmap" if len(datasets) <= _MOST_MAPPED else "pread"
+    parts: list[Part] = []
+    try:
+        for dataset in datasets:
+            parts.append(open_part(dataset, call, io))
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+        raise OptionError(
+            f"{call}: {len(datasets):,} datasets: this process may not open more files after {len(parts):,} of them. "
+            f"Raise its limit (ulimit -n {4 * len(datasets)}), or merge them in groups, and then the results."
+        ) from error
+    return parts
+
+
+def open_part(dataset: Any, call: str, io: IO = "mmap") -> Part:
     """Return the samples of an argument.
 
     Args:
         dataset: The path of a dataset, an LMDBDataset, or torch's Subset of one.
         call: The function, for messages.
+        io: How the dataset at a path is read.
 
     Raises:
         OptionError: It is something else, or a view with transforms, which stored bytes do not have.
     """
     if isinstance(dataset, str | bytes | os.PathLike):
-        reader = Reader(os.fsdecode(dataset))
+        reader = Reader(os.fsdecode(dataset), io=io)
         return Part(reader, None, tuple(reader.fields), str(reader.path))
     if _is_torchs(dataset, "Subset"):
-        inner = open_part(dataset.dataset, call)
+        inner = open_part(dataset.dataset, call, io)
         try:
             return inner.selected(check_rows(np.asarray(dataset.indices), len(inner)))
         except (IndexError, TypeError) as error:
@@ -309,16 +336,16 @@ def combine(
     made_by = recipe.made_by()
     for note in notes:
         log(plain(f"note: {note}."))
-    if not overwrite and (finished := _find_finished(out, recipe, made_by)) is not None:
-        clear_leftovers(out)
-        return Combined(
-            str(out), finished.num_samples, finished.sizes, finished.content_digest, tuple(notes), was_finished=True
-        )
+    if not overwrite and (finished := _find_finished(out, recipe, made_by, notes)) is not None:
+        return finished
     check_destination(out, overwrite=overwrite)
     with (
         explain_full_disk(out),
         partial_folder(out, resumable=True, take_over=None, log=log) as folder,
     ):
+        # Another process may have finished it just before this one had the folder to itself.
+        if not overwrite and (finished := _find_finished(out, recipe, made_by, notes)) is not None:
+            return finished
         if restart:
             empty(folder)
         keep = _resume(recipe, folder, made_by)
@@ -329,8 +356,8 @@ def combine(
     return Combined(str(out), written.num_samples, written.sizes, written.content_digest, tuple(notes), False, seconds)
 
 
-def _find_finished(out: Path, recipe: Recipe, made_by: Mapping[str, Any]) -> Manifest | None:
-    """Return the manifest of a dataset that was made of the same samples by the same call; None if there is none.
+def _find_finished(out: Path, recipe: Recipe, made_by: Mapping[str, Any], notes: Sequence[str]) -> Combined | None:
+    """Return the result of a call that made a dataset of the same samples before; None if there is none.
 
     Raises:
         DestinationError: There is such a dataset, but it is damaged.
@@ -352,7 +379,10 @@ def _find_finished(out: Path, recipe: Recipe, made_by: Mapping[str, Any]) -> Man
             f"{out}: was made of the same samples, but is damaged. Make it again with {option('overwrite', True)}. "
             f"{error}"
         ) from error
-    return manifest
+    clear_leftovers(out)
+    return Combined(
+        str(out), manifest.num_samples, manifest.sizes, manifest.content_digest, tuple(notes), was_finished=True
+    )
 
 
 def _resume(recipe: Recipe, folder: Path, made_by: Mapping[str, Any]) -> int:

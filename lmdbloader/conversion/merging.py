@@ -21,7 +21,7 @@ from lmdbloader.conversion.combining import (
     chosen_fields,
     combine,
     flattened,
-    open_part,
+    open_parts,
     options_of,
 )
 from lmdbloader.conversion.destination import new_folder
@@ -92,7 +92,7 @@ def merge(
     overwrite, restart, progress = flag("overwrite", overwrite), flag("restart", restart), flag("progress", progress)
     prefix_sources, drop_sources = flag("prefix_sources", prefix_sources), flag("drop_sources", drop_sources)
     target = new_folder(out)
-    parts = _titled([open_part(dataset, "merge") for dataset in flattened(datasets, "merge")])
+    parts = _titled(open_parts(flattened(datasets, "merge"), "merge"))
     if not parts:
         raise OptionError("merge([]): expected at least one dataset")
     if prefix_sources and drop_sources:
