@@ -136,6 +136,25 @@ def test_another_call_does_not_continue_it(db: Path, stopped: Path, photos: Path
     assert lmdbloader.verify(stopped).is_sound
 
 
+def test_other_names_of_classes_or_fields_do_not_continue_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The content digest covers neither."""
+    samples = [{"label": i % 2, "number": i} for i in range(COUNT)]
+    for name, classes in (("a", ["cat", "dog"]), ("b", ["cat", "dog"]), ("other", ["dog", "cat"])):
+        lmdbloader.write(samples, tmp_path / name, classes={"label": classes})
+    with monkeypatch.context() as patch:
+        patch.setattr(writer.Writer, "finish", _fail)
+        with pytest.raises(RuntimeError, match="stopped"):
+            lmdbloader.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+    for inputs, fields in ((("a", "other"), None), (("other", "other"), None), (("a", "b"), ["number", "label"])):
+        with pytest.raises(DestinationError, match="a merge of other samples is unfinished there"):
+            lmdbloader.merge([tmp_path / name for name in inputs], tmp_path / "out", fields=fields)
+    lmdbloader.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+    assert lmdbloader.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out").was_finished
+    for inputs in (("a", "other"), ("other", "other")):
+        with pytest.raises(DestinationError, match="a dataset is there already"):
+            lmdbloader.merge([tmp_path / name for name in inputs], tmp_path / "out")
+
+
 def test_its_progress_can_be_discarded(db: Path, stopped: Path) -> None:
     lmdbloader.merge([db], stopped, restart=True)
     assert read_manifest(stopped).content_digest == read_manifest(db).content_digest

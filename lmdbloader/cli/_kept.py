@@ -48,12 +48,15 @@ def names_in(text: str | None) -> list[str] | None:
 
 def combine(make: Callable[[], Combined], options: argparse.Namespace) -> int:
     """Make a dataset of others, and print what was made; return the exit status."""
-    from lmdbloader.errors import DestinationError, LmdbloaderError
+    from lmdbloader.errors import CorruptError, DestinationError, LmdbloaderError
 
     try:
         done = make()
     except DestinationError:
         raise  # its message has its own advice
+    except CorruptError:
+        tell_kept(options.out, "--restart discards it and starts again.")
+        raise
     except (LmdbloaderError, OSError, MemoryError, KeyboardInterrupt):
         tell_kept(options.out, "The same command resumes it; --restart starts again.")
         raise

@@ -140,6 +140,11 @@ class Recipe:
         return sum(map(len, self.parts))
 
     @property
+    def named_classes(self) -> dict[str, tuple[str, ...]]:
+        """The names of classes as a manifest has them."""
+        return {name: tuple(names) for name, names in self.classes.items()}
+
+    @property
     def payload_nbytes(self) -> int:
         """Bytes of all payloads in stored form."""
         names = [f"{f.name}.stored_nbytes" for f in self.fields if f.is_payload]
@@ -169,6 +174,8 @@ class Recipe:
             record |= {"of_samples": len(part.reader), "samples": digest_of_text(rows, self.digest)}
         if part.prefix:
             record["prefix"] = part.prefix
+        if part.numbers:
+            record["renumbered"] = {name: numbers.tolist() for name, numbers in part.numbers.items()}
         return {**record, "made_by": _generations(manifest.made_by, _MOST_GENERATIONS)}
 
 
@@ -368,9 +375,10 @@ def _find_finished(out: Path, recipe: Recipe, made_by: Mapping[str, Any], notes:
         manifest = read_manifest(out)
     except FormatError:
         return None
-    names = [f.name for f in manifest.fields]
+    # The release may differ: a dataset made by an older one counts as finished.
     old = {**manifest.made_by, "lmdbloader": made_by["lmdbloader"]}
-    if old != made_by or names != [f.name for f in recipe.fields] or manifest.with_source != recipe.with_source:
+    found = (old, manifest.fields, manifest.with_source, dict(manifest.classes))
+    if found != (made_by, recipe.fields, recipe.with_source, recipe.named_classes):
         return None
     try:
         Reader(out)
@@ -391,9 +399,8 @@ def _resume(recipe: Recipe, folder: Path, made_by: Mapping[str, Any]) -> int:
     Raises:
         DestinationError: The call was another one.
     """
-    inputs = {"fields": [f.name for f in recipe.fields], "with_source": recipe.with_source, **made_by["inputs"]}
-    noted = {**made_by, "inputs": digest_of_text(json.dumps(inputs).encode(), recipe.digest)}
-    noted["options"] = {}
+    inputs = {**made_by["inputs"], "classes": recipe.named_classes, "with_source": recipe.with_source}
+    noted = {**made_by, "options": {}, "inputs": digest_of_text(json.dumps(inputs).encode(), recipe.digest)}
     begun = read_plan(folder, noted)
     if begun is None:
         map_nbytes = estimate_map_nbytes(recipe.payload_nbytes, recipe.num_samples)
@@ -401,7 +408,7 @@ def _resume(recipe: Recipe, folder: Path, made_by: Mapping[str, Any]) -> int:
         write_plan(folder, Begun(recipe.fields, None, map_nbytes, noted))
         _set_journal(folder, recipe.layout.encode() + b"\n")
         return 0
-    if dict(begun.made_by) != noted:
+    if (dict(begun.made_by), begun.fields) != (noted, recipe.fields):
         raise DestinationError(
             f"{folder}: a {recipe.layout} of other samples is unfinished there. Finish it with the call that began it, "
             f"or discard its progress with {option('restart', True)}."

@@ -277,8 +277,9 @@ def _differences(parts: Sequence[Part], fields: Sequence[Field]) -> Iterator[str
             if len(set(looks)) > 1:
                 yield f"{f.name}: {_by_title(parts, looks)}"
     options = [_flat(options_of(part.reader.manifest)) for part in parts]
-    for name in sorted({name for found in options for name in found} - _UNTOLD):
-        values = [json.dumps(found.get(name))[:_VALUES_SHOWN] for found in options]
+    # Datasets of different kinds, such as one written from Python, record different options.
+    for name in sorted(set.intersection(*(set(found) for found in options)) - _UNTOLD):
+        values = [json.dumps(found[name])[:_VALUES_SHOWN] for found in options]
         if len(set(values)) > 1:
             yield f"the datasets were made with different options: {name} is {_by_title(parts, values)}"
 
