@@ -204,9 +204,13 @@ class Spool:
     def _repeats_names(self) -> bool:
         """Return whether two sources have the same name."""
         nbytes = self._map(_SOURCE_NAMES, np.dtype(np.int64))
-        hashes = np.empty(len(nbytes), np.uint64)
         text = self._map(f"{_SOURCE_NAMES}.text", np.dtype(np.uint8))
-        entries.hash_many(text, np.cumsum(nbytes) - nbytes, nbytes, hashes)
+        hashes, at = np.empty(len(nbytes), np.uint64), 0
+        for first in range(0, len(nbytes), _ROWS_AT_ONCE):
+            part = nbytes[first : first + _ROWS_AT_ONCE]
+            ends = at + np.cumsum(part)
+            entries.hash_many(text, ends - part, part, hashes[first : first + _ROWS_AT_ONCE])
+            at = int(ends[-1])
         hashes.sort()
         return bool((hashes[1:] == hashes[:-1]).any())
 
