@@ -391,6 +391,14 @@ def test_hundreds_of_datasets_are_merged_with_few_open_files(tmp_path: Path) -> 
     assert found[1] == "300\n"
 
 
+@pytest.mark.parametrize("name", ["format1/patches", "format1/samples", "format2/blake3", "format2/sha256"])
+def test_datasets_of_every_format_version_are_copied(tmp_path: Path, name: str) -> None:
+    path = Path(__file__).parent / "data" / f"{name}.lmdb"
+    lmdbloader.merge([path], tmp_path / "out")
+    assert content(tmp_path / "out") == content(path)
+    assert lmdbloader.verify(tmp_path / "out").is_sound
+
+
 def test_jpeg_files_are_copied_unchanged(photos: Path, tmp_path: Path) -> None:
     for number, file in enumerate(sorted(photos.iterdir())):
         folder = tmp_path / "all" / ("one" if number < 3 else "two")

@@ -677,6 +677,8 @@ _AS_WRITE = "write lmdbloader.write(samples, path)."
 MODULE: dict[str, Foreign] = {
     "DataLoader": Foreign("torch", "write lmdbloader.Loader, or lmdbloader.dataloader for torch's own."),
     "WebLoader": Foreign(_WDS, "write lmdbloader.Loader."),
+    "concatenate_datasets": Foreign(_HF, "write lmdbloader.merge(datasets, out)."),
+    "ConcatDataset": Foreign("torch", "write lmdbloader.merge(datasets, out), or torch.utils.data.ConcatDataset."),
     "OrderOption": Foreign(_FFCV, 'write order="random", "quasi_random" or "sequential".'),
     **{
         name: Foreign(of, "write lmdbloader.LMDBDataset(path).")
