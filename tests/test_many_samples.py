@@ -14,7 +14,6 @@ from many import write_many
 
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.base import system
-from lmdbloader.loader.state import identity
 from lmdbloader.transforms import RandomHorizontalFlip
 
 COUNT = 400_000
@@ -106,25 +105,26 @@ def test_slices_hold_the_samples_of_their_numbers(ds: LMDBDataset) -> None:
         assert sorted(shuffled.tolist()) == sorted(expected)
 
 
-@pytest.mark.parametrize("view_of", [lambda ds: ds, lambda ds: ds[5::3], lambda ds: ds[[7, 5, 5, 9]]])
-def test_extents_of_some_samples_are_those_of_all(
-    tmp_path: Path, view_of: Callable[[LMDBDataset], LMDBDataset]
-) -> None:
-    view = view_of(LMDBDataset(write_many(tmp_path / "d", 60, images=("lr", "hr"))))
-    reader = Loader(view, 4)._reader
-    offset, nbytes = reader.extents()
-    chosen = np.array([3, 0, 3, 2])
-    found = reader.extents_of(chosen)
-    assert found[0].tolist() == offset[chosen].tolist()
-    assert found[1].tolist() == nbytes[chosen].tolist() == [6] * 4
-    assert reader.mean_nbytes() == nbytes.mean()
+@pytest.mark.parametrize(("order", "window_nbytes"), [("random", 0), ("sequential", 2 * 65_536 * 24)])
+def test_an_epoch_and_its_state(ds: LMDBDataset, order: Any, window_nbytes: int) -> None:
+    found = []
+    for view in (ds[:1000], ds[5:]):
+        loader = Loader(view, 64, order=order, num_threads=1)
+
+        def begin(loader: Loader = loader) -> None:
+            batches = iter(loader)
+            assert len(next(batches).label) == 64
+            assert loader.state_dict()["position"] == 64
+
+        begin()  # the memory of the batches
+        found.append(peak_of(begin))
+    # Nothing for each sample, but for the windows in memory.
+    assert found[1] < found[0] + window_nbytes + 50_000
 
 
-def test_a_state_takes_no_memory(ds: LMDBDataset) -> None:
-    loader = Loader(ds[5:], 64, shuffle=True)
-    calls: list[int] = []
-    assert peak_of(lambda: identity(ds[5:], "random", 0, lambda: calls.append(1))) < MOST_NBYTES  # type: ignore[arg-type, return-value]
-    assert not calls
-    extents = loader._reader.extents()
-    assert identity(ds[5:], "quasi_random", 0, lambda: extents) == identity(ds[5:], "quasi_random", 0, extents)
-    assert identity(ds[5:], "random", 0, extents).state(0, 0) == loader.state_dict()
+def test_the_next_epoch_of_a_quasi_random_order(ds: LMDBDataset) -> None:
+    loader = Loader(ds[5:], 64, order="quasi_random", num_threads=1)
+    for _ in range(2):  # in the first one the blocks are found
+        next(iter(loader))
+    # Of a window in memory: 24 bytes for each of its samples.
+    assert peak_of(lambda: next(iter(loader))) < MOST_NBYTES + 24 * COUNT

@@ -17,6 +17,7 @@ from lmdbloader.batch.forms import Form
 from lmdbloader.batch.memory import BatchMemory, PinnedMemory
 from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.errors import CorruptError
+from lmdbloader.loader.orders import Layout
 from lmdbloader.store import Damage
 from lmdbloader.store.rows import Rows
 from lmdbloader.transforms import Transform
@@ -79,6 +80,7 @@ class BatchReader:
         batch_size: Samples of a batch.
         pipeline: Of all fields of images and masks.
         plan: How batches are read ahead.
+        layout: Where the samples lie in the file.
         is_pinned: Whether images are in pinned memory, which a forked child must not touch.
         form: Of the batches; None until the Loader has set it.
     """
@@ -129,7 +131,7 @@ class BatchReader:
         memory = PinnedMemory if pinned else BatchMemory
         self._assembler = Assembler(self.pipeline, dataset.fields, memory, keep=keep, dtype=dataset._dtype)
         self._functions = tuple(map(self._assembler.in_step, functions))
-        self._extents: tuple[I64, I64] | None = None
+        self.layout = Layout(len(dataset), self._extents)
 
     def _sample_nbytes(self, images: Sequence[str], rows: Rows) -> int:
         """Return the bytes of a sample in a batch, on average; numbers and text do not count."""
@@ -137,21 +139,9 @@ class BatchReader:
         nbytes = sum(self.dataset.reader.mean_nbytes(name, "raw_nbytes", rows) for name in others)
         return int(nbytes) + sum(output.nbytes for output in self.pipeline.outputs)
 
-    def extents(self) -> tuple[I64, I64]:
-        """Return the offset of each sample in the file, and its bytes there, (n,) each: 16 bytes of memory a sample."""
-        if self._extents is None:
-            self._extents = self.dataset.reader.extents(tuple(self.dataset.fields), self.dataset.stored_rows)
-        return self._extents
-
-    def extents_of(self, samples: I64) -> tuple[I64, I64]:
-        """Return the same of some samples (n,), without memory for all."""
-        return self.dataset.reader.extents(tuple(self.dataset.fields), self.dataset.rows_of(samples))
-
-    def mean_nbytes(self) -> float:
-        """Return the bytes of a sample in the file, on average; the same as the mean of `extents()`, without memory."""
-        reader, rows = self.dataset.reader, self.dataset.stored_rows
-        payloads = [name for name, f in self.dataset.fields.items() if f.is_payload]
-        return sum(reader.mean_nbytes(name, "stored_nbytes", rows) for name in payloads) if payloads else 1.0
+    def _extents(self, first: int, end: int) -> tuple[I64, I64]:
+        """Return the offset of samples first ... end - 1 in the file, and their bytes there, (n,) each."""
+        return self.dataset.reader.extents(tuple(self.dataset.fields), self.dataset.stored_rows[first:end])
 
     def read(self, samples: I64, epoch: int, clock: Clock) -> list[Any]:
         """Return the batches of samples (n,), all of batch_size but the last; each still has to go through `finish`."""
