@@ -37,6 +37,14 @@ def _registered() -> Iterator[None]:
     register()
 
 
+class SaysNoRanges(NoRanges):
+    """Whole files only, and every answer says so."""
+
+    def end_headers(self) -> None:
+        self.send_header("Accept-Ranges", "none")
+        super().end_headers()
+
+
 def listed(kind: Kind, place: str = "a.tar") -> Listing:
     return list_sources(locate(f"{kind.protocol}://{place}"), layout="tar")
 
@@ -109,6 +117,41 @@ def test_attached_values_are_not_read_for_the_listing(kind: Kind) -> None:
     kind.objects["a.tar"] = tar_bytes(members)
     assert [name for name, _ in listed(kind).fields] == ["json", "text"]
     assert sum(count for _, _, count in kind.requests) <= 150 * 1024 + 32 * 1024
+
+
+class Link:
+    """A connection whose requests take time by a clock of its own."""
+
+    def __init__(self, seconds: float, nbytes_per_second: float) -> None:
+        self.seconds, self.rate = seconds, nbytes_per_second
+        self.lock = threading.Lock()
+
+    def now(self) -> float:
+        """Return the time at which all requests so far are answered, one after the other."""
+        with self.lock:
+            count, nbytes = len(AtOnce.requests), sum(n for _, _, n in AtOnce.requests[self.counted :])
+            self.counted, self.time = count, self.time + (count - self.counted) * self.seconds + nbytes / self.rate
+            return self.time
+
+    counted, time = 0, 0.0
+
+
+@pytest.mark.parametrize(
+    ("link", "least", "most"),
+    [
+        (Link(0.01, 1e9), 0.5, 1.0),  # a request takes as long as 10 MB
+        (Link(0.01, 3e6), 0.0, 0.5),  # and as long as 30 kB: once 32 MiB were read, headers only again
+        (Link(0.0001, 1e9), 0.0, 0.1),  # all headers came within 10 s
+    ],
+)
+def test_a_long_listing_reads_on_where_this_is_measured_to_be_faster(
+    link: Link, least: float, most: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = AtOnce.objects["a.tar"] = sparse_tar(tmp_path / "a.tar", 6000, 27_000)
+    monkeypatch.setattr("lmdbloader.conversion.sources.pace.perf_counter", link.now)
+    assert facts(listed(AtOnce)) == facts(list_sources(path))
+    share = sum(count for _, _, count in AtOnce.requests) / path.stat().st_size
+    assert least <= share <= most
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -237,6 +280,13 @@ def test_a_server_that_sends_whole_files_only_is_read_as_a_stream() -> None:
     starts = [m.offset_data for m in list_members(io.BytesIO(whole), "x.tar")]
     assert found.sources.spans is not None
     assert found.sources.spans.start.tolist() == starts
+
+
+def test_a_server_that_says_so_is_read_as_a_stream_at_once() -> None:
+    pytest.importorskip("aiohttp")
+    whole = tar_bytes([(f"{i:03}.png", b"%d" % i * 10_000) for i in range(100)])
+    with serve({"files": {"x.tar": whole}}, SaysNoRanges) as (url, _):
+        assert len(list_sources(locate(f"{url}/x.tar")).sources) == 100
 
 
 @pytest.mark.parametrize("kind", KINDS)

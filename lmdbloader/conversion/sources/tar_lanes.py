@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
+from lmdbloader.conversion.sources.pace import Pace
 from lmdbloader.conversion.sources.remote_file import RemoteFile
 from lmdbloader.conversion.sources.tar_members import BLOCK_NBYTES, is_header, next_member, whole_blocks
 
@@ -38,6 +39,7 @@ class Lanes:
         open_another: Callable[[], RemoteFile],
         pool: ThreadPoolExecutor,
         width: Callable[[], int],
+        pace: Pace,
     ) -> None:
         """Prepare lanes; nothing is requested before the reader has jumped a few times.
 
@@ -46,8 +48,10 @@ class Lanes:
             open_another: Opens the same file again.
             pool: The threads.
             width: Returns the most stretches to read ahead.
+            pace: Ends them if it reads on.
         """
         self._reader, self._open_another, self._pool, self._width = reader, open_another, pool, width
+        self._pace = pace
         self._first = self._step = self._jump = 0
         self._stretches: dict[int, Future[_Parts]] = {}
         self._begun = self._here = 0
@@ -102,7 +106,7 @@ class Lanes:
         with suppress(Exception), self._open_another() as file:
             file.kept = kept
             at = self._find_header(file, start, stop)
-            while at is not None and at < stop:
+            while at is not None and at < stop and not self._pace.reads_on:
                 found = next_member(file, at, file.nbytes)
                 is_full = sum(len(part) for _, part in kept) > _MOST_HELD_NBYTES
                 at = None if found is None or is_full else found[1]

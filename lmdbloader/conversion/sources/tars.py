@@ -29,6 +29,7 @@ from lmdbloader.conversion.sources.listing import (
     below,
     is_url,
 )
+from lmdbloader.conversion.sources.pace import Pace
 from lmdbloader.conversion.sources.remote_file import RemoteFile, Switch
 from lmdbloader.conversion.sources.tar_lanes import Lanes
 from lmdbloader.conversion.sources.tar_members import Member, Readable, list_members
@@ -258,12 +259,16 @@ def _list_remote(paths: Sequence[bytes], names: Sequence[bytes]) -> Iterator[tup
     """Yield the samples of tars behind URLs, and when each was changed, in order; several are read at once."""
     filesystem, _ = remote.open_place(os.fsdecode(paths[0]))
     if not remote.takes_many(filesystem):
+        pace = Pace(1)
         for path, name in zip(paths, names, strict=True):
-            yield _list_one(path, name, None, 0)
+            yield _list_one(path, name, pace)
         return
     sharing = _Sharing(min(len(paths), _MOST_REQUESTS), [Switch() for _ in paths])
     with ThreadPoolExecutor(sharing.at_once) as readers, sharing.ahead:
-        listed = [readers.submit(_list_one, *tar, sharing, n) for n, tar in enumerate(zip(paths, names, strict=True))]
+        listed = [
+            readers.submit(_list_one, *tar, sharing.pace, sharing, n)
+            for n, tar in enumerate(zip(paths, names, strict=True))
+        ]
         try:
             for number in range(len(paths)):
                 yield listed[number].result()
@@ -281,6 +286,7 @@ class _Sharing:
         self.at_once, self.switches = at_once, switches
         self.ahead = ThreadPoolExecutor(_MOST_REQUESTS)
         self.waiting = set(range(len(switches)))
+        self.pace = Pace(_MOST_REQUESTS)
 
     def width(self) -> int:
         """Return how many requests each reader may have made ahead of it."""
@@ -293,12 +299,15 @@ class _Sharing:
             switch.is_off = True
 
 
-def _list_one(path: bytes, name: bytes, sharing: _Sharing | None, number: int) -> tuple[_Shards, int | None]:
+def _list_one(
+    path: bytes, name: bytes, pace: Pace, sharing: _Sharing | None = None, number: int = 0
+) -> tuple[_Shards, int | None]:
     """Return the samples of a tar behind a URL, and when it was changed.
 
     Args:
         path: The URL.
         name: What comes before the names of its samples.
+        pace: Of all readers.
         sharing: Shared with other readers; None if the file system answers only one thread.
         number: Of the tar.
     """
@@ -311,10 +320,10 @@ def _list_one(path: bytes, name: bytes, sharing: _Sharing | None, number: int) -
             info = filesystem.info(place)
             if info["size"] is None:
                 raise SourceError(f"{url}: the server gives no size for it. Copy it to a disk first.")
-            open_file = partial(RemoteFile, partial(filesystem.open, place, "rb"), info["size"], switch)
+            open_file = partial(RemoteFile, partial(filesystem.open, place, "rb"), info["size"], switch, pace)
             with open_file() as file:
                 if sharing is not None:
-                    file.ahead = Lanes(file, open_file, sharing.ahead, sharing.width)
+                    file.ahead = Lanes(file, open_file, sharing.ahead, sharing.width, pace)
                 shards.add(file, path, name, 0)
     finally:
         switch.is_off = True  # for requests ahead of this reader
