@@ -141,7 +141,7 @@ class Link:
     [
         (Link(0.01, 1e9), 0.5, 1.0),  # a request takes as long as 10 MB
         (Link(0.01, 3e6), 0.0, 0.5),  # and as long as 30 kB: once 32 MiB were read, headers only again
-        (Link(0.0001, 1e9), 0.0, 0.1),  # all headers came within 10 s
+        (Link(0.0001, 1e9), 0.0, 0.1),  # all headers came within 3 s
     ],
 )
 def test_a_long_listing_reads_on_where_this_is_measured_to_be_faster(

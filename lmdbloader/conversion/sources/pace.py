@@ -7,8 +7,8 @@ from time import perf_counter
 
 # Reading on is tried after so many jumps that took so long: in a short listing, bytes count for more than time. Several
 # readers make many jumps in a second. After a trial in which reading took longer, there are more jumps.
-_FIRST_JUMPS, _FIRST_JUMPS_OF_ONE, _MORE_JUMPS = 2048, 256, 32768
-_LEAST_SECONDS = 10.0
+_FIRST_JUMPS, _FIRST_JUMPS_OF_ONE, _MORE_JUMPS = 2048, 64, 32768
+_LEAST_SECONDS = 3.0
 _TRIAL_NBYTES = 32 * 2**20
 # Reading on must be this much faster, as it costs bytes.
 _FASTER = 2.0
