@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import io
 import itertools
 import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from faults.tarmakers import MAKERS, header, member, write_tar
 from hypothesis import given
@@ -21,7 +21,6 @@ import lmdbloader
 from lmdbloader.conversion.sources.layouts import list_sources
 from lmdbloader.conversion.sources.listing import Listing
 from lmdbloader.conversion.sources.remote import locate
-from lmdbloader.conversion.sources.tar_members import list_members
 from lmdbloader.errors import SourceError
 
 pytest.importorskip("fsspec")
@@ -76,6 +75,16 @@ def outcome(place: Path | str) -> object:
         return type(error).__name__, str(error).replace(str(place), "PLACE")
 
 
+def requested(kind: Kind) -> int:
+    """Return the number of bytes that were requested."""
+    return sum(count for _, _, count in kind.requests)
+
+
+def overhead(kind: Kind, nbytes: int) -> int:
+    """Return the most bytes but headers: at both ends, and in search of the first headers in later parts of a tar."""
+    return 32 * 1024 + (nbytes // 40 if kind is AtOnce else 0)
+
+
 def sparse_tar(path: Path, num_samples: int, nbytes: int) -> Path:
     """Write a tar of images that are holes of `nbytes` bytes, each with a label."""
     pieces: list[bytes | int] = []
@@ -92,10 +101,7 @@ def test_a_listing_requests_headers_only(kind: Kind, num_samples: int, nbytes: i
     path = kind.objects["a.tar"] = sparse_tar(tmp_path / "a.tar", num_samples, nbytes)
     found = listed(kind)
     assert facts(found) == facts(list_sources(path))
-    most = num_samples * 3 * 512 + 32 * 1024
-    if kind is AtOnce:  # the first headers in later parts of the tar are searched for
-        most += path.stat().st_size // 40
-    assert sum(count for _, _, count in kind.requests) <= most
+    assert requested(kind) <= num_samples * 3 * 512 + overhead(kind, path.stat().st_size)
     assert len(kind.requests) <= 1.1 * num_samples + 10
 
 
@@ -108,7 +114,7 @@ def test_small_members_are_read_through(kind: Kind) -> None:
     kind.objects["a.tar"] = whole
     assert len(listed(kind).sources) == 2000
     assert len(kind.requests) <= 20
-    assert sum(count for _, _, count in kind.requests) <= len(whole)
+    assert requested(kind) <= len(whole)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -116,7 +122,20 @@ def test_attached_values_are_not_read_for_the_listing(kind: Kind) -> None:
     members = [(f"{i:04}.{e}", bytes(60_000)) for i in range(50) for e in ("json", "png", "txt")]
     kind.objects["a.tar"] = tar_bytes(members)
     assert [name for name, _ in listed(kind).fields] == ["json", "text"]
-    assert sum(count for _, _, count in kind.requests) <= 150 * 1024 + 32 * 1024
+    assert requested(kind) <= 150 * 1024 + overhead(kind, 150 * 60_000)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_few_bytes_are_requested_if_sizes_vary(kind: Kind, tmp_path: Path) -> None:
+    """The images of less than 16 KiB, or a request more for each, and little else."""
+    sizes = np.random.default_rng(5).integers(0, 80_000, 1500).tolist()
+    path = kind.objects["a.tar"] = tmp_path / "a.tar"
+    pieces = [(header(b"%06d.png" % i, nbytes), -(-nbytes // 512) * 512) for i, nbytes in enumerate(sizes)]
+    write_tar(path, itertools.chain(*pieces), ends=True)
+    assert facts(listed(kind)) == facts(list_sources(path))
+    small = [nbytes for nbytes in sizes if nbytes < 16 * 1024]
+    assert requested(kind) <= 1024 * len(sizes) + 2 * sum(small) + overhead(kind, path.stat().st_size)
+    assert len(kind.requests) <= 1.1 * len(sizes)
 
 
 class Link:
@@ -150,7 +169,7 @@ def test_a_long_listing_reads_on_where_this_is_measured_to_be_faster(
     path = AtOnce.objects["a.tar"] = sparse_tar(tmp_path / "a.tar", 6000, 27_000)
     monkeypatch.setattr("lmdbloader.conversion.sources.pace.perf_counter", link.now)
     assert facts(listed(AtOnce)) == facts(list_sources(path))
-    share = sum(count for _, _, count in AtOnce.requests) / path.stat().st_size
+    share = requested(AtOnce) / path.stat().st_size
     assert least <= share <= most
 
 
@@ -271,22 +290,15 @@ def test_a_service_without_sizes_is_refused() -> None:
             listed(OneByOne)
 
 
-def test_a_server_that_sends_whole_files_only_is_read_as_a_stream() -> None:
+@pytest.mark.parametrize("handler", [NoRanges, SaysNoRanges])
+def test_a_server_that_sends_whole_files_only_is_refused_at_once(handler: type[NoRanges]) -> None:
+    """A conversion would ask for the whole tar again and again, in vain."""
     pytest.importorskip("aiohttp")
     whole = tar_bytes([(f"{i:03}.png", b"%d" % i * 10_000) for i in range(100)])
-    with serve({"files": {"x.tar": whole}}, NoRanges) as (url, requests):
-        found = list_sources(locate(f"{url}/x.tar"))
-        assert requests.count("GET /x.tar") == 3  # the start, a part, and the stream
-    starts = [m.offset_data for m in list_members(io.BytesIO(whole), "x.tar")]
-    assert found.sources.spans is not None
-    assert found.sources.spans.start.tolist() == starts
-
-
-def test_a_server_that_says_so_is_read_as_a_stream_at_once() -> None:
-    pytest.importorskip("aiohttp")
-    whole = tar_bytes([(f"{i:03}.png", b"%d" % i * 10_000) for i in range(100)])
-    with serve({"files": {"x.tar": whole}}, SaysNoRanges) as (url, _):
-        assert len(list_sources(locate(f"{url}/x.tar")).sources) == 100
+    with serve({"files": {"x.tar": whole}}, handler) as (url, requests):
+        with pytest.raises(SourceError, match=r"x\.tar: .* does not send parts of files: copy it to a disk first"):
+            list_sources(locate(f"{url}/x.tar"))
+        assert requests.count("GET /x.tar") <= 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -296,10 +308,10 @@ def test_a_conversion_requests_each_member_once(kind: Kind, tmp_path: Path) -> N
     kind.objects["a.tar"] = tar_bytes(members)
     save_tar(tmp_path / "a.tar", *members)
     list_sources(locate(f"{kind.protocol}://a.tar"))
-    of_listing = sum(count for _, _, count in kind.requests)
+    of_listing = requested(kind)
     kind.requests.clear()
     lmdbloader.convert(f"{kind.protocol}://a.tar", tmp_path / "remote")
-    asked = sum(count for _, _, count in kind.requests) - of_listing
+    asked = requested(kind) - of_listing
     whole = sum(1024 + len(data) + 512 for _, data in members)
     assert asked <= whole * (1 + 32 / 120)
     lmdbloader.convert(tmp_path / "a.tar", tmp_path / "local")

@@ -10,13 +10,13 @@ from typing import Any, Protocol
 
 from lmdbloader.conversion.sources.pace import Pace
 
-# The first request, and the least of every other.
-_FIRST_NBYTES = 4096
-_LEAST_NBYTES = 1024
+# The first request takes a small tar whole: tar pads to 10 KiB. And the least of others, after a jump and without one.
+_FIRST_NBYTES = 16 * 1024
+_LEAST_NBYTES, _LEAST_ON_NBYTES = 1024, 4096
 # Reading this much more takes less time than another request.
 _NEAR_NBYTES = 16 * 1024
 _MOST_NBYTES = 2 * 2**20
-# The places whose neighbourhoods say how much is read at the next one.
+# The jumps that say how much is read after the next one.
 _NUM_REMEMBERED = 8
 
 
@@ -41,14 +41,13 @@ class Switch:
 class RemoteFile:
     """A binary file behind a URL, for one thread.
 
-    Each place that is read is one request: for as many bytes as were read in one go at the last places, at most 16 KiB.
-    Where at most 16 KiB are passed over, the file is read on instead, by requests that double to 2 MiB, and so it is
-    where this was measured to be faster. A server that
-    sends no parts of files is asked for the file once, and what is passed over is thrown away.
+    To pass over more than 16 KiB is a jump. After a jump, as many bytes are requested as are usually read in one go
+    after one, at most 16 KiB. Without jumps the file is read on, by requests that double to 2 MiB, and so it is where
+    this was measured to be faster.
 
     Attributes:
         nbytes: Its size.
-        num_jumps: Requests for bytes that do not follow those before them.
+        num_jumps: Jumps so far.
         ahead: What has requested parts of the file already.
         kept: If it is a list, every part that is read goes there, with its first byte.
     """
@@ -65,12 +64,11 @@ class RemoteFile:
         self.nbytes, self.num_jumps = nbytes, 0
         self.ahead: Ahead | None = None
         self.kept: list[tuple[int, bytes]] | None = None
-        self._open, self._switch, self._pace = open_file, switch, pace
-        self._at = self._start = self._used = self._landed = 0
+        self._switch, self._pace = switch, pace
+        # The place, the first byte that is held, the end of what was read, the end of the last jump, and its length.
+        self._at = self._start = self._used = self._landed = self._passed = 0
         self._part = b""
-        self._growing = _FIRST_NBYTES
         self._usual = deque[int](maxlen=_NUM_REMEMBERED)
-        self._streamed: int | None = None
         self._check_switch()
         try:
             self._file = open_file(cache_type="none")
@@ -94,22 +92,26 @@ class RemoteFile:
         Raises:
             OSError: Other bytes arrived than were requested. Each service has its own errors in addition.
         """
-        left = max(0, self.nbytes - self._at)
-        end = self._at + (left if size < 0 else min(size, left))
-        if end > self._at and not self._start <= self._at <= end <= self._start + len(self._part):
-            self._fill(self._at, end)
-        content = self._part[self._at - self._start : end - self._start] if end > self._at else b""
-        self._at, self._used = end, max(self._used, end)
-        return content
+        at = self._at
+        end = at + max(0, min(self.nbytes - at, self.nbytes if size < 0 else size))
+        if end == at:
+            return b""
+        if not self._used <= at <= self._used + _NEAR_NBYTES:
+            self._usual.append(min(max(self._used - self._landed, _LEAST_NBYTES), _NEAR_NBYTES))
+            self._passed, self._landed = at - self._landed, at
+            self.num_jumps += 1
+        if not self._start <= at <= end <= self._start + len(self._part):
+            self._fill(at, end)
+        self._at = self._used = end
+        return self._part[at - self._start : end - self._start]
 
     def hold(self, start: int, part: bytes) -> None:
         """Take a part of the file that was requested already, to be read from its first byte."""
-        self._landed = start
+        self._used = self._landed = start
         self._take(start, part)
 
     def _take(self, start: int, part: bytes) -> None:
-        self._start = self._used = start
-        self._part = part
+        self._start, self._part = start, part
         if self.kept is not None:
             self.kept.append((start, part))
 
@@ -120,15 +122,11 @@ class RemoteFile:
             OSError: Other bytes arrived than were requested. Each service has its own errors in addition.
         """
         self._check_switch()
-        if self._streamed is None:
-            try:
-                self._file.seek(start)
-                content = self._all_of(nbytes)
-            except ValueError:  # fsspec's, about a server that sends no parts of files
-                self._restart()
-                content = self._read_on(start, nbytes)
-        else:
-            content = self._read_on(start, nbytes)
+        try:
+            self._file.seek(start)
+            content = self._all_of(nbytes)
+        except ValueError as error:  # of fsspec, and of streams
+            raise OSError(f"its server does not send parts of files: copy it to a disk first ({error})") from error
         if len(content) != nbytes:
             raise OSError(
                 f"{len(content)} bytes arrived instead of {nbytes} at byte {start}: the file was changed, or its "
@@ -142,29 +140,27 @@ class RemoteFile:
 
     def _fill(self, at: int, end: int) -> None:
         """Hold the part of the file around some bytes."""
-        last = self._start + len(self._part)
         if self._pace.reads_on:
-            self._landed = at
+            last = self._start + len(self._part)
             self._extend(at, end, _MOST_NBYTES)
             self._pace.read(self._start + len(self._part) - last)
-            return
-        found = None if self.ahead is None else self.ahead.find(at, end)
-        if found is None and not last:
-            self._extend(at, end, _FIRST_NBYTES)
-            return
-        if found is None and self._start <= at <= self._used + _NEAR_NBYTES:
-            self._growing = min(2 * self._growing, _MOST_NBYTES)
-            self._extend(at, end, self._growing)
-            return
-        passed, used, self._landed = at - self._landed, self._used - self._landed, at
-        if found is not None:
+        elif self.ahead is not None and (found := self.ahead.find(at, end)) is not None:
             self._take(*found)
-            return
-        self._pace.jumped(passed)
-        self.num_jumps += 1
-        self._usual.append(min(max(used, _LEAST_NBYTES), _NEAR_NBYTES))
-        self._growing = max(self._usual)
-        self._extend(at, end, self._growing)
+        elif not at:
+            self._extend(at, end, _FIRST_NBYTES)
+        elif at == self._landed:
+            self._pace.jumped(self._passed)
+            self._extend(at, end, self._expect())
+        else:
+            self._extend(at, end, min(max(2 * (at - self._landed), _LEAST_ON_NBYTES), _MOST_NBYTES))
+
+    def _expect(self) -> int:
+        """Return how much to request after a jump, so that the last ones had cost least."""
+
+        def cost(nbytes: int) -> float:
+            return nbytes + _NEAR_NBYTES * sum(usual > nbytes for usual in self._usual) / len(self._usual)
+
+        return min(self._usual, key=cost, default=_LEAST_ON_NBYTES)
 
     def _extend(self, at: int, end: int, nbytes: int) -> None:
         """Hold the bytes from `at` to `end`, and as many in all as `nbytes` after those that are held already."""
@@ -178,19 +174,3 @@ class RemoteFile:
         while len(content) < nbytes and (more := self._file.read(nbytes - len(content))):
             content += more
         return bytes(content)
-
-    def _restart(self) -> None:
-        """Open the file as a stream."""
-        self._file.close()
-        self._file, self._streamed = self._open(block_size=0), 0
-
-    def _read_on(self, start: int, nbytes: int) -> bytes:
-        """Return bytes of a stream; those before them are read and thrown away."""
-        if self._streamed is None or start < self._streamed:
-            self._restart()
-            self._streamed = 0
-        while self._streamed < start and (passed := self._file.read(min(start - self._streamed, _MOST_NBYTES))):
-            self._streamed += len(passed)
-        content = self._all_of(nbytes)
-        self._streamed += len(content)
-        return content
