@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import random
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,36 +142,37 @@ def test_few_bytes_are_requested_if_sizes_vary(kind: Kind, tmp_path: Path) -> No
 class Link:
     """A connection whose requests take time by a clock of its own."""
 
-    def __init__(self, seconds: float, nbytes_per_second: float) -> None:
-        self.seconds, self.rate = seconds, nbytes_per_second
+    counted, time = 0, 0.0
+
+    def __init__(self, kind: Kind, seconds: float, nbytes_per_second: float) -> None:
+        self.kind, self.seconds, self.rate = kind, seconds, nbytes_per_second
         self.lock = threading.Lock()
 
     def now(self) -> float:
         """Return the time at which all requests so far are answered, one after the other."""
         with self.lock:
-            count, nbytes = len(AtOnce.requests), sum(n for _, _, n in AtOnce.requests[self.counted :])
-            self.counted, self.time = count, self.time + (count - self.counted) * self.seconds + nbytes / self.rate
+            new = self.kind.requests[self.counted :]
+            self.counted += len(new)
+            self.time += len(new) * self.seconds + sum(nbytes for _, _, nbytes in new) / self.rate
             return self.time
-
-    counted, time = 0, 0.0
 
 
 @pytest.mark.parametrize(
     ("link", "least", "most"),
     [
-        (Link(0.01, 1e9), 0.5, 1.0),  # a request takes as long as 10 MB
-        (Link(0.01, 3e6), 0.0, 0.5),  # and as long as 30 kB: once 32 MiB were read, headers only again
-        (Link(0.0001, 1e9), 0.0, 0.1),  # all headers came within 3 s
+        (Link(AtOnce, 0.01, 1e9), 0.5, 1.0),  # a request takes as long as 10 MB
+        (Link(AtOnce, 0.01, 3e6), 0.0, 0.5),  # and as long as 30 kB: once 32 MiB were read, headers only again
+        (Link(AtOnce, 0.0001, 1e9), 0.0, 0.1),  # all headers came within 3 s
+        (Link(OneByOne, 0.1, 1e8), 0.9, 1.0),
     ],
 )
 def test_a_long_listing_reads_on_where_this_is_measured_to_be_faster(
     link: Link, least: float, most: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = AtOnce.objects["a.tar"] = sparse_tar(tmp_path / "a.tar", 6000, 27_000)
+    path = link.kind.objects["a.tar"] = sparse_tar(tmp_path / "a.tar", 6000, 27_000)
     monkeypatch.setattr("lmdbloader.conversion.sources.pace.perf_counter", link.now)
-    assert facts(listed(AtOnce)) == facts(list_sources(path))
-    share = requested(AtOnce) / path.stat().st_size
-    assert least <= share <= most
+    assert facts(listed(link.kind)) == facts(list_sources(path))
+    assert least <= requested(link.kind) / path.stat().st_size <= most
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -237,6 +239,19 @@ def test_later_parts_of_one_tar_are_requested_before_earlier_ones(tmp_path: Path
     assert not barrier.broken
 
 
+def test_nothing_is_taken_from_a_tar_that_was_replaced_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All requests are the reader's own, one after the other; services refuse those for the file that is gone."""
+    AtOnce.objects["a.tar"] = sparse_tar(tmp_path / "a.tar", 1000, 27_000)
+    facts, times = AtOnce.facts, itertools.count()
+    monkeypatch.setattr(AtOnce, "facts", lambda self, path: {**facts(self, path), "created": next(times)})
+    assert len(listed(AtOnce).sources) == 1000
+    assert next(times) > 10
+    starts = [start for _, start, _ in AtOnce.requests]
+    assert starts == sorted(starts)
+
+
 def test_several_tars_are_listed_at_once_and_in_order(tmp_path: Path) -> None:
     for i in range(40):
         AtOnce.objects[f"set/{i:02}.tar"] = sparse_tar(tmp_path / f"{i:02}.tar", 3, 30_000 + i)
@@ -288,6 +303,25 @@ def test_a_service_without_sizes_is_refused() -> None:
         patch.setattr(OneByOne, "facts", lambda self, path: {"name": path, "size": None, "type": "file"})
         with pytest.raises(SourceError, match=r"a\.tar: the server gives no size for it\. Copy it to a disk first"):
             listed(OneByOne)
+
+
+def test_a_listing_from_s3_requests_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed: pip install 'lmdbloader[remote]'")
+    path = sparse_tar(tmp_path / "a.tar", 120, 27_000)
+    with serve({"bucket": {"set/a.tar": path.read_bytes(), "set/b.tar": path.read_bytes()}}) as (url, requests):
+        for name, value in (("ENDPOINT_URL", url), ("ACCESS_KEY_ID", "key"), ("SECRET_ACCESS_KEY", "secret")):
+            monkeypatch.setenv(f"AWS_{name}", value)
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        s3fs.S3FileSystem.clear_instance_cache()
+        try:
+            found = list_sources(locate("s3://bucket/set"), layout="tar")
+        finally:
+            s3fs.S3FileSystem.clear_instance_cache()
+    assert found.sources.nbytes.tolist() == 2 * list_sources(path).sources.nbytes.tolist()
+    ranges = [re.search(r"/set/.* bytes=(\d+)-(\d+)$", request) for request in requests]
+    nbytes = sum(int(found[2]) - int(found[1]) + 1 for found in ranges if found)
+    assert nbytes <= 2 * (120 * 3 * 512 + overhead(AtOnce, path.stat().st_size))
+    assert sum(found is None for found in ranges) <= 5  # none asks for a file, or for facts that the folder's list has
 
 
 @pytest.mark.parametrize("handler", [NoRanges, SaysNoRanges])

@@ -81,6 +81,11 @@ class RemoteFile:
     def __exit__(self, *reason: object) -> None:
         self._file.close()
 
+    @property
+    def details(self) -> object:
+        """What the service says about the file as it was opened; None if it says nothing."""
+        return getattr(self._file, "details", None)
+
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
         """Go to a byte, and return its number; this requests nothing."""
         self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.nbytes}[whence]

@@ -104,6 +104,8 @@ class Lanes:
         kept: _Parts = []
         # Each service has its own errors. Whoever reads here next meets them again.
         with suppress(Exception), self._open_another() as file:
+            if file.details != self._reader.details:  # it was replaced meanwhile
+                return kept
             file.kept = kept
             at = self._find_header(file, start, stop)
             while at is not None and at < stop and not self._pace.reads_on:
