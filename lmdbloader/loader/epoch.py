@@ -117,8 +117,9 @@ class EpochReadahead:
 
 def _is_cut_from_large(reader: Reader, output: Output) -> bool:
     """Return whether only small windows of a field's large images are read: which ones is not known ahead."""
-    codec, raw = reader.index.arrays[f"{output.name}.codec"], reader.index.arrays[f"{output.name}.raw_nbytes"]
-    return bool((codec == CODEC_TILES).any() and 2 * math.prod(output.shape) < raw.mean())
+    if CODEC_TILES not in reader.index.facts[output.name].codecs:
+        return False
+    return 2 * math.prod(output.shape) < reader.mean_nbytes(output.name, "raw_nbytes", range(len(reader)))
 
 
 class _SharedBatch:
