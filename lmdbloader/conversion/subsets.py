@@ -107,7 +107,8 @@ def subset(
     if names is not None:
         part = _by_name(part, names)
     if where is not None:
-        part = part.selected(matching(part.reader, part.rows, where, _advice()))
+        rows = range(len(part.reader)) if part.rows is None else part.rows
+        part = part.selected(matching(part.reader, rows, where, _advice()))
     if not len(part):
         what = f"no sample fits the condition {where}" if where is not None else "no sample is chosen"
         raise OptionError(f"{part.title}: {what}, of {given:,} samples; a dataset has at least one.")

@@ -18,6 +18,7 @@ from lmdbloader.base.suggestions import nearest
 from lmdbloader.errors import OptionError
 from lmdbloader.store.index import Index
 from lmdbloader.store.reader import Reader
+from lmdbloader.store.rows import Rows, as_array
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,25 +70,27 @@ def column_names(index: Index) -> list[str]:
     return [name for name in index.column_names if not name.endswith(_HIDDEN_COLUMNS)]
 
 
-def table_of(reader: Reader, rows: I64 | None) -> pa.Table:
+def table_of(reader: Reader, rows: Rows) -> pa.Table:
     """Return the small columns of an index, one row per sample: labels, text, source, patch position, image sizes.
 
     Args:
         reader: Of the dataset.
-        rows: (n,) of the index; None means all.
+        rows: Of the index, a range or (n,).
     """
     import pyarrow as pa
 
     table = pa.Table.from_batches([reader.index.batch]).select(column_names(reader.index))
-    return table if rows is None else table.take(pa.array(rows))
+    if isinstance(rows, range) and rows.step == 1:
+        return table.slice(rows.start, len(rows))
+    return table.take(pa.array(as_array(rows)))
 
 
-def matching(reader: Reader, rows: I64 | None, condition: str | pc.Expression, advice: Advice | None = None) -> I64:
+def matching(reader: Reader, rows: Rows, condition: str | pc.Expression, advice: Advice | None = None) -> I64:
     """Return the positions (m,), ascending, of the samples whose row of `table_of` matches a condition.
 
     Args:
         reader: Of the dataset.
-        rows: (n,) of the index; None means all.
+        rows: Of the index, a range or (n,).
         condition: As text, see `parse_condition`, or as an Arrow expression.
         advice: For messages; that of `LMDBDataset.where` by default.
 

@@ -15,6 +15,7 @@ from lmdbloader.format.layout import CODEC_TILES, Field, index_columns
 from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, OK, OUT_OF_BOUNDS
 from lmdbloader.store.reader import Reader
 from lmdbloader.store.records import Chunk, payload_checksums
+from lmdbloader.store.rows import as_array
 
 I64 = npt.NDArray[np.int64]
 _CHUNK_NBYTES = 16 * 2**20
@@ -55,9 +56,7 @@ def copied_samples(
 
 def some_rows(rows: I64 | range, first: int, stop: int) -> I64:
     """Return the rows from one position to before another."""
-    if isinstance(rows, range):
-        return np.arange(rows.start + first, rows.start + stop, dtype=np.int64)
-    return rows[first:stop].astype(np.int64, copy=False)
+    return as_array(rows[first:stop]).astype(np.int64, copy=False)
 
 
 def _column(reader: Reader, name: str, rows: I64) -> Any:
