@@ -50,7 +50,7 @@ def merge(
 ) -> Combined:
     """Write the samples of several datasets, one after the other, into one dataset.
 
-    The stored bytes are copied: nothing is decoded or encoded, and every checksum is verified. The samples are those
+    The stored bytes are copied: nothing is encoded again, and every checksum is verified. The samples are those
     that a conversion of all inputs would store, with the same content digest. If the datasets name the same classes in
     another order, labels are renumbered. A call that was interrupted continues after its last transaction when it is
     called again; its progress is in OUT.partial.
