@@ -85,6 +85,9 @@ lmdbloader.repair(out)
 found["repaired"] = list(lmdbloader.verify(out).problems)
 lmdbloader.extract(out, here / "files")
 found["files"] = len(list((here / "files").rglob("*.png")))
+lmdbloader.merge([out, out], here / "m.lmdb")
+lmdbloader.subset(here / "m.lmdb", here / "s.lmdb", indices=range(found["files"]))
+found["subset"] = lmdbloader.LMDBDataset(here / "s.lmdb").reader.manifest.content_digest
 with open_writer(here / "w.lmdb", (), with_source=False, map_nbytes=2**20):
     found["owner"] = json.loads((here / "w.lmdb.partial" / "owner.json").read_bytes())
     try:
@@ -107,11 +110,11 @@ def test_the_life_of_a_dataset(system: str, photos: Path, tmp_path: Path) -> Non
     loader = lmdbloader.Loader(ours, 2, shuffle=True, transforms=[RandomCrop(32)], seed=1)
     assert found["mmap"] == found["pread"] == [int(batch.image.sum()) for batch in loader]
     assert {found[name] for name in ("first", "still", "staged")} == {int(ours[0].image.sum())}
-    assert found["digest"] == raw.reader.manifest.content_digest  # made by two processes
+    assert found["digest"] == found["subset"] == raw.reader.manifest.content_digest  # made by two processes
     assert found["nbytes"] < 1.1 * raw.reader.manifest.sizes["data_nbytes"]  # not as long as LMDB's map
     assert found["files"] == len(ours)
     assert "process" in found["locked"] and "is writing there. Wait for it, or stop it." in found["locked"]
-    assert found["left"] == ["d.lmdb", "files", "lz4.lmdb", "mutexes", "node", "raw.lmdb"]
+    assert found["left"] == ["d.lmdb", "files", "lz4.lmdb", "m.lmdb", "mutexes", "node", "raw.lmdb", "s.lmdb"]
     assert found["owner"]["boot"] == "" and found["owner"]["started"] == found["started"]
     if system == "windows":
         assert "open or mapped. Close what reads it" in found["refused"] and "d.lmdb" in found["refused"]

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 import lmdbloader
 from lmdbloader.errors import CorruptError
-from lmdbloader.format.codecs import check_tiles, encode_image
-from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, BAD_TILES, OK
 from lmdbloader.store import Reader
 from lmdbloader.store.copying import copied_samples
 
@@ -77,20 +75,3 @@ def test_a_changed_byte_is_found(path: Path, row: int, name: str, share: float) 
         assert sum(chunk.num_samples for chunk in copied_samples(reader, others)) == COUNT - 1
     finally:
         flip(path, at)
-
-
-@given(data=st.binary(max_size=80), num_tiles=st.integers(1, 6))
-def test_any_bytes_are_tiles_or_refused(data: bytes, num_tiles: int) -> None:
-    assert check_tiles(np.frombuffer(data, np.uint8), num_tiles) in (OK, BAD_CHECKSUM, BAD_TILES)
-
-
-@given(share=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
-def test_a_changed_bit_of_a_tile_or_its_table_is_found(share: float, bit: int) -> None:
-    image = np.random.default_rng(0).integers(0, 256, (300, 330, 3), np.uint8)
-    stored = encode_image(image, "lz4", 64).data
-    assert check_tiles(stored, 5 * 6) == OK
-    changed = stored.copy()
-    changed[int(share * len(stored))] ^= 1 << bit
-    assert check_tiles(changed, 5 * 6) != OK
-    assert check_tiles(stored[:-1], 5 * 6) == BAD_TILES
-    assert check_tiles(stored, 5 * 5) != OK

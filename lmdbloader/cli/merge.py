@@ -15,7 +15,7 @@ ORDER = 42
 HELP = "put the samples of several datasets into one"
 DESCRIPTION = """\
 Write the samples of several datasets, one after the other, into the dataset
-OUT. The stored bytes are copied: nothing is decoded or encoded, and every
+OUT. The stored bytes are copied: nothing is encoded again, and every
 checksum is verified. The samples are those that one conversion of all inputs
 would store, with the same content digest.
 

@@ -154,6 +154,9 @@ class Recipe:
         """Return how the dataset is made, for its manifest; without paths.
 
         Options that all inputs have in common are those of the new dataset. Each input's are recorded with it.
+
+        Raises:
+            FormatError: That of an input is nested too deeply.
         """
         manifests = [part.reader.manifest for part in self.parts]
         made: dict[str, Any] = {
@@ -163,7 +166,14 @@ class Recipe:
             **({"choices": dict(self.choices)} if self.choices else {}),
             "inputs": {"datasets": [self._input(part) for part in self.parts]},
         }
-        found: dict[str, Any] = json.loads(json.dumps(made))  # as it is read back
+        try:
+            found: dict[str, Any] = json.loads(json.dumps(made))  # as it is read back
+        except RecursionError as error:
+            names = ", ".join(str(part.reader.path) for part in self.parts)
+            raise FormatError(
+                f"{names}: `made_by` in manifest.json is nested too deeply to be copied; no release writes such a "
+                "manifest. Check its origin."
+            ) from error
         return found
 
     def _input(self, part: Part) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def merge(
 ) -> Combined:
     """Write the samples of several datasets, one after the other, into one dataset.
 
-    The stored bytes are copied: nothing is decoded or encoded, and every checksum is verified. The samples are those
+    The stored bytes are copied: nothing is encoded again, and every checksum is verified. The samples are those
     that a conversion of all inputs would store, with the same content digest. If the datasets name the same classes in
     another order, labels are renumbered. A call that was interrupted continues after its last transaction when it is
     called again; its progress is in OUT.partial.
@@ -279,16 +279,24 @@ def _differences(parts: Sequence[Part], fields: Sequence[Field]) -> Iterator[str
     options = [_flat(options_of(part.reader.manifest)) for part in parts]
     # Datasets of different kinds, such as one written from Python, record different options.
     for name in sorted(set.intersection(*(set(found) for found in options)) - _UNTOLD):
-        values = [json.dumps(found[name])[:_VALUES_SHOWN] for found in options]
+        values = [_shown(found[name]) for found in options]
         if len(set(values)) > 1:
             yield f"the datasets were made with different options: {name} is {_by_title(parts, values)}"
 
 
 def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options by their names, those of policies and storage too."""
     flat: dict[str, Any] = {}
     for name, value in options.items():
-        flat |= _flat(value) if isinstance(value, Mapping) else {str(name): value}
+        flat |= value if isinstance(value, Mapping) else {name: value}
     return flat
+
+
+def _shown(value: Any) -> str:
+    try:
+        return json.dumps(value)[:_VALUES_SHOWN]
+    except RecursionError:  # no release writes it
+        return "nested too deeply"
 
 
 def _look(part: Part, name: str) -> str:

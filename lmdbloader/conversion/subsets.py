@@ -49,7 +49,7 @@ def subset(
 ) -> Combined:
     """Write some samples of a dataset into a new one.
 
-    The stored bytes are copied: nothing is decoded or encoded, and every checksum is verified. Labels keep their
+    The stored bytes are copied: nothing is encoded again, and every checksum is verified. Labels keep their
     numbers, and the new dataset has all classes. A call that was interrupted continues after its last transaction when
     it is called again; its progress is in OUT.partial.
 

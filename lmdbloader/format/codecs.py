@@ -25,9 +25,6 @@ from lmdbloader.format.layout import (
 )
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.codec_numbers import (
-    BAD_CHECKSUM,
-    BAD_TILES,
-    OK,
     SEEK_ENTRY_NBYTES,
     SEEK_FOOTER_NBYTES,
     SEEK_MAGIC,
@@ -237,27 +234,6 @@ def encode_image(image: npt.NDArray[Any], codec: str, tile_size: int) -> Payload
         raise AssertionError("the tile table's entry size and its writer disagree")
     stored = np.concatenate([np.frombuffer(table, np.uint8), tiles.data])
     return _one_payload(stored, image.nbytes, CODEC_TILES, checksum(table))
-
-
-def check_tiles(stored: U8, num_tiles: int) -> int:
-    """Verify the tiles of an image in stored form without decoding them; return a status of `codec_numbers`.
-
-    Args:
-        stored: (n,) uint8, the payload; the checksum of its table was verified.
-        num_tiles: Of the image.
-    """
-    table_nbytes = num_tiles * TILE_ENTRY_NBYTES
-    if stored.size < table_nbytes:
-        return BAD_TILES
-    table, tiles = stored[:table_nbytes].tobytes(), stored[table_nbytes:]
-    expected = np.frombuffer(table, "<u8", num_tiles)
-    ends = np.frombuffer(table, "<u4", num_tiles, offset=8 * num_tiles).astype(np.int64)
-    nbytes = np.diff(ends, prepend=0)
-    if (nbytes < 0).any() or ends[-1] != tiles.size:
-        return BAD_TILES
-    found = np.empty(num_tiles, np.uint64)
-    entries.hash_many(np.ascontiguousarray(tiles), ends - nbytes, nbytes, found)
-    return OK if np.array_equal(found, expected) else BAD_CHECKSUM
 
 
 def is_tiled(image: npt.NDArray[Any], codec: str) -> bool:
