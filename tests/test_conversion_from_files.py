@@ -159,6 +159,19 @@ def test_classes_have_labels_and_names(src: Path, out: Path) -> None:
     np.testing.assert_array_equal(stored(out)[2]["image"], noise(4, 4, seed=0))
 
 
+def test_more_names_of_classes_than_a_manifest_holds_are_refused_before_anything_is_written(
+    src: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(8):
+        save(src / f"{number}{'x' * 200}" / "1.png", noise(4, 4, seed=number))
+    monkeypatch.setattr("lmdbloader.format.manifest._SPARE_NBYTES", 1000)
+    monkeypatch.setattr("lmdbloader.format.manifest.MAX_MANIFEST_NBYTES", 2500)
+    for make in (lambda: convert(src, out), lambda: lmdbloader.estimate(src)):
+        with pytest.raises(OptionError, match=r"the names of 8 classes, more than a reader accepts: 2,500 bytes"):
+            make()
+    assert os.listdir(out.parent) == [src.name]
+
+
 def test_classes_cut_into_pairs_keep_their_labels(src: Path, out: Path) -> None:
     save(src / "a" / "1.png", noise(8, 16))
     save(src / "b" / "2.png", noise(8, 8))

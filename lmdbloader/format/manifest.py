@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lmdbloader.errors import FormatError, OptionError
@@ -30,6 +30,8 @@ _VALUE_NBYTES = 72
 # The additional memory of a key while duplicates are searched.
 _KEY_NBYTES = 128
 _FEATURES_SHOWN = 5
+# The room that `check_fits` leaves for what is not known before a dataset is written: digests, codecs, counts.
+_SPARE_NBYTES = 2**16
 _A_RELEASE = re.compile(r"[0-9][0-9A-Za-z.+]{0,39}")
 _A_DIGEST = re.compile(r"[a-z0-9_-]+:[0-9a-f]{16,}")
 _HALVES = re.compile("[\ud800-\udfff]")
@@ -361,12 +363,28 @@ def _signed(body: dict[str, Any], key: str, digest: DigestName = DEFAULT_DIGEST)
         OptionError: It is too large for a reader.
     """
     data = b"".join(_pieces({**body, key: _digest_of(body, digest)}))
-    if len(data) > MAX_MANIFEST_NBYTES or _memory_nbytes(data) > _MAX_MEMORY_NBYTES:
+    needed = _memory_nbytes(data)
+    if len(data) > MAX_MANIFEST_NBYTES or needed > _MAX_MEMORY_NBYTES:
+        names = sum(map(len, body["classes"].values()))
         raise OptionError(
-            f"the description of the dataset, {MANIFEST_FILE}, takes {len(data):,} bytes, more than a reader accepts. "
-            "About a million names of classes fit: use shorter or fewer ones."
+            f"the description of the dataset, {MANIFEST_FILE}, takes {len(data):,} bytes and {needed / 1e6:,.0f} MB of "
+            f"memory with the names of {names:,} classes, more than a reader accepts: {MAX_MANIFEST_NBYTES:,} bytes "
+            f"and {_MAX_MEMORY_NBYTES / 1e6:,.0f} MB. About a million names of classes fit: use shorter or fewer ones."
         )
     return data
+
+
+def check_fits(description: Description) -> None:
+    """Check, before a dataset is written, that readers will accept its manifest.
+
+    Args:
+        description: As far as it is known; `made_by` and `fields` may still get a few entries.
+
+    Raises:
+        OptionError: It is too large: there are too many names of classes, or too long ones.
+    """
+    spare = {"spare": "x" * _SPARE_NBYTES}
+    replace(description, made_by={**description.made_by, **spare}).to_json()
 
 
 def _pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
