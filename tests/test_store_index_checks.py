@@ -61,9 +61,9 @@ def check(
     kinds = index_columns(fields, with_source=sources)
     found = Columns(
         len(rows),
-        {name: np.array(columns[name], kind) for name, kind in kinds.items() if kind not in ("text", "names")},
+        {name: np.array(columns[name], kind) for name, kind in kinds.items() if kind not in ("text", "large_names")},
         {},
-        {name: names_of(columns[name]) for name, kind in kinds.items() if kind == "names"},
+        {name: names_of(columns[name]) for name, kind in kinds.items() if kind == "large_names"},
     )
     totals = {
         key: sum(item.get(part, 0) for item in [*rows, *second])

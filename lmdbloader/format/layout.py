@@ -43,6 +43,8 @@ TILE_SIZE = 64
 MAX_TILE_SIZE = 512
 # An Arrow binary column addresses 2 GiB; one payload must fit.
 MAX_PAYLOAD_NBYTES = 2**31 - 2**20
+# The index counts texts that repeat (sources, types of arrays) with int32 numbers.
+MAX_NAMES = 2**31 - 1
 
 SCHEMA_KEY = b"schema"
 PROGRESS_KEY = b"progress"
@@ -109,18 +111,19 @@ def make_field(name: str, kind: Kind, codec: str = "raw", *, ignore_index: int |
     return Field(name, kind, codec if kind_named(kind).is_payload else None)
 
 
-def index_columns(fields: Sequence[Field], *, with_source: bool) -> dict[str, str]:
+def index_columns(fields: Sequence[Field], *, with_source: bool, large_names: bool = True) -> dict[str, str]:
     """Return the columns of index.arrow, one row a sample: their types by name, in order.
 
-    A type is a dtype such as "int64", "text" (Arrow's large_string), or "names", texts that repeat (a dictionary of
-    strings with int32 numbers).
+    A type is a dtype such as "int64", "text" (Arrow's large_string), or texts that repeat: "large_names", a dictionary
+    of large_string with int32 numbers, or "names", a dictionary of string.
 
     Args:
         fields: The fields, in order.
         with_source: Whether samples have the name of a source and a position in it.
+        large_names: Whether texts that repeat may take more than 2 GiB; False in datasets without `LARGE_NAMES`.
 
     >>> index_columns([make_field("label", "int")], with_source=True)
-    {'source': 'names', 'top': 'uint32', 'left': 'uint32', 'label': 'int64'}
+    {'source': 'large_names', 'top': 'uint32', 'left': 'uint32', 'label': 'int64'}
     """
     payload = {"offset": "int64", "stored_nbytes": "uint32", "raw_nbytes": "uint32", "checksum": "uint64"}
     columns = {"source": "names", "top": "uint32", "left": "uint32"} if with_source else {}
@@ -130,15 +133,18 @@ def index_columns(fields: Sequence[Field], *, with_source: bool) -> dict[str, st
             columns |= {f"{f.name}.{part}": type_name for part, type_name in described.items()}
         else:
             columns[f.name] = kind_named(f.kind).column
+    if large_names:
+        columns = {name: "large_names" if kind == "names" else kind for name, kind in columns.items()}
     return columns
 
 
-def index_schema(fields: Sequence[Field], *, with_source: bool) -> pa.Schema:
+def index_schema(fields: Sequence[Field], *, with_source: bool, large_names: bool = True) -> pa.Schema:
     """Return the Arrow schema of index.arrow; see `index_columns`."""
     import pyarrow as pa
 
-    arrow = {"names": pa.dictionary(pa.int32(), pa.string()), "text": pa.large_string()}
-    columns = index_columns(fields, with_source=with_source)
+    arrow = {"text": pa.large_string(), "names": pa.dictionary(pa.int32(), pa.string())}
+    arrow["large_names"] = pa.dictionary(pa.int32(), pa.large_string())
+    columns = index_columns(fields, with_source=with_source, large_names=large_names)
     return pa.schema([(name, arrow.get(kind) or getattr(pa, kind)()) for name, kind in columns.items()])
 
 

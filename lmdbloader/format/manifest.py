@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lmdbloader.errors import FormatError, OptionError
-from lmdbloader.fields import kind_names, required_features
+from lmdbloader.fields import kind_names
 from lmdbloader.format.codecs import named_codecs
 from lmdbloader.format.digests import DEFAULT_DIGEST, DIGESTS, DigestName, name_of, new_text_digest
+from lmdbloader.format.features import OF_FILES, is_known, required
 from lmdbloader.format.layout import (
     DATA_FILE,
     FORMAT_NAME,
@@ -46,6 +47,7 @@ class Description:
     Attributes:
         fields, with_source, classes, made_by: As in the manifest.
         digest: The algorithm of its own digest and of those in the manifest.
+        features: Those of `format.features.OF_FILES` that the dataset's files have.
     """
 
     fields: tuple[Field, ...]
@@ -53,6 +55,7 @@ class Description:
     classes: Mapping[str, tuple[str, ...]]
     made_by: Mapping[str, Any]
     digest: DigestName = DEFAULT_DIGEST
+    features: frozenset[str] = frozenset()
 
     def to_json(self) -> bytes:
         """Return the bytes of the entry in data.mdb; its last key is the digest of all others."""
@@ -81,6 +84,7 @@ class Description:
             data_digest,
             manifest_digest,
             self.digest,
+            self.features,
         )
 
 
@@ -100,6 +104,7 @@ class Manifest:
         data_digest: Of data.mdb; empty in datasets older than this key.
         manifest_digest: Of all other keys; empty if the manifest was not read from a file.
         digest: The algorithm of these; with "xxh64", BLAKE2b for the content and the manifest.
+        features: As in the description.
     """
 
     num_samples: int
@@ -113,11 +118,12 @@ class Manifest:
     data_digest: str = ""
     manifest_digest: str = field(default="", compare=False)
     digest: DigestName = DEFAULT_DIGEST
+    features: frozenset[str] = frozenset()
 
     @property
     def description(self) -> Description:
         """The part that cannot be computed from the samples."""
-        return Description(self.fields, self.with_source, self.classes, self.made_by, self.digest)
+        return Description(self.fields, self.with_source, self.classes, self.made_by, self.digest, self.features)
 
     @property
     def format_version(self) -> int:
@@ -221,10 +227,8 @@ def _version_of(body: Mapping[str, Any], where: str) -> int:
 
 def _unknown_features(body: Mapping[str, Any]) -> list[str]:
     """Return the features that a manifest or description requires and this release does not know."""
-    required = body.get("requires")
-    if not isinstance(required, list):
-        return []
-    return [name for name in required if isinstance(name, str) and name not in kind_names()]
+    names = body.get("requires")
+    return [name for name in names if isinstance(name, str) and not is_known(name)] if isinstance(names, list) else []
 
 
 def _refuse_unknown(body: Mapping[str, Any], where: str) -> None:
@@ -396,9 +400,9 @@ def _pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
 
 
 def _description_json(d: Description | Manifest) -> dict[str, Any]:
-    required = required_features(f.kind for f in d.fields)
+    needed = required(d.fields, d.features)
     return {
-        **({"requires": list(required)} if required else {}),
+        **({"requires": needed} if needed else {}),
         "fields": [field_json(f) for f in d.fields],
         "with_source": d.with_source,
         "classes": {name: list(names) for name, names in d.classes.items()},
@@ -410,11 +414,13 @@ def _parse_description(body: Mapping[str, Any], digest: DigestName) -> Descripti
     fields = tuple(parse_field(f) for f in _typed(body, "fields", list))
     if not fields or len({f.name for f in fields}) != len(fields):
         raise ValueError("fields without any, or with one name twice")
-    required = list(required_features(f.kind for f in fields))
-    if body.get("requires", []) != required:
-        raise ValueError(f"requires is {body.get('requires')!r:.80} with fields that require {required}")
+    listed = body.get("requires", [])
+    features = frozenset(name for name in OF_FILES if isinstance(listed, list) and name in listed)
+    if listed != (needed := required(fields, features)):
+        raise ValueError(f"requires is {listed!r:.80} with fields that require {needed}")
     classes = {name: _names(names) for name, names in _typed(body, "classes", dict).items()}
-    return Description(fields, _typed(body, "with_source", bool), classes, _typed(body, "made_by", dict), digest)
+    with_source, made_by = _typed(body, "with_source", bool), _typed(body, "made_by", dict)
+    return Description(fields, with_source, classes, made_by, digest, features)
 
 
 def _digest_of(body: Mapping[str, Any], name: DigestName = DEFAULT_DIGEST, *, is_small: bool = True) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,13 @@ import pyarrow as pa
 from lmdbloader.base.disk_errors import naming
 from lmdbloader.errors import OptionError
 from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName, new_text_digest
-from lmdbloader.format.layout import Field, index_schema
+from lmdbloader.format.features import LARGE_NAMES, OF_FILES
+from lmdbloader.format.layout import MAX_NAMES, Field, index_schema
 from lmdbloader.store.records import Block, Chunk
 
 _ROWS_AT_ONCE = 1 << 16
 # Fewer texts than numbers at once: they are Python objects while they are hashed.
 _TEXTS_AT_ONCE = 1 << 12
-# Arrow addresses the dictionary of an index with 32 bits.
-_MAX_NAMES_NBYTES = 2**31 - 1
 _SOURCE_NAMES = "source.names"
 # The most bytes in memory, of one column and of all together; each flush opens and closes a file.
 _COLUMN_WAITING_NBYTES = 8 * 2**10
@@ -36,9 +35,19 @@ class Spool:
     process is often limited to 1,024 descriptors.
     """
 
-    def __init__(self, folder: Path, fields: Sequence[Field], *, with_source: bool) -> None:
+    def __init__(
+        self, folder: Path, fields: Sequence[Field], *, with_source: bool, features: Collection[str] = OF_FILES
+    ) -> None:
+        """Begin without rows.
+
+        Args:
+            folder: For the temporary files; it is made.
+            fields: The dataset's.
+            with_source: Whether samples have sources.
+            features: Those of `OF_FILES` that the index may have; by default all, as in new datasets.
+        """
         self.fields = tuple(fields)
-        self.schema = index_schema(fields, with_source=with_source)
+        self.schema = index_schema(fields, with_source=with_source, large_names=LARGE_NAMES in features)
         self._kinds = {column.name: column.type for column in self.schema}
         self.num_samples = 0
         self._folder = folder
@@ -48,7 +57,7 @@ class Spool:
         self._file_nbytes: dict[str, int] = {}
         self._types: dict[str, dict[str, int]] = {}
         self._source: str | None = None
-        self._num_sources = self._names_nbytes = 0
+        self._num_sources = 0
         folder.mkdir()
 
     def add(self, chunk: Chunk, blocks: Sequence[Block]) -> None:
@@ -87,6 +96,11 @@ class Spool:
             return [names[code] for code in self._map(name, np.dtype(np.int32))[rows.start : rows.stop]]
         texts: list[str] = self._texts(name, kind).slice(rows.start, len(rows)).to_pylist()
         return texts
+
+    def features(self) -> frozenset[str]:
+        """Return those of `OF_FILES` that the rows so far need."""
+        kinds = [kind.value_type for kind in self._kinds.values() if pa.types.is_dictionary(kind)]
+        return frozenset({LARGE_NAMES} if any(map(pa.types.is_large_string, kinds)) else ())
 
     def total(self, part: str) -> int:
         """Return the sum of one column of all payload fields, such as "stored_nbytes"."""
@@ -138,20 +152,18 @@ class Spool:
                 new.append(name)
             numbers[i] = self._num_sources + len(new) - 1
         self._num_sources += len(new)
-        self._names_nbytes += self._write_texts(_SOURCE_NAMES, new)
-        if self._names_nbytes > _MAX_NAMES_NBYTES:
+        self._write_texts(_SOURCE_NAMES, new)
+        if self._num_sources > MAX_NAMES:
             raise OptionError(
-                f"the names of the first {self._num_sources} sources take more than the {_MAX_NAMES_NBYTES} bytes that "
-                "one dataset can hold. Shorten them, or make several datasets."
+                f"more than {MAX_NAMES:,} sources, the most that one dataset can hold. Make several datasets."
             )
         return numbers
 
-    def _write_texts(self, name: str, values: Sequence[str]) -> int:
-        """Append texts and their lengths; return the bytes of text."""
+    def _write_texts(self, name: str, values: Sequence[str]) -> None:
+        """Append texts and their lengths."""
         texts = [v.encode() for v in values]
-        self._write(f"{name}.text", text := b"".join(texts))
+        self._write(f"{name}.text", b"".join(texts))
         self._write(name, np.array([len(t) for t in texts], np.int64))
-        return len(text)
 
     def _write(self, name: str, data: Any) -> None:
         waiting = self._waiting.setdefault(name, bytearray())
@@ -188,8 +200,8 @@ class Spool:
         if pa.types.is_dictionary(column.type):
             codes = pa.array(self._map(column.name, np.dtype(np.int32)))
             if column.name == "source":
-                return pa.DictionaryArray.from_arrays(codes, self._texts(_SOURCE_NAMES, pa.string()))
-            names = pa.array(list(self._types.get(column.name, {})), pa.string())
+                return pa.DictionaryArray.from_arrays(codes, self._texts(_SOURCE_NAMES, column.type.value_type))
+            names = pa.array(list(self._types.get(column.name, {})), column.type.value_type)
             return pa.DictionaryArray.from_arrays(codes, names)
         if pa.types.is_large_string(column.type):
             return self._texts(column.name, column.type)
