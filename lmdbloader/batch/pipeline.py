@@ -16,8 +16,9 @@ import torch
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.fields import likeness, named_places
+from lmdbloader.format.codecs import are_tiles
 from lmdbloader.format.labels import LabelWatch
-from lmdbloader.format.layout import CODEC_RAW, CODEC_TILES
+from lmdbloader.format.layout import CODEC_RAW
 from lmdbloader.kernels import assemble_columns as at
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.calls.entry import Prepared
@@ -383,7 +384,7 @@ class Pipeline:
             rooms[at.ROOM_PIXELS] = max(rooms[at.ROOM_PIXELS], encoded.max(initial=0))
             if descriptor >= 0:
                 rooms[at.ROOM_STORED] = max(rooms[at.ROOM_STORED], columns[at.STORED_NBYTES].max())
-            if (codec == CODEC_TILES).any():
+            if are_tiles(codec).any():
                 rooms[at.ROOM_TILE] = max(rooms[at.ROOM_TILE], self._described[f, at.TILE] ** 2 * _PIXEL_NBYTES)
         return rooms
 

@@ -9,8 +9,10 @@ from lmdbloader.format.layout import Field
 
 # Texts that repeat in the index (sources, types of arrays) have 64-bit offsets.
 LARGE_NAMES = "large_names"
+# Large images have tables of tiles that are verified in groups.
+TILE_GROUPS = "tile_groups"
 # Features of a dataset's files that do not follow from its fields.
-OF_FILES = frozenset({LARGE_NAMES})
+OF_FILES = frozenset({LARGE_NAMES, TILE_GROUPS})
 
 
 def is_known(name: str) -> bool:

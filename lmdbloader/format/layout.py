@@ -20,6 +20,7 @@ from lmdbloader.kernels.codec_numbers import CODEC_LZ4 as CODEC_LZ4
 from lmdbloader.kernels.codec_numbers import CODEC_NAMES as CODEC_NAMES
 from lmdbloader.kernels.codec_numbers import CODEC_RAW as CODEC_RAW
 from lmdbloader.kernels.codec_numbers import CODEC_TILES as CODEC_TILES
+from lmdbloader.kernels.codec_numbers import CODEC_WHOLE_TILES as CODEC_WHOLE_TILES
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,7 +21,7 @@ from lmdbloader.batch.assembly import Begun
 from lmdbloader.batch.memory import never_free
 from lmdbloader.batch.pipeline import Output
 from lmdbloader.errors import CorruptError, WorkerError
-from lmdbloader.format.layout import CODEC_TILES
+from lmdbloader.format.codecs import are_tiles
 from lmdbloader.loader.batch_reader import LEFT_OUT, BatchReader, Plan
 from lmdbloader.loader.orders import EpochOrder
 from lmdbloader.loader.threads import Job, Threads
@@ -119,7 +119,7 @@ class EpochReadahead:
 def _is_cut_from_large(reader: Reader, output: Output) -> bool:
     """Return whether only small windows of a field's large images are read: which ones is not known ahead."""
     codec, raw = reader.index.arrays[f"{output.name}.codec"], reader.index.arrays[f"{output.name}.raw_nbytes"]
-    return bool((codec == CODEC_TILES).any() and 2 * math.prod(output.shape) < raw.mean())
+    return bool(are_tiles(codec).any() and 2 * math.prod(output.shape) < raw.mean())
 
 
 def _samples(order: EpochOrder, starts: I64, stops: I64) -> I64:

@@ -19,10 +19,9 @@ from lmdbloader.base.disk_errors import DISK_FAILED
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.errors import CorruptError, FormatError, OptionError
 from lmdbloader.fields import kind_named
-from lmdbloader.format.codecs import by_number, checksum, codec_of
+from lmdbloader.format.codecs import are_tiles, by_number, checksum, codec_of
 from lmdbloader.format.layout import (
     CODEC_JPEG,
-    CODEC_TILES,
     DATA_FILE,
     INDEX_FILE,
     MANIFEST_FILE,
@@ -221,7 +220,7 @@ class Reader:
             return columns, unused, 1, 0, in_python
         geometry = tuple(a[f"{f.name}.{part}"] for part in INDEX_COLUMNS[CODEC + 1 :])
         tile = f.tile_size or 1
-        tiled = bool((columns[CODEC] == CODEC_TILES).any())
+        tiled = bool(are_tiles(columns[CODEC]).any())
         return columns, geometry, tile, tile * tile * 3 * 2 * tiled, in_python
 
     def extents(self, fields: Sequence[str], rows: I64) -> tuple[I64, I64]:
@@ -428,7 +427,7 @@ class Reader:
         clock.add(clock_words.NBYTES, len(data))
         if len(data) != nbytes:
             raise self.damaged(name, row, OUT_OF_BOUNDS)
-        if verify and columns[CODEC][row] != CODEC_TILES:
+        if verify and not are_tiles(columns[CODEC][row]):
             is_intact = checksum(data) == int(columns[CHECKSUM][row])
             clock.tick(clock_words.VERIFY)
             if not is_intact:

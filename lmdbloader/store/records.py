@@ -11,10 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lmdbloader.errors import CorruptError, OptionError
-from lmdbloader.format.codecs import Payloads, checksum
-from lmdbloader.format.layout import BLOCK_NBYTES, CODEC_TILES, MAX_PAYLOAD_NBYTES, Field, record_schema
+from lmdbloader.format.codecs import Payloads, are_tiles, checksum, tile_table_nbytes
+from lmdbloader.format.layout import BLOCK_NBYTES, MAX_PAYLOAD_NBYTES, Field, record_schema
 from lmdbloader.kernels import entries
-from lmdbloader.kernels.codec_numbers import TILE_ENTRY_NBYTES
 from lmdbloader.store.arrow import decode_runs, read_record
 
 
@@ -164,11 +163,13 @@ def decode_block(
 
 def _payload_checksums(raw: npt.NDArray[np.uint8], f: Field, columns: Mapping[str, Any]) -> npt.NDArray[np.uint64]:
     hashed = columns[f"{f.name}.stored_nbytes"]
-    tiled = np.asarray(columns[f"{f.name}.codec"]) == CODEC_TILES
+    codecs = np.asarray(columns[f"{f.name}.codec"])
+    tiled = are_tiles(codecs)
     if f.tile_size and tiled.any():
         down = -(-np.asarray(columns[f"{f.name}.height"]).astype(np.int64) // f.tile_size)
         across = -(-np.asarray(columns[f"{f.name}.width"]).astype(np.int64) // f.tile_size)
-        hashed = np.where(tiled, np.minimum(down * across * TILE_ENTRY_NBYTES, hashed), hashed)
+        _, covered = tile_table_nbytes(codecs, down * across)
+        hashed = np.where(tiled, np.minimum(covered, hashed), hashed)
     sums = np.empty(len(hashed), np.uint64)
     start, nbytes = (np.ascontiguousarray(values, np.int64) for values in (columns[f"{f.name}.offset"], hashed))
     entries.hash_many(raw, start, nbytes, sums)

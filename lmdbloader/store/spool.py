@@ -15,8 +15,8 @@ import pyarrow as pa
 from lmdbloader.base.disk_errors import naming
 from lmdbloader.errors import OptionError
 from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName, new_text_digest
-from lmdbloader.format.features import LARGE_NAMES, OF_FILES
-from lmdbloader.format.layout import MAX_NAMES, Field, index_schema
+from lmdbloader.format.features import LARGE_NAMES, OF_FILES, TILE_GROUPS
+from lmdbloader.format.layout import CODEC_TILES, MAX_NAMES, Field, index_schema
 from lmdbloader.store.records import Block, Chunk
 
 _ROWS_AT_ONCE = 1 << 16
@@ -100,7 +100,13 @@ class Spool:
     def features(self) -> frozenset[str]:
         """Return those of `OF_FILES` that the rows so far need."""
         kinds = [kind.value_type for kind in self._kinds.values() if pa.types.is_dictionary(kind)]
-        return frozenset({LARGE_NAMES} if any(map(pa.types.is_large_string, kinds)) else ())
+        large_names = {LARGE_NAMES} if any(map(pa.types.is_large_string, kinds)) else set()
+        with_pixels = [f.name for f in self.fields if f.has_pixels]
+        tile_groups = {TILE_GROUPS} if any(map(self._has_tiles, with_pixels)) else set()
+        return frozenset(large_names | tile_groups)
+
+    def _has_tiles(self, name: str) -> bool:
+        return bool((self.column(f"{name}.codec") == CODEC_TILES).any())
 
     def total(self, part: str) -> int:
         """Return the sum of one column of all payload fields, such as "stored_nbytes"."""

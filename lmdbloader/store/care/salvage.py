@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from lmdbloader.base.files import open_regular
 from lmdbloader.errors import CorruptError
-from lmdbloader.format.codecs import Payloads
-from lmdbloader.format.layout import CODEC_TILES, DATA_FILE, Field, record_schema
+from lmdbloader.format.codecs import Payloads, are_tiles
+from lmdbloader.format.layout import DATA_FILE, Field, record_schema
 from lmdbloader.format.manifest import Description
 from lmdbloader.store.care.pages import find_records, read_around_errors
 from lmdbloader.store.reader import Reader
@@ -55,7 +55,7 @@ def _take(reader: Reader, column: pa.Field, rows: np.ndarray[Any, Any]) -> Any:
 
 
 def _stored_bytes(reader: Reader, name: str, row: int) -> bytes:
-    if reader.index.arrays[f"{name}.codec"][row] == CODEC_TILES:
+    if are_tiles(reader.index.arrays[f"{name}.codec"][row]):
         reader.read_bytes(name, row)  # each tile has a checksum of its own
     return reader.stored_bytes(name, row)
 
