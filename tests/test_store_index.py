@@ -122,7 +122,7 @@ def test_an_index_that_is_not_the_one_written_is_refused(path: Path, change: str
         ("image.offset", 2**63 - 1),
         ("image.stored_nbytes", 2**32 - 1),
         ("image.raw_nbytes", 5),
-        ("image.codec", 5),
+        ("image.codec", 6),
         ("image.height", 2**32 - 1),
         ("image.width", 0),
         ("image.channels", 2),

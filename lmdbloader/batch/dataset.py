@@ -6,6 +6,7 @@ import copy
 import functools
 import operator
 import os
+import unicodedata
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 I64 = npt.NDArray[np.int64]
+# A column next to those of `table`: no field has a space in its name.
+_NUMBER = "sample number"
 _HIDDEN_COLUMNS = (".offset", ".stored_nbytes", ".raw_nbytes", ".checksum", ".codec")
 # Batches of one size whose memory is kept for the next ones.
 _KEPT = 4
@@ -174,16 +177,32 @@ class LMDBDataset(Dataset[Any]):
 
     @property
     def table(self) -> pa.Table:
-        """The small columns, one row per sample: labels, text, source, patch position, image sizes."""
+        """The small columns, one row per sample: labels, text, source, patch position, image sizes.
+
+        Text longer than 128 bytes is read from the data file: all of it, each time.
+        """
+        return self._make_table(self._column_names).select(self._column_names)
+
+    def _make_table(self, names: Sequence[str]) -> pa.Table:
+        """Return columns of `table` and the numbers of the samples, also if there are no such columns."""
         import pyarrow as pa
 
-        table = pa.Table.from_batches([self.reader.index.batch]).select(self._column_names)
-        return table if self._rows is None else table.take(pa.array(self._rows))
+        columns = {name: self._column(name) for name in names}
+        return pa.table({**columns, _NUMBER: np.arange(len(self))})
+
+    def _column(self, name: str) -> pa.Array:
+        """Return a column of `table`."""
+        if name in self.reader.long_texts:
+            return self.reader.text_column(name, self.rows_of(np.arange(len(self), dtype=np.int64)))
+        column = self.reader.index.batch.column(name)
+        return column if self._rows is None else column.take(self._rows)
 
     @property
     def _column_names(self) -> list[str]:
         """The columns of `table`."""
-        return [name for name in self.reader.index.column_names if not name.endswith(_HIDDEN_COLUMNS)]
+        long = {f"{name}.offset": name for name in self.reader.long_texts}
+        names = (long.get(name, name) for name in self.reader.index.column_names)
+        return [name for name in names if not name.endswith(_HIDDEN_COLUMNS)]
 
     def transform(self, sample: Any) -> Any:
         """Return a sample as `ds[i]` gives it; override it in a subclass."""
@@ -420,20 +439,21 @@ class LMDBDataset(Dataset[Any]):
         """
         import pyarrow as pa
 
-        table = self.table
+        names, long = self._column_names, self.reader.long_texts
         if isinstance(condition, str):
-            parsed = parse_condition(condition, table.schema, self.reader.manifest.classes)
+            fields = [pa.field(n, pa.large_string()) if n in long else self.reader.index.batch.field(n) for n in names]
+            parsed = parse_condition(condition, pa.schema(fields), self.reader.manifest.classes)
+            text = unicodedata.normalize("NFKC", condition)  # as Python reads names
+            needed = [name for name in names if name not in long or name in text]
         else:
-            parsed = check_expression(condition)
-        numbered = table.append_column("sample number", pa.array(np.arange(table.num_rows)))
+            parsed, needed = check_expression(condition), names
+        numbered = self._make_table(needed)
         try:
             found = numbered.filter(parsed)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             reason = str(error).partition("\n")[0]
-            raise OptionError(
-                f"where({condition}): {reason}; the columns are {', '.join(table.column_names)}"
-            ) from error
-        return self.select(found.column("sample number").to_numpy())
+            raise OptionError(f"where({condition}): {reason}; the columns are {', '.join(names)}") from error
+        return self.select(found.column(_NUMBER).to_numpy())
 
     @understands({}, positional=lambda value: "Write a list: split([0.8, 0.2]).")
     def split(self, fractions: Sequence[float], *, seed: int = 0, by: str | None = "source") -> tuple[Self, ...]:

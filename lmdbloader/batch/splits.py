@@ -36,6 +36,10 @@ def groups_of(reader: Reader, columns: Sequence[str], rows: I64 | None, by: str 
     codes: npt.NDArray[Any]
     if by in index.names:
         codes = index.names[by].codes
+    elif by in reader.long_texts:
+        every = np.arange(len(reader), dtype=np.int64) if rows is None else rows
+        codes = reader.text_column(by, every).dictionary_encode().indices.to_numpy(zero_copy_only=False)
+        return codes
     else:
         codes = index.batch.column(by).dictionary_encode().indices.to_numpy(zero_copy_only=False)
     return codes if rows is None else codes[rows]

@@ -11,6 +11,8 @@ from lmdbloader.format.layout import Field
 LARGE_NAMES = "large_names"
 # Large images have tables of tiles that are verified in groups.
 TILE_GROUPS = "tile_groups"
+# A field of text has its texts in data.mdb alone.
+LONG_TEXT = "long_text"
 # Features of a dataset's files that do not follow from its fields.
 OF_FILES = frozenset({LARGE_NAMES, TILE_GROUPS})
 
@@ -21,7 +23,7 @@ def is_known(name: str) -> bool:
     >>> is_known("mask"), is_known("large_names"), is_known("telepathy")
     (True, True, False)
     """
-    return name in OF_FILES or name in kind_names()
+    return name in OF_FILES or name == LONG_TEXT or name in kind_names()
 
 
 def required(fields: Sequence[Field], features: Collection[str]) -> list[str]:
@@ -31,4 +33,5 @@ def required(fields: Sequence[Field], features: Collection[str]) -> list[str]:
         fields: The dataset's.
         features: Those of `OF_FILES` that its files have.
     """
-    return sorted({*required_features(f.kind for f in fields), *features})
+    long_text = [LONG_TEXT] if any(f.holds_text and f.is_payload for f in fields) else []
+    return sorted({*required_features(f.kind for f in fields), *long_text, *features})

@@ -44,6 +44,8 @@ TILE_SIZE = 64
 MAX_TILE_SIZE = 512
 # An Arrow binary column addresses 2 GiB; one payload must fit.
 MAX_PAYLOAD_NBYTES = 2**31 - 2**20
+# A field with a longer text, in bytes of UTF-8, has all of its texts in data.mdb alone, rather than in the index too.
+LONG_TEXT_NBYTES = 128
 # The index counts texts that repeat (sources, types of arrays) with int32 numbers.
 MAX_NAMES = 2**31 - 1
 
@@ -69,7 +71,8 @@ class Field:
     Attributes:
         name: A Python identifier.
         kind: The name of its type, see `lmdbloader.fields`.
-        codec: How its payloads are compressed; None for the kinds that are columns of the index.
+        codec: How its payloads are compressed; None for the kinds that are columns of the index. Of text: "raw" if the
+            index has only the places of its texts, which the writer decides at the end.
         layout: Order of the axes of stored pixels; images and masks only.
         tile_size: Side of the tiles of large images in pixels; images and masks only.
         ignore_index: The label of pixels without one; masks only.
@@ -90,7 +93,12 @@ class Field:
     @property
     def is_payload(self) -> bool:
         """Whether its values are byte strings in data.mdb, rather than a column of the index."""
-        return kind_named(self.kind).is_payload
+        return kind_named(self.kind).is_payload or self.codec is not None
+
+    @property
+    def holds_text(self) -> bool:
+        """Whether its values are texts, which records have as a column of strings, and the index in one of two ways."""
+        return kind_named(self.kind).column == "text"
 
 
 def make_field(name: str, kind: Kind, codec: str = "raw", *, ignore_index: int | None = None) -> Field:
@@ -129,7 +137,7 @@ def index_columns(fields: Sequence[Field], *, with_source: bool, large_names: bo
     payload = {"offset": "int64", "stored_nbytes": "uint32", "raw_nbytes": "uint32", "checksum": "uint64"}
     columns = {"source": "names", "top": "uint32", "left": "uint32"} if with_source else {}
     for f in fields:
-        if kind_named(f.kind).is_payload:
+        if f.is_payload:
             described = {**payload, "codec": "uint8", **kind_named(f.kind).columns}
             columns |= {f"{f.name}.{part}": type_name for part, type_name in described.items()}
         else:

@@ -450,6 +450,8 @@ def parse_field(values: Mapping[str, Any]) -> Field:
     if kind not in kind_names():
         raise ValueError(f"field {name!r} of unknown kind {kind!r}")
     plain = make_field(name, kind, values.get("codec", "raw"))
+    if plain.holds_text and "codec" in values:
+        plain = replace(plain, codec=values["codec"])
     if plain.codec is not None and plain.codec not in named_codecs():
         raise ValueError(f"field {name!r} of unknown codec {plain.codec!r}")
     if not plain.has_pixels:

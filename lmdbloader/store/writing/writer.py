@@ -208,8 +208,8 @@ class Writer:
             CorruptError: The files differ from the data that was written.
         """
         given = {name: tuple(names) for name, names in classes.items()}
-        features = self._spool.features()
-        description = Description(self.fields, self.with_source, given, made_by, digest, features)
+        fields, features = self._spool.settled_fields(), self._spool.features()
+        description = Description(fields, self.with_source, given, made_by, digest, features)
         self._put(DESCRIPTION_KEY, description.to_json())
         self._commit()
         with explain_full_disk(self._partial, lambda: _INDEX_ROW_NBYTES * self.num_samples):
