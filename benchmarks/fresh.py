@@ -21,7 +21,8 @@ from stores import OURS_LZ4, write_ours_raw
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.loader.orders import EpochOrder, epoch_order
+from lmdbloader.loader.orders import EpochOrder, Layout, RankPositions, epoch_order
+from lmdbloader.store.readahead import coalesce
 
 I64 = npt.NDArray[np.int64]
 
@@ -53,23 +54,28 @@ def mixing(samples: I64, offset: I64) -> Mixing:
     return Mixing(correlation, distance)
 
 
-def storage_reads(order: EpochOrder, offset: I64, nbytes: I64, *, gap_nbytes: int = 128 * 1024) -> tuple[int, float]:
-    """Return how many reads of storage an epoch needs and their mean length in bytes; near neighbours are read at once.
+def storage_reads(
+    order: EpochOrder, offset: I64, nbytes: I64, *, gap_nbytes: int = 128 * 1024, rank: int = 0, world_size: int = 1
+) -> tuple[int, float]:
+    """Return how many reads of storage a rank's epoch needs and their mean length in bytes; near neighbours are one.
 
     Args:
         order: Of the epoch; within each of its windows samples may be read in the order of storage.
         offset, nbytes: (n,) where each sample lies, and how long it is.
         gap_nbytes: Reads with no more than this between them become one.
+        rank, world_size: The rank, and the number of ranks.
     """
-    bounds = np.arange(len(offset) + 1) if order.windows is None else order.windows
-    window = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
-    order_in_windows = order.samples[np.lexsort((offset[order.samples], window))]
-    start, end = offset[order_in_windows], offset[order_in_windows] + nbytes[order_in_windows]
-    new = np.ones(len(start), np.bool_)
-    new[1:] = (window[1:] != window[:-1]) | (start[1:] - end[:-1] > gap_nbytes)
-    first = np.flatnonzero(new)
-    last_end = np.maximum.reduceat(end, first) if len(first) else end
-    return len(first), float((last_end - start[first]).mean()) if len(first) else 0.0
+    mine = RankPositions(rank, world_size, len(range(rank, len(offset), world_size)), 1)
+    windows = order.windows(mine)
+    if windows is None:
+        samples = order.samples(mine.of_batches(0, len(mine)))
+        return len(samples), float(nbytes[samples].mean()) if len(samples) else 0.0
+    num_reads, read_nbytes = 0, 0
+    for number in range(len(windows.begins)):
+        samples = windows.samples(number, number + 1)
+        starts, stops = coalesce(offset[samples], offset[samples] + nbytes[samples], gap_nbytes=gap_nbytes)
+        num_reads, read_nbytes = num_reads + len(starts), read_nbytes + int((stops - starts).sum())
+    return num_reads, read_nbytes / max(num_reads, 1)
 
 
 def of_fresh_process() -> dict[str, str]:
@@ -194,8 +200,10 @@ def time_orders(folder: Path, options: argparse.Namespace) -> list[list[str]]:
     offset, lengths = ds.reader.extents(("lr", "hr"), np.arange(len(ds)))
     rows_of_table = []
     for kind in kinds:
-        order = epoch_order(kind, seed=0, epoch=0, offset=offset, nbytes=lengths)  # type: ignore[arg-type]
-        mixed, (reads, mean) = mixing(order.samples, offset), storage_reads(order, offset, lengths)
+        layout = Layout(len(ds), lambda first, end: (offset[first:end], lengths[first:end]))
+        order = epoch_order(kind, layout, seed=0, epoch=0)  # type: ignore[arg-type]
+        mixed = mixing(order.samples(np.arange(len(ds))), offset)
+        reads, mean = storage_reads(order, offset, lengths)
         fast = statistics.median(cold[kind])
         rows_of_table.append([
             kind, f"{statistics.median(warm[kind]) / 1e9:.2f}", f"{fast / 1e9:.2f}",

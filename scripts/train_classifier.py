@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -42,6 +41,7 @@ from training.command import check_checkpoint, check_folder, exit_status
 from training.stopping import Stopping
 
 import lmdbloader
+from lmdbloader.base.cores import count_own_cores
 from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.lab.machine import describe_environment
 from lmdbloader.loader.checkpoints import load_checkpoint, save_checkpoint
@@ -167,8 +167,6 @@ class Run:
         resolution: lmdbloader.ProgressiveResize | None = None,
     ) -> lmdbloader.Loader | FolderLoader:
         options, device = self.options, self.precision.device
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        readers = options.num_threads or max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         # An epoch depends only on its number and the seed, so a resumed run sees the samples of an uninterrupted one.
         how: dict[str, Any] = {
             "transforms": transforms, "seed": options.seed, "order": order, "drop_last": drop_last,
@@ -176,13 +174,17 @@ class Run:
         }  # fmt: skip
         if isinstance(dataset, ClassFolder):
             return FolderLoader(
-                dataset, options.batch_size, num_workers=readers, pin_memory=device.type == "cuda", **how
+                dataset,
+                options.batch_size,
+                num_workers=options.num_threads or count_own_cores(),
+                pin_memory=device.type == "cuda",
+                **how,
             )
         # Each image that is scored counts once, so no process repeats one.
         return lmdbloader.Loader(
             dataset,
             options.batch_size,
-            num_threads=readers,
+            num_threads=options.num_threads or "auto",
             device=device if options.data_device is None else options.data_device,
             shard="auto",
             pad=False,

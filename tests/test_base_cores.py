@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmdbloader.base import system
-from lmdbloader.base.cores import count_cores
+from lmdbloader.base.cores import count_cores, count_own_cores
 from lmdbloader.base.system import quota_cores
 
 PROJECT = Path(system.__file__).resolve().parents[3]
@@ -106,3 +106,54 @@ def test_affinity_of_a_real_process() -> None:
         [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True, timeout=60
     )
     assert child.stdout == "1\n"
+
+
+@pytest.mark.parametrize(
+    ("own", "launcher", "processes", "expected"),
+    [
+        (64, 64, None, 64),
+        (64, 64, "1", 64),
+        (64, 64, "8", 8),
+        (64, 64, "7", 9),
+        (2, 2, "8", 1),
+        # Bound by the launcher: to cores of its own, to those of a node of the memory, to fewer than its share.
+        (8, 64, "8", 8),
+        (32, 64, "8", 8),
+        (4, 64, "8", 4),
+        (64, 1, "8", 8),  # the launcher's are unknown
+        *((6, 6, text, 6) for text in ("", "0", "-2", "two", "2.5", "\u00b2")),
+    ],
+)
+def test_processes_of_torchrun_share_the_cores(
+    monkeypatch: pytest.MonkeyPatch, own: int, launcher: int, processes: str | None, expected: int
+) -> None:
+    monkeypatch.setattr(system, "quota_cores", lambda: None)
+    monkeypatch.setattr(system, "allowed_cores", lambda: own)
+    monkeypatch.setattr(system, "cores_of_parent", lambda: launcher)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if processes is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
+    assert count_own_cores() == expected
+    assert count_cores() == own
+
+
+def test_processes_share_a_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "quota_cores", lambda: 6)
+    monkeypatch.setattr(system, "allowed_cores", lambda: 64)
+    monkeypatch.setattr(system, "cores_of_parent", lambda: 64)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    assert count_own_cores() == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no CPU affinity")
+def test_a_bound_process_keeps_its_cores() -> None:
+    all_cores = count_cores()
+    code = (
+        "import os; from lmdbloader.base.cores import count_own_cores; first = count_own_cores(); "
+        "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); print(first, count_own_cores())"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True, timeout=60,
+        env={**os.environ, "LOCAL_WORLD_SIZE": "2"},
+    )  # fmt: skip
+    assert child.stdout.split() == [str(max(1, all_cores // 2)), "1"]

@@ -18,7 +18,7 @@ def test_the_screen_ends_with_sentences(capsys: Capture) -> None:
     assert captured.err == ""
     words = " ".join(captured.out.split())
     assert "samples 5,885 a second" in words and "386 MB/s (368 MiB/s)" in words
-    assert "spinning disk 45 14 4" in words
+    assert "spinning disk 45 14 5" in words
     assert captured.out.index("spinning disk") < captured.out.index("What it means")
     assert max(map(len, captured.out.splitlines())) <= 88
 

@@ -190,6 +190,15 @@ def test_the_table_has_the_texts(stored: Path, earlier: Path) -> None:
     assert dataset.select([]).table["caption"].to_pylist() == []
 
 
+def test_a_dataset_of_long_texts_alone(tmp_path: Path) -> None:
+    lmdbloader.write([{"caption": "x" * i} for i in range(200)], tmp_path / "d")
+    dataset = LMDBDataset(tmp_path / "d")
+    view = dataset.select([150, 3, 3])
+    assert view.table.to_pylist() == [{"caption": "x" * i} for i in (150, 3, 3)]
+    assert len(view.where("caption == 'xxx'")) == 2
+    assert (dataset[::-1].table.num_rows, len(dataset.where("caption != ''"))) == (200, 199)
+
+
 def test_conditions_and_splits_see_the_texts(stored: Path) -> None:
     dataset = LMDBDataset(stored)
     empty = [number for number, text in enumerate(CAPTIONS) if not text]

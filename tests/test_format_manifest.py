@@ -26,6 +26,7 @@ from lmdbloader.format.manifest import (
     Manifest,
     _digest_of,
     check_fits,
+    is_newer_description,
     is_signed,
     parse_description,
     parse_manifest,
@@ -452,6 +453,11 @@ def test_a_manifest_that_readers_would_refuse_is_not_written() -> None:
         dataclasses.replace(MANIFEST, classes={"label": names}).to_json()
     many = dataclasses.replace(MANIFEST, classes={"label": names[:400_000]})
     assert parse_manifest(many.to_json(), "x").classes == many.classes
+
+
+@given(st.binary(max_size=30) | anything.map(lambda value: json.dumps(value).encode()))
+def test_other_text_is_no_description_of_a_newer_release(data: bytes) -> None:
+    assert not is_newer_description(data)
 
 
 def test_classes_are_refused_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:

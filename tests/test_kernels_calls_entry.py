@@ -36,17 +36,17 @@ def test_results_are_numbers_of_their_types() -> None:
     assert entries.xxh64(data.ctypes.data, 3, 0) == checksum(b"abc") == 0x44BC2CF5AD770999
     bounds, weights, line = entries.resize_scratch(10, 20, 5, 5, 3, True, 200)
     assert min(bounds, weights, line) > 0
-    assert entries.shuffle(np.arange(3), 1, 2, 3, 4) is None
+    assert entries.permute(np.arange(3), 3, 1, 2, 3, np.zeros(3, np.int64)) is None
 
 
 def test_an_unsigned_number_may_have_all_its_bits() -> None:
-    found = [np.arange(20) for _ in range(2)]
-    call = entries.shuffle.prepare(found[0], 0, 0, 1, 2)
+    positions, found = np.arange(20), [np.zeros(20, np.int64) for _ in range(2)]
+    call = entries.permute.prepare(positions, 20, 0, 0, 1, found[0])
     set_seed, set_epoch = call.number("seed"), call.number("epoch")
     set_seed(2**64 - 1)
     set_epoch(2**63)
     call()
-    entries.shuffle(found[1], 2**64 - 1, 2**63, 1, 2)
+    entries.permute(positions, 20, 2**64 - 1, 2**63, 1, found[1])
     np.testing.assert_array_equal(*found)
 
 

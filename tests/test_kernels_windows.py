@@ -200,8 +200,8 @@ def test_every_other_kernel_does_the_same(
         read_payloads(recorder, reader)
     hash_xxh64(recorder, image)
     pack_lz4(recorder, image)
-    entries.shuffle(np.arange(1000), 1, 2, 3, 4)
-    entries.shuffle_parts(np.arange(1000), np.array([0, 300, 1000]), 1, 2, 3)
+    entries.permute(np.arange(1000), 1000, 1, 2, 3, np.zeros(1000, np.int64))
+    entries.read_lanes(np.arange(9), 2, np.array([4, 9]), np.array([5, 0]), 1, 2, 3, np.zeros(9, np.int64))
     hash_blake3(recorder, np.resize(image.reshape(-1), GROUP_NBYTES + 1000))
     tested = {call.name.removeprefix(PREFIX) for call in recorder.calls}
     check(built, recorder.calls, tmp_path)

@@ -166,5 +166,5 @@ def test_a_cold_start_is_compared_with_files() -> None:
         words.split(" and the DataLoader (files) ")[1].split(" ", 1)[1].startswith("(30 % of its speed from memory).")
     )
     assert "From cold storage the Loader is " in words and "each of which is a look-up and a read of its own" in words
-    assert 'With order="quasi_random", which reads blocks of 4 MiB, the cold Loader is 2.2 times as fast.' in words
+    assert 'With order="quasi_random", which reads blocks of 2 MiB, the cold Loader is 2.2 times as fast.' in words
     assert "From cold storage" not in " ".join(conclusions(make_study(baseline=False)))

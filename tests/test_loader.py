@@ -130,8 +130,9 @@ def test_ranks_share_one_order_step_by_step(ds: LMDBDataset) -> None:
     order = numbers(Loader(ds, 83, order="random", seed=5))
     ranks = [list(Loader(ds, 6, order="random", seed=5, shard=(rank, 3))) for rank in range(3)]
     steps = [[b.number.tolist() for b in rank] for rank in ranks]
-    assert [n for step in range(4) for rank in steps for n in rank[step]] == order[:72]
-    assert [n for rank in steps for n in rank[4]] == order[72:]
+    # Rank r has every third position from the r-th on, as with torch's DistributedSampler.
+    assert [[n for batch in rank for n in batch] for rank in steps] == [order[rank::3] for rank in range(3)]
+    assert {n for rank in steps for n in rank[1]} == set(order[18:36])
     assert [len(rank[4]) for rank in steps] == [4, 4, 3]
     dropped = [Loader(ds, 6, order="random", seed=5, shard=(rank, 3), drop_last=True) for rank in range(3)]
     assert [len(loader) for loader in dropped] == [4, 4, 4]

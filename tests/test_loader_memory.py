@@ -74,7 +74,7 @@ def read_ahead_nbytes(loader: Loader, least: int) -> int:
     tracemalloc.start()
     try:
         iterator, last, still, deadline = iter(loader), -1, 0, time.monotonic() + 60
-        next(iterator)
+        held = next(iterator)  # else a thread may or may not find its memory free
         # Without a change for 0.3 s, every thread waits. On a busy machine one may be about to go on.
         while still < 30 or (last < least and time.monotonic() < deadline):
             time.sleep(0.01)
@@ -82,6 +82,7 @@ def read_ahead_nbytes(loader: Loader, least: int) -> int:
             still, last = (still + 1 if found == last else 0), found
     finally:
         tracemalloc.stop()
+    del held
     loader.close()
     return last
 
@@ -98,10 +99,11 @@ def test_many_threads_share_the_batches_that_the_bound_leaves(
 ) -> None:
     monkeypatch.setattr(batch_reader, "_NBYTES_AHEAD", 48 * MIB)
     loader = Loader(LMDBDataset(large), batch_size, order="random", num_threads=16, prefetch=2)
-    batches = max(2, 48 // batch_size)
-    # One more that the loop holds, and each thread's working memory. Without a bound it would be 18 batches.
-    least = batches * batch_size * MIB
-    assert least < read_ahead_nbytes(loader, least) < ((batches + 1) * batch_size + 16 * 5) * MIB
+    # 48 MiB hold fewer than three batches of 16 images of a little more than 1 MiB.
+    assert loader.groups_ahead == 2
+    # The batch that the loop holds, one ahead, and the threads' working memory. Without a bound it would be 18 batches.
+    least = 2 * batch_size * MIB
+    assert least < read_ahead_nbytes(loader, least) < (3 * batch_size + 16 * 5) * MIB
 
 
 SIZES = st.integers(1, 10**10)

@@ -19,6 +19,7 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
+from lmdbloader.loader import loader as loader_module
 from lmdbloader.loader import tuning_cache
 from lmdbloader.loader.tuning_cache import Case, Workers, case_of
 from lmdbloader.transforms import CenterCrop, RandomCrop, RandomDihedral, Resize, ToDtype
@@ -156,10 +157,40 @@ def test_an_absurd_number_is_not_used(file: Path, number: Any) -> None:
 
 
 def test_more_workers_than_cores_were_never_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning_cache, "count_cores", lambda: 4)
+    for name in ("count_cores", "count_own_cores"):
+        monkeypatch.setattr(tuning_cache, name, lambda: 4)
     for count in (4, 5, 900):
         tuning_cache.remember_workers(CASE, Workers(count))
         assert tuning_cache.recall_workers(CASE) == (Workers(4) if count == 4 else None)
+
+
+def test_processes_of_torchrun_take_their_share(
+    path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    cores, own = 8, [8]
+    for module in (tuning_cache, loader_module):
+        monkeypatch.setattr(module, "count_cores", lambda: cores)
+    monkeypatch.setattr(tuning_cache, "count_own_cores", lambda: own[0])
+    ds = LMDBDataset(path)
+
+    def threads() -> int:
+        loader = Loader(ds, 4, shuffle=True)
+        request.addfinalizer(loader.close)
+        return loader.num_threads
+
+    assert threads() == 8
+    own[0] = 2
+    assert threads() == 2
+    tuning_cache.remember_threads(case_of(ds, 4), 6)
+    tuning_cache.remember_workers(CASE, Workers(6))
+    assert threads() == 2
+    assert tuning_cache.recall_workers(CASE) == Workers(2)
+    tuning_cache.remember_threads(case_of(ds, 4), 1)
+    assert threads() == 1
+    own[0] = 8
+    tuning_cache.remember_threads(case_of(ds, 4), 6)
+    assert threads() == 6
+    assert tuning_cache.recall_workers(CASE) == Workers(6)
 
 
 @pytest.mark.parametrize("pin", [1, "yes", []])

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from lmdbloader.errors import CorruptError, FormatError
@@ -99,6 +99,36 @@ def compressed(stored: int, raw: int, codec: int = CODEC_LZ4) -> dict[str, Any]:
 
 
 spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=8)
+
+
+@pytest.mark.parametrize(("rows_at_once", "most_runs"), [(1, 64), (3, 64), (8192, 64), (2, 0), (2, 3)])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_storage_order_in_pieces(
+    monkeypatch: pytest.MonkeyPatch, rows_at_once: int, most_runs: int, data: st.DataObject
+) -> None:
+    """Payloads of several fields come in the order of their offsets, whatever the pieces, empty ones left out."""
+    monkeypatch.setattr(index_checks, "_ROWS_AT_ONCE", rows_at_once)
+    monkeypatch.setattr(index_checks, "_MOST_RUNS", most_runs)
+    count = data.draw(st.integers(0, 12))
+    fields = data.draw(
+        st.lists(
+            st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3)), min_size=count, max_size=count),
+            min_size=1,
+            max_size=3,
+        )
+    )
+    mostly = data.draw(st.booleans())
+    fields = [sorted(rows)[3:] + sorted(rows)[:3] if mostly else rows for rows in fields]
+    columns = [
+        (np.array([at for at, _ in rows], np.int64), np.array([n for _, n in rows], np.uint32)) for rows in fields
+    ]
+    found = [
+        tuple(map(int, one)) for part in index_checks._in_storage_order(columns) for one in zip(*part, strict=True)
+    ]
+    every = [(at, n, f, row) for f, rows in enumerate(fields) for row, (at, n) in enumerate(rows) if n]
+    assert sorted(found) == sorted(every)
+    assert [one[0] for one in found] == sorted(one[0] for one in every)
 
 
 @given(spans, spans, st.booleans())

@@ -24,7 +24,7 @@ import lmdbloader
 from lmdbloader.base import system
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format.codecs import checksum, encode_many
-from lmdbloader.format.digests import DIGESTS, DigestName, digest_of_text
+from lmdbloader.format.digests import DIGESTS, DigestName
 from lmdbloader.format.layout import MANIFEST_FILE, make_field, record_key
 from lmdbloader.format.manifest import _signed
 from lmdbloader.store import Chunk, Reader, encode_blocks, open_writer, read_manifest, repair, verify
@@ -165,7 +165,7 @@ def test_samples_that_are_not_those_of_the_manifest_are_found_with_every_algorit
 ) -> None:
     lmdbloader.write(({"n": i} for i in range(9)), tmp_path / "d", digest=name)
     manifest = read_manifest(tmp_path / "d")
-    other = digest_of_text(b"", name)
+    other = manifest.content_digest[:-1] + ("1" if manifest.content_digest.endswith("0") else "0")
     (tmp_path / "d" / MANIFEST_FILE).write_bytes(dataclasses.replace(manifest, content_digest=other).to_json())
     assert verify(tmp_path / "d").problems == (f"the content digest is {manifest.content_digest}, expected {other}",)
 
@@ -361,9 +361,9 @@ def test_an_index_that_contradicts_the_records_is_found_despite_its_digest(path:
 
 
 def test_a_wrong_content_digest_is_found(path: Path) -> None:
-    sign(path, content_digest="blake2b:00")
+    sign(path, content_digest="poly61:00")
     (problem,) = verify(path).problems
-    assert "expected blake2b:00" in problem
+    assert "expected poly61:00" in problem
 
 
 @pytest.mark.parametrize(("other", "error"), [("float32[3]", CorruptError), ("object[2]", FormatError)])

@@ -31,6 +31,7 @@ from lmdbloader.batch.tickets import Ticket
 from lmdbloader.errors import OptionError, UnknownNameError
 from lmdbloader.format.layout import Field
 from lmdbloader.store import IO, Reader, check_rows
+from lmdbloader.store.rows import Rows, as_array, choose, compact, places_in, rows_at, take
 from lmdbloader.transforms import Normalize, ToDtype, Transform
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 I64 = npt.NDArray[np.int64]
-# A column next to those of `table`: no field has a space in its name.
-_NUMBER = "sample number"
 _HIDDEN_COLUMNS = (".offset", ".stored_nbytes", ".raw_nbytes", ".checksum", ".codec")
 # Batches of one size whose memory is kept for the next ones.
 _KEPT = 4
@@ -115,7 +114,7 @@ class LMDBDataset(Dataset[Any]):
         self.fields: dict[str, Field] = {name: self.reader.fields[name] for name in names}
         self._transform = transform
         self._form = check_form(as_, None if self.has_own_transform else names)
-        self._rows: I64 | None = None
+        self._rows: Rows | None = None  # a range takes no memory
         self._dtype: torch.dtype | None = None
         self._transforms: tuple[Transform, ...] = ()
         self._draws: Draws | None = None  # of `transformed`
@@ -171,8 +170,7 @@ class LMDBDataset(Dataset[Any]):
             numbers = [name for name, f in self.reader.fields.items() if f.kind == "int"]
             line = f'dataset.table["{numbers[0]}"].to_pylist()' if numbers else "dataset.table"
             raise UnknownNameError(f"{self.path}: targets: the dataset has no labels; write {line}")
-        labels = self.reader.index.arrays[named[0]]
-        found: list[int] = (labels if self._rows is None else labels[self._rows]).tolist()
+        found: list[int] = take(self.reader.index.arrays[named[0]], self.stored_rows).tolist()
         return found
 
     @property
@@ -181,21 +179,24 @@ class LMDBDataset(Dataset[Any]):
 
         Text longer than 128 bytes is read from the data file: all of it, each time.
         """
-        return self._make_table(self._column_names).select(self._column_names)
+        return self._make_table(self._column_names)
 
     def _make_table(self, names: Sequence[str]) -> pa.Table:
-        """Return columns of `table` and the numbers of the samples, also if there are no such columns."""
+        """Return columns of `table`."""
         import pyarrow as pa
 
-        columns = {name: self._column(name) for name in names}
-        return pa.table({**columns, _NUMBER: np.arange(len(self))})
-
-    def _column(self, name: str) -> pa.Array:
-        """Return a column of `table`."""
-        if name in self.reader.long_texts:
-            return self.reader.text_column(name, self.rows_of(np.arange(len(self), dtype=np.int64)))
-        column = self.reader.index.batch.column(name)
-        return column if self._rows is None else column.take(self._rows)
+        rows, long = self.stored_rows, self.reader.long_texts
+        short = [name for name in names if name not in long]
+        # A table without columns forgets how many rows it has.
+        table = pa.Table.from_batches([self.reader.index.batch]).select(short or self.reader.index.column_names[:1])
+        if isinstance(rows, range) and rows.step == 1:
+            table = table.slice(rows.start, len(rows))
+        else:
+            table = table.take(pa.array(as_array(rows)))
+        for place, name in enumerate(names):
+            if name in long:
+                table = table.add_column(place, name, self.reader.text_column(name, as_array(rows)))
+        return table.select(names)
 
     @property
     def _column_names(self) -> list[str]:
@@ -408,17 +409,17 @@ class LMDBDataset(Dataset[Any]):
                 f"select({shown(indices)}): expected numbers of samples, or one bool per sample. For a condition write "
                 'ds.where("label == 3").'
             )
-        everything = np.arange(len(self), dtype=np.int64)
         if isinstance(indices, slice):
-            chosen = everything[indices]
-        else:
-            array = np.asarray(indices)
-            if array.dtype == np.bool_ and array.shape != everything.shape:
-                raise OptionError(
-                    f"a mask of shape {array.shape} for a dataset of {len(self)} samples; expected one bool per sample"
-                )
-            chosen = everything[array] if array.dtype == np.bool_ else check_rows(array, len(self))
-        return self.with_rows(self.rows_of(chosen))
+            return self.with_rows(self.stored_rows[indices])
+        if isinstance(indices, range) and (places := places_in(indices, len(self))) is not None:
+            return self.with_rows(choose(self.stored_rows, places))
+        array = np.asarray(indices)
+        if array.dtype == np.bool_ and array.shape != (len(self),):
+            raise OptionError(
+                f"a mask of shape {array.shape} for a dataset of {len(self)} samples; expected one bool per sample"
+            )
+        chosen = np.flatnonzero(array) if array.dtype == np.bool_ else check_rows(array, len(self))
+        return self.with_rows(compact(self.rows_of(chosen)))
 
     @understands(
         {},
@@ -447,13 +448,14 @@ class LMDBDataset(Dataset[Any]):
             needed = [name for name in names if name not in long or name in text]
         else:
             parsed, needed = check_expression(condition), names
-        numbered = self._make_table(needed)
+        table = self._make_table(needed)
+        numbered = table.append_column("sample number", pa.array(np.arange(table.num_rows)))
         try:
             found = numbered.filter(parsed)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             reason = str(error).partition("\n")[0]
             raise OptionError(f"where({condition}): {reason}; the columns are {', '.join(names)}") from error
-        return self.select(found.column(_NUMBER).to_numpy())
+        return self.select(found.column("sample number").to_numpy())
 
     @understands({}, positional=lambda value: "Write a list: split([0.8, 0.2]).")
     def split(self, fractions: Sequence[float], *, seed: int = 0, by: str | None = "source") -> tuple[Self, ...]:
@@ -468,17 +470,22 @@ class LMDBDataset(Dataset[Any]):
         Raises:
             OptionError: The fractions do not add up to 1, there are fewer groups than views, or no such column.
         """
-        parts = share_out(groups_of(self.reader, self._column_names, self._rows, by), fractions, seed)
+        parts = share_out(groups_of(self.reader, self._column_names, self.stored_rows, by), fractions, seed)
         return tuple(self.select(part) for part in parts)
 
     def rows_of(self, samples: I64) -> I64:
         """Return the rows of the stored index (n,) for this view's samples (n,)."""
-        return samples if self._rows is None else self._rows[samples]
+        return samples if self._rows is None else rows_at(self._rows, samples)
 
-    def with_rows(self, rows: I64) -> Self:
-        """Return a view whose samples are rows (n,) of the stored index, in this order; see `rows_of`."""
+    @property
+    def stored_rows(self) -> Rows:
+        """The rows of the stored index that are this view's samples, in order: a range, or an array (n,)."""
+        return range(len(self.reader)) if self._rows is None else self._rows
+
+    def with_rows(self, rows: Rows) -> Self:
+        """Return a view whose samples are rows of the stored index, a range or (n,), in this order; see `rows_of`."""
         view = self._view(len(rows))
-        view._rows = rows
+        view._rows = None if isinstance(rows, range) and rows == range(len(self.reader)) else rows
         return view
 
     def _view(self, length: int) -> Self:
@@ -525,21 +532,22 @@ class LMDBDataset(Dataset[Any]):
             self._assembler = Assembler(pipeline, self.fields, SharedMemory, keep=_KEPT, dtype=self._dtype)
         return self._assembler
 
-    def uniform_images(self, rows: I64 | None = None, *, of_any_channels: bool = False) -> list[str]:
+    def uniform_images(self, rows: Rows | None = None, *, of_any_channels: bool = False) -> list[str]:
         """Return the fields of images or masks that all have one shape and bit depth.
 
         Args:
-            rows: (n,) rows of the stored index to consider; all of them by default.
+            rows: Rows of the stored index to consider, a range or (n,); all of them by default.
             of_any_channels: Whether grey images and images in colour count as alike.
         """
         images = [name for name, f in self.fields.items() if f.has_pixels]
         return [name for name in images if self._is_uniform(name, rows, of_any_channels)]
 
-    def _is_uniform(self, name: str, rows: I64 | None, of_any_channels: bool) -> bool:
+    def _is_uniform(self, name: str, rows: Rows | None, of_any_channels: bool) -> bool:
         parts = ("height", "width", "bits") if of_any_channels else ("channels", "height", "width", "bits")
-        columns = [self.reader.index.arrays[f"{name}.{part}"] for part in parts]
-        columns = columns if rows is None else [column[rows] for column in columns]
-        return len(columns[0]) > 0 and all(bool((column == column[0]).all()) for column in columns)
+        if not len(self.reader if rows is None else rows):
+            return False
+        extremes = (self.reader.extremes(name, part, rows) for part in parts)
+        return all(low == high for low, high in extremes)
 
 
 def check_images(dataset: LMDBDataset, call: str) -> None:

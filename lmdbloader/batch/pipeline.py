@@ -16,14 +16,13 @@ import torch
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.fields import likeness, named_places
-from lmdbloader.format.codecs import are_tiles
 from lmdbloader.format.labels import LabelWatch
-from lmdbloader.format.layout import CODEC_RAW
 from lmdbloader.kernels import assemble_columns as at
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.calls.entry import Prepared
 from lmdbloader.kernels.transform import opcodes
 from lmdbloader.store import Reader
+from lmdbloader.store.rows import Rows, as_array, parts_of
 from lmdbloader.transforms import Geometry, Transform
 from lmdbloader.transforms.compilation import ImageField, Program, Values, compile_program
 
@@ -143,7 +142,7 @@ class Pipeline:
         fields: Sequence[str],
         transforms: Sequence[Transform] = (),
         *,
-        rows: I64 | None = None,
+        rows: Rows | None = None,
         seed: int = 0,
         channels_last: bool = False,
         verify: bool = True,
@@ -154,7 +153,7 @@ class Pipeline:
             reader: Of the dataset.
             fields: Names of fields of images and masks.
             transforms: Applied to the images.
-            rows: (n,) the rows of the index that may be read; all of them by default.
+            rows: The rows of the index that may be read, a range or (n,); all of them by default.
             seed: Of the random choices, from 0 to 2**64 - 1.
             channels_last: Whether images are (H, W, C) in memory.
             verify: Whether to verify checksums.
@@ -164,7 +163,8 @@ class Pipeline:
         """
         self.reader = reader
         self.fields, self.transforms = tuple(fields), tuple(transforms)
-        self._rows = np.arange(len(reader), dtype=np.int64) if rows is None else rows
+        self._rows: Rows = range(len(reader)) if rows is None else rows
+        self._is_whole = rows is None or (isinstance(rows, range) and rows == range(len(reader)))
         arrays = reader.index.arrays
         self._columns = [[arrays[f"{name}.{part}"] for part in at.INDEX_COLUMNS] for name in fields]
         addresses = np.array([[c.ctypes.data for c in columns] for columns in self._columns], np.int64)
@@ -177,22 +177,26 @@ class Pipeline:
         self._seed, self._verify = np.uint64(check_seed(seed)), verify
         self._file = reader.file
         self._most = np.zeros(4, np.int64)
-        self._has_files = any(bool(reader.decodes_in_python(columns[at.CODEC]).any()) for columns in self._columns)
+        self._has_files = any(map(reader.has_in_python, self.fields))
         self.outputs = self._measure(channels_last)
         self._describe()
 
     def _image_field(self, f: int) -> ImageField:
-        channels, bits = (self._columns[f][part][self._rows] for part in (at.CHANNELS, at.BITS))
         is_mask = self._is_mask(f)
-        if len(bits) == 0:
+        if not len(self._rows):
             return ImageField(self.fields[f], 1 if is_mask else 3, torch.uint8, is_mask)
-        if (bits != bits[0]).any():
+        (low_bits, bits), (_, channels) = self._extremes(f, "bits"), self._extremes(f, "channels")
+        if low_bits != bits:
             raise OptionError(
                 f"{self.reader.path}: field {self.fields[f]!r} holds 8-bit and 16-bit images, which do not fit "
                 "in one batch. Select those of one kind first."
             )
         # In a batch with colour images a grey one has three equal channels.
-        return ImageField(self.fields[f], int(channels.max()), _DTYPES[int(bits[0])], is_mask)
+        return ImageField(self.fields[f], channels, _DTYPES[bits], is_mask)
+
+    def _extremes(self, f: int, part: str) -> tuple[int, int]:
+        """Return the least and the greatest number of a field's column in the rows."""
+        return self.reader.extremes(self.fields[f], part, None if self._is_whole else self._rows)
 
     @property
     def _geometries_of_all(self) -> Iterator[Geometry]:
@@ -212,7 +216,7 @@ class Pipeline:
             is_image = self.reader.fields[name].kind == "image" and likeness(name) == "mask"
             if resize is None or not is_image or (isinstance(declared, dict) and declared.get(name) == "image"):
                 continue
-            rows, watch = self._rows[:_LOOKED_AT], LabelWatch(name)
+            rows, watch = as_array(self._rows[:_LOOKED_AT]), LabelWatch(name)
             if (self._columns[f][at.CHANNELS][rows] != 1).any():  # colours; nothing has to be read
                 continue
             for row in rows.tolist():
@@ -240,7 +244,7 @@ class Pipeline:
         moving = next((t for t in self._geometries_of_all if t.moves), None)
         if moving is None or not len(self._rows):
             return
-        rows = self._rows[[0, len(self._rows) // 2, -1]].tolist()
+        rows = [int(self._rows[place]) for place in (0, len(self._rows) // 2, -1)]
         shapes = [self.reader.array_shape(name, row) for row in rows]
         for image, columns in zip(self.fields, self._columns, strict=True):
             sizes = [(int(columns[at.IMAGE_HEIGHT][row]), int(columns[at.IMAGE_WIDTH][row])) for row in rows]
@@ -270,7 +274,7 @@ class Pipeline:
         found, kind = name, named_places(name)
         if not kind and self.reader.fields[name].kind == "json":
             with suppress(CorruptError):  # it is reported when its sample is read
-                value = read(self._rows[:1])[0]
+                value = read(as_array(self._rows[:1]))[0]
                 value = value[0] if isinstance(value, list) and value else value
                 keys = [key for key in value if isinstance(value[key], list | dict)] if isinstance(value, dict) else []
                 found, kind = next(((f"{name}[{key!r}]", k) for key in keys if (k := named_places(key))), (name, ""))
@@ -306,8 +310,8 @@ class Pipeline:
                 Output(name, (1 if self._is_mask(f) else 3, 0, 0), v, channels_last, self._is_mask(f))
                 for f, (name, v) in enumerate(zip(self.fields, self.program.values, strict=True))
             )
-        sizes = [columns[side][rows] for columns in self._columns for side in (at.IMAGE_HEIGHT, at.IMAGE_WIDTH)]
-        if all(bool((size == size[0]).all()) for size in sizes):
+        sizes = [self._extremes(f, side) for f in range(len(self.fields)) for side in ("height", "width")]
+        if all(low == high for low, high in sizes):
             rows = rows[:1]
         shapes = self._measure_shapes(rows)
         outputs = []
@@ -325,8 +329,15 @@ class Pipeline:
             outputs.append(Output(self.fields[f], shape, values, channels_last, self._is_mask(f)))
         return tuple(outputs)
 
-    def _measure_shapes(self, rows: I64) -> I64:
+    def _measure_shapes(self, rows: Rows) -> I64:
         """Return LOW_HEIGHT ... HIGH_WIDTH (fields, 4) of the results; raise `_most` to the sizes on the way."""
+        parts = [self._measure_part(as_array(part)) for part in parts_of(rows)]
+        shapes, highest = np.min(parts, axis=0), np.max(parts, axis=0)
+        high = [at.HIGH_HEIGHT, at.HIGH_WIDTH]
+        shapes[:, high] = highest[:, high]
+        return np.ascontiguousarray(shapes, np.int64)
+
+    def _measure_part(self, rows: I64) -> I64:
         shapes = np.zeros((len(self.fields), 4), np.int64)
         if len(self.program.whole) == 0:  # unchanged images need no kernel
             for f, columns in enumerate(self._columns):
@@ -375,16 +386,13 @@ class Pipeline:
         _, _, descriptor, _ = self._file
         rooms = np.zeros(at.ROOM_NBYTES, np.int64)
         rooms[[at.ROOM_FIRST, at.ROOM_SECOND]] = self._most[at.MOST_PIXELS] * _PIXEL_NBYTES
-        for f, columns in enumerate(self._columns):
-            rooms[at.ROOM_JPEG] = max(rooms[at.ROOM_JPEG], self.reader.jpeg_room(self.fields[f]))
-            codec = columns[at.CODEC]
-            if len(codec) == 0:
-                continue
-            encoded = columns[at.RAW_NBYTES][codec != CODEC_RAW]
-            rooms[at.ROOM_PIXELS] = max(rooms[at.ROOM_PIXELS], encoded.max(initial=0))
+        for f, name in enumerate(self.fields):
+            facts = self.reader.index.facts[name]
+            rooms[at.ROOM_JPEG] = max(rooms[at.ROOM_JPEG], self.reader.jpeg_room(name))
+            rooms[at.ROOM_PIXELS] = max(rooms[at.ROOM_PIXELS], facts.encoded_nbytes)
             if descriptor >= 0:
-                rooms[at.ROOM_STORED] = max(rooms[at.ROOM_STORED], columns[at.STORED_NBYTES].max())
-            if are_tiles(codec).any():
+                rooms[at.ROOM_STORED] = max(rooms[at.ROOM_STORED], facts.extremes["stored_nbytes"][1])
+            if facts.has_tiles:
                 rooms[at.ROOM_TILE] = max(rooms[at.ROOM_TILE], self._described[f, at.TILE] ** 2 * _PIXEL_NBYTES)
         return rooms
 

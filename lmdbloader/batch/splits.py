@@ -11,17 +11,18 @@ import numpy.typing as npt
 from lmdbloader.base.option_names import shown
 from lmdbloader.errors import OptionError
 from lmdbloader.store import Reader
+from lmdbloader.store.rows import Rows, as_array, take
 
 I64 = npt.NDArray[np.int64]
 
 
-def groups_of(reader: Reader, columns: Sequence[str], rows: I64 | None, by: str | None) -> npt.NDArray[Any]:
+def groups_of(reader: Reader, columns: Sequence[str], rows: Rows, by: str | None) -> npt.NDArray[Any]:
     """Return the group of each sample (n,), as numbers.
 
     Args:
         reader: Of the dataset.
         columns: Names of its table's columns.
-        rows: (n,) of the index; None means all.
+        rows: Of the index, a range or (n,).
         by: The column whose equal values make a group. None makes each sample a group, and so does "source" if the
             dataset has no sources.
 
@@ -30,19 +31,18 @@ def groups_of(reader: Reader, columns: Sequence[str], rows: I64 | None, by: str 
     """
     index = reader.index
     if by is None or (by == "source" and by not in index.column_names):
-        return np.arange(len(reader) if rows is None else len(rows))
+        return np.arange(len(rows))
     if by not in columns:
         raise OptionError(f"{reader.path}: by={by!r}; expected one of {', '.join(columns)}, or None")
     codes: npt.NDArray[Any]
     if by in index.names:
         codes = index.names[by].codes
     elif by in reader.long_texts:
-        every = np.arange(len(reader), dtype=np.int64) if rows is None else rows
-        codes = reader.text_column(by, every).dictionary_encode().indices.to_numpy(zero_copy_only=False)
+        codes = reader.text_column(by, as_array(rows)).dictionary_encode().indices.to_numpy(zero_copy_only=False)
         return codes
     else:
         codes = index.batch.column(by).dictionary_encode().indices.to_numpy(zero_copy_only=False)
-    return codes if rows is None else codes[rows]
+    return take(codes, rows)
 
 
 def share_out(group: npt.NDArray[Any], fractions: Sequence[float], seed: int) -> list[I64]:

@@ -24,7 +24,9 @@ DESCRIPTION = """\
 Check a dataset completely: the digest of each of its three files (a single
 changed bit anywhere in them is found), LMDB's page structure, every record's
 and every payload's checksum, the index against the records, and the content
-digest. skipped.tsv and left_out.tsv are notes, and not checked.
+digest. skipped.tsv and left_out.tsv are notes, and not checked. This finds
+damage. To find forgery too, make the dataset with `convert --digest sha256`,
+and compare its manifest's digest (`lmdbloader info`) with a trusted one.
 
 Prints the problems of each file, the first 20 damaged samples by number, field
 and source file (--all: every one), and whether `lmdbloader repair` can repair

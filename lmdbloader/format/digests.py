@@ -1,7 +1,7 @@
 """The digests of a dataset's files and descriptions, which reveal any change: algorithms, and their text form.
 
 By default files have an XXH64 digest, and descriptions, which are small, a BLAKE2b digest. SHA-256 and BLAKE3 are used
-for both. Every digest is text that begins with the name of its algorithm.
+for both. Every digest is text that begins with the name of its algorithm. That of a content digest is its scheme.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ DIGESTS: tuple[DigestName, ...] = get_args(DigestName)
 DEFAULT_DIGEST: DigestName = "xxh64"
 # Of descriptions, if files have XXH64.
 _BLAKE2B = "blake2b"
+# The scheme of content digests that are joined from those of parts: see `lmdbloader.format.content`.
+JOINABLE = "poly61"
+CONTENT_SCHEMES = (JOINABLE, _BLAKE2B, "sha256", "blake3")
 _PIECE_NBYTES = 4 * 2**20
 
 
@@ -95,6 +98,28 @@ def name_of(digest: object) -> DigestName | None:
     prefix = digest.partition(":")[0] if isinstance(digest, str) and ":" in digest else ""
     by_prefix: dict[str, DigestName] = {_BLAKE2B: "xxh64", "sha256": "sha256", "blake3": "blake3"}
     return by_prefix.get(prefix)
+
+
+def scheme_of(content_digest: str) -> str:
+    """Return the scheme of a content digest, of this release or another.
+
+    >>> scheme_of("poly61:00"), scheme_of("")
+    ('poly61', '')
+    """
+    return content_digest.partition(":")[0]
+
+
+def scheme_for(name: DigestName, *, is_new: bool) -> str:
+    """Return the scheme of content digests of new datasets, or of those that do not name another.
+
+    >>> scheme_for("xxh64", is_new=True), scheme_for("xxh64", is_new=False)
+    ('poly61', 'blake2b')
+    >>> scheme_for("sha256", is_new=True), scheme_for("sha256", is_new=False)
+    ('sha256', 'sha256')
+    """
+    if name != "xxh64":
+        return name
+    return JOINABLE if is_new else _BLAKE2B
 
 
 class _XXH64:

@@ -12,7 +12,16 @@ from typing import Any
 from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.fields import kind_names
 from lmdbloader.format.codecs import named_codecs
-from lmdbloader.format.digests import DEFAULT_DIGEST, DIGESTS, DigestName, name_of, new_text_digest
+from lmdbloader.format.digests import (
+    DEFAULT_DIGEST,
+    DIGESTS,
+    JOINABLE,
+    DigestName,
+    name_of,
+    new_text_digest,
+    scheme_for,
+    scheme_of,
+)
 from lmdbloader.format.features import OF_FILES, is_known, required
 from lmdbloader.format.layout import (
     DATA_FILE,
@@ -31,6 +40,9 @@ _VALUE_NBYTES = 72
 # The additional memory of a key while duplicates are searched.
 _KEY_NBYTES = 128
 _FEATURES_SHOWN = 5
+_FIELD_KEYS = frozenset({"name", "kind", "codec", "layout", "tile_size", "ignore_index"})
+# Keys that a writer of this release leaves out in some datasets; an own one is the digest of all others.
+_OPTIONAL_KEYS = frozenset({"requires", "data_digest", "column_digests", "manifest_digest"})
 # The room that `check_fits` leaves for what is not known before a dataset is written: digests, codecs, counts.
 _SPARE_NBYTES = 2**16
 _A_RELEASE = re.compile(r"[0-9][0-9A-Za-z.+]{0,39}")
@@ -47,6 +59,7 @@ class Description:
     Attributes:
         fields, with_source, classes, made_by: As in the manifest.
         digest: The algorithm of its own digest and of those in the manifest.
+        content_scheme: The scheme of the content digest; the default is that of datasets that do not name it.
         features: Those of `format.features.OF_FILES` that the dataset's files have.
     """
 
@@ -55,11 +68,14 @@ class Description:
     classes: Mapping[str, tuple[str, ...]]
     made_by: Mapping[str, Any]
     digest: DigestName = DEFAULT_DIGEST
+    content_scheme: str = scheme_for(DEFAULT_DIGEST, is_new=False)
     features: frozenset[str] = frozenset()
 
     def to_json(self) -> bytes:
         """Return the bytes of the entry in data.mdb; its last key is the digest of all others."""
-        return _signed(_description_json(self), "description_digest", self.digest)
+        is_named = self.content_scheme != scheme_for(self.digest, is_new=False)
+        body = _description_json(self) | ({"content_scheme": self.content_scheme} if is_named else {})
+        return _signed(body, "description_digest", self.digest)
 
     def manifest(
         self,
@@ -70,6 +86,7 @@ class Description:
         index_digest: str,
         data_digest: str,
         manifest_digest: str = "",
+        column_digests: Mapping[str, str] | None = None,
     ) -> Manifest:
         """Return the manifest of a dataset with this description; arguments as in the manifest."""
         return Manifest(
@@ -84,6 +101,7 @@ class Description:
             data_digest,
             manifest_digest,
             self.digest,
+            column_digests or {},
             self.features,
         )
 
@@ -103,7 +121,9 @@ class Manifest:
         index_digest: Of index.arrow.
         data_digest: Of data.mdb; empty in datasets older than this key.
         manifest_digest: Of all other keys; empty if the manifest was not read from a file.
-        digest: The algorithm of these; with "xxh64", BLAKE2b for the content and the manifest.
+        digest: The algorithm of these; with "xxh64", BLAKE2b for the manifest, and a scheme for the content.
+        column_digests: Of each column of the index except offsets, from which the content digest is made; empty if
+            it is of a scheme without them.
         features: As in the description.
     """
 
@@ -118,12 +138,26 @@ class Manifest:
     data_digest: str = ""
     manifest_digest: str = field(default="", compare=False)
     digest: DigestName = DEFAULT_DIGEST
+    column_digests: Mapping[str, str] = field(default_factory=dict)
     features: frozenset[str] = frozenset()
 
     @property
     def description(self) -> Description:
         """The part that cannot be computed from the samples."""
-        return Description(self.fields, self.with_source, self.classes, self.made_by, self.digest, self.features)
+        return Description(
+            self.fields,
+            self.with_source,
+            self.classes,
+            self.made_by,
+            self.digest,
+            self.content_scheme,
+            self.features,
+        )
+
+    @property
+    def content_scheme(self) -> str:
+        """The scheme of its content digest, which this release may not know."""
+        return scheme_of(self.content_digest)
 
     @property
     def format_version(self) -> int:
@@ -152,6 +186,7 @@ class Manifest:
         body |= _description_json(self) | {"sizes": dict(self.sizes)}
         if not self.data_digest:
             body["made_by"] = body.pop("made_by")  # after the sizes, as in datasets of that age
+        body |= {"column_digests": dict(self.column_digests)} if self.column_digests else {}
         body |= {"content_digest": self.content_digest, "index_digest": self.index_digest}
         return body | ({"data_digest": self.data_digest} if self.data_digest else {})
 
@@ -205,6 +240,7 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
             index_digest=_typed(body, "index_digest", str),
             data_digest=_typed(body, "data_digest", str) if "data_digest" in body else "",
             manifest_digest=str(found),
+            column_digests=_column_digests(body),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FormatError(
@@ -282,11 +318,25 @@ def parse_description(data: bytes, path: str) -> Description:
         if found != (expected := _digest_of(body, digest, is_small=is_small)):
             raise ValueError(f"its digest is {found!r}, expected {expected!r}")
         _refuse_unknown(body, where)
-        return _parse_description(body, digest)
+        scheme = body.get("content_scheme", scheme_for(digest, is_new=False))
+        if type(scheme) is not str:
+            raise TypeError(f"content_scheme is {scheme!r:.80}")
+        return replace(_parse_description(body, digest), content_scheme=scheme)
     except FormatError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise FormatError(f"{where} does not read ({error!r})") from error
+
+
+def is_newer_description(data: bytes) -> bool:
+    """Return whether a description is intact, and requires features that this release does not know."""
+    try:
+        body = load_json(data)
+        found = body.pop("description_digest", None) if isinstance(body, dict) else None
+        name = name_of(found)
+        return name is not None and found == _digest_of(body, name) and bool(_unknown_features(body))
+    except (ValueError, RecursionError):
+        return False
 
 
 def is_signed(data: bytes) -> bool:
@@ -308,6 +358,22 @@ def is_signed(data: bytes) -> bool:
         return bool(found == _digest_of(body, name, is_small=len(data) <= _SMALL_NBYTES))
     except (ValueError, RecursionError):
         return False
+
+
+def unknown_keys(data: bytes, manifest: Manifest) -> list[str]:
+    """Return some of the keys that this release does not know, of the manifest and of its fields.
+
+    Reading ignores them: what a reader must know is in "requires".
+
+    Args:
+        data: The bytes of the file.
+        manifest: Read from them.
+    """
+    body, known = load_json(data), {*manifest._json(), *_OPTIONAL_KEYS}
+    unknown = [key for key in body if key not in known]
+    for values in body["fields"]:
+        unknown += [key for key in values if key not in _FIELD_KEYS]
+    return unknown[:_FEATURES_SHOWN]
 
 
 class _TooLargeError(ValueError):
@@ -420,7 +486,7 @@ def _parse_description(body: Mapping[str, Any], digest: DigestName) -> Descripti
         raise ValueError(f"requires is {listed!r:.80} with fields that require {needed}")
     classes = {name: _names(names) for name, names in _typed(body, "classes", dict).items()}
     with_source, made_by = _typed(body, "with_source", bool), _typed(body, "made_by", dict)
-    return Description(fields, with_source, classes, made_by, digest, features)
+    return Description(fields, with_source, classes, made_by, digest, features=features)
 
 
 def _digest_of(body: Mapping[str, Any], name: DigestName = DEFAULT_DIGEST, *, is_small: bool = True) -> str:
@@ -469,6 +535,14 @@ def _typed(body: Mapping[str, Any], key: str, kind: type) -> Any:
     if type(body[key]) is not kind:
         raise TypeError(f"{key} is {body[key]!r:.80}")
     return body[key]
+
+
+def _column_digests(body: Mapping[str, Any]) -> dict[str, str]:
+    """Return the digests of the columns; none if the content digest is of a scheme that may have others."""
+    if scheme_of(body["content_digest"]) != JOINABLE or "column_digests" not in body:
+        return {}
+    columns = _typed(body, "column_digests", dict)
+    return {name: _typed(columns, name, str) for name in columns}
 
 
 def _names(values: object) -> tuple[str, ...]:

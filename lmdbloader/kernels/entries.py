@@ -36,6 +36,9 @@ xxh64_begin = Entry("runtime.xxhash.xxh64_begin(state: u64, seed: u64)")
 xxh64_add = Entry("runtime.xxhash.xxh64_add(state: u64, address: u64, nbytes: u64)")
 xxh64_value = Entry("runtime.xxhash.xxh64_value(state: u64) -> u64")
 hash_many = Entry("gather.hash_many(data: u8[:], start: i64[:], nbytes: i64[:], out: u64[:])")
+hash_numbers = Entry("polynomial.hash_numbers(values: T[:], sums: u64[:])", T="u8 u16 u32 u64")
+hash_texts = Entry("polynomial.hash_texts(data: u8[:], ends: T[:], sums: u64[:]) -> i64", T="i32 i64")
+hash_names = Entry("polynomial.hash_names(data: u8[:], ends: T[:], codes: i32[:], sums: u64[:]) -> i64", T="i32 i64")
 
 cut = Entry("patches.cut(image: T[:,:,:], top: i64, left: i64, height: i64, width: i64, out: T[:])", T="u8 u16")
 cut_many = Entry(
@@ -74,8 +77,11 @@ downscale = Entry(
 )
 squared_error = Entry("resize.downscale.squared_error(a: T[:], b: T[:]) -> i64", T="u8 u16")
 
-shuffle = Entry("orders.shuffle(values: i64[:], seed: u64, epoch: u64, purpose: u64, number: u64)")
-shuffle_parts = Entry("orders.shuffle_parts(values: i64[:], bounds: i64[:], seed: u64, epoch: u64, purpose: u64)")
+permute = Entry("orders.permute(positions: i64[:], n: i64, seed: u64, epoch: u64, purpose: u64, out: i64[:])")
+read_lanes = Entry(
+    "orders.read_lanes(positions: i64[:], num_lanes: i64, ends: i64[:], firsts: i64[:], seed: u64, epoch: u64, "
+    "purpose: u64, out: i64[:])"
+)
 
 any_absent = Entry("runtime.paging.any_absent(base: i64, starts: i64[:], page_nbytes: i64, found: u8[:]) -> bool")
 advise = Entry(

@@ -1,30 +1,121 @@
-"""Kernels that shuffle, with random numbers that depend only on seed, epoch and position."""
+"""Kernels that compute an order by position: bijections with keys that depend only on seed, epoch and purpose."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.philox import ORDER_STREAM, below, philox
+from lmdbloader.kernels.runtime.philox import ORDER_STREAM, philox
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_ONE, _ZERO = np.uint64(1), np.uint64(0)
+# Pairs of rounds: at least 3, and with few bits more, since their round functions have few different values. With fewer
+# some permutations of 5 and 6 values, and some places among 100, came up too often.
+_PAIRS, _PAIRS_OF_ONE_BIT = 3, 36
 
 
 @kernel
-def shuffle(values, seed, epoch, purpose, number):
-    """Put values into a uniformly random order (Fisher and Yates, from the end).
+def _mix(x):
+    """Return a uint64 of which every bit depends on every bit of x: the finalizer of SplitMix64.
+
+    Steele, Lea and Flood: Fast splittable pseudorandom number generators (OOPSLA 2014).
+    """
+    x = (x ^ (x >> np.uint64(30))) * _FIRST
+    x = (x ^ (x >> np.uint64(27))) * _SECOND
+    return x ^ (x >> np.uint64(31))
+
+
+@kernel
+def _num_bits(n):
+    """Return the bits of the numbers below n."""
+    bits = 0
+    while (1 << bits) < n:
+        bits += 1
+    return bits
+
+
+@kernel
+def _permuted(position, n, bits, pairs, key):
+    """Return the number that a bijection of 0 ... n - 1 has at a position.
+
+    A Feistel network on the two halves of the position's bits; results of at least n go through it again, which is
+    called cycle walking (Black and Rogaway: Ciphers with arbitrary finite domains, CT-RSA 2002). One half is a bit
+    shorter if their number is odd, so fewer than half of the results are too large.
 
     Args:
-        values: (n,) int64, changed.
-        seed, epoch: uint64.
-        purpose, number: uint64; each shuffle of an epoch needs its own pair.
+        position, n: int64, 0 <= position < n.
+        bits: `_num_bits(n)`.
+        pairs: Of rounds.
+        key: uint64, which chooses the bijection.
     """
-    for i in range(values.shape[0] - 1, 0, -1):
-        word = philox(seed, ORDER_STREAM, np.uint64(i), epoch, purpose, number)[0]
-        j = below(word, i + 1)
-        values[i], values[j] = values[j], values[i]
+    low = np.uint64(bits - bits // 2)
+    low_mask, high_mask = (_ONE << low) - _ONE, (_ONE << np.uint64(bits // 2)) - _ONE
+    x = np.uint64(position)
+    while True:
+        high, rest, k = x >> low, x & low_mask, key
+        for _ in range(pairs):
+            high ^= _mix(rest + k) & high_mask
+            rest ^= _mix(high + (k ^ _GOLDEN)) & low_mask
+            k = k * _SECOND + _GOLDEN
+        x = (high << low) | rest
+        if x < np.uint64(n):
+            return np.int64(x)
 
 
 @kernel
-def shuffle_parts(values, bounds, seed, epoch, purpose):
-    """Shuffle each values[bounds[k] : bounds[k + 1]] on its own."""
-    for k in range(bounds.shape[0] - 1):
-        shuffle(values[bounds[k] : bounds[k + 1]], seed, epoch, purpose, np.uint64(k))
+def permute(positions, n, seed, epoch, purpose, out):
+    """Write the numbers at some positions of a random permutation of 0 ... n - 1.
+
+    Args:
+        positions: (m,) int64, at least 0; the permutation is repeated after its end.
+        n: int64, at least 1.
+        seed, epoch, purpose: uint64; they choose the permutation.
+        out: (m,) int64.
+    """
+    key = philox(seed, ORDER_STREAM, _ZERO, epoch, purpose, _ZERO)[0]
+    bits = _num_bits(n)
+    pairs = max(_PAIRS, _PAIRS_OF_ONE_BIT // max(bits, 1))
+    for i in range(positions.shape[0]):
+        out[i] = _permuted(positions[i] % n, n, bits, pairs, key)
+
+
+@kernel
+def read_lanes(positions, num_lanes, ends, firsts, seed, epoch, purpose, out):
+    """Write the numbers at some positions of an order in lanes.
+
+    The numbers 0 ... n - 1 are divided into blocks of neighbours. The blocks, in a random order, are one sequence. It
+    is cut into lanes of equal length, to within one, and the lanes take turns: position p is in lane p % num_lanes.
+    What a lane has of a block is shuffled.
+
+    Args:
+        positions: (m,) int64, at least 0; the order is repeated after its end.
+        num_lanes: int64, 1 to n.
+        ends: (b,) int64, increasing: the length of the sequence at the end of each of its blocks; the last is n.
+        firsts: (b,) int64: the first number of each block.
+        seed, epoch, purpose: uint64.
+        out: (m,) int64.
+    """
+    num_samples = ends[-1]
+    each, longer = num_samples // num_lanes, num_samples % num_lanes
+    key = philox(seed, ORDER_STREAM, _ZERO, epoch, purpose, _ZERO)[0]
+    for i in range(positions.shape[0]):
+        position = positions[i] % num_samples
+        lane = position % num_lanes
+        lane_begin = lane * each + min(lane, longer)
+        lane_end = lane_begin + each + (1 if lane < longer else 0)
+        place = lane_begin + position // num_lanes
+        block, above = 0, ends.shape[0] - 1
+        while block < above:
+            middle = (block + above) // 2
+            if ends[middle] > place:
+                above = middle
+            else:
+                block = middle + 1
+        block_begin = ends[block - 1] if block > 0 else 0
+        begin = max(block_begin, lane_begin)
+        length = min(ends[block], lane_end) - begin
+        own_key = _mix(key + _GOLDEN * np.uint64(begin + 1))
+        # Between two neighbours in the epoch are num_lanes blocks: their own order may be a little less than uniform.
+        within = _permuted(place - begin, length, _num_bits(length), _PAIRS, own_key)
+        out[i] = firsts[block] + begin - block_begin + within

@@ -10,13 +10,12 @@ import numpy.typing as npt
 
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.format.codecs import name_counts
+from lmdbloader.store.rows import take
 
 
 def column(dataset: LMDBDataset, field: str, part: str) -> npt.NDArray[Any]:
     """Return a column (samples,) of the index for the dataset's samples: "height", "codec", "raw_nbytes" ..."""
-    rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
-    found: npt.NDArray[Any] = dataset.reader.index.arrays[f"{field}.{part}"][rows]
-    return found
+    return take(dataset.reader.index.arrays[f"{field}.{part}"], dataset.stored_rows)
 
 
 def image_sizes(dataset: LMDBDataset, field: str) -> npt.NDArray[np.int64]:

@@ -17,7 +17,9 @@ from lmdbloader.batch.forms import Form
 from lmdbloader.batch.memory import BatchMemory, PinnedMemory
 from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.errors import CorruptError
+from lmdbloader.loader.orders import Layout
 from lmdbloader.store import Damage
+from lmdbloader.store.rows import Rows
 from lmdbloader.transforms import Transform
 
 I64 = npt.NDArray[np.int64]
@@ -78,6 +80,7 @@ class BatchReader:
         batch_size: Samples of a batch.
         pipeline: Of all fields of images and masks.
         plan: How batches are read ahead.
+        layout: Where the samples lie in the file.
         is_pinned: Whether images are in pinned memory, which a forked child must not touch.
         form: Of the batches; None until the Loader has set it.
     """
@@ -106,7 +109,7 @@ class BatchReader:
         self.form: Form = None
         self.dataset, self.batch_size, self.is_pinned = dataset, batch_size, pinned
         self._seed = seed
-        rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
+        rows = dataset.stored_rows
         images = [name for name, f in dataset.fields.items() if f.has_pixels]
         # Images of different sizes are read without the pipeline if nothing compiled changes them.
         self._different: dict[str, int] = {}
@@ -115,8 +118,8 @@ class BatchReader:
                 images = dataset.uniform_images()
             elif batch_size == 1 and len(rows):
                 alike = dataset.uniform_images(rows, of_any_channels=True)
-                channels = dataset.reader.index.arrays
-                self._different = {n: int(channels[f"{n}.channels"][rows].max()) for n in images if n not in alike}
+                reader = dataset.reader
+                self._different = {n: reader.extremes(n, "channels", rows)[1] for n in images if n not in alike}
                 images = alike
             transforms = transforms if images else ()
         self._channels_last = channels_last
@@ -128,20 +131,17 @@ class BatchReader:
         memory = PinnedMemory if pinned else BatchMemory
         self._assembler = Assembler(self.pipeline, dataset.fields, memory, keep=keep, dtype=dataset._dtype)
         self._functions = tuple(map(self._assembler.in_step, functions))
-        self._extents: tuple[I64, I64] | None = None
+        self.layout = Layout(len(dataset), self._extents)
 
-    def _sample_nbytes(self, images: Sequence[str], rows: I64) -> int:
+    def _sample_nbytes(self, images: Sequence[str], rows: Rows) -> int:
         """Return the bytes of a sample in a batch, on average; numbers and text do not count."""
         others = [name for name, f in self.dataset.fields.items() if f.is_payload and name not in images]
-        nbytes = sum(float(self.dataset.reader.raw_nbytes(name, rows).mean()) for name in others if len(rows))
+        nbytes = sum(self.dataset.reader.mean_nbytes(name, "raw_nbytes", rows) for name in others)
         return int(nbytes) + sum(output.nbytes for output in self.pipeline.outputs)
 
-    def extents(self) -> tuple[I64, I64]:
-        """Return the offset of each sample in the file, and its bytes there, (n,) each."""
-        if self._extents is None:
-            rows = self.dataset.rows_of(np.arange(len(self.dataset), dtype=np.int64))
-            self._extents = self.dataset.reader.extents(tuple(self.dataset.fields), rows)
-        return self._extents
+    def _extents(self, first: int, end: int) -> tuple[I64, I64]:
+        """Return the offset of samples first ... end - 1 in the file, and their bytes there, (n,) each."""
+        return self.dataset.reader.extents(tuple(self.dataset.fields), self.dataset.stored_rows[first:end])
 
     def read(self, samples: I64, epoch: int, clock: Clock) -> list[Any]:
         """Return the batches of samples (n,), all of batch_size but the last; each still has to go through `finish`."""

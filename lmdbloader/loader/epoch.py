@@ -21,9 +21,8 @@ from lmdbloader.batch.assembly import Begun
 from lmdbloader.batch.memory import never_free
 from lmdbloader.batch.pipeline import Output
 from lmdbloader.errors import CorruptError, WorkerError
-from lmdbloader.format.codecs import are_tiles
 from lmdbloader.loader.batch_reader import LEFT_OUT, BatchReader, Plan
-from lmdbloader.loader.orders import EpochOrder
+from lmdbloader.loader.orders import EpochOrder, RankPositions
 from lmdbloader.loader.threads import Job, Threads
 from lmdbloader.store import Damage, Readahead, Reader, Ticket
 
@@ -34,8 +33,6 @@ Item = tuple[Any, tuple[Damage, ...]]
 # only so far that they are still in memory when they are read.
 _SAMPLES_AHEAD = 512
 _NBYTES_AHEAD = 256 * 2**20
-# Windows that are brought in while one is in use.
-_WINDOWS_AHEAD = 1
 
 
 class EpochReadahead:
@@ -44,35 +41,41 @@ class EpochReadahead:
     If the bytes are in memory already, it costs a look at a few of their pages. It changes the speed only.
     """
 
-    def __init__(self, reader: BatchReader, order: EpochOrder, starts: I64, stops: I64) -> None:
+    def __init__(self, reader: BatchReader, order: EpochOrder, positions: RankPositions) -> None:
         """Start at the beginning; the arguments are those of `EpochRun`."""
         dataset = reader.dataset
         cut = {output.name for output in reader.pipeline.outputs if _is_cut_from_large(dataset.reader, output)}
         payloads = [name for name, f in dataset.fields.items() if f.is_payload and name not in cut]
         self._readahead = Readahead(dataset.reader, payloads)
-        self._rows_of, self._order = dataset.rows_of, order
-        self._starts, self._stops = starts, stops
-        _, nbytes = reader.extents()
-        self._samples_ahead = min(_SAMPLES_AHEAD, int(_NBYTES_AHEAD * len(nbytes) // max(int(nbytes.sum()), 1)))
+        self._rows_of, self._order, self._positions = dataset.rows_of, order, positions
+        self._samples_ahead = min(_SAMPLES_AHEAD, int(_NBYTES_AHEAD / reader.layout.mean_nbytes))
         self._lock = threading.Lock()
         self._num_requested = 0
         self._is_cold = False
-        # A loader that continues in the middle of an epoch does not need the windows before.
-        begun = 0 if order.windows is None or not len(starts) else self._window(int(starts[0]))
-        self._tickets: list[Ticket | None] = [None] * begun
+        self._windows = order.windows(positions)
+        # Windows are waited for in their order; those before this one are in memory.
+        self._num_loaded = 0
+        self._tickets: list[Ticket | None] = []
 
     def need(self, first: int, end: int) -> None:
-        """Announce that the batches first ... end - 1 are read next; return when their window is in memory."""
-        if self._order.windows is None:
+        """Announce that the batches first ... end - 1 are read next; return when their windows are in memory."""
+        windows = self._windows
+        if windows is None:
             self._request_samples(first, end)
             return
-        window = self._window(int(self._stops[end - 1]) - 1)
+        # The first samples of the order, repeated after its end, were in memory before.
+        last = min(self._positions.last_of(end - 1), self._order.length - 1)
+        needed = int(np.searchsorted(windows.begins, last, "right"))
         with self._lock:
-            while len(self._tickets) < min(window + 1 + _WINDOWS_AHEAD, len(self._order.windows) - 1):
-                self._tickets.append(self._load(len(self._tickets)))
-            ticket = self._tickets[window]
-        if ticket is not None:
+            self._load(needed)
+            # Several at once: a look whether they are in memory costs as much for one window.
+            if len(self._tickets) < needed + -(-windows.ahead // 2):
+                self._load(needed + windows.ahead)
+            waiting = [ticket for ticket in self._tickets[self._num_loaded : needed] if ticket is not None]
+        for ticket in waiting:
             ticket.wait()
+        with self._lock:
+            self._num_loaded = max(self._num_loaded, needed)
 
     def close(self) -> None:
         """Stop reading ahead."""
@@ -81,8 +84,7 @@ class EpochReadahead:
         self._readahead.close()
 
     def _request_samples(self, first: int, end: int) -> None:
-        size = max(int(self._stops[first] - self._starts[first]), 1)
-        ahead, all_batches = -(-self._samples_ahead // size), len(self._starts)
+        ahead, all_batches = -(-self._samples_ahead // self._positions.batch_size), len(self._positions)
         until = min(end + ahead, all_batches)
         with self._lock:
             # A look whether they are in memory costs as much for one group of batches as for several.
@@ -97,36 +99,25 @@ class EpochReadahead:
                 self._is_cold = True
             self._readahead.will_need(rows)
 
-    def _window(self, position: int) -> int:
-        assert self._order.windows is not None
-        return int(np.searchsorted(self._order.windows, position, "right")) - 1
-
-    def _load(self, window: int) -> Ticket | None:
-        windows = self._order.windows
-        assert windows is not None
-        low, high = windows[window], windows[window + 1]
-        first = int(np.searchsorted(self._stops, low, "right"))
-        end = int(np.searchsorted(self._starts, high, "left"))
-        if first >= end:
-            return None
-        rows = self._rows(first, end)
-        return None if self._readahead.is_resident(rows) else self._readahead.load(rows)
+    def _load(self, end: int) -> None:
+        """Bring in the windows before `end` that were not requested yet; they share a ticket."""
+        assert self._windows is not None
+        first, end = len(self._tickets), min(end, len(self._windows.begins))
+        ticket = None
+        if first < end:
+            rows = self._rows_of(self._windows.samples(first, end))
+            if len(rows) and not self._readahead.is_resident(rows):
+                ticket = self._readahead.load(rows)
+        self._tickets += [ticket] * (end - first)
 
     def _rows(self, first: int, end: int) -> I64:
-        return self._rows_of(_samples(self._order, self._starts[first:end], self._stops[first:end]))
+        return self._rows_of(self._order.samples(self._positions.of_batches(first, end)))
 
 
 def _is_cut_from_large(reader: Reader, output: Output) -> bool:
     """Return whether only small windows of a field's large images are read: which ones is not known ahead."""
-    codec, raw = reader.index.arrays[f"{output.name}.codec"], reader.index.arrays[f"{output.name}.raw_nbytes"]
-    return bool(are_tiles(codec).any() and 2 * math.prod(output.shape) < raw.mean())
-
-
-def _samples(order: EpochOrder, starts: I64, stops: I64) -> I64:
-    """Return the samples of batches that follow each other, given by their positions in the order."""
-    if len(starts) == 1 or (starts[1:] == stops[:-1]).all():
-        return order.samples[starts[0] : stops[-1]]
-    return np.concatenate([order.samples[a:b] for a, b in zip(starts, stops, strict=True)])
+    raw = reader.index.arrays[f"{output.name}.raw_nbytes"]
+    return bool(reader.index.facts[output.name].has_tiles and 2 * math.prod(output.shape) < raw.mean())
 
 
 class _SharedBatch:
@@ -169,8 +160,7 @@ class EpochRun:
         reader: BatchReader,
         epoch: int,
         order: EpochOrder,
-        starts: I64,
-        stops: I64,
+        positions: RankPositions,
         plan: Plan,
         *,
         skips: bool,
@@ -182,8 +172,8 @@ class EpochRun:
         Args:
             reader: Of the batches.
             epoch: Its number.
-            order: Of the epoch, with the samples that are repeated at its end.
-            starts, stops: (n,) positions in the order at which each batch begins and ends.
+            order: Of the epoch.
+            positions: In it, of the batches to read.
             plan: How batches are read ahead.
             skips: Whether damaged samples are left out.
             may_lack: Whether a batch of only damaged samples may be left out too: not if other ranks count it.
@@ -191,10 +181,10 @@ class EpochRun:
         """
         self._skips, self._may_lack = skips, may_lack
         self._reader, self._epoch, self._order = reader, epoch, order
-        self._starts, self._stops, self._at_once, self._num_parts = starts, stops, plan.batches_at_once, plan.num_parts
+        self._positions, self._at_once, self._num_parts = positions, plan.batches_at_once, plan.num_parts
         self._stopwatch = stopwatch
-        self._readahead = EpochReadahead(reader, order, starts, stops)
-        self.num_groups = -(-len(starts) // plan.batches_at_once)
+        self._readahead = EpochReadahead(reader, order, positions)
+        self.num_groups = -(-len(positions) // plan.batches_at_once)
         self.results: SimpleQueue[tuple[int, list[Item], BaseException | None]] = SimpleQueue()
         # The batches that threads have begun together, by group.
         self.shared: dict[int, _SharedBatch] = {}
@@ -213,7 +203,7 @@ class EpochRun:
 
     def restart_in_child(self) -> None:
         """In a forked child, replace locks and results that threads of the parent may have been using."""
-        self._readahead = EpochReadahead(self._reader, self._order, self._starts, self._stops)
+        self._readahead = EpochReadahead(self._reader, self._order, self._positions)
         self.results, self.shared = SimpleQueue(), {}
 
     def arrived(self) -> Iterator[tuple[int, list[Item], BaseException | None]]:
@@ -221,6 +211,10 @@ class EpochRun:
         with suppress(Empty):
             while True:
                 yield self.results.get_nowait()
+
+    def _samples(self, first: int, end: int) -> I64:
+        """Return the samples of batches first ... end - 1."""
+        return self._order.samples(self._positions.of_batches(first, end))
 
     def jobs(self, group: int) -> list[Job]:
         """Return the jobs of threads that read a group; the one that ends last puts it into `results`."""
@@ -234,7 +228,7 @@ class EpochRun:
         if self.cancelled:
             return
         clock = self._stopwatch.take()
-        samples = self._order.samples[self._starts[group] : self._stops[group]]
+        samples = self._samples(group, group + 1)
         first, end = (len(samples) * number // self._num_parts for number in (part, part + 1))
         try:
             self._readahead.need(group, group + 1)
@@ -274,7 +268,7 @@ class EpochRun:
             return
         clock = self._stopwatch.take()
         first = group * self._at_once
-        end = min(first + self._at_once, len(self._starts))
+        end = min(first + self._at_once, len(self._positions))
         try:
             self._readahead.need(first, end)
         except WorkerError as refused:  # no thread: without readahead a cold disk would be read page by page
@@ -285,7 +279,7 @@ class EpochRun:
             pass
         try:
             clock.tick(clock_words.READ)
-            samples = _samples(self._order, self._starts[first:end], self._stops[first:end])
+            samples = self._samples(first, end)
             batches = self._reader.read(samples, self._epoch, clock)
         except BaseException:
             items, error = self._read_singly(first, end, clock)
@@ -320,8 +314,7 @@ class EpochRun:
         items: list[Item] = []
         for number in range(first, end):
             try:
-                samples = self._order.samples[self._starts[number] : self._stops[number]]
-                items.append(self._read_one(samples, clock))
+                items.append(self._read_one(self._samples(number, number + 1), clock))
             except BaseException as error:
                 return items, error
         return items, None

@@ -44,7 +44,7 @@ from lmdbloader.loader.options import (
     resolve_shard,
     seed_for,
 )
-from lmdbloader.loader.orders import EpochOrder, Order, Share, epoch_order, with_repeats
+from lmdbloader.loader.orders import EpochOrder, Order, Share, epoch_order
 from lmdbloader.loader.samplers import LoaderBatches, LoaderSampler, original_of, sampler_of
 from lmdbloader.loader.state import Batches, Identity, Place, identity
 from lmdbloader.loader.threads import Threads
@@ -164,8 +164,8 @@ class Loader(DataLoader[Any]):
             shuffle: True is `order="random"`, as training needs it; False is `order="sequential"`, and so is None
                 without an `order`, as in torch's DataLoader.
             order: "sequential" (that of the dataset), "random" (a new uniform permutation in every epoch),
-                "quasi_random" (shuffled within large windows of neighbouring samples, for datasets larger than memory;
-                a `QuasiRandom` sets the windows). None is as `shuffle` says.
+                "quasi_random" (blocks of neighbouring samples in random order, many of them mixed at a time, for
+                datasets larger than memory; a `QuasiRandom` sets the sizes). None is as `shuffle` says.
             seed: Of the order and of every random choice, which depend only on it, the epoch and the sample's number.
                 None is that of the dataset, `dataset.transformed(..., seed=3)`, else 0.
             drop_last: Whether to leave out the last batches if they are short.
@@ -354,8 +354,7 @@ class Loader(DataLoader[Any]):
 
     def _num_samples(self) -> int:
         """Return the number of samples of this rank in a whole epoch."""
-        starts, stops = self._resolved().bounds(len(self.dataset))
-        return int((stops - starts).sum())
+        return self._resolved().positions(len(self.dataset)).num_samples
 
     @property
     def sampler(self) -> LoaderSampler:  # type: ignore[override]
@@ -440,7 +439,7 @@ class Loader(DataLoader[Any]):
 
     def _described(self) -> Identity:
         if self._identity is None:
-            self._identity = identity(self._read_from, self.order, self.seed, self._reader.extents())
+            self._identity = identity(self._read_from, self.order, self.seed, self._reader.layout)
         return self._identity
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -488,21 +487,16 @@ class Loader(DataLoader[Any]):
         return items if self._device is None else on_device(items, self._device, self._streams.on(self._device))
 
     def _epoch_order(self, epoch: int) -> EpochOrder:
-        offset, nbytes = self._reader.extents()
-        return epoch_order(self.order, seed=self.seed, epoch=epoch, offset=offset, nbytes=nbytes)
+        return epoch_order(self.order, self._reader.layout, seed=self.seed, epoch=epoch)
 
     def _run(self, place: Place, limit: int | None = None) -> EpochRun:
         """Return a pass through an epoch from a place on, or through its first `limit` batches."""
         order, share = self._epoch_order(place.epoch), self._resolved()
-        starts, stops = share.bounds(len(order.samples), place.start)
-        if len(stops):
-            order = with_repeats(order, int(stops[-1]))
         return EpochRun(
             self._reader,
             place.epoch,
             order,
-            starts[:limit],
-            stops[:limit],
+            share.positions(order.length, place.start).limited(limit),
             self._reader.plan,
             skips=self._skips,
             may_lack=share.world_size == 1,
@@ -601,9 +595,8 @@ class Loader(DataLoader[Any]):
 
         epoch, start = self._reached()
         self._begin(epoch)
-        order = self._epoch_order(epoch).samples
-        starts, stops = self._resolved().bounds(len(order), start)
-        following = order[starts[0] : stops[0]] if len(starts) else order[:0]
+        order = self._epoch_order(epoch)
+        following = order.samples(self._resolved().positions(order.length, start).of_batches(0, 1))
         device = self._device or "cpu"
         return loader_card(self, self._reader, following, (epoch, start), self._functions, device).to_html()
 

@@ -1,37 +1,47 @@
-"""Seeded orders of an epoch, and the part of them that each rank reads."""
+"""Seeded orders of an epoch, computed by position, and the positions that each rank reads."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from numbers import Integral
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.errors import OptionError
+from lmdbloader.format.digests import new_file_digest
 from lmdbloader.kernels import entries
 
 I64 = npt.NDArray[np.int64]
+MIB = 2**20
 # The window of an order that is that of storage.
-_SEQUENTIAL_NBYTES = 32 * 2**20
-# The shuffles of one epoch, whose random numbers must differ.
-_SAMPLES, _BLOCKS, _WINDOWS = range(3)
+_SEQUENTIAL_NBYTES = 32 * MIB
+# The permutations of one epoch, whose keys must differ.
+_SAMPLES, _BLOCKS, _LANES = range(3)
+# Of the index columns that are looked at together.
+_ROWS_AT_ONCE = 2**16
+_PROBED_SAMPLES = 500
 
 
 @dataclass(frozen=True, slots=True)
 class QuasiRandom:
-    """Shuffles blocks of neighbouring samples, then the samples within windows of several blocks.
+    """Reads blocks of neighbouring samples, in random order, and mixes the samples of many blocks.
 
-    The disk gets long sequential reads, and memory has to hold two windows instead of the dataset.
+    The disk gets long sequential reads, and memory has to hold a window instead of the dataset. The number of blocks in
+    use at a time is window_nbytes // block_nbytes, or the number of blocks if it is smaller, rounded down to a power of
+    two or three times one: common numbers of ranks divide it.
 
     Attributes:
         block_nbytes: Bytes that are read at once, to within one sample.
-        window_nbytes: Bytes among which samples are shuffled, to within one block.
+        window_nbytes: Bytes of the blocks that one rank has in use. Several ranks divide them.
     """
 
-    block_nbytes: int = 4 * 2**20
-    window_nbytes: int = 128 * 2**20
+    block_nbytes: int = 2 * MIB
+    window_nbytes: int = 384 * MIB
 
     def __post_init__(self) -> None:
         whole = isinstance(self.block_nbytes, Integral) and isinstance(self.window_nbytes, Integral)
@@ -40,22 +50,18 @@ class QuasiRandom:
                 f"{self}: expected whole numbers of bytes below 2**63: a block of at least 1, and a window not smaller"
             )
 
+    def num_lanes(self, num_blocks: int) -> int:
+        """Return how many blocks are in use at a time, of `num_blocks`.
+
+        >>> [QuasiRandom().num_lanes(blocks) for blocks in (0, 1, 5, 191, 10_000)]
+        [1, 1, 4, 128, 192]
+        """
+        most = max(min(self.window_nbytes // self.block_nbytes, num_blocks), 1)
+        power = 1 << (most.bit_length() - 1)
+        return max(power, 3 * power // 2 if power > 1 and 3 * power // 2 <= most else 1)
+
 
 Order = Literal["random", "quasi_random", "sequential"] | QuasiRandom
-
-
-@dataclass(frozen=True, slots=True)
-class EpochOrder:
-    """The order of an epoch, the same for all ranks.
-
-    Attributes:
-        samples: (n,) the dataset's sample numbers in this order.
-        windows: (k + 1,) positions at which windows begin, from 0 to n; a window is read from storage as a whole. None
-            if samples are read one by one.
-    """
-
-    samples: I64
-    windows: I64 | None
 
 
 def check_order(order: Order) -> Order:
@@ -65,59 +71,287 @@ def check_order(order: Order) -> Order:
     raise OptionError(f"order={order!r}: expected 'random', 'quasi_random', 'sequential' or QuasiRandom(...)")
 
 
-def epoch_order(order: Order, *, seed: int, epoch: int, offset: I64, nbytes: I64) -> EpochOrder:
+class Layout:
+    """Where the samples of an order lie in the file; looked up when an order needs it, once.
+
+    Attributes:
+        length: Number of samples.
+    """
+
+    def __init__(self, length: int, extents: Callable[[int, int], tuple[I64, I64]]) -> None:
+        """Prepare; `extents(first, end)` returns the offset and the bytes of samples first ... end - 1."""
+        self.length, self._extents = length, extents
+        self._blocks: dict[int, I64] = {}
+
+    def _pieces(self) -> list[tuple[int, int]]:
+        return [(k, min(k + _ROWS_AT_ONCE, self.length)) for k in range(0, self.length, _ROWS_AT_ONCE)]
+
+    @cached_property
+    def stored(self) -> I64 | None:
+        """Sample numbers (n,) by their offset in the file, equal offsets in order; None if all are in order."""
+        last = -1
+        for first, end in self._pieces():
+            offset, _ = self._extents(first, end)
+            if int(offset[0]) < last or (offset[1:] < offset[:-1]).any():
+                offset, _ = self._extents(0, self.length)
+                # Without `stable` the order of equal offsets would depend on NumPy and the processor.
+                return np.argsort(offset, kind="stable")
+            last = int(offset[-1])
+        return None
+
+    def blocks(self, nbytes: int) -> I64:
+        """Return where blocks of neighbours in the file begin, from 0 to n: at the first sample after each multiple."""
+        if nbytes not in self._blocks:
+            self._blocks[nbytes] = self._find_blocks(nbytes)
+        return self._blocks[nbytes]
+
+    def _find_blocks(self, nbytes: int) -> I64:
+        if self.length == 0:
+            return np.zeros(1, np.int64)
+        bounds, total, last = [np.zeros(1, np.int64)], 0, 0  # number 0 begins at 0
+        # Lengths in the order of storage; with `stored` there is an array of all samples anyway.
+        stored = self.stored
+        all_nbytes = None if stored is None else self._extents(0, self.length)[1][stored]
+        for first, end in self._pieces():
+            lengths = self._extents(first, end)[1] if all_nbytes is None else all_nbytes[first:end]
+            ends = total + np.cumsum(lengths)
+            number = (ends - lengths) // nbytes
+            bounds.append(first + np.flatnonzero(np.diff(number, prepend=last)))
+            total, last = int(ends[-1]), int(number[-1])
+        return np.concatenate([*bounds, [self.length]]).astype(np.int64)
+
+    @cached_property
+    def digest(self) -> str:
+        """The checksum of all offsets and lengths."""
+        digest = new_file_digest("xxh64")
+        for first, end in self._pieces():
+            for column in self._extents(first, end):
+                digest.update(np.ascontiguousarray(column, "<i8"))
+        return str(digest)
+
+    @cached_property
+    def mean_nbytes(self) -> float:
+        """Bytes of a sample, the mean of some that are evenly spread."""
+        if self.length == 0:
+            return 1.0
+        first = range(0, self.length, max(self.length // _PROBED_SAMPLES, 1))
+        return max(float(np.mean([self._extents(k, k + 1)[1][0] for k in first])), 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RankPositions:
+    """The positions of one rank's samples in an order, and their batches.
+
+    Attributes:
+        first: Position of the rank's first sample.
+        stride: From one of its positions to the next: the number of ranks.
+        num_samples: Of this rank; the last positions may be beyond the end of the order, which then begins again.
+        batch_size: Samples of a batch; the last one may be shorter.
+    """
+
+    first: int
+    stride: int
+    num_samples: int
+    batch_size: int
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return -(-self.num_samples // self.batch_size)
+
+    def of_batches(self, first: int, end: int) -> I64:
+        """Return the positions of batches first ... end - 1.
+
+        >>> RankPositions(first=1, stride=2, num_samples=5, batch_size=2).of_batches(1, 3).tolist()
+        [5, 7, 9]
+        """
+        low, high = first * self.batch_size, min(end * self.batch_size, self.num_samples)
+        return np.arange(self.first + self.stride * low, self.first + self.stride * high, self.stride, dtype=np.int64)
+
+    def between(self, low: int, high: int) -> I64:
+        """Return the positions from `low` to before `high`."""
+        first, end = (max(-(-(at - self.first) // self.stride), 0) for at in (low, high))
+        return self.first + self.stride * np.arange(first, min(end, self.num_samples), dtype=np.int64)
+
+    def last_of(self, batch: int) -> int:
+        """Return the last position of a batch."""
+        return self.first + self.stride * (min((batch + 1) * self.batch_size, self.num_samples) - 1)
+
+    def limited(self, num_batches: int | None) -> RankPositions:
+        """Return the first batches, None for all."""
+        if num_batches is None:
+            return self
+        return replace(self, num_samples=min(self.num_samples, num_batches * self.batch_size))
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """What a rank reads from storage at once, in the order in which it is needed.
+
+    Attributes:
+        begins: (w,) the position at which each is needed first, not decreasing.
+        ends: (w,) the position after its last use.
+        ahead: How many are read before they are needed.
+        samples: Returns the samples of windows, of `samples(first, end)` those of first ... end - 1.
+    """
+
+    begins: I64
+    ends: I64
+    ahead: int
+    samples: Callable[[int, int], I64]
+
+
+class EpochOrder(Protocol):
+    """The order of an epoch, the same for all ranks. Positions after its end begin it again."""
+
+    @property
+    def length(self) -> int:
+        """Number of samples."""
+
+    def samples(self, positions: I64) -> I64:
+        """Return the sample numbers at positions (m,)."""
+
+    def windows(self, positions: RankPositions) -> Windows | None:
+        """Return what a rank reads from storage at once; None if samples are read one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RandomOrder:
+    """A uniformly random permutation, a new one in every epoch. It takes no memory."""
+
+    length: int
+    seed: int
+    epoch: int
+
+    def samples(self, positions: I64) -> I64:
+        """Return the sample numbers at positions (m,)."""
+        found = np.empty_like(positions)
+        if self.length:
+            entries.permute(positions, self.length, self.seed, self.epoch, _SAMPLES, found)
+        return found
+
+    def windows(self, positions: RankPositions) -> None:
+        """Samples are read one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequentialOrder:
+    """The order of the dataset, read in windows of about 32 MiB if samples are alike."""
+
+    layout: Layout
+
+    @property
+    def length(self) -> int:
+        """Number of samples."""
+        return self.layout.length
+
+    def samples(self, positions: I64) -> I64:
+        """Return the sample numbers at positions (m,)."""
+        found: I64 = positions % max(self.length, 1)
+        return found
+
+    def windows(self, positions: RankPositions) -> Windows:
+        """Return windows of neighbours."""
+        count = min(max(int(_SEQUENTIAL_NBYTES / self.layout.mean_nbytes), 1), _ROWS_AT_ONCE)
+        begins = np.arange(0, self.length, count, dtype=np.int64)
+        ends = np.minimum(begins + count, self.length)
+
+        def samples(first: int, end: int) -> I64:
+            return self.samples(positions.between(first * count, min(end * count, self.length)))
+
+        return Windows(begins, ends, 1, samples)
+
+
+@dataclass(frozen=True, slots=True)
+class LanesOrder:
+    """Blocks of neighbours in random order, dealt to lanes that take turns; see `kernels.orders.read_lanes`.
+
+    A rank reads whole lanes if the number of lanes is a multiple of the number of ranks. So it reads whole blocks, and
+    all ranks together read the dataset once.
+
+    Attributes:
+        length: Number of samples.
+        num_lanes: Blocks in use at a time.
+        ends, firsts: (b,) of the blocks, in their random order.
+        stored: (n,) sample numbers in the order of storage, None if that is the dataset's.
+        seed, epoch: Of the samples within their blocks.
+    """
+
+    length: int
+    num_lanes: int
+    ends: I64
+    firsts: I64
+    stored: I64 | None
+    seed: int
+    epoch: int
+
+    def samples(self, positions: I64) -> I64:
+        """Return the sample numbers at positions (m,)."""
+        found = np.empty_like(positions)
+        if self.length:
+            entries.read_lanes(positions, self.num_lanes, self.ends, self.firsts, self.seed, self.epoch, _LANES, found)
+        return found if self.stored is None else self.stored[found]
+
+    def windows(self, positions: RankPositions) -> Windows:
+        """Return what the rank's lanes have of each block."""
+        # As lengths of the sequence: where lanes begin and end, and all the pieces of blocks that they have.
+        lanes = np.arange(self.num_lanes + 1, dtype=np.int64)
+        bounds = lanes * (self.length // self.num_lanes) + np.minimum(lanes, self.length % self.num_lanes)
+        cuts = np.unique(np.concatenate([bounds, self.ends]))
+        begins, ends = cuts[:-1], cuts[1:]
+        lane = np.searchsorted(bounds, begins, "right") - 1
+        apart = math.gcd(positions.stride, self.num_lanes)
+        own = np.flatnonzero((lane - positions.first) % apart == 0)
+        begins, ends, lane = begins[own], ends[own], lane[own]
+        first_use = (begins - bounds[lane]) * self.num_lanes + lane
+        order = np.argsort(first_use, kind="stable")
+        begins, ends, first_use = begins[order], ends[order], first_use[order]
+        last_use = first_use + (ends - begins - 1) * self.num_lanes + 1
+        block = np.searchsorted(self.ends, begins, "right")
+        at = self.firsts[block] + begins - np.append(0, self.ends)[block]
+
+        num_before = int(np.searchsorted(first_use, positions.first))
+
+        def samples(first: int, end: int) -> I64:
+            if first < num_before:  # continued in the middle: without what was read before
+                rest = [
+                    np.arange(first_use[k], last_use[k], self.num_lanes) for k in range(first, min(end, num_before))
+                ]
+                within = np.concatenate(rest)
+                found = self.samples(within[within >= positions.first])
+                return found if end <= num_before else np.concatenate([found, samples(num_before, end)])
+            lengths = (ends - begins)[first:end]
+            place: I64 = np.arange(lengths.sum()) + np.repeat(at[first:end] - (np.cumsum(lengths) - lengths), lengths)
+            return place if self.stored is None else self.stored[place]
+
+        in_use = self.num_lanes // apart
+        return Windows(first_use, last_use, max(in_use // 4, min(in_use, 16)), samples)
+
+
+def epoch_order(order: Order, layout: Layout, *, seed: int, epoch: int) -> EpochOrder:
     """Return the order of an epoch, which depends only on the arguments.
 
     Args:
         order: Its kind.
+        layout: Of the samples in the file.
         seed, epoch: From 0 to 2**64 - 1.
-        offset: (n,) of each sample in the file.
-        nbytes: (n,) of each sample in the file.
     """
     if order == "sequential":
-        samples = np.arange(len(offset), dtype=np.int64)
-        return EpochOrder(samples, _parts(nbytes, _SEQUENTIAL_NBYTES))
-    key = seed, epoch
+        return SequentialOrder(layout)
     if order == "random":
-        samples = np.arange(len(offset), dtype=np.int64)
-        entries.shuffle(samples, *key, _SAMPLES, 0)
-        return EpochOrder(samples, None)
+        return RandomOrder(layout.length, seed, epoch)
     sizes = order if isinstance(order, QuasiRandom) else QuasiRandom()
-    stored = _storage_order(offset)
-    blocks = _parts(nbytes[stored], sizes.block_nbytes)
-    numbers = np.arange(len(blocks) - 1, dtype=np.int64)
-    entries.shuffle(numbers, *key, _BLOCKS, 0)
-    lengths = (blocks[1:] - blocks[:-1])[numbers]
-    ends = np.cumsum(lengths)
-    samples = stored[np.arange(len(stored)) + np.repeat(blocks[:-1][numbers] - (ends - lengths), lengths)]
-    # A window is a number of whole blocks.
-    block_nbytes = np.add.reduceat(nbytes[samples], ends - lengths) if len(ends) else ends
-    windows = np.append(0, ends)[_parts(block_nbytes, sizes.window_nbytes)]
-    entries.shuffle_parts(samples, windows, *key, _WINDOWS)
-    return EpochOrder(samples, windows)
-
-
-def _storage_order(offset: I64) -> I64:
-    """Return sample numbers (n,) by their offset in the file; samples with equal offsets stay in order."""
-    if (offset[1:] >= offset[:-1]).all():
-        return np.arange(len(offset), dtype=np.int64)
-    # Faster than a stable sort, but the order of equal offsets depends on NumPy and the processor.
-    stored = np.argsort(offset)
-    placed = offset[stored]
-    return stored if (placed[1:] > placed[:-1]).all() else np.argsort(offset, kind="stable")
-
-
-def _parts(nbytes: I64, part_nbytes: int) -> I64:
-    """Return the positions at which parts begin, from 0 to n: the first value after each multiple of `part_nbytes`."""
-    if len(nbytes) == 0:
-        return np.zeros(1, np.int64)
-    number = (np.cumsum(nbytes) - nbytes) // part_nbytes
-    return np.concatenate([[0], np.flatnonzero(number[1:] != number[:-1]) + 1, [len(nbytes)]]).astype(np.int64)
+    blocks = layout.blocks(sizes.block_nbytes)
+    numbers, positions = np.empty(len(blocks) - 1, np.int64), np.arange(len(blocks) - 1, dtype=np.int64)
+    if len(numbers):
+        entries.permute(positions, len(numbers), seed, epoch, _BLOCKS, numbers)
+    ends = np.cumsum((blocks[1:] - blocks[:-1])[numbers])
+    lanes = sizes.num_lanes(len(numbers))
+    return LanesOrder(layout.length, lanes, ends, blocks[:-1][numbers], layout.stored, seed, epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The part of a common order that one rank reads, divided into batches.
+    """The part of a common order that one rank reads.
 
     Attributes:
         batch_size: Samples of a batch of one rank.
@@ -140,35 +374,34 @@ class Share:
         >>> [Share(2, rank, 2, pad=True).num_batches(9) for rank in (0, 1)]
         [3, 3]
         """
-        whole, rest = divmod(length, self.batch_size * self.world_size)
-        return whole + (not self.drop_last and rest > (0 if self.pad else self.rank))
+        return len(self.positions(length))
 
-    def bounds(self, length: int, start: int = 0) -> tuple[I64, I64]:
-        """Return the positions of the epoch's order at which the rank's batches begin and end, (n,) each.
+    def positions(self, length: int, start: int = 0) -> RankPositions:
+        """Return the positions that the rank reads of an epoch.
 
-        Each step takes the next world_size * batch_size positions; rank r gets the r-th batch_size of them. The last,
-        short step is divided among the ranks in their order; sizes differ by at most one, and a rank for which nothing
-        is left has one batch less. With `pad` each rank has ceil(left / world_size) positions in it, of which fewer
-        than world_size are beyond the end: see `with_repeats`.
+        Of the order from `start` on, rank r takes every world_size-th position from the r-th on, as torch's
+        DistributedSampler does. So each step of all ranks takes the next world_size * batch_size positions. In the
+        last, short step ranks differ by at most one sample, and a rank for which nothing is left has one batch less.
+        With `pad` each rank has as many; fewer than world_size positions are then beyond the end.
 
         Args:
             length: Of the order.
             start: Number of its positions that were read earlier, by any number of ranks.
 
-        >>> [bounds.tolist() for bounds in Share(3, rank=1, world_size=2).bounds(11)]
-        [[3, 9], [6, 11]]
-        >>> [bounds.tolist() for bounds in Share(3, rank=1, world_size=2, pad=True).bounds(11, start=8)]
-        [[10], [12]]
+        >>> share = Share(3, rank=1, world_size=2)
+        >>> [share.positions(11).of_batches(k, k + 1).tolist() for k in range(2)]
+        [[1, 3, 5], [7, 9]]
+        >>> replace(share, pad=True).positions(11, start=8).of_batches(0, 1).tolist()
+        [9, 11]
         """
-        step = self.batch_size * self.world_size
-        whole, rest = divmod(length - start, step)
-        starts = start + np.arange(whole, dtype=np.int64) * step + self.rank * self.batch_size
-        stops = starts + self.batch_size
-        if self.num_batches(length - start) > whole:
-            each, more = (-(-rest // self.world_size), 0) if self.pad else divmod(rest, self.world_size)
-            last = length - rest + self.rank * each + min(self.rank, more)
-            starts, stops = np.append(starts, last), np.append(stops, last + each + (self.rank < more))
-        return starts, stops
+        left = length - start
+        if self.drop_last:
+            count = left // (self.batch_size * self.world_size) * self.batch_size
+        elif self.pad:
+            count = -(-left // self.world_size)
+        else:
+            count = max(-(-(left - self.rank) // self.world_size), 0)
+        return RankPositions(start + self.rank, self.world_size, count, self.batch_size)
 
     def position_after(self, num_steps: int, length: int, start: int = 0) -> int:
         """Return the position in the order after some steps of all ranks; it is the same for every rank.
@@ -181,15 +414,3 @@ class Share:
         # The first rank has as many batches as any.
         most = replace(self, rank=0).num_batches(length - start)
         return length if 0 < most <= num_steps else start + num_steps * self.batch_size * self.world_size
-
-
-def with_repeats(order: EpochOrder, length: int) -> EpochOrder:
-    """Return an order of at least `length` samples: at its end it starts again, within its last window.
-
-    >>> with_repeats(EpochOrder(np.array([2, 0, 1]), np.array([0, 3])), 5)
-    EpochOrder(samples=array([2, 0, 1, 2, 0]), windows=array([0, 5]))
-    """
-    if length <= len(order.samples):
-        return order
-    windows = order.windows if order.windows is None else np.append(order.windows[:-1], length)
-    return EpochOrder(np.resize(order.samples, length), windows)

@@ -15,13 +15,14 @@ import numpy.typing as npt
 from lmdbloader.base.arguments import shown
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError, WorkerError
-from lmdbloader.format.codecs import checksum
+from lmdbloader.format.digests import CONTENT_SCHEMES, scheme_of
 from lmdbloader.loader.batch_reader import LEFT_OUT
-from lmdbloader.loader.orders import Order, QuasiRandom
+from lmdbloader.loader.orders import Layout, Order, QuasiRandom
 from lmdbloader.store import Damage
+from lmdbloader.store.rows import text_of
 
 I64 = npt.NDArray[np.int64]
-STATE_VERSION = 1
+STATE_VERSION = 2
 _KINDS = {
     "version": Integral, "epoch": Integral, "position": Integral, "length": Integral, "seed": Integral, "order": str,
     "content_digest": str,
@@ -181,8 +182,8 @@ class Identity:
             if state[name] != getattr(self, name):
                 raise OptionError(
                     f"load_state_dict: the state is of {other}: its {name} is {state[name]!r}, this loader's is "
-                    f"{getattr(self, name)!r}. A position is not valid there; use the same, or set_epoch("
-                    f"{state['epoch']}) to start that epoch."
+                    f"{getattr(self, name)!r}{_incomparable(name, state[name], getattr(self, name))}. A position is "
+                    f"not valid there; use the same, or set_epoch({state['epoch']}) to start that epoch."
                 )
         epoch, position = int(state["epoch"]), int(state["position"])
         if not 0 <= epoch < 2**63 or not 0 <= position <= self.length:
@@ -193,6 +194,17 @@ class Identity:
         return epoch, position
 
 
+def _incomparable(name: str, one: str, other: str) -> str:
+    """Return a note if two content digests cannot show whether the datasets are equal."""
+    schemes = {scheme_of(one), scheme_of(other)} if name == "content_digest" else set()
+    if len(schemes) < 2 or not schemes <= set(CONTENT_SCHEMES):
+        return ""
+    return (
+        f" (digests of two schemes, {' and '.join(sorted(schemes))}, cannot be compared: one of the datasets was made "
+        "by an older release or with another --digest)"
+    )
+
+
 _MUST_AGREE = {
     "content_digest": "another dataset, or of other samples of it",
     "length": "another number of samples",
@@ -201,24 +213,23 @@ _MUST_AGREE = {
 }
 
 
-def identity(dataset: LMDBDataset, order: Order, seed: int, extents: tuple[I64, I64]) -> Identity:
-    """Return the values that determine the orders of a loader; extents: offset and bytes of each sample, (n,) each."""
-    everything = np.arange(len(dataset), dtype=np.int64)
-    rows = dataset.rows_of(everything)
+def identity(dataset: LMDBDataset, order: Order, seed: int, layout: Layout) -> Identity:
+    """Return the values that determine the orders of a loader.
+
+    Args:
+        dataset: The one that is read; equal rows have equal digests, however they were selected.
+        order, seed: The Loader's.
+        layout: Where the samples lie in the file, looked at for an order that depends on it.
+    """
     digest = dataset.reader.manifest.content_digest
-    if len(rows) != len(dataset.reader) or (rows != everything).any():
-        digest += f", rows {_digest(rows)}"
+    if (rows := text_of(dataset.stored_rows)) != text_of(range(len(dataset.reader))):
+        digest += f", rows {rows}"
     if order in ("random", "sequential"):
         return Identity(len(dataset), seed, str(order), digest)
     # Blocks and windows depend on the places and lengths of samples, which may differ in another copy.
     sizes = order if isinstance(order, QuasiRandom) else QuasiRandom()
-    text = f"quasi_random({sizes.block_nbytes}, {sizes.window_nbytes}), stored {_digest(*extents)}"
+    text = f"quasi_random({sizes.block_nbytes}, {sizes.window_nbytes}), stored {layout.digest}"
     return Identity(len(dataset), seed, text, digest)
-
-
-def _digest(*columns: I64) -> str:
-    data = b"".join(np.ascontiguousarray(column, "<i8").tobytes() for column in columns)
-    return f"xxh64:{checksum(data):016x}"
 
 
 def _is(value: Any, kind: type) -> bool:

@@ -20,7 +20,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from lmdbloader.base import system
-from lmdbloader.base.cores import count_cores
+from lmdbloader.base.cores import count_own_cores
 from lmdbloader.base.foreign_names import DATALOADER, understands
 from lmdbloader.batch.assembly import collate
 from lmdbloader.batch.dataset import LMDBDataset
@@ -34,6 +34,7 @@ from lmdbloader.loader.tuning_cache import Workers, case_of, recall_workers, rem
 _WORTH_A_WORKER = 1.10
 _TRIAL_SECONDS = 0.4
 _TRIAL_BATCHES = 64
+_MANY_TIMES = 16
 # Options of DataLoader that need worker processes.
 _OF_WORKERS = frozenset({"multiprocessing_context", "persistent_workers", "prefetch_factor", "timeout"})
 # A semaphore takes a page, and a worker has about five.
@@ -196,7 +197,7 @@ def tuned_workers(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any
 
 
 def _candidates() -> list[int]:
-    cores = count_cores()
+    cores = count_own_cores()
     return [n for n in (1, 2, 4, 8, 16, 32) if n <= cores]
 
 
@@ -205,7 +206,11 @@ def _speed(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any, num_w
     generator = torch.Generator().manual_seed(0)
     length = len(dataset)  # type: ignore[arg-type]
     count = min(length, (batch_size or 1) * _TRIAL_BATCHES)
-    order = torch.randperm(length, generator=generator)[:count].tolist()
+    # A permutation of all numbers takes seconds for some hundred millions, and few of so many are drawn twice.
+    if count * _MANY_TIMES < length:
+        order = torch.randint(length, (count,), generator=generator).tolist()
+    else:
+        order = torch.randperm(length, generator=generator)[:count].tolist()
     loader = DataLoader(
         dataset,
         batch_size,

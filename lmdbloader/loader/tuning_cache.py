@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,8 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset
 
 from lmdbloader.base import system
-from lmdbloader.base.cores import count_cores
+from lmdbloader.base.cores import count_cores, count_own_cores
+from lmdbloader.base.user_cache import cache_folder, replace_text
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.transforms import Geometry, Transform
 
@@ -137,19 +137,27 @@ def _size(transforms: Sequence[Transform]) -> str:
 
 
 def recall_threads(case: Case) -> int | None:
-    """Return the best number of threads of a Loader; None if it was not measured."""
-    found = _read().get(case.key("threads"), {}).get("num_threads")
-    return found if _is_count(found, 1, _MOST_THREADS) else None
+    """Return the best number of threads of a Loader, at most this process's share of the cores.
+
+    None if it was not measured and the share is all cores. A measurement is of one process that has all of them.
+    """
+    found, share = _read().get(case.key("threads"), {}).get("num_threads"), count_own_cores()
+    if not _is_count(found, 1, _MOST_THREADS):
+        return share if share < count_cores() else None
+    return found if share == count_cores() else min(found, share)
 
 
 def recall_workers(case: Case) -> Workers | None:
-    """Return the best settings of a DataLoader; None if they were not measured."""
+    """Return the best settings of a DataLoader, with at most a worker for each core of this process's share.
+
+    None if they were not measured.
+    """
     entry = _read().get(case.key("workers"), {})
     workers, pin = entry.get("num_workers"), entry.get("pin_memory")
     # More workers than cores are never measured: a damaged file must not start hundreds of processes.
     if not _is_count(workers, 0, count_cores()) or not (pin is None or isinstance(pin, bool)):
         return None
-    return Workers(workers, pin)
+    return Workers(min(workers, count_own_cores()), pin)
 
 
 def remember_threads(case: Case, num_threads: int, samples_per_s: float | None = None) -> bool:
@@ -179,10 +187,8 @@ def forget(content_digest: str) -> int:
 
 def settings_file() -> Path | None:
     """Return the path of the file; delete it to measure again. None if the user has no home."""
-    for base in (os.environ.get("XDG_CACHE_HOME", ""), os.path.join(os.path.expanduser("~"), ".cache")):
-        if os.path.isabs(base):
-            return Path(base) / "lmdbloader" / "settings.json"
-    return None
+    folder = cache_folder()
+    return None if folder is None else folder / "settings.json"
 
 
 def _remember(case: Case, kind: str, values: Entry, samples_per_s: float | None) -> bool:
@@ -233,23 +239,10 @@ def _change(change: Callable[[dict[str, Entry]], None]) -> bool:
             entries = _read()
             change(entries)
             kept = dict(list(entries.items())[-_MOST_ENTRIES:])
-            _replace(path, json.dumps({"version": _VERSION, "entries": kept}, indent=1))
+            replace_text(path, json.dumps({"version": _VERSION, "entries": kept}, indent=1))
     except OSError:
         return False
     return True
-
-
-def _replace(path: Path, text: str) -> None:
-    """Replace a file as a whole: a concurrent reader gets the old one."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        try:
-            file.write(text)
-            file.close()
-            system.replace_file(file.name, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(file.name)
-            raise
 
 
 @contextlib.contextmanager

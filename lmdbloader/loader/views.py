@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
+from lmdbloader.store.rows import join
 
 # Attributes in which views may differ and still be joined.
 _OWN = frozenset({"reader", "_rows", "_draws", "_own_last_set", "_assembler", "_stopwatch", "targets"})
@@ -58,7 +58,7 @@ def _joined(views: list[LMDBDataset]) -> LMDBDataset:
                 f"Loader(ConcatDataset): its parts, views of {first.path}, have different fields or transforms. Give "
                 "them to Loader(..., transforms=[...]) instead, or use lmdbloader.dataloader(dataset, batch_size)."
             )
-    return first.with_rows(np.concatenate([view.rows_of(np.arange(len(view))) for view in views]))
+    return first.with_rows(join([view.stored_rows for view in views]))
 
 
 def _state(view: LMDBDataset) -> dict[str, Any]:

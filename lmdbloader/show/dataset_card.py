@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from lmdbloader.base.text import counted, mebibytes
 from lmdbloader.errors import CorruptError, LmdbloaderError
@@ -17,6 +16,7 @@ from lmdbloader.show.labels import in_colors
 from lmdbloader.show.sheet import caption, spread
 from lmdbloader.show.summary import FieldSummary, Summary, summarize_reader
 from lmdbloader.store import Reader
+from lmdbloader.store.rows import Rows
 
 # Errors of reading damaged data, or data too large for this machine; a card shows them.
 READ_ERRORS = (LmdbloaderError, OSError, ValueError, TypeError, MemoryError)
@@ -28,7 +28,7 @@ _CLASSES_SHOWN = 8
 def dataset_card(
     reader: Reader,
     fields: Sequence[Field],
-    rows: npt.NDArray[np.int64] | None,
+    rows: Rows | None,
     *,
     title: str,
     transforms: Sequence[str] = (),
@@ -38,7 +38,7 @@ def dataset_card(
     Args:
         reader: Of the dataset.
         fields: The view's.
-        rows: (n,) row numbers of the view in the index; None means all.
+        rows: Row numbers of the view in the index, a range or (n,); None means all.
         title: Name of the class.
         transforms: Descriptions of the view's transforms.
     """
@@ -60,7 +60,7 @@ def dataset_card(
     return Card(title, place, f"{headline}{_sizes(summary)}", samples, facts, header, table, notes)
 
 
-def _samples(reader: Reader, fields: Sequence[Field], rows: npt.NDArray[np.int64] | None) -> list[Shown]:
+def _samples(reader: Reader, fields: Sequence[Field], rows: Rows | None) -> list[Shown]:
     length = len(reader) if rows is None else len(rows)
     seen = [f for f in fields if f.has_pixels or f.kind == "array"][:MAX_SIDE_BY_SIDE]
     if not length or not seen:

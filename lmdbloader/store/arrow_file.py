@@ -91,8 +91,12 @@ class Texts:
                 decode(data[first : first + _PIECE_NBYTES].tobytes(), first + _PIECE_NBYTES >= len(data))
         except UnicodeDecodeError:
             return False
-        starts = self.ends[self.ends < self.ends[-1]]
-        return not (self.data[starts] & _CONTINUATION_MASK == _CONTINUATION).any()
+        for first in range(0, len(self.ends), _ROWS_AT_ONCE):
+            ends = self.ends[first : first + _ROWS_AT_ONCE]
+            starts = ends[ends < self.ends[-1]]
+            if (self.data[starts] & _CONTINUATION_MASK == _CONTINUATION).any():
+                return False
+        return True
 
     def num_characters(self) -> I64:
         """Return the characters (n,) of each text."""
@@ -143,13 +147,15 @@ class Columns:
     names: Mapping[str, Names]
 
 
-def read_columns(content: Any, expected: Mapping[str, str]) -> Columns:
+def read_columns(content: Any, expected: Mapping[str, str], *, check: bool = True) -> Columns:
     """Return the columns of an Arrow file with one record batch, as views of it.
 
     Args:
         content: The file, bytes-like.
         expected: Type of each column in order: a dtype such as "int64", "text", or "names" or "large_names" (a
             dictionary of texts with int32 numbers).
+        check: Whether to look at every row; without, only the descriptions and lengths of columns are checked, and
+            places of texts are as in the file.
 
     Raises:
         ArrowFileError: It is not valid, or has other columns, nulls, several batches or compressed buffers.
@@ -161,8 +167,8 @@ def read_columns(content: Any, expected: Mapping[str, str]) -> Columns:
     try:
         dictionary_of = _read_schema(_next(messages, _SCHEMA).header, expected)
         kind_of = {number: expected[name] for name, number in dictionary_of.items()}
-        texts_of = dict(_read_dictionary(_next(messages, _DICTIONARY_BATCH), kind_of) for _ in dictionary_of)
-        columns = _read_batch(_next(messages, _RECORD_BATCH), expected, dictionary_of, texts_of)
+        texts_of = dict(_read_dictionary(_next(messages, _DICTIONARY_BATCH), kind_of, check) for _ in dictionary_of)
+        columns = _read_batch(_next(messages, _RECORD_BATCH), expected, dictionary_of, texts_of, check)
         if (message := next(messages, None)) is not None:
             raise ArrowFileError(f"{message.where}, expected the end of the only batch")
     except FlatbufferError as error:
@@ -278,12 +284,12 @@ def _int_type(kind: Table) -> str:
     return f"{'' if kind.number(1, '?') else 'u'}int{kind.number(0, 'i')}"
 
 
-def _read_dictionary(message: _Message, kind_of: Mapping[int, str]) -> tuple[int, Texts]:
+def _read_dictionary(message: _Message, kind_of: Mapping[int, str], check: bool) -> tuple[int, Texts]:
     """Return a dictionary's number and its texts; `kind_of` has the types of the columns by dictionary."""
     number = message.header.number(0, "q")
     if message.header.number(2, "?"):
         raise ArrowFileError(f"{message.where} that adds to another one")
-    batch = _Batch(message, message.header.table(1))
+    batch = _Batch(message, message.header.table(1), check)
     if number not in kind_of:
         raise ArrowFileError(f"{message.where} of number {number}, which no column has")
     texts = batch.texts(f"dictionary {number}", _OFFSETS[kind_of[number]])
@@ -292,9 +298,13 @@ def _read_dictionary(message: _Message, kind_of: Mapping[int, str]) -> tuple[int
 
 
 def _read_batch(
-    message: _Message, expected: Mapping[str, str], dictionary_of: Mapping[str, int], texts_of: Mapping[int, Texts]
+    message: _Message,
+    expected: Mapping[str, str],
+    dictionary_of: Mapping[str, int],
+    texts_of: Mapping[int, Texts],
+    check: bool,
 ) -> Columns:
-    batch = _Batch(message, message.header)
+    batch = _Batch(message, message.header, check)
     arrays: dict[str, npt.NDArray[Any]] = {}
     texts: dict[str, Texts] = {}
     names: dict[str, Names] = {}
@@ -317,7 +327,7 @@ class _Batch:
         length: Its number of rows.
     """
 
-    def __init__(self, message: _Message, header: Table) -> None:
+    def __init__(self, message: _Message, header: Table, check: bool) -> None:
         if header.has(3):
             raise ArrowFileError("its buffers are compressed")
         header.numbers(4, 1)
@@ -333,6 +343,7 @@ class _Batch:
         self._body, self._where = message.body, message.where
         self._nodes, self._buffers = nodes, buffers
         self._node = self._buffer = 0
+        self._check = check
 
     def numbers(self, where: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return the next column, of numbers."""
@@ -346,8 +357,8 @@ class _Batch:
             raise ArrowFileError(f"{where}: there is no dictionary {dictionary}")
         texts = texts_of[dictionary]
         # As unsigned numbers, negative ones are the largest.
-        if (codes.view(np.uint32) >= len(texts)).any():
-            strange = int(codes[int(np.argmax(codes.view(np.uint32)))])
+        if self._check and len(codes) and (most := int(codes.view(np.uint32).max())) >= len(texts):
+            strange = int(np.uint32(most).view(np.int32))
             raise ArrowFileError(f"{where}: a row has number {strange} of {len(texts)} texts")
         return Names(codes, texts)
 
@@ -357,10 +368,12 @@ class _Batch:
         if self.length == 0 and not len(offsets):
             return Texts(np.zeros(1, dtype), data[:0])
         ends = _view(offsets, self.length + 1, dtype, where)
-        if ends[0] < 0 or ends[-1] > len(data) or (ends[1:] < ends[:-1]).any():
+        pieces = (ends[first : first + _ROWS_AT_ONCE + 1] for first in range(0, self.length, _ROWS_AT_ONCE))
+        is_wrong = self._check and any((piece[1:] < piece[:-1]).any() for piece in pieces)
+        if ends[0] < 0 or ends[-1] > len(data) or is_wrong:
             raise ArrowFileError(f"{where}: a text lies outside of its buffer")
         texts = Texts(ends, data)
-        if not texts.are_utf8():
+        if self._check and not texts.are_utf8():
             raise ArrowFileError(f"{where} is not UTF-8")
         return texts
 

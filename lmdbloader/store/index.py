@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,10 @@ from lmdbloader.format.features import LARGE_NAMES
 from lmdbloader.format.layout import INDEX_FILE, index_columns, index_schema
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.store.arrow_file import ArrowFileError, read_columns
+from lmdbloader.store.facts import Facts
 from lmdbloader.store.index_checks import check_index
+from lmdbloader.store.opening import IO, opened_index, read_index
+from lmdbloader.store.stamps import Stamp
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,9 +32,17 @@ class Index:
         arrays: Every numeric column as a read-only NumPy view of the map.
         texts: The columns of texts.
         names: The columns of texts that repeat: the samples' sources, and the types of arrays.
+        facts: What is true of all payloads of a field, by its name.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, data_nbytes: int, content: mmap.mmap | bytes) -> None:
+    def __init__(
+        self,
+        path: Path,
+        manifest: Manifest,
+        data_nbytes: int,
+        content: mmap.mmap | bytes,
+        facts: Mapping[str, Facts] | None = None,
+    ) -> None:
         """Check an index.
 
         Args:
@@ -38,6 +50,7 @@ class Index:
             manifest: The dataset's.
             data_nbytes: Bytes of data.mdb.
             content: Of index.arrow, mapped or read; this keeps it.
+            facts: About its fields, if this file was checked before: then no row is looked at.
 
         Raises:
             CorruptError: It is not the file that was written, or contradicts itself.
@@ -45,7 +58,7 @@ class Index:
         """
         where = path / INDEX_FILE
         self.content = content
-        if (found := digest_of_file(content, manifest.digest)) != manifest.index_digest:
+        if facts is None and (found := digest_of_file(content, manifest.digest)) != manifest.index_digest:
             raise CorruptError(
                 f"{where}: its digest is {found}, expected {manifest.index_digest}: it is cut short or was damaged. "
                 f"`lmdbloader repair {path}` makes a new one.",
@@ -53,7 +66,7 @@ class Index:
             )
         expected = index_columns(manifest.fields, **_storage(manifest))
         try:
-            columns = read_columns(content, expected)
+            columns = read_columns(content, expected, check=facts is None)
         except ArrowFileError as error:
             raise FormatError(f"{where}: is not a valid index of this dataset ({error})") from error
         if columns.num_rows != manifest.num_samples:
@@ -61,7 +74,7 @@ class Index:
         # Kernels read them by address.
         if not all(array.flags.aligned for array in columns.arrays.values()):
             raise FormatError(f"{where}: a column is not aligned to the size of its numbers")
-        check_index(columns, manifest, data_nbytes, path)
+        self.facts = check_index(columns, manifest, data_nbytes, path) if facts is None else facts
         self.column_names = tuple(expected)
         self.arrays, self.texts, self.names = columns.arrays, columns.texts, columns.names
         self._path, self._manifest = path, manifest
@@ -89,6 +102,31 @@ class Index:
     def text(self, name: str, row: int) -> str:
         """Return one value of a column of texts."""
         return self.texts[name][row] if name in self.texts else self.names[name][row]
+
+
+def open_checked(path: Path, manifest: Manifest, data_nbytes: int, io: IO) -> Index:
+    """Open a dataset's index; if the same file was checked on this machine before, its rows are not looked at.
+
+    Args:
+        path: The dataset's.
+        manifest: The dataset's.
+        data_nbytes: Bytes of data.mdb, which the manifest states, too.
+        io: "mmap" or "pread".
+
+    Raises:
+        CorruptError: It is not the file that was written, contradicts itself, or the disk cannot read it.
+        FormatError: Its columns are not those of the manifest's fields.
+    """
+    where = path / INDEX_FILE
+    with opened_index(where) as descriptor:
+        stamp = Stamp(descriptor, manifest)
+        facts = stamp.recall()
+        nbytes = manifest.sizes["index_nbytes"]
+        content = read_index(where, descriptor, io, nbytes, was_read=facts is not None)
+        index = Index(path, manifest, data_nbytes, content, facts)
+        if facts is None:
+            stamp.remember(index.facts)
+    return index
 
 
 def _storage(manifest: Manifest) -> dict[str, bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +24,24 @@ from lmdbloader.format.layout import (
 )
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.store.arrow_file import Columns, Names, Texts
+from lmdbloader.store.facts import Facts, FactsSoFar
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 Bools = npt.NDArray[np.bool_]
 
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
+# Offsets and stored bytes of a field; and of some payloads their offsets, stored bytes, numbers of the field, and rows.
+_Column = tuple[I64, npt.NDArray[Any]]
+_Part = tuple[I64, I64, I64, I64]
 
 # Columns of every payload field, and those that images have in addition.
 _PARTS = ("offset", "stored_nbytes", "raw_nbytes", "codec")
 _SHAPE = ("height", "width", "channels", "bits")
 # Rows and types are checked in parts that stay in the processor's caches.
 _ROWS_AT_ONCE, _TYPES_AT_ONCE = 8192, 4096
+# Runs of payloads in order that are merged.
+_MOST_RUNS = 64
 _LONGEST_NAME = max(map(len, ARRAY_DTYPES))
 _LONGEST_TEXT = 64
 _MOST_DIGITS, _MOST_SIZES = 12, 32
@@ -42,7 +49,7 @@ _MOST_DIGITS, _MOST_SIZES = 12, 32
 _MOST_NBYTES = 2.0**62
 
 
-def check_index(columns: Columns, manifest: Manifest, data_nbytes: int, path: Path) -> None:
+def check_index(columns: Columns, manifest: Manifest, data_nbytes: int, path: Path) -> dict[str, Facts]:
     """Check the columns of an index against each other, data.mdb's length and the manifest.
 
     Args:
@@ -51,6 +58,9 @@ def check_index(columns: Columns, manifest: Manifest, data_nbytes: int, path: Pa
         data_nbytes: Bytes of data.mdb.
         path: The dataset's, for messages.
 
+    Returns:
+        Facts about each payload field.
+
     Raises:
         CorruptError: They contradict each other; names the first such sample.
         FormatError: The type of an array does not parse.
@@ -58,25 +68,29 @@ def check_index(columns: Columns, manifest: Manifest, data_nbytes: int, path: Pa
     arrays = columns.arrays
     where = _Where(path, columns.names["source"] if manifest.with_source else None)
     fields = [f for f in manifest.fields if f.is_payload]
-    totals = {"stored_nbytes": 0, "raw_nbytes": 0}
+    facts = {}
     for f in fields:
-        lengths = _array_lengths(f, columns, path) if f.kind == "array" else None
+        so_far = FactsSoFar(f)
+        of_types = _type_nbytes(f, columns, path) if f.kind == "array" else None
         for first in range(0, columns.num_rows, _ROWS_AT_ONCE):
             rows = slice(first, first + _ROWS_AT_ONCE)
             part = {name: arrays[f"{f.name}.{name}"][rows] for name in _PARTS + (_SHAPE if f.has_pixels else ())}
-            for wrong, reason in _rules(f, part, None if lengths is None else lengths[rows], data_nbytes):
+            lengths = None if of_types is None else of_types[columns.names[f"{f.name}.type"].codes[rows]]
+            for wrong, reason in _rules(f, part, lengths, data_nbytes):
                 if wrong.any():
                     raise where.error(f, arrays, first + int(np.flatnonzero(wrong)[0]), reason)
-            for name in totals:
-                totals[name] += int(part[name].sum(dtype=np.int64))
+            so_far.add(part)
+        facts[f.name] = so_far.facts()
     _check_overlaps(fields, arrays, where)
     for name, key in (("stored_nbytes", "payload_nbytes"), ("raw_nbytes", "raw_nbytes")):
-        if totals[name] != manifest.sizes[key]:
+        total = sum(found.totals[name] for found in facts.values())
+        if total != manifest.sizes[key]:
             raise CorruptError(
-                f"{path / INDEX_FILE}: its {name} add up to {totals[name]}, but {MANIFEST_FILE} states {key} "
+                f"{path / INDEX_FILE}: its {name} add up to {total}, but {MANIFEST_FILE} states {key} "
                 f"{manifest.sizes[key]}. Restore the dataset from a copy.",
                 path=str(path),
             )
+    return facts
 
 
 class _Where:
@@ -131,36 +145,97 @@ def _rules(
     yield raw > max_ratio * body, "its codec, which cannot compress that much"
 
 
-def _array_lengths(f: Field, columns: Columns, path: Path) -> npt.NDArray[np.float64]:
-    types = columns.names[f"{f.name}.type"]
+def _type_nbytes(f: Field, columns: Columns, path: Path) -> npt.NDArray[np.float64]:
+    """Return the bytes of the arrays of each type, by the type's number."""
     try:
-        nbytes = array_nbytes(types.texts)
+        return array_nbytes(columns.names[f"{f.name}.type"].texts)
     except FormatError as error:
         raise FormatError(f"{path / INDEX_FILE}: field {f.name!r}: {error}") from error
-    return nbytes[types.codes] if len(nbytes) else np.empty(0)
 
 
 def _check_overlaps(fields: Sequence[Field], arrays: Arrays, where: _Where) -> None:
     """Refuse payloads that overlap; empty ones have no place."""
-    if not fields:
+    columns = [(arrays[f"{f.name}.offset"], arrays[f"{f.name}.stored_nbytes"]) for f in fields]
+    end = 0
+    for starts, nbytes, numbers, rows in _in_storage_order(columns):
+        ends = starts + nbytes
+        over = np.append(end, ends[:-1]) > starts
+        if over.any():
+            place = int(np.flatnonzero(over)[0])
+            f, row = fields[int(numbers[place])], int(rows[place])
+            raise where.error(f, arrays, row, "its place, which overlaps another payload")
+        end = int(ends[-1])
+
+
+def _in_storage_order(columns: Sequence[_Column]) -> Iterator[_Part]:
+    """Yield all payloads that are not empty, by their offsets, in parts.
+
+    Each field's payloads are in order, but for a few places: its runs are merged, which takes little memory. Columns
+    in any other order are sorted as a whole.
+
+    Args:
+        columns: Offset (n,) and stored bytes (n,) of each field.
+    """
+    runs = ((number, *run) for number, column in enumerate(columns) for run in _runs(*column))
+    found = list(islice(runs, _MOST_RUNS + 1))
+    if len(found) <= _MOST_RUNS:
+        yield from _merged([_parts_of_run(columns[number], number, first, stop) for number, first, stop in found])
         return
-    starts = np.concatenate([arrays[f"{f.name}.offset"] for f in fields])
-    nbytes = np.concatenate([arrays[f"{f.name}.stored_nbytes"] for f in fields])
-    numbers = None
-    if not nbytes.all():
-        numbers = np.flatnonzero(nbytes)
-        starts, nbytes = starts[numbers], nbytes[numbers]
-    if (starts[1:] < starts[:-1]).any():
-        # A field's payloads are in order, block by block: a stable sort finds these runs and merges them.
+    starts, nbytes = (np.concatenate([column[k] for column in columns]) for k in (0, 1))
+    chosen = np.flatnonzero(nbytes)
+    chosen = chosen[np.argsort(starts[chosen], kind="stable")]
+    for first in range(0, len(chosen), _ROWS_AT_ONCE):
+        part = chosen[first : first + _ROWS_AT_ONCE]
+        yield starts[part], nbytes[part].astype(np.int64), *np.divmod(part, len(columns[0][0]))
+
+
+def _merged(runs: Sequence[Iterator[_Part]]) -> Iterator[_Part]:
+    """Yield the payloads of runs, each in order and not empty, in the order of all."""
+    heads = [(next(run), run) for run in runs]
+    while heads:
+        # What the runs have not given yet comes behind this offset.
+        until = min(int(head[0][-1]) for head, _ in heads)
+        taken: list[_Part] = []
+        left: list[tuple[_Part, Iterator[_Part]]] = []
+        for (starts, nbytes, numbers, rows), run in heads:
+            count = int(np.searchsorted(starts, until, side="right"))
+            taken.append((starts[:count], nbytes[:count], numbers[:count], rows[:count]))
+            rest: _Part | None = starts[count:], nbytes[count:], numbers[count:], rows[count:]
+            if count == len(starts):
+                rest = next(run, None)
+            if rest is not None:
+                left.append((rest, run))
+        heads = left
+        if len(taken) == 1:
+            yield taken[0]
+            continue
+        starts, nbytes, numbers, rows = (np.concatenate([part[k] for part in taken]) for k in range(4))
         order = np.argsort(starts, kind="stable")
-        numbers = order if numbers is None else numbers[order]
-        starts, nbytes = starts[order], nbytes[order]
-    over = starts[:-1] + nbytes[:-1] > starts[1:]
-    if not over.any():
-        return
-    second = int(np.flatnonzero(over)[0]) + 1
-    f, row = divmod(second if numbers is None else int(numbers[second]), len(arrays[f"{fields[0].name}.offset"]))
-    raise where.error(fields[f], arrays, row, "its place, which overlaps another payload")
+        yield starts[order], nbytes[order], numbers[order], rows[order]
+
+
+def _runs(starts: I64, nbytes: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
+    """Yield the first row, and the one behind the last, of each run of ascending offsets, without empty payloads."""
+    first, last = 0, -1
+    for at in range(0, len(starts), _ROWS_AT_ONCE):
+        rows = np.flatnonzero(nbytes[at : at + _ROWS_AT_ONCE])
+        part = np.append(last, starts[at : at + _ROWS_AT_ONCE][rows])
+        for place in np.flatnonzero(part[1:] < part[:-1]).tolist():
+            stop = at + int(rows[place])
+            yield first, stop
+            first = stop
+        last = int(part[-1])
+    if last >= 0:
+        yield first, len(starts)
+
+
+def _parts_of_run(column: _Column, number: int, first: int, stop: int) -> Iterator[_Part]:
+    """Yield the payloads of one run of a field that are not empty."""
+    starts, nbytes = column
+    for at in range(first, stop, _ROWS_AT_ONCE):
+        rows = np.flatnonzero(nbytes[at : min(at + _ROWS_AT_ONCE, stop)]) + at
+        if len(rows):
+            yield starts[rows], nbytes[rows].astype(np.int64), np.full(len(rows), number), rows
 
 
 def array_nbytes(types: Texts) -> F64:

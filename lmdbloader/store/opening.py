@@ -9,7 +9,8 @@ import os
 import shlex
 import time
 import weakref
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -32,6 +33,8 @@ _READ_WITHOUT_MAP = 'Read it without a map, with io="pread".'
 # A local file system returns a file's length in a tenth of this or less; a network one may have to ask a server.
 _AT_ONCE_SECONDS = 4e-6
 _PIECE_NBYTES = 2**20
+# To bring an index of this size into the map takes about a millisecond.
+_READ_NBYTES = 16 * 2**20
 
 
 def check_io(io: str) -> IO:
@@ -163,37 +166,51 @@ def open_index(path: Path, io: IO, expected_nbytes: int) -> mmap.mmap | bytes:
     Raises:
         CorruptError: Its length is not the one in the manifest, or the disk cannot read it.
     """
+    with opened_index(path) as descriptor:
+        return read_index(path, descriptor, io, expected_nbytes)
+
+
+@contextmanager
+def opened_index(path: Path) -> Iterator[int]:
+    """Yield a descriptor of an index; what the disk cannot read in the block is a CorruptError."""
     with unreadable_is_corrupt(path, dataset=path.parent):
-        return _read_index(path, io, expected_nbytes)
+        descriptor = _open(path)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
 
-def _read_index(path: Path, io: IO, expected_nbytes: int) -> mmap.mmap | bytes:
-    descriptor = _open(path)
-    try:
-        nbytes = os.fstat(descriptor).st_size
-        if nbytes != expected_nbytes:
-            raise wrong_size(path, nbytes, expected_nbytes)
-        if io == "mmap":
-            return _map_readable(path, descriptor, nbytes) if nbytes else b""
-        with open(descriptor, "rb", closefd=False) as file:
-            content = file.read(nbytes)
-        if len(content) != nbytes:
-            raise wrong_size(path, len(content), nbytes)
-        return content
-    finally:
-        os.close(descriptor)
+def read_index(
+    path: Path, descriptor: int, io: IO, expected_nbytes: int, *, was_read: bool = False
+) -> mmap.mmap | bytes:
+    """Return the content of an open index: mapped, or with "pread" read into memory.
 
-
-def _map_readable(path: Path, descriptor: int, nbytes: int) -> mmap.mmap:
-    """Return a map of a file after reading all of it once: a page that cannot be read would end the process.
+    Args:
+        path: The index's, for messages.
+        descriptor: The file's.
+        io: "mmap" or "pread".
+        expected_nbytes: Its length.
+        was_read: Whether all of it was read lately. A large map is then left to be read where it is used.
 
     Raises:
+        CorruptError: It has another length.
         OSError: The disk cannot read it.
     """
-    mapped = _map(path, descriptor, nbytes, _READ_WITHOUT_MAP)
-    if not system.populate(mapped):
-        read_through(descriptor)
-    return mapped
+    nbytes = os.fstat(descriptor).st_size
+    if nbytes != expected_nbytes:
+        raise wrong_size(path, nbytes, expected_nbytes)
+    if io == "mmap" and nbytes:
+        mapped = _map(path, descriptor, nbytes, _READ_WITHOUT_MAP)
+        # A page that cannot be read would end the process.
+        if not (was_read and nbytes > _READ_NBYTES) and not system.populate(mapped):
+            read_through(descriptor)
+        return mapped
+    with open(descriptor, "rb", closefd=False) as file:
+        content = file.read(nbytes)
+    if len(content) != nbytes:
+        raise wrong_size(path, len(content), nbytes)
+    return content
 
 
 def read_through(descriptor: int) -> None:

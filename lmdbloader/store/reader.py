@@ -22,9 +22,7 @@ from lmdbloader.errors import CorruptError, FormatError, OptionError
 from lmdbloader.fields import kind_named
 from lmdbloader.format.codecs import are_tiles, by_number, checksum, codec_of
 from lmdbloader.format.layout import (
-    CODEC_JPEG,
     DATA_FILE,
-    INDEX_FILE,
     MANIFEST_FILE,
     Field,
     parse_array_type,
@@ -34,8 +32,9 @@ from lmdbloader.kernels import entries
 from lmdbloader.kernels.assemble_columns import CHECKSUM, CODEC, INDEX_COLUMNS, OFFSET, STORED_NBYTES
 from lmdbloader.kernels.calls.entry import Prepared
 from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, DAMAGES, OUT_OF_BOUNDS
-from lmdbloader.store.index import Index
-from lmdbloader.store.opening import IO, DataFile, check_io, open_index, read_manifest, wrong_size
+from lmdbloader.store.index import Index, open_checked
+from lmdbloader.store.opening import IO, DataFile, check_io, read_manifest, wrong_size
+from lmdbloader.store.rows import Rows, as_array, extremes, parts_of, take
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,8 +85,7 @@ class Reader:
             expected = self.manifest.sizes["data_nbytes"]
             if data.nbytes != expected:
                 raise wrong_size(self.path / DATA_FILE, data.nbytes, expected)
-            content = open_index(self.path / INDEX_FILE, io, self.manifest.sizes["index_nbytes"])
-            self._use(data, Index(self.path, self.manifest, expected, content))
+            self._use(data, open_checked(self.path, self.manifest, expected, io))
         except (FileNotFoundError, IsADirectoryError) as error:
             raise CorruptError(
                 f"{error.filename}: is missing. Copy the dataset again; "
@@ -215,23 +213,51 @@ class Reader:
         """Return index columns, geometry, tile side, bytes of one tile, and whether Python decodes some payloads."""
         a = self.index.arrays
         columns = tuple(a[f"{f.name}.{part}"] for part in INDEX_COLUMNS[: CODEC + 1])
-        # Of a million samples the largest number is found faster than all numbers are looked up.
-        in_python = bool(self._in_python[: int(columns[CODEC].max(initial=0)) + 1].any())
+        in_python = self.has_in_python(f.name)
         if not f.has_pixels:  # only images and masks have tiles; the kernel ignores the geometry of the others
             unused = columns[STORED_NBYTES], columns[STORED_NBYTES], columns[CODEC], columns[CODEC]
             return columns, unused, 1, 0, in_python
         geometry = tuple(a[f"{f.name}.{part}"] for part in INDEX_COLUMNS[CODEC + 1 :])
         tile = f.tile_size or 1
-        tiled = bool(are_tiles(columns[CODEC]).any())
+        tiled = self.index.facts[f.name].has_tiles
         return columns, geometry, tile, tile * tile * 3 * 2 * tiled, in_python
 
-    def extents(self, fields: Sequence[str], rows: I64) -> tuple[I64, I64]:
-        """Return for each sample the offset of its first payload (n,) and the bytes of all its payloads (n,)."""
+    def extents(self, fields: Sequence[str], rows: Rows) -> tuple[I64, I64]:
+        """Return for each sample the offset of its first payload (n,) and the bytes of all its payloads (n,).
+
+        The offsets of a range of rows are a view of the index.
+        """
         columns = [self._gathered[name][0] for name in fields if name in self._gathered]
         if not columns:
-            return rows.copy(), np.ones(len(rows), np.int64)
-        nbytes = sum((c[STORED_NBYTES][rows].astype(np.int64) for c in columns), np.zeros(len(rows), np.int64))
-        return columns[0][OFFSET][rows], nbytes
+            return as_array(rows).copy(), np.ones(len(rows), np.int64)
+        nbytes = np.zeros(len(rows), np.int64)
+        for c in columns:
+            nbytes += take(c[STORED_NBYTES], rows)
+        return take(columns[0][OFFSET], rows), nbytes
+
+    def extremes(self, name: str, part: str, rows: Rows | None = None) -> tuple[int, int]:
+        """Return the least and the greatest number of a payload field's column, such as "height"; (0, 0) without rows.
+
+        Args:
+            name: The field.
+            part: The end of the column's name.
+            rows: Rows to consider, a range or (n,); all of them by default.
+        """
+        low, high = self.index.facts[name].extremes[part]
+        # What is equal everywhere is equal in a part.
+        if rows is None or (len(rows) and low == high):
+            return low, high
+        return extremes(self.index.arrays[f"{name}.{part}"], rows)
+
+    def mean_nbytes(self, name: str, part: str, rows: Rows) -> float:
+        """Return the mean of a payload field's "stored_nbytes" or "raw_nbytes" in some rows; 0 of none."""
+        if not len(rows):
+            return 0.0
+        if isinstance(rows, range) and rows == range(len(self)):
+            return self.index.facts[name].totals[part] / len(rows)
+        column = self.index.arrays[f"{name}.{part}"]
+        total = sum(int(take(column, some).sum(dtype=np.int64)) for some in parts_of(rows))
+        return total / len(rows)
 
     def raw_nbytes(self, name: str, rows: I64) -> I64:
         """Return the decoded lengths (n,) of a payload field's values."""
@@ -300,6 +326,10 @@ class Reader:
         """Return for codec numbers (n,) whether `read_file` decodes such payloads, rather than a kernel."""
         found: npt.NDArray[np.bool_] = self._in_python[codecs]
         return found
+
+    def has_in_python(self, name: str) -> bool:
+        """Return whether `read_file` decodes some payloads of a field."""
+        return bool(self._in_python[list(self.index.facts[name].codecs)].any())
 
     def _room(self, nbytes: int) -> npt.NDArray[np.uint8]:
         """Return the buffer for stored bytes; empty if kernels read them from the map."""
@@ -422,14 +452,9 @@ class Reader:
 
     def jpeg_room(self, name: str) -> int:
         """Return the bytes of scratch that decoding any of a field's JPEGs takes; 0 if it has none."""
-        columns, (height, width, _, _), _, _, _ = self._gathered[name]
-        is_jpeg = columns[CODEC] == CODEC_JPEG
-        if self.fields[name].kind != "image" or not is_jpeg.any():
-            return 0
-        nbytes, height, width = (column[is_jpeg].astype(np.int64) for column in (columns[STORED_NBYTES], height, width))
+        nbytes, longest, most_pixels = self.index.facts[name].jpeg
         # An image with the longest of all sides and the most pixels of all takes at least as much as any.
-        longest = int(np.maximum(height, width).max())
-        return int(entries.jpeg_room(int(nbytes.max()), longest, -(-int((height * width).max()) // longest)))
+        return int(entries.jpeg_room(nbytes, longest, -(-most_pixels // longest))) if longest else 0
 
     def _jpeg_work(self, name: str) -> npt.NDArray[np.uint8]:
         """Return this thread's scratch for decoding JPEGs of a field."""

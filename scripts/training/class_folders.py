@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
@@ -21,7 +22,7 @@ from lmdbloader.batch.pipeline import check_seed
 from lmdbloader.conversion.sources.layouts import list_sources
 from lmdbloader.errors import CorruptError, FormatError, OptionError, SourceError
 from lmdbloader.loader.options import resolve_shard
-from lmdbloader.loader.orders import Share, epoch_order
+from lmdbloader.loader.orders import Layout, Share, epoch_order
 from lmdbloader.transforms import (
     CenterCrop,
     Normalize,
@@ -205,11 +206,18 @@ class _Order:
         return self.share.num_batches(self.length)
 
     def __iter__(self) -> Iterator[list[Ticket]]:
-        every, epoch = np.arange(self.length), self.epoch
+        epoch = self.epoch
         size = None if self.resolution is None else self.resolution.size_at(epoch, self.size)
-        order = epoch_order(self.order, seed=self.seed, epoch=epoch, offset=every, nbytes=np.ones_like(every)).samples
-        for begin, end in zip(*self.share.bounds(self.length, self.position), strict=True):
-            yield [Ticket(number, epoch, size) for number in order[begin:end].tolist()]
+        order = epoch_order(self.order, Layout(self.length, _as_stored), seed=self.seed, epoch=epoch)
+        positions = self.share.positions(self.length, self.position)
+        for batch in range(len(positions)):
+            samples = order.samples(positions.of_batches(batch, batch + 1))
+            yield [Ticket(number, epoch, size) for number in samples.tolist()]
+
+
+def _as_stored(first: int, end: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return places of files, which the orders here do not use, as those in one file of one byte for each."""
+    return np.arange(first, end), np.ones(end - first, np.int64)
 
 
 class _Images(Dataset[tuple[Tensor, int]]):

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 __all__ = [
     "CAN_DROP_CACHE", "MAPPED_FILES_SHRINK", "MAPS_LENGTHEN_FILES", "NORMAL", "POPULATE_READ", "QUEUES_NEED_FILES",
     "RANDOM", "WILL_NEED", "Clock", "Layout", "address_limit", "advise_order", "allowed_cores", "boot_id", "c_library",
-    "connection_pair", "container_name", "descriptor_of", "distribution", "drop_cache", "exchange", "folded",
-    "group_folders", "handle_of", "huge_pages", "hypervisor_name", "is_cached", "load_average", "machine_id",
+    "connection_pair", "container_name", "cores_of_parent", "descriptor_of", "distribution", "drop_cache", "exchange",
+    "folded", "group_folders", "handle_of", "huge_pages", "hypervisor_name", "is_cached", "load_average", "machine_id",
     "memory_file", "memory_sizes", "own_memory", "path_of", "populate", "process_limit", "process_seconds",
-    "processor_clock", "processor_layout", "processor_name", "quota_cores", "read_text", "resident_pages", "sizes_of",
-    "start_of", "tells_residency", "thread_times", "umask", "usable_name", "will_read",
+    "processor_clock", "processor_layout", "processor_name", "quota_cores", "read_text", "resident_pages",
+    "settling_seconds", "sizes_of", "start_of", "tells_residency", "thread_times", "umask", "usable_name", "will_read",
 ]  # fmt: skip
 
 ROOT = Path("/")
@@ -125,6 +125,15 @@ def populate(mapped: mmap.mmap) -> bool:
     return False
 
 
+def settling_seconds(descriptor: int) -> float | None:
+    """Return how old the last change of an open file must be, so that any later change shows in the file's status.
+
+    The status is size, modification and change time (`st_ctime_ns`), for a file that is opened again. None if it proves
+    nothing there: on an unknown file system, or if the system has no change time.
+    """
+    return None
+
+
 def advise_order(descriptor: int, *, random: bool) -> None:
     """Say whether a file will be read in random order; here nothing is done with it."""
 
@@ -139,6 +148,11 @@ def will_read(descriptor: int, at: int, nbytes: int) -> None:
 def allowed_cores() -> int:
     """Return how many cores the system lets this process run on, at least 1; here all that the machine has."""
     return os.cpu_count() or 1
+
+
+def cores_of_parent() -> int:
+    """Return how many cores the system lets the process run on that has started this one; 1 if unknown."""
+    return 1
 
 
 def quota_cores(root: Path = ROOT) -> int | None:

@@ -19,10 +19,10 @@ assert sys.platform != "win32" and sys.platform != "darwin"  # for mypy
 
 __all__ = [
     "CAN_DROP_CACHE", "POPULATE_READ", "QUEUES_NEED_FILES", "advise_order", "allowed_cores", "boot_id", "c_library",
-    "container_name", "distribution", "drop_cache", "exchange", "group_folders", "huge_pages", "hypervisor_name",
-    "is_cached", "machine_id", "memory_file", "memory_sizes", "own_memory", "path_of", "populate", "process_seconds",
-    "processor_clock", "processor_layout", "processor_name", "quota_cores", "reserve", "resident_pages", "start_of",
-    "tells_residency", "thread_times", "umask", "will_read",
+    "container_name", "cores_of_parent", "distribution", "drop_cache", "exchange", "group_folders", "huge_pages",
+    "hypervisor_name", "is_cached", "machine_id", "memory_file", "memory_sizes", "own_memory", "path_of", "populate",
+    "process_seconds", "processor_clock", "processor_layout", "processor_name", "quota_cores", "reserve",
+    "resident_pages", "settling_seconds", "start_of", "tells_residency", "thread_times", "umask", "will_read",
 ]  # fmt: skip
 
 CAN_DROP_CACHE = True
@@ -31,6 +31,16 @@ QUEUES_NEED_FILES = True
 POPULATE_READ = 22
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
+# By the number of the file system in statfs(2). Times are rounded, at worst to a second; those of a server may differ
+# from ours by the error of either clock.
+_SETTLING_SECONDS = {
+    0xEF53: 3.0,  # ext2, ext3, ext4
+    0x58465342: 3.0,  # xfs
+    0x9123683E: 3.0,  # btrfs
+    0xF2F52010: 3.0,  # f2fs
+    0x794C7630: 3.0,  # overlayfs
+    0x6969: 3600.0,  # nfs, which asks the server when a file is opened
+}
 # Errors of a kernel without files in memory, or of a container that forbids them.
 _NO_MEMORY_FILE = (errno.ENOSYS, errno.EPERM, errno.EACCES)
 
@@ -138,6 +148,28 @@ def populate(mapped: mmap.mmap) -> bool:
     return True
 
 
+def settling_seconds(descriptor: int) -> float | None:
+    """Ask for the file system's kind; those of memory keep no times of maps, and others may repeat inodes and times."""
+    import ctypes
+
+    function = _fstatfs()
+    found = ctypes.create_string_buffer(512)
+    if function is None or function(descriptor, found) != 0:
+        return None
+    return _SETTLING_SECONDS.get(ctypes.c_long.from_buffer(found).value & 0xFFFFFFFF)
+
+
+@cache
+def _fstatfs() -> Any:
+    """Return the C library's function, None if it has none."""
+    import ctypes
+
+    function = getattr(ctypes.CDLL(None, use_errno=True), "fstatfs", None)
+    if function is not None:
+        function.argtypes, function.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_int
+    return function
+
+
 def advise_order(descriptor: int, *, random: bool) -> None:
     """Switch the system's readahead for this descriptor off or on."""
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM if random else os.POSIX_FADV_NORMAL)
@@ -154,6 +186,13 @@ def will_read(descriptor: int, at: int, nbytes: int) -> None:
 def allowed_cores() -> int:
     """Return the size of the process's CPU affinity."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cores_of_parent() -> int:
+    """Return the size of the parent's CPU affinity."""
+    with suppress(OSError):  # it has just ended
+        return len(os.sched_getaffinity(os.getppid())) if hasattr(os, "sched_getaffinity") else allowed_cores()
+    return allowed_cores()
 
 
 def quota_cores(root: Path = ROOT) -> int | None:

@@ -272,7 +272,7 @@ def _order(dataset: DatasetFacts, fits: bool) -> Iterator[Finding]:
             "order",
             "note",
             f"{each}: order='random' reads each sample separately from storage",
-            "Use Loader(..., order='quasi_random'): blocks of 4 MiB, shuffled in windows of 128 MiB, so that storage "
+            "Use Loader(..., order='quasi_random'): blocks of 2 MiB, of which 192 at a time are mixed, so that storage "
             "sees large reads; `lmdbloader plan` shows how much that saves.",
         )
 

@@ -10,7 +10,7 @@ from lmdbloader.base.units import GIB, KIB, MIB
 from lmdbloader.format.sizes import BLOCK_NBYTES as RECORD_NBYTES
 
 # The read size of order="quasi_random". A record of a dataset holds as many small samples as fit into its own size.
-BLOCK_NBYTES = 4 * MIB
+BLOCK_NBYTES = 2 * MIB
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from lmdbloader.base.cores import count_cores
+from lmdbloader.base.cores import count_own_cores
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.lab.stored import codec_shares, column, image_sizes
 from lmdbloader.loader import Loader
@@ -47,7 +47,7 @@ class LoaderFacts:
         name: Its class.
         kind: "loader" (threads of a Loader), "workers" (processes) or "main" (the thread of the training loop).
         num_threads: Threads or processes that load.
-        num_cores: Cores that this process may use.
+        num_cores: Cores that this process may use, or its share of them.
         order: Of a Loader: "random", "quasi_random" or "sequential".
         path: Of the dataset; None unless it is an LMDBDataset.
         has_own_transform: Whether the dataset has a Python `transform`, called sample by sample.
@@ -92,7 +92,7 @@ def loader_in(batches: Any) -> Loader | None:
 def facts_of(batches: Any) -> LoaderFacts:
     """Return facts about an iterable of batches."""
     loader = loader_in(batches)
-    cores = count_cores()
+    cores = count_own_cores()
     if loader is not None:
         at_once = loader.batches_at_once
         return LoaderFacts(

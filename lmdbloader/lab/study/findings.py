@@ -423,7 +423,7 @@ def _cold(study: StudyFigures) -> Iterator[str]:
         )
     if quasi is not None and ours is not None:
         ratio = quasi.cold_samples_per_s / ours.cold_samples_per_s
-        yield f'With order="quasi_random", which reads blocks of 4 MiB, the cold Loader is {times(ratio)} as fast.'
+        yield f'With order="quasi_random", which reads blocks of 2 MiB, the cold Loader is {times(ratio)} as fast.'
 
 
 def _memory(study: StudyFigures) -> Iterator[str]:

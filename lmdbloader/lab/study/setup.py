@@ -65,9 +65,7 @@ def choose_dataset(given: str | os.PathLike[str] | LMDBDataset) -> LMDBDataset:
     if not len(dataset):
         raise OptionError(f"{dataset.path}: the dataset has no samples; there is nothing to measure")
     names = [name for name, f in dataset.fields.items() if f.kind == "image"] or list(dataset.fields)
-    rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
-    opened = LMDBDataset(dataset.path, fields=names)
-    return opened if np.array_equal(rows, np.arange(len(opened))) else opened.select(rows)
+    return LMDBDataset(dataset.path, fields=names).with_rows(dataset.stored_rows)
 
 
 def has_images(dataset: LMDBDataset) -> bool:

@@ -34,6 +34,7 @@ from lmdbloader.format.manifest import Description, Manifest
 from lmdbloader.store.care.pages import find_description, find_num_samples
 from lmdbloader.store.care.salvage import RecordSalvage, sound_samples
 from lmdbloader.store.care.verify import Verification, verify
+from lmdbloader.store.contents import check_scheme
 from lmdbloader.store.damage import Damage
 from lmdbloader.store.index import Index
 from lmdbloader.store.lmdb_file import explain_lmdb, list_values, reading
@@ -96,7 +97,8 @@ def repair(
 
     Raises:
         NotFoundError: There is nothing at `path`.
-        FormatError: It is not a finished dataset of this format version.
+        FormatError: It is not a finished dataset of this format version, or a newer release made it and this one
+            cannot check all of it.
         CorruptError: It cannot be repaired, or not without `out`; the message gives the reason.
         DestinationError: `out` exists already, or cannot be written.
         DiskFullError: No room left.
@@ -142,6 +144,8 @@ def _what_is_known(folder: Path, found: Verification) -> tuple[Description, Mani
     if (folder / DATA_FILE).is_file():
         data = DataFile(folder / DATA_FILE, "pread")
         description = find_description(data.descriptor, str(folder))
+    if description:
+        check_scheme(description.content_scheme, folder / DATA_FILE)
     if manifest is not None and description in (None, manifest.description):
         return description or manifest.description, manifest  # only its text was changed
     if manifest is not None or description is None:
@@ -248,7 +252,8 @@ def _write(
         if is_own_file(folder / SKIPPED_FILE):
             with open(open_own_file(folder / SKIPPED_FILE), "rb") as skipped:
                 writer.add_file(SKIPPED_FILE, skipped.read())
-        return writer.finish(classes=description.classes, made_by=made_by, digest=description.digest).num_samples
+        digest, scheme = description.digest, description.content_scheme
+        return writer.finish(classes=description.classes, made_by=made_by, digest=digest, scheme=scheme).num_samples
 
 
 def _report(folder: Path, done: Repair, log: Callable[[str], None]) -> Repair:
@@ -304,9 +309,9 @@ def rebuild(
     return tuple(names)
 
 
-def _facts(manifest: Manifest) -> tuple[int, dict[str, int]]:
-    """Return a manifest's counts, which may have been edited together with its digest."""
-    return manifest.num_samples, dict(manifest.sizes)
+def _facts(manifest: Manifest) -> tuple[int, dict[str, int], dict[str, str]]:
+    """Return what a manifest states of the samples, which may have been edited together with its digest."""
+    return manifest.num_samples, dict(manifest.sizes), dict(manifest.column_digests)
 
 
 def _make(data: Path, description: Description, work: Path) -> Manifest:

@@ -16,15 +16,15 @@ from lmdbloader.base.foreign_names import understands
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format.digests import DigestName, new_file_digest
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
-from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, is_signed, parse_description
+from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, is_signed, parse_description, unknown_keys
 from lmdbloader.store.care.pages import find_description, needed_nbytes
+from lmdbloader.store.contents import check_scheme, digest_contents
 from lmdbloader.store.damage import Damage
 from lmdbloader.store.index import Index
 from lmdbloader.store.lmdb_file import page_problems
 from lmdbloader.store.lmdb_records import compare_records, damaged_records, stored_description
 from lmdbloader.store.opening import DataFile, open_index, read_manifest
 from lmdbloader.store.reader import Reader
-from lmdbloader.store.spool import content_digest, digest_columns
 
 _ROWS_AT_ONCE = 256
 _READ_AT_ONCE_NBYTES = 64 * 2**20
@@ -34,6 +34,7 @@ _OTHER_TEXT = (
 )
 # The most findings shown of one file: a damaged tree has a hundred.
 _SHOWN = 20
+_COLUMNS_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,8 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
 
     Raises:
         NotFoundError: There is nothing at `path`.
-        FormatError: It is not a finished dataset of this format version.
+        FormatError: It is not a finished dataset of this format version, or a newer release made it and this one
+            cannot check all of it.
     """
     found = _Findings(local_path("path", path).absolute())
     try:
@@ -84,8 +86,8 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
         if not found.folder.is_dir() or found.folder.name.endswith(PARTIAL_SUFFIX) or is_intact:
             raise
         return _verify_without_manifest(found, error)
-    if not manifest.is_text(_manifest_text(found.folder)):
-        found.add(MANIFEST_FILE, _OTHER_TEXT)
+    check_scheme(manifest.content_scheme, found.folder / MANIFEST_FILE)
+    _check_text(found, manifest)
     data, index = _open_data(found, manifest), _open_index(found, manifest)
     if not data:
         return found.result(0)
@@ -93,8 +95,7 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
     reader = Reader.of_files(found.folder, manifest, data, index) if index else None
     if reader:
         found.damaged += _unreadable(reader, progress, digest)
-        if (content := content_digest(digest_columns(reader.index.batch), manifest.digest)) != manifest.content_digest:
-            found.problems.append(f"the content digest is {content}, expected {manifest.content_digest}")
+        _compare_contents(found, manifest, reader)
     if DATA_FILE not in found.files:
         found.add(DATA_FILE, *digest.differences(manifest.data_digest))
     description = (
@@ -168,6 +169,33 @@ def _manifest_text(folder: Path) -> bytes:
         return read_regular(folder / MANIFEST_FILE, MAX_MANIFEST_NBYTES + 1)
     except OSError:
         return b""
+
+
+def _check_text(found: _Findings, manifest: Manifest) -> None:
+    """Compare the manifest's text with that of a writer; raise FormatError if it has keys of a newer release."""
+    text = _manifest_text(found.folder)
+    if manifest.is_text(text):
+        return
+    if unknown := unknown_keys(text, manifest):
+        names = ", ".join(f"{key!r:.80}" for key in unknown)
+        raise FormatError(
+            f"{found.folder / MANIFEST_FILE}: has {names}, which this release does not know; a newer one made it. The "
+            "dataset can be read. To verify or repair it, upgrade lmdbloader."
+        )
+    found.add(MANIFEST_FILE, _OTHER_TEXT)
+
+
+def _compare_contents(found: _Findings, manifest: Manifest, reader: Reader) -> None:
+    """Compare the digests of the samples with the manifest's."""
+    content, columns = digest_contents(reader.index.batch, manifest.content_scheme)
+    if content != manifest.content_digest:
+        found.problems.append(f"the content digest is {content}, expected {manifest.content_digest}")
+    elif list(columns.items()) != list(manifest.column_digests.items()):
+        stated = manifest.column_digests
+        wrong = [name for name in {**columns, **stated} if columns.get(name) != stated.get(name)]
+        names = ", ".join(map(repr, wrong[:_COLUMNS_SHOWN]))
+        text = f"of {len(wrong)} columns ({names}) are not those" if wrong else "of the columns are not in the order"
+        found.add(MANIFEST_FILE, f"the digests {text} of the samples")
 
 
 def _compare_descriptions(found: _Findings, manifest: Manifest) -> None:

@@ -22,7 +22,7 @@ from lmdbloader.base.disk_errors import DISK_FULL, disk_failed, disk_full, expla
 from lmdbloader.base.limits import no_address_space
 from lmdbloader.errors import CorruptError, DestinationError
 from lmdbloader.format.codecs import checksum
-from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName, digest_of_file, read_digest
+from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName, digest_of_file, read_digest, scheme_for
 from lmdbloader.format.layout import (
     DATA_FILE,
     DESCRIPTION_KEY,
@@ -41,10 +41,11 @@ from lmdbloader.format.layout import (
     record_schema,
 )
 from lmdbloader.format.manifest import Description, Manifest
+from lmdbloader.store.contents import digest_contents
 from lmdbloader.store.lmdb_records import delete_records, records, spool_records
 from lmdbloader.store.opening import map_file
 from lmdbloader.store.records import Block, Chunk, chained
-from lmdbloader.store.spool import Spool, content_digest, digest_columns
+from lmdbloader.store.spool import Spool
 from lmdbloader.store.writing.publish import (
     COLUMNS_FOLDER,
     flush,
@@ -193,6 +194,7 @@ class Writer:
         classes: Mapping[str, Sequence[str]],
         made_by: Mapping[str, Any],
         digest: DigestName = DEFAULT_DIGEST,
+        scheme: str | None = None,
         close_others: Callable[[], None] = lambda: None,
     ) -> Written:
         """Commit the rest, write index and manifest, and put the dataset in place.
@@ -200,6 +202,7 @@ class Writer:
         Args:
             classes, made_by: As in the manifest.
             digest: The algorithm of the digests in the manifest.
+            scheme: Of the content digest; None for that of new datasets.
             close_others: Called when everything is written: it closes the caller's files in the folder, because
                 some systems cannot rename a folder in which a file is open.
 
@@ -207,9 +210,10 @@ class Writer:
             DiskFullError: No room left.
             CorruptError: The files differ from the data that was written.
         """
-        given = {name: tuple(names) for name, names in classes.items()}
+        described = {name: tuple(names) for name, names in classes.items()}
+        scheme = scheme or scheme_for(digest, is_new=True)
         fields, features = self._spool.settled_fields(), self._spool.features()
-        description = Description(fields, self.with_source, given, made_by, digest, features)
+        description = Description(fields, self.with_source, described, made_by, digest, scheme, features)
         self._put(DESCRIPTION_KEY, description.to_json())
         self._commit()
         with explain_full_disk(self._partial, lambda: _INDEX_ROW_NBYTES * self.num_samples):
@@ -393,6 +397,8 @@ def make_manifest(description: Description, spool: Spool, index: Path, data: Pat
         OSError: A file cannot be read.
     """
     content = map_file(index)
+    batch = pa.ipc.open_file(pa.py_buffer(content)).get_batch(0)
+    content_digest, column_digests = digest_contents(batch, description.content_scheme)
     descriptor = system.open_to_read(data)
     try:
         with naming(data):
@@ -407,9 +413,8 @@ def make_manifest(description: Description, spool: Spool, index: Path, data: Pat
             "data_nbytes": data.stat().st_size,
             "index_nbytes": len(content),
         },
-        content_digest=content_digest(
-            digest_columns(pa.ipc.open_file(pa.py_buffer(content)).get_batch(0)), description.digest
-        ),
+        content_digest=content_digest,
+        column_digests=column_digests,
         index_digest=digest_of_file(content, description.digest),
         data_digest=data_digest,
     )
