@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from payloads import TILE, Stored, footer, kept_jpeg, one_of_each, photograph, write_payloads
+from tile_tables import GROUPED, WHOLE, covered_nbytes, read_table, sign_tiles
 
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader import transforms as T
@@ -175,20 +176,13 @@ def test_any_payload_gives_pixels_or_our_error(
     sums = None
     if codec == "tiles":
         tiles = -(-stored.shape[0] // TILE) * -(-stored.shape[1] // TILE)
-        payload = bytearray(sign_tiles(bytes(payload), tiles))
-        sums = checksum(bytes(payload[: 12 * tiles]))
+        payload = bytearray(sign_tiles(bytes(payload), GROUPED, tiles))
+        sums = checksum(bytes(payload[: covered_nbytes(GROUPED, tiles)]))
     path = tmp_path_factory.mktemp("hostile") / "d"
     read_everything(write_image(path, replace(stored, data=bytes(payload), checksum=sums)))
 
 
-def sign_tiles(payload: bytes, count: int) -> bytes:
-    """Set the checksum of each tile whose place is valid."""
-    ends = struct.unpack_from(f"<{count}I", payload, 8 * count)
-    body = payload[12 * count :]
-    sums = [checksum(body[a:b]) if a <= b <= len(body) else 0 for a, b in zip((0, *ends), ends, strict=False)]
-    return struct.pack(f"<{count}Q", *sums) + payload[8 * count :]
-
-
+@pytest.mark.parametrize("codec", [WHOLE, GROUPED])
 @pytest.mark.parametrize(
     "ends",
     [
@@ -201,15 +195,15 @@ def sign_tiles(payload: bytes, count: int) -> bytes:
     ],
 )
 def test_a_tile_table_that_cannot_be_right_is_damaged(
-    sound: dict[str, Stored], tmp_path: Path, ends: Callable[[list[int], int], list[int]]
+    sound: dict[str, Stored], tmp_path: Path, ends: Callable[[list[int], int], list[int]], codec: int
 ) -> None:
     stored = sound["tiles"]
     count = -(-stored.shape[0] // TILE) * -(-stored.shape[1] // TILE)
-    found = list(struct.unpack_from(f"<{count}I", stored.data, 8 * count))
-    changed = ends(found, len(stored.data) - 12 * count)
-    data = stored.data[: 8 * count] + struct.pack(f"<{count}I", *changed) + stored.data[12 * count :]
-    data = sign_tiles(data, count)
-    path = write_image(tmp_path / "d", replace(stored, data=data, checksum=checksum(data[: 12 * count])))
+    table, body = read_table(stored.data, GROUPED, count)
+    data = replace(table, codec=codec, ends=tuple(ends(list(table.ends), len(body)))).to_bytes() + body
+    data = sign_tiles(data, codec, count)
+    sums = checksum(data[: covered_nbytes(codec, count)])
+    path = write_image(tmp_path / "d", replace(stored, data=data, checksum=sums, codec=codec))
     with pytest.raises(CorruptError, match=r"its tile table is damaged|its lz4 block does not decompress"):
         LMDBDataset(path)[0]
     read_everything(path)

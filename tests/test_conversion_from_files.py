@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pytest
 from PIL import Image
 
@@ -157,6 +158,41 @@ def test_classes_have_labels_and_names(src: Path, out: Path) -> None:
     assert dataset.classes == ("cat", "dog")
     assert [sample.label for sample in dataset] == [0, 0, 1]
     np.testing.assert_array_equal(stored(out)[2]["image"], noise(4, 4, seed=0))
+
+
+def test_more_sources_than_an_index_can_number_are_refused_before_anything_is_written(
+    src: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(8):
+        save(src / f"{number}.png", noise(4, 4, seed=number))
+    monkeypatch.setattr("lmdbloader.conversion.plan.MAX_NAMES", 7)
+    for make in (lambda: convert(src, out), lambda: lmdbloader.estimate(src)):
+        with pytest.raises(OptionError, match=r"8 sources, and one dataset holds at most 7\. Make several datasets"):
+            make()
+    assert os.listdir(out.parent) == [src.name]
+    assert convert(src, out, subset=7).num_samples == 7
+
+
+def test_sources_may_take_more_than_2_gib_and_the_manifest_says_so(src: Path, out: Path) -> None:
+    save(src / "a.png", noise(4, 4))
+    convert(src, out)
+    assert json.loads((out / "manifest.json").read_text())["requires"] == ["large_names"]
+    dataset = lmdbloader.LMDBDataset(out)
+    assert dataset.table["source"].type == pa.dictionary(pa.int32(), pa.large_string())
+    assert len(dataset.where("source == 'a.png'")) == len(dataset.where("'.png' in source")) == 1
+
+
+def test_more_names_of_classes_than_a_manifest_holds_are_refused_before_anything_is_written(
+    src: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(8):
+        save(src / f"{number}{'x' * 200}" / "1.png", noise(4, 4, seed=number))
+    monkeypatch.setattr("lmdbloader.format.manifest._SPARE_NBYTES", 1000)
+    monkeypatch.setattr("lmdbloader.format.manifest.MAX_MANIFEST_NBYTES", 2500)
+    for make in (lambda: convert(src, out), lambda: lmdbloader.estimate(src)):
+        with pytest.raises(OptionError, match=r"the names of 8 classes, more than a reader accepts: 2,500 bytes"):
+            make()
+    assert os.listdir(out.parent) == [src.name]
 
 
 def test_classes_cut_into_pairs_keep_their_labels(src: Path, out: Path) -> None:

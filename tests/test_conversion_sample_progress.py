@@ -134,6 +134,27 @@ def test_workers_and_kinds_of_workers_may_change_between_runs(tmp_path: Path) ->
     assert write(Samples(), out).content_digest == expected.content_digest
 
 
+def test_a_run_with_many_names_of_classes_continues(tmp_path: Path) -> None:
+    names = [f"{number:05d} {'ü' * 120}" for number in range(6000)]
+    expected = write(Samples(), tmp_path / "whole", classes={"label": names})
+    out = tmp_path / "sub" / "out"
+    out.parent.mkdir()
+    interrupt(Samples(100), out, classes={"label": names})
+    assert (partial_of(out) / "plan.json").stat().st_size > 2**22
+    assert write(Samples(), out, classes={"label": names}).content_digest == expected.content_digest
+    assert LMDBDataset(out).classes == tuple(names)
+
+
+def test_more_names_of_classes_than_a_manifest_holds_are_refused_before_anything_is_written(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{number:05d}" for number in range(6000)]
+    monkeypatch.setattr("lmdbloader.format.manifest.MAX_MANIFEST_NBYTES", 100_000)
+    with pytest.raises(OptionError, match=r"the names of 6,000 classes, more than a reader accepts"):
+        write(Samples(), out, classes={"label": names})
+    assert os.listdir(out.parent) == []
+
+
 # --- what a run that continues reads ---
 
 

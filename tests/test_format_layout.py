@@ -127,6 +127,10 @@ def test_the_columns_on_disk_are_those_of_format_version_1() -> None:
     fields = [make_field("lr", "image"), make_field("mask", "array"), make_field("n", "int"), make_field("t", "text")]
     index = index_schema(fields, with_source=True)
     assert index.names[:3] == ["source", "top", "left"]
+    assert index.field("source").type == index.field("mask.type").type == pa.dictionary(pa.int32(), pa.large_string())
+    before = index_schema(fields, with_source=True, large_names=False)
+    assert before.names == index.names
+    assert before.field("source").type == before.field("mask.type").type == pa.dictionary(pa.int32(), pa.string())
     assert index.names[3:12] == [
         f"lr.{part}"
         for part in "offset stored_nbytes raw_nbytes checksum codec height width channels bits".split()  # noqa: SIM905

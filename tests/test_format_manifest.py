@@ -25,6 +25,7 @@ from lmdbloader.format.manifest import (
     Description,
     Manifest,
     _digest_of,
+    check_fits,
     is_newer_description,
     is_signed,
     parse_description,
@@ -457,3 +458,18 @@ def test_a_manifest_that_readers_would_refuse_is_not_written() -> None:
 @given(st.binary(max_size=30) | anything.map(lambda value: json.dumps(value).encode()))
 def test_other_text_is_no_description_of_a_newer_release(data: bytes) -> None:
     assert not is_newer_description(data)
+
+
+def test_classes_are_refused_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = tuple(f"class {i}" for i in range(5000))
+    many = Description((), True, {"labels": names}, {})
+    check_fits(many)
+    monkeypatch.setattr("lmdbloader.format.manifest.MAX_MANIFEST_NBYTES", 100_000)
+    with pytest.raises(OptionError, match=r"the names of 5,000 classes, more than a reader accepts: 100,000 bytes"):
+        check_fits(many)
+    # Room is left for what is known at the end only.
+    fits = Description((), True, {"labels": names[:1500]}, {})
+    check_fits(fits)
+    longest = {"num_samples": 2**62 - 1, "sizes": dict.fromkeys(MANIFEST.sizes, 2**62 - 1)}
+    digests = dict.fromkeys(("content_digest", "index_digest", "data_digest"), "sha256:" + "0" * 64)
+    assert len(fits.manifest(**longest, **digests).to_json()) < 100_000  # type: ignore[arg-type]

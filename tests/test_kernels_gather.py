@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tile_tables import GROUPED, WHOLE, as_whole, covered_nbytes, read_table, sign_groups, table_nbytes
 
 from lmdbloader.format import codecs
 from lmdbloader.format.codecs import Payloads, checksum, encode_image, encode_many
-from lmdbloader.format.layout import CODEC_LZ4, CODEC_RAW, CODEC_TILES
+from lmdbloader.format.layout import CODEC_LZ4, CODEC_RAW, CODEC_TILES, CODEC_WHOLE_TILES
 from lmdbloader.kernels.codec_numbers import (
     BAD_CHECKSUM,
     BAD_CODEC,
@@ -20,7 +21,6 @@ from lmdbloader.kernels.codec_numbers import (
     BAD_TILES,
     OK,
     OUT_OF_BOUNDS,
-    TILE_ENTRY_NBYTES,
 )
 from lmdbloader.kernels.entries import gather, hash_many, read_window
 
@@ -52,10 +52,12 @@ class Stored:
     def rehash(self) -> None:
         """Give every payload the checksum of its present bytes, as an attacker would."""
         for i, codec in enumerate(self.codec):
-            nbytes = int(self.stored[i])
+            at, nbytes = int(self.offset[i]), int(self.stored[i])
             if codec == CODEC_TILES:
-                nbytes = min(nbytes, TILE_ENTRY_NBYTES * self.num_tiles(i))
-            at = int(self.offset[i])
+                signed = sign_groups(self.data[at : at + nbytes].tobytes(), self.num_tiles(i))
+                self.data[at : at + nbytes] = np.frombuffer(signed, np.uint8)
+            if codec in (CODEC_TILES, CODEC_WHOLE_TILES):
+                nbytes = min(nbytes, covered_nbytes(codec, self.num_tiles(i)))
             self.checksum[i] = checksum(self.data[at : at + nbytes])
 
     def num_tiles(self, i: int) -> int:
@@ -105,10 +107,15 @@ def store(parts: list[tuple[Payloads, tuple[int, int, int, int]]], lead: int = 5
     )
 
 
-def encode_tiled(image: np.ndarray, codec: str) -> Payloads:
+def encode_tiled(image: np.ndarray, codec: str, tiles: int = GROUPED) -> Payloads:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(codecs, "TILED_ABOVE_NBYTES", 0)
-        return encode_image(image, codec, TILE)
+        encoded = encode_image(image, codec, TILE)
+    return encoded if tiles == GROUPED else as_whole(encoded, count_tiles(image))
+
+
+def count_tiles(image: np.ndarray) -> int:
+    return -(-image.shape[0] // TILE) * -(-image.shape[1] // TILE)
 
 
 def picture(height: int, width: int, channels: int, dtype: Any = np.uint8, seed: int = 0) -> np.ndarray:
@@ -118,18 +125,21 @@ def picture(height: int, width: int, channels: int, dtype: Any = np.uint8, seed:
     return image
 
 
-def three_kinds() -> tuple[Stored, list[bytes]]:
-    """Return a raw, an lz4 and a tiled lz4 payload, and their decoded bytes."""
+def four_kinds() -> tuple[Stored, list[bytes]]:
+    """Return a raw and an lz4 payload, one in tiles of two groups and one in tiles of no groups; and their bytes."""
     flat = np.arange(3000, dtype=np.uint8) // 7
-    image = picture(50, 37, 3, np.uint16)
+    image = picture(150, 140, 1, np.uint8)
+    small = picture(50, 37, 3, np.uint16)
     parts = [
         (encode_many(flat, np.array([3000]), "raw"), (1, 1, 1, 8)),
         (encode_many(flat, np.array([3000]), "lz4"), (1, 1, 1, 8)),
-        (encode_tiled(image, "lz4"), (50, 37, 3, 16)),
+        (encode_tiled(image, "lz4"), (150, 140, 1, 8)),
+        (encode_tiled(small, "lz4", WHOLE), (50, 37, 3, 16)),
     ]
     stored = store(parts)
-    assert stored.codec.tolist() == [CODEC_RAW, CODEC_LZ4, CODEC_TILES]
-    return stored, [flat.tobytes(), flat.tobytes(), image.transpose(2, 0, 1).tobytes()]
+    assert stored.codec.tolist() == [CODEC_RAW, CODEC_LZ4, CODEC_TILES, CODEC_WHOLE_TILES]
+    assert stored.num_tiles(2) == 90
+    return stored, [flat.tobytes(), flat.tobytes(), *(i.transpose(2, 0, 1).tobytes() for i in (image, small))]
 
 
 @settings(max_examples=40)
@@ -140,7 +150,7 @@ def three_kinds() -> tuple[Stored, list[bytes]]:
             st.integers(1, 40),
             st.sampled_from([1, 3]),
             st.sampled_from([np.uint8, np.uint16]),
-            st.booleans(),
+            st.sampled_from([None, WHOLE, GROUPED]),
             st.sampled_from(["raw", "lz4"]),
         ),
         min_size=1,
@@ -152,9 +162,9 @@ def three_kinds() -> tuple[Stored, list[bytes]]:
 def test_any_order_of_any_payloads_decodes_into_its_places(images: list[Any], order: list[int], verify: bool) -> None:
     rows = [i % len(images) for i in order]
     parts, expected = [], []
-    for height, width, channels, dtype, tiled, codec in images:
+    for height, width, channels, dtype, tiles, codec in images:
         image = picture(height, width, channels, dtype)
-        encoded = encode_tiled(image, codec) if tiled else encode_image(image, codec, TILE)
+        encoded = encode_tiled(image, codec, tiles) if tiles else encode_image(image, codec, TILE)
         parts.append((encoded, (height, width, channels, 8 * image.itemsize)))
         expected.append(image.transpose(2, 0, 1).tobytes())
     status, _, values = store(parts).read(rows, verify=verify)
@@ -162,14 +172,20 @@ def test_any_order_of_any_payloads_decodes_into_its_places(images: list[Any], or
     assert values == [expected[row] for row in rows]
 
 
-@settings(max_examples=40)
-@given(st.data(), st.sampled_from([1, 3]), st.sampled_from([np.uint8, np.uint16]), st.sampled_from(["raw", "lz4"]))
-def test_a_window_equals_the_slice(data: st.DataObject, channels: int, dtype: Any, codec: str) -> None:
-    height, width = data.draw(st.integers(1, 60)), data.draw(st.integers(1, 60))
+@settings(max_examples=60)
+@given(
+    st.data(),
+    st.sampled_from([1, 3]),
+    st.sampled_from([np.uint8, np.uint16]),
+    st.sampled_from(["raw", "lz4"]),
+    st.sampled_from([WHOLE, GROUPED]),
+)
+def test_a_window_equals_the_slice(data: st.DataObject, channels: int, dtype: Any, codec: str, tiles: int) -> None:
+    height, width = data.draw(st.integers(1, 240)), data.draw(st.integers(1, 240))  # up to four groups
     top, left = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
     bottom, right = data.draw(st.integers(top + 1, height)), data.draw(st.integers(left + 1, width))
     image = picture(height, width, channels, dtype)
-    payload = encode_tiled(image, codec)
+    payload = encode_tiled(image, codec, tiles)
     expected = image[top:bottom, left:right].transpose(2, 0, 1).tobytes()
     out = np.full(len(expected) + 2 * GUARD, MARK, np.uint8)
     scratch = np.empty(TILE * TILE * 6, np.uint8)
@@ -184,16 +200,44 @@ def test_a_window_equals_the_slice(data: st.DataObject, channels: int, dtype: An
     assert (out[-GUARD:] == MARK).all()
 
 
+def test_a_window_reads_the_groups_of_its_tiles_alone() -> None:
+    image = picture(400, 400, 1)  # 25 tiles in a row, 625 in 10 groups
+    payload = encode_tiled(image, "raw")
+    head, count = covered_nbytes(GROUPED, 625), 625
+    assert (payload.data.size, head) == (table_nbytes(GROUPED, count) + image.size, 80)
+
+    def read(place: int) -> int:
+        data = payload.data.copy()
+        data[place] ^= 1
+        out = np.zeros(2 * TILE * TILE, np.uint8)
+        status: int = read_window(
+            mapped(data), 0, data.size, payload.checksum[0], payload.codec[0], True, (400, 400, 1, 1), TILE,
+            (0, 2 * TILE, 12 * TILE, 13 * TILE), out, NOWHERE, np.empty(TILE * TILE * 6, np.uint8), NOWHERE,
+        )  # fmt: skip
+        if status == OK:
+            assert out.tobytes() == image[: 2 * TILE, 12 * TILE : 13 * TILE].tobytes()
+        return status
+
+    # Tiles 12 and 37, both of the first group: its entries, the place before them and the one after them, all sums.
+    assert {read(place) for place in range(head + 4 + 12 * 64)} == {BAD_CHECKSUM}
+    body = table_nbytes(GROUPED, count)
+    assert {read(place) for place in range(head + 4 + 12 * 64, body)} == {OK}
+    tile = TILE * TILE
+    for number in (12, 37):
+        assert {read(body + number * tile), read(body + (number + 1) * tile - 1)} == {BAD_CHECKSUM}
+    assert {read(body + number * tile) for number in range(64) if number not in (12, 37)} == {OK}
+
+
 @pytest.mark.parametrize("verify", [True, False])
-@pytest.mark.parametrize("row", [0, 1, 2])
+@pytest.mark.parametrize("row", [0, 1, 2, 3])
 def test_hostile_bytes_never_write_outside(row: int, verify: bool) -> None:
-    sound, _ = three_kinds()
+    sound, _ = four_kinds()
     rng = np.random.default_rng(row)
     at, nbytes = int(sound.offset[row]), int(sound.stored[row])
     statuses = set()
     for _ in range(400):
-        hostile, _ = three_kinds()
-        table = TILE_ENTRY_NBYTES * hostile.num_tiles(row) if row == 2 else nbytes
+        hostile, _ = four_kinds()
+        table = table_nbytes(hostile.codec[row], hostile.num_tiles(row)) if row >= 2 else nbytes
         place = at + rng.integers(0, rng.choice([nbytes, table, min(nbytes, 16)]), rng.integers(1, 9))
         hostile.data[place] = rng.choice([rng.integers(0, 256, len(place)), np.full(len(place), 255)])
         hostile.rehash()
@@ -202,7 +246,8 @@ def test_hostile_bytes_never_write_outside(row: int, verify: bool) -> None:
         assert status == OK or failed == 0
     # Checksums were made to match, but for those of single tiles, which stand in the table.
     tiled = {BAD_CHECKSUM, BAD_TILES} if verify else {OK, BAD_LZ4, BAD_TILES}
-    assert statuses == [{OK}, {OK, BAD_LZ4}, tiled][row]
+    # Sums of groups were made to match again, wherever they were changed alone.
+    assert statuses == [{OK}, {OK, BAD_LZ4}, tiled | {OK}, tiled][row]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -210,8 +255,8 @@ def test_hostile_index_columns_never_write_outside(seed: int) -> None:
     rng = np.random.default_rng(seed)
     extreme = np.array([0, 1, 7, 255, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1])
     for _ in range(300):
-        hostile, _ = three_kinds()
-        row = int(rng.integers(3))
+        hostile, _ = four_kinds()
+        row = int(rng.integers(4))
         columns = [hostile.stored, hostile.codec, *hostile.geometry]
         for column in rng.permutation(len(columns))[: rng.integers(1, 4)]:
             value = rng.choice(np.append(extreme, int(columns[column][row]) + rng.integers(-3, 4)))
@@ -220,13 +265,13 @@ def test_hostile_index_columns_never_write_outside(seed: int) -> None:
         hostile.read([row], verify=bool(rng.integers(2)))
 
 
-@pytest.mark.parametrize("row", [0, 1, 2])
+@pytest.mark.parametrize("row", [0, 1, 2, 3])
 def test_each_damage_has_its_status(row: int) -> None:
     def changed(**columns: Any) -> int:
-        stored, _ = three_kinds()
+        stored, _ = four_kinds()
         for name, value in columns.items():
             getattr(stored, name)[row] = value
-        status, failed, _ = stored.read([0, 1, 2])
+        status, failed, _ = stored.read([0, 1, 2, 3])
         assert failed == row
         return status
 
@@ -240,14 +285,14 @@ def test_each_damage_has_its_status(row: int) -> None:
         assert changed(raw=2999) == OUT_OF_BOUNDS
     if row == 1:
         assert changed(raw=2999) == BAD_LZ4
-    if row == 2:
+    if row >= 2:
         assert changed(raw=9) == OUT_OF_BOUNDS
         assert changed(stored=3) == BAD_TILES
 
 
 def test_an_output_that_is_too_short_is_refused() -> None:
-    stored, _ = three_kinds()
-    for row in range(3):
+    stored, _ = four_kinds()
+    for row in range(4):
         room = GUARD + int(stored.raw[row])
         assert stored.read([row], room=room)[0] == OK
         assert stored.read([row], room=room - 1)[0] == OUT_OF_BOUNDS
@@ -262,12 +307,15 @@ def test_hash_many_is_the_checksum_of_each_part(data: bytes, parts: list[tuple[i
     assert out.tolist() == [checksum(s) for s in slices]
 
 
+@pytest.mark.parametrize("tiles", [WHOLE, GROUPED])
 @pytest.mark.parametrize(("start", "end"), [(0, 1), (500, 0), (2**31, 2**31 + 9), (2**32 - 1 - 500, 0)])
-def test_a_tile_that_the_table_puts_outside_of_its_payload_is_refused(start: int, end: int) -> None:
-    payload = encode_tiled(np.zeros((TILE, 2 * TILE, 3), np.uint8), "lz4")
-    data = np.append(payload.data, np.zeros(1000, np.uint8))  # the bytes after it in the file
-    ends = data[16:24].view("<u4")
-    ends += np.array([start, end], np.uint32)  # wraps around, as an attacker may have it
+def test_a_tile_that_the_table_puts_outside_of_its_payload_is_refused(start: int, end: int, tiles: int) -> None:
+    payload = encode_tiled(np.zeros((TILE, 2 * TILE, 3), np.uint8), "lz4", tiles)
+    table, body = read_table(payload.data.tobytes(), tiles, 2)
+    # Wraps around, as an attacker may have it.
+    ends = tuple((place + more) % 2**32 for place, more in zip(table.ends, (start, end), strict=True))
+    behind = bytes(1000)  # the bytes after it in the file
+    data = np.frombuffer(replace(table, ends=ends).to_bytes() + body + behind, np.uint8)
     status = read_window(
         mapped(data), 0, payload.data.size, payload.checksum[0], payload.codec[0], False, (TILE, 2 * TILE, 3, 1), TILE,
         (0, TILE, TILE, 2 * TILE), np.empty(TILE * TILE * 3, np.uint8), NOWHERE,

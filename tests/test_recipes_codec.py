@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +116,13 @@ def test_without_its_row_it_is_unknown(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_every_row_has_the_number_and_name_that_kernels_know() -> None:
     assert [entry.name for entry in codecs.TABLE.values()] == list(codec_numbers.CODEC_NAMES)
-    for number, entry in codecs.TABLE.items():
-        assert entry.number == number == getattr(codec_numbers, f"CODEC_{entry.name.upper()}")
+    numbers = {name: value for name, value in vars(codec_numbers).items() if re.fullmatch("CODEC_[A-Z0-9]+", name)}
+    assert numbers.pop("CODEC_NAMES") == codec_numbers.CODEC_NAMES
+    assert {name.removeprefix("CODEC_").lower(): number for name, number in numbers.items()} == {
+        entry.name: number for number, entry in codecs.TABLE.items()
+    }
+    assert all(entry.number == number for number, entry in codecs.TABLE.items())
+    assert codecs.TABLE[codec_numbers.CODEC_WHOLE_TILES].name == "tiles"  # of datasets before CODEC_TILES
 
 
 def test_a_conversion_stores_pixels_with_it(registered: None, photos: Path, tmp_path: Path) -> None:

@@ -23,13 +23,17 @@ KINDS = {
     "top": "uint32",
     "image.offset": "int64",
     "image.codec": "uint8",
-    "mask.type": "names",
+    "mask.type": "large_names",
     "half": "float16",
     "score": "float64",
     "caption": "text",
     "label": "int64",
 }
-_ARROW = {"names": pa.dictionary(pa.int32(), pa.string()), "text": pa.large_string()}
+_ARROW = {
+    "names": pa.dictionary(pa.int32(), pa.string()),
+    "large_names": pa.dictionary(pa.int32(), pa.large_string()),
+    "text": pa.large_string(),
+}
 SCHEMA = pa.schema([(name, _ARROW.get(kind) or getattr(pa, kind)()) for name, kind in KINDS.items()])
 
 
@@ -48,7 +52,7 @@ def batch_of(count: int) -> pa.RecordBatch:
 
 def _array(field: pa.Field, values: Sequence[Any]) -> pa.Array:
     if pa.types.is_dictionary(field.type):
-        return pa.array(values, pa.string()).dictionary_encode().cast(field.type)
+        return pa.array(values, field.type.value_type).dictionary_encode()
     return pa.array(values, field.type)
 
 
@@ -189,7 +193,7 @@ def test_buffers_that_would_grow_are_refused(codec: str) -> None:
 )
 def test_a_file_has_one_batch(batches: list[pa.RecordBatch], expected: str) -> None:
     # Without columns of names: a file without batches has no dictionaries either.
-    kinds = {name: kind for name, kind in KINDS.items() if kind != "names"}
+    kinds = {name: kind for name, kind in KINDS.items() if not kind.endswith("names")}
     schema = pa.schema([SCHEMA.field(name) for name in kinds])
     content = file_of(*(batch.select(list(kinds)) for batch in batches), schema=schema)
     with pytest.raises(ArrowFileError, match=expected):
@@ -224,7 +228,10 @@ def _empty(kind: pa.DataType) -> pa.Array:
         (another_type("caption", pa.string()), "'caption' is text of 32 bits, expected text"),
         (another_type("source", pa.large_string()), "'source' is text, expected names"),
         (another_type("source", pa.dictionary(pa.int8(), pa.string())), "'source' is a dictionary of text of 32 bits"),
-        (another_type("source", pa.dictionary(pa.int32(), pa.large_string())), "a dictionary of text with int32"),
+        (another_type("source", pa.dictionary(pa.int8(), pa.large_string())), "'source' is a dictionary of text with"),
+        (another_type("source", pa.dictionary(pa.int32(), pa.large_string())), "is large_names, expected names"),
+        (another_type("mask.type", pa.dictionary(pa.int32(), pa.string())), "is names, expected large_names"),
+        (another_type("source", pa.dictionary(pa.int32(), pa.binary())), "'source' is a dictionary of type 4"),
         (another_type("source", pa.dictionary(pa.int32(), pa.string(), True)), "'source' is a dictionary"),
         (another_type("label", pa.list_(pa.int64())), "'label' is nested"),
         (another_type("label", pa.timestamp("s")), "'label' is of type 10, expected int64"),

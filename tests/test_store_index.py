@@ -122,7 +122,7 @@ def test_an_index_that_is_not_the_one_written_is_refused(path: Path, change: str
         ("image.offset", 2**63 - 1),
         ("image.stored_nbytes", 2**32 - 1),
         ("image.raw_nbytes", 5),
-        ("image.codec", 5),
+        ("image.codec", 6),
         ("image.height", 2**32 - 1),
         ("image.width", 0),
         ("image.channels", 2),
@@ -224,12 +224,24 @@ def test_names_of_sources_are_not_held_in_memory(tmp_path: Path) -> None:
     assert held < 50_000
 
 
-def test_more_names_than_an_index_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmdbloader.store.spool._MAX_NAMES_NBYTES", 6)
+def test_more_names_than_an_index_can_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmdbloader.store.spool.MAX_NAMES", 2)
     spool = Spool(tmp_path / "columns", [make_field("label", "int")], with_source=True)
     add_sources(spool, ["abc", "abc", "def"])
-    with pytest.raises(OptionError, match=r"names of the first 3 sources take more than the 6 bytes"):
+    with pytest.raises(OptionError, match=r"more than 2 sources, the most that one dataset can hold"):
         add_sources(spool, ["g"])
+    spool.close()
+
+
+@pytest.mark.parametrize("features", [[], ["large_names"]])
+def test_names_are_stored_with_the_offsets_that_the_manifest_says(tmp_path: Path, features: list[str]) -> None:
+    spool = Spool(tmp_path / "columns", [make_field("label", "int")], with_source=True, features=features)
+    add_sources(spool, ["abc", "abc", "ü"])
+    spool.write(tmp_path / "index", np.zeros(1, np.int64))
+    column = pa.ipc.open_file(tmp_path / "index").get_batch(0)["source"]
+    assert column.to_pylist() == ["abc", "abc", "ü"]
+    assert column.type.value_type == (pa.large_string() if features else pa.string())
+    assert sorted(spool.features()) == features
     spool.close()
 
 

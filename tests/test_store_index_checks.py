@@ -20,6 +20,7 @@ from lmdbloader.format.layout import (
     CODEC_LZ4,
     CODEC_RAW,
     CODEC_TILES,
+    CODEC_WHOLE_TILES,
     MAX_PAYLOAD_NBYTES,
     array_type,
     index_columns,
@@ -61,9 +62,9 @@ def check(
     kinds = index_columns(fields, with_source=sources)
     found = Columns(
         len(rows),
-        {name: np.array(columns[name], kind) for name, kind in kinds.items() if kind not in ("text", "names")},
+        {name: np.array(columns[name], kind) for name, kind in kinds.items() if kind not in ("text", "large_names")},
         {},
-        {name: names_of(columns[name]) for name, kind in kinds.items() if kind == "names"},
+        {name: names_of(columns[name]) for name, kind in kinds.items() if kind == "large_names"},
     )
     totals = {
         key: sum(item.get(part, 0) for item in [*rows, *second])
@@ -164,7 +165,9 @@ def test_payloads_overlap_when_they_share_a_byte(
         ("image", image(60, 6, 10, CODEC_RAW)),
         ("image", image(360, 6, 10, CODEC_RAW, channels=3, bits=16)),
         ("image", image(10, 50, 51, CODEC_LZ4)),
-        ("image", image(4 * 12 + 10, 100, 100, CODEC_TILES) | {"stored_nbytes": 4 * 12 + 40}),
+        ("image", image(4 * 12 + 40, 100, 100, CODEC_WHOLE_TILES)),
+        ("image", image(8 + 4 + 4 * 12 + 40, 100, 100, CODEC_TILES)),
+        ("image", image(16 + 4 + 100 * 12 + 1607, 640, 640, CODEC_TILES)),
         ("image", image(10, 512, 10, CODEC_JPEG)),
         ("image", image(50, 16000, 16000, CODEC_FILE, channels=3, bits=16) | {"stored_nbytes": 50}),
     ],
@@ -184,7 +187,7 @@ def test_a_consistent_index_is_accepted(kind: Any, row: dict[str, Any]) -> None:
         ("bytes", compressed(10, 2551), "its codec, which cannot compress"),
         ("bytes", compressed(0, 1), "its codec, which cannot compress"),
         ("bytes", compressed(DATA_NBYTES, MAX_PAYLOAD_NBYTES + 1), "bytes that one payload may have"),
-        *(("json", compressed(5, 5, codec), "the codecs of jsons") for codec in (CODEC_TILES, CODEC_FILE, 255)),
+        *(("json", compressed(5, 5, codec), "the codecs of jsons") for codec in (CODEC_TILES, CODEC_WHOLE_TILES, 255)),
         ("array", {**plain(0, 25), "type": "float32[2,3]"}, "its array's type"),
         ("array", {**compressed(10, 24), "type": "float64[2,3]"}, "its array's type"),
         ("image", image(0, 0, 0, CODEC_RAW), "an image: one of height"),
@@ -194,12 +197,14 @@ def test_a_consistent_index_is_accepted(kind: Any, row: dict[str, Any]) -> None:
         ("image", image(61, 6, 10, CODEC_RAW) | {"raw_nbytes": 61}, "its height, width"),
         ("image", image(60, 2**32 - 1, 2**32 - 1, CODEC_RAW) | {"raw_nbytes": 60}, "its height, width"),
         ("image", image(10, 51, 51, CODEC_LZ4), "its codec, which cannot compress"),
-        ("image", image(4 * 12 - 1, 100, 100, CODEC_TILES), "its codec, which cannot compress"),
-        ("image", image(4 * 12 + 39, 100, 100, CODEC_TILES), "its codec, which cannot compress"),
+        ("image", image(4 * 12 - 1, 100, 100, CODEC_WHOLE_TILES), "its codec, which cannot compress"),
+        ("image", image(4 * 12 + 39, 100, 100, CODEC_WHOLE_TILES), "its codec, which cannot compress"),
+        ("image", image(8 + 4 + 4 * 12 + 39, 100, 100, CODEC_TILES), "its codec, which cannot compress"),
+        ("image", image(16 + 4 + 100 * 12 + 1606, 640, 640, CODEC_TILES), "its codec, which cannot compress"),
         ("image", image(10, 513, 10, CODEC_JPEG), "its codec, which cannot compress"),
         ("image", image(100, 6, 10, CODEC_JPEG, bits=16), "its codec, which has fewer bits"),
         ("image", image(50, 27000, 27000, CODEC_FILE, channels=3), "bytes that one payload may have"),
-        ("image", image(50, 6, 10, 5), "the codecs of images"),
+        ("image", image(50, 6, 10, 6), "the codecs of images"),
     ],
 )
 def test_a_contradiction_is_refused_by_name(kind: Any, row: dict[str, Any], reason: str) -> None:

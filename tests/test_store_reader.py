@@ -19,6 +19,7 @@ import pytest
 from damage import flip
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tile_tables import GROUPED, read_table, table_nbytes
 
 import lmdbloader
 from lmdbloader.errors import CorruptError, FormatError, LmdbloaderError, OptionError
@@ -104,8 +105,9 @@ def tile_places(reader: Reader, name: str) -> tuple[int, np.ndarray, np.ndarray]
     """Return the offset of the first image's tile table, and the offsets of its tiles' starts and ends in data.mdb."""
     at = int(reader.index.arrays[f"{name}.offset"][0])
     count = -(-HEIGHT // TILE) * -(-WIDTH // TILE)
-    ends = np.frombuffer(reader.data[at + 8 * count : at + 12 * count].tobytes(), "<u4").astype(int)
-    body = at + 12 * count
+    body = at + table_nbytes(GROUPED, count)
+    table, _ = read_table(reader.data[at:body].tobytes(), GROUPED, count)
+    ends = np.array(table.ends)
     return at, body + np.append(0, ends[:-1]), body + ends
 
 

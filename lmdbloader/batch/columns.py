@@ -38,11 +38,11 @@ def read_values(reader: Reader, f: Field, rows: I64, clock: Clock = NO_CLOCK) ->
     if f.kind == "array":
         return stack_if_equal([torch.from_numpy(reader.read_array(f.name, row, clock=clock)) for row in rows.tolist()])
     kind = kind_named(f.kind)
-    if kind.is_payload:
+    if f.is_payload and not f.holds_text:
         found = [reader.read_value(f.name, row, clock=clock) for row in rows.tolist()]
         return Ragged(map(torch.from_numpy, found)) if kind.is_ragged else found
-    if kind.column == "text":
-        values: Any = [reader.index.text(f.name, row) for row in rows.tolist()]
+    if f.holds_text:
+        values: Any = reader.read_texts(f.name, rows, clock=clock)
     else:
         values = reader.index.arrays[f.name][rows]
     return values if kind.decode is None else [kind.decode(value) for value in values]

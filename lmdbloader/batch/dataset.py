@@ -173,7 +173,10 @@ class LMDBDataset(Dataset[Any]):
 
     @property
     def table(self) -> pa.Table:
-        """The small columns, one row per sample: labels, text, source, patch position, image sizes."""
+        """The small columns, one row per sample: labels, text, source, patch position, image sizes.
+
+        Text longer than 128 bytes is read from the data file: all of it, each time.
+        """
         return table_of(self.reader, self.stored_rows)
 
     def transform(self, sample: Any) -> Any:
@@ -217,11 +220,11 @@ class LMDBDataset(Dataset[Any]):
 
     def _line_for_column(self, name: str) -> str:
         """Return the advice for `dataset[name]`."""
-        if name in column_names(self.reader.index):
+        if name in column_names(self.reader):
             return f"expected the number of a sample. For a column write dataset.table[{name!r}].to_pylist()."
         if name in self.fields:
             return f"expected the number of a sample. For all of them write [sample.{name} for sample in dataset]."
-        names = ", ".join(dict.fromkeys([*self.fields, *column_names(self.reader.index)]))
+        names = ", ".join(dict.fromkeys([*self.fields, *column_names(self.reader)]))
         return f"expected the number of a sample. There is no field {name!r} either; fields and columns are {names}."
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
@@ -424,7 +427,7 @@ class LMDBDataset(Dataset[Any]):
         Raises:
             OptionError: The fractions do not add up to 1, there are fewer groups than views, or no such column.
         """
-        groups = groups_of(self.reader, column_names(self.reader.index), self.stored_rows, by)
+        groups = groups_of(self.reader, column_names(self.reader), self.stored_rows, by)
         parts = share_out(groups, fractions, seed)
         return tuple(self.select(part) for part in parts)
 

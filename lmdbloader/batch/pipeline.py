@@ -17,7 +17,6 @@ from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.fields import likeness, named_places
 from lmdbloader.format.labels import LabelWatch
-from lmdbloader.format.layout import CODEC_TILES
 from lmdbloader.kernels import assemble_columns as at
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.calls.entry import Prepared
@@ -393,7 +392,7 @@ class Pipeline:
             rooms[at.ROOM_PIXELS] = max(rooms[at.ROOM_PIXELS], facts.encoded_nbytes)
             if descriptor >= 0:
                 rooms[at.ROOM_STORED] = max(rooms[at.ROOM_STORED], facts.extremes["stored_nbytes"][1])
-            if CODEC_TILES in facts.codecs:
+            if facts.has_tiles:
                 rooms[at.ROOM_TILE] = max(rooms[at.ROOM_TILE], self._described[f, at.TILE] ** 2 * _PIXEL_NBYTES)
         return rooms
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from lmdbloader.base.option_names import shown
 from lmdbloader.errors import OptionError
 from lmdbloader.store import Reader
-from lmdbloader.store.rows import Rows, take
+from lmdbloader.store.rows import Rows, as_array, take
 
 I64 = npt.NDArray[np.int64]
 
@@ -37,6 +37,9 @@ def groups_of(reader: Reader, columns: Sequence[str], rows: Rows, by: str | None
     codes: npt.NDArray[Any]
     if by in index.names:
         codes = index.names[by].codes
+    elif by in reader.long_texts:
+        codes = reader.text_column(by, as_array(rows)).dictionary_encode().indices.to_numpy(zero_copy_only=False)
+        return codes
     else:
         codes = index.batch.column(by).dictionary_encode().indices.to_numpy(zero_copy_only=False)
     return take(codes, rows)

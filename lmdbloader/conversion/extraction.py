@@ -170,7 +170,8 @@ def _make_plan(reader: Reader, names: Sequence[str] | None, image_format: str) -
     if names is not None and not names:
         raise OptionError(f"{reader.path}: no field to extract; it has {', '.join(reader.fields)}")
     fields = tuple(f for f in reader.manifest.fields if names is None or f.name in names)
-    as_files = [f.name for f in fields if f.is_payload and f.kind != "json" and not kind_named(f.kind).is_ragged]
+    in_table = {f.name for f in fields if f.kind == "json" or f.holds_text or kind_named(f.kind).is_ragged}
+    as_files = [f.name for f in fields if f.is_payload and f.name not in in_table]
     folders = {name: name if len(as_files) > 1 else "" for name in as_files}
     if not reader.manifest.with_source:
         return _Plan(fields, folders, [], None, False, image_format)
@@ -283,11 +284,11 @@ def _unpack(reader: Reader, f: Field, row: int, unpack: Callable[[bytes], bytes]
 
 def _value(reader: Reader, f: Field, row: int) -> Any:
     """Return a value for JSON; floats that are not finite become "nan", "inf" and "-inf"."""
-    if f.kind == "text":
-        return reader.index.text(f.name, row)
     if f.is_payload:
         found = reader.read_value(f.name, row)
         return found.tolist() if kind_named(f.kind).is_ragged else found
+    if f.holds_text:
+        return reader.index.text(f.name, row)
     value = reader.index.arrays[f.name][row].item()
     return value if isinstance(value, int) or math.isfinite(value) else str(value)
 

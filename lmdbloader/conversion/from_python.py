@@ -49,6 +49,7 @@ from lmdbloader.fields import (
 )
 from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName
 from lmdbloader.format.layout import PARTIAL_SUFFIX
+from lmdbloader.format.manifest import Description, check_fits
 from lmdbloader.images.decode import AlphaPolicy, DecodePolicy
 from lmdbloader.store import (
     Writer,
@@ -151,7 +152,8 @@ def write(
 
     Raises:
         OptionError: A sample does not fit (the message names its number and field), or an option is out of range or
-            contradicts another; or the dataset or `prepare` cannot be pickled for the workers.
+            contradicts another; or there are more names of classes than a dataset can have; or the dataset or `prepare`
+            cannot be pickled for the workers.
         DestinationError: `path` is taken, locked, has no parent folder, or has the name of an unfinished conversion; or
             an interrupted run with other samples or options is there.
         DiskFullError: No room left.
@@ -215,12 +217,14 @@ def write(
     if prepare is not None:
         options["prepare"] = getattr(prepare, "__qualname__", type(prepare).__qualname__)
     options |= digest_option(digest)
+    made_by = {"lmdbloader": __version__, "layout": "python", "options": options}
+    check_fits(Description(tuple(schema), False, names, made_by, digest))
     job = _Job(
         out,
         source,
         SampleRecipe(reading, tuple(schema), storages),
         asked,
-        {"lmdbloader": __version__, "layout": "python", "options": options},
+        made_by,
         names,
         digest,
         crew,

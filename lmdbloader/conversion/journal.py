@@ -12,6 +12,7 @@ from typing import Any
 
 from lmdbloader.base import system
 from lmdbloader.base.disk_errors import naming
+from lmdbloader.base.files import read_regular
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.provenance import ContentHash, Seen, changed_options
 from lmdbloader.conversion.sources.listing import Source
@@ -21,13 +22,14 @@ from lmdbloader.errors import CorruptError, DestinationError, FormatError
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName
 from lmdbloader.format.layout import DATA_FILE, Field
-from lmdbloader.format.manifest import field_json, parse_field
+from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, field_json, parse_field
 from lmdbloader.store import num_committed
 from lmdbloader.store.records import chained
 from lmdbloader.store.writing.publish import JOURNAL_FILE, PLAN_FILE, empty, flush, is_begun
 
 _PLAN_VERSION = 1
-_MAX_PLAN_NBYTES = 2**20
+# A plan has the names of classes that a manifest has, in ASCII: a character takes up to three times its bytes in UTF-8.
+_MAX_PLAN_NBYTES = 4 * MAX_MANIFEST_NBYTES
 _SOURCES_AT_ONCE = 512
 # A source in the journal: hash of its name, size, times, digest of its ends, digest of its content.
 _SEEN = slice(2, -1)
@@ -105,8 +107,8 @@ def read_plan(partial: Path, made_by: Mapping[str, Any]) -> Begun | None:
         return None
     again = f"Restart with {option('restart', True)}, which discards its progress."
     try:
-        with naming(partial / PLAN_FILE), open(partial / PLAN_FILE, "rb") as file:
-            body = json.loads(file.read(_MAX_PLAN_NBYTES))
+        with naming(partial / PLAN_FILE):
+            body = json.loads(read_regular(partial / PLAN_FILE, _MAX_PLAN_NBYTES))
         if body["version"] != _PLAN_VERSION:
             raise ValueError(f"version {body['version']!r:.20}")
         fields = tuple(parse_field(f) for f in body["fields"])

@@ -26,7 +26,8 @@ from lmdbloader.conversion.trial import Tried, make_guess
 from lmdbloader.errors import ImageError, OptionError, SourceError
 from lmdbloader.fields import IGNORED
 from lmdbloader.format.codecs import Payloads, check_codec, holds_pixels, join, name_counts, saves_enough
-from lmdbloader.format.layout import Field, Kind, make_field
+from lmdbloader.format.layout import MAX_NAMES, Field, Kind, make_field
+from lmdbloader.format.manifest import Description, check_fits
 from lmdbloader.images.decode import decode_labels
 from lmdbloader.store import estimate_map_nbytes, map_nbytes_of
 
@@ -65,7 +66,7 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
     """Return the plan of a conversion with checked options.
 
     Raises:
-        OptionError: Options that contradict each other.
+        OptionError: Options that contradict each other, or more names of classes than a dataset can have.
         SourceError: No folder, no images, or pairs that do not match.
     """
     given = {name: getattr(options, name) for name in ("hr", "lr", "masks", "annotations")}
@@ -111,11 +112,27 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
         listing = shuffle(listing, options.shuffle)
     if options.classes is not None and listing.layout != "yolo":
         listing = with_classes(listing, options.classes)
+    _refuse_many(listing.sources)
+    if listing.classes:
+        check_fits(Description((), True, {"labels": tuple(listing.classes)}, {}, options.digest))
     num_workers = choose_workers(1 if listing.in_process else options.workers, int(listing.sources.nbytes.sum()))
     folders = tuple(place for place in places[:4] if isinstance(place, Path))
     # Every task carries the recipe, and class names can be many.
     recipe = Recipe((), replace(shared(options), classes=None), storage, _find_first_mask(listing, options))
     return Plan(options, recipe, listing, codec, folders, num_workers, notes)
+
+
+def _refuse_many(sources: Sources) -> None:
+    """Refuse more sources than an index can number, before any of them is converted.
+
+    Raises:
+        OptionError: There are too many.
+    """
+    if len(sources) > MAX_NAMES:
+        raise OptionError(
+            f"{len(sources):,} sources, and one dataset holds at most {MAX_NAMES:,}. Make several datasets, of other "
+            f"folders or with {option('subset')}."
+        )
 
 
 def _refuse_binary_masks(sources: Sources) -> None:

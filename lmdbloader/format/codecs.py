@@ -20,15 +20,19 @@ from lmdbloader.format.layout import (
     CODEC_LZ4,
     CODEC_RAW,
     CODEC_TILES,
+    CODEC_WHOLE_TILES,
     MAX_PAYLOAD_NBYTES,
     TILED_ABOVE_NBYTES,
 )
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.codec_numbers import (
+    FIRST_START_NBYTES,
+    GROUP_SUM_NBYTES,
     SEEK_ENTRY_NBYTES,
     SEEK_FOOTER_NBYTES,
     SEEK_MAGIC,
     TILE_ENTRY_NBYTES,
+    TILES_IN_GROUP,
     XXH64_STATE_NBYTES,
 )
 
@@ -139,7 +143,11 @@ def name_counts(counts: npt.NDArray[Any]) -> dict[str, Any]:
     >>> name_counts(np.bincount([0, 3, 3], minlength=256))
     {'raw': 1, 'jpeg': 2}
     """
-    return {entry.name: counts[entry.number].item() for entry in TABLE.values() if counts[entry.number]}
+    named: dict[str, Any] = {}
+    for entry in TABLE.values():
+        if count := counts[entry.number].item():
+            named[entry.name] = named.get(entry.name, 0) + count
+    return named
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +158,7 @@ class Payloads:
         data: (sum of stored_nbytes,) uint8.
         stored_nbytes: (n,) int64 length of each payload in `data`.
         raw_nbytes: (n,) int64 length of each when decoded.
-        checksum: (n,) uint64, XXH64 of each stored payload; of its tile table if it has one.
+        checksum: (n,) uint64, XXH64 of each stored payload; of one in tiles, of the first bytes of its table.
         codec: (n,) uint8 number of each payload's codec.
     """
 
@@ -229,11 +237,42 @@ def encode_image(image: npt.NDArray[Any], codec: str, tile_size: int) -> Payload
     entries.cut_tiles(np.ascontiguousarray(image), tile_size, flat)
     tiles = encode_many(flat.view(np.uint8), tile_nbytes(image.shape, image.itemsize, tile_size), codec)
     ends = np.cumsum(tiles.stored_nbytes).astype("<u4")
-    table = tiles.checksum.astype("<u8").tobytes() + ends.tobytes()
-    if len(table) != TILE_ENTRY_NBYTES * len(ends):
+    entry = np.dtype([("checksum", "<u8"), ("end", "<u4")])
+    if entry.itemsize != TILE_ENTRY_NBYTES:
         raise AssertionError("the tile table's entry size and its writer disagree")
-    stored = np.concatenate([np.frombuffer(table, np.uint8), tiles.data])
-    return _one_payload(stored, image.nbytes, CODEC_TILES, checksum(table))
+    table = np.empty(len(ends), entry)
+    table["checksum"], table["end"] = tiles.checksum, ends
+    rows = np.concatenate([np.zeros(FIRST_START_NBYTES, np.uint8), table.view(np.uint8)])
+    first = np.arange(0, len(ends), TILES_IN_GROUP) * TILE_ENTRY_NBYTES
+    nbytes = np.minimum(TILES_IN_GROUP * TILE_ENTRY_NBYTES + FIRST_START_NBYTES, rows.size - first)
+    sums = np.empty(len(first), np.uint64)
+    entries.hash_many(rows, first, nbytes, sums)
+    head = sums.astype("<u8").view(np.uint8)
+    stored = np.concatenate([head, rows, tiles.data])
+    return _one_payload(stored, image.nbytes, CODEC_TILES, checksum(head))
+
+
+def are_tiles(codecs: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+    """Return for codec numbers (n,) whether such payloads are images in tiles.
+
+    >>> are_tiles(np.array([1, 2, 5], np.uint8)).tolist()
+    [False, True, True]
+    """
+    found: npt.NDArray[np.bool_] = (codecs == CODEC_TILES) | (codecs == CODEC_WHOLE_TILES)
+    return found
+
+
+def tile_table_nbytes(codecs: npt.NDArray[np.uint8], num_tiles: npt.NDArray[Any]) -> tuple[Any, Any]:
+    """Return the bytes (n,) of tables of tiles, and how many of them, from the first on, the index's checksum covers.
+
+    >>> [sizes.tolist() for sizes in tile_table_nbytes(np.array([2, 5, 5], np.uint8), np.array([65, 64, 65]))]
+    [[780, 780, 800], [780, 8, 16]]
+    """
+    entry_nbytes = num_tiles * TILE_ENTRY_NBYTES
+    sums_nbytes = -(-num_tiles // TILES_IN_GROUP) * GROUP_SUM_NBYTES
+    is_whole = codecs == CODEC_WHOLE_TILES
+    table_nbytes = np.where(is_whole, entry_nbytes, sums_nbytes + FIRST_START_NBYTES + entry_nbytes)
+    return table_nbytes, np.where(is_whole, entry_nbytes, sums_nbytes)
 
 
 def is_tiled(image: npt.NDArray[Any], codec: str) -> bool:
@@ -380,10 +419,11 @@ TABLE: Mapping[int, CodecEntry] = {
     for entry in (
         CodecEntry(CODEC_RAW, "raw", encode=_encode_raw, max_ratio=1, in_tiles=True),
         CodecEntry(CODEC_LZ4, "lz4", encode=_encode_lz4, max_ratio=_LZ4_RATIO, in_tiles=True),
-        CodecEntry(CODEC_TILES, "tiles", ("image", "mask"), has_windows=True, max_ratio=_LZ4_RATIO),
+        CodecEntry(CODEC_WHOLE_TILES, "tiles", ("image", "mask"), has_windows=True, max_ratio=_LZ4_RATIO),
         CodecEntry(
             CODEC_JPEG, "jpeg", ("image",), has_windows=True, source_file=unpack_jpeg, max_ratio=_JPEG_RATIO, max_bits=8
         ),
         CodecEntry(CODEC_FILE, "file", ("image",), decode=_decode_file, source_file=bytes),
+        CodecEntry(CODEC_TILES, "tiles", ("image", "mask"), has_windows=True, max_ratio=_LZ4_RATIO),
     )
 }

@@ -20,6 +20,7 @@ from lmdbloader.kernels.codec_numbers import CODEC_LZ4 as CODEC_LZ4
 from lmdbloader.kernels.codec_numbers import CODEC_NAMES as CODEC_NAMES
 from lmdbloader.kernels.codec_numbers import CODEC_RAW as CODEC_RAW
 from lmdbloader.kernels.codec_numbers import CODEC_TILES as CODEC_TILES
+from lmdbloader.kernels.codec_numbers import CODEC_WHOLE_TILES as CODEC_WHOLE_TILES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +44,10 @@ TILE_SIZE = 64
 MAX_TILE_SIZE = 512
 # An Arrow binary column addresses 2 GiB; one payload must fit.
 MAX_PAYLOAD_NBYTES = 2**31 - 2**20
+# A field with a longer text, in bytes of UTF-8, has all of its texts in data.mdb alone, rather than in the index too.
+LONG_TEXT_NBYTES = 128
+# The index counts texts that repeat (sources, types of arrays) with int32 numbers.
+MAX_NAMES = 2**31 - 1
 
 SCHEMA_KEY = b"schema"
 PROGRESS_KEY = b"progress"
@@ -66,7 +71,8 @@ class Field:
     Attributes:
         name: A Python identifier.
         kind: The name of its type, see `lmdbloader.fields`.
-        codec: How its payloads are compressed; None for the kinds that are columns of the index.
+        codec: How its payloads are compressed; None for the kinds that are columns of the index. Of text: "raw" if the
+            index has only the places of its texts, which the writer decides at the end.
         layout: Order of the axes of stored pixels; images and masks only.
         tile_size: Side of the tiles of large images in pixels; images and masks only.
         ignore_index: The label of pixels without one; masks only.
@@ -87,7 +93,12 @@ class Field:
     @property
     def is_payload(self) -> bool:
         """Whether its values are byte strings in data.mdb, rather than a column of the index."""
-        return kind_named(self.kind).is_payload
+        return kind_named(self.kind).is_payload or self.codec is not None
+
+    @property
+    def holds_text(self) -> bool:
+        """Whether its values are texts, which records have as a column of strings, and the index in one of two ways."""
+        return kind_named(self.kind).column == "text"
 
 
 def make_field(name: str, kind: Kind, codec: str = "raw", *, ignore_index: int | None = None) -> Field:
@@ -109,36 +120,40 @@ def make_field(name: str, kind: Kind, codec: str = "raw", *, ignore_index: int |
     return Field(name, kind, codec if kind_named(kind).is_payload else None)
 
 
-def index_columns(fields: Sequence[Field], *, with_source: bool) -> dict[str, str]:
+def index_columns(fields: Sequence[Field], *, with_source: bool, large_names: bool = True) -> dict[str, str]:
     """Return the columns of index.arrow, one row a sample: their types by name, in order.
 
-    A type is a dtype such as "int64", "text" (Arrow's large_string), or "names", texts that repeat (a dictionary of
-    strings with int32 numbers).
+    A type is a dtype such as "int64", "text" (Arrow's large_string), or texts that repeat: "large_names", a dictionary
+    of large_string with int32 numbers, or "names", a dictionary of string.
 
     Args:
         fields: The fields, in order.
         with_source: Whether samples have the name of a source and a position in it.
+        large_names: Whether texts that repeat may take more than 2 GiB; False in datasets without `LARGE_NAMES`.
 
     >>> index_columns([make_field("label", "int")], with_source=True)
-    {'source': 'names', 'top': 'uint32', 'left': 'uint32', 'label': 'int64'}
+    {'source': 'large_names', 'top': 'uint32', 'left': 'uint32', 'label': 'int64'}
     """
     payload = {"offset": "int64", "stored_nbytes": "uint32", "raw_nbytes": "uint32", "checksum": "uint64"}
     columns = {"source": "names", "top": "uint32", "left": "uint32"} if with_source else {}
     for f in fields:
-        if kind_named(f.kind).is_payload:
+        if f.is_payload:
             described = {**payload, "codec": "uint8", **kind_named(f.kind).columns}
             columns |= {f"{f.name}.{part}": type_name for part, type_name in described.items()}
         else:
             columns[f.name] = kind_named(f.kind).column
+    if large_names:
+        columns = {name: "large_names" if kind == "names" else kind for name, kind in columns.items()}
     return columns
 
 
-def index_schema(fields: Sequence[Field], *, with_source: bool) -> pa.Schema:
+def index_schema(fields: Sequence[Field], *, with_source: bool, large_names: bool = True) -> pa.Schema:
     """Return the Arrow schema of index.arrow; see `index_columns`."""
     import pyarrow as pa
 
-    arrow = {"names": pa.dictionary(pa.int32(), pa.string()), "text": pa.large_string()}
-    columns = index_columns(fields, with_source=with_source)
+    arrow = {"text": pa.large_string(), "names": pa.dictionary(pa.int32(), pa.string())}
+    arrow["large_names"] = pa.dictionary(pa.int32(), pa.large_string())
+    columns = index_columns(fields, with_source=with_source, large_names=large_names)
     return pa.schema([(name, arrow.get(kind) or getattr(pa, kind)()) for name, kind in columns.items()])
 
 

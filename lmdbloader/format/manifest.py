@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lmdbloader.errors import FormatError, OptionError
-from lmdbloader.fields import kind_names, required_features
+from lmdbloader.fields import kind_names
 from lmdbloader.format.codecs import named_codecs
 from lmdbloader.format.digests import (
     DEFAULT_DIGEST,
@@ -22,6 +22,7 @@ from lmdbloader.format.digests import (
     scheme_for,
     scheme_of,
 )
+from lmdbloader.format.features import OF_FILES, is_known, required
 from lmdbloader.format.layout import (
     DATA_FILE,
     FORMAT_NAME,
@@ -42,6 +43,8 @@ _FEATURES_SHOWN = 5
 _FIELD_KEYS = frozenset({"name", "kind", "codec", "layout", "tile_size", "ignore_index"})
 # Keys that a writer of this release leaves out in some datasets; an own one is the digest of all others.
 _OPTIONAL_KEYS = frozenset({"requires", "data_digest", "column_digests", "manifest_digest"})
+# The room that `check_fits` leaves for what is not known before a dataset is written: digests, codecs, counts.
+_SPARE_NBYTES = 2**16
 _A_RELEASE = re.compile(r"[0-9][0-9A-Za-z.+]{0,39}")
 _A_DIGEST = re.compile(r"[a-z0-9_-]+:[0-9a-f]{16,}")
 _HALVES = re.compile("[\ud800-\udfff]")
@@ -57,6 +60,7 @@ class Description:
         fields, with_source, classes, made_by: As in the manifest.
         digest: The algorithm of its own digest and of those in the manifest.
         content_scheme: The scheme of the content digest; the default is that of datasets that do not name it.
+        features: Those of `format.features.OF_FILES` that the dataset's files have.
     """
 
     fields: tuple[Field, ...]
@@ -65,6 +69,7 @@ class Description:
     made_by: Mapping[str, Any]
     digest: DigestName = DEFAULT_DIGEST
     content_scheme: str = scheme_for(DEFAULT_DIGEST, is_new=False)
+    features: frozenset[str] = frozenset()
 
     def to_json(self) -> bytes:
         """Return the bytes of the entry in data.mdb; its last key is the digest of all others."""
@@ -97,6 +102,7 @@ class Description:
             manifest_digest,
             self.digest,
             column_digests or {},
+            self.features,
         )
 
 
@@ -118,6 +124,7 @@ class Manifest:
         digest: The algorithm of these; with "xxh64", BLAKE2b for the manifest, and a scheme for the content.
         column_digests: Of each column of the index except offsets, from which the content digest is made; empty if
             it is of a scheme without them.
+        features: As in the description.
     """
 
     num_samples: int
@@ -132,11 +139,20 @@ class Manifest:
     manifest_digest: str = field(default="", compare=False)
     digest: DigestName = DEFAULT_DIGEST
     column_digests: Mapping[str, str] = field(default_factory=dict)
+    features: frozenset[str] = frozenset()
 
     @property
     def description(self) -> Description:
         """The part that cannot be computed from the samples."""
-        return Description(self.fields, self.with_source, self.classes, self.made_by, self.digest, self.content_scheme)
+        return Description(
+            self.fields,
+            self.with_source,
+            self.classes,
+            self.made_by,
+            self.digest,
+            self.content_scheme,
+            self.features,
+        )
 
     @property
     def content_scheme(self) -> str:
@@ -247,10 +263,8 @@ def _version_of(body: Mapping[str, Any], where: str) -> int:
 
 def _unknown_features(body: Mapping[str, Any]) -> list[str]:
     """Return the features that a manifest or description requires and this release does not know."""
-    required = body.get("requires")
-    if not isinstance(required, list):
-        return []
-    return [name for name in required if isinstance(name, str) and name not in kind_names()]
+    names = body.get("requires")
+    return [name for name in names if isinstance(name, str) and not is_known(name)] if isinstance(names, list) else []
 
 
 def _refuse_unknown(body: Mapping[str, Any], where: str) -> None:
@@ -419,12 +433,28 @@ def _signed(body: dict[str, Any], key: str, digest: DigestName = DEFAULT_DIGEST)
         OptionError: It is too large for a reader.
     """
     data = b"".join(_pieces({**body, key: _digest_of(body, digest)}))
-    if len(data) > MAX_MANIFEST_NBYTES or _memory_nbytes(data) > _MAX_MEMORY_NBYTES:
+    needed = _memory_nbytes(data)
+    if len(data) > MAX_MANIFEST_NBYTES or needed > _MAX_MEMORY_NBYTES:
+        names = sum(map(len, body["classes"].values()))
         raise OptionError(
-            f"the description of the dataset, {MANIFEST_FILE}, takes {len(data):,} bytes, more than a reader accepts. "
-            "About a million names of classes fit: use shorter or fewer ones."
+            f"the description of the dataset, {MANIFEST_FILE}, takes {len(data):,} bytes and {needed / 1e6:,.0f} MB of "
+            f"memory with the names of {names:,} classes, more than a reader accepts: {MAX_MANIFEST_NBYTES:,} bytes "
+            f"and {_MAX_MEMORY_NBYTES / 1e6:,.0f} MB. About a million names of classes fit: use shorter or fewer ones."
         )
     return data
+
+
+def check_fits(description: Description) -> None:
+    """Check, before a dataset is written, that readers will accept its manifest.
+
+    Args:
+        description: As far as it is known; `made_by` and `fields` may still get a few entries.
+
+    Raises:
+        OptionError: It is too large: there are too many names of classes, or too long ones.
+    """
+    spare = {"spare": "x" * _SPARE_NBYTES}
+    replace(description, made_by={**description.made_by, **spare}).to_json()
 
 
 def _pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
@@ -436,9 +466,9 @@ def _pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
 
 
 def _description_json(d: Description | Manifest) -> dict[str, Any]:
-    required = required_features(f.kind for f in d.fields)
+    needed = required(d.fields, d.features)
     return {
-        **({"requires": list(required)} if required else {}),
+        **({"requires": needed} if needed else {}),
         "fields": [field_json(f) for f in d.fields],
         "with_source": d.with_source,
         "classes": {name: list(names) for name, names in d.classes.items()},
@@ -450,11 +480,13 @@ def _parse_description(body: Mapping[str, Any], digest: DigestName) -> Descripti
     fields = tuple(parse_field(f) for f in _typed(body, "fields", list))
     if not fields or len({f.name for f in fields}) != len(fields):
         raise ValueError("fields without any, or with one name twice")
-    required = list(required_features(f.kind for f in fields))
-    if body.get("requires", []) != required:
-        raise ValueError(f"requires is {body.get('requires')!r:.80} with fields that require {required}")
+    listed = body.get("requires", [])
+    features = frozenset(name for name in OF_FILES if isinstance(listed, list) and name in listed)
+    if listed != (needed := required(fields, features)):
+        raise ValueError(f"requires is {listed!r:.80} with fields that require {needed}")
     classes = {name: _names(names) for name, names in _typed(body, "classes", dict).items()}
-    return Description(fields, _typed(body, "with_source", bool), classes, _typed(body, "made_by", dict), digest)
+    with_source, made_by = _typed(body, "with_source", bool), _typed(body, "made_by", dict)
+    return Description(fields, with_source, classes, made_by, digest, features=features)
 
 
 def _digest_of(body: Mapping[str, Any], name: DigestName = DEFAULT_DIGEST, *, is_small: bool = True) -> str:
@@ -484,6 +516,8 @@ def parse_field(values: Mapping[str, Any]) -> Field:
     if kind not in kind_names():
         raise ValueError(f"field {name!r} of unknown kind {kind!r}")
     plain = make_field(name, kind, values.get("codec", "raw"))
+    if plain.holds_text and "codec" in values:
+        plain = replace(plain, codec=values["codec"])
     if plain.codec is not None and plain.codec not in named_codecs():
         raise ValueError(f"field {name!r} of unknown codec {plain.codec!r}")
     if not plain.has_pixels:

@@ -15,9 +15,13 @@ from lmdbloader.kernels.codec_numbers import (
     CODEC_LZ4,
     CODEC_RAW,
     CODEC_TILES,
+    CODEC_WHOLE_TILES,
+    FIRST_START_NBYTES,
+    GROUP_SUM_NBYTES,
     OK,
     OUT_OF_BOUNDS,
     TILE_ENTRY_NBYTES,
+    TILES_IN_GROUP,
 )
 from lmdbloader.kernels.jpeg.decode import decode_pixels
 from lmdbloader.kernels.jpeg.resize import decode_resized
@@ -78,12 +82,32 @@ def _load(data, at, nbytes):
 
 
 @kernel
-def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, room, scratch):
+def _whole_entry(table, num_tiles, number):
+    """Return a tile's (start, end, XXH64) from a table that is verified as a whole: all sums, then all ends."""
+    ends_at = 8 * num_tiles + 4 * number
+    start = np.int64(_load(table, ends_at - 4, 4)) if number else np.int64(0)
+    return start, np.int64(_load(table, ends_at, 4)), _load(table, 8 * number, 8)
+
+
+@kernel
+def _grouped_entry(group, number):
+    """Return a tile's (start, end, XXH64) from its group of a table: the first one's start, then (sum, end) of each."""
+    entry_at = TILE_ENTRY_NBYTES * (number % TILES_IN_GROUP)
+    start, end = _load(group, entry_at, 4), _load(group, entry_at + TILE_ENTRY_NBYTES, 4)
+    return np.int64(start), np.int64(end), _load(group, entry_at + 4, 8)
+
+
+@kernel
+def decode_tiles(file, at, nbytes, checksum, codec, verify, image, tile, window, out, room, scratch):
     """Write a window of a tiled image as (C, h, w), reading and verifying only the tiles that it touches.
+
+    Of the tile table, CODEC_TILES reads and verifies the sums of all groups and the groups of these tiles,
+    CODEC_WHOLE_TILES all of it.
 
     Args:
         file: See `fetch`.
-        at, nbytes, checksum: The payload: its first byte, its length, XXH64 of its tile table.
+        at, nbytes, checksum: The payload: its first byte, its length, XXH64 of its tile table, or of its groups' sums.
+        codec: CODEC_TILES or CODEC_WHOLE_TILES.
         verify: Whether to verify the checksums of the table and the tiles.
         image: (height, width, channels, bytes of a value) of the stored image; the window is inside it.
         tile: Side of a tile in pixels.
@@ -101,17 +125,22 @@ def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, r
     tiles_down = (height + tile - 1) // tile
     tiles_across = (width + tile - 1) // tile
     num_tiles = tiles_down * tiles_across
-    table_nbytes = num_tiles * TILE_ENTRY_NBYTES
+    is_whole = codec == CODEC_WHOLE_TILES
+    head_nbytes = table_nbytes = num_tiles * TILE_ENTRY_NBYTES
+    if not is_whole:
+        head_nbytes = (num_tiles + TILES_IN_GROUP - 1) // TILES_IN_GROUP * GROUP_SUM_NBYTES
+        table_nbytes += head_nbytes + FIRST_START_NBYTES
     if at < 0 or at > size - nbytes:
         return OUT_OF_BOUNDS
     if table_nbytes > nbytes:
         return BAD_TILES
-    address = fetch(file, at, table_nbytes, room, True)
+    address = fetch(file, at, head_nbytes, room, True)
     if address == 0:
         return OUT_OF_BOUNDS
-    if verify and not is_intact(address, table_nbytes, checksum, clock):
+    if verify and not is_intact(address, head_nbytes, checksum, clock):
         return BAD_CHECKSUM
-    table = u8_at(address, table_nbytes)
+    head = group = u8_at(address, head_nbytes)
+    last_group = np.int64(-1)
     body_at = at + table_nbytes
     body_nbytes = nbytes - table_nbytes
     out_row = (right - left) * itemsize
@@ -123,28 +152,42 @@ def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, r
             x0 = tile_column * tile
             x1 = min(x0 + tile, width)
             number = tile_row * tiles_across + tile_column
-            ends_at = 8 * num_tiles + 4 * number
-            start = np.int64(_load(table, ends_at - 4, 4)) if number else np.int64(0)
-            end = np.int64(_load(table, ends_at, 4))
+            if is_whole:
+                start, end, tile_sum = _whole_entry(head, num_tiles, number)
+            else:
+                if number // TILES_IN_GROUP != last_group:  # numbers only grow, so a group is read once
+                    last_group = number // TILES_IN_GROUP
+                    first = last_group * TILES_IN_GROUP
+                    count = min(TILES_IN_GROUP, num_tiles - first)
+                    group_at = head_nbytes + first * TILE_ENTRY_NBYTES
+                    group_nbytes = count * TILE_ENTRY_NBYTES + FIRST_START_NBYTES
+                    address = fetch(file, at + group_at, group_nbytes, room + group_at, True)
+                    if address == 0:
+                        return OUT_OF_BOUNDS
+                    group_sum = _load(head, last_group * GROUP_SUM_NBYTES, 8)
+                    if verify and not is_intact(address, group_nbytes, group_sum, clock):
+                        return BAD_CHECKSUM
+                    group = u8_at(address, group_nbytes)
+                start, end, tile_sum = _grouped_entry(group, number)
             raw = (y1 - y0) * (x1 - x0) * channels * itemsize
             if start > end or end > body_nbytes or end - start > raw:
                 return BAD_TILES
             source = fetch(file, body_at + start, end - start, room + table_nbytes, True)
             if source == 0:
                 return OUT_OF_BOUNDS
-            if verify and not is_intact(source, end - start, _load(table, 8 * number, 8), clock):
+            if verify and not is_intact(source, end - start, tile_sum, clock):
                 return BAD_CHECKSUM
             if end - start < raw:  # a tile as long as its pixels is stored raw
                 if lz4_decompress(source, np.uint64(scratch), end - start, raw) != raw:
                     return BAD_LZ4
                 source = np.uint64(scratch)
             tile_line = (x1 - x0) * itemsize
-            first, last = max(y0, top), min(y1, bottom)
+            from_y, to_y = max(y0, top), min(y1, bottom)
             from_x, to_x = max(x0, left), min(x1, right)
             line = (to_x - from_x) * itemsize
             for c in range(channels):
                 origin = out + c * out_plane + (from_x - left) * itemsize
-                for y in range(first, last):
+                for y in range(from_y, to_y):
                     inside = (c * (y1 - y0) + y - y0) * tile_line + (from_x - x0) * itemsize
                     copy_line(source + np.uint64(inside), np.uint64(origin + (y - top) * out_row), line)
             tick(clock, DECODE)
@@ -242,9 +285,15 @@ def is_jpeg(codec):
 
 
 @kernel
+def is_tiled(codec):
+    """Return whether a payload is an image in tiles."""
+    return codec in (CODEC_TILES, CODEC_WHOLE_TILES)
+
+
+@kernel
 def has_windows(codec):
     """Return whether `decode_window` decodes a payload; `decode_block` decodes the others."""
-    return codec in (CODEC_TILES, CODEC_JPEG)
+    return codec == CODEC_JPEG or is_tiled(codec)
 
 
 @kernel
@@ -253,7 +302,7 @@ def has_room(codec, nbytes, raw, image, tile, tile_nbytes, work_nbytes):
     height, width, channels, itemsize = image
     if np.float64(height) * width * channels * itemsize != raw:
         return False
-    if codec == CODEC_TILES:
+    if is_tiled(codec):
         return tile_nbytes >= tile * tile * channels * itemsize
     return itemsize == 1 and work_nbytes >= jpeg_room(nbytes, height, width)
 
@@ -272,7 +321,7 @@ def decode_window(file, at, nbytes, checksum, codec, verify, image, tile, window
         A status.
     """
     room, tile_room, work = rooms
-    if codec == CODEC_TILES:
-        return decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, room, tile_room)
+    if is_tiled(codec):
+        return decode_tiles(file, at, nbytes, checksum, codec, verify, image, tile, window, out, room, tile_room)
     height, width, channels, _ = image
     return decode_jpeg(file, at, nbytes, checksum, verify, (height, width, channels), window, out, room, work)

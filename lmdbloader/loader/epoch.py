@@ -21,7 +21,6 @@ from lmdbloader.batch.assembly import Begun
 from lmdbloader.batch.memory import never_free
 from lmdbloader.batch.pipeline import Output
 from lmdbloader.errors import CorruptError, WorkerError
-from lmdbloader.format.layout import CODEC_TILES
 from lmdbloader.loader.batch_reader import LEFT_OUT, BatchReader, Plan
 from lmdbloader.loader.orders import EpochOrder, RankPositions
 from lmdbloader.loader.threads import Job, Threads
@@ -117,7 +116,7 @@ class EpochReadahead:
 
 def _is_cut_from_large(reader: Reader, output: Output) -> bool:
     """Return whether only small windows of a field's large images are read: which ones is not known ahead."""
-    if CODEC_TILES not in reader.index.facts[output.name].codecs:
+    if not reader.index.facts[output.name].has_tiles:
         return False
     return 2 * math.prod(output.shape) < reader.mean_nbytes(output.name, "raw_nbytes", range(len(reader)))
 

@@ -246,13 +246,13 @@ def caption(reader: Reader, row: int) -> tuple[str, str]:
     """Return the two lines of a sample's caption: its source's name, and its texts and numbers.
 
     Raises:
-        CorruptError: A text of the index is damaged.
+        CorruptError: A text is damaged.
     """
     source = reader.source(row)
     more = []
     for f in reader.manifest.fields:
         if f.kind == "text":
-            more.append(reader.index.text(f.name, row))
+            more += reader.read_texts(f.name, np.array([row]))
         elif f.kind in ("int", "float"):
             value = reader.index.arrays[f.name][row].item()
             classes = reader.manifest.classes.get(f.name, ())

@@ -83,7 +83,8 @@ class FieldSummary:
         if self.length:
             if self.kind in _UNITS:
                 return f"{extent(self.length)} {_UNITS[self.kind][1]}"
-            unit = "character" if self.kind == "text" else "byte"
+            # The characters of long text would have to be read.
+            unit = "character" if self.kind == "text" and self.codec is None else "byte"
             return f"{extent(self.length)} {unit}{'' if self.length == (1, 1) else 's'}"
         if self.kind in ("int", "float"):
             text = f"{self.values[0]:,.6g} to {self.values[1]:,.6g}" if self.values else ""

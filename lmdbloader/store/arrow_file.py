@@ -32,11 +32,14 @@ _MARK = 0xFFFFFFFF
 _VERSIONS = (3, 4)
 _SCHEMA, _DICTIONARY_BATCH, _RECORD_BATCH = 1, 2, 3
 _MESSAGES = {_SCHEMA: "a schema", _DICTIONARY_BATCH: "a dictionary", _RECORD_BATCH: "a record batch"}
-# Types of columns in Arrow's Schema.fbs, and as `read_columns` names them: texts, and texts that repeat.
+# Types of columns in Arrow's Schema.fbs, and as `read_columns` names them: texts, and texts that repeat, whose
+# dictionary has 32-bit or 64-bit offsets.
 _INT, _FLOAT, _UTF8, _LARGE_UTF8 = 2, 3, 5, 20
 _FLOAT_BITS = (16, 32, 64)
-TEXT, NAMES = "text", "names"
+TEXT, NAMES, LARGE_NAMES = "text", "names", "large_names"
 _TYPES = {_LARGE_UTF8: TEXT, _UTF8: "text of 32 bits"}
+_NAMES = {_UTF8: NAMES, _LARGE_UTF8: LARGE_NAMES}
+_OFFSETS: Mapping[str, np.dtype[Any]] = {NAMES: np.dtype(np.int32), LARGE_NAMES: np.dtype(np.int64)}
 _ALIGNMENT = 8
 # UTF-8 is decoded in pieces, so that checking it takes little memory.
 _PIECE_NBYTES = 2**20
@@ -135,7 +138,7 @@ class Columns:
         num_rows: Of every column.
         arrays: Numbers (n,), read-only views of the file.
         texts: Columns of type "text".
-        names: Columns of type "names".
+        names: Columns of type "names" or "large_names".
     """
 
     num_rows: int
@@ -149,8 +152,8 @@ def read_columns(content: Any, expected: Mapping[str, str], *, check: bool = Tru
 
     Args:
         content: The file, bytes-like.
-        expected: Type of each column in order: a dtype such as "int64", "text", or "names" (a dictionary of texts with
-            int32 numbers).
+        expected: Type of each column in order: a dtype such as "int64", "text", or "names" or "large_names" (a
+            dictionary of texts with int32 numbers).
         check: Whether to look at every row; without, only the descriptions and lengths of columns are checked, and
             places of texts are as in the file.
 
@@ -163,7 +166,8 @@ def read_columns(content: Any, expected: Mapping[str, str], *, check: bool = Tru
     messages = _messages(data)
     try:
         dictionary_of = _read_schema(_next(messages, _SCHEMA).header, expected)
-        texts_of = dict(_read_dictionary(_next(messages, _DICTIONARY_BATCH), check) for _ in dictionary_of)
+        kind_of = {number: expected[name] for name, number in dictionary_of.items()}
+        texts_of = dict(_read_dictionary(_next(messages, _DICTIONARY_BATCH), kind_of, check) for _ in dictionary_of)
         columns = _read_batch(_next(messages, _RECORD_BATCH), expected, dictionary_of, texts_of, check)
         if (message := next(messages, None)) is not None:
             raise ArrowFileError(f"{message.where}, expected the end of the only batch")
@@ -245,7 +249,7 @@ def _read_schema(schema: Table, expected: Mapping[str, str]) -> dict[str, int]:
     for field, (name, kind) in zip(fields, expected.items(), strict=True):
         if (found := _type_of(field)) != kind:
             raise ArrowFileError(f"its columns are of other types: {name!r} is {found}, expected {kind}")
-        if kind == NAMES:
+        if kind in _OFFSETS:
             dictionary_of[name] = field.table(4).number(0, "q")
     if len(set(dictionary_of.values())) != len(dictionary_of):
         raise ArrowFileError("two of its columns have the same dictionary")
@@ -265,8 +269,8 @@ def _type_of(field: Table) -> str:
         encoding = field.table(4)
         numbers = _int_type(encoding.table(1))
         is_ordered, encoding_kind = encoding.number(2, "?"), encoding.number(3, "h")
-        if (number, numbers, is_ordered, encoding_kind) == (_UTF8, "int32", 0, 0):
-            return NAMES
+        if number in _NAMES and (numbers, is_ordered, encoding_kind) == ("int32", 0, 0):
+            return _NAMES[number]
         return f"a dictionary of {_TYPES.get(number, f'type {number}')} with {numbers}"
     if number == _INT:
         return _int_type(kind)
@@ -280,13 +284,15 @@ def _int_type(kind: Table) -> str:
     return f"{'' if kind.number(1, '?') else 'u'}int{kind.number(0, 'i')}"
 
 
-def _read_dictionary(message: _Message, check: bool) -> tuple[int, Texts]:
-    """Return a dictionary's number and its texts."""
+def _read_dictionary(message: _Message, kind_of: Mapping[int, str], check: bool) -> tuple[int, Texts]:
+    """Return a dictionary's number and its texts; `kind_of` has the types of the columns by dictionary."""
     number = message.header.number(0, "q")
     if message.header.number(2, "?"):
         raise ArrowFileError(f"{message.where} that adds to another one")
     batch = _Batch(message, message.header.table(1), check)
-    texts = batch.texts(f"dictionary {number}", np.dtype(np.int32))
+    if number not in kind_of:
+        raise ArrowFileError(f"{message.where} of number {number}, which no column has")
+    texts = batch.texts(f"dictionary {number}", _OFFSETS[kind_of[number]])
     batch.end()
     return number, texts
 
@@ -306,7 +312,7 @@ def _read_batch(
         where = f"column {name!r}"
         if kind == TEXT:
             texts[name] = batch.texts(where, np.dtype(np.int64))
-        elif kind == NAMES:
+        elif kind in _OFFSETS:
             names[name] = batch.names(where, dictionary_of[name], texts_of)
         else:
             arrays[name] = batch.numbers(where, np.dtype(kind))

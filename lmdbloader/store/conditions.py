@@ -6,6 +6,7 @@ import ast
 import functools
 import operator
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -16,7 +17,6 @@ import numpy.typing as npt
 from lmdbloader.base.option_names import shown
 from lmdbloader.base.suggestions import nearest
 from lmdbloader.errors import OptionError
-from lmdbloader.store.index import Index
 from lmdbloader.store.reader import Reader
 from lmdbloader.store.rows import Rows, as_array
 
@@ -65,24 +65,40 @@ class Advice:
     classes: str = "ds.classes lists them"
 
 
-def column_names(index: Index) -> list[str]:
+def column_names(reader: Reader) -> list[str]:
     """Return the columns of `table_of`."""
-    return [name for name in index.column_names if not name.endswith(_HIDDEN_COLUMNS)]
+    long = {f"{name}.offset": name for name in reader.long_texts}
+    names = (long.get(name, name) for name in reader.index.column_names)
+    return [name for name in names if not name.endswith(_HIDDEN_COLUMNS)]
 
 
-def table_of(reader: Reader, rows: Rows) -> pa.Table:
+def table_of(reader: Reader, rows: Rows, names: Sequence[str] | None = None) -> pa.Table:
     """Return the small columns of an index, one row per sample: labels, text, source, patch position, image sizes.
+
+    Texts that the index does not have are read from data.mdb.
 
     Args:
         reader: Of the dataset.
         rows: Of the index, a range or (n,).
+        names: Of the columns; all by default.
+
+    Raises:
+        CorruptError: Such a text is damaged.
     """
     import pyarrow as pa
 
-    table = pa.Table.from_batches([reader.index.batch]).select(column_names(reader.index))
+    names = column_names(reader) if names is None else names
+    short = [name for name in names if name not in reader.long_texts]
+    # A table without columns forgets how many rows it has.
+    table = pa.Table.from_batches([reader.index.batch]).select(short or reader.index.column_names[:1])
     if isinstance(rows, range) and rows.step == 1:
-        return table.slice(rows.start, len(rows))
-    return table.take(pa.array(as_array(rows)))
+        table = table.slice(rows.start, len(rows))
+    else:
+        table = table.take(pa.array(as_array(rows)))
+    for place, name in enumerate(names):
+        if name in reader.long_texts:
+            table = table.add_column(place, name, reader.text_column(name, as_array(rows)))
+    return table.select(names)
 
 
 def matching(reader: Reader, rows: Rows, condition: str | pc.Expression, advice: Advice | None = None) -> I64:
@@ -99,17 +115,21 @@ def matching(reader: Reader, rows: Rows, condition: str | pc.Expression, advice:
     """
     import pyarrow as pa
 
-    table = table_of(reader, rows)
+    names, long, short = column_names(reader), reader.long_texts, reader.index.batch
     if isinstance(condition, str):
-        parsed = parse_condition(condition, table.schema, reader.manifest.classes, advice or Advice())
+        schema = pa.schema([pa.field(name, pa.large_string()) if name in long else short.field(name) for name in names])
+        parsed = parse_condition(condition, schema, reader.manifest.classes, advice or Advice())
+        text = unicodedata.normalize("NFKC", condition)  # as Python reads names
+        needed = [name for name in names if name not in long or name in text]
     else:
-        parsed = check_expression(condition)
+        parsed, needed = check_expression(condition), names
+    table = table_of(reader, rows, needed)
     numbered = table.append_column("sample number", pa.array(np.arange(table.num_rows)))
     try:
         found = numbered.filter(parsed)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         reason = str(error).partition("\n")[0]
-        raise OptionError(f"where({condition}): {reason}; the columns are {', '.join(table.column_names)}") from error
+        raise OptionError(f"where({condition}): {reason}; the columns are {', '.join(names)}") from error
     numbers: I64 = found.column("sample number").to_numpy()
     return numbers
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lmdbloader.base import system
-from lmdbloader.format.codecs import Payloads
-from lmdbloader.format.layout import CODEC_TILES, Field, index_columns
+from lmdbloader.format.codecs import Payloads, are_tiles
+from lmdbloader.format.layout import Field, index_columns
 from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, OUT_OF_BOUNDS
 from lmdbloader.store.reader import Reader
 from lmdbloader.store.records import Chunk, payload_checksums
@@ -43,6 +43,7 @@ def copied_samples(
     fields = reader.manifest.fields if fields is None else fields
     with_source = reader.manifest.with_source if with_source is None else with_source
     names = [f.name for f in fields if f.is_payload]
+    texts = [f.name for f in fields if f.name in reader.long_texts]
     payload_parts = {f"{name}.{part}" for name in names for part in ("offset", *_PARTS)}
     others = [name for name in index_columns(fields, with_source=with_source) if name not in payload_parts]
     for first in range(0, len(rows), _ROWS_AT_ONCE):
@@ -50,8 +51,11 @@ def copied_samples(
         _, nbytes = reader.extents(names, some)
         group = np.maximum(np.cumsum(nbytes) // _CHUNK_NBYTES, np.arange(len(some)) // _CHUNK_ROWS)
         for part in np.split(some, np.flatnonzero(np.diff(group)) + 1):
-            payloads = {name: _copy(reader, name, part) for name in names}
-            yield Chunk(len(part), payloads, {name: _column(reader, name, part) for name in others})
+            payloads = {name: _copy(reader, name, part) for name in names if name not in texts}
+            columns = {name: _column(reader, name, part) for name in others}
+            # Verified as they are read. The writer decides again where texts are stored.
+            columns |= {name: reader.read_texts(name, part) for name in texts}
+            yield Chunk(len(part), payloads, columns)
 
 
 def some_rows(rows: I64 | range, first: int, stop: int) -> I64:
@@ -80,7 +84,7 @@ def _copy(reader: Reader, name: str, rows: I64) -> Payloads:
     wrong = payload_checksums(data, reader.fields[name], columns) != parts["checksum"]
     if wrong.any():
         raise reader.damaged(name, int(rows[int(np.flatnonzero(wrong)[0])]), BAD_CHECKSUM)
-    for row in rows[parts["codec"] == CODEC_TILES].tolist():
+    for row in rows[are_tiles(parts["codec"])].tolist():
         reader.read_bytes(name, row)  # each tile has a checksum of its own
     raw_nbytes = parts["raw_nbytes"].astype(np.int64)
     return Payloads(data, nbytes, raw_nbytes, parts["checksum"].astype(np.uint64), parts["codec"].astype(np.uint8))

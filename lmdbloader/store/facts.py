@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.format.layout import CODEC_JPEG, CODEC_RAW, Field
+from lmdbloader.format.layout import CODEC_JPEG, CODEC_RAW, CODEC_TILES, CODEC_WHOLE_TILES, Field
 
 _LENGTHS = ("stored_nbytes", "raw_nbytes")
 # Columns whose extremes are kept: of every payload field, and of images and masks.
@@ -34,6 +34,11 @@ class Facts:
     totals: Mapping[str, int]
     encoded_nbytes: int
     jpeg: tuple[int, int, int]
+
+    @property
+    def has_tiles(self) -> bool:
+        """Whether some are images in tiles."""
+        return not {CODEC_TILES, CODEC_WHOLE_TILES}.isdisjoint(self.codecs)
 
     def to_plain(self) -> list[Any]:
         """Return lists, dicts and numbers, for JSON."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format.digests import digest_of_file
+from lmdbloader.format.features import LARGE_NAMES
 from lmdbloader.format.layout import INDEX_FILE, index_columns, index_schema
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.store.arrow_file import ArrowFileError, read_columns
@@ -63,7 +64,7 @@ class Index:
                 f"`lmdbloader repair {path}` makes a new one.",
                 path=str(path),
             )
-        expected = index_columns(manifest.fields, with_source=manifest.with_source)
+        expected = index_columns(manifest.fields, **_storage(manifest))
         try:
             columns = read_columns(content, expected, check=facts is None)
         except ArrowFileError as error:
@@ -89,7 +90,7 @@ class Index:
 
         from lmdbloader.store.arrow import read_file
 
-        schema = index_schema(self._manifest.fields, with_source=self._manifest.with_source)
+        schema = index_schema(self._manifest.fields, **_storage(self._manifest))
         try:
             return read_file(self.content, schema)
         except (pa.ArrowException, OSError) as error:
@@ -126,3 +127,8 @@ def open_checked(path: Path, manifest: Manifest, data_nbytes: int, io: IO) -> In
         if facts is None:
             stamp.remember(index.facts)
     return index
+
+
+def _storage(manifest: Manifest) -> dict[str, bool]:
+    """Return what the types of the columns depend on, besides the fields."""
+    return {"with_source": manifest.with_source, "large_names": LARGE_NAMES in manifest.features}

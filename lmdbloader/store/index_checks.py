@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.errors import CorruptError, FormatError
-from lmdbloader.format.codecs import limits_of
+from lmdbloader.format.codecs import are_tiles, limits_of, tile_table_nbytes
 from lmdbloader.format.layout import (
     ARRAY_DTYPES,
     CODEC_RAW,
-    CODEC_TILES,
     DATA_FILE,
     INDEX_FILE,
     MANIFEST_FILE,
@@ -24,7 +23,6 @@ from lmdbloader.format.layout import (
     parse_array_type,
 )
 from lmdbloader.format.manifest import Manifest
-from lmdbloader.kernels.codec_numbers import TILE_ENTRY_NBYTES
 from lmdbloader.store.arrow_file import Columns, Names, Texts
 from lmdbloader.store.facts import Facts, FactsSoFar
 
@@ -136,10 +134,10 @@ def _rules(
         yield bits > limits_of(codec, lambda entry: entry.max_bits, 16), "its codec, which has fewer bits"
         # Doubles are exact up to 2**53, and their products do not wrap around.
         yield height.astype(np.float64) * width * (channels * (bits // 8)) != raw, f"its {', '.join(_SHAPE)}"
-        is_tiled = codec == CODEC_TILES
+        is_tiled = are_tiles(codec)
         if is_tiled.any():
             side = f.tile_size or 1
-            tables = np.ceil(height / side) * np.ceil(width / side) * TILE_ENTRY_NBYTES
+            tables, _ = tile_table_nbytes(codec, np.ceil(height / side) * np.ceil(width / side))
             body = np.where(is_tiled, stored - tables.astype(np.int64), stored)
     elif lengths is not None:
         yield lengths != raw, "its array's type"

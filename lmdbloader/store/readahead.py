@@ -18,7 +18,7 @@ import numpy.typing as npt
 from lmdbloader.base import system
 from lmdbloader.base.limits import start_threads
 from lmdbloader.errors import OptionError
-from lmdbloader.format.layout import CODEC_TILES
+from lmdbloader.format.codecs import are_tiles
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.runtime.paging_words import PIECE_NBYTES
 from lmdbloader.store.opening import DataFile
@@ -305,7 +305,7 @@ class Readahead:
             at, nbytes = offset[rows], stored_nbytes[rows].astype(np.int64)
             kept = nbytes > 0
             if not whole:
-                kept &= (nbytes <= LARGE_NBYTES) | (codec[rows] != CODEC_TILES)
+                kept &= (nbytes <= LARGE_NBYTES) | ~are_tiles(codec[rows])
             starts.append(at[kept])
             lengths.append(nbytes[kept])
         begin: I64 = np.concatenate(starts)

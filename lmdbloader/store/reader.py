@@ -7,6 +7,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,9 @@ from lmdbloader.base.disk_errors import DISK_FAILED
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.errors import CorruptError, FormatError, OptionError
 from lmdbloader.fields import kind_named
-from lmdbloader.format.codecs import by_number, checksum, codec_of
+from lmdbloader.format.codecs import are_tiles, by_number, checksum, codec_of
 from lmdbloader.format.digests import digest_of_file
 from lmdbloader.format.layout import (
-    CODEC_TILES,
     DATA_FILE,
     MANIFEST_FILE,
     Field,
@@ -38,6 +38,7 @@ from lmdbloader.store.opening import IO, DataFile, check_io, read_manifest, wron
 from lmdbloader.store.rows import Rows, as_array, extremes, parts_of, take
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from typing_extensions import Self
 
 I64 = npt.NDArray[np.int64]
@@ -222,7 +223,7 @@ class Reader:
             return columns, unused, 1, 0, in_python
         geometry = tuple(a[f"{f.name}.{part}"] for part in INDEX_COLUMNS[CODEC + 1 :])
         tile = f.tile_size or 1
-        tiled = CODEC_TILES in self.index.facts[f.name].codecs
+        tiled = self.index.facts[f.name].has_tiles
         return columns, geometry, tile, tile * tile * 3 * 2 * tiled, in_python
 
     def extents(self, fields: Sequence[str], rows: Rows) -> tuple[I64, I64]:
@@ -356,12 +357,58 @@ class Reader:
             CorruptError: Its payload is damaged, or is not a value of the field's kind.
         """
         kind = kind_named(self.fields[name].kind)
-        data = self.read_bytes(name, row, clock=clock).tobytes()
+        data: Any = self.read_bytes(name, row, clock=clock).tobytes()
         try:
+            data = data.decode() if self.fields[name].holds_text else data
             return kind.decode(data) if kind.decode else data
         except (ValueError, RecursionError) as error:
             shown = "JSON" if kind.name == "json" else kind.name
             raise self.corrupt(name, row, f"cannot be read as {shown} ({error})") from error
+
+    def read_texts(self, name: str, rows: I64, *, clock: Clock = NO_CLOCK) -> list[str]:
+        """Return the texts of a field of text as they were written, from the index or from data.mdb.
+
+        Raises:
+            CorruptError: One is damaged.
+        """
+        if not self.fields[name].is_payload:
+            return [self.index.text(name, row) for row in rows.tolist()]
+        ends, data = self._texts(name, rows, clock)
+        text, ends = data.tobytes(), ends.tolist()
+        try:
+            return [text[a:b].decode() for a, b in pairwise(ends)]
+        except UnicodeDecodeError:
+            for row in rows.tolist():
+                self.read_value(name, row)  # names the sample
+            raise
+
+    def text_column(self, name: str, rows: I64) -> pa.Array:
+        """Return texts of a field that has them in data.mdb, as an Arrow column of large_string.
+
+        Raises:
+            CorruptError: One is damaged.
+        """
+        import pyarrow as pa
+
+        ends, data = self._texts(name, rows, NO_CLOCK)
+        column = pa.Array.from_buffers(pa.large_string(), len(rows), [None, pa.py_buffer(ends), pa.py_buffer(data)])
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid:
+            return pa.array(self.read_texts(name, rows), pa.large_string())  # the error names the sample
+        return column
+
+    def _texts(self, name: str, rows: I64, clock: Clock) -> tuple[I64, npt.NDArray[np.uint8]]:
+        """Return the bytes of texts in data.mdb, one after the other, and their ends (n + 1,), from 0 on."""
+        ends: I64 = np.append(0, np.cumsum(self.raw_nbytes(name, rows)))
+        data = np.empty(int(ends[-1]), np.uint8)
+        self.read_into(name, rows, data, ends[:-1], clock=clock)
+        return ends, data
+
+    @property
+    def long_texts(self) -> tuple[str, ...]:
+        """The fields of text that have their texts in data.mdb alone."""
+        return tuple(f.name for f in self.manifest.fields if f.holds_text and f.is_payload)
 
     def array_shape(self, name: str, row: int) -> tuple[int, ...]:
         """Return the shape of one n-dimensional array, from the index."""
@@ -457,7 +504,7 @@ class Reader:
         clock.add(clock_words.NBYTES, len(data))
         if len(data) != nbytes:
             raise self.damaged(name, row, OUT_OF_BOUNDS)
-        if verify and columns[CODEC][row] != CODEC_TILES:
+        if verify and not are_tiles(columns[CODEC][row]):
             is_intact = checksum(data) == int(columns[CHECKSUM][row])
             clock.tick(clock_words.VERIFY)
             if not is_intact:

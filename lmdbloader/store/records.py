@@ -11,10 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lmdbloader.errors import CorruptError, OptionError
-from lmdbloader.format.codecs import Payloads, checksum
-from lmdbloader.format.layout import BLOCK_NBYTES, CODEC_TILES, MAX_PAYLOAD_NBYTES, Field, record_schema
+from lmdbloader.format.codecs import Payloads, are_tiles, checksum, tile_table_nbytes
+from lmdbloader.format.layout import BLOCK_NBYTES, CODEC_RAW, MAX_PAYLOAD_NBYTES, Field, record_schema
 from lmdbloader.kernels import entries
-from lmdbloader.kernels.codec_numbers import TILE_ENTRY_NBYTES
 from lmdbloader.store.arrow import decode_runs, read_record
 
 
@@ -47,7 +46,7 @@ class Block:
         value: An Arrow IPC record-batch message.
         num_samples: Samples in it.
         checksum: XXH64 of the value, a part of its key.
-        payload_at: For each payload field, the offset of its first payload in the value.
+        payload_at: For each field of payloads or texts, the offset of the first in the value.
     """
 
     value: pa.Buffer
@@ -88,7 +87,7 @@ def _encode_block(batch: pa.RecordBatch, chunk: Chunk) -> Block:
     value = batch.serialize()
     back = pa.ipc.read_record_batch(value, batch.schema)
     at = {}
-    for name in chunk.payloads:
+    for name in (*chunk.payloads, *(column.name for column in batch.schema if pa.types.is_string(column.type))):
         _, _, data = back.column(name).buffers()
         # The address of an empty buffer is arbitrary; nothing is read there.
         at[name] = data.address - value.address if data is not None and data.size else 0
@@ -122,7 +121,8 @@ def decode_block(
 ) -> tuple[int, dict[str, Any]]:
     """Return a record batch's number of samples, and its columns as in the index.
 
-    Offsets count from the value's first byte. The value's checksum is verified before anything is parsed.
+    A field of text has its column of texts, and those of payloads too. Offsets count from the value's first byte. The
+    value's checksum is verified before anything is parsed.
 
     Args:
         value: Bytes-like LMDB value.
@@ -138,7 +138,8 @@ def decode_block(
         raise CorruptError(f"{where}: checksum {found:016x}, expected {expected:016x}; the stored bytes were damaged")
     buffer = pa.py_buffer(value)
     columns: dict[str, Any] = {}
-    payload_names = {f.name for f in fields if f.is_payload}
+    texts = {f.name for f in fields if f.holds_text}
+    payload_names = {f.name for f in fields if f.is_payload} | texts
     try:
         batch = read_record(buffer, schema)
         if not batch.num_rows:
@@ -148,16 +149,21 @@ def decode_block(
             if column.name not in payload_names:
                 columns[column.name] = decode_runs(array) if pa.types.is_run_end_encoded(column.type) else array
                 continue
+            if column.name in texts:
+                columns[column.name] = array
             _, offsets, data = array.buffers()
             ends = np.frombuffer(offsets, np.int32, batch.num_rows + 1).astype(np.int64)
             at = data.address - buffer.address if data is not None and ends[-1] else 0
             columns[f"{column.name}.offset"] = at + ends[:-1]
             columns[f"{column.name}.stored_nbytes"] = np.diff(ends)
+            if column.name in texts:
+                columns[f"{column.name}.raw_nbytes"] = np.diff(ends)
+                columns[f"{column.name}.codec"] = np.full(batch.num_rows, CODEC_RAW, np.uint8)
     except (pa.ArrowException, OSError, EOFError) as error:
         raise CorruptError(f"{where}: is not an Arrow record batch of this dataset's schema ({error})") from error
     raw = np.frombuffer(value, np.uint8)
     for f in fields:
-        if f.is_payload:
+        if f.name in payload_names:
             columns[f"{f.name}.checksum"] = payload_checksums(raw, f, columns)
     return batch.num_rows, columns
 
@@ -171,11 +177,13 @@ def payload_checksums(raw: npt.NDArray[np.uint8], f: Field, columns: Mapping[str
         columns: Its columns of the index, with offsets that count from the first byte of `raw`.
     """
     hashed = columns[f"{f.name}.stored_nbytes"]
-    tiled = np.asarray(columns[f"{f.name}.codec"]) == CODEC_TILES
+    codecs = np.asarray(columns[f"{f.name}.codec"])
+    tiled = are_tiles(codecs)
     if f.tile_size and tiled.any():
         down = -(-np.asarray(columns[f"{f.name}.height"]).astype(np.int64) // f.tile_size)
         across = -(-np.asarray(columns[f"{f.name}.width"]).astype(np.int64) // f.tile_size)
-        hashed = np.where(tiled, np.minimum(down * across * TILE_ENTRY_NBYTES, hashed), hashed)
+        _, covered = tile_table_nbytes(codecs, down * across)
+        hashed = np.where(tiled, np.minimum(covered, hashed), hashed)
     sums = np.empty(len(hashed), np.uint64)
     start, nbytes = (np.ascontiguousarray(values, np.int64) for values in (columns[f"{f.name}.offset"], hashed))
     entries.hash_many(raw, start, nbytes, sums)

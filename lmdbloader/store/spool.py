@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,17 @@ import pyarrow as pa
 from lmdbloader.base.disk_errors import naming
 from lmdbloader.errors import OptionError
 from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName, new_text_digest
-from lmdbloader.format.layout import Field, index_schema
+from lmdbloader.format.features import LARGE_NAMES, OF_FILES, TILE_GROUPS
+from lmdbloader.format.layout import CODEC_RAW, CODEC_TILES, LONG_TEXT_NBYTES, MAX_NAMES, Field, index_schema
 from lmdbloader.kernels import entries
 from lmdbloader.store.records import Block, Chunk
 
 _ROWS_AT_ONCE = 1 << 16
 # Fewer texts than numbers at once: they are Python objects while they are hashed.
 _TEXTS_AT_ONCE = 1 << 12
-# Arrow addresses the dictionary of an index with 32 bits.
-_MAX_NAMES_NBYTES = 2**31 - 1
 _SOURCE_NAMES = "source.names"
+# The columns of a payload that are collected for texts too.
+_OF_TEXTS = ("offset", "checksum")
 # The most bytes in memory, of one column and of all together; each flush opens and closes a file.
 _COLUMN_WAITING_NBYTES = 8 * 2**10
 _WAITING_NBYTES = 64 * 2**20
@@ -37,10 +39,33 @@ class Spool:
     process is often limited to 1,024 descriptors.
     """
 
-    def __init__(self, folder: Path, fields: Sequence[Field], *, with_source: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        fields: Sequence[Field],
+        *,
+        with_source: bool,
+        features: Collection[str] = OF_FILES,
+        is_settled: bool = False,
+    ) -> None:
+        """Begin without rows.
+
+        Args:
+            folder: For the temporary files; it is made.
+            fields: The dataset's.
+            with_source: Whether samples have sources.
+            features: Those of `OF_FILES` that the index may have; by default all, as in new datasets.
+            is_settled: Whether texts are stored as the codecs of their fields say, rather than by their lengths.
+        """
         self.fields = tuple(fields)
-        self.schema = index_schema(fields, with_source=with_source)
-        self._kinds = {column.name: column.type for column in self.schema}
+        self._is_settled = is_settled
+        self._with_source, self._large_names = with_source, LARGE_NAMES in features
+        # Texts are collected for both ways to store them, as the longest may come last. Records are the same in both.
+        self._longest = {f.name: 0 for f in fields if f.holds_text}
+        self._kinds: dict[str, Any] = {}
+        for codec in ("raw", None):
+            either = [replace(f, codec=codec) if f.holds_text else f for f in fields]
+            self._kinds |= {column.name: column.type for column in self._schema_of(either)}
         self.num_samples = 0
         self._folder = folder
         # By column: the bytes that are not in its file yet, and the length of the file.
@@ -49,14 +74,21 @@ class Spool:
         self._file_nbytes: dict[str, int] = {}
         self._types: dict[str, dict[str, int]] = {}
         self._source: str | None = None
-        self._num_sources = self._names_nbytes = 0
+        self._num_sources = 0
         folder.mkdir()
 
     def add(self, chunk: Chunk, blocks: Sequence[Block]) -> None:
         """Append a chunk's rows; offsets count from their block's first byte until `write` adds the block's own."""
         columns = dict(chunk.columns)
         for f in self.fields:
-            if f.is_payload:
+            if f.holds_text:
+                texts = [text.encode() for text in columns[f.name]]
+                nbytes = np.array([len(text) for text in texts], np.int64)
+                sums = np.empty(len(texts), np.uint64)
+                entries.hash_many(np.frombuffer(b"".join(texts), np.uint8), np.cumsum(nbytes) - nbytes, nbytes, sums)
+                columns[f"{f.name}.offset"] = _offsets_in_blocks(nbytes, blocks, f.name)
+                columns[f"{f.name}.checksum"] = sums
+            elif f.is_payload:
                 payloads = chunk.payloads[f.name]
                 columns[f"{f.name}.offset"] = _offsets_in_blocks(payloads.stored_nbytes, blocks, f.name)
                 for part in ("stored_nbytes", "raw_nbytes", "checksum", "codec"):
@@ -66,7 +98,9 @@ class Spool:
     def add_columns(self, columns: Mapping[str, Any], num_samples: int, block_samples: Sequence[int]) -> None:
         """Append rows column by column, with offsets as in `add`; `block_samples` are the samples of each block."""
         for name, values in columns.items():
-            self._append(name, values)
+            field, _, part = name.rpartition(".")
+            if field not in self._longest or part in _OF_TEXTS:  # others follow from the lengths
+                self._append(name, values)
         self._append("block.num_samples", np.array(block_samples, np.int64))
         self.num_samples += num_samples
 
@@ -75,8 +109,13 @@ class Spool:
         return self._map("block.num_samples", np.dtype(np.int64))
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """Return a column of numbers (n,), mapped from its file."""
-        return self._map(name, _dtype_of(self._kinds[name]))
+        """Return a column of numbers (n,), mapped from its file unless it is made from the lengths of texts."""
+        dtype = _dtype_of(self._kinds[name])
+        field, _, part = name.rpartition(".")
+        if field in self._longest and part not in _OF_TEXTS:
+            nbytes = self._map(field, np.dtype(np.int64))
+            return np.full(len(nbytes), CODEC_RAW, dtype) if part == "codec" else nbytes.astype(dtype)
+        return self._map(name, dtype)
 
     def values(self, name: str, rows: range) -> npt.NDArray[Any] | list[str]:
         """Return some consecutive values of a column, as an array of numbers or a list of texts."""
@@ -89,9 +128,33 @@ class Spool:
         texts: list[str] = self._texts(name, kind).slice(rows.start, len(rows)).to_pylist()
         return texts
 
+    def features(self) -> frozenset[str]:
+        """Return those of `OF_FILES` that the rows so far need."""
+        kinds = [kind.value_type for kind in self._kinds.values() if pa.types.is_dictionary(kind)]
+        large_names = {LARGE_NAMES} if any(map(pa.types.is_large_string, kinds)) else set()
+        with_pixels = [f.name for f in self.fields if f.has_pixels]
+        tile_groups = {TILE_GROUPS} if any(map(self._has_tiles, with_pixels)) else set()
+        return frozenset(large_names | tile_groups)
+
+    def _has_tiles(self, name: str) -> bool:
+        return bool((self.column(f"{name}.codec") == CODEC_TILES).any())
+
+    def settled_fields(self) -> tuple[Field, ...]:
+        """Return the fields, with the codec of texts that the index has no column of.
+
+        A field has all of its texts in data.mdb if one is longer than 128 bytes. So it depends on the samples alone.
+        """
+        if self._is_settled:
+            return self.fields
+        long = {name for name, nbytes in self._longest.items() if nbytes > LONG_TEXT_NBYTES}
+        return tuple(replace(f, codec="raw" if f.name in long else None) if f.holds_text else f for f in self.fields)
+
+    def _payload_names(self) -> list[str]:
+        return [f.name for f in self.settled_fields() if f.is_payload]
+
     def total(self, part: str) -> int:
         """Return the sum of one column of all payload fields, such as "stored_nbytes"."""
-        return sum(int(self.column(f"{f.name}.{part}").sum(dtype=np.int64)) for f in self.fields if f.is_payload)
+        return sum(int(self.column(f"{name}.{part}").sum(dtype=np.int64)) for name in self._payload_names())
 
     def write(self, path: Path, block_at: npt.NDArray[np.int64]) -> None:
         """Write the index.
@@ -101,18 +164,22 @@ class Spool:
             block_at: (number of blocks,) offset of each block's value in data.mdb.
         """
         counts = self.blocks()
-        for f in self.fields:
-            if f.is_payload and self.num_samples:
-                _shift(self._map(f"{f.name}.offset", np.dtype(np.int64), writable=True), counts, block_at)
+        for name in self._payload_names():
+            if self.num_samples:
+                _shift(self._map(f"{name}.offset", np.dtype(np.int64), writable=True), counts, block_at)
         # The same samples give the same bytes: dictionaries are in the order of first use, and there is one batch.
-        arrays = [self._array(column) for column in self.schema]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        with naming(path), pa.OSFile(os.fsencode(path), "wb") as sink, pa.ipc.new_file(sink, self.schema) as writer:
+        schema = self._schema_of(self.settled_fields())
+        arrays = [self._array(column) for column in schema]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        with naming(path), pa.OSFile(os.fsencode(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
             writer.write_batch(batch)
 
     def close(self) -> None:
         """Remove the temporary files; a second call does nothing."""
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _schema_of(self, fields: Sequence[Field]) -> pa.Schema:
+        return index_schema(fields, with_source=self._with_source, large_names=self._large_names)
 
     def _append(self, name: str, values: Any) -> None:
         if isinstance(values, pa.Array) and not _is_number(values.type):
@@ -139,20 +206,20 @@ class Spool:
                 new.append(name)
             numbers[i] = self._num_sources + len(new) - 1
         self._num_sources += len(new)
-        self._names_nbytes += self._write_texts(_SOURCE_NAMES, new)
-        if self._names_nbytes > _MAX_NAMES_NBYTES:
+        self._write_texts(_SOURCE_NAMES, new)
+        if self._num_sources > MAX_NAMES:
             raise OptionError(
-                f"the names of the first {self._num_sources} sources take more than the {_MAX_NAMES_NBYTES} bytes that "
-                "one dataset can hold. Shorten them, or make several datasets."
+                f"more than {MAX_NAMES:,} sources, the most that one dataset can hold. Make several datasets."
             )
         return numbers
 
-    def _write_texts(self, name: str, values: Sequence[str]) -> int:
-        """Append texts and their lengths; return the bytes of text."""
+    def _write_texts(self, name: str, values: Sequence[str]) -> None:
+        """Append texts and their lengths."""
         texts = [v.encode() for v in values]
-        self._write(f"{name}.text", text := b"".join(texts))
+        self._write(f"{name}.text", b"".join(texts))
         self._write(name, np.array([len(t) for t in texts], np.int64))
-        return len(text)
+        if name in self._longest:
+            self._longest[name] = max(self._longest[name], *map(len, texts), 0)
 
     def _write(self, name: str, data: Any) -> None:
         waiting = self._waiting.setdefault(name, bytearray())
@@ -189,13 +256,13 @@ class Spool:
         if pa.types.is_dictionary(column.type):
             codes = pa.array(self._map(column.name, np.dtype(np.int32)))
             if column.name == "source":
-                names = self._texts(_SOURCE_NAMES, pa.string())
+                names = self._texts(_SOURCE_NAMES, column.type.value_type)
                 if self._repeats_names():
                     # Samples of one source that are not consecutive, as in a merged dataset: its name is stored once.
                     found = names.dictionary_encode()
                     codes, names = found.indices.take(codes), found.dictionary
                 return pa.DictionaryArray.from_arrays(codes, names)
-            names = pa.array(list(self._types.get(column.name, {})), pa.string())
+            names = pa.array(list(self._types.get(column.name, {})), column.type.value_type)
             return pa.DictionaryArray.from_arrays(codes, names)
         if pa.types.is_large_string(column.type):
             return self._texts(column.name, column.type)

@@ -13,6 +13,9 @@ from typing import Any
 from .cases import Case, Wrong
 from .hostile import Copy, mutate, use
 
+# The codecs of images in tiles.
+_TILED = (2, 5)
+
 _MARK = 0xA5
 _PAGE = mmap.PAGESIZE
 
@@ -33,7 +36,7 @@ def prepare_payloads(paths: dict[str, str], folder: Path, seed: int) -> Case:
     import numpy as np
 
     from lmdbloader.format.codecs import checksum
-    from lmdbloader.format.layout import CODEC_FILE, CODEC_TILES
+    from lmdbloader.format.layout import CODEC_FILE
     from lmdbloader.kernels.gather import gather
     from lmdbloader.kernels.jpeg.workspace import jpeg_room
 
@@ -60,7 +63,7 @@ def prepare_payloads(paths: dict[str, str], folder: Path, seed: int) -> Case:
             os.pwrite(memory_file, stored, 0)
             file = (0, len(stored), memory_file, 0, 0)
         target = out.place(raw_nbytes, at_end)
-        hashed = stored if payload.codec != CODEC_TILES else stored[: _table_nbytes(height, width, payload.tile)]
+        hashed = stored[: _covered_nbytes(payload.codec, height, width, payload.tile)]
         columns = _columns(
             (0, len(stored), raw_nbytes, checksum(hashed), payload.codec), ("i8", "u4", "u4", "u8", "u1")
         )
@@ -85,15 +88,27 @@ def _columns(values: tuple[int, ...], kinds: tuple[str, ...]) -> tuple[Any, ...]
     return tuple(np.array([value], kind) for value, kind in zip(values, kinds, strict=True))
 
 
-def _table_nbytes(height: int, width: int, tile: int) -> int:
-    return -(-height // tile) * -(-width // tile) * 12
+def _tables_nbytes(codec: int, height: int, width: int, tile: int) -> tuple[int, int]:
+    """Return the bytes of a table of tiles, and how many of them its checksum covers."""
+    import numpy as np
+
+    from lmdbloader.format.codecs import tile_table_nbytes
+
+    num_tiles = np.array(-(-height // tile) * -(-width // tile))
+    table, covered = tile_table_nbytes(np.array(codec), num_tiles)
+    return int(table), int(covered)
+
+
+def _covered_nbytes(codec: int, height: int, width: int, tile: int) -> int | None:
+    """Return how many of a payload's bytes the checksum in the index covers; None for all."""
+    return _tables_nbytes(codec, height, width, tile)[1] if codec in _TILED else None
 
 
 def _focus(payload: _Payload) -> list[tuple[int, int]]:
     """Return where a payload says how it is to be read."""
     nbytes = len(payload.stored)
-    if payload.codec == 2:
-        return [(0, _table_nbytes(*payload.geometry[:2], payload.tile))]
+    if payload.codec in _TILED:
+        return [(0, _tables_nbytes(payload.codec, *payload.geometry[:2], payload.tile)[0])]
     if payload.codec == 3:  # the file's head, the table behind it, its end
         return [(0, 700), (150, 700), (nbytes - 200, nbytes), (nbytes - 16, nbytes)]
     return [(0, 40), (nbytes - 40, nbytes)]
@@ -177,9 +192,10 @@ def prepare_in_datasets(paths: dict[str, str], folder: Path, seed: int) -> Case:
             return "read"
         payload = mutate(rng, copy.data[at : at + nbytes], [(0, 64), (nbytes - 64, nbytes)])[:nbytes]
         payload = payload.ljust(nbytes, b"\0")
-        hashed = payload
-        if a[f"{f.name}.codec"][row] == 2:
-            hashed = payload[: _table_nbytes(int(a[f"{f.name}.height"][row]), int(a[f"{f.name}.width"][row]), 64)]
+        hashed, codec = payload, int(a[f"{f.name}.codec"][row])
+        if f.has_pixels:
+            shape = (int(a[f"{f.name}.{side}"][row]) for side in ("height", "width"))
+            hashed = payload[: _covered_nbytes(codec, *shape, 64)]
         base = np.frombuffer(reader.index.content, np.uint8).ctypes.data
         place = a[f"{f.name}.checksum"].ctypes.data - base + 8 * row
         index = bytearray(copy.index)

@@ -321,7 +321,9 @@ def _make(data: Path, description: Description, work: Path) -> Manifest:
     with naming(data):
         places = np.array([at for key, at, _ in list_values(data) if len(key) == RECORD_KEY_NBYTES], np.int64)
     schema = record_schema(description.fields, with_source=description.with_source)
-    spool = Spool(work / COLUMNS_FOLDER, description.fields, with_source=description.with_source)
+    fields, features = description.fields, description.features
+    with_source = description.with_source
+    spool = Spool(work / COLUMNS_FOLDER, fields, with_source=with_source, features=features, is_settled=True)
     try:
         with explain_lmdb(data), reading(data) as transaction:
             spool_records(transaction, spool, schema, data)

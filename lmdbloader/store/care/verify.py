@@ -323,6 +323,9 @@ def _parts(rows: np.ndarray[Any, Any], nbytes: np.ndarray[Any, Any]) -> Iterator
 
 
 def _read(reader: Reader, name: str, rows: np.ndarray[Any, Any]) -> None:
+    if reader.fields[name].holds_text:
+        reader.read_texts(name, rows)
+        return
     nbytes = reader.raw_nbytes(name, rows)
     out = np.empty(int(nbytes.sum()), np.uint8)
     reader.read_into(name, rows, out, np.cumsum(nbytes) - nbytes)

@@ -212,7 +212,8 @@ class Writer:
         """
         described = {name: tuple(names) for name, names in classes.items()}
         scheme = scheme or scheme_for(digest, is_new=True)
-        description = Description(self.fields, self.with_source, described, made_by, digest, scheme)
+        fields, features = self._spool.settled_fields(), self._spool.features()
+        description = Description(fields, self.with_source, described, made_by, digest, scheme, features)
         self._put(DESCRIPTION_KEY, description.to_json())
         self._commit()
         with explain_full_disk(self._partial, lambda: _INDEX_ROW_NBYTES * self.num_samples):

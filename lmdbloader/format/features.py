@@ -1,0 +1,37 @@
+"""The names in a manifest's "requires": what a reader has to know beyond the first releases."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from lmdbloader.fields import kind_names, required_features
+from lmdbloader.format.layout import Field
+
+# Texts that repeat in the index (sources, types of arrays) have 64-bit offsets.
+LARGE_NAMES = "large_names"
+# Large images have tables of tiles that are verified in groups.
+TILE_GROUPS = "tile_groups"
+# A field of text has its texts in data.mdb alone.
+LONG_TEXT = "long_text"
+# Features of a dataset's files that do not follow from its fields.
+OF_FILES = frozenset({LARGE_NAMES, TILE_GROUPS})
+
+
+def is_known(name: str) -> bool:
+    """Return whether this release knows a feature.
+
+    >>> is_known("mask"), is_known("large_names"), is_known("telepathy")
+    (True, True, False)
+    """
+    return name in OF_FILES or name == LONG_TEXT or name in kind_names()
+
+
+def required(fields: Sequence[Field], features: Collection[str]) -> list[str]:
+    """Return the features that a dataset lists in its manifest, sorted.
+
+    Args:
+        fields: The dataset's.
+        features: Those of `OF_FILES` that its files have.
+    """
+    long_text = [LONG_TEXT] if any(f.holds_text and f.is_payload for f in fields) else []
+    return sorted({*required_features(f.kind for f in fields), *long_text, *features})
