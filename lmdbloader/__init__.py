@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from lmdbloader.conversion import find_splits as find_splits
     from lmdbloader.conversion import write as write
     from lmdbloader.conversion.extraction import extract as extract
+    from lmdbloader.conversion.merging import merge as merge
     from lmdbloader.conversion.staging import stage as stage
+    from lmdbloader.conversion.subsets import subset as subset
     from lmdbloader.loader import Loader as Loader
     from lmdbloader.loader.orders import QuasiRandom as QuasiRandom
     from lmdbloader.loader.torch_loader import dataloader as dataloader
@@ -48,9 +50,11 @@ _HOMES = {
     "extract": "conversion.extraction",
     "find_splits": "conversion",
     "info": "show.summary",
+    "merge": "conversion.merging",
     "preview": "show.sheet",
     "repair": "store",
     "stage": "conversion.staging",
+    "subset": "conversion.subsets",
     "verify": "store",
     "write": "conversion",
 }

@@ -22,6 +22,8 @@ COMMANDS = (
     "estimate",
     "convert",
     "stage",
+    "merge",
+    "subset",
     "info",
     "verify",
     "repair",

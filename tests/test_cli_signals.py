@@ -42,6 +42,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
         (["extract", "{place}/db", "{own}/out"], "data.mdb", signal.SIGTERM, True),
         (["stage", "{place}/db", "{own}/out"], "data.mdb", signal.SIGTERM, False),
         (["repair", "{place}/db", "{own}/out"], "data.mdb", signal.SIGTERM, False),
+        (["merge", "{place}/db", "{place}/db", "-o", "{own}/out"], "plan.json", signal.SIGINT, True),
+        (["subset", "{place}/db", "--limit", "3", "-o", "{own}/out"], "plan.json", signal.SIGTERM, False),
         (["estimate", "{photos}"], "cat.png", signal.SIGINT, True),
         (["estimate", "{photos}"], "cat.png", signal.SIGTERM, False),
     ],

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tars import tar_bytes
 
-from lmdbloader.conversion.sources.tars import list_members
+from lmdbloader.conversion.sources.tar_members import list_members
 from lmdbloader.errors import SourceError
 
 WHOLE = tar_bytes([("a/plain.png", b"x" * 700), ("long/" * 30 + "name.cls", b"1"), ("last.png", b"")])

@@ -95,11 +95,11 @@ def test_parts_of_different_datasets_are_for_a_dataloader(ds: LMDBDataset, tmp_p
     with pytest.raises(OptionError, match="are different datasets") as caught:
         Loader(both, 4)
     assert "lmdbloader.dataloader(dataset, batch_size)" in str(caught.value)
-    assert 'lmdbloader.write(dataset, "both.lmdb")' in str(caught.value)
+    assert 'lmdbloader.merge(dataset, "both.lmdb")' in str(caught.value)
     # Both lines do what they say.
     expected = [*range(COUNT), *range(100, 100 + COUNT)]
     assert sorted(numbers(lmdbloader.dataloader(both, 4, shuffle=True, num_workers=0))) == expected
-    lmdbloader.write(both, tmp_path / "both.lmdb")
+    lmdbloader.merge(both, tmp_path / "both.lmdb")
     assert in_order(tmp_path / "both.lmdb") == expected
 
 

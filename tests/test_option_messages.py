@@ -199,6 +199,20 @@ def test_options_of_stage_and_extract(src: Path, tmp_path: Path, capsys: Capture
     check(lambda: lmdbloader.extract(db, files), ["extract", db, files], texts, capsys)
 
 
+def test_options_of_merge_and_subset(src: Path, tmp_path: Path, capsys: Capture) -> None:
+    db, taken = tmp_path / "db", tmp_path / "taken"
+    lmdbloader.convert(src, db)
+    lmdbloader.write([{"image": np.zeros((8, 8, 3), np.uint8)}], taken)
+    texts = ("overwrite it (overwrite=True)", "overwrite it (--overwrite)")
+    check(lambda: lmdbloader.merge([db], taken), ["merge", db, "-o", taken], texts, capsys)
+    texts = ("the new dataset: drop_sources=True", "the new dataset: --drop-sources")
+    check(lambda: lmdbloader.merge([db, taken], "x"), ["merge", db, taken, "-o", "x"], texts, capsys)
+    texts = ("limit=99 of", "--limit 99 of")
+    check(lambda: lmdbloader.subset(db, "x", limit=99), ["subset", db, "-o", "x", "--limit", "99"], texts, capsys)
+    texts = ("give indices, names, limit or fraction", "give --indices, --names, --limit or --fraction")
+    check(lambda: lmdbloader.subset(db, "x"), ["subset", db, "-o", "x"], texts, capsys)
+
+
 def test_a_thread_names_options_as_its_parent_does(tmp_path: Path, capsys: Capture) -> None:
     """The message comes from a thread that writes a file which is there already."""
     db = tmp_path / "db"

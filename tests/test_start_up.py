@@ -77,10 +77,12 @@ def test_info_loads_numpy_only(folder: Path, name: str) -> None:
     assert command("info", folder / name) == {"numpy"}
 
 
-def test_datasets_are_converted_verified_and_repaired_without_torch(folder: Path, tmp_path: Path) -> None:
+def test_datasets_are_converted_verified_merged_and_repaired_without_torch(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert "torch" not in command("convert", folder / "photos", out, "--workers", "1")
     assert "torch" not in command("verify", out)
+    assert "torch" not in command("merge", out, out, "-o", tmp_path / "merged")
+    assert "torch" not in command("subset", out, "image.width > 8", "-o", tmp_path / "subset")
     (out / "index.arrow").unlink()
     assert "torch" not in command("repair", out)
 

@@ -530,7 +530,7 @@ WRITE: dict[str, Foreign] = {
     },
 }  # fmt: skip
 
-# extract, preview, repair, stage and tune
+# extract, preview, repair, stage, merge, subset and tune
 
 _OUTPUT = Foreign("lmdbloader.preview", "write out={value}.")
 _FOUND = "it is what `tune` finds. Leave it out."
@@ -561,6 +561,30 @@ STAGE: dict[str, Foreign] = {
     "local": Foreign(_STREAMING, "write stage(db, {value})."),
     "remote": Foreign(_STREAMING, "write stage({value}, directory)."),
     "verify": Foreign("lmdbloader.Loader", "write check={value}."),
+}
+
+MERGE: dict[str, Foreign] = {
+    **{name: CONVERT[name] for name in ("num_workers", "num_proc", "force")},
+    "dsets": Foreign(_HF, "write merge({value}, out)."),
+    "output": _OUTPUT,
+    "columns": Foreign(_HF, "write fields={value}."),
+    "axis": Foreign(_HF, "samples are put one after the other. Leave it out.", _either((0, _NOTHING))),
+    "shuffle": Foreign(_TORCH, _SHUFFLED_LATER, _ONLY_FALSE),
+}
+
+SUBSET: dict[str, Foreign] = {
+    **{name: CONVERT[name] for name in ("num_workers", "num_proc", "force")},
+    "output": _OUTPUT,
+    "columns": Foreign(_HF, "write fields={value}."),
+    "condition": Foreign("lmdbloader.LMDBDataset.where", "write where={value}."),
+    "filter": Foreign("pyarrow", "write where={value}."),
+    "function": Foreign(_HF, 'write where="label == 3", a condition on the columns of LMDBDataset(path).table.'),
+    "samples": Foreign("lmdbloader.extract", "write indices={value}."),
+    "subset": Foreign("lmdbloader.convert", "write limit={value}."),
+    "num_samples": Foreign(_TORCH, "write limit={value}."),
+    "n": Foreign("pandas", "write limit={value}."),
+    "frac": Foreign("pandas", "write fraction={value}."),
+    "random_state": Foreign("pandas", "write seed={value}."),
 }
 
 TUNE: dict[str, Foreign] = {
@@ -653,6 +677,8 @@ _AS_WRITE = "write lmdbloader.write(samples, path)."
 MODULE: dict[str, Foreign] = {
     "DataLoader": Foreign("torch", "write lmdbloader.Loader, or lmdbloader.dataloader for torch's own."),
     "WebLoader": Foreign(_WDS, "write lmdbloader.Loader."),
+    "concatenate_datasets": Foreign(_HF, "write lmdbloader.merge(datasets, out)."),
+    "ConcatDataset": Foreign("torch", "write lmdbloader.merge(datasets, out), or torch.utils.data.ConcatDataset."),
     "OrderOption": Foreign(_FFCV, 'write order="random", "quasi_random" or "sequential".'),
     **{
         name: Foreign(of, "write lmdbloader.LMDBDataset(path).")
@@ -672,5 +698,5 @@ MODULE: dict[str, Foreign] = {
 TABLES: dict[str, Table] = {
     "LMDBDataset": DATASET, "Loader": LOADER, "dataloader": DATALOADER, "convert": CONVERT, "write": WRITE,
     "extract": EXTRACT, "preview": PREVIEW, "repair": REPAIR, "stage": STAGE, "tune": TUNE,
-    "attributes": ATTRIBUTES, "samples": SAMPLE, "lmdbloader": MODULE,
+    "merge": MERGE, "subset": SUBSET, "attributes": ATTRIBUTES, "samples": SAMPLE, "lmdbloader": MODULE,
 }  # fmt: skip

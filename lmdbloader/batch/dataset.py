@@ -6,7 +6,6 @@ import copy
 import functools
 import operator
 import os
-import unicodedata
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,6 @@ from lmdbloader.base.foreign_names import ATTRIBUTES, DATASET, understands
 from lmdbloader.base.option_names import shown
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
 from lmdbloader.batch.assembly import Assembler, each
-from lmdbloader.batch.conditions import check_expression, parse_condition
 from lmdbloader.batch.draws import Draws
 from lmdbloader.batch.forms import Form, check_form
 from lmdbloader.batch.memory import SharedMemory
@@ -31,7 +29,8 @@ from lmdbloader.batch.tickets import Ticket
 from lmdbloader.errors import OptionError, UnknownNameError
 from lmdbloader.format.layout import Field
 from lmdbloader.store import IO, Reader, check_rows
-from lmdbloader.store.rows import Rows, as_array, choose, compact, places_in, rows_at, take
+from lmdbloader.store.conditions import column_names, matching, table_of
+from lmdbloader.store.rows import Rows, choose, compact, places_in, rows_at, take
 from lmdbloader.transforms import Normalize, ToDtype, Transform
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 I64 = npt.NDArray[np.int64]
-_HIDDEN_COLUMNS = (".offset", ".stored_nbytes", ".raw_nbytes", ".checksum", ".codec")
 # Batches of one size whose memory is kept for the next ones.
 _KEPT = 4
 
@@ -179,31 +177,7 @@ class LMDBDataset(Dataset[Any]):
 
         Text longer than 128 bytes is read from the data file: all of it, each time.
         """
-        return self._make_table(self._column_names)
-
-    def _make_table(self, names: Sequence[str]) -> pa.Table:
-        """Return columns of `table`."""
-        import pyarrow as pa
-
-        rows, long = self.stored_rows, self.reader.long_texts
-        short = [name for name in names if name not in long]
-        # A table without columns forgets how many rows it has.
-        table = pa.Table.from_batches([self.reader.index.batch]).select(short or self.reader.index.column_names[:1])
-        if isinstance(rows, range) and rows.step == 1:
-            table = table.slice(rows.start, len(rows))
-        else:
-            table = table.take(pa.array(as_array(rows)))
-        for place, name in enumerate(names):
-            if name in long:
-                table = table.add_column(place, name, self.reader.text_column(name, as_array(rows)))
-        return table.select(names)
-
-    @property
-    def _column_names(self) -> list[str]:
-        """The columns of `table`."""
-        long = {f"{name}.offset": name for name in self.reader.long_texts}
-        names = (long.get(name, name) for name in self.reader.index.column_names)
-        return [name for name in names if not name.endswith(_HIDDEN_COLUMNS)]
+        return table_of(self.reader, self.stored_rows)
 
     def transform(self, sample: Any) -> Any:
         """Return a sample as `ds[i]` gives it; override it in a subclass."""
@@ -246,11 +220,11 @@ class LMDBDataset(Dataset[Any]):
 
     def _line_for_column(self, name: str) -> str:
         """Return the advice for `dataset[name]`."""
-        if name in self._column_names:
+        if name in column_names(self.reader):
             return f"expected the number of a sample. For a column write dataset.table[{name!r}].to_pylist()."
         if name in self.fields:
             return f"expected the number of a sample. For all of them write [sample.{name} for sample in dataset]."
-        names = ", ".join(dict.fromkeys([*self.fields, *self._column_names]))
+        names = ", ".join(dict.fromkeys([*self.fields, *column_names(self.reader)]))
         return f"expected the number of a sample. There is no field {name!r} either; fields and columns are {names}."
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
@@ -438,24 +412,7 @@ class LMDBDataset(Dataset[Any]):
             OptionError: It is not a condition, or does not fit the table: it names a column that is not there, for
                 example.
         """
-        import pyarrow as pa
-
-        names, long = self._column_names, self.reader.long_texts
-        if isinstance(condition, str):
-            fields = [pa.field(n, pa.large_string()) if n in long else self.reader.index.batch.field(n) for n in names]
-            parsed = parse_condition(condition, pa.schema(fields), self.reader.manifest.classes)
-            text = unicodedata.normalize("NFKC", condition)  # as Python reads names
-            needed = [name for name in names if name not in long or name in text]
-        else:
-            parsed, needed = check_expression(condition), names
-        table = self._make_table(needed)
-        numbered = table.append_column("sample number", pa.array(np.arange(table.num_rows)))
-        try:
-            found = numbered.filter(parsed)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            reason = str(error).partition("\n")[0]
-            raise OptionError(f"where({condition}): {reason}; the columns are {', '.join(names)}") from error
-        return self.select(found.column("sample number").to_numpy())
+        return self.select(matching(self.reader, self.stored_rows, condition))
 
     @understands({}, positional=lambda value: "Write a list: split([0.8, 0.2]).")
     def split(self, fractions: Sequence[float], *, seed: int = 0, by: str | None = "source") -> tuple[Self, ...]:
@@ -470,7 +427,8 @@ class LMDBDataset(Dataset[Any]):
         Raises:
             OptionError: The fractions do not add up to 1, there are fewer groups than views, or no such column.
         """
-        parts = share_out(groups_of(self.reader, self._column_names, self.stored_rows, by), fractions, seed)
+        groups = groups_of(self.reader, column_names(self.reader), self.stored_rows, by)
+        parts = share_out(groups, fractions, seed)
         return tuple(self.select(part) for part in parts)
 
     def rows_of(self, samples: I64) -> I64:

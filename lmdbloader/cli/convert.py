@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lmdbloader.base.text import mebibytes
+from lmdbloader.cli._kept import tell_kept
 from lmdbloader.cli._options import add_flags, given, splits_of
 from lmdbloader.cli._options import foreign_flags as foreign_flags
 from lmdbloader.cli._streams import say, say_nothing
@@ -174,21 +175,11 @@ def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> A
     except DestinationError:
         raise  # its message has its own advice
     except CorruptError:
-        _tell_kept(out, "--restart discards it and starts again.")
+        tell_kept(out, "--restart discards it and starts again.")
         raise
     except (LmdbloaderError, OSError, MemoryError, KeyboardInterrupt):
-        _tell_kept(out, "The same command resumes it; --restart starts again.")
+        tell_kept(out, "The same command resumes it; --restart starts again.")
         raise
-
-
-def _tell_kept(out: Any, advice: str) -> None:
-    """Say where the progress of an unfinished conversion is kept."""
-    from lmdbloader.conversion.destination import named_folder
-    from lmdbloader.store.writing.publish import begun_partial
-
-    partial = begun_partial(named_folder(out))
-    if partial is not None:
-        say(f"{partial}: the progress is kept here. {advice}", error=True)
 
 
 def _tell(report: Any, *, quiet: bool) -> None:

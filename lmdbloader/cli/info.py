@@ -23,6 +23,7 @@ no pixels. Sizes of images are width x height.
 """
 _WIDTH = 80
 _CLASSES_SHOWN = 10
+_DATASETS_SHOWN = 5
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
@@ -123,6 +124,10 @@ def _made_by(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "options", ", ".join(_flatten(options)) if isinstance(options, Mapping) else _value(options)
     inputs = made.get("inputs")
     if isinstance(inputs, Mapping):
+        datasets = inputs.get("datasets")
+        if isinstance(datasets, list):  # of a merged dataset or a subset
+            yield from _datasets(datasets, made)
+            return
         text = _value(inputs.get("num_sources"))
         yield (
             "inputs",
@@ -131,6 +136,20 @@ def _made_by(summary: Summary) -> Iterator[tuple[str, str]]:
         for key in ("names_and_sizes", "content"):
             if key in inputs:
                 yield "", f"{key.replace('_', ' ')} {_value(inputs[key])}"
+
+
+def _datasets(datasets: Sequence[Any], made: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the inputs of a dataset that was made of others, and how their samples were chosen."""
+    known = [d for d in datasets if isinstance(d, Mapping)]
+    for number, d in enumerate(known[:_DATASETS_SHOWN]):
+        taken = f"{_value(d.get('num_samples'))} of {_value(d['of_samples'])}" if "of_samples" in d else None
+        taken = taken or _value(d.get("num_samples"))
+        yield "inputs" if not number else "", f"{taken} samples of {_value(d.get('content_digest'))}"
+    if len(known) > _DATASETS_SHOWN:
+        yield "", f"and of {len(known) - _DATASETS_SHOWN:,} more datasets"
+    choices = made.get("choices")
+    if isinstance(choices, Mapping) and choices:
+        yield "chosen by", ", ".join(f"{plain(str(name))} {_value(value)}" for name, value in choices.items())
 
 
 def _flatten(options: Mapping[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Makes datasets from folders of images and from samples made in Python, and extracts them to files again."""
+"""Makes datasets from image folders, samples made in Python and other datasets, and extracts them to files again."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from lmdbloader.base.lazy import lazy
 
 if TYPE_CHECKING:
+    from lmdbloader.conversion.combining import Combined as Combined
     from lmdbloader.conversion.estimation import Estimate as Estimate
     from lmdbloader.conversion.estimation import estimate as estimate
     from lmdbloader.conversion.from_files import Report as Report
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
+        "combining": "Combined",
         "estimation": "Estimate estimate",
         "from_files": "Report convert",
         "from_python": "write",

@@ -101,11 +101,16 @@ def digest_option(digest: DigestName) -> dict[str, str]:
 
 def changed_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return the differences of two results of `describe` that do not follow from their inputs, as text."""
-    if (old["layout"] == "python") != (new["layout"] == "python"):
-        return [f"it was begun by lmdbloader.{'write' if old['layout'] == 'python' else 'convert'}"]
+    if _maker(old) != _maker(new):
+        return [f"it was begun by lmdbloader.{_maker(old)}"]
     # on_error may change after a bad image was found.
     before, now = ({**_flat(made), "lmdbloader": made["lmdbloader"]} for made in (old, new))
     return _differences(before, now, {"on_error"})
+
+
+def _maker(made: Mapping[str, Any]) -> str:
+    """Return the function that makes a dataset with such a record."""
+    return {"python": "write", "merge": "merge", "subset": "subset"}.get(made["layout"], "convert")
 
 
 def _flat(made: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,8 +141,9 @@ def refuse_others(target: Path, made_by: Mapping[str, Any]) -> None:
         return
     try:
         old = read_manifest(target).made_by
-        if old.get("layout") == "python":
-            differences = ["it was made by lmdbloader.write, from samples made in Python"]
+        if (maker := _maker(old)) != "convert":
+            made_from = "samples made in Python" if maker == "write" else "other datasets"
+            differences = [f"it was made by lmdbloader.{maker}, from {made_from}"]
         else:
             before, now = _flat(old), _flat(made_by)
             differences = _differences(before, now)

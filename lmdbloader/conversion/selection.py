@@ -51,7 +51,7 @@ def shuffle(listing: Listing, seed: int) -> Listing:
 
 
 def _random_order(names: Names, seed: int) -> npt.NDArray[np.int64]:
-    return np.argsort(_mixed(_hashes(names) ^ _mixed(np.array([seed], np.uint64))), kind="stable")
+    return np.argsort(mixed(_hashes(names) ^ mixed(np.array([seed], np.uint64))), kind="stable")
 
 
 def _hashes(names: Names) -> _U64:
@@ -61,7 +61,7 @@ def _hashes(names: Names) -> _U64:
     return found
 
 
-def _mixed(words: _U64) -> _U64:
+def mixed(words: _U64) -> _U64:
     """Return mixed words: every bit depends on all bits of the input (Steele et al., SplitMix64, 2014)."""
     words = words + np.uint64(0x9E3779B97F4A7C15)
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -26,8 +26,11 @@ from lmdbloader.format.layout import (
 )
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.codec_numbers import (
+    BAD_CHECKSUM,
+    BAD_TILES,
     FIRST_START_NBYTES,
     GROUP_SUM_NBYTES,
+    OK,
     SEEK_ENTRY_NBYTES,
     SEEK_FOOTER_NBYTES,
     SEEK_MAGIC,
@@ -39,6 +42,8 @@ from lmdbloader.kernels.codec_numbers import (
 U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]
 
+# A tile's entry in a table that is verified in groups.
+_TILE_ENTRY = np.dtype([("checksum", "<u8"), ("end", "<u4")])
 # lz4 must save at least this share of a payload to be used for it, and of a sample of the inputs for `auto` to choose
 # it: decompression costs more time than reading fewer bytes saves.
 LEAST_SAVING = 0.10
@@ -237,19 +242,24 @@ def encode_image(image: npt.NDArray[Any], codec: str, tile_size: int) -> Payload
     entries.cut_tiles(np.ascontiguousarray(image), tile_size, flat)
     tiles = encode_many(flat.view(np.uint8), tile_nbytes(image.shape, image.itemsize, tile_size), codec)
     ends = np.cumsum(tiles.stored_nbytes).astype("<u4")
-    entry = np.dtype([("checksum", "<u8"), ("end", "<u4")])
-    if entry.itemsize != TILE_ENTRY_NBYTES:
+    if _TILE_ENTRY.itemsize != TILE_ENTRY_NBYTES:
         raise AssertionError("the tile table's entry size and its writer disagree")
-    table = np.empty(len(ends), entry)
+    table = np.empty(len(ends), _TILE_ENTRY)
     table["checksum"], table["end"] = tiles.checksum, ends
     rows = np.concatenate([np.zeros(FIRST_START_NBYTES, np.uint8), table.view(np.uint8)])
-    first = np.arange(0, len(ends), TILES_IN_GROUP) * TILE_ENTRY_NBYTES
-    nbytes = np.minimum(TILES_IN_GROUP * TILE_ENTRY_NBYTES + FIRST_START_NBYTES, rows.size - first)
-    sums = np.empty(len(first), np.uint64)
-    entries.hash_many(rows, first, nbytes, sums)
+    sums = _group_sums(rows)
     head = sums.astype("<u8").view(np.uint8)
     stored = np.concatenate([head, rows, tiles.data])
     return _one_payload(stored, image.nbytes, CODEC_TILES, checksum(head))
+
+
+def _group_sums(rows: U8) -> npt.NDArray[np.uint64]:
+    """Return XXH64 of each group of a table of tiles: `rows` are where the first tile begins, and all entries."""
+    first = np.arange(0, rows.size - FIRST_START_NBYTES, TILES_IN_GROUP * TILE_ENTRY_NBYTES)
+    nbytes = np.minimum(TILES_IN_GROUP * TILE_ENTRY_NBYTES + FIRST_START_NBYTES, rows.size - first)
+    sums = np.empty(len(first), np.uint64)
+    entries.hash_many(rows, first, nbytes, sums)
+    return sums
 
 
 def are_tiles(codecs: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
@@ -273,6 +283,38 @@ def tile_table_nbytes(codecs: npt.NDArray[np.uint8], num_tiles: npt.NDArray[Any]
     is_whole = codecs == CODEC_WHOLE_TILES
     table_nbytes = np.where(is_whole, entry_nbytes, sums_nbytes + FIRST_START_NBYTES + entry_nbytes)
     return table_nbytes, np.where(is_whole, entry_nbytes, sums_nbytes)
+
+
+def check_tiles(stored: U8, num_tiles: int, codec: int) -> int:
+    """Verify the tiles of an image in stored form without decoding them; return a status of `codec_numbers`.
+
+    Args:
+        stored: (n,) uint8, the payload; the checksum in the index was verified.
+        num_tiles: Of the image.
+        codec: CODEC_TILES or CODEC_WHOLE_TILES.
+    """
+    sizes = tile_table_nbytes(np.array([codec], np.uint8), np.array([num_tiles]))
+    table_nbytes, covered_nbytes = (int(size[0]) for size in sizes)
+    if stored.size < table_nbytes:
+        return BAD_TILES
+    table, tiles = stored[:table_nbytes], np.ascontiguousarray(stored[table_nbytes:])
+    if codec == CODEC_WHOLE_TILES:
+        data, begin = table.tobytes(), 0
+        expected = np.frombuffer(data, "<u8", num_tiles)
+        ends = np.frombuffer(data, "<u4", num_tiles, 8 * num_tiles).astype(np.int64)
+    else:
+        rows = np.ascontiguousarray(table[covered_nbytes:])
+        if not np.array_equal(_group_sums(rows), np.frombuffer(table[:covered_nbytes].tobytes(), "<u8")):
+            return BAD_CHECKSUM
+        begin = int.from_bytes(rows[:FIRST_START_NBYTES].tobytes(), "little")
+        found_entries = np.frombuffer(rows[FIRST_START_NBYTES:].tobytes(), _TILE_ENTRY)
+        expected, ends = found_entries["checksum"], found_entries["end"].astype(np.int64)
+    nbytes = np.diff(ends, prepend=begin)
+    if (nbytes < 0).any() or ends[-1] != tiles.size:
+        return BAD_TILES
+    found = np.empty(num_tiles, np.uint64)
+    entries.hash_many(tiles, ends - nbytes, nbytes, found)
+    return OK if np.array_equal(found, expected) else BAD_CHECKSUM
 
 
 def is_tiled(image: npt.NDArray[Any], codec: str) -> bool:

@@ -51,7 +51,7 @@ def _joined(views: list[LMDBDataset]) -> LMDBDataset:
             raise OptionError(
                 f"Loader(ConcatDataset): {first.path} and {view.path} are different datasets, and a Loader reads one "
                 "dataset. Read them with lmdbloader.dataloader(dataset, batch_size), or join them in "
-                'one dataset: lmdbloader.write(dataset, "both.lmdb").'
+                'one dataset: lmdbloader.merge(dataset, "both.lmdb").'
             )
         if type(view) is not type(first) or not _are_equal(_state(view), _state(first)):
             raise OptionError(

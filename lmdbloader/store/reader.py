@@ -21,6 +21,7 @@ from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.errors import CorruptError, FormatError, OptionError
 from lmdbloader.fields import kind_named
 from lmdbloader.format.codecs import are_tiles, by_number, checksum, codec_of
+from lmdbloader.format.digests import digest_of_file
 from lmdbloader.format.layout import (
     DATA_FILE,
     MANIFEST_FILE,
@@ -125,7 +126,10 @@ class Reader:
         file = DataFile(self.path / DATA_FILE, io, descriptor=self.descriptor)
         if file.nbytes != self.data_file.nbytes:
             raise wrong_size(self.path / DATA_FILE, file.nbytes, self.data_file.nbytes)
-        index = Index(self.path, self.manifest, file.nbytes, bytes(self.index.content))
+        content = bytes(self.index.content)
+        # With the digest that this reader has checked, its rows need no second look.
+        is_same = digest_of_file(content, self.manifest.digest) == self.manifest.index_digest
+        index = Index(self.path, self.manifest, file.nbytes, content, self.index.facts if is_same else None)
         return self.of_files(self.path, self.manifest, file, index)
 
     def __len__(self) -> int:

@@ -164,11 +164,18 @@ def decode_block(
     raw = np.frombuffer(value, np.uint8)
     for f in fields:
         if f.name in payload_names:
-            columns[f"{f.name}.checksum"] = _payload_checksums(raw, f, columns)
+            columns[f"{f.name}.checksum"] = payload_checksums(raw, f, columns)
     return batch.num_rows, columns
 
 
-def _payload_checksums(raw: npt.NDArray[np.uint8], f: Field, columns: Mapping[str, Any]) -> npt.NDArray[np.uint64]:
+def payload_checksums(raw: npt.NDArray[np.uint8], f: Field, columns: Mapping[str, Any]) -> npt.NDArray[np.uint64]:
+    """Return the checksum (n,) of each payload of a field, as the index has it.
+
+    Args:
+        raw: The bytes that hold the payloads.
+        f: The field.
+        columns: Its columns of the index, with offsets that count from the first byte of `raw`.
+    """
     hashed = columns[f"{f.name}.stored_nbytes"]
     codecs = np.asarray(columns[f"{f.name}.codec"])
     tiled = are_tiles(codecs)

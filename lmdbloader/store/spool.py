@@ -256,12 +256,30 @@ class Spool:
         if pa.types.is_dictionary(column.type):
             codes = pa.array(self._map(column.name, np.dtype(np.int32)))
             if column.name == "source":
-                return pa.DictionaryArray.from_arrays(codes, self._texts(_SOURCE_NAMES, column.type.value_type))
+                names = self._texts(_SOURCE_NAMES, column.type.value_type)
+                if self._repeats_names():
+                    # Samples of one source that are not consecutive, as in a merged dataset: its name is stored once.
+                    found = names.dictionary_encode()
+                    codes, names = found.indices.take(codes), found.dictionary
+                return pa.DictionaryArray.from_arrays(codes, names)
             names = pa.array(list(self._types.get(column.name, {})), column.type.value_type)
             return pa.DictionaryArray.from_arrays(codes, names)
         if pa.types.is_large_string(column.type):
             return self._texts(column.name, column.type)
         return pa.Array.from_buffers(column.type, self.num_samples, [None, pa.py_buffer(self.column(column.name))])
+
+    def _repeats_names(self) -> bool:
+        """Return whether two sources have the same name."""
+        nbytes = self._map(_SOURCE_NAMES, np.dtype(np.int64))
+        text = self._map(f"{_SOURCE_NAMES}.text", np.dtype(np.uint8))
+        hashes, at = np.empty(len(nbytes), np.uint64), 0
+        for first in range(0, len(nbytes), _ROWS_AT_ONCE):
+            part = nbytes[first : first + _ROWS_AT_ONCE]
+            ends = at + np.cumsum(part)
+            entries.hash_many(text, ends - part, part, hashes[first : first + _ROWS_AT_ONCE])
+            at = int(ends[-1])
+        hashes.sort()
+        return bool((hashes[1:] == hashes[:-1]).any())
 
     def _texts(self, name: str, kind: pa.DataType) -> pa.Array:
         lengths = self._map(name, np.dtype(np.int64))

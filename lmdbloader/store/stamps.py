@@ -25,7 +25,7 @@ from lmdbloader.store.facts import Facts
 
 # Of the stamps, and of the checks that they stand for: a new number makes every file be checked again.
 _VERSION = 1
-_SUFFIX = ".json"
+_SUFFIX = ".stamp"
 # More than this, and the oldest are forgotten.
 _MOST_STAMPS = 500
 _MOST_NBYTES = 2**18
@@ -59,8 +59,11 @@ class Stamp:
         if self._settling is None:
             return None
         try:
-            found = json.loads(_read_own(self._path))
-            if found.pop("digest") != _digest(found) or found.pop("facts_of") != list(self._fields):
+            digest, _, text = _read_own(self._path).decode().partition("\n")
+            if digest != _digest(text):
+                return None
+            found = json.loads(text)
+            if found.pop("facts_of") != list(self._fields):
                 return None
             plain = found.pop("facts")
             if found != self._described() or len(plain) != len(self._fields):
@@ -97,12 +100,10 @@ class Stamp:
             return False
         if _status_of(self._descriptor) != self._status:
             return False
-        text = {
-            **self._described(),
-            "facts_of": list(self._fields),
-            "facts": [facts[n].to_plain() for n in self._fields],
-        }
-        content = json.dumps({**text, "digest": _digest(text)})
+        facts_of = list(self._fields)
+        found = {**self._described(), "facts_of": facts_of, "facts": [facts[name].to_plain() for name in facts_of]}
+        text = json.dumps(found)
+        content = f"{_digest(text)}\n{text}"
         if len(content) > _MOST_NBYTES:
             return False
         path = self._path
@@ -136,9 +137,9 @@ def _status_of(descriptor: int) -> list[int]:
     return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
 
-def _digest(value: Any) -> str:
+def _digest(text: str) -> str:
     """Return a digest of a stamp, which shows damage."""
-    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _read_own(path: Path) -> bytes:

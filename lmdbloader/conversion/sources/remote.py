@@ -80,6 +80,13 @@ def open_place(url: str) -> tuple[Any, str]:
     return filesystem, path.rstrip("/")
 
 
+def takes_many(filesystem: Any) -> bool:
+    """Return whether a file system answers several threads at once: those of fsspec that work asynchronously do."""
+    from fsspec.asyn import AsyncFileSystem
+
+    return isinstance(filesystem, AsyncFileSystem) and filesystem.async_impl
+
+
 @contextmanager
 def explain(url: str) -> Iterator[None]:
     """Turn every error of listing a URL into SourceError: each service has its own errors."""

@@ -7,17 +7,32 @@ import os
 import re
 from array import array
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO
 
 import numpy as np
 
 from lmdbloader.base.files import open_regular
 from lmdbloader.conversion.sources import remote
 from lmdbloader.conversion.sources.folders import find_images
-from lmdbloader.conversion.sources.listing import Listing, Location, Names, Sources, Spans, as_text, below
+from lmdbloader.conversion.sources.listing import (
+    Listing,
+    Location,
+    Names,
+    Sources,
+    Spans,
+    as_text,
+    below,
+    is_url,
+)
+from lmdbloader.conversion.sources.pace import Pace
+from lmdbloader.conversion.sources.remote_file import RemoteFile, Switch
+from lmdbloader.conversion.sources.tar_lanes import Lanes
+from lmdbloader.conversion.sources.tar_members import Member, Readable, list_members
 from lmdbloader.errors import SourceError, SourceNotFoundError
 from lmdbloader.format.layout import Kind
 from lmdbloader.images.decode import IMAGE_SUFFIXES
@@ -29,28 +44,9 @@ _IMAGES = frozenset(suffix[1:] for suffix in IMAGE_SUFFIXES)
 # webdataset's rule: the key ends at the first dot of the base name, and the rest is the extension.
 _KEY = re.compile(r"((?:.*/|)[^./][^./]*)\.([^/]+)", re.DOTALL)
 _BRACES = re.compile(r"\{([^{}]*)\}")
+# Requests for headers at the same time, of all tars together.
+_MOST_REQUESTS = 16
 _PACKED = re.compile(rb"\.(tgz|tar\.(gz|bz2|xz|zst))$", re.IGNORECASE)
-
-_COMPRESSED = (
-    (b"\x1f\x8b", "gzip -d"),
-    (b"BZh", "bzip2 -d"),
-    (b"\xfd7zXZ\0", "xz -d"),
-    (b"\x28\xb5\x2f\xfd", "zstd -d"),
-)
-_BLOCK_NBYTES = 512
-# The most for descriptions before a member: names, times, access lists. Linux has no path of more than 4 KiB.
-_MOST_EXTRA_NBYTES = 2**20
-_MOST_NAME_NBYTES = 2**12
-_REGULAR, _FOLDER = b"0\0007", b"5"
-# Links, folders, devices and FIFOs have no content, whatever size their header gives.
-_WITHOUT_CONTENT = b"123456"
-_LONG_NAME, _LONG_LINK, _SPARSE = b"L", b"K", b"S"
-_PAX, _PAX_OF_ALL = b"xX", b"g"
-# The byte of a sparse file's header, and of each later block of its map, that is set if more of the map follows.
-_GOES_ON_AT, _MORE_GOES_ON_AT = 482, 504
-_RECORD = re.compile(rb"(\d{1,7}) ")
-# Octal digits up to a NUL or a blank; a field without any is empty.
-_OCTAL = re.compile(rb" *([0-7]+) *(?:\0.*)?|[ \0]*", re.DOTALL)
 
 
 def is_tar_name(name: str) -> bool:
@@ -78,12 +74,17 @@ def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
     written, "train-*.tar" in byte order. All of them can be URLs.
     """
     paths, ignored = _expand(src)
-    names = _relative(paths)
+    names = _relative(paths) if len(paths) > 1 else [b""]
     shards = _Shards()
     times: list[int | None] = [0]
-    for number, (path, name) in enumerate(zip(paths, names, strict=True)):
-        with _open(path, times) as file:
-            shards.add(file, path, name if len(paths) > 1 else b"", number)
+    if paths and is_url(paths[0]):
+        for number, (listed, time) in enumerate(_list_remote(paths, names)):
+            shards.extend(listed, number)
+            times.append(time)
+    else:
+        for number, (path, name) in enumerate(zip(paths, names, strict=True)):
+            with _open(path) as file:
+                shards.add(file, path, name, number)
     if not len(shards.start):
         raise SourceError(
             f"{src}: no images in it. Expected members like key.jpg or key.png, and optionally key.cls, key.json and "
@@ -129,7 +130,22 @@ class _Shards:
     ignored: list[tuple[str, str]] = field(default_factory=list)
     extensions: dict[str, int] = field(default_factory=dict)
 
-    def add(self, file: IO[bytes], path: bytes, prefix: bytes, number: int) -> None:
+    def extend(self, other: _Shards, number: int) -> None:
+        """Add the samples of one tar, in which it is number 0."""
+        before = len(self.text)
+        self.text += other.text
+        self.ends.extend(before + end for end in other.ends)
+        self.which.extend([number] * len(other.which))
+        self.start += other.start
+        self.nbytes += other.nbytes
+        for mine, others in zip(self.attached.values(), other.attached.values(), strict=True):
+            mine[0].extend(others[0])
+            mine[1].extend(others[1])
+        self.ignored += other.ignored
+        for extension, count in other.extensions.items():
+            self.extensions[extension] = self.extensions.get(extension, 0) + count
+
+    def add(self, file: Readable, path: bytes, prefix: bytes, number: int) -> None:
         """Read one tar's headers."""
         where = as_text(path)
         start = prefix + b"/" if prefix else b""
@@ -199,7 +215,7 @@ class _Shards:
         return f"; found key.{', key.'.join(found)}" if found else ""
 
 
-def _refuse_scattered(file: IO[bytes], where: str, suspects: set[int]) -> None:
+def _refuse_scattered(file: Readable, where: str, suspects: set[int]) -> None:
     """Raise SourceError if the members of a key with one of some hashes do not follow each other."""
     finished: set[str] = set()
     key = ""
@@ -231,21 +247,89 @@ def _checked(member: Member, where: str) -> str:
 
 
 @contextmanager
-def _open(path: bytes, times: list[int | None]) -> Iterator[IO[bytes]]:
-    text = os.fsdecode(path)
-    if b"://" in path:
-        filesystem, place = remote.open_place(text)
-        with remote.explain(text):
-            times.append(remote.changed_ns(filesystem.info(place)))
-            opened: Any = filesystem.open(place, "rb")
-            with opened:
-                yield opened
-        return
+def _open(path: bytes) -> Iterator[IO[bytes]]:
     try:
         with open(open_regular(path), "rb") as file:
             yield file
     except OSError as error:
         raise SourceError(f"{as_text(path)}: cannot be read ({error.strerror})") from error
+
+
+def _list_remote(paths: Sequence[bytes], names: Sequence[bytes]) -> Iterator[tuple[_Shards, int | None]]:
+    """Yield the samples of tars behind URLs, and when each was changed, in order; several are read at once."""
+    filesystem, _ = remote.open_place(os.fsdecode(paths[0]))
+    if not remote.takes_many(filesystem):
+        pace = Pace(1)
+        for path, name in zip(paths, names, strict=True):
+            yield _list_one(path, name, pace)
+        return
+    sharing = _Sharing(min(len(paths), _MOST_REQUESTS), [Switch() for _ in paths])
+    with ThreadPoolExecutor(sharing.at_once) as readers, sharing.ahead:
+        listed = [
+            readers.submit(_list_one, *tar, sharing.pace, sharing, n)
+            for n, tar in enumerate(zip(paths, names, strict=True))
+        ]
+        try:
+            for number in range(len(paths)):
+                yield listed[number].result()
+                listed[number] = Future()  # which holds nothing
+        finally:
+            sharing.end()
+            readers.shutdown(wait=False, cancel_futures=True)
+
+
+class _Sharing:
+    """What the readers of several tars share: the threads that request ahead of them."""
+
+    def __init__(self, at_once: int, switches: Sequence[Switch]) -> None:
+        """Take the number of readers at the same time, and a switch for each tar."""
+        self.at_once, self.switches = at_once, switches
+        self.ahead = ThreadPoolExecutor(_MOST_REQUESTS)
+        self.waiting = set(range(len(switches)))
+        self.pace = Pace(_MOST_REQUESTS)
+
+    def width(self) -> int:
+        """Return how many requests each reader may have made ahead of it."""
+        num_readers = max(1, min(self.at_once, len(self.waiting)))
+        return _MOST_REQUESTS // num_readers - 1
+
+    def end(self) -> None:
+        """End all readers at their next request."""
+        for switch in self.switches:
+            switch.is_off = True
+
+
+def _list_one(
+    path: bytes, name: bytes, pace: Pace, sharing: _Sharing | None = None, number: int = 0
+) -> tuple[_Shards, int | None]:
+    """Return the samples of a tar behind a URL, and when it was changed.
+
+    Args:
+        path: The URL.
+        name: What comes before the names of its samples.
+        pace: Of all readers.
+        sharing: Shared with other readers; None if the file system answers only one thread.
+        number: Of the tar.
+    """
+    url = os.fsdecode(path)
+    filesystem, place = remote.open_place(url)
+    switch = Switch() if sharing is None else sharing.switches[number]
+    shards = _Shards()
+    try:
+        with remote.explain(url):
+            info = filesystem.info(place)
+            if info["size"] is None:
+                raise SourceError(f"{url}: the server gives no size for it. Copy it to a disk first.")
+            open_file = partial(RemoteFile, partial(filesystem.open, place, "rb"), info["size"], switch, pace)
+            with open_file() as file:
+                if sharing is not None:
+                    file.ahead = Lanes(file, open_file, sharing.ahead, sharing.width, pace)
+                shards.add(file, path, name, 0)
+    finally:
+        switch.is_off = True  # for requests ahead of this reader
+        if sharing is not None:
+            sharing.waiting.discard(number)
+    return shards, remote.changed_ns(info)
 
 
 def _relative(paths: Sequence[bytes]) -> list[bytes]:
@@ -323,199 +407,3 @@ def _braces(pattern: str) -> list[str]:
         choices = [f"{i:0{len(span[1])}}" for i in range(first, last + 1)]
     rests = _braces(pattern[found.end() :])
     return [pattern[: found.start()] + choice + rest for choice in choices for rest in rests]
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One member of a tar.
-
-    Attributes:
-        name: Its path in the tar; bytes that are not UTF-8 are surrogates, as in every path of Python's.
-        size: Of its content in the tar, in bytes.
-        offset_data: The first byte of its content.
-        kind: "file" if the tar has the whole content (of a sparse file it has only parts), else "folder" or "other".
-    """
-
-    name: str
-    size: int
-    offset_data: int
-    kind: Literal["file", "folder", "other"]
-
-
-def list_members(file: IO[bytes], where: str) -> Iterator[Member]:
-    """Yield the members of a tar: V7, ustar, GNU or pax. Memory is bounded for every tar.
-
-    Raises:
-        SourceError: The file, which messages call `where`, is not a tar, or is damaged or cut short.
-    """
-    start = file.read(6)
-    for signature, command in _COMPRESSED:
-        if start.startswith(signature):
-            raise SourceError(f"{where}: is compressed, so its members cannot be read one by one. Use {command}.")
-    end = 0
-    try:
-        nbytes = file.seek(0, os.SEEK_END)
-        if nbytes < _BLOCK_NBYTES:
-            raise _Damage(f"it has {nbytes} bytes")
-        while (found := _next_member(file, end, nbytes)) is not None:
-            member, end = found
-            yield member
-    except _Damage as error:
-        raise SourceError(f"{where}: is not a tar, or is damaged or cut short ({error})") from error
-    _check_end(file, end, where)
-
-
-def _check_end(file: IO[bytes], end: int, where: str) -> None:
-    """Raise SourceError unless a tar ends at a byte, with nothing after it."""
-    file.seek(end)
-    rest = file.read(_BLOCK_NBYTES)
-    if len(rest) < _BLOCK_NBYTES:
-        raise SourceError(f"{where}: ends without the mark at the end of a tar; it was cut short at byte {end}")
-    while rest:
-        if rest.strip(b"\0"):
-            raise SourceError(
-                f"{where}: there is something other than a member at byte {end}: the tar is damaged there, or two tars "
-                "were joined. The rest would be lost."
-            )
-        rest = file.read(64 * 1024)
-
-
-class _Damage(Exception):
-    """The bytes are not those of a tar."""
-
-
-@dataclass(slots=True)
-class _Extra:
-    """The description of a member in headers before its own; None for parts that they do not give."""
-
-    name: bytes | None = None
-    size: int | None = None
-    is_sparse: bool = False
-
-
-def _next_member(file: IO[bytes], at: int, nbytes: int) -> tuple[Member, int] | None:
-    """Return the member whose headers start at a byte, and the first byte after it; None without a header."""
-    extra = _Extra()
-    begun = at
-    while True:
-        file.seek(at)
-        header = file.read(_BLOCK_NBYTES)
-        if not _is_header(header):
-            if begun == 0 and header.strip(b"\0"):
-                raise _Damage(f"at byte {at} there is no header")
-            if begun != at:
-                raise _Damage(f"at byte {at} the member described at byte {begun} is missing")
-            return None
-        kind, size = header[156:157], _number(header[124:136], at)
-        content = at + _BLOCK_NBYTES
-        if kind not in _LONG_NAME + _LONG_LINK + _PAX + _PAX_OF_ALL:
-            break
-        at = content + _whole_blocks(size)
-        if size > _MOST_EXTRA_NBYTES or at > nbytes:
-            raise _Damage(f"at byte {content - _BLOCK_NBYTES} a member is described in {size} bytes")
-        if kind != _LONG_LINK:
-            _read_extra(file.read(at - content), size, kind, content, extra)
-    if kind == _SPARSE:
-        content = _behind_sparse_map(file, header, content)
-    size = size if extra.size is None else extra.size
-    if kind in _WITHOUT_CONTENT:
-        size = 0
-    end = content + _whole_blocks(size)
-    if end > nbytes:
-        raise _Damage(f"the member at byte {at} has {size} bytes, and there are {nbytes - content}")
-    return _member(header, kind, size, content, extra), end
-
-
-def _member(header: bytes, kind: bytes, size: int, content: int, extra: _Extra) -> Member:
-    name = header[:100].partition(b"\0")[0]
-    # GNU has times in the place where POSIX has the start of a long name.
-    if header[257:265] != b"ustar  \0" and (prefix := header[345:500].partition(b"\0")[0]):
-        name = prefix + b"/" + name
-    is_folder = kind == _FOLDER or (kind == b"\0" and name.endswith(b"/"))
-    name = name if extra.name is None else extra.name
-    if len(name) > _MOST_NAME_NBYTES:
-        raise _Damage(f"a member has a name of {len(name)} bytes: {name[:40]!r} ...")
-    plain = kind in _REGULAR and not extra.is_sparse and not is_folder
-    if is_folder:
-        name = name.rstrip(b"/")
-    return Member(os.fsdecode(name), size, content, "folder" if is_folder else "file" if plain else "other")
-
-
-def _is_header(block: bytes) -> bool:
-    """Return whether a block is a header: by its checksum, which counts its own eight bytes as blanks."""
-    if len(block) < _BLOCK_NBYTES:
-        return False
-    stored = _OCTAL.fullmatch(block[148:156])
-    if stored is None or not stored[1]:
-        return False
-    rest = block[:148] + block[156:]
-    total, expected = sum(rest) + 8 * ord(" "), int(stored[1], 8)
-    # Some old programs have added signed bytes.
-    return expected == total or expected == total - 256 * sum(byte > 127 for byte in rest)
-
-
-def _number(digits: bytes, at: int) -> int:
-    """Return a number of a header: octal digits, or base 256 after a first bit that is set."""
-    if digits[0] == 0x80:
-        return int.from_bytes(digits[1:], "big")
-    found = _OCTAL.fullmatch(digits)
-    if found is None:
-        raise _Damage(f"at byte {at} the size {digits!r} is not a number")
-    return int(found[1] or b"0", 8)
-
-
-def _whole_blocks(nbytes: int) -> int:
-    return -(-nbytes // _BLOCK_NBYTES) * _BLOCK_NBYTES
-
-
-def _read_extra(blocks: bytes, size: int, kind: bytes, at: int, extra: _Extra) -> None:
-    """Add the description in a header before a member's own: the first `size` bytes of some blocks."""
-    if kind == _LONG_NAME:
-        if blocks[size:].strip(b"\0"):
-            raise _Damage(f"at byte {at} a name is longer than its {size} bytes")
-        _name(blocks[:size].partition(b"\0")[0], at, extra)
-        return
-    for key, value in _pax_records(blocks[:size], at):
-        if kind == _PAX_OF_ALL and (key in (b"path", b"size") or key.startswith(b"GNU.sparse.")):
-            raise _Damage(f"at byte {at} a pax header gives all members the same {key.decode()}")
-        if key in (b"path", b"GNU.sparse.name"):
-            _name(value, at, extra)
-        elif key == b"size":
-            if not value.isdigit() or len(value) > 19:
-                raise _Damage(f"at byte {at} the size {value[:40]!r} is not a number")
-            extra.size = int(value)
-        extra.is_sparse |= key.startswith(b"GNU.sparse.")
-
-
-def _name(name: bytes, at: int, extra: _Extra) -> None:
-    if extra.name is not None and extra.name != name:
-        raise _Damage(f"at byte {at} a member is given two names: {extra.name[:40]!r} and {name[:40]!r}")
-    extra.name = name
-
-
-def _pax_records(data: bytes, at: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the keys and values of a pax header, whose lines are "length key=value"."""
-    start = 0
-    while start < len(data) and data[start]:
-        found = _RECORD.match(data, start)
-        end = start + int(found[1]) if found else start
-        if found is None or end > len(data) or end <= found.end() or data[end - 1 : end] != b"\n":
-            raise _Damage(f"at byte {at + start} a pax header is damaged")
-        key, equals, value = data[found.end() : end - 1].partition(b"=")
-        if not equals:
-            raise _Damage(f"at byte {at + start} a pax header is damaged")
-        yield key, value
-        start = end
-
-
-def _behind_sparse_map(file: IO[bytes], header: bytes, content: int) -> int:
-    """Return the first byte of the content of a sparse file in GNU's old format, which follows the rest of its map."""
-    goes_on = header[_GOES_ON_AT]
-    while goes_on:
-        file.seek(content)
-        block = file.read(_BLOCK_NBYTES)
-        if len(block) < _BLOCK_NBYTES:
-            raise _Damage(f"a sparse file's map does not end, at byte {content}")
-        goes_on = block[_MORE_GOES_ON_AT]
-        content += _BLOCK_NBYTES
-    return content

@@ -32,9 +32,10 @@ from lmdbloader.format.layout import (
 )
 from lmdbloader.format.manifest import Description, Manifest
 from lmdbloader.store.care.pages import find_description, find_num_samples
-from lmdbloader.store.care.salvage import RecordSalvage, sound_samples
+from lmdbloader.store.care.salvage import RecordSalvage
 from lmdbloader.store.care.verify import Verification, verify
 from lmdbloader.store.contents import check_scheme
+from lmdbloader.store.copying import copied_samples
 from lmdbloader.store.damage import Damage
 from lmdbloader.store.index import Index
 from lmdbloader.store.lmdb_file import explain_lmdb, list_values, reading
@@ -160,7 +161,8 @@ def _write_sound(
     content = open_index(folder / INDEX_FILE, "pread", manifest.sizes["index_nbytes"])
     index = Index(folder, manifest, manifest.sizes["data_nbytes"], content)
     reader = Reader.of_files(folder, manifest, DataFile(folder / DATA_FILE, "pread"), index)
-    chunks = sound_samples(reader, {damage.sample for damage in found.damaged})
+    rows = np.delete(np.arange(len(reader)), sorted({damage.sample for damage in found.damaged}))
+    chunks = copied_samples(reader, rows)
     hint = (
         f" If {INDEX_FILE} and {MANIFEST_FILE} came from another dataset than {DATA_FILE}: remove {MANIFEST_FILE} and "
         f"{INDEX_FILE}, and repair it again to save the samples in {DATA_FILE}."

@@ -1,9 +1,9 @@
-"""Reads the intact samples of a damaged dataset in stored form, to be written into another one."""
+"""Finds the intact samples of a dataset without an index, in stored form, to be written into another one."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,52 +12,13 @@ import pyarrow as pa
 
 from lmdbloader.base.files import open_regular
 from lmdbloader.errors import CorruptError
-from lmdbloader.format.codecs import Payloads, are_tiles
+from lmdbloader.format.codecs import Payloads
 from lmdbloader.format.layout import DATA_FILE, Field, record_schema
 from lmdbloader.format.manifest import Description
 from lmdbloader.store.care.pages import find_records, read_around_errors
-from lmdbloader.store.reader import Reader
 from lmdbloader.store.records import Chunk, decode_block
 
-_CHUNK_NBYTES = 16 * 2**20
-_CHUNK_ROWS = 1024
 _PARTS = ("stored_nbytes", "raw_nbytes", "checksum", "codec")
-
-
-def sound_samples(reader: Reader, damaged: Collection[int]) -> Iterator[Chunk]:
-    """Yield all samples of a dataset except the damaged ones, found by its index.
-
-    Args:
-        reader: Of the dataset; its data file may be damaged or cut short.
-        damaged: Numbers of the samples to leave out.
-
-    Raises:
-        CorruptError: Another one cannot be read.
-    """
-    names = [f.name for f in reader.manifest.fields if f.is_payload]
-    is_sound = np.ones(len(reader), bool)
-    is_sound[list(damaged)] = False
-    rows = np.flatnonzero(is_sound)
-    if not len(rows):
-        return
-    _, nbytes = reader.extents(names, rows)
-    group = np.maximum(np.cumsum(nbytes) // _CHUNK_NBYTES, np.arange(len(rows)) // _CHUNK_ROWS)
-    for part in np.split(rows, np.flatnonzero(np.diff(group)) + 1):
-        columns = {column.name: _take(reader, column, part) for column in reader.index.batch.schema}
-        stored = {name: [_stored_bytes(reader, name, row) for row in part.tolist()] for name in names}
-        yield _chunk(reader.manifest.fields, len(part), columns, stored)
-
-
-def _take(reader: Reader, column: pa.Field, rows: np.ndarray[Any, Any]) -> Any:
-    if column.name in reader.index.arrays:
-        return reader.index.arrays[column.name][rows]
-    return reader.index.batch.column(column.name).take(pa.array(rows)).to_pylist()
-
-
-def _stored_bytes(reader: Reader, name: str, row: int) -> bytes:
-    if are_tiles(reader.index.arrays[f"{name}.codec"][row]):
-        reader.read_bytes(name, row)  # each tile has a checksum of its own
-    return reader.stored_bytes(name, row)
 
 
 class RecordSalvage:
@@ -136,8 +97,6 @@ def _chunk(
         if f.holds_text:
             for part in ("offset", *_PARTS):
                 others.pop(f"{f.name}.{part}", None)
-            if f.name not in others:
-                others[f.name] = [text.decode() for text in stored[f.name]]
             continue
         if not f.is_payload:
             continue

@@ -6,17 +6,25 @@ import ast
 import functools
 import operator
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
 
 from lmdbloader.base.option_names import shown
 from lmdbloader.base.suggestions import nearest
 from lmdbloader.errors import OptionError
+from lmdbloader.store.reader import Reader
+from lmdbloader.store.rows import Rows, as_array
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+I64 = npt.NDArray[np.int64]
 _COMPARED = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt,
     ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
@@ -35,12 +43,95 @@ _SPELLINGS = (
 )
 _EXPECTED = (
     "expected comparisons of columns, such as \"label == 3 and not (name in ('a', 'b') or score is null)\". "
-    'For any other condition write ds.select([row["label"] == 3 for row in ds.table.to_pylist()])'
+    "For any other condition {}"
 )
 _MOST_CHARACTERS = 100_000
+# Columns about the payloads, which `table_of` leaves out.
+_HIDDEN_COLUMNS = (".offset", ".stored_nbytes", ".raw_nbytes", ".checksum", ".codec")
 
 
-def parse_condition(text: str, schema: pa.Schema, classes: Mapping[str, Sequence[str]]) -> pc.Expression:
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What a caller can do instead of writing a condition, the ends of sentences.
+
+    Attributes:
+        otherwise: How to choose samples by anything else.
+        numbers: How to choose them by their numbers.
+        classes: What lists the names of the classes.
+    """
+
+    otherwise: str = 'write ds.select([row["label"] == 3 for row in ds.table.to_pylist()])'
+    numbers: str = "Write ds.select([...]) with the numbers of the samples"
+    classes: str = "ds.classes lists them"
+
+
+def column_names(reader: Reader) -> list[str]:
+    """Return the columns of `table_of`."""
+    long = {f"{name}.offset": name for name in reader.long_texts}
+    names = (long.get(name, name) for name in reader.index.column_names)
+    return [name for name in names if not name.endswith(_HIDDEN_COLUMNS)]
+
+
+def table_of(reader: Reader, rows: Rows, names: Sequence[str] | None = None) -> pa.Table:
+    """Return the small columns of an index, one row per sample: labels, text, source, patch position, image sizes.
+
+    Args:
+        reader: Of the dataset.
+        rows: Of the index, a range or (n,).
+        names: Of the columns; all of them by default.
+    """
+    import pyarrow as pa
+
+    names, long = column_names(reader) if names is None else names, reader.long_texts
+    short = [name for name in names if name not in long]
+    # A table without columns forgets how many rows it has.
+    table = pa.Table.from_batches([reader.index.batch]).select(short or reader.index.column_names[:1])
+    if isinstance(rows, range) and rows.step == 1:
+        table = table.slice(rows.start, len(rows))
+    else:
+        table = table.take(pa.array(as_array(rows)))
+    for place, name in enumerate(names):
+        if name in long:
+            table = table.add_column(place, name, reader.text_column(name, as_array(rows)))
+    return table.select(names)
+
+
+def matching(reader: Reader, rows: Rows, condition: str | pc.Expression, advice: Advice | None = None) -> I64:
+    """Return the positions (m,), ascending, of the samples whose row of `table_of` matches a condition.
+
+    Args:
+        reader: Of the dataset.
+        rows: Of the index, a range or (n,).
+        condition: As text, see `parse_condition`, or as an Arrow expression.
+        advice: For messages; that of `LMDBDataset.where` by default.
+
+    Raises:
+        OptionError: It is not a condition, or does not fit the table.
+    """
+    import pyarrow as pa
+
+    names, long = column_names(reader), reader.long_texts
+    if isinstance(condition, str):
+        fields = [pa.field(n, pa.large_string()) if n in long else reader.index.batch.field(n) for n in names]
+        parsed = parse_condition(condition, pa.schema(fields), reader.manifest.classes, advice or Advice())
+        text = unicodedata.normalize("NFKC", condition)  # as Python reads names
+        needed = [name for name in names if name not in long or name in text]
+    else:
+        parsed, needed = check_expression(condition), names
+    table = table_of(reader, rows, needed)
+    numbered = table.append_column("sample number", pa.array(np.arange(table.num_rows)))
+    try:
+        found = numbered.filter(parsed)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise OptionError(f"where({condition}): {reason}; the columns are {', '.join(names)}") from error
+    numbers: I64 = found.column("sample number").to_numpy()
+    return numbers
+
+
+def parse_condition(
+    text: str, schema: pa.Schema, classes: Mapping[str, Sequence[str]], advice: Advice
+) -> pc.Expression:
     """Return the Arrow expression of a condition.
 
     A text that is compared with a column of labels is the name of a class. A number that is NaN is null.
@@ -49,22 +140,23 @@ def parse_condition(text: str, schema: pa.Schema, classes: Mapping[str, Sequence
         text: In Python's syntax, with column names such as `label` and `image.height`.
         schema: Of the table.
         classes: Class names by column.
+        advice: For messages.
 
     Raises:
         OptionError: It is not a condition, names a column that is not there, or compares numbers with texts.
     """
-    condition = _Condition(text, schema, classes)
+    condition = _Condition(text, schema, classes, advice)
     try:
         if len(text) > _MOST_CHARACTERS:
-            condition.refuse(f"has {len(text)} characters. Write ds.select([...]) with the numbers of the samples")
+            condition.refuse(f"has {len(text)} characters. {advice.numbers}")
         return condition.boolean(ast.parse(" ".join(text.split("\n")).strip(), mode="eval").body)
     except (SyntaxError, ValueError) as error:
         if isinstance(error, OptionError):
             raise
-        hint = next((said for spelled, said in _SPELLINGS if spelled.search(text)), _EXPECTED)
+        hint = next((said for spelled, said in _SPELLINGS if spelled.search(text)), condition.expected)
         condition.refuse(f"{getattr(error, 'msg', error)}; {hint}")
     except (RecursionError, MemoryError):
-        condition.refuse("is nested too deeply. Write ds.select([...]) with the numbers of the samples")
+        condition.refuse(f"is nested too deeply. {advice.numbers}")
 
 
 def check_expression(condition: Any) -> pc.Expression:
@@ -91,8 +183,9 @@ def check_expression(condition: Any) -> pc.Expression:
 class _Condition:
     """The condition that is being parsed, for columns of one table."""
 
-    def __init__(self, text: str, schema: pa.Schema, classes: Mapping[str, Sequence[str]]) -> None:
-        self._text, self._schema, self._classes = text, schema, classes
+    def __init__(self, text: str, schema: pa.Schema, classes: Mapping[str, Sequence[str]], advice: Advice) -> None:
+        self._text, self._schema, self._classes, self._advice = text, schema, classes, advice
+        self.expected = _EXPECTED.format(advice.otherwise)
 
     def refuse(self, reason: str) -> NoReturn:
         raise OptionError(f"where({shown(self._text)}): {reason}" + "." * (not reason.endswith(("?", ")"))))
@@ -119,7 +212,7 @@ class _Condition:
                 if str(self._schema.field(name).type) == "bool":
                     return pc.field(name)
                 self.refuse(f"{name} is a column of {self._kind(name)}s; compare it, as in {name} == 3")
-        self.refuse(f"cannot read {ast.unparse(node)!s:.80}; {_EXPECTED}")
+        self.refuse(f"cannot read {ast.unparse(node)!s:.80}; {self.expected}")
 
     def _compare(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> pc.Expression:
         import pyarrow.compute as pc
@@ -138,7 +231,7 @@ class _Condition:
         name = names[0] or names[1]
         if name is None:
             side = left if not isinstance(left, ast.Constant) else right
-            self.refuse(f"{ast.unparse(side)!s:.80} is not a column; {_EXPECTED}")
+            self.refuse(f"{ast.unparse(side)!s:.80} is not a column; {self.expected}")
         if names[0] and names[1] and (self._kind(names[0]) == "text") != (self._kind(names[1]) == "text"):
             self.refuse(f"{names[0]} holds {self._kind(names[0])}s and {names[1]} {self._kind(names[1])}s")
         sides = [
@@ -196,7 +289,7 @@ class _Condition:
             parts.append(inner.attr)
             inner = inner.value
         if not isinstance(inner, ast.Name):
-            self.refuse(f"{ast.unparse(node)!s:.80}: expected the name of a column; {_EXPECTED}")
+            self.refuse(f"{ast.unparse(node)!s:.80}: expected the name of a column; {self.expected}")
         name, names = ".".join([inner.id, *reversed(parts)]), self._schema.names
         if name in names:
             return name
@@ -221,7 +314,7 @@ class _Condition:
                 return classes.index(value)
             meant = nearest(value, classes)
             if classes:
-                hint = f"Did you mean {meant!r}?" if meant else f"ds.classes lists them: {shown(classes)}"
+                hint = f"Did you mean {meant!r}?" if meant else f"{self._advice.classes}: {shown(classes)}"
                 self.refuse(f"{column} has no class {value!r}. {hint}")
             self.refuse(f"{column} holds {kind}s, and {value!r:.80} is a text")
         if isinstance(value, bool | int | float):
@@ -231,5 +324,5 @@ class _Condition:
             if isinstance(number, float) or -(2**63) <= number < 2**63:
                 return int(number) if isinstance(number, bool) else number
             self.refuse(f"{number} has more than 64 bits")
-        hint = "write `and` and `or` between comparisons" if isinstance(node, ast.BinOp) else _EXPECTED
+        hint = "write `and` and `or` between comparisons" if isinstance(node, ast.BinOp) else self.expected
         self.refuse(f"{ast.unparse(node)!s:.80} is not a number or a text; {hint}")

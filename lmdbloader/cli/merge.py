@@ -1,0 +1,71 @@
+"""`lmdbloader merge`: several datasets in one."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from lmdbloader.cli._kept import add_out, combine, names_in
+from lmdbloader.cli._streams import say, say_nothing
+
+if TYPE_CHECKING:
+    from lmdbloader.conversion import Combined
+
+ORDER = 42
+HELP = "put the samples of several datasets into one"
+DESCRIPTION = """\
+Write the samples of several datasets, one after the other, into the dataset
+OUT. The stored bytes are copied: nothing is decoded or encoded, and every
+checksum is verified. The samples are those that one conversion of all inputs
+would store, with the same content digest.
+
+The datasets need the same fields (see --fields). If they name the same classes
+in another order, labels are renumbered as in the first one; other classes are
+refused (see --add-classes). What differs, and what repeats, is listed. A
+dataset that is given twice is stored twice.
+"""
+EPILOG = """\
+An OUT that was made of the same samples is left as it is. The progress of an
+interrupted run is kept in OUT.partial: the same command resumes it.
+Exit status: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
+
+examples:
+  lmdbloader merge div2k.lmdb flickr2k.lmdb -o df2k.lmdb
+  lmdbloader merge a.lmdb b.lmdb -o all.lmdb --fields image --prefix-sources
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("datasets", nargs="+", metavar="DB", help="the datasets' folders, in order")
+    add_out(parser)
+    parser.add_argument(
+        "--add-classes", action="store_true", help="add classes that the first dataset lacks behind its own"
+    )
+    parser.add_argument(
+        "--prefix-sources",
+        action="store_true",
+        help="put the name of each dataset's folder, without .lmdb, in front of the names of its sources",
+    )
+    parser.add_argument("--drop-sources", action="store_true", help="leave the names of sources out")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command; return its exit status."""
+    from lmdbloader.conversion.merging import merge
+
+    def make() -> Combined:
+        return merge(
+            options.datasets,
+            options.out,
+            fields=names_in(options.fields),
+            add_classes=options.add_classes,
+            prefix_sources=options.prefix_sources,
+            drop_sources=options.drop_sources,
+            overwrite=options.overwrite,
+            restart=options.restart,
+            progress=not options.quiet,
+            log=say_nothing if options.quiet else say,
+        )
+
+    return combine(make, options)

@@ -1,0 +1,169 @@
+"""`lmdbloader subset`: some samples of a dataset in a new one."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from lmdbloader.base.units import SHARE, WHOLE
+from lmdbloader.cli._kept import add_out, combine, names_in
+from lmdbloader.cli._numbers import number
+from lmdbloader.cli._streams import say, say_nothing
+
+if TYPE_CHECKING:
+    from lmdbloader.conversion import Combined
+
+ORDER = 44
+HELP = "put some samples of a dataset into a new one"
+USAGE = "lmdbloader subset DB [EXPRESSION] -o OUT [options]"
+DESCRIPTION = """\
+Write the samples of DB that EXPRESSION describes, or that are listed in a file,
+into the dataset OUT. The stored bytes are copied: nothing is decoded or
+encoded, and every checksum is verified. Labels keep their numbers.
+
+EXPRESSION compares columns with numbers and texts, in Python's syntax. It is
+parsed, never run as a program. The columns are those of LMDBDataset(DB).table:
+numbers and texts by the name of their field, image.height and image.width of a
+field `image`, and in datasets made from files source, top and left. A text
+that is compared with a label is the name of a class.
+"""
+EPILOG = """\
+examples of EXPRESSION:
+  label in ("cat", "dog") and image.width >= 256
+  not (score < 0.5 or score is null)
+  "night" in source
+
+An OUT that was made of the same samples is left as it is. The progress of an
+interrupted run is kept in OUT.partial: the same command resumes it.
+Exit status: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
+
+examples:
+  lmdbloader subset train.lmdb 'label == "cat"' -o cats.lmdb
+  lmdbloader subset train.lmdb -o tenth.lmdb --fraction 10% --seed 1
+  lmdbloader subset train.lmdb -o clean.lmdb --indices good.txt
+"""
+# A file of more bytes is not a list of samples.
+_MOST_NBYTES = 2**32
+
+
+def foreign_flags() -> Mapping[str, str]:
+    """Return flags of other programs and commands, and ours."""
+    flags = {
+        "--limit": "subset max-samples num-samples n head",
+        "--indices": "samples ids numbers",
+        "--names": "sources files",
+        "--fraction": "frac share percent",
+    }
+    found = {f"--{word}": ours for ours, words in flags.items() for word in words.split()}
+    where = "EXPRESSION has no flag: lmdbloader subset DB 'label == 3' -o OUT"
+    return {**found, **dict.fromkeys(("--where", "--filter", "--condition", "--query"), where)}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
+    parser.add_argument("where", nargs="?", metavar="EXPRESSION", help="which samples, see below (default: all)")
+    add_out(parser)
+    parser.add_argument(
+        "--indices",
+        metavar="FILE",
+        help="a text file with the number of a sample on each line, from 0 on; OUT has their order. - reads the "
+        "standard input",
+    )
+    parser.add_argument(
+        "--names",
+        metavar="FILE",
+        help="a text file with the name of a source on each line, whose samples are taken in this order",
+    )
+    parser.add_argument(
+        "--limit", type=number(WHOLE), metavar="N", help="take only N of the samples, chosen at random, in their order"
+    )
+    parser.add_argument(
+        "--fraction",
+        type=number(SHARE),
+        metavar="SHARE",
+        help="take only this share of the samples, such as 0.1 or 10%%, chosen at random, in their order",
+    )
+    parser.add_argument("--seed", type=number(WHOLE), metavar="S", help="seed of --limit and --fraction (default: 0)")
+
+
+def _lines(path: str) -> list[tuple[int, str]]:
+    """Return the lines of a text file that are not empty, with their numbers from 1 on."""
+    import sys
+
+    from lmdbloader.errors import OptionError
+
+    try:
+        if path == "-":
+            data = sys.stdin.buffer.read(_MOST_NBYTES)
+        else:
+            with open(path, "rb") as file:
+                data = file.read(_MOST_NBYTES)
+        # As Python names files whose bytes are not text.
+        text = data.decode("utf-8-sig", "surrogateescape")
+    except OSError as error:
+        raise OptionError(f"{path}: cannot be read ({error.strerror})") from error
+    if "\0" in text:
+        raise OptionError(f"{path}: is not a text file; expected one number or name on each line")
+    lines = [(at, line.rstrip("\r")) for at, line in enumerate(text.split("\n"), 1)]
+    return [(at, line) for at, line in lines if line.strip()]
+
+
+def read_numbers(path: str, length: int) -> Any:
+    """Return the numbers of samples (n,) in a file.
+
+    Args:
+        path: The file's.
+        length: Samples of the dataset.
+
+    Raises:
+        OptionError: A line is something else, or there is no such sample.
+    """
+    import numpy as np
+
+    from lmdbloader.base.units import parse_whole
+    from lmdbloader.errors import OptionError
+
+    found = []
+    for at, line in _lines(path):
+        value = parse_whole(line)
+        if value is None:
+            raise OptionError(
+                f"{path}, line {at}: {line!r:.80} is not the number of a sample. For names of sources write --names."
+            )
+        if not -length <= value < length:
+            raise OptionError(f"{path}, line {at}: there is no sample {value}; the dataset has {length}")
+        found.append(value)
+    return np.array(found, np.int64)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command; return its exit status."""
+    from lmdbloader.conversion.subsets import subset
+    from lmdbloader.store import read_manifest
+
+    indices = names = None
+    if options.indices is not None:
+        indices = read_numbers(options.indices, read_manifest(options.dataset).num_samples)
+    if options.names is not None:
+        names = [line for _, line in _lines(options.names)]
+
+    def make() -> Combined:
+        return subset(
+            options.dataset,
+            options.out,
+            options.where,
+            indices=indices,
+            names=names,
+            limit=options.limit,
+            fraction=options.fraction,
+            seed=options.seed,
+            fields=names_in(options.fields),
+            overwrite=options.overwrite,
+            restart=options.restart,
+            progress=not options.quiet,
+            log=say_nothing if options.quiet else say,
+        )
+
+    return combine(make, options)

@@ -1,0 +1,537 @@
+"""Makes a dataset of other datasets' samples, copied in stored form: what `merge` and `subset` share."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lmdbloader import __version__
+from lmdbloader.base.arguments import shown
+from lmdbloader.base.disk_errors import explain_full_disk, naming
+from lmdbloader.base.option_names import option
+from lmdbloader.base.progress import ProgressBar
+from lmdbloader.base.text import mebibytes, plain
+from lmdbloader.conversion.destination import refuse_inside
+from lmdbloader.conversion.journal import Begun, read_plan, write_plan
+from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, OptionError
+from lmdbloader.format.codecs import Payloads, encode_many
+from lmdbloader.format.digests import DigestName, digest_of_text
+from lmdbloader.format.layout import PARTIAL_SUFFIX, Field, undecided
+from lmdbloader.format.manifest import Manifest
+from lmdbloader.store import (
+    IO,
+    Chunk,
+    Reader,
+    Writer,
+    Written,
+    check_destination,
+    check_rows,
+    clear_leftovers,
+    encode_blocks,
+    estimate_map_nbytes,
+    is_dataset,
+    num_committed,
+    partial_folder,
+    read_manifest,
+)
+from lmdbloader.store.copying import copied_samples, some_rows
+from lmdbloader.store.writing.publish import JOURNAL_FILE, empty, flush
+
+I64 = npt.NDArray[np.int64]
+# How the inputs of inputs were made is recorded to this depth: JSON that is nested deeper is refused at some point.
+_MOST_GENERATIONS = 8
+# Datasets of one merge whose files are mapped.
+_MOST_MAPPED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """The result of `merge` and `subset`.
+
+    Attributes:
+        path: The new dataset.
+        num_samples: Samples in it.
+        sizes: Bytes: payload_nbytes (stored), raw_nbytes (decoded), data_nbytes, index_nbytes.
+        content_digest: Of its samples in order.
+        notes: Sentences about what the inputs do not have in common, and about what repeats.
+        was_finished: Whether the dataset was there already, made of the same samples, and nothing was done.
+        seconds: The time that it took.
+    """
+
+    path: str
+    num_samples: int
+    sizes: Mapping[str, int]
+    content_digest: str
+    notes: tuple[str, ...] = ()
+    was_finished: bool = False
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The samples that are taken from one dataset.
+
+    Attributes:
+        reader: Of the dataset.
+        rows: (n,) of its index, in order; None means all.
+        names: Of the fields that may be taken.
+        title: The dataset in messages.
+        numbers: By field of labels that are renumbered: the new number of each class.
+        prefix: Put in front of the names of its sources.
+    """
+
+    reader: Reader
+    rows: I64 | None
+    names: tuple[str, ...]
+    title: str
+    numbers: Mapping[str, I64] = field(default_factory=dict)
+    prefix: str = ""
+
+    def __len__(self) -> int:
+        return len(self.reader) if self.rows is None else len(self.rows)
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """Return a column of numbers (n,) of the index, of these samples."""
+        values = self.reader.index.arrays[name]
+        return values if self.rows is None else values[self.rows]
+
+    def selected(self, positions: I64) -> Part:
+        """Return the samples at some positions (m,)."""
+        return replace(self, rows=positions if self.rows is None else self.rows[positions])
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What is to be made.
+
+    Attributes:
+        parts: The samples, in order.
+        fields: Of the new dataset.
+        classes: Names by field of labels.
+        with_source: Whether the samples keep the names of their sources.
+        digest: The algorithm of the new dataset's digests.
+        layout: The call that makes it, in the manifest.
+        choices: What the caller chose, for the manifest.
+    """
+
+    parts: tuple[Part, ...]
+    fields: tuple[Field, ...]
+    classes: Mapping[str, Sequence[str]]
+    with_source: bool
+    digest: DigestName
+    layout: str
+    choices: Mapping[str, Any]
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the new dataset."""
+        return sum(map(len, self.parts))
+
+    @property
+    def named_classes(self) -> dict[str, tuple[str, ...]]:
+        """The names of classes as a manifest has them."""
+        return {name: tuple(names) for name, names in self.classes.items()}
+
+    @property
+    def payload_nbytes(self) -> int:
+        """Bytes of all payloads in stored form."""
+        names = [f"{f.name}.stored_nbytes" for f in self.fields if f.is_payload]
+        return sum(int(part.column(name).sum(dtype=np.int64)) for part in self.parts for name in names)
+
+    def made_by(self) -> dict[str, Any]:
+        """Return how the dataset is made, for its manifest; without paths.
+
+        Options that all inputs have in common are those of the new dataset. Each input's are recorded with it.
+        """
+        manifests = [part.reader.manifest for part in self.parts]
+        made: dict[str, Any] = {
+            "lmdbloader": __version__,
+            "layout": self.layout,
+            "options": common_options(manifests),
+            **({"choices": dict(self.choices)} if self.choices else {}),
+            "inputs": {"datasets": [self._input(part) for part in self.parts]},
+        }
+        found: dict[str, Any] = json.loads(json.dumps(made))  # as it is read back
+        return found
+
+    def _input(self, part: Part) -> dict[str, Any]:
+        manifest = part.reader.manifest
+        record: dict[str, Any] = {"num_samples": len(part), "content_digest": manifest.content_digest}
+        if part.rows is not None:
+            rows = np.ascontiguousarray(part.rows, "<i8").tobytes()
+            record |= {"of_samples": len(part.reader), "samples": digest_of_text(rows, self.digest)}
+        if part.prefix:
+            record["prefix"] = part.prefix
+        if part.numbers:
+            record["renumbered"] = {name: numbers.tolist() for name, numbers in part.numbers.items()}
+        return {**record, "made_by": _generations(manifest.made_by, _MOST_GENERATIONS)}
+
+
+def common_options(manifests: Sequence[Manifest]) -> dict[str, Any]:
+    """Return the recorded options that all datasets have, with equal values."""
+    recorded = [options_of(manifest) for manifest in manifests]
+    return {
+        name: value
+        for name, value in recorded[0].items()
+        if all(name in other and other[name] == value for other in recorded[1:])
+    }
+
+
+def options_of(manifest: Manifest) -> Mapping[str, Any]:
+    """Return the options that a manifest records."""
+    options = manifest.made_by.get("options")
+    return options if isinstance(options, Mapping) else {}
+
+
+def _generations(made_by: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    """Return a record without the inputs of too many generations of inputs."""
+    inputs = made_by.get("inputs")
+    datasets = inputs.get("datasets") if isinstance(inputs, Mapping) else None
+    if not isinstance(inputs, Mapping) or not isinstance(datasets, list):
+        return dict(made_by)
+    kept = [
+        {**d, "made_by": _generations(d["made_by"], depth - 1)} if isinstance(d.get("made_by"), Mapping) else d
+        for d in datasets
+        if depth > 1 and isinstance(d, Mapping)
+    ]
+    others = {name: value for name, value in inputs.items() if name != "datasets"}
+    return {**made_by, "inputs": {**others, **({"datasets": kept} if kept else {})}}
+
+
+def open_parts(datasets: Sequence[Any], call: str) -> list[Part]:
+    """Return the samples of several arguments; see `open_part`.
+
+    Raises:
+        OptionError: The process may not open so many files.
+    """
+    # A map keeps a descriptor of its own, and a process is often limited to 1,024.
+    io: IO = "mmap" if len(datasets) <= _MOST_MAPPED else "pread"
+    parts: list[Part] = []
+    try:
+        for dataset in datasets:
+            parts.append(open_part(dataset, call, io))
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+        raise OptionError(
+            f"{call}: {len(datasets):,} datasets: this process may not open more files after {len(parts):,} of them. "
+            f"Raise its limit (ulimit -n {4 * len(datasets)}), or merge them in groups, and then the results."
+        ) from error
+    return parts
+
+
+def open_part(dataset: Any, call: str, io: IO = "mmap") -> Part:
+    """Return the samples of an argument.
+
+    Args:
+        dataset: The path of a dataset, an LMDBDataset, or torch's Subset of one.
+        call: The function, for messages.
+        io: How the dataset at a path is read.
+
+    Raises:
+        OptionError: It is something else, or a view with transforms, which stored bytes do not have.
+    """
+    if isinstance(dataset, str | bytes | os.PathLike):
+        reader = Reader(os.fsdecode(dataset), io=io)
+        return Part(reader, None, tuple(reader.fields), str(reader.path))
+    if _is_torchs(dataset, "Subset"):
+        inner = open_part(dataset.dataset, call, io)
+        try:
+            return inner.selected(check_rows(np.asarray(dataset.indices), len(inner)))
+        except (IndexError, TypeError) as error:
+            raise OptionError(f"{call}(Subset): {error}") from error
+    view = dataset
+    if not isinstance(getattr(view, "reader", None), Reader) or not hasattr(view, "rows_of"):
+        raise OptionError(
+            f"{call}({shown(dataset)}): expected the path of a dataset of lmdbloader, or an LMDBDataset. For samples "
+            f"of other libraries write lmdbloader.write(samples, out) first."
+        )
+    if view.has_own_transform or view.all_transforms:
+        raise OptionError(
+            f"{call}({view.path}): it is a view with transforms, and stored bytes are copied as they are. Give it "
+            "without them, or store the transformed samples: lmdbloader.write(dataset, out)."
+        )
+    rows = view.rows_of(np.arange(len(view), dtype=np.int64))
+    is_all = len(rows) == len(view.reader) and bool((rows == np.arange(len(rows))).all())
+    return Part(view.reader, None if is_all else rows, tuple(view.fields), str(view.reader.path))
+
+
+def flattened(datasets: Any, call: str) -> list[Any]:
+    """Return the arguments of a merge one by one: torch's ConcatDataset stands for its datasets.
+
+    Raises:
+        OptionError: It is a single dataset or path, not a list.
+    """
+    if _is_torchs(datasets, "ConcatDataset"):
+        return [inner for part in datasets.datasets for inner in flattened([part], call)]
+    if isinstance(datasets, str | bytes | os.PathLike | Mapping) or hasattr(datasets, "reader"):
+        raise OptionError(f"{call}({shown(datasets)}): expected a list of datasets. Write {call}([...], out).")
+    try:
+        several = list(datasets)
+    except TypeError as error:
+        raise OptionError(f"{call}({shown(datasets)}): expected a list of paths or LMDBDatasets.") from error
+    return [
+        inner for part in several for inner in (flattened(part, call) if _is_torchs(part, "ConcatDataset") else [part])
+    ]
+
+
+def _is_torchs(value: Any, name: str) -> bool:
+    """Return whether a value is torch's own dataset of this name; torch is not imported."""
+    return type(value).__name__ == name and type(value).__module__.startswith("torch.utils.data")
+
+
+def chosen_fields(parts: Sequence[Part], fields: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names of the fields to take, in order; by default those of the first part.
+
+    Raises:
+        OptionError: A dataset does not have one of them, or a name is given twice.
+    """
+    if fields is None:
+        return parts[0].names
+    if isinstance(fields, str):
+        raise OptionError(f"{option('fields', fields)}: expected a list of names, such as [{fields!r}]")
+    names = tuple(fields)
+    for part in parts:
+        for name in names:
+            if name not in part.names:
+                raise OptionError(f"{part.title}: no field {name!r:.80}; it has {', '.join(part.names)}")
+    if not names or len(set(names)) != len(names):
+        raise OptionError(f"{option('fields', names)}: expected at least one name, each once")
+    return names
+
+
+def combine(
+    recipe: Recipe,
+    out: Path,
+    notes: Sequence[str],
+    *,
+    overwrite: bool,
+    restart: bool,
+    progress: bool,
+    log: Callable[[str], None],
+) -> Combined:
+    """Make a dataset; an interrupted call continues after its last transaction when it is called again.
+
+    Args:
+        recipe: What is to be made.
+        out: Where, from `new_folder`.
+        notes: For the result and the log.
+        overwrite, restart, progress, log: As for `merge`.
+
+    Raises:
+        DestinationError: `out` is taken, locked, one of the inputs, or inside of one.
+        DiskFullError: No room left.
+        CorruptError: A sample is damaged.
+    """
+    began = time.monotonic()
+    for part in recipe.parts:
+        if os.path.realpath(out) == os.path.realpath(part.reader.path):
+            raise DestinationError(f"{out}: is one of the inputs, which are never changed. Choose another destination.")
+        refuse_inside(out, part.reader.path)
+    made_by = recipe.made_by()
+    for note in notes:
+        log(plain(f"note: {note}."))
+    if not overwrite and (finished := _find_finished(out, recipe, made_by, notes)) is not None:
+        return finished
+    check_destination(out, overwrite=overwrite)
+    with (
+        explain_full_disk(out),
+        partial_folder(out, resumable=True, take_over=None, log=log) as folder,
+    ):
+        # Another process may have finished it just before this one had the folder to itself.
+        if not overwrite and (finished := _find_finished(out, recipe, made_by, notes)) is not None:
+            return finished
+        if restart:
+            empty(folder)
+        keep = _resume(recipe, folder, made_by)
+        if keep:
+            log(plain(f"{out}{PARTIAL_SUFFIX}: resuming after {keep:,} of {recipe.num_samples:,} samples"))
+        written = _write(recipe, folder, out, made_by, keep, overwrite=overwrite, progress=progress)
+    seconds = time.monotonic() - began
+    return Combined(str(out), written.num_samples, written.sizes, written.content_digest, tuple(notes), False, seconds)
+
+
+def _find_finished(out: Path, recipe: Recipe, made_by: Mapping[str, Any], notes: Sequence[str]) -> Combined | None:
+    """Return the result of a call that made a dataset of the same samples before; None if there is none.
+
+    Raises:
+        DestinationError: There is such a dataset, but it is damaged.
+    """
+    if not is_dataset(out):
+        return None
+    try:
+        manifest = read_manifest(out)
+    except FormatError:
+        return None
+    # The release may differ: a dataset made by an older one counts as finished.
+    old = {**manifest.made_by, "lmdbloader": made_by["lmdbloader"]}
+    found = (old, undecided(manifest.fields), manifest.with_source, dict(manifest.classes))
+    if found != (made_by, recipe.fields, recipe.with_source, recipe.named_classes):
+        return None
+    try:
+        Reader(out)
+    except (CorruptError, FormatError) as error:
+        raise DestinationError(
+            f"{out}: was made of the same samples, but is damaged. Make it again with {option('overwrite', True)}. "
+            f"{error}"
+        ) from error
+    clear_leftovers(out)
+    return Combined(
+        str(out), manifest.num_samples, manifest.sizes, manifest.content_digest, tuple(notes), was_finished=True
+    )
+
+
+def _resume(recipe: Recipe, folder: Path, made_by: Mapping[str, Any]) -> int:
+    """Return how many samples an interrupted call has stored in OUT.partial; note what this one makes.
+
+    Raises:
+        DestinationError: The call was another one.
+    """
+    inputs = {**made_by["inputs"], "classes": recipe.named_classes, "with_source": recipe.with_source}
+    noted = {**made_by, "options": {}, "inputs": digest_of_text(json.dumps(inputs).encode(), recipe.digest)}
+    begun = read_plan(folder, noted)
+    if begun is None:
+        map_nbytes = estimate_map_nbytes(recipe.payload_nbytes, recipe.num_samples)
+        _check_room(recipe, folder)
+        write_plan(folder, Begun(recipe.fields, None, map_nbytes, noted))
+        _set_journal(folder, recipe.layout.encode() + b"\n")
+        return 0
+    if (dict(begun.made_by), begun.fields) != (noted, recipe.fields):
+        raise DestinationError(
+            f"{folder}: a {recipe.layout} of other samples is unfinished there. Finish it with the call that began it, "
+            f"or discard its progress with {option('restart', True)}."
+        )
+    return num_committed(folder)
+
+
+def _set_journal(folder: Path, content: bytes) -> None:
+    """Write the file that makes OUT.partial one that can be continued; without content it is removed."""
+    with naming(folder / JOURNAL_FILE):
+        (folder / JOURNAL_FILE).write_bytes(content)
+    flush(folder / JOURNAL_FILE)
+    flush(folder)
+
+
+def _check_room(recipe: Recipe, folder: Path) -> None:
+    """Raise DiskFullError if the payloads alone do not fit on the disk."""
+    needed, free = recipe.payload_nbytes, shutil.disk_usage(folder).free
+    if needed > free:
+        raise DiskFullError(
+            f"{folder}: the samples take {mebibytes(needed)}, and {mebibytes(free)} are free: "
+            f"{mebibytes(needed - free)} are missing. Free some space, or choose another disk."
+        )
+
+
+def _write(
+    recipe: Recipe,
+    folder: Path,
+    out: Path,
+    made_by: Mapping[str, Any],
+    keep: int,
+    *,
+    overwrite: bool,
+    progress: bool,
+) -> Written:
+    """Copy the samples that are not stored yet, and put the dataset in place."""
+    nbytes, with_source = recipe.payload_nbytes, recipe.with_source
+    writer = Writer(
+        folder,
+        out,
+        recipe.fields,
+        with_source=with_source,
+        map_nbytes=estimate_map_nbytes(nbytes, recipe.num_samples),
+        expected_nbytes=nbytes,
+        keep_samples=keep,
+    )
+    with closing(writer):
+        try:
+            for chunk in _show(_chunks(recipe, keep), recipe.num_samples, keep, progress):
+                writer.add(chunk, encode_blocks(chunk, recipe.fields, with_source=with_source))
+            check_destination(out, overwrite=overwrite)  # another process may have made it meanwhile
+            return writer.finish(classes=recipe.classes, made_by=made_by, digest=recipe.digest)
+        except BaseException as error:
+            # The same call would stop at the same damaged sample: there is nothing to continue.
+            if not writer.num_committed or isinstance(error, CorruptError | OptionError):
+                with suppress(OSError):
+                    _set_journal(folder, b"")
+            raise
+
+
+def _chunks(recipe: Recipe, skip: int) -> Iterator[Chunk]:
+    """Yield the samples after the first ones, in stored form."""
+    for part in recipe.parts:
+        if skip >= len(part):
+            skip -= len(part)
+            continue
+        rows = (range(len(part)) if part.rows is None else part.rows)[skip:]
+        skip, at = 0, 0
+        for chunk in copied_samples(part.reader, rows, recipe.fields, with_source=recipe.with_source):
+            here = some_rows(rows, at, at + chunk.num_samples)
+            at += chunk.num_samples
+            yield _adapted(chunk, part, here)
+
+
+def _adapted(chunk: Chunk, part: Part, rows: I64) -> Chunk:
+    """Return samples with the labels and the names of sources of the new dataset."""
+    columns, payloads = dict(chunk.columns), dict(chunk.payloads)
+    if part.prefix and "source" in columns:
+        columns["source"] = [f"{part.prefix}/{name}" for name in columns["source"]]
+    for name, numbers in part.numbers.items():
+        if name in payloads:
+            payloads[name] = _relabelled(part, name, rows, numbers)
+        else:
+            columns[name] = _renumbered(part, name, rows, np.asarray(columns[name]), numbers)
+    return Chunk(chunk.num_samples, payloads, columns)
+
+
+def _relabelled(part: Part, name: str, rows: I64, numbers: I64) -> Payloads:
+    """Return the labels of boxes or points with new numbers; they are encoded again."""
+    nbytes = part.reader.raw_nbytes(name, rows)
+    data, starts = np.empty(int(nbytes.sum()), np.uint8), np.cumsum(nbytes) - nbytes
+    part.reader.read_into(name, rows, data, starts)
+    of_sample = np.repeat(rows, nbytes // 8)
+    changed = _renumbered(part, name, of_sample, data.view("<i8"), numbers)
+    return encode_many(changed.astype("<i8").view(np.uint8), nbytes, part.reader.fields[name].codec or "raw")
+
+
+def _renumbered(part: Part, name: str, rows: I64, labels: npt.NDArray[Any], numbers: I64) -> I64:
+    """Return labels (n,) with new numbers; negative ones, which name no class, stay.
+
+    Raises:
+        OptionError: One is beyond the names of the classes.
+    """
+    if (beyond := labels >= len(numbers)).any():
+        first = int(np.flatnonzero(beyond)[0])
+        raise OptionError(
+            f"{part.title}: the {name} of sample {rows[first]} is {labels[first]}, but its classes have the numbers 0 "
+            f"to {len(numbers) - 1}, so it has no number in the new dataset. Leave such samples out: lmdbloader subset "
+            f"DB '{name} < {len(numbers)}' -o OUT."
+        )
+    return np.where(labels < 0, labels, numbers[np.maximum(labels, 0)])
+
+
+def _show(chunks: Iterator[Chunk], total: int, first: int, progress: bool) -> Iterator[Chunk]:
+    """Yield chunks, and show samples, MB/s of stored bytes and the remaining time in a bar."""
+    shown_at = progress and sys.stderr is not None and sys.stderr.isatty()
+    began, nbytes = time.monotonic(), 0
+    with ProgressBar(
+        total=total, initial=first, unit=" samples", disable=not shown_at, dynamic_ncols=True, smoothing=0.1
+    ) as bar:
+        for chunk in chunks:
+            yield chunk
+            nbytes += sum(payloads.data.nbytes for payloads in chunk.payloads.values())
+            speed = nbytes / 1e6 / max(time.monotonic() - began, 1e-9)
+            bar.set_postfix_str(f"{speed:.0f} MB/s")
+            bar.update(chunk.num_samples)

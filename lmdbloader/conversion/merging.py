@@ -1,0 +1,330 @@
+"""`lmdbloader.merge`: the samples of several datasets, one after the other, in one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from lmdbloader.base.arguments import flag
+from lmdbloader.base.foreign_names import MERGE, understands
+from lmdbloader.base.option_names import option
+from lmdbloader.base.text import counted, first_of
+from lmdbloader.conversion.combining import (
+    Combined,
+    Part,
+    Recipe,
+    chosen_fields,
+    combine,
+    flattened,
+    open_parts,
+    options_of,
+)
+from lmdbloader.conversion.destination import new_folder
+from lmdbloader.conversion.repeats import count_repeats, count_shared_sources
+from lmdbloader.errors import OptionError
+from lmdbloader.format.layout import Field, undecided
+
+# Options whose values say nothing about the samples.
+_UNTOLD = frozenset({"fields", "prepare", "on_error", "codec", "digest", "subset", "seed", "shuffle"})
+_VALUES_SHOWN = 40
+
+
+@understands(MERGE)
+def merge(
+    datasets: Sequence[Any],
+    out: str | os.PathLike[str],
+    *,
+    fields: Sequence[str] | None = None,
+    add_classes: bool = False,
+    prefix_sources: bool = False,
+    drop_sources: bool = False,
+    overwrite: bool = False,
+    restart: bool = False,
+    progress: bool = False,
+    log: Callable[[str], None] = lambda line: None,
+) -> Combined:
+    """Write the samples of several datasets, one after the other, into one dataset.
+
+    The stored bytes are copied: nothing is decoded or encoded, and every checksum is verified. The samples are those
+    that a conversion of all inputs would store, with the same content digest. If the datasets name the same classes in
+    another order, labels are renumbered. A call that was interrupted continues after its last transaction when it is
+    called again; its progress is in OUT.partial.
+
+    Args:
+        datasets: Paths, or LMDBDatasets, which may be views of some samples or fields; or torch's ConcatDataset of
+            them. A dataset that is given twice is stored twice.
+        out: The new dataset. One that was made of the same samples by the same call is left as it is.
+        fields: The fields to copy, in this order; by default all of the first dataset, which the others must have too.
+        add_classes: Add classes that the first dataset lacks behind its own (default: refuse them).
+        prefix_sources: Put the name of each dataset's folder, without .lmdb, in front of the names of its sources:
+            a/0001.png. Equal names in several datasets then stay apart.
+        drop_sources: Leave the names of sources out (default: refuse datasets of which only some have them).
+        overwrite: Replace an existing dataset, once the new one is complete.
+        restart: Discard the progress of an interrupted call; by default it is continued.
+        progress: Show a progress bar on a terminal.
+        log: Called with each message, a line of text: renumbered labels, options that differ, images that repeat.
+
+    Returns:
+        A summary of the new dataset, with the notes that were logged.
+
+    Raises:
+        NotFoundError: One of the datasets does not exist.
+        FormatError: One is not a finished dataset of this format version.
+        CorruptError: One is damaged; nothing is put in place. `lmdbloader repair` saves its sound samples.
+        OptionError: The datasets do not fit together; the message names the difference and the line to write.
+        DestinationError: `out` is taken, locked, one of the datasets or inside of one; or another call is unfinished
+            there.
+        DiskFullError: No room left.
+
+    >>> import tempfile, numpy, lmdbloader
+    >>> place = tempfile.mkdtemp()
+    >>> for i in range(2):
+    ...     samples = [{"image": numpy.full((8, 8), 10 * i + j, "uint8")} for j in range(3)]
+    ...     written = lmdbloader.write(samples, f"{place}/{i}")
+    >>> lmdbloader.merge([f"{place}/0", f"{place}/1"], f"{place}/both").num_samples
+    6
+    """
+    overwrite, restart, progress = flag("overwrite", overwrite), flag("restart", restart), flag("progress", progress)
+    prefix_sources, drop_sources = flag("prefix_sources", prefix_sources), flag("drop_sources", drop_sources)
+    target = new_folder(out)
+    parts = _titled(open_parts(flattened(datasets, "merge"), "merge"))
+    if not parts:
+        raise OptionError("merge([]): expected at least one dataset")
+    if prefix_sources and drop_sources:
+        raise OptionError(
+            f"{option('prefix_sources', True)} has no effect with {option('drop_sources', True)}. Leave one out."
+        )
+    names = chosen_fields(parts, fields)
+    merged_fields = _common_fields(parts, names, is_chosen=fields is not None)
+    with_source = _keeps_sources(parts, drop_sources)
+    if prefix_sources:
+        parts = _prefixed(parts, with_source)
+    classes, parts, notes = _common_classes(parts, names, flag("add_classes", add_classes))
+    notes += [*_differences(parts, merged_fields), *_repeats(parts, merged_fields, with_source)]
+    digests = list(dict.fromkeys(part.reader.manifest.digest for part in parts))
+    if len(digests) > 1:
+        notes.append(f"the datasets have digests of {' and '.join(digests)}; the new one has those of {digests[0]}")
+    if not any(map(len, parts)):
+        raise OptionError(f"{target}: nothing to write: the datasets have no samples")
+    choices = {"add_classes": True} if add_classes and any(part.numbers for part in parts) else {}
+    recipe = Recipe(parts, merged_fields, classes, with_source, digests[0], "merge", choices)
+    return combine(recipe, target, notes, overwrite=overwrite, restart=restart, progress=progress, log=log)
+
+
+def _titled(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Return parts that are called like their folders in messages, if those names differ."""
+    names = {str(part.reader.path): part.reader.path.name for part in parts}
+    differ = len(set(names.values())) == len(names)
+    return tuple(replace(part, title=names[part.title]) if differ else part for part in parts)
+
+
+def _common_fields(parts: Sequence[Part], names: Sequence[str], *, is_chosen: bool) -> tuple[Field, ...]:
+    """Return the fields of the new dataset: those of the first part.
+
+    Raises:
+        OptionError: A part has other fields, or fields of another kind.
+    """
+    first = parts[0]
+    for part in parts[1:]:
+        if not is_chosen and set(part.names) != set(names):
+            common = [name for name in names if name in part.names]
+            line = "They have no field in common."
+            if common:
+                value = ",".join(common) if option("fields").startswith("-") else common
+                line = f"Copy only those that all of them have: {option('fields', value)}."
+            raise OptionError(
+                f"{part.title} has the fields {', '.join(part.names)}; {first.title} has {', '.join(names)}. {line}"
+            )
+        for name in names:
+            _compare_fields(first, part, name)
+    return undecided([first.reader.fields[name] for name in names])
+
+
+def _compare_fields(first: Part, part: Part, name: str) -> None:
+    """Raise OptionError if a field means something else in another dataset."""
+    one, other = first.reader.fields[name], part.reader.fields[name]
+    leave = f"Leave the field out ({option('fields')})"
+    if one.kind != other.kind:
+        raise OptionError(
+            f"field {name!r} is of kind {one.kind} in {first.title} and {other.kind} in {part.title}. {leave}, or "
+            "write one of the datasets again with lmdbloader.write(LMDBDataset(path), out, fields=...)."
+        )
+    if one.ignore_index != other.ignore_index:
+        raise OptionError(
+            f"field {name!r}: pixels without a label are {one.ignore_index} in {first.title} and {other.ignore_index} "
+            f"in {part.title}. {leave}, or write one of the datasets again with the other's ignore_index."
+        )
+    if one.kind == "mask" and _look(first, name) != _look(part, name) and len(first) and len(part):
+        raise OptionError(
+            f"field {name!r} has masks of {_look(first, name)} in {first.title} and of {_look(part, name)} in "
+            f"{part.title}, and labels of one dataset have one type. {leave}, or write the masks of 8 bits again as "
+            "uint16."
+        )
+    if (one.layout, one.tile_size) != (other.layout, other.tile_size):
+        raise OptionError(
+            f"field {name!r} has tiles of {one.tile_size} pixels in {first.title} and of {other.tile_size} in "
+            f"{part.title}, which are stored differently. Convert one of them again."
+        )
+
+
+def _keeps_sources(parts: Sequence[Part], drops: bool) -> bool:
+    """Return whether the samples keep the names of their sources.
+
+    Raises:
+        OptionError: Only some of the datasets have them.
+    """
+    having = [part for part in parts if part.reader.manifest.with_source]
+    lacking = [part for part in parts if not part.reader.manifest.with_source]
+    if drops or not having:
+        return False
+    if lacking:
+        raise OptionError(
+            f"{having[0].title} has the name of each sample's source, {lacking[0].title} has none (it was written from "
+            f"Python). Leave the names out of the new dataset: {option('drop_sources', True)}."
+        )
+    return True
+
+
+def _prefixed(parts: Sequence[Part], with_source: bool) -> tuple[Part, ...]:
+    """Return parts whose sources have the name of the dataset in front.
+
+    Raises:
+        OptionError: There are no sources, or two datasets have the same name.
+    """
+    if not with_source:
+        raise OptionError(f"{option('prefix_sources', True)}: the datasets have no sources. Leave it out.")
+    names: dict[str, str] = {}
+    for part in parts:
+        name = part.reader.path.name.removesuffix(".lmdb")
+        if names.setdefault(name, str(part.reader.path)) != str(part.reader.path):
+            raise OptionError(
+                f"{option('prefix_sources', True)}: {names[name]} and {part.reader.path} both have the name {name!r}. "
+                "Rename one of them."
+            )
+    return tuple(replace(part, prefix=part.reader.path.name.removesuffix(".lmdb")) for part in parts)
+
+
+def _common_classes(
+    parts: Sequence[Part], names: Sequence[str], adds: bool
+) -> tuple[dict[str, tuple[str, ...]], tuple[Part, ...], list[str]]:
+    """Return the classes of the new dataset by field, the parts with the new numbers of their labels, and notes.
+
+    Raises:
+        OptionError: Only some of the datasets name the classes, or one has other classes.
+    """
+    merged: dict[str, tuple[str, ...]] = {}
+    notes: list[str] = []
+    found = list(parts)
+    for name in names:
+        if not any(part.reader.manifest.classes.get(name) for part in parts):
+            continue
+        _check_named(parts, name)
+        numbers: dict[str, int] = {}
+        for i, part in enumerate(parts):
+            classes = part.reader.manifest.classes[name]
+            if new := [class_name for class_name in classes if class_name not in numbers] if i else []:
+                if not adds:
+                    raise _other_classes(parts[0], part, name, new)
+                notes.append(f"{name}: {counted(len(new), 'class', 'classes')} of {part.title} added: {first_of(new)}")
+            numbers |= {class_name: len(numbers) + k for k, class_name in enumerate(new if i else classes)}
+            table = np.array([numbers[class_name] for class_name in classes], np.int64)
+            if (moved := np.flatnonzero(table != np.arange(len(table)))).size:
+                found[i] = replace(found[i], numbers={**found[i].numbers, name: table})
+                shown = [f"{classes[k]} {k} to {table[k]}" for k in moved.tolist()]
+                notes.append(f"{name}: the labels of {part.title} are renumbered: {first_of(shown)}")
+        merged[name] = tuple(numbers)
+    return merged, tuple(found), notes
+
+
+def _check_named(parts: Sequence[Part], name: str) -> None:
+    """Raise OptionError unless every dataset names the classes of a field, each differently."""
+    of_part = [part.reader.manifest.classes.get(name) or () for part in parts]
+    first = next(part for part, classes in zip(parts, of_part, strict=True) if classes)
+    for part, classes in zip(parts, of_part, strict=True):
+        if not classes:
+            write = f"lmdbloader.write(LMDBDataset({str(part.reader.path)!r}), out, classes={{{name!r}: [...]}})"
+            raise OptionError(
+                f"{first.title} has names for the classes of {name!r}, {part.title} has numbers only, so whether they "
+                f"mean the same is not known. Name them: {write}; or leave the field out ({option('fields')})."
+            )
+        if len({*classes}) != len(classes):
+            raise OptionError(
+                f"{part.title}: two classes of {name!r} have the same name, so labels cannot be matched by name. Leave "
+                f"the field out ({option('fields')})."
+            )
+
+
+def _other_classes(first: Part, part: Part, name: str, new: Sequence[str]) -> OptionError:
+    """Return the error for a dataset with classes that the first one does not have."""
+    return OptionError(
+        f"{part.title} has {counted(len(new), 'class', 'classes')} of {name!r} that {first.title} lacks "
+        f"({first_of(new)}). {first.title} has {first_of(first.reader.manifest.classes[name])}. If they are other "
+        f"classes, add them behind those: {option('add_classes', True)}. If they are the same under other names, write "
+        "one of the datasets again with the names of the other: lmdbloader.write(LMDBDataset(path), out, classes=...)."
+    )
+
+
+def _differences(parts: Sequence[Part], fields: Sequence[Field]) -> Iterator[str]:
+    """Yield notes about the images and the options of datasets that differ."""
+    for f in fields:
+        if f.kind == "image":
+            looks = [_look(part, f.name) for part in parts]
+            if len(set(looks)) > 1:
+                yield f"{f.name}: {_by_title(parts, looks)}"
+    options = [_flat(options_of(part.reader.manifest)) for part in parts]
+    # Datasets of different kinds, such as one written from Python, record different options.
+    for name in sorted(set.intersection(*(set(found) for found in options)) - _UNTOLD):
+        values = [json.dumps(found[name])[:_VALUES_SHOWN] for found in options]
+        if len(set(values)) > 1:
+            yield f"the datasets were made with different options: {name} is {_by_title(parts, values)}"
+
+
+def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in options.items():
+        flat |= _flat(value) if isinstance(value, Mapping) else {str(name): value}
+    return flat
+
+
+def _look(part: Part, name: str) -> str:
+    """Return the channels and bits of a field's images, or the bits of its masks, as text."""
+    bits = part.column(f"{name}.bits").astype(np.int64)
+    if part.reader.fields[name].kind == "mask":
+        return " and ".join(f"{count} bits" for count in np.unique(bits).tolist())
+    kinds = np.unique(bits * 8 + part.column(f"{name}.channels"))
+    return " and ".join(f"{kind // 8}-bit {'grey' if kind % 8 == 1 else 'RGB'}" for kind in kinds.tolist())
+
+
+def _by_title(parts: Sequence[Part], values: Sequence[str]) -> str:
+    """Return values with the datasets that have them.
+
+    Args:
+        parts: The datasets.
+        values: One for each.
+    """
+    titles: dict[str, list[str]] = {}
+    for part, value in zip(parts, values, strict=True):
+        titles.setdefault(value, []).append(part.title)
+    return "; ".join(f"{value} in {first_of(list(dict.fromkeys(names)), 3)}" for value, names in titles.items())
+
+
+def _repeats(parts: Sequence[Part], fields: Sequence[Field], with_source: bool) -> Iterator[str]:
+    """Yield notes about datasets, samples and sources that repeat."""
+    paths = [str(part.reader.path) for part in parts if part.rows is None]
+    for path in dict.fromkeys(path for path in paths if paths.count(path) > 1):
+        yield f"{path} is given {paths.count(path)} times, and stored as often"
+    if repeats := count_repeats(parts, fields):
+        have = "sample has" if repeats == 1 else "samples have"
+        what = "images" if any(f.has_pixels for f in fields) else "values"
+        yield f"{repeats:,} {have} the same stored {what} as an earlier one"
+    if with_source and (shared := count_shared_sources(parts)):
+        have = "source has" if shared == 1 else "sources have"
+        yield (
+            f"{shared:,} {have} a name that is in an earlier dataset too; {option('prefix_sources', True)} puts the "
+            "name of the dataset in front"
+        )

@@ -1,0 +1,118 @@
+"""Copies samples in stored form, checked, from an open dataset: for repairs, merged datasets and subsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lmdbloader.base import system
+from lmdbloader.format.codecs import Payloads, are_tiles, check_tiles
+from lmdbloader.format.layout import Field, index_columns, undecided
+from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, OK, OUT_OF_BOUNDS
+from lmdbloader.store.reader import Reader
+from lmdbloader.store.records import Chunk, payload_checksums
+from lmdbloader.store.rows import as_array
+
+I64 = npt.NDArray[np.int64]
+_CHUNK_NBYTES = 16 * 2**20
+# Samples of a few bytes: as many as fill a record of 256 KiB, several times.
+_CHUNK_ROWS = 8192
+# Rows that are divided into chunks at once, which bounds memory.
+_ROWS_AT_ONCE = 1 << 20
+_PARTS = ("stored_nbytes", "raw_nbytes", "checksum", "codec")
+
+
+def copied_samples(
+    reader: Reader, rows: I64 | range, fields: Sequence[Field] | None = None, *, with_source: bool | None = None
+) -> Iterator[Chunk]:
+    """Yield samples in stored form; every checksum is verified, and nothing is decoded.
+
+    Args:
+        reader: Of the dataset; its data file may be damaged or cut short elsewhere.
+        rows: (n,) of its index, in the order of the copy.
+        fields: The fields to copy, in order; all of them by default.
+        with_source: Whether to copy the names of the sources; by default if there are some.
+
+    Raises:
+        CorruptError: A payload cannot be read, or is damaged.
+    """
+    fields = reader.manifest.fields if fields is None else fields
+    with_source = reader.manifest.with_source if with_source is None else with_source
+    names = [f.name for f in fields if f.is_payload and not f.holds_text]
+    fields = undecided(fields)
+    payload_parts = {f"{name}.{part}" for name in names for part in ("offset", *_PARTS)}
+    others = [name for name in index_columns(fields, with_source=with_source) if name not in payload_parts]
+    for first in range(0, len(rows), _ROWS_AT_ONCE):
+        some = some_rows(rows, first, min(first + _ROWS_AT_ONCE, len(rows)))
+        _, nbytes = reader.extents(names, some)
+        group = np.maximum(np.cumsum(nbytes) // _CHUNK_NBYTES, np.arange(len(some)) // _CHUNK_ROWS)
+        for part in np.split(some, np.flatnonzero(np.diff(group)) + 1):
+            payloads = {name: _copy(reader, name, part) for name in names}
+            yield Chunk(len(part), payloads, {name: _column(reader, name, part) for name in others})
+
+
+def some_rows(rows: I64 | range, first: int, stop: int) -> I64:
+    """Return the rows from one position to before another."""
+    return as_array(rows[first:stop]).astype(np.int64, copy=False)
+
+
+def _column(reader: Reader, name: str, rows: I64) -> Any:
+    """Return the values of a column that is not of a payload's place: an array of numbers, or a list of texts."""
+    if name in reader.long_texts:
+        return reader.read_texts(name, rows)
+    if name in reader.index.arrays:
+        return reader.index.arrays[name][rows]
+    return reader.index.batch.column(name).take(pa.array(rows)).to_pylist()
+
+
+def _copy(reader: Reader, name: str, rows: I64) -> Payloads:
+    """Return the stored payloads of one field, verified."""
+    arrays = reader.index.arrays
+    known = [part for part in ("offset", *_PARTS, "height", "width") if f"{name}.{part}" in arrays]
+    parts: dict[str, npt.NDArray[Any]] = {part: arrays[f"{name}.{part}"][rows] for part in known}
+    nbytes = parts["stored_nbytes"].astype(np.int64)
+    starts = np.cumsum(nbytes) - nbytes
+    data = np.empty(int(nbytes.sum()), np.uint8)
+    _read(reader, name, rows, (parts["offset"], nbytes, starts), data)
+    columns = {f"{name}.{part}": values for part, values in parts.items()}
+    columns |= {f"{name}.offset": starts, f"{name}.stored_nbytes": nbytes}
+    wrong = payload_checksums(data, reader.fields[name], columns) != parts["checksum"]
+    if wrong.any():
+        raise reader.damaged(name, int(rows[int(np.flatnonzero(wrong)[0])]), BAD_CHECKSUM)
+    for i in np.flatnonzero(are_tiles(parts["codec"])).tolist():
+        _check_tiles(reader, name, int(rows[i]), data[starts[i] : starts[i] + nbytes[i]], int(parts["codec"][i]))
+    raw_nbytes = parts["raw_nbytes"].astype(np.int64)
+    return Payloads(data, nbytes, raw_nbytes, parts["checksum"].astype(np.uint64), parts["codec"].astype(np.uint8))
+
+
+def _read(reader: Reader, name: str, rows: I64, places: tuple[I64, I64, I64], out: npt.NDArray[np.uint8]) -> None:
+    """Read payloads into a buffer: those that are next to each other in data.mdb at once."""
+    offsets, nbytes, starts = places
+    if not len(out):
+        return
+    breaks = np.flatnonzero(offsets[1:] != offsets[:-1] + nbytes[:-1]) + 1
+    view = memoryview(out.data)
+    for first, stop in zip([0, *breaks.tolist()], [*breaks.tolist(), len(rows)], strict=True):
+        at, here, end = int(offsets[first]), int(starts[first]), int(starts[stop - 1] + nbytes[stop - 1])
+        error: OSError | None = None
+        try:
+            # Not through the map: a page that cannot be read would end the process.
+            while here < end and (count := system.read_into(reader.descriptor, view[here:end], at)):
+                at, here = at + count, here + count
+        except OSError as failed:
+            error = failed
+        if here < end:
+            row = int(rows[first + int(np.searchsorted(starts[first:stop], here, side="right")) - 1])
+            raise reader.damaged(name, row, OUT_OF_BOUNDS, error) from error
+
+
+def _check_tiles(reader: Reader, name: str, row: int, stored: npt.NDArray[np.uint8], codec: int) -> None:
+    """Raise CorruptError unless every tile of an image has its checksum; that of their table was verified."""
+    side = reader.fields[name].tile_size or 1
+    _, height, width = reader.image_shape(name, row)
+    if (status := check_tiles(stored, -(-height // side) * -(-width // side), codec)) != OK:
+        raise reader.damaged(name, row, status)

@@ -1,0 +1,158 @@
+"""`lmdbloader merge` and `lmdbloader subset`: their output, their messages in flags, and their exit status."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import lmdbloader
+from lmdbloader import LMDBDataset
+from lmdbloader.cli import main
+from lmdbloader.store.writing import writer
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("command")
+    for name, first in (("a", 0), ("b", 10)):
+        samples = [{"image": np.full((8, 8 + i % 3, 3), first + i, np.uint8), "label": i % 2} for i in range(10)]
+        lmdbloader.write(samples, place / name, classes={"label": ["cat", "dog"]})
+    lmdbloader.write([{"label": 1}], place / "labels", classes={"label": ["bird", "cat"]})
+    return place
+
+
+def run(capsys: Capture, *words: object) -> tuple[int, str, str]:
+    status = main([str(word) for word in words])
+    return (status, *capsys.readouterr())
+
+
+def test_merge_says_what_it_made(place: Path, tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "out"
+    status, said, errors = run(capsys, "merge", place / "a", place / "b", "-o", out)
+    assert (status, errors) == (0, "")
+    assert said.startswith(f"{out}: 20 samples, ") and "MB/s" in said
+    assert run(capsys, "merge", place / "a", place / "b", "--out", out) == (
+        0, f"{out}: already made of the same samples (20); nothing to do\n", ""
+    )  # fmt: skip
+    assert run(capsys, "merge", place / "a", "-o", out, "--overwrite", "--quiet") == (0, "", "")
+    assert len(LMDBDataset(out)) == 10
+    status, said, _ = run(capsys, "info", out)
+    assert status == 0 and f"10 samples of {LMDBDataset(place / 'a').reader.manifest.content_digest[:20]}" in said
+
+
+def test_messages_name_flags(place: Path, tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "out"
+    status, _, errors = run(capsys, "merge", place / "a", place / "labels", "-o", out)
+    assert status == 2 and "Copy only those that all of them have: --fields label." in errors
+    status, _, errors = run(capsys, "merge", place / "a", place / "labels", "-o", out, "--fields", "label")
+    assert status == 2 and "add them behind those: --add-classes." in errors
+    status, said, errors = run(
+        capsys, "merge", place / "a", place / "labels", "-o", out, "--fields", "label", "--add-classes"
+    )
+    assert (status, errors) == (0, "") and "note: label: the labels of labels are renumbered: bird 0 to 2" in said
+    assert run(capsys, "merge", place / "a", "-o", place / "a", "--overwrite")[0] == 1
+    with pytest.raises(SystemExit):
+        main(["merge", str(place / "a")])
+    assert "-o/--out" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["concat", str(place / "a")])
+    assert "did you mean `lmdbloader merge`" in capsys.readouterr().err
+
+
+def test_subset_takes_an_expression(place: Path, tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "out"
+    status, said, errors = run(capsys, "subset", place / "a", 'label == "dog" and image.width > 8', "-o", out)
+    assert (status, errors) == (0, "") and said.startswith(f"{out}: 3 of 10 samples\n{out}: 3 samples, ")
+    assert LMDBDataset(out).table["image.width"].to_pylist() == [9, 10, 9]
+    status, said, _ = run(capsys, "info", out)
+    assert "chosen by" in said and "3 of 10 samples of" in said
+    status, _, errors = run(capsys, "subset", place / "a", "label = 3", "-o", tmp_path / "more")
+    assert status == 2 and "write == instead of =" in errors
+    status, _, errors = run(capsys, "subset", place / "a", "len(label) == 3", "-o", tmp_path / "more")
+    assert status == 2 and "in a file: --indices FILE." in errors and "ds.select" not in errors
+    status, _, errors = run(capsys, "subset", place / "a", "-o", tmp_path / "more")
+    assert status == 2 and "give --indices, --names, --limit or --fraction" in errors
+    assert not (tmp_path / "more").exists()
+
+
+def test_subset_takes_a_share(place: Path, tmp_path: Path, capsys: Capture) -> None:
+    assert run(capsys, "subset", place / "a", "-o", tmp_path / "a", "--fraction", "30%", "--seed", 4)[0] == 0
+    lmdbloader.subset(place / "a", tmp_path / "b", fraction=0.3, seed=4)
+    shades = [LMDBDataset(tmp_path / name)[i].image.max().item() for name in "ab" for i in range(3)]
+    assert shades[:3] == shades[3:]
+    status, _, errors = run(capsys, "subset", place / "a", "-o", tmp_path / "c", "--limit", 99)
+    assert (status, errors) == (2, "lmdbloader: --limit 99 of 10 samples: expected 1 to 10\n")
+    with pytest.raises(SystemExit):
+        main(["subset", str(place / "a"), "-o", "x", "--max-samples", "3"])
+    assert "did you mean --limit?" in capsys.readouterr().err
+
+
+def test_subset_reads_numbers_from_a_file(
+    place: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "numbers").write_bytes(b"\xef\xbb\xbf9\r\n\r\n 2 \n-1\n0")
+    assert run(capsys, "subset", place / "a", "-o", tmp_path / "out", "--indices", tmp_path / "numbers")[0] == 0
+    ds = LMDBDataset(tmp_path / "out")
+    assert [int(ds[i].image[0, 0, 0]) for i in range(len(ds))] == [9, 2, 9, 0]
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"3\n4\n")))
+    assert run(capsys, "subset", place / "a", "-o", tmp_path / "two", "--indices", "-", "--quiet") == (0, "", "")
+    assert len(LMDBDataset(tmp_path / "two")) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"1\n2.5\n", "line 2: '2.5' is not the number of a sample. For names of sources write --names."),
+        (b"1\ncat.png\n", "line 2: 'cat.png' is not the number of a sample"),
+        (b"1\n\n10\n", "line 3: there is no sample 10; the dataset has 10"),
+        (b"-11", "line 1: there is no sample -11"),
+        (b"1\0\0\0", "is not a text file"),
+        (b"\n\n", "no sample is chosen"),
+        (None, "cannot be read (No such file or directory)"),
+    ],
+)
+def test_a_file_of_something_else_is_refused(
+    place: Path, tmp_path: Path, capsys: Capture, content: bytes | None, message: str
+) -> None:
+    if content is not None:
+        (tmp_path / "numbers").write_bytes(content)
+    status, _, errors = run(capsys, "subset", place / "a", "-o", tmp_path / "out", "--indices", tmp_path / "numbers")
+    assert status == 2 and message in errors
+    assert not (tmp_path / "out").exists()
+
+
+def test_subset_reads_names_from_a_file(photos: Path, tmp_path: Path, capsys: Capture) -> None:
+    lmdbloader.convert(photos, tmp_path / "db", workers=1)
+    (tmp_path / "names").write_text("coffee.png\ncat.png\n")
+    words = ["subset", tmp_path / "db", "-o", tmp_path / "out", "--names", tmp_path / "names"]
+    assert run(capsys, *words)[0] == 0
+    assert LMDBDataset(tmp_path / "out").table["source"].to_pylist() == ["coffee.png", "cat.png"]
+    (tmp_path / "names").write_text("coffe.png\n")
+    status, _, errors = run(capsys, *words[:3], tmp_path / "more", *words[4:])
+    assert status == 2 and "has no source 'coffe.png'. Did you mean coffee.png?" in errors
+
+
+def test_an_interrupted_merge_says_where_its_progress_is(
+    place: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writer, "TRANSACTION_NBYTES", 100)
+    with monkeypatch.context() as patch:
+        patch.setattr(writer.Writer, "finish", interrupt)
+        status, _, errors = run(capsys, "merge", place / "a", "-o", tmp_path / "out")
+    assert status == 130
+    assert errors.splitlines() == [
+        f"{tmp_path}/out.partial: the progress is kept here. The same command resumes it; --restart starts again.",
+        "lmdbloader: interrupted",
+    ]
+    status, said, _ = run(capsys, "merge", place / "a", "-o", tmp_path / "out")
+    assert status == 0 and "resuming after 10 of 10 samples" in said
+    assert lmdbloader.verify(tmp_path / "out").is_sound

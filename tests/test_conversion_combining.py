@@ -1,0 +1,227 @@
+"""Merging and subsets that are killed, interrupted, or find no room: nothing half done is seen, and they continue."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from damage import flip
+
+import lmdbloader
+from lmdbloader import LMDBDataset
+from lmdbloader.conversion import combining
+from lmdbloader.errors import CorruptError, DestinationError, DiskFullError
+from lmdbloader.store import read_manifest
+from lmdbloader.store.writing import writer
+
+COUNT = 300
+Job = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("combining") / "db"
+    rng = np.random.default_rng(0)
+    samples = ({"image": rng.integers(0, 256, (10, 10, 3), np.uint8), "number": i} for i in range(COUNT))
+    lmdbloader.write(samples, path, codec="raw")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copy a few samples at once, and commit every few of these."""
+    monkeypatch.setattr("lmdbloader.store.copying._CHUNK_NBYTES", 3000)
+    monkeypatch.setattr("lmdbloader.store.writing.writer.TRANSACTION_NBYTES", 10_000)
+
+
+def merge(db: Path, out: Path, **options: Any) -> Any:
+    return lmdbloader.merge([db, LMDBDataset(db)[::-1]], out, **options)
+
+
+def subset(db: Path, out: Path, **options: Any) -> Any:
+    return lmdbloader.subset(db, out, "number >= 20", **options)
+
+
+JOBS = pytest.mark.parametrize("job", [merge, subset])
+SCRIPT = """
+import os, signal, sys
+sys.path[:0] = [{tests!r}]
+from pathlib import Path
+import test_conversion_combining as combining_test
+from lmdbloader.store import copying
+from lmdbloader.store.writing import writer
+
+copying._CHUNK_NBYTES, writer.TRANSACTION_NBYTES = 3000, 10_000
+left, commit = int(sys.argv[3]), writer.Writer._commit
+def stop(self):
+    global left
+    had = bool(self._pending)
+    commit(self)
+    left -= had
+    if left <= 0:
+        os.kill(os.getpid(), signal.{signal})
+writer.Writer._commit = stop
+getattr(combining_test, sys.argv[4])(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+def run(job: Job, db: Path, out: Path, commits: int, signal_name: str) -> int:
+    """Run a job in a process that gets a signal after some transactions; return its exit status."""
+    script = SCRIPT.format(tests=str(Path(__file__).parent), signal=signal_name)
+    path = os.pathsep.join(p for p in sys.path if p)
+    words = [sys.executable, "-c", script, str(db), str(out), str(commits), job.__name__]
+    return subprocess.run(words, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.DEVNULL).returncode
+
+
+@JOBS
+def test_one_that_is_killed_twice_has_the_result_of_a_whole_one(db: Path, tmp_path: Path, job: Job) -> None:
+    out, said = tmp_path / "out", []
+    expected = job(db, tmp_path / "whole")
+    for commits in (3, 2):
+        assert run(job, db, out, commits, "SIGKILL") == -signal.SIGKILL
+        assert not out.exists() and (tmp_path / "out.partial" / "journal").stat().st_size
+    done = job(db, out, log=said.append)
+    assert any("resuming after" in line for line in said)
+    assert done.content_digest == expected.content_digest == read_manifest(out).content_digest
+    assert lmdbloader.verify(out).is_sound
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "whole"]
+    assert sorted(path.name for path in out.iterdir()) == ["data.mdb", "index.arrow", "manifest.json"]
+
+
+@JOBS
+def test_one_that_is_interrupted_continues(db: Path, tmp_path: Path, job: Job) -> None:
+    assert run(job, db, tmp_path / "out", 3, "SIGINT") != 0
+    assert [path.name for path in tmp_path.iterdir()] == ["out.partial"]
+    assert not (tmp_path / "out.partial" / "owner.json").exists()
+    job(db, tmp_path / "out")
+    assert lmdbloader.verify(tmp_path / "out").is_sound
+
+
+@pytest.fixture
+def stopped(db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The destination of a merge that has stopped after some transactions."""
+    with monkeypatch.context() as patch:
+        patch.setattr(writer.Writer, "finish", _fail)
+        with pytest.raises(RuntimeError, match="stopped"):
+            merge(db, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out.partial"]
+    yield tmp_path / "out"
+
+
+def _fail(*_: Any, **__: Any) -> None:
+    raise RuntimeError("stopped")
+
+
+def test_another_call_does_not_continue_it(db: Path, stopped: Path, photos: Path) -> None:
+    with pytest.raises(DestinationError, match=r"a merge of other samples is unfinished there\..*restart=True"):
+        lmdbloader.merge([db], stopped)
+    with pytest.raises(DestinationError, match=r"it was begun by lmdbloader\.merge"):
+        subset(db, stopped)
+    with pytest.raises(DestinationError, match=r"it was begun by lmdbloader\.merge"):
+        lmdbloader.convert(photos, stopped, workers=1)
+    with pytest.raises(DestinationError, match=r"it was begun by lmdbloader\.merge"):
+        lmdbloader.write([{"number": 1}], stopped)
+    with pytest.raises(DestinationError, match="an unfinished conversion is there"):
+        lmdbloader.write(iter([{"number": 1}]), stopped)
+    merge(db, stopped)
+    assert lmdbloader.verify(stopped).is_sound
+
+
+def test_other_names_of_classes_or_fields_do_not_continue_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The content digest covers neither."""
+    samples = [{"label": i % 2, "number": i} for i in range(COUNT)]
+    for name, classes in (("a", ["cat", "dog"]), ("b", ["cat", "dog"]), ("other", ["dog", "cat"])):
+        lmdbloader.write(samples, tmp_path / name, classes={"label": classes})
+    with monkeypatch.context() as patch:
+        patch.setattr(writer.Writer, "finish", _fail)
+        with pytest.raises(RuntimeError, match="stopped"):
+            lmdbloader.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+    for inputs, fields in ((("a", "other"), None), (("other", "other"), None), (("a", "b"), ["number", "label"])):
+        with pytest.raises(DestinationError, match="a merge of other samples is unfinished there"):
+            lmdbloader.merge([tmp_path / name for name in inputs], tmp_path / "out", fields=fields)
+    lmdbloader.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+    assert lmdbloader.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out").was_finished
+    for inputs in (("a", "other"), ("other", "other")):
+        with pytest.raises(DestinationError, match="a dataset is there already"):
+            lmdbloader.merge([tmp_path / name for name in inputs], tmp_path / "out")
+
+
+def test_its_progress_can_be_discarded(db: Path, stopped: Path) -> None:
+    lmdbloader.merge([db], stopped, restart=True)
+    assert read_manifest(stopped).content_digest == read_manifest(db).content_digest
+    assert [path.name for path in stopped.parent.iterdir()] == ["out"]
+
+
+def test_one_that_was_killed_after_it_was_in_place_is_finished(db: Path, tmp_path: Path) -> None:
+    merge(db, tmp_path / "out")
+    (tmp_path / "out" / "owner.json").write_text('{"pid": 1, "host": "here"}')
+    (tmp_path / "out" / "journal").write_text("merge\n")
+    assert merge(db, tmp_path / "out").was_finished
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["data.mdb", "index.arrow", "manifest.json"]
+
+
+def test_a_damaged_result_is_not_taken_for_finished(db: Path, tmp_path: Path) -> None:
+    merge(db, tmp_path / "out")
+    flip(tmp_path / "out", 3000, "index.arrow")
+    with pytest.raises(DestinationError, match=r"was made of the same samples, but is damaged.*overwrite=True"):
+        merge(db, tmp_path / "out")
+    merge(db, tmp_path / "out", overwrite=True)
+    assert lmdbloader.verify(tmp_path / "out").is_sound
+
+
+@JOBS
+def test_too_little_room_is_said_before_anything_is_copied(
+    db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: Job
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(combining.shutil, "disk_usage", lambda path: usage(10**9, 10**9, 10_000))
+    with pytest.raises(DiskFullError, match=r"the samples take \d+\.\d KiB, and 9\.8 KiB are free: \d+\.\d KiB are"):
+        job(db, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_fills_up_keeps_what_is_stored(db: Path, tmp_path: Path) -> None:
+    script = (
+        "import resource, sys\nfrom pathlib import Path\nsys.path[:0] = [sys.argv[3]]\n"
+        "import test_conversion_combining as t\nfrom lmdbloader.errors import DiskFullError\n"
+        "from lmdbloader.store import copying\nfrom lmdbloader.store.writing import writer\n"
+        "copying._CHUNK_NBYTES, writer.TRANSACTION_NBYTES = 3000, 10_000\n"
+        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (80_000, resource.RLIM_INFINITY))\n"
+        "try:\n    t.merge(Path(sys.argv[1]), Path(sys.argv[2]))\n"
+        "except DiskFullError as error:\n    print('full:', error)\n"
+    )
+    path = os.pathsep.join(p for p in sys.path if p)
+    words = [sys.executable, "-c", script, str(db), str(tmp_path / "out"), str(Path(__file__).parent)]
+    done = subprocess.run(words, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    assert done.stdout.startswith("full: "), done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["out.partial"]
+    assert merge(db, tmp_path / "out").content_digest == merge(db, tmp_path / "whole").content_digest
+
+
+@JOBS
+def test_damage_leaves_nothing(db: Path, tmp_path: Path, job: Job) -> None:
+    shutil.copytree(db, tmp_path / "db")
+    reader = LMDBDataset(db).reader
+    flip(tmp_path / "db", int(reader.index.arrays["image.offset"][100]) + 7)
+    with pytest.raises(CorruptError, match=r"sample 100: its checksum does not match.*lmdbloader repair"):
+        job(tmp_path / "db", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["db"]
+
+
+def test_a_file_that_was_cut_short_after_opening_is_an_error(db: Path, tmp_path: Path) -> None:
+    shutil.copytree(db, tmp_path / "db")
+    view = LMDBDataset(tmp_path / "db")
+    os.truncate(tmp_path / "db" / "data.mdb", 50_000)
+    with pytest.raises(CorruptError, match=r"data\.mdb was cut to 50000 bytes after it was opened"):
+        lmdbloader.merge([view], tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["db"]

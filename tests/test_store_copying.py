@@ -1,0 +1,99 @@
+"""Copies in stored form: any damaged byte of any payload is found, in whatever order the samples are taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from damage import flip
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tile_tables import GROUPED, WHOLE, as_whole
+
+import lmdbloader
+from lmdbloader.errors import CorruptError
+from lmdbloader.format.codecs import check_tiles, encode_image
+from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, BAD_TILES, OK
+from lmdbloader.store import Reader
+from lmdbloader.store.copying import copied_samples
+
+COUNT = 9
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset whose payloads are raw, lz4, tiles of both, and empty."""
+    rng = np.random.default_rng(0)
+
+    def samples() -> Any:
+        for i in range(COUNT):
+            image = rng.integers(0, 256, (330 if i == 4 else 20, 300 if i == 4 else 20 + i, 3), np.uint8)
+            image[: len(image) // 2] = i
+            yield {"image": image, "blob": bytes(100 * (i % 3)), "text": f"ü{i}", "number": i}
+
+    path = tmp_path_factory.mktemp("copying") / "d"
+    lmdbloader.write(samples(), path, codec="lz4")
+    return path
+
+
+@given(rows=st.lists(st.integers(0, COUNT - 1), max_size=20))
+def test_payloads_are_those_of_the_samples(path: Path, rows: list[int]) -> None:
+    reader = Reader(path)
+    at = 0
+    for chunk in copied_samples(reader, np.array(rows, np.int64)):
+        here = rows[at : at + chunk.num_samples]
+        at += chunk.num_samples
+        assert chunk.columns["text"] == [f"ü{row}" for row in here]
+        assert chunk.columns["number"].tolist() == here
+        for name, payloads in chunk.payloads.items():
+            ends = np.cumsum(payloads.stored_nbytes).tolist()
+            found = [payloads.data[a:b].tobytes() for a, b in zip([0, *ends], ends, strict=False)]
+            assert found == [reader.stored_bytes(name, row) for row in here]
+    assert at == len(rows)
+
+
+def test_some_fields_are_copied(path: Path) -> None:
+    reader = Reader(path)
+    (chunk,) = copied_samples(reader, range(2, 5), [reader.fields["number"], reader.fields["blob"]])
+    assert chunk.num_samples == 3 and list(chunk.payloads) == ["blob"] and list(chunk.columns) == ["number"]
+
+
+@given(row=st.integers(0, COUNT - 1), name=st.sampled_from(["image", "blob"]), share=st.floats(0, 1, exclude_max=True))
+@example(row=4, name="image", share=0.0)
+@example(row=4, name="image", share=0.001)
+@example(row=4, name="image", share=0.9999)
+def test_a_changed_byte_is_found(path: Path, row: int, name: str, share: float) -> None:
+    reader = Reader(path)
+    nbytes = int(reader.index.arrays[f"{name}.stored_nbytes"][row])
+    if not nbytes:
+        return
+    at = int(reader.index.arrays[f"{name}.offset"][row]) + int(share * nbytes)
+    flip(path, at)
+    try:
+        with pytest.raises(CorruptError, match=f"field '{name}' of sample {row}"):
+            list(copied_samples(reader, np.arange(COUNT)))
+        others = np.delete(np.arange(COUNT), row)
+        assert sum(chunk.num_samples for chunk in copied_samples(reader, others)) == COUNT - 1
+    finally:
+        flip(path, at)
+
+
+@given(data=st.binary(max_size=80), num_tiles=st.integers(1, 6), codec=st.sampled_from([WHOLE, GROUPED]))
+def test_any_bytes_are_tiles_or_refused(data: bytes, num_tiles: int, codec: int) -> None:
+    assert check_tiles(np.frombuffer(data, np.uint8), num_tiles, codec) in (OK, BAD_CHECKSUM, BAD_TILES)
+
+
+@pytest.mark.parametrize("codec", [WHOLE, GROUPED])
+@given(share=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_a_changed_bit_of_a_tile_or_its_table_is_found(codec: int, share: float, bit: int) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (300, 330, 3), np.uint8)
+    encoded = encode_image(image, "lz4", 64)
+    stored = (encoded if codec == GROUPED else as_whole(encoded, 5 * 6)).data
+    assert check_tiles(stored, 5 * 6, codec) == OK
+    changed = stored.copy()
+    changed[int(share * len(stored))] ^= 1 << bit
+    assert check_tiles(changed, 5 * 6, codec) != OK
+    assert check_tiles(stored[:-1], 5 * 6, codec) == BAD_TILES
+    assert check_tiles(stored, 5 * 5, codec) != OK
