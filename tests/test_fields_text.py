@@ -326,3 +326,18 @@ def test_every_later_release_reads_the_golden_features() -> None:
         np.testing.assert_array_equal(sample.image[0].numpy(), expected["image"])
         np.testing.assert_array_equal(sample.facts.numpy(), expected["facts"])
         assert (sample.caption, sample.name) == (expected["caption"], expected["name"])
+
+
+def test_merged_datasets_and_subsets_store_texts_by_their_lengths(path: Path, earlier: Path, tmp_path: Path) -> None:
+    lmdbloader.merge([path, earlier], tmp_path / "both")
+    assert [sample.caption for sample in LMDBDataset(tmp_path / "both")] == CAPTIONS * 2
+    assert codecs_of(tmp_path / "both") == {"caption": "raw", "name": None}
+    short = [caption for caption in CAPTIONS if len(caption.encode()) <= 128]
+    longest = max(map(len, NAMES))
+    assert longest < 128
+    lmdbloader.subset(path, tmp_path / "some", where="label == 1 and caption != ''")
+    kept = [caption for i, caption in enumerate(CAPTIONS) if i % 3 == 1 and caption]
+    assert [sample.caption for sample in LMDBDataset(tmp_path / "some")] == kept
+    lmdbloader.subset(LMDBDataset(path).select([CAPTIONS.index(c) for c in short[:5]]), tmp_path / "short")
+    assert codecs_of(tmp_path / "short") == {"caption": None, "name": None}
+    assert all(lmdbloader.verify(tmp_path / name).is_sound for name in ("both", "some", "short"))

@@ -28,7 +28,7 @@ from lmdbloader.conversion.journal import Begun, read_plan, write_plan
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, OptionError
 from lmdbloader.format.codecs import Payloads, encode_many
 from lmdbloader.format.digests import DigestName, digest_of_text
-from lmdbloader.format.layout import PARTIAL_SUFFIX, Field
+from lmdbloader.format.layout import PARTIAL_SUFFIX, Field, undecided
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.store import (
     IO,
@@ -387,7 +387,7 @@ def _find_finished(out: Path, recipe: Recipe, made_by: Mapping[str, Any], notes:
         return None
     # The release may differ: a dataset made by an older one counts as finished.
     old = {**manifest.made_by, "lmdbloader": made_by["lmdbloader"]}
-    found = (old, manifest.fields, manifest.with_source, dict(manifest.classes))
+    found = (old, undecided(manifest.fields), manifest.with_source, dict(manifest.classes))
     if found != (made_by, recipe.fields, recipe.with_source, recipe.named_classes):
         return None
     try:

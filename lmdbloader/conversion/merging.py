@@ -27,7 +27,7 @@ from lmdbloader.conversion.combining import (
 from lmdbloader.conversion.destination import new_folder
 from lmdbloader.conversion.repeats import count_repeats, count_shared_sources
 from lmdbloader.errors import OptionError
-from lmdbloader.format.layout import Field
+from lmdbloader.format.layout import Field, undecided
 
 # Options whose values say nothing about the samples.
 _UNTOLD = frozenset({"fields", "prepare", "on_error", "codec", "digest", "subset", "seed", "shuffle"})
@@ -142,7 +142,7 @@ def _common_fields(parts: Sequence[Part], names: Sequence[str], *, is_chosen: bo
             )
         for name in names:
             _compare_fields(first, part, name)
-    return tuple(first.reader.fields[name] for name in names)
+    return undecided([first.reader.fields[name] for name in names])
 
 
 def _compare_fields(first: Part, part: Part, name: str) -> None:

@@ -19,6 +19,7 @@ from lmdbloader.conversion.combining import Combined, Part, Recipe, chosen_field
 from lmdbloader.conversion.destination import new_folder
 from lmdbloader.conversion.selection import mixed
 from lmdbloader.errors import OptionError
+from lmdbloader.format.layout import undecided
 from lmdbloader.store import check_rows
 from lmdbloader.store.conditions import Advice, matching
 
@@ -118,7 +119,7 @@ def subset(
     choices = {"where": str(where)} if where is not None else {}
     recipe = Recipe(
         (part,),
-        tuple(part.reader.fields[name] for name in chosen),
+        undecided([part.reader.fields[name] for name in chosen]),
         {name: classes for name, classes in manifest.classes.items() if name in chosen},
         manifest.with_source,
         manifest.digest,

@@ -7,7 +7,7 @@ import keyword
 import struct
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from lmdbloader.errors import FormatError, OptionError
@@ -118,6 +118,15 @@ def make_field(name: str, kind: Kind, codec: str = "raw", *, ignore_index: int |
     if kind == "image":
         return Field(name, kind, codec, "CHW", TILE_SIZE)
     return Field(name, kind, codec if kind_named(kind).is_payload else None)
+
+
+def undecided(fields: Sequence[Field]) -> tuple[Field, ...]:
+    """Return the fields of a dataset as a new one with other samples has them: texts are stored as their lengths ask.
+
+    >>> [f.codec for f in undecided([Field("caption", "text", "raw"), Field("data", "bytes", "lz4")])]
+    [None, 'lz4']
+    """
+    return tuple(replace(f, codec=None) if f.holds_text else f for f in fields)
 
 
 def index_columns(fields: Sequence[Field], *, with_source: bool, large_names: bool = True) -> dict[str, str]:

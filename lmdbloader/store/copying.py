@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lmdbloader.base import system
 from lmdbloader.format.codecs import Payloads, are_tiles
-from lmdbloader.format.layout import Field, index_columns
+from lmdbloader.format.layout import Field, index_columns, undecided
 from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, OUT_OF_BOUNDS
 from lmdbloader.store.reader import Reader
 from lmdbloader.store.records import Chunk, payload_checksums
@@ -42,8 +42,9 @@ def copied_samples(
     """
     fields = reader.manifest.fields if fields is None else fields
     with_source = reader.manifest.with_source if with_source is None else with_source
-    names = [f.name for f in fields if f.is_payload]
-    texts = [f.name for f in fields if f.name in reader.long_texts]
+    names = [f.name for f in fields if f.is_payload and not f.holds_text]
+    # The writer decides again where texts are stored.
+    fields = undecided(fields)
     payload_parts = {f"{name}.{part}" for name in names for part in ("offset", *_PARTS)}
     others = [name for name in index_columns(fields, with_source=with_source) if name not in payload_parts]
     for first in range(0, len(rows), _ROWS_AT_ONCE):
@@ -51,11 +52,8 @@ def copied_samples(
         _, nbytes = reader.extents(names, some)
         group = np.maximum(np.cumsum(nbytes) // _CHUNK_NBYTES, np.arange(len(some)) // _CHUNK_ROWS)
         for part in np.split(some, np.flatnonzero(np.diff(group)) + 1):
-            payloads = {name: _copy(reader, name, part) for name in names if name not in texts}
-            columns = {name: _column(reader, name, part) for name in others}
-            # Verified as they are read. The writer decides again where texts are stored.
-            columns |= {name: reader.read_texts(name, part) for name in texts}
-            yield Chunk(len(part), payloads, columns)
+            payloads = {name: _copy(reader, name, part) for name in names}
+            yield Chunk(len(part), payloads, {name: _column(reader, name, part) for name in others})
 
 
 def some_rows(rows: I64 | range, first: int, stop: int) -> I64:
@@ -65,6 +63,8 @@ def some_rows(rows: I64 | range, first: int, stop: int) -> I64:
 
 def _column(reader: Reader, name: str, rows: I64) -> Any:
     """Return the values of a column that is not of a payload's place: an array of numbers, or a list of texts."""
+    if name in reader.long_texts:
+        return reader.read_texts(name, rows)
     if name in reader.index.arrays:
         return reader.index.arrays[name][rows]
     return reader.index.batch.column(name).take(pa.array(rows)).to_pylist()

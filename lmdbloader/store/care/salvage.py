@@ -97,8 +97,6 @@ def _chunk(
         if f.holds_text:
             for part in ("offset", *_PARTS):
                 others.pop(f"{f.name}.{part}", None)
-            if f.name not in others:
-                others[f.name] = [text.decode() for text in stored[f.name]]
             continue
         if not f.is_payload:
             continue
