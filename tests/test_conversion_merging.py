@@ -450,3 +450,22 @@ def test_jpeg_files_are_copied_unchanged(photos: Path, tmp_path: Path) -> None:
     lmdbloader.extract(tmp_path / "out", tmp_path / "files")
     for file in (tmp_path / "all").rglob("*.jpg"):
         assert (tmp_path / "files" / file.relative_to(tmp_path / "all")).read_bytes() == file.read_bytes()
+
+
+def test_long_texts_and_short_ones_are_merged(tmp_path: Path) -> None:
+    texts = {"short": ["a", "b"], "long": ["c" * 500, "é" * 300]}
+    for name, captions in texts.items():
+        images = (np.full((8, 9, 3), len(caption) % 251, np.uint8) for caption in captions)
+        lmdbloader.write(({"image": i, "caption": c} for i, c in zip(images, captions, strict=True)), tmp_path / name)
+    lmdbloader.merge([tmp_path / "short", tmp_path / "long"], tmp_path / "both")
+    assert LMDBDataset(tmp_path / "both").table.column("caption").to_pylist() == [*texts["short"], *texts["long"]]
+    assert lmdbloader.verify(tmp_path / "both").is_sound
+    lmdbloader.subset(tmp_path / "both", tmp_path / "few", where="caption == 'b'")
+    lmdbloader.write(LMDBDataset(tmp_path / "short")[1:], tmp_path / "expected")
+    assert content(tmp_path / "few") == content(tmp_path / "expected")
+    damaged = bytearray((tmp_path / "long" / "data.mdb").read_bytes())
+    damaged[damaged.index(b"c" * 500) + 7] ^= 1
+    (tmp_path / "long" / "data.mdb").write_bytes(bytes(damaged))
+    with pytest.raises(CorruptError, match=r"caption.*checksum"):
+        lmdbloader.merge([tmp_path / "short", tmp_path / "long"], tmp_path / "again")
+    assert not (tmp_path / "again").exists()
