@@ -56,10 +56,10 @@ def newer_glibc(found):
             version.name = "GLIBC_2.34"
 
 def other_name(found):
-    found.get_dynamic_symbol("lmdbloader_orders_shuffle").name = "lmdbloader_orders_shuffled"
+    found.get_dynamic_symbol("lmdbloader_orders_permute").name = "lmdbloader_orders_permuted"
 
 def undefined(found):
-    symbol = found.get_dynamic_symbol("lmdbloader_orders_shuffle")
+    symbol = found.get_dynamic_symbol("lmdbloader_orders_permute")
     symbol.shndx, symbol.value = 0, 0
 
 def other_machine(found):
@@ -128,9 +128,9 @@ def test_the_library_in_use_is_sound_and_for_this_system(here: Target, tmp_path:
         ("other_library", r"needs libstdc\+\+\.so\.6"),
         ("stack", "stack that can be executed"),
         ("newer_glibc", r"needs GLIBC_2\.34; the newest allowed is GLIBC_2\.17"),
-        ("other_name", "lacks lmdbloader_orders_shuffle$"),
-        ("other_name", "exports lmdbloader_orders_shuffled, which nothing calls"),
-        ("undefined", "lmdbloader_orders_shuffle is undefined"),
+        ("other_name", "lacks lmdbloader_orders_permute$"),
+        ("other_name", "exports lmdbloader_orders_permuted, which nothing calls"),
+        ("undefined", "lmdbloader_orders_permute is undefined"),
         ("other_machine", "it is for I386"),
         ("path", "/tmp/, which is part of a path of the machine"),
     ],

@@ -31,7 +31,7 @@ from pathlib import Path
 from lmdbloader.kernels.building.lowering import Lowering
 from lmdbloader.kernels import entries
 lowering = Lowering(Path(sys.argv[1]))
-chosen = [item for entry in (entries.shuffle, entries.xxh64) for item in entry.variants.items()]
+chosen = [item for entry in (entries.permute, entries.xxh64) for item in entry.variants.items()]
 text = lowering.lower(chosen)
 import hashlib
 print(lowering.num_lowered, lowering.num_kept, hashlib.sha256(text.encode()).hexdigest())
@@ -172,13 +172,13 @@ def test_what_is_not_changed_is_not_lowered_again(tree: Path) -> None:
     fresh = tree / "fresh"
     fresh.mkdir()
     assert run(LOWER, str(fresh), root=tree)[2] == digest  # kept or not, the code is the same
-    edit(tree, "orders.py", '"""Put values', '"""Place values')
+    edit(tree, "orders.py", '"""Write the numbers at some positions of a', '"""Put the numbers at some positions of a')
     assert run(LOWER, units, root=tree) == ["0", run(LOWER, units, root=tree)[1], digest]
-    edit(tree, "orders.py", "values.shape[0] - 1, 0, -1", "values.shape[0] - 2, 0, -1")
+    edit(tree, "orders.py", "n, bits, pairs, key)\n", "n, bits, pairs + 1, key)\n")
     changed = run(LOWER, units, root=tree)
     assert changed[0] == "1"
     assert changed[2] != digest
-    edit(tree, "orders.py", "values.shape[0] - 2, 0, -1", "values.shape[0] - 1, 0, -1")
+    edit(tree, "orders.py", "n, bits, pairs + 1, key)\n", "n, bits, pairs, key)\n")
     assert run(LOWER, units, root=tree)[::2] == ["0", digest]
 
 
@@ -193,10 +193,9 @@ def test_a_constant_in_another_module_counts(tree: Path) -> None:
 
 def test_callers_are_lowered_again_if_a_result_has_another_type(tree: Path) -> None:
     units = str(tree / "units")
-    edit(tree, "runtime/philox.py", "return np.int64(_high_product(word, np.uint64(n)))",
-         "return np.int32(_high_product(word, np.uint64(n)))")  # fmt: skip
+    edit(tree, "orders.py", "return np.int64(x)", "return np.int32(x)")
     lowered, _, _ = run(LOWER, units, root=tree)
-    assert int(lowered) >= 2  # `below`, and `shuffle`, which calls it
+    assert int(lowered) >= 2  # `_permuted`, and `permute`, which calls it
 
 
 @pytest.mark.parametrize("damage", ["", "cut"])
@@ -211,8 +210,8 @@ def test_a_damaged_unit_is_lowered_again(tree: Path, damage: str) -> None:
 
 
 def test_a_kernel_that_may_raise_is_not_built(tree: Path) -> None:
-    loop = "    for k in range(bounds.shape[0] - 1):"
-    edit(tree, "orders.py", loop, f"    if bounds.shape[0] == 7:\n        raise ValueError\n{loop}")
+    line = "    bits = _num_bits(n)"
+    edit(tree, "orders.py", line, f"    if n == 7:\n        raise ValueError\n{line}")
     code = """
 import sys
 from pathlib import Path
@@ -225,7 +224,7 @@ except BuildError as error:
     out = tree / "out"
     copy_units(out)
     said = " ".join(run(code, str(out), root=tree))
-    assert re.match(r"a kernel may raise an exception, .*shuffle_parts.*\. Return a status\.$", said)
+    assert re.match(r"a kernel may raise an exception, .*permute.*\. Return a status\.$", said)
     assert not list(out.glob("kernels-*"))
 
 

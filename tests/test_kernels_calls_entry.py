@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -48,6 +49,18 @@ def test_an_unsigned_number_may_have_all_its_bits() -> None:
     call()
     entries.permute(positions, 20, 2**64 - 1, 2**63, 1, found[1])
     np.testing.assert_array_equal(*found)
+
+
+def test_a_call_keeps_none_of_its_arguments() -> None:
+    ends = np.zeros(1, np.int64)
+    gone = weakref.ref(ends)
+    gc.disable()
+    try:
+        entries.hash_texts(np.zeros(0, np.uint8), ends, np.zeros(2, np.uint64))  # of two variants it is the second
+        del ends
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def gathering(payloads: list[bytes]) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, ...]]:

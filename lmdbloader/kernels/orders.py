@@ -75,7 +75,9 @@ def permute(positions, n, seed, epoch, purpose, out):
     """
     key = philox(seed, ORDER_STREAM, _ZERO, epoch, purpose, _ZERO)[0]
     bits = _num_bits(n)
-    pairs = max(_PAIRS, _PAIRS_OF_ONE_BIT // max(bits, 1))
+    pairs = _PAIRS_OF_ONE_BIT // bits if bits > 0 else 0
+    if pairs < _PAIRS:
+        pairs = _PAIRS
     for i in range(positions.shape[0]):
         out[i] = _permuted(positions[i] % n, n, bits, pairs, key)
 

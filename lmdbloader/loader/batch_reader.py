@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,11 @@ def plan_groups(batch_size: int, sample_nbytes: int, num_threads: int, prefetch:
     return Plan(at_once, min(batch_size, -(-num_threads // (most - 1))), most)
 
 
+def _extents(dataset: LMDBDataset, first: int, end: int) -> tuple[I64, I64]:
+    """Return the offset of samples first ... end - 1 in the file, and their bytes there, (n,) each."""
+    return dataset.reader.extents(tuple(dataset.fields), dataset.stored_rows[first:end])
+
+
 class BatchReader:
     """Reads batches; safe from several threads.
 
@@ -131,17 +137,13 @@ class BatchReader:
         memory = PinnedMemory if pinned else BatchMemory
         self._assembler = Assembler(self.pipeline, dataset.fields, memory, keep=keep, dtype=dataset._dtype)
         self._functions = tuple(map(self._assembler.in_step, functions))
-        self.layout = Layout(len(dataset), self._extents)
+        self.layout = Layout(len(dataset), partial(_extents, dataset))
 
     def _sample_nbytes(self, images: Sequence[str], rows: Rows) -> int:
         """Return the bytes of a sample in a batch, on average; numbers and text do not count."""
         others = [name for name, f in self.dataset.fields.items() if f.is_payload and name not in images]
         nbytes = sum(self.dataset.reader.mean_nbytes(name, "raw_nbytes", rows) for name in others)
         return int(nbytes) + sum(output.nbytes for output in self.pipeline.outputs)
-
-    def _extents(self, first: int, end: int) -> tuple[I64, I64]:
-        """Return the offset of samples first ... end - 1 in the file, and their bytes there, (n,) each."""
-        return self.dataset.reader.extents(tuple(self.dataset.fields), self.dataset.stored_rows[first:end])
 
     def read(self, samples: I64, epoch: int, clock: Clock) -> list[Any]:
         """Return the batches of samples (n,), all of batch_size but the last; each still has to go through `finish`."""

@@ -308,20 +308,18 @@ class LanesOrder:
         last_use = first_use + (ends - begins - 1) * self.num_lanes + 1
         block = np.searchsorted(self.ends, begins, "right")
         at = self.firsts[block] + begins - np.append(0, self.ends)[block]
-
         num_before = int(np.searchsorted(first_use, positions.first))
 
         def samples(first: int, end: int) -> I64:
-            if first < num_before:  # continued in the middle: without what was read before
-                rest = [
-                    np.arange(first_use[k], last_use[k], self.num_lanes) for k in range(first, min(end, num_before))
-                ]
-                within = np.concatenate(rest)
-                found = self.samples(within[within >= positions.first])
-                return found if end <= num_before else np.concatenate([found, samples(num_before, end)])
+            # Continued in the middle: without what was read before.
+            begun = range(first, min(end, num_before))
+            within = [np.arange(first_use[k], last_use[k], self.num_lanes) for k in begun]
+            parts = [self.samples(positions_of[positions_of >= positions.first]) for positions_of in within]
+            first = max(first, num_before)
             lengths = (ends - begins)[first:end]
             place: I64 = np.arange(lengths.sum()) + np.repeat(at[first:end] - (np.cumsum(lengths) - lengths), lengths)
-            return place if self.stored is None else self.stored[place]
+            parts.append(place if self.stored is None else self.stored[place])
+            return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
         in_use = self.num_lanes // apart
         return Windows(first_use, last_use, max(in_use // 4, min(in_use, 16)), samples)

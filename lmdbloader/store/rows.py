@@ -76,7 +76,7 @@ def compact(rows: I64) -> Rows:
     """Return the range that has these rows in their order, or else the rows.
 
     >>> compact(np.array([7, 5, 3])), compact(np.array([7, 5, 4]))
-    (range(7, 1, -2), array([7, 5, 4]))
+    (range(7, 2, -2), array([7, 5, 4]))
     """
     if len(rows) < 2:
         return range(int(rows[0]), int(rows[0]) + 1) if len(rows) else range(0)

@@ -195,12 +195,19 @@ def _give(part: _Part, save: Callable[[dict[str, Any]], None] = lambda given: No
     given: dict[str, Any] = {"numbers": [], "images": torch.empty(0, 3, 12, 12)}
     steps = _steps(part)
     for batches, state in islice(steps, None if part.steps is None else part.steps + 1):
-        for batch in batches:
+        dealt: list[tuple[int, int, torch.Tensor]] = []
+        for rank, batch in enumerate(batches):
             numbers = batch.number.tolist()
             if batch.raw != [bytes([number] * 3) for number in numbers]:
                 raise Wrong("a sample came with the bytes of another one")
-            given["numbers"] += numbers
-            given["images"] = torch.cat([given["images"], batch.image])
+            dealt += [
+                (k * part.settings.world_size + rank, *of)
+                for k, of in enumerate(zip(numbers, batch.image, strict=True))
+            ]
+        # Ranks take turns: position by position, they have the step.
+        dealt.sort(key=lambda one: one[0])
+        given["numbers"] += [number for _, number, _ in dealt]
+        given["images"] = torch.cat([given["images"], *(image[None] for _, _, image in dealt)])
         given["state"] = state
         save(given)
     if part.is_killed:

@@ -95,13 +95,17 @@ class Entry:
     def _pack(self, values: tuple[Any, ...]) -> tuple[str, Signature, list[int]]:
         """Return the variant for these arguments, and their words."""
         refused: list[TypeError] = []
-        for name, signature in self.variants.items():
-            try:
-                return name, signature, signature.pack(values)
-            except TypeError as error:
-                refused.append(error)
-        # Of the variants, the one that got furthest is probably meant.
-        raise max(refused, key=lambda error: int(getattr(error, "position", -1)))
+        try:
+            for name, signature in self.variants.items():
+                try:
+                    return name, signature, signature.pack(values)
+                except TypeError as error:
+                    refused.append(error)
+            # Of the variants, the one that got furthest is probably meant.
+            raise max(refused, key=lambda error: int(getattr(error, "position", -1)))
+        finally:
+            # Their tracebacks refer to this frame: the cycle would keep the arguments, perhaps a mapped file.
+            refused.clear()
 
 
 class Prepared:

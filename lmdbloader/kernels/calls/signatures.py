@@ -149,10 +149,15 @@ class Signature:
                 pack(values[position], words)
                 position += 1
         except TypeError as error:
-            refused = TypeError(f"{self.name}, argument {self.arguments[position][0]}: {error}")
-            refused.position = position  # type: ignore[attr-defined]
-            raise refused from None
+            # Without a variable: it would be a cycle of the error and this frame, which has the arguments.
+            raise self._refused(position, error) from None
         return words
+
+    def _refused(self, position: int, error: TypeError) -> TypeError:
+        """Return the error for an argument that does not fit."""
+        refused = TypeError(f"{self.name}, argument {self.arguments[position][0]}: {error}")
+        refused.position = position  # type: ignore[attr-defined]
+        return refused
 
     def convert(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return values with the types that Numba's compiler is to see."""
@@ -171,9 +176,9 @@ class Signature:
 def parse(text: str) -> Signature:
     """Return the signature that a text describes.
 
-    >>> signature = parse("orders.shuffle(values: i64[:], seed: u64) -> bool")
+    >>> signature = parse("orders.permute(values: i64[:], seed: u64) -> bool")
     >>> signature.module, signature.name, signature.arguments[0]
-    ('orders', 'shuffle', ('values', Array(code='i64', ndim=1)))
+    ('orders', 'permute', ('values', Array(code='i64', ndim=1)))
     """
     tokens = _tokens(text)
     module, _, name = next(tokens).rpartition(".")

@@ -55,7 +55,7 @@ def demand(batch_size: int, step_seconds: float, example_nbytes: int, gpus: int,
 
     >>> needed = demand(128, 0.087, 64 * 1024, gpus=4, experiments=1)
     >>> [(reads.name, round(reads.reads_per_s)) for reads in needed.reads]
-    [('sample', 5885), ('record', 1471), ('block', 92)]
+    [('sample', 5885), ('record', 1471), ('block', 184)]
     """
     samples_per_step = batch_size * gpus * experiments
     samples_per_s = samples_per_step / step_seconds
