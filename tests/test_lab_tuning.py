@@ -197,7 +197,7 @@ def test_kinds_without_time_to_measure_are_not_remembered(
     assert [row.setting for row in found.rows] == [ReadSetting("threads", 2)]
     assert found.num_threads == 2 and found.workers is None
     assert found.advice[0].startswith("There was no time to measure Loader, 1 thread; DataLoader, 0 workers;")
-    assert not found.is_stored and not cache.exists()
+    assert not found.is_stored and not (cache / "lmdbloader" / "settings.json").exists()
     assert "Remembered:" not in str(found)
 
 
@@ -300,7 +300,7 @@ def test_crops_are_those_that_people_use(path: Path, jpegs: Path, speeds: dict[R
 def test_bad_options_are_refused(path: Path, options: dict[str, Any], message: str, cache: Path) -> None:
     with pytest.raises(OptionError, match=message):
         lmdbloader.lab.tune(path, **options)
-    assert not cache.exists()
+    assert not (cache / "lmdbloader" / "settings.json").exists()
 
 
 def test_images_of_different_shapes_are_refused_with_a_remedy(jpegs: Path) -> None:
@@ -319,7 +319,7 @@ def test_a_damaged_dataset_is_an_error_and_nothing_is_remembered(path: Path, tmp
     (tmp_path / "d/data.mdb").write_bytes(content)
     with pytest.raises(CorruptError):
         lmdbloader.lab.tune(tmp_path / "d", 4, seconds=5)
-    assert not cache.exists()
+    assert not (cache / "lmdbloader" / "settings.json").exists()
 
 
 LINES = [
