@@ -34,7 +34,7 @@ Item = tuple[Any, tuple[Damage, ...]]
 _SAMPLES_AHEAD = 512
 _NBYTES_AHEAD = 256 * 2**20
 # Windows of more samples than that are looked at in a few places before the numbers of all are made.
-_MANY_SAMPLES, _PROBED_WINDOWS = 2**17, 4
+_MANY_SAMPLES, _PROBED_WINDOWS = 2**15, 4
 
 
 class EpochReadahead:
