@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lmdbloader.base.units import GIB, KIB, show_decimal_nbytes, show_flops, show_nbytes
 from lmdbloader.lab.formatting import align, define, wrap
 from lmdbloader.lab.planning.demand import STORAGE, Compute, Demand, GpuFit
 from lmdbloader.lab.planning.presets import Preset
+
+if TYPE_CHECKING:
+    from lmdbloader.lab.planning.clusters import ClusterPlan
 
 _WIDTH = 88
 # From the source's rules of thumb: "a few tens of GB" are for a local SSD; 25,600 reads a second of small files are a
@@ -50,6 +53,7 @@ class Plan:
         cache_fraction: Share of the dataset that each machine keeps on a disk of its own.
         preset: The workload that figures not given were taken from.
         notes: Differences from the source of the preset, and their reasons.
+        cluster: What several nodes need of one storage; None if nothing was asked about them.
     """
 
     batch_size: int
@@ -65,6 +69,7 @@ class Plan:
     cache_fraction: float
     preset: Preset | None
     notes: tuple[str, ...]
+    cluster: ClusterPlan | None = None
 
     @property
     def num_samples(self) -> int | None:
@@ -100,6 +105,8 @@ def as_text(found: Plan) -> str:
     lines = [*_wrapped(_headline(found), ""), "", "Needed"]
     lines += define(list(_needed(found)), indent="  ")
     lines += ["", *reading_table(found)]
+    if found.cluster is not None:
+        lines += ["", *found.cluster.lines()]
     lines += ["", "What it means"]
     for sentence in sentences(found):
         lines += _wrapped(sentence, "  ")
@@ -112,7 +119,8 @@ def as_text(found: Plan) -> str:
 
 def sentences(found: Plan) -> list[str]:
     """Return the consequences of a plan and advice, the most important first."""
-    return [*_pace(found), *_memory(found), *_packing(found), *_storage(found), *_caching(found)]
+    of_nodes = found.cluster.sentences() if found.cluster is not None else ()
+    return [*_pace(found), *_memory(found), *_packing(found), *_storage(found), *_caching(found), *of_nodes]
 
 
 def _headline(found: Plan) -> str:
