@@ -109,6 +109,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     memory.add_argument("--gpu-memory", metavar="SIZE", help="memory of one GPU")
     memory.add_argument("--example-memory", metavar="SIZE", help="GPU memory of one sample's activations in training")
     memory.add_argument("--model-memory", metavar="SIZE", help="GPU memory of the parameters")
+    _add_nodes(parser)
+    parser.add_argument("--json", action="store_true", help="print the plan as one JSON object")
+
+
+def _add_nodes(parser: argparse.ArgumentParser) -> None:
     nodes = parser.add_argument_group("several nodes on one storage (predictions; they need --dataset-size)")
     nodes.add_argument(
         "--nodes", type=number(WHOLE), metavar="N", help="machines of one experiment, with equally many GPUs"
@@ -120,7 +125,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     nodes.add_argument("--network-bandwidth", metavar="RATE", help="that the network gives one node, like 3GB/s")
     nodes.add_argument("--node-memory", metavar="SIZE", help="of a node, for reading")
     nodes.add_argument("--local-disk", metavar="SIZE", help="of a node, for a copy of the dataset or a part of it")
-    parser.add_argument("--json", action="store_true", help="print the plan as one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:

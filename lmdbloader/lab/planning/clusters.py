@@ -12,7 +12,6 @@ from lmdbloader.base.units import MIB, WHOLE, parse_nbytes, show_decimal_nbytes,
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.formatting import align
 from lmdbloader.lab.planning.demand import BLOCK_NBYTES
-from lmdbloader.lab.planning.results import show_number, show_seconds, show_size
 from lmdbloader.lab.planning.scale import (
     ASSUMPTIONS,
     INDEX_ROW_NBYTES,
@@ -27,6 +26,7 @@ from lmdbloader.lab.planning.scale import (
     num_lanes,
     set_ups,
 )
+from lmdbloader.lab.planning.showing import show_number, show_seconds, show_size
 
 _BITS = re.compile(r"\s*([\d._eE+]+)\s*([KMGTkmgt]?)(b|bit|bits)(/s|ps)?\s*")
 # The arrays of a quasi-random order are mentioned from here on.

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lmdbloader.base.units import GIB, KIB, show_decimal_nbytes, show_flops, show_nbytes
 from lmdbloader.lab.formatting import align, define, wrap
+from lmdbloader.lab.planning.clusters import ClusterPlan
 from lmdbloader.lab.planning.demand import STORAGE, Compute, Demand, GpuFit
 from lmdbloader.lab.planning.presets import Preset
-
-if TYPE_CHECKING:
-    from lmdbloader.lab.planning.clusters import ClusterPlan
+from lmdbloader.lab.planning.showing import show_number, show_seconds, show_size
 
 _WIDTH = 88
 # From the source's rules of thumb: "a few tens of GB" are for a local SSD; 25,600 reads a second of small files are a
@@ -319,39 +318,8 @@ def _span(low: float, high: float) -> str:
     return first if first == second else f"{first} to {second}"
 
 
-def show_size(nbytes: int) -> str:
-    """Return a size in the units that it was probably given in.
-
-    >>> show_size(65536), show_size(500_000)
-    ('64 KiB', '500 KB')
-    """
-    return show_nbytes(nbytes) if nbytes % KIB == 0 else show_decimal_nbytes(nbytes)
-
-
-def show_number(value: float) -> str:
-    """Return a number without a fraction, if it is not small.
-
-    >>> show_number(5885.06), show_number(0.25)
-    ('5,885', '0.25')
-    """
-    return f"{value:,.0f}" if value >= 10 or value == round(value) else f"{value:.2g}"
-
-
 def _plural(count: int, name: str) -> str:
     return f"one {name}" if count == 1 else f"{count:,} {name}s"
-
-
-def show_seconds(value: float) -> str:
-    """Return a time in a suitable unit.
-
-    >>> [show_seconds(value) for value in (0.0005, 0.087, 2, 150, 30000)]
-    ['0.5 ms', '87 ms', '2 s', '2.5 min', '8.3 h']
-    """
-    if value < 1:
-        return f"{1000 * value:.3g} ms"
-    if value < 120:
-        return f"{value:.3g} s"
-    return f"{value / 60:.3g} min" if value < 7200 else f"{value / 3600:,.1f} h"
 
 
 def _wrapped(text: str, indent: str) -> list[str]:
