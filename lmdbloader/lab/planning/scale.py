@@ -20,8 +20,8 @@ PROCESS_NBYTES = 150 * MIB
 BATCHES_HELD = 6
 # Bytes of a sample in index.arrow: an image and a label, without the names of sources.
 INDEX_ROW_NBYTES = 45
-# Arrays of a quasi-random order: a block's place, its first sample and its end, and as much again for its permutation.
-ORDER_BLOCK_NBYTES = 48
+# Measured: arrays of a quasi-random order at the start of an epoch, for each block.
+ORDER_BLOCK_NBYTES = 56
 ASSUMPTIONS = (
     "The storage delivers the given bytes and requests a second to all nodes together, whatever their number and the "
     "order of requests, and latency is hidden by reading ahead.",
