@@ -228,7 +228,7 @@ def test_samples_are_drawn_in_proportion_to_their_weights() -> None:
 @given(st.lists(st.sampled_from([0.0, 5e-324, 1e-9, 1.0, 3.0, 1e300]), min_size=1, max_size=9), st.integers(0, 99))
 def test_samples_without_weight_never_come(weights: list[float], epoch: int) -> None:
     if not any(weights):
-        with pytest.raises(OptionError, match="add up to 0.0"):
+        with pytest.raises(OptionError, match="add up to 0"):
             orders(len(weights), weights=weights)
         return
     found = draws_of(orders(len(weights), weights=weights, draws=50), epoch, len(weights))
@@ -374,7 +374,7 @@ def test_a_state_of_another_order_is_refused(ds: LMDBDataset, options: dict[str,
         {"weights": np.ones(COUNT), "num_samples": 82},
     ]
     for other in others:
-        with pytest.raises(OptionError, match="the state is of another (order|number of samples)"):
+        with pytest.raises(OptionError, match=r"the state is of another (order|number of samples)"):
             make(ds, **other).load_state_dict(state)
     make(ds, **options).load_state_dict(state)
 
