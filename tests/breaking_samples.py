@@ -1,4 +1,4 @@
-"""A dataset that breaks, for tests and for the processes that they kill, which import neither torch nor pytest for it."""
+"""A dataset that breaks, for tests and for processes that they kill; these import neither torch nor pytest for it."""
 
 from __future__ import annotations
 
