@@ -311,11 +311,14 @@ def test_an_input_that_stops_a_part_can_be_left_out_afterwards(src: Path, out: P
 
 # --- interruptions ---
 
-KILLED = """
-import os, signal
-from lmdbloader.conversion import tasks, pool
+SMALL = """
+from lmdbloader.conversion import pool
 import lmdbloader.store.writing.writer as writer
 pool.TASK_NBYTES = writer.TRANSACTION_NBYTES = 1
+"""
+KILLED = """
+import os, signal
+from lmdbloader.conversion import tasks
 real = tasks.read_files
 def read_files(source, *arguments):
     if source.name == {name!r} and not os.path.exists({sign!r}):
@@ -331,8 +334,10 @@ def test_a_part_that_was_killed_begins_again_and_has_the_same_bytes(
 ) -> None:
     by_hand(src, tmp_path / "undisturbed", 2)
     plan_parts(src, out, parts=2)
-    code = KILLED.format(name="06.png", sign=str(tmp_path / "sign")) + (
-        f"from lmdbloader.conversion import convert_part; convert_part({str(out)!r}, 1)"
+    code = (
+        SMALL
+        + KILLED.format(name="06.png", sign=str(tmp_path / "sign"))
+        + f"from lmdbloader.conversion import convert_part; convert_part({str(out)!r}, 1)"
     )
     child = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=120)
     assert child.returncode == -signal.SIGKILL
@@ -446,6 +451,8 @@ def test_parts_are_not_discarded_while_one_is_written(src: Path, out: Path) -> N
             plan_parts(src, out, parts=2, restart=True)
         with pytest.raises(LockedError, match=r"part-00001\.partial"):
             lmdbloader.convert(src, out, restart=True, workers=1)
+    with pytest.raises(SourceError):
+        plan_parts(src.parent / "a typing error", out, parts=2, restart=True)
     assert names(out.with_name("out.partial")) == ["part-00000", "plan.json", "shares"]
     assert plan_parts(src, out, parts=3, restart=True).num_parts == 3
     assert names(out.with_name("out.partial")) == ["plan.json", "shares"]
@@ -560,6 +567,8 @@ def test_parts_that_are_missing_are_named(src: Path, out: Path) -> None:
         NotFoundError, match=r"no conversion in parts is planned there. Plan it: lmdbloader\.conversion"
     ):
         convert_part(out.with_name("other"), 0)
+    with pytest.raises(OptionError, match=r"on_error='never': expected stop or skip"):
+        convert_part(out, 1, on_error="never")
     with pytest.raises(NotFoundError, match="no conversion in parts is planned there"):
         join(out.with_name("other"))
     assert names(out.parent) == ["out.partial", "src"]
