@@ -121,3 +121,85 @@ def read_lanes(positions, num_lanes, ends, firsts, seed, epoch, purpose, out):
         # Between two neighbours in the epoch are num_lanes blocks: their own order may be a little less than uniform.
         within = _permuted(place - begin, length, _num_bits(length), _PAIRS, own_key)
         out[i] = firsts[block] + begin - block_begin + within
+
+
+@kernel
+def _num_dealt(position, share, all_shares):
+    """Return how many of the positions before one belong to the first of two: (position * share + half) // all_shares.
+
+    Args:
+        position, share: int64; 0 <= share <= all_shares.
+        all_shares: int64, 1 to 2**50.
+    """
+    whole, part = position // all_shares, position % all_shares
+    found = np.int64(np.float64(part) * np.float64(share) / np.float64(all_shares))
+    # The product may have more than 64 bits; what is left of it is small, and `found` may be off by one.
+    product = np.uint64(part) * np.uint64(share) + np.uint64(all_shares // 2)
+    left = np.int64(product - np.uint64(found) * np.uint64(all_shares))
+    while left < 0:
+        left += all_shares
+        found -= 1
+    while left >= all_shares:
+        left -= all_shares
+        found += 1
+    return whole * share + found
+
+
+@kernel
+def deal(positions, shares, chosen, numbers):
+    """Deal positions to several piles, evenly: any stretch of sum(shares) positions has `shares` of them for each.
+
+    The first pile takes its share of the positions at equal distances, the second its share of the others, and so on.
+
+    Args:
+        positions: (m,) int64, at least 0.
+        shares: (d,) int64, at least 0, one of them above; their sum is at most 2**50.
+        chosen: (m,) int64, the pile of each position.
+        numbers: (m,) int64, how many of the positions before it belong to the same pile.
+    """
+    total = 0
+    for d in range(shares.shape[0]):
+        total += shares[d]
+    for i in range(positions.shape[0]):
+        position, rest = positions[i], total
+        for d in range(shares.shape[0]):
+            if shares[d] == rest:  # the last pile that has a share
+                chosen[i], numbers[i] = d, position
+                break
+            before = _num_dealt(position, shares[d], rest)
+            if _num_dealt(position + 1, shares[d], rest) > before:
+                chosen[i], numbers[i] = d, before
+                break
+            position -= before
+            rest -= shares[d]
+
+
+@kernel
+def shuffle_piles(chosen, numbers, lengths, seed, epoch, purpose, out):
+    """Write the draws at some places of piles, each of which is shuffled again whenever all of it was drawn.
+
+    The draw is sample + n * times: samples of all piles are counted one pile after the other, n in all.
+
+    Args:
+        chosen: (m,) int64, the pile.
+        numbers: (m,) int64, at least 0: how many were drawn from it before.
+        lengths: (d,) int64, the samples of each pile; at least 1 of those that are drawn from.
+        seed, epoch, purpose: uint64; they choose the permutations.
+        out: (m,) int64.
+    """
+    key = philox(seed, ORDER_STREAM, _ZERO, epoch, purpose, _ZERO)[0]
+    total = 0
+    for d in range(lengths.shape[0]):
+        total += lengths[d]
+    for i in range(chosen.shape[0]):
+        begin = 0
+        for d in range(chosen[i]):
+            begin += lengths[d]
+        n = lengths[chosen[i]]
+        times = numbers[i] // n
+        own_key = _mix(_mix(key + _GOLDEN * np.uint64(chosen[i] + 1)) + _GOLDEN * np.uint64(times + 1))
+        bits = _num_bits(n)
+        pairs = _PAIRS_OF_ONE_BIT // bits if bits > 0 else 0
+        if pairs < _PAIRS:
+            pairs = _PAIRS
+        out[i] = begin + _permuted(numbers[i] % n, n, bits, pairs, own_key) + total * times
