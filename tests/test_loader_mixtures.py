@@ -234,4 +234,8 @@ def test_mixtures_are_the_same_in_every_release() -> None:
     assert [draws_of(mixed, kind, 1) for kind in ("random", "sequential", QuasiRandom(100, 400))] == GOLDEN
 
 
-GOLDEN = [[2, 7, 1, 6, 4, 5, 3, 15, 0, 13, 8, 14], [0, 5, 1, 6, 2, 7, 3, 13, 4, 14, 8, 15], [3, 5, 4, 7, 0, 6, 1, 13, 2, 14, 12, 15]]
+GOLDEN = [
+    [2, 7, 1, 6, 4, 5, 3, 15, 0, 13, 8, 14],
+    [0, 5, 1, 6, 2, 7, 3, 13, 4, 14, 8, 15],
+    [3, 5, 4, 7, 0, 6, 1, 13, 2, 14, 12, 15],
+]

@@ -321,8 +321,3 @@ def _num_dealt(positions: I64, share: int, all_shares: int) -> I64:
     left = (product - found.astype(np.uint64) * np.uint64(all_shares)).view(np.int64)
     counts: I64 = whole * share + found + left // all_shares
     return counts
-
-
-def digest_of_texts(texts: Sequence[str]) -> str:
-    """Return the digest of texts, which are not joined without a mark between them."""
-    return f"joined:{hashlib.blake2b(chr(0).join(texts).encode(), digest_size=16).hexdigest()}"
