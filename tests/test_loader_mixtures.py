@@ -28,59 +28,69 @@ def mixture(shares: Any, length: int, lengths: Any = None) -> Mixture:
     return Mixture(tuple(lengths or [5] * len(shares)), tuple(shares), length)
 
 
-def dealt(mixed: Mixture, length: int | None = None) -> tuple[Any, Any]:
-    return mixed.deal(np.arange(mixed.length if length is None else length))
+def dealt(mixed: Mixture) -> tuple[Any, Any]:
+    return mixed.deal(np.arange(mixed.length))
 
 
 # --- Shares ---
 
 
 @settings(max_examples=60, deadline=None)
-@given(SHARES, st.integers(0, 10**12))
-def test_positions_are_dealt_exactly_in_every_stretch(shares: list[int], start: int) -> None:
-    total, mixed = sum(shares), mixture(shares, 1)
-    positions = np.arange(start, start + 3 * total)
-    chosen, numbers = mixed.deal(positions)
-    for first in range(2 * total + 1):
-        counts = np.bincount(chosen[first : first + total], minlength=len(shares))
-        assert counts.tolist() == shares
+@given(SHARES, st.integers(1, 400), st.integers(0, 3))
+def test_positions_are_dealt_in_turn(shares: list[int], length: int, epoch: int) -> None:
+    mixed = mixture(shares, length)
+    chosen, numbers = mixed.deal(np.arange(length), 7, epoch)
+    for dataset in range(len(shares)):
+        mine = np.flatnonzero(chosen == dataset)
+        assert numbers[mine].tolist() == list(range(len(mine)))
+        assert len(mine) == mixed.num_draws(dataset)
+        assert abs(len(mine) - Fraction(length * shares[dataset], sum(shares))) <= len(shares)
+        if len(mine):
+            assert mixed.positions_of(dataset, np.arange(len(mine)), 7, epoch).tolist() == mine.tolist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 2**47), min_size=2, max_size=4), st.integers(2**20, 2**44))
+def test_large_shares_of_long_epochs_are_dealt_exactly(shares: list[int], length: int) -> None:
+    mixed = mixture(shares, length)
+    positions = np.arange(length - 50, length)
+    chosen, numbers = mixed.deal(positions, 1, 2)
     for dataset in range(len(shares)):
         mine = numbers[chosen == dataset]
-        assert (np.diff(mine) == 1).all()
-        # The inverse.
+        last = mixed.num_draws(dataset)
+        assert mine.tolist() == list(range(last - len(mine), last))  # at the end all of them were drawn
+        assert abs(last - Fraction(length * shares[dataset], sum(shares))) <= len(shares)
         if len(mine):
-            assert mixed.positions_of(dataset, mine).tolist() == positions[chosen == dataset].tolist()
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.integers(1, 2**48), min_size=2, max_size=4), st.integers(0, 2**40))
-def test_large_shares_are_dealt_exactly_too(shares: list[int], start: int) -> None:
-    mixed = mixture(shares, 1)
-    positions = np.arange(start, start + 50)
-    chosen, numbers = mixed.deal(positions)
-    for position, dataset, number in zip(positions.tolist(), chosen.tolist(), numbers.tolist(), strict=True):
-        left, rest = position, sum(shares)
-        for d, share in enumerate(shares):  # the same with whole numbers of any size
-            before, after = ((at * share + rest // 2) // rest for at in (left, left + 1))
-            if after > before or share == rest:
-                assert (d, before if share != rest else left) == (dataset, number)
-                break
-            left, rest = left - before, rest - share
-        expected = Fraction(position * shares[dataset], sum(shares))
-        assert abs(number - expected) <= len(shares)
-        assert mixed.positions_of(dataset, np.array([number])).tolist() == [position]
+            assert mixed.positions_of(dataset, mine, 1, 2).tolist() == positions[chosen == dataset].tolist()
 
 
 def test_any_1000_draws_have_the_shares_that_were_asked_for() -> None:
-    for weights in ([0.7, 0.3], [0.123, 0.5, 0.377], [1, 1], [999, 1], [0.25] * 4):
+    for weights in ([0.7, 0.3], [0.123, 0.5, 0.377], [1, 1], [999, 1], [0.25] * 4, [0.5, 0, 0.5]):
         shares = whole_shares(weights, [9] * len(weights))
-        chosen, _ = dealt(mixture(shares, 1), 5000)
+        chosen, _ = dealt(mixture(shares, 5000))
         expected = [round(1000 * weight / sum(weights)) for weight in weights]
-        for first in range(0, 4000, 37):
-            assert np.bincount(chosen[first : first + 1000]).tolist() == expected
+        sums = [np.cumsum(np.append(0, chosen == dataset)) for dataset in range(len(weights))]
+        for counts, share in zip(sums, expected, strict=True):
+            assert set((counts[1000:] - counts[:-1000]).tolist()) == {share}
     # A third of 1,000 is no whole number.
-    chosen, _ = dealt(mixture(whole_shares([1, 2], [9, 9]), 1), 5000)
-    assert {int((chosen[k : k + 1000] == 0).sum()) for k in range(4000)} <= {333, 334}
+    chosen, _ = dealt(mixture(whole_shares([1, 2], [9, 9]), 5000))
+    sums_of_first = np.cumsum(np.append(0, chosen == 0))
+    assert np.abs((sums_of_first[1000:] - sums_of_first[:-1000]) - 1000 / 3).max() < 10
+
+
+@pytest.mark.parametrize("shares", [(1, 1), (3, 1), (1001, 1000), (1, 63), (1, 2, 1)])
+@pytest.mark.parametrize("world_size", [2, 3, 4, 8, 64])
+def test_every_rank_gets_its_share_of_each_dataset(shares: tuple[int, ...], world_size: int) -> None:
+    # Datasets that took turns in a fixed pattern would give one rank all of one dataset.
+    chosen, _ = mixture(shares, 64_000).deal(np.arange(64_000), 5, 1)
+    for rank in range(world_size):
+        mine = chosen[rank::world_size]
+        for dataset, share in enumerate(shares):
+            expected = len(mine) * share / sum(shares)
+            # A pattern of 1,000 positions comes again and again.
+            assert abs((mine == dataset).sum() - expected) <= 0.5 * expected + 6 * math.sqrt(expected)
+            first = (mine[:256] == dataset).mean() if share * 4 >= sum(shares) else share / sum(shares)
+            assert abs(first - share / sum(shares)) < 0.25
 
 
 @given(st.lists(st.integers(1, 2**40), min_size=1, max_size=5))
@@ -147,7 +157,8 @@ def test_each_dataset_comes_whole_before_it_comes_again(
     mixed = Mixture(lengths, shares, length)
     found = draws_of(mixed, kind, epoch)
     assert len(set(found)) == length
-    chosen, _ = dealt(mixed)
+    at = np.cumsum([0, *lengths])
+    chosen = np.searchsorted(at, np.array(found) % mixed.num_samples, "right") - 1
     for dataset, n in enumerate(lengths):
         mine = np.array(found, np.int64)[chosen == dataset]
         times, samples = np.divmod(mine, mixed.num_samples)
@@ -168,7 +179,8 @@ def test_epochs_seeds_datasets_and_times_differ() -> None:
         for seed in range(2):
             for epoch in range(3):
                 found = np.array(draws_of(mixed, kind, epoch, seed)) % 80
-                seen |= {tuple((found[d::2] - 40 * (found[d] >= 40))[k : k + 40]) for d in (0, 1) for k in (0, 40, 80)}
+                piles = found[found < 40], found[found >= 40] - 40
+                seen |= {tuple(pile[k : k + 40].tolist()) for pile in piles for k in (0, 40, 80)}
         assert len(seen) == 2 * 3 * 2 * 3
     assert sorted(draws_of(Mixture((40, 40), (1, 1), 80), "random")) == list(range(80))
 
@@ -235,7 +247,7 @@ def test_mixtures_are_the_same_in_every_release() -> None:
 
 
 GOLDEN = [
-    [2, 7, 1, 6, 4, 5, 3, 15, 0, 13, 8, 14],
-    [0, 5, 1, 6, 2, 7, 3, 13, 4, 14, 8, 15],
-    [3, 5, 4, 7, 0, 6, 1, 13, 2, 14, 12, 15],
+    [2, 7, 1, 6, 5, 4, 15, 3, 13, 0, 14, 8],
+    [5, 0, 6, 1, 2, 7, 3, 13, 14, 4, 8, 15],
+    [3, 5, 4, 7, 6, 0, 13, 1, 14, 2, 15, 12],
 ]

@@ -13,6 +13,8 @@ _ONE, _ZERO = np.uint64(1), np.uint64(0)
 # Pairs of rounds: at least 3, and with few bits more, since their round functions have few different values. With fewer
 # some permutations of 5 and 6 values, and some places among 100, came up too often.
 _PAIRS, _PAIRS_OF_ONE_BIT = 3, 36
+# Positions that are dealt to piles together.
+_BLOCK = 1024
 
 
 @kernel
@@ -146,32 +148,107 @@ def _num_dealt(position, share, all_shares):
 
 
 @kernel
-def deal(positions, shares, chosen, numbers):
-    """Deal positions to several piles, evenly: any stretch of sum(shares) positions has `shares` of them for each.
+def _place_dealt(position, share, all_shares, block, cycle, length, key):
+    """Return how many of the positions before one belong to the first of two piles, and 1 if this one does, else 0.
 
-    The first pile takes its share of the positions at equal distances, the second its share of the others, and so on.
+    At the ends of blocks the number is `_num_dealt`. Within a block it is dealt out at random but evenly: each half
+    gets its share, each half of that, and so on, rounded up or down at random. So no pile has only even positions.
 
     Args:
-        positions: (m,) int64, at least 0.
+        position: int64, 0 to `length`.
+        share, all_shares: As in `_num_dealt`.
+        block: int64, positions of a block.
+        cycle: int64, the number of blocks after which the same come again, or 0.
+        length: int64, of all; the last block may be shorter.
+        key: uint64.
+    """
+    number = position // block
+    begin = number * block
+    end = begin + block if begin + block < length else length
+    count = _num_dealt(begin, share, all_shares)
+    n, size, at = _num_dealt(end, share, all_shares) - count, end - begin, position - begin
+    word = _mix(key + _GOLDEN * np.uint64((number % cycle if cycle > 0 else number) + 1))
+    while 0 < n < size:
+        left = size // 2
+        in_left, part = n * left // size, n * left % size
+        if np.int64(((word >> np.uint64(32)) * np.uint64(size)) >> np.uint64(32)) < part:
+            in_left += 1
+        if at < left:
+            n, size, word = in_left, left, _mix(word + _GOLDEN)
+        else:
+            count += in_left
+            n, size, at, word = n - in_left, size - left, at - left, _mix(word ^ _FIRST)
+    if n == 0:
+        return count, 0
+    return count + at, 1
+
+
+@kernel
+def deal(positions, shares, length, cycle, seed, epoch, purpose, chosen, numbers):
+    """Deal positions to several piles in proportion to their shares, at random but evenly.
+
+    The first pile takes its share of the positions, the second its share of the others, and so on.
+
+    Args:
+        positions: (m,) int64, from 0 to before `length`.
         shares: (d,) int64, at least 0, one of them above; their sum is at most 2**50.
+        length: int64, of all positions.
+        cycle: int64, after how many times sum(shares) positions they are dealt equally again; 0 for never.
+        seed, epoch, purpose: uint64; they choose how.
         chosen: (m,) int64, the pile of each position.
         numbers: (m,) int64, how many of the positions before it belong to the same pile.
     """
+    key = philox(seed, ORDER_STREAM, _ZERO, epoch, purpose, _ONE)[0]
     total = 0
     for d in range(shares.shape[0]):
         total += shares[d]
     for i in range(positions.shape[0]):
-        position, rest = positions[i], total
+        position, rest, left = positions[i], total, length
         for d in range(shares.shape[0]):
             if shares[d] == rest:  # the last pile that has a share
                 chosen[i], numbers[i] = d, position
                 break
-            before = _num_dealt(position, shares[d], rest)
-            if _num_dealt(position + 1, shares[d], rest) > before:
+            block = rest if cycle > 0 else _BLOCK
+            before, is_here = _place_dealt(
+                position, shares[d], rest, block, cycle, left, _mix(key + _GOLDEN * np.uint64(d + 1))
+            )
+            if is_here:
                 chosen[i], numbers[i] = d, before
                 break
             position -= before
+            left -= _num_dealt(left, shares[d], rest)
             rest -= shares[d]
+
+
+@kernel
+def count_dealt(positions, shares, pile, length, cycle, seed, epoch, purpose, out):
+    """Write how many of the positions before some belong to one pile; arguments as for `deal`.
+
+    Args:
+        positions: (m,) int64, from 0 to `length`.
+        pile: int64, one with a share.
+        out: (m,) int64.
+    """
+    key = philox(seed, ORDER_STREAM, _ZERO, epoch, purpose, _ONE)[0]
+    total = 0
+    for d in range(shares.shape[0]):
+        total += shares[d]
+    for i in range(positions.shape[0]):
+        position, rest, left = positions[i], total, length
+        for d in range(pile + 1):
+            if shares[d] == rest:
+                break
+            block = rest if cycle > 0 else _BLOCK
+            before, _ = _place_dealt(
+                position, shares[d], rest, block, cycle, left, _mix(key + _GOLDEN * np.uint64(d + 1))
+            )
+            if d == pile:
+                position = before
+                break
+            position -= before
+            left -= _num_dealt(left, shares[d], rest)
+            rest -= shares[d]
+        out[i] = position
 
 
 @kernel

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,8 @@ _PILES = 4
 _FINEST, _LARGEST = 10**6, 2**50
 _ROUNDED = 2**40
 _CLOSE = 1e-9
+# Of so many positions in a row each dataset has its share, wherever they begin, if that is a whole number.
+_STRETCH = 1000
 
 
 def whole_shares(weights: Sequence[float], lengths: Sequence[int]) -> tuple[int, ...]:
@@ -99,40 +101,42 @@ class Mixture:
             return f"a mixture {hashlib.blake2b(described, digest_size=8).hexdigest()}"
         return f"mixed {':'.join(map(str, self.shares))} from {' + '.join(map(str, self.lengths))} samples"
 
-    def deal(self, positions: I64) -> tuple[I64, I64]:
-        """Return the dataset (m,) of each position, and how many positions before it have the same (m,)."""
+    def deal(self, positions: I64, seed: int = 0, epoch: int = 0) -> tuple[I64, I64]:
+        """Return the dataset (m,) of each position, and how many positions before it have the same (m,).
+
+        Positions after the end begin it again.
+        """
         chosen, numbers = np.empty_like(positions), np.empty_like(positions)
         if len(positions):
-            entries.deal(positions, self._shares, chosen, numbers)
+            positions = positions % self.length
+            entries.deal(positions, self._shares, self.length, self._cycle, seed, epoch, _PILES, chosen, numbers)
         return chosen, numbers
 
-    def positions_of(self, dataset: int, numbers: I64) -> I64:
+    def positions_of(self, dataset: int, numbers: I64, seed: int = 0, epoch: int = 0) -> I64:
         """Return the positions (m,) at which a dataset is drawn from for the numbers-th time, counted from 0."""
-        share, total = self.shares[dataset], sum(self.shares)
-        about = (numbers * (total / share)).astype(np.int64)
-        slack = (len(self.shares) + 2) * (total // share + 1)
-        # `low` has at most so many positions of the dataset before it, `high` has more; then they are neighbours.
-        low, high = np.maximum(about - slack, 0), about + slack
+        low, high = np.zeros_like(numbers), np.full_like(numbers, self.length)
         while (high - low > 1).any():
-            middle = (low + high) // 2
-            is_more = self._counts(middle, dataset) > numbers
+            middle, counts = (low + high) // 2, np.empty_like(low)
+            entries.count_dealt(middle, self._shares, dataset, self.length, self._cycle, seed, epoch, _PILES, counts)
+            is_more = counts > numbers
             low, high = np.where(is_more, low, middle), np.where(is_more, middle, high)
-        found: I64 = low
-        return found
-
-    def _counts(self, positions: I64, dataset: int) -> I64:
-        """Return how many of the positions before some belong to a dataset, (m,)."""
-        rest = sum(self.shares)
-        for share in self.shares[:dataset]:
-            positions = positions - _num_dealt(positions, share, rest)
-            rest -= share
-        return _num_dealt(positions, self.shares[dataset], rest)
+        return low
 
     def num_draws(self, dataset: int) -> int:
         """Return how many positions of an epoch belong to a dataset."""
-        if not self.shares[dataset]:
-            return 0
-        return int(self._counts(np.array([self.length], np.int64), dataset)[0])
+        left, rest = self.length, sum(self.shares)
+        for number, share in enumerate(self.shares):
+            draws = (left * share + rest // 2) // rest if rest else 0
+            if number == dataset:
+                return draws
+            left, rest = left - draws, rest - share
+        raise IndexError(dataset)
+
+    @property
+    def _cycle(self) -> int:
+        """After how many times the shares they are dealt equally again: if any 1,000 positions can be alike."""
+        total = sum(self.shares)
+        return _STRETCH // total if _STRETCH % total == 0 else 0
 
     @cached_property
     def _shares(self) -> I64:
@@ -182,7 +186,7 @@ class _Sequential:
         mixture = self.mixture
         if not len(positions):
             return positions
-        chosen, numbers = mixture.deal(positions % mixture.length)
+        chosen, numbers = mixture.deal(positions)
         times, place = np.divmod(numbers, mixture.all_lengths[chosen])
         found: I64 = mixture.begins[chosen] + place + mixture.num_samples * times
         return found
@@ -206,7 +210,7 @@ class _Random:
     def samples(self, positions: I64) -> I64:
         mixture, found = self.mixture, np.empty_like(positions)
         if len(positions):
-            chosen, numbers = mixture.deal(positions % mixture.length)
+            chosen, numbers = mixture.deal(positions, self.seed, self.epoch)
             entries.shuffle_piles(chosen, numbers, mixture.all_lengths, self.seed, self.epoch, _PILES, found)
         return found
 
@@ -244,7 +248,7 @@ class _Lanes:
         mixture, found = self._mixture, np.empty_like(positions)
         if not len(positions):
             return found
-        chosen, numbers = mixture.deal(positions % mixture.length)
+        chosen, numbers = mixture.deal(positions, self._seed, self._epoch)
         entries.shuffle_piles(chosen, numbers, mixture.all_lengths, self._seed, self._epoch, _PILES, found)
         for dataset, begin in enumerate(mixture.begins.tolist()):
             if self._fits[dataset]:
@@ -260,12 +264,13 @@ class _Lanes:
     def windows(self, positions: RankPositions) -> Windows:
         """Return the blocks of all datasets by their first use; ranks share them, as they share the lanes."""
         mixture = self._mixture
+        where = partial(mixture.positions_of, seed=self._seed, epoch=self._epoch)
         begins, ends, sources, ahead = [], [], [], 1
         for dataset, (begin, n) in enumerate(zip(mixture.begins.tolist(), mixture.lengths, strict=True)):
             num_draws = mixture.num_draws(dataset)
             if num_draws and self._fits[dataset]:
-                begins.append(mixture.positions_of(dataset, np.zeros(1, np.int64)))
-                ends.append(mixture.positions_of(dataset, np.array([num_draws - 1], np.int64)) + 1)
+                begins.append(where(dataset, np.zeros(1, np.int64)))
+                ends.append(where(dataset, np.array([num_draws - 1], np.int64)) + 1)
                 sources.append((_whole(n), 0, begin))
                 continue
             for time in range(-(-num_draws // n) if num_draws else 0):
@@ -273,8 +278,8 @@ class _Lanes:
                 assert own is not None
                 first, last = own.begins + time * n, np.minimum(own.ends - 1 + time * n, num_draws - 1)
                 kept = np.flatnonzero(first < num_draws)
-                begins.append(mixture.positions_of(dataset, first[kept]))
-                ends.append(mixture.positions_of(dataset, last[kept]) + 1)
+                begins.append(where(dataset, first[kept]))
+                ends.append(where(dataset, last[kept]) + 1)
                 sources += [(own, int(k), begin + mixture.num_samples * time) for k in kept]
                 ahead = max(ahead, own.ahead)
         return _by_first_use(begins, ends, sources, ahead, positions.first)
@@ -311,13 +316,3 @@ def _whole(length: int) -> Windows:
     """Return a dataset as one window."""
     zero = np.zeros(1, np.int64)
     return Windows(zero, zero + 1, 1, lambda first, end: np.arange(length, dtype=np.int64))
-
-
-def _num_dealt(positions: I64, share: int, all_shares: int) -> I64:
-    """As the kernel of this name, for many positions (m,)."""
-    whole, part = np.divmod(positions, all_shares)
-    found = (part * (share / all_shares)).astype(np.int64)
-    product = part.astype(np.uint64) * np.uint64(share) + np.uint64(all_shares // 2)
-    left = (product - found.astype(np.uint64) * np.uint64(all_shares)).view(np.int64)
-    counts: I64 = whole * share + found + left // all_shares
-    return counts
