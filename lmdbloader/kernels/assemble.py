@@ -286,7 +286,7 @@ def _expect_rows(columns, rows, first):
 def _expect_payloads(file, columns, rows, first):
     """Ask for the first cache line of some samples' payloads, whose rows are in a cache by now."""
     base, _, descriptor, _, _ = file
-    if descriptor >= 0:
+    if descriptor != -1:
         return
     for j in range(first, min(first + _TOGETHER, rows.shape[0])):
         i = rows[j]
