@@ -18,7 +18,7 @@ NAMES = {
     *("LMDBDataset", "Loader", "collate", "dataloader", "QuasiRandom", "ProgressiveResize"),
     *("convert", "write", "estimate", "stage", "find_splits", "merge", "subset"),
     *("verify", "repair", "info", "preview", "extract"),
-    *("errors", "fields", "transforms", "superres", "lab", "integrations"),
+    *("errors", "fields", "transforms", "superres", "lab", "integrations", "ray"),
 }
 
 

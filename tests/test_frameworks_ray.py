@@ -1,0 +1,184 @@
+"""`lmdbloader.ray` on real clusters: rows of ray.data, datasets written by it, and conversions by Ray's workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import lmdbloader
+from lmdbloader import LMDBDataset, Loader, fields
+from lmdbloader.errors import CorruptError
+from lmdbloader.ray import read_lmdb
+from lmdbloader.transforms import RandomCrop
+
+ray = pytest.importorskip("ray")
+pytest.importorskip("ray.data")
+
+COUNT = 40
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytest.MonkeyPatch]:
+    """Ray's processes import this package, and write into a folder of the tests: its token, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(lmdbloader.__file__).parent.parent))
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def cluster(environment: pytest.MonkeyPatch) -> Iterator[None]:
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=200 * 2**20)
+    yield
+    ray.shutdown()
+
+
+def sample_of(number: int) -> dict[str, Any]:
+    rng = np.random.default_rng(number)
+    height, width = rng.integers(8, 20, 2).tolist()
+    return {
+        "number": number,
+        "image": rng.integers(0, 256, (height, width, 3), np.uint8),
+        "grey": rng.integers(0, 2**16, (8, 9), np.uint16),
+        "either": rng.integers(0, 256, (8, 8, 1 + 2 * (number % 2)), np.uint8),
+        "bits": rng.integers(0, 256, (8, 8, 3)).astype((np.uint8, np.uint16)[number % 2]),
+        "mask": rng.integers(0, 5, (height, width), np.uint8),
+        "boxes": np.tile(np.array([[1, 2, 3.5, 4]], np.float32), (number % 3, 1)),
+        "classes": np.arange(number % 3),
+        "fixed": rng.normal(size=(2, 3)).astype(np.float32),
+        "ragged": rng.normal(size=(number % 4, 2)),
+        "any": rng.normal(size=(2,) * (1 + number % 2)),
+        "complex": np.array([number + 1j]),
+        "flags": rng.random(5) < 0.5,
+        "nothing": np.zeros((0, 3), np.float32),
+        "score": number / 3,
+        "text": f"caption {number}",
+        "story": f"{number} " * 100,
+        "data": bytes(range(number)),
+        "facts": {"a": [number, None], "b": {} if number % 2 else "text"},
+    }
+
+
+TYPES = {"mask": fields.Mask(), "boxes": fields.Boxes(), "classes": fields.Labels(), "fixed": fields.Array()}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("read") / "d.lmdb"
+    lmdbloader.write(map(sample_of, range(COUNT)), path, fields=TYPES)
+    return path
+
+
+def check_equal(row: dict[str, Any], sample: dict[str, Any]) -> None:
+    assert list(row) == list(sample)
+    for name, value in sample.items():
+        if isinstance(value, np.ndarray):
+            assert isinstance(row[name], np.ndarray), name
+            assert row[name].dtype == value.dtype and row[name].shape == value.shape, name
+            assert np.array_equal(row[name], value), name
+        else:
+            assert row[name] == value and type(row[name]) is type(value), name
+
+
+@pytest.mark.parametrize("num_blocks", [1, 3, None])
+def test_rows_are_the_samples(cluster: None, path: Path, num_blocks: int | None) -> None:
+    data = read_lmdb(path, override_num_blocks=num_blocks)
+    assert data.count() == COUNT
+    assert data.schema().names == list(sample_of(0))
+    rows = sorted(data.take_all(), key=lambda row: row["number"])
+    for number, row in enumerate(rows):
+        check_equal(row, sample_of(number))
+
+
+def test_blocks_are_cut_where_ray_wants_them_to_end(cluster: None, path: Path) -> None:
+    context = ray.data.DataContext.get_current()
+    before, context.target_max_block_size = context.target_max_block_size, 4096
+    try:
+        data = read_lmdb(path, ["number", "image", "story"], override_num_blocks=2).materialize()
+    finally:
+        context.target_max_block_size = before
+    assert data.num_blocks() > 4
+    assert sorted(row["number"] for row in data.take_all()) == list(range(COUNT))
+
+
+def test_batches_of_equal_shapes_are_arrays(cluster: None, path: Path) -> None:
+    batch = read_lmdb(path, ["number", "grey", "fixed", "image"]).take_batch(8)
+    assert {name: (values.dtype, values.shape) for name, values in batch.items()} == {
+        "number": (np.int64, (8,)),
+        "grey": (np.uint16, (8, 8, 9)),
+        "fixed": (np.float32, (8, 2, 3)),
+        "image": (np.dtype(object), (8,)),
+    }
+    (tensors,) = read_lmdb(path, ["fixed", "number"]).iter_torch_batches(batch_size=COUNT)
+    assert tensors["fixed"].shape == (COUNT, 2, 3) and tensors["fixed"].dtype == torch.float32
+
+
+def test_views_give_their_samples_in_their_order(cluster: None, path: Path) -> None:
+    view = LMDBDataset(path).select([30, 3, 3, 17])
+    rows = read_lmdb(view, ["number", "story", "image"], override_num_blocks=1).take_all()
+    assert [row["number"] for row in rows] == [30, 3, 3, 17]
+    assert [row["story"] for row in rows] == [sample_of(number)["story"] for number in (30, 3, 3, 17)]
+    assert np.array_equal(rows[3]["image"], sample_of(17)["image"])
+    even = read_lmdb(LMDBDataset(path)[::2], ["number"], override_num_blocks=7).take_all()
+    assert sorted(row["number"] for row in even) == list(range(0, COUNT, 2))
+    empty = read_lmdb(LMDBDataset(path)[:0])
+    assert (empty.count(), empty.take_all()) == (0, [])
+    assert read_lmdb(path, override_num_blocks=1000).limit(7).count() == 7
+
+
+def test_transforms_of_a_view_are_applied_as_the_view_applies_them(cluster: None, path: Path) -> None:
+    view = LMDBDataset(path, ["image", "boxes", "number"])[5:].transformed([RandomCrop(8)], seed=3).scaled()
+    rows = sorted(
+        read_lmdb(view, ["boxes", "image", "number"], override_num_blocks=4).take_all(), key=lambda r: r["number"]
+    )
+    assert len(rows) == COUNT - 5
+    for row, sample in zip(rows, view, strict=True):
+        assert np.array_equal(row["image"], sample.image.permute(1, 2, 0).numpy()) and row["image"].dtype == np.float32
+        assert np.array_equal(row["boxes"], sample.boxes.numpy())
+
+
+def test_the_names_of_files_are_a_column(cluster: None, photos: Path, tmp_path: Path) -> None:
+    lmdbloader.convert(photos, tmp_path / "d.lmdb", workers=1)
+    rows = read_lmdb(tmp_path / "d.lmdb", include_sources=True).take_all()
+    expected = LMDBDataset(tmp_path / "d.lmdb").table["source"].to_pylist()
+    assert sorted(row["source"] for row in rows) == sorted(expected)
+    by_source = {row["source"]: row["image"] for row in rows}
+    assert np.array_equal(by_source[expected[0]], LMDBDataset(tmp_path / "d.lmdb")[0].image.permute(1, 2, 0).numpy())
+
+
+def test_only_the_columns_that_are_needed_are_read(cluster: None, tmp_path: Path) -> None:
+    path = tmp_path / "d.lmdb"
+    lmdbloader.write(({"image": np.full((64, 64, 3), i, np.uint8), "label": i} for i in range(9)), path, codec="raw")
+    reader = LMDBDataset(path).reader
+    with (path / "data.mdb").open("r+b") as file:
+        file.seek(int(reader.index.arrays["image.offset"][4]) + 5)
+        file.write(b"damage")
+    data = read_lmdb(path, override_num_blocks=3)
+    assert sorted(row["label"] for row in data.select_columns(["label"]).take_all()) == list(range(9))
+    with pytest.raises(CorruptError, match="field 'image' of sample 4"):
+        data.materialize()
+
+
+def test_datasets_and_loaders_are_sent_to_actors(cluster: None, path: Path) -> None:
+    @ray.remote
+    class Reads:
+        def __init__(self, dataset: Any, loader: Any) -> None:
+            self.dataset, self.loader = dataset, loader
+
+        def numbers(self) -> Any:
+            return [sample.number for sample in self.dataset], [batch.number.tolist() for batch in self.loader]
+
+    view = LMDBDataset(path, ["number", "fixed"])[3:30:3]
+    loader = Loader(view, 4, shuffle=True, seed=5, num_threads=1)
+    first = next(iter(loader)).number.tolist()
+    actors = [Reads.remote(view, loader) for _ in range(2)]
+    expected = [batch.number.tolist() for batch in Loader(view, 4, shuffle=True, seed=5, num_threads=1)]
+    assert first == expected[0]
+    assert ray.get([actor.numbers.remote() for actor in actors]) == [(list(range(3, 30, 3)), expected[1:])] * 2
