@@ -34,6 +34,7 @@ from lmdbloader.kernels.assemble_columns import CHECKSUM, CODEC, INDEX_COLUMNS, 
 from lmdbloader.kernels.calls.entry import Prepared
 from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, DAMAGES, OUT_OF_BOUNDS
 from lmdbloader.store.index import Index, open_checked
+from lmdbloader.store.joined_file import open_data
 from lmdbloader.store.opening import IO, DataFile, check_io, read_manifest, wrong_size
 from lmdbloader.store.rows import Rows, as_array, extremes, parts_of, take
 
@@ -82,11 +83,8 @@ class Reader:
         self.path = local_path("path", path).absolute()
         self.manifest = read_manifest(path)
         try:
-            data = DataFile(self.path / DATA_FILE, io)
-            expected = self.manifest.sizes["data_nbytes"]
-            if data.nbytes != expected:
-                raise wrong_size(self.path / DATA_FILE, data.nbytes, expected)
-            self._use(data, open_checked(self.path, self.manifest, expected, io))
+            data = open_data(self.path, self.manifest, io)
+            self._use(data, open_checked(self.path, self.manifest, data.nbytes, io))
         except (FileNotFoundError, IsADirectoryError) as error:
             raise CorruptError(
                 f"{error.filename}: is missing. Copy the dataset again; "
@@ -123,7 +121,7 @@ class Reader:
         """
         if check_io(io) == self.io:
             return self
-        file = DataFile(self.path / DATA_FILE, io, descriptor=self.descriptor)
+        file = self.data_file.with_io(self.path / DATA_FILE, io)
         if file.nbytes != self.data_file.nbytes:
             raise wrong_size(self.path / DATA_FILE, file.nbytes, self.data_file.nbytes)
         content = bytes(self.index.content)
@@ -196,9 +194,8 @@ class Reader:
         a = self.index.arrays
         at, nbytes = int(a[f"{name}.offset"][row]), int(a[f"{name}.stored_nbytes"][row])
         try:
-            size = os.fstat(self.descriptor).st_size
-            if size < self.data_file.nbytes:
-                return f"{DATA_FILE} was cut to {size} bytes after it was opened"
+            if lost := self.data_file.lost():
+                return f"{lost[0]} was cut to {lost[1]} bytes after it was opened"
             if said is None:
                 self.data_file.read(at, nbytes)
         except OSError as error:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +17,8 @@ __all__ = [
     "RANDOM", "WILL_NEED", "Clock", "Layout", "address_limit", "advise_order", "allowed_cores", "boot_id", "c_library",
     "connection_pair", "container_name", "cores_of_parent", "descriptor_of", "distribution", "drop_cache", "exchange",
     "folded", "group_folders", "handle_of", "huge_pages", "hypervisor_name", "is_cached", "load_average", "machine_id",
-    "memory_file", "memory_sizes", "own_memory", "path_of", "populate", "process_limit", "process_seconds",
+    "map_in_a_row", "memory_file", "memory_sizes", "own_memory", "path_of", "populate", "process_limit",
+    "process_seconds",
     "processor_clock", "processor_layout", "processor_name", "quota_cores", "read_text", "resident_pages",
     "settling_seconds", "sizes_of", "start_of", "tells_residency", "thread_times", "umask", "usable_name", "will_read",
 ]  # fmt: skip
@@ -123,6 +125,23 @@ def is_cached(descriptor: int, at: int) -> bool | None:
 def populate(mapped: mmap.mmap) -> bool:
     """Read and map all pages of a map; return False if the system cannot, or if a page cannot be read."""
     return False
+
+
+def map_in_a_row(files: Sequence[tuple[int, int, int]], nbytes: int) -> Any:
+    """Return a read-only map of several files in one range of addresses; its memory is freed with the last view of it.
+
+    Args:
+        files: (descriptor, bytes, where it begins in the map), in order; no file is empty, and each begins at a
+            multiple of the system's pages. Bytes between the files must not be touched.
+        nbytes: Of the map.
+
+    Returns:
+        A buffer of that many bytes, aligned to a page.
+
+    Raises:
+        OSError: The system cannot do this (ENOTSUP), or refuses it (ENOMEM).
+    """
+    raise OSError(errno.ENOTSUP, "this system maps one file at a time")
 
 
 def settling_seconds(descriptor: int) -> float | None:
