@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +15,8 @@ import torch
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader, fields
-from lmdbloader.errors import CorruptError
-from lmdbloader.ray import read_lmdb
+from lmdbloader.errors import CorruptError, DestinationError, OptionError
+from lmdbloader.ray import read_lmdb, write_lmdb
 from lmdbloader.transforms import RandomCrop
 
 ray = pytest.importorskip("ray")
@@ -26,7 +29,8 @@ COUNT = 40
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytest.MonkeyPatch]:
     """Ray's processes import this package, and write into a folder of the tests: its token, too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(lmdbloader.__file__).parent.parent))
+        here = Path(__file__).resolve().parent
+        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, (Path(lmdbloader.__file__).parent.parent, here))))
         patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
@@ -182,3 +186,108 @@ def test_datasets_and_loaders_are_sent_to_actors(cluster: None, path: Path) -> N
     expected = [batch.number.tolist() for batch in Loader(view, 4, shuffle=True, seed=5, num_threads=1)]
     assert first == expected[0]
     assert ray.get([actor.numbers.remote() for actor in actors]) == [(list(range(3, 30, 3)), expected[1:])] * 2
+
+
+def plain_of(value: Any) -> Any:
+    """Return a value with its type, its shape and its bytes, to compare."""
+    return (str(value.dtype), tuple(value.shape), value.numpy().tobytes()) if isinstance(value, torch.Tensor) else value
+
+
+def samples_of(path: Path) -> list[dict[str, Any]]:
+    return [{name: plain_of(value) for name, value in sample._asdict().items()} for sample in LMDBDataset(path)]
+
+
+def check_round_trip(path: Path, out: Path, num_parts: int) -> None:
+    """Check that a set has the samples of a dataset, and what else `lmdbloader.write` would write."""
+    one, other = LMDBDataset(path).reader.manifest, LMDBDataset(out).reader.manifest
+    assert samples_of(out) == samples_of(path)
+    assert other.content_digest == one.content_digest and other.made_by == one.made_by and other.classes == one.classes
+    assert len(other.parts) == num_parts
+    assert all(lmdbloader.verify(out / part.name).is_sound for part in other.parts)
+    assert [entry.name for entry in out.parent.iterdir()] == [out.name]
+
+
+def later_blocks_first(batch: dict[str, Any]) -> dict[str, Any]:
+    time.sleep((COUNT - int(batch["number"][0])) / COUNT)
+    return batch
+
+
+def test_a_dataset_that_was_read_is_written_again(cluster: None, path: Path, tmp_path: Path) -> None:
+    written = write_lmdb(read_lmdb(path, override_num_blocks=5), tmp_path / "d.lmdb", fields=TYPES)
+    assert (written.num_samples, written.content_digest) == (COUNT, LMDBDataset(path).reader.manifest.content_digest)
+    check_round_trip(path, tmp_path / "d.lmdb", 5)
+
+
+def test_samples_are_in_the_order_of_the_blocks(cluster: None, tmp_path: Path) -> None:
+    names = ("number", "grey", "fixed", "text", "story")
+    rows = [{name: sample_of(number)[name] for name in names} for number in range(COUNT)]
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    lmdbloader.write(rows, tmp_path / "one" / "d.lmdb", classes={"number": [f"class {i}" for i in range(COUNT)]})
+    data = read_lmdb(tmp_path / "one" / "d.lmdb", override_num_blocks=4).map_batches(
+        later_blocks_first, batch_size=None
+    )
+    write_lmdb(data, tmp_path / "two" / "d.lmdb", classes={"number": [f"class {i}" for i in range(COUNT)]})
+    check_round_trip(tmp_path / "one" / "d.lmdb", tmp_path / "two" / "d.lmdb", 4)
+
+
+@ray.remote(num_cpus=0)
+class Once:
+    """Says True to the first who asks."""
+
+    def __init__(self) -> None:
+        self.asked: set[int] = set()
+
+    def ask(self, number: int) -> bool:
+        was_asked = number in self.asked
+        self.asked.add(number)
+        return not was_asked
+
+
+def test_a_task_that_died_and_was_run_again_leaves_nothing_behind(cluster: None, tmp_path: Path) -> None:
+    once = Once.remote()
+
+    def die(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] % 100 == 60 and ray.get(once.ask.remote(int(row["id"]))):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"number": row["id"], "image": np.full((16, 16, 3), row["id"] % 256, np.uint8)}
+
+    write_lmdb(ray.data.range(400, override_num_blocks=4).map(die), tmp_path / "d.lmdb")
+    assert [sample.number for sample in LMDBDataset(tmp_path / "d.lmdb")] == list(range(400))
+    assert {entry.name for entry in (tmp_path / "d.lmdb").iterdir()} == {
+        *("manifest.json", "index-00004.arrow", "part-00000", "part-00001", "part-00002", "part-00003")
+    }
+    assert [entry.name for entry in tmp_path.iterdir()] == ["d.lmdb"]
+
+
+def test_nothing_is_there_if_the_job_fails(cluster: None, tmp_path: Path) -> None:
+    out = tmp_path / "d.lmdb"
+
+    def changing(row: dict[str, Any]) -> dict[str, Any]:
+        return {"image": np.zeros((8, 8, 3), np.uint8), "score": 0.5 if row["id"] < 30 else "none"}
+
+    with pytest.raises(OptionError, match=r"write task \d, whose samples are counted from 0: .*score"):
+        write_lmdb(ray.data.range(40, override_num_blocks=4).map(changing), out)
+    with pytest.raises(OptionError, match="nothing to write: the dataset has no rows"):
+        write_lmdb(ray.data.range(40).filter(lambda row: False), out)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dataset_that_is_there_is_replaced_on_request_only(cluster: None, tmp_path: Path) -> None:
+    out, data = tmp_path / "d.lmdb", ray.data.range(20, override_num_blocks=4)
+    assert write_lmdb(data, out, min_rows_per_part=10).num_samples == 20
+    assert len(LMDBDataset(out).reader.manifest.parts) == 2
+    with pytest.raises(DestinationError, match="a dataset is there already"):
+        write_lmdb(data, out)
+    assert write_lmdb(data.map(lambda row: {"id": row["id"] + 1}), out, overwrite=True).num_samples == 20
+    assert [sample.id for sample in LMDBDataset(out)] == list(range(1, 21))
+
+
+def test_images_of_files_are_stored_as_asked(cluster: None, photos: Path, tmp_path: Path) -> None:
+    data = ray.data.read_images(str(photos), include_paths=True, mode="RGB")
+    write_lmdb(data, tmp_path / "d.lmdb", fields=["image"], write_mode="jpg", jpeg_quality=95, max_resolution=64)
+    dataset = LMDBDataset(tmp_path / "d.lmdb")
+    assert list(dataset.fields) == ["image"] and len(dataset) == data.count()
+    assert {max(sample.image.shape) for sample in dataset} == {64}
+    with pytest.raises(OptionError, match="there is no column 'picture'; the columns are image, path"):
+        write_lmdb(data, tmp_path / "e.lmdb", fields=["picture"])

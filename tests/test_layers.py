@@ -16,7 +16,7 @@ from imports import PACKAGE, imports_of, module_of, modules_of, reached
 EDGES = {
     "cli": "lab conversion show store",
     "integrations": "loader batch transforms",
-    "ray": "batch store transforms format",
+    "ray": "conversion batch store transforms format",
     "lab": "superres loader conversion batch show store transforms images format",
     "superres": "loader",
     "loader": "batch show store transforms format kernels",

@@ -14,8 +14,8 @@ import torch
 
 import lmdbloader
 from lmdbloader import LMDBDataset
-from lmdbloader.errors import NotFoundError, OptionError
-from lmdbloader.ray import read_lmdb
+from lmdbloader.errors import DestinationError, NotFoundError, OptionError
+from lmdbloader.ray import read_lmdb, write_lmdb
 from lmdbloader.transforms import RandomHorizontalFlip
 
 without_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
@@ -88,3 +88,36 @@ def test_datasets_whose_samples_are_no_rows_are_refused(path: Path) -> None:
 def test_a_dataset_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"nothing\.lmdb"):
         read_lmdb(tmp_path / "nothing.lmdb")
+
+
+@without_ray
+def test_without_ray_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"^write_lmdb needs Ray with ray\.data, .*pip install 'lmdbloader\[ray\]'"):
+        write_lmdb(object(), tmp_path / "d.lmdb")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"write_mode": "proportion"}, 'Write write_mode="smart" or "jpg"'),
+        ({"write_mode": {"image": "proportion"}}, 'Write write_mode="smart" or "jpg"'),
+        ({"fields": "image"}, r"expected a list of names, such as \['image'\]"),
+        ({"overwrite": "no"}, "expected True or False"),
+        ({"min_rows_per_part": 0}, "expected a whole number of at least 1"),
+        ({"columns": ["image"]}, r"write fields=\['image'\]"),
+        ({"mode": "append"}, r"join both: lmdbloader\.merge"),
+        ({"num_rows_per_file": 10}, "write min_rows_per_part=10"),
+        ({"workers": 3}, "no such option"),
+    ],
+)
+def test_arguments_of_writing_are_checked_before_ray_is_needed(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        write_lmdb(None, tmp_path / "d.lmdb", **options)
+
+
+def test_the_name_of_an_unfinished_dataset_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DestinationError, match=r"names that end in \.partial"):
+        write_lmdb(None, tmp_path / "d.lmdb.partial")  # type: ignore[arg-type]
