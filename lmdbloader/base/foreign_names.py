@@ -612,7 +612,7 @@ WRITE_LMDB: dict[str, Foreign] = {
     "file_format": Foreign(_RAY, 'images are stored as write_mode says: write write_mode="jpg" for JPEG.'),
     "mode": Foreign(
         _RAY,
-        "write overwrite=True to replace a dataset. To put rows behind those of another one, join both: lmdbloader.merge.",
+        "write overwrite=True to replace a dataset. To put rows behind those of another, join both: lmdbloader.merge.",
         _either(("overwrite", {"overwrite": True}), ("error", _NOTHING)),
     ),
     "min_rows_per_file": Foreign(_RAY, "write min_rows_per_part={value}.", lambda value: {"min_rows_per_part": value}),
