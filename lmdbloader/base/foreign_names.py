@@ -434,6 +434,7 @@ DATALOADER: dict[str, Foreign] = {
 _WORKERS = "write workers={value}."
 _SHUFFLED_LATER = "the Loader shuffles in every epoch: Loader(dataset, batch_size, shuffle=True). Leave it out."
 _ONE_FILE = "a dataset is one file of any size. Leave it out."
+_PART_SIZE = "write part_size={value}."
 _GROWS = "the LMDB map grows as needed. Leave it out."
 _RESIZED_LATER = (
     "write max_resolution=N to limit the longer side of the images that are stored. For one size, or for the shorter "
@@ -489,8 +490,10 @@ CONVERT: dict[str, Foreign] = {
     "map_size": Foreign("lmdb", _GROWS),
     "page_size": Foreign(_FFCV, _ONE_FILE),
     "maxcount": Foreign(_WDS, _ONE_FILE),
-    "maxsize": Foreign(_WDS, _ONE_FILE),
-    "size_limit": Foreign(_STREAMING, _ONE_FILE),
+    "maxsize": Foreign(_WDS, _PART_SIZE),
+    "size_limit": Foreign(_STREAMING, _PART_SIZE),
+    "max_shard_size": Foreign(_HF, _PART_SIZE),
+    "num_shards": Foreign(_HF, "write parts={value}."),
     "compression": Foreign(_STREAMING, 'write codec="lz4".', _ONLY_NONE),
     "hashes": Foreign(_STREAMING, 'write digest="sha256".', _ONLY_NONE),
 }
@@ -519,15 +522,10 @@ WRITE: dict[str, Foreign] = {
     "verbose": Foreign("other programs", "write progress={value}.", lambda value: {"progress": value}),
     "shuffle": Foreign(_STREAMING, _SHUFFLED_LATER, _ONLY_FALSE),
     "shuffle_indices": Foreign(_FFCV, _SHUFFLED_LATER, _ONLY_FALSE),
-    "max_shard_size": Foreign(_HF, _ONE_FILE),
-    "num_shards": Foreign(_HF, _ONE_FILE),
-    **{
-        name: CONVERT[name]
-        for name in (
-            "map_size", "page_size", "maxcount", "maxsize", "size_limit",
-            "compression", "hashes",
-        )
-    },
+    **{name: Foreign(_HF, _ONE_FILE) for name in ("max_shard_size", "num_shards")},
+    "maxsize": Foreign(_WDS, _ONE_FILE),
+    "size_limit": Foreign(_STREAMING, _ONE_FILE),
+    **{name: CONVERT[name] for name in ("map_size", "page_size", "maxcount", "compression", "hashes")},
 }  # fmt: skip
 
 # extract, preview, repair, stage, merge, subset and tune
