@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import shutil
 import signal
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader, fields
-from lmdbloader.errors import CorruptError, DestinationError, OptionError
-from lmdbloader.ray import read_lmdb, write_lmdb
+from lmdbloader.errors import CorruptError, DestinationError, ImageError, OptionError, WorkerError
+from lmdbloader.ray import engine, read_lmdb, write_lmdb
 from lmdbloader.transforms import RandomCrop
 
 ray = pytest.importorskip("ray")
 pytest.importorskip("ray.data")
+Cluster = pytest.importorskip("ray.cluster_utils").Cluster
 
 COUNT = 40
 
@@ -35,13 +43,15 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytest.Mon
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
         yield patch
+        ray.shutdown()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cluster(environment: pytest.MonkeyPatch) -> Iterator[None]:
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=200 * 2**20)
+    """One for all tests in a row that need it: a test with one of its own shuts it down."""
+    if not ray.is_initialized():
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=200 * 2**20)
     yield
-    ray.shutdown()
 
 
 def sample_of(number: int) -> dict[str, Any]:
@@ -291,3 +301,132 @@ def test_images_of_files_are_stored_as_asked(cluster: None, photos: Path, tmp_pa
     assert {max(sample.image.shape) for sample in dataset} == {64}
     with pytest.raises(OptionError, match="there is no column 'picture'; the columns are image, path"):
         write_lmdb(data, tmp_path / "e.lmdb", fields=["picture"])
+
+
+# Conversions. Their images take long to decode, and little room.
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of images that take some 50 ms each."""
+    folder = tmp_path_factory.mktemp("large")
+    rows, columns = np.mgrid[:2400, :2400]
+    Image.fromarray(np.stack([rows // 10, columns // 10, (rows + columns) // 20], 2).astype(np.uint8)).save(
+        folder / "000.jpg", quality=80
+    )
+    for number in range(1, 96):
+        os.link(folder / "000.jpg", folder / f"{number:03d}.jpg")
+    return folder
+
+
+SMALL: dict[str, Any] = {"write_mode": "jpg", "max_resolution": 48, "parts": 6}
+
+
+@pytest.fixture(scope="module")
+def expected(large: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the set that the local engine makes."""
+    out = tmp_path_factory.mktemp("local") / "d.lmdb"
+    lmdbloader.convert(large, out, **SMALL)
+    return out
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+def wait_for(found: Callable[[], Any], seconds: float = 120) -> Any:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if result := found():
+            return result
+        time.sleep(0.02)
+    raise AssertionError("it did not happen")
+
+
+def begun_parts(out: Path) -> list[int]:
+    """Return the processes that are making parts."""
+    owners = Path(f"{out}.partial").glob("part-*.partial/owner.json")
+    found = []
+    for owner in owners:
+        with contextlib.suppress(OSError, ValueError):
+            found.append(int(json.loads(owner.read_text())["pid"]))
+    return found
+
+
+def test_a_cluster_makes_the_same_files_though_a_worker_and_a_node_die(
+    environment: pytest.MonkeyPatch, large: Path, expected: Path, tmp_path: Path
+) -> None:
+    ray.shutdown()
+    cluster, out, lines = Cluster(initialize_head=True, head_node_args={"num_cpus": 0}), tmp_path / "d.lmdb", []
+    killed = []
+
+    def strike() -> None:
+        (worker, *_) = wait_for(lambda: begun_parts(out))
+        os.kill(worker, signal.SIGKILL)
+        killed.append(worker)
+        wait_for(lambda: any("its worker died" in line for line in lines))
+        wait_for(lambda: {*begun_parts(out)} - {worker})
+        nodes[0].kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
+        killed.append(nodes[0])
+
+    try:
+        nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+        striking = threading.Thread(target=strike)
+        striking.start()
+        report = lmdbloader.ray.convert(large, out, address=cluster.address, log=lines.append, **SMALL)
+        striking.join()
+        assert not ray.is_initialized()
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    assert len(killed) == 2 and report.num_samples == 96
+    assert "Ray: a cluster of 3 nodes with 2 CPUs" in lines
+    assert files_of(out) == files_of(expected)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["d.lmdb"]
+
+
+def test_a_conversion_whose_driver_was_killed_is_continued(
+    environment: pytest.MonkeyPatch, large: Path, expected: Path, tmp_path: Path
+) -> None:
+    ray.shutdown()
+    out = tmp_path / "d.lmdb"
+    command = [sys.executable, "-m", "lmdbloader", "convert", str(large), str(out), "--engine", "ray", "--parts", "6"]
+    command += ["--write-mode", "jpg", "--max-resolution", "48", "--workers", "2"]
+    driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    first = Path(f"{out}.partial") / "part-00000"
+    wait_for(lambda: (first / "manifest.json").exists() or driver.poll() is not None)
+    assert driver.poll() is None, driver.stderr and driver.stderr.read()
+    driver.kill()
+    driver.communicate()
+    assert not out.exists()
+    written = (first / "data.mdb").stat().st_mtime_ns
+    again = subprocess.run(command, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert "of 6 parts are complete" in again.stdout and "Ray: 2 CPUs of this machine" in again.stdout
+    assert (out / "part-00000" / "data.mdb").stat().st_mtime_ns == written
+    assert files_of(out) == files_of(expected)
+    finished = subprocess.run(command, capture_output=True, text=True)
+    assert finished.returncode == 0 and "nothing to do" in finished.stdout
+
+
+def test_errors_of_parts_are_those_of_convert(cluster: None, photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos, tmp_path / "photos")
+    (tmp_path / "photos" / "zz.png").write_bytes((tmp_path / "photos" / min(os.listdir(photos))).read_bytes()[:99])
+    with pytest.raises(ImageError, match=r"zz\.png"):
+        lmdbloader.ray.convert(tmp_path / "photos", tmp_path / "d.lmdb", parts=2)
+    report = lmdbloader.ray.convert(tmp_path / "photos", tmp_path / "d.lmdb", parts=2, on_error="skip")
+    assert [name for name, _ in report.skipped] == ["zz.png"]
+    assert ray.is_initialized()
+    with pytest.raises(OptionError, match=r"address='10\.9\.9\.9:1': this program is connected to the Ray cluster"):
+        lmdbloader.ray.convert(tmp_path / "photos", tmp_path / "e.lmdb", parts=2, address="10.9.9.9:1")
+
+
+def test_a_part_that_kills_its_worker_every_time_is_given_up(
+    cluster: None, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*about: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(engine, "make_part", dies)
+    with pytest.raises(WorkerError, match=r"3 workers of Ray died while making part-00000; .*Out of memory\?"):
+        lmdbloader.ray.convert(photos, tmp_path / "d.lmdb", parts=1)

@@ -14,6 +14,9 @@ import torch
 
 import lmdbloader
 from lmdbloader import LMDBDataset
+from lmdbloader.cli import main
+from lmdbloader.conversion.options import RunOptions
+from lmdbloader.conversion.part_writers import convert_parts
 from lmdbloader.errors import DestinationError, NotFoundError, OptionError
 from lmdbloader.ray import read_lmdb, write_lmdb
 from lmdbloader.transforms import RandomHorizontalFlip
@@ -121,3 +124,47 @@ def test_arguments_of_writing_are_checked_before_ray_is_needed(
 def test_the_name_of_an_unfinished_dataset_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DestinationError, match=r"names that end in \.partial"):
         write_lmdb(None, tmp_path / "d.lmdb.partial")  # type: ignore[arg-type]
+
+
+@without_ray
+def test_without_ray_nothing_is_converted(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(OptionError, match=r"^converting with Ray needs Ray, .*pip install 'lmdbloader\[ray\]'"):
+        lmdbloader.ray.convert(photos, tmp_path / "d.lmdb", parts=2)
+    assert main(["convert", str(photos), str(tmp_path / "d.lmdb"), "--parts", "2", "--engine", "ray"]) == 2
+    assert "needs Ray, which cannot be imported" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_conversion_with_ray_has_parts(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(OptionError, match=r"Say how many, several for each CPU: parts=64; or .*part_size='4GiB'"):
+        lmdbloader.ray.convert(photos, tmp_path / "d.lmdb")
+    assert main(["convert", str(photos), str(tmp_path / "d.lmdb"), "--engine", "ray"]) == 2
+    assert "--parts 64; or how large they are: --part-size 4GiB" in capsys.readouterr().err
+    with pytest.raises(OptionError, match="Did you mean address='h:1'"):
+        lmdbloader.ray.convert(photos, tmp_path / "d.lmdb", parts=2, adress="h:1")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--address", "h:1"], "--address h:1 has no effect without --engine ray"),
+        (["--engine", "ray", "--part", "0/2"], "plans, makes and joins all parts: leave --part and --plan-only out"),
+        (["--engine", "ray", "--parts", "2", "--plan-only"], "leave --part and --plan-only out"),
+        (["--engine", "spark"], "invalid choice"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["convert", str(photos), str(tmp_path / "d.lmdb"), *arguments])
+    assert message in capsys.readouterr().err
+
+
+def test_inputs_in_the_memory_of_this_process_are_refused(photos: Path, tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    for photo in sorted(photos.iterdir())[:2]:
+        memory.pipe(f"/ray/{photo.name}", photo.read_bytes())
+    with pytest.raises(OptionError, match="only this process can see the inputs"):
+        convert_parts("memory://ray", tmp_path / "d.lmdb", RunOptions(parts=2), engine=lambda *_: iter(()))
