@@ -23,6 +23,7 @@ from PIL import Image
 from tars import png, save_tar
 
 import lmdbloader
+from lmdbloader.base import system
 from lmdbloader.conversion import ConvertedPart, convert_part, join, part_writers, parts, plan_parts
 from lmdbloader.conversion.shares import choose_bounds
 from lmdbloader.errors import (
@@ -275,7 +276,7 @@ def test_a_join_that_was_killed_between_two_names_goes_on(
     plan_parts(src, out, parts=8, on_error="skip")
     for number in range(8):
         convert_part(out, number)
-    real, calls = os.rename, []
+    real, calls = system.move_folder, []
 
     def rename(a: Any, b: Any) -> None:
         calls.append(a)
@@ -283,10 +284,10 @@ def test_a_join_that_was_killed_between_two_names_goes_on(
             raise KeyboardInterrupt
         real(a, b)
 
-    monkeypatch.setattr(os, "rename", rename)
+    monkeypatch.setattr(system, "move_folder", rename)
     with pytest.raises(KeyboardInterrupt):
         join(out)
-    monkeypatch.setattr(os, "rename", real)
+    monkeypatch.setattr(system, "move_folder", real)
     assert join(out).num_samples == 7
     assert lmdbloader.LMDBDataset(out).table["source"].to_pylist() == [f"0{k}.png" for k in (0, 2, 3, 4, 5, 6, 7)]
 

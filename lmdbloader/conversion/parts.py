@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from lmdbloader import __version__
+from lmdbloader.base import system
 from lmdbloader.base.arguments import whole
 from lmdbloader.base.disk_errors import explain_full_disk
 from lmdbloader.base.option_names import flags_in_use, option
@@ -633,7 +634,7 @@ def _number_again(folder: Path, notes: Sequence[Notes]) -> list[str]:
     for place, number in enumerate(numbers):
         # In ascending order a place is free unless this part is there already.
         if not (folder / part_name(place)).exists():
-            os.rename(folder / part_name(number), folder / part_name(place))
+            system.move_folder(folder / part_name(number), folder / part_name(place))
     return [part_name(place) for place in range(len(numbers))]
 
 

@@ -77,8 +77,8 @@ class Part:
 def part_begins(lengths: Sequence[int]) -> list[int]:
     """Return where each part of a set begins in the virtual file, given the bytes of their data.mdb, and where it ends.
 
-    >>> part_begins([100, 65537, 5])
-    [0, 65536, 196608, 196613]
+    >>> part_begins([100, 2097153, 5])
+    [0, 2097152, 6291456, 6291461]
     """
     begins = [0]
     for nbytes in lengths:

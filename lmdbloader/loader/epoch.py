@@ -47,7 +47,7 @@ class EpochReadahead:
         cut = {output.name for output in reader.pipeline.outputs if _is_cut_from_large(dataset.reader, output)}
         payloads = [name for name, f in dataset.fields.items() if f.is_payload and name not in cut]
         self._readahead = Readahead(dataset.reader, payloads)
-        self._rows_of, self._order, self._positions = dataset.rows_of, order, positions
+        self._rows_of, self._order, self._positions = reader.rows_of, order, positions
         self._samples_ahead = min(_SAMPLES_AHEAD, int(_NBYTES_AHEAD / reader.layout.mean_nbytes))
         self._lock = threading.Lock()
         self._num_requested = 0
