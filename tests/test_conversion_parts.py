@@ -311,11 +311,14 @@ def test_an_input_that_stops_a_part_can_be_left_out_afterwards(src: Path, out: P
 
 # --- interruptions ---
 
-KILLED = """
-import os, signal
-from lmdbloader.conversion import tasks, pool
+SMALL = """
+from lmdbloader.conversion import pool
 import lmdbloader.store.writing.writer as writer
 pool.TASK_NBYTES = writer.TRANSACTION_NBYTES = 1
+"""
+KILLED = """
+import os, signal
+from lmdbloader.conversion import tasks
 real = tasks.read_files
 def read_files(source, *arguments):
     if source.name == {name!r} and not os.path.exists({sign!r}):
@@ -331,8 +334,10 @@ def test_a_part_that_was_killed_begins_again_and_has_the_same_bytes(
 ) -> None:
     by_hand(src, tmp_path / "undisturbed", 2)
     plan_parts(src, out, parts=2)
-    code = KILLED.format(name="06.png", sign=str(tmp_path / "sign")) + (
-        f"from lmdbloader.conversion import convert_part; convert_part({str(out)!r}, 1)"
+    code = (
+        SMALL
+        + KILLED.format(name="06.png", sign=str(tmp_path / "sign"))
+        + f"from lmdbloader.conversion import convert_part; convert_part({str(out)!r}, 1)"
     )
     child = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=120)
     assert child.returncode == -signal.SIGKILL

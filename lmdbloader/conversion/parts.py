@@ -359,7 +359,10 @@ def convert_part(
         number: Of the part, from 0.
         workers: Worker processes, as in `convert`; 1 converts in this process.
         on_error: "stop" or "skip", as in `convert`; by default as in the plan.
-        take_over, check_content, progress, log: As in `convert`.
+        take_over: As in `convert`.
+        check_content: As in `convert`.
+        progress: As in `convert`.
+        log: As in `convert`.
         advance: Called with the number of sources that were just converted and the bytes of their files, after each
             MiB or so. An error that it raises stops the conversion of this part.
 
@@ -523,7 +526,8 @@ def join(
 
     Args:
         out: The set.
-        take_over, log: As in `convert`.
+        take_over: As in `convert`.
+        log: As in `convert`.
 
     Returns:
         A report of the whole conversion, with the time of this call.
