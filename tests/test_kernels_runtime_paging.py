@@ -39,7 +39,8 @@ class Mapped:
 
     def load(self, starts: np.ndarray, stops: np.ndarray, populate: int) -> int:
         buffer = np.empty(PIECE_NBYTES, np.uint8)
-        return int(load(self.base, starts, stops, populate, self.fd, buffer, self.stopping))
+        zeros = np.zeros(len(starts), np.int64)
+        return int(load(self.base, starts, stops, populate, zeros + self.fd, zeros, buffer, self.stopping))
 
 
 @pytest.fixture(scope="module")

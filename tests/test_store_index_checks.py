@@ -70,7 +70,9 @@ def check(
         key: sum(item.get(part, 0) for item in [*rows, *second])
         for key, part in (("payload_nbytes", "stored_nbytes"), ("raw_nbytes", "raw_nbytes"))
     }
-    manifest: Any = SimpleNamespace(fields=tuple(fields), with_source=sources, sizes={**totals, **sizes})
+    manifest: Any = SimpleNamespace(
+        fields=tuple(fields), with_source=sources, sizes={**totals, **sizes}, parts=(), index_file="index.arrow"
+    )
     check_index(found, manifest, DATA_NBYTES, Path("/d"))
 
 

@@ -228,8 +228,8 @@ class Pipeline:
                 continue
             others = [f'"{n}"' for n in self.fields if n != name]
             raise OptionError(
-                f"{self.reader.place}: field {name!r} looks like a mask by its name and values, {watch.describe()}, but "
-                f"is stored as images, and {resize} would mix its labels. Write it as a mask: lmdbloader.write("
+                f"{self.reader.place}: field {name!r} looks like a mask by its name and values, {watch.describe()}, "
+                f"but is stored as images, and {resize} would mix its labels. Write it as a mask: lmdbloader.write("
                 f'lmdbloader.LMDBDataset("{self.reader.place}"), "NEW.lmdb", fields={{"{name}": '
                 "lmdbloader.fields.Mask()}). If it is not a mask, name the fields to resize: fields=("
                 f"{', '.join([*others, chr(34) + name + chr(34)])},)."

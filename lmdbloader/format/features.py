@@ -13,8 +13,10 @@ LARGE_NAMES = "large_names"
 TILE_GROUPS = "tile_groups"
 # A field of text has its texts in data.mdb alone.
 LONG_TEXT = "long_text"
+# The dataset is a set of parts: folders, each a complete dataset.
+PARTS = "parts"
 # Features of a dataset's files that do not follow from its fields.
-OF_FILES = frozenset({LARGE_NAMES, TILE_GROUPS})
+OF_FILES = frozenset({LARGE_NAMES, TILE_GROUPS, PARTS})
 
 
 def is_known(name: str) -> bool:

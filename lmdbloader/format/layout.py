@@ -33,6 +33,8 @@ DATA_FILE = "data.mdb"
 INDEX_FILE = "index.arrow"
 MANIFEST_FILE = "manifest.json"
 PARTIAL_SUFFIX = ".partial"
+# Where the parts of a set begin in its virtual file: a multiple of the pages of every system.
+PART_ALIGNMENT = 64 * 1024
 # Notes for people: images that a conversion skipped, samples that a repair left out.
 SKIPPED_FILE, LEFT_OUT_FILE = "skipped.tsv", "left_out.tsv"
 # The files that a conversion read. Not a part of the dataset: it describes the files, not their content.
@@ -187,6 +189,24 @@ def record_schema(fields: Sequence[Field], *, with_source: bool) -> pa.Schema:
         else:
             columns.append((f.name, pa.string() if kind.column == "text" else getattr(pa, kind.column)()))
     return pa.schema(columns)
+
+
+def part_name(number: int) -> str:
+    """Return the name of a part of a set.
+
+    >>> part_name(7)
+    'part-00007'
+    """
+    return f"part-{number:05d}"
+
+
+def set_index_file(num_parts: int) -> str:
+    """Return the name of the index of a set: another one for each number of parts, so that `append` replaces no file.
+
+    >>> set_index_file(2)
+    'index-00002.arrow'
+    """
+    return f"index-{num_parts:05d}.arrow"
 
 
 def record_key(first_sample: int, checksum: int) -> bytes:

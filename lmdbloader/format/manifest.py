@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,15 +22,19 @@ from lmdbloader.format.digests import (
     scheme_for,
     scheme_of,
 )
-from lmdbloader.format.features import OF_FILES, is_known, required
+from lmdbloader.format.features import OF_FILES, PARTS, is_known, required
 from lmdbloader.format.layout import (
     DATA_FILE,
     FORMAT_NAME,
     FORMAT_VERSIONS,
+    INDEX_FILE,
     MANIFEST_FILE,
     MAX_TILE_SIZE,
+    PART_ALIGNMENT,
     Field,
     make_field,
+    part_name,
+    set_index_file,
 )
 
 MAX_MANIFEST_NBYTES = 64 * 1024 * 1024
@@ -42,7 +46,8 @@ _KEY_NBYTES = 128
 _FEATURES_SHOWN = 5
 _FIELD_KEYS = frozenset({"name", "kind", "codec", "layout", "tile_size", "ignore_index"})
 # Keys that a writer of this release leaves out in some datasets; an own one is the digest of all others.
-_OPTIONAL_KEYS = frozenset({"requires", "data_digest", "column_digests", "manifest_digest"})
+_OPTIONAL_KEYS = frozenset({"requires", "data_digest", "column_digests", "manifest_digest", "parts"})
+_PART_KEYS = ("name", "num_samples", "data_nbytes", "manifest_digest")
 # The room that `check_fits` leaves for what is not known before a dataset is written: digests, codecs, counts.
 _SPARE_NBYTES = 2**16
 _A_RELEASE = re.compile(r"[0-9][0-9A-Za-z.+]{0,39}")
@@ -50,6 +55,36 @@ _A_DIGEST = re.compile(r"[a-z0-9_-]+:[0-9a-f]{16,}")
 _HALVES = re.compile("[\ud800-\udfff]")
 # Smaller files are read without an estimate, and their digest is computed at once, which is faster.
 _SMALL_NBYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a set: a folder in the set's, a complete dataset.
+
+    Attributes:
+        name: The folder's.
+        num_samples: Its samples, at least one.
+        data_nbytes: Bytes of its data.mdb.
+        manifest_digest: Of its manifest.
+    """
+
+    name: str
+    num_samples: int
+    data_nbytes: int
+    manifest_digest: str
+
+
+def part_begins(lengths: Sequence[int]) -> list[int]:
+    """Return where each part of a set begins in the virtual file, given the bytes of their data.mdb, and where it ends.
+
+    >>> part_begins([100, 65537, 5])
+    [0, 65536, 196608, 196613]
+    """
+    begins = [0]
+    for nbytes in lengths:
+        begins[-1] = -(-begins[-1] // PART_ALIGNMENT) * PART_ALIGNMENT
+        begins.append(begins[-1] + nbytes)
+    return begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +122,7 @@ class Description:
         data_digest: str,
         manifest_digest: str = "",
         column_digests: Mapping[str, str] | None = None,
+        parts: tuple[Part, ...] = (),
     ) -> Manifest:
         """Return the manifest of a dataset with this description; arguments as in the manifest."""
         return Manifest(
@@ -103,6 +139,7 @@ class Description:
             self.digest,
             column_digests or {},
             self.features,
+            parts,
         )
 
 
@@ -125,6 +162,7 @@ class Manifest:
         column_digests: Of each column of the index except offsets, from which the content digest is made; empty if
             it is of a scheme without them.
         features: As in the description.
+        parts: Of a set, in order; otherwise empty. `sizes["data_nbytes"]` is then that of the virtual file.
     """
 
     num_samples: int
@@ -140,6 +178,12 @@ class Manifest:
     digest: DigestName = DEFAULT_DIGEST
     column_digests: Mapping[str, str] = field(default_factory=dict)
     features: frozenset[str] = frozenset()
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def index_file(self) -> str:
+        """The name of its index."""
+        return set_index_file(len(self.parts)) if self.parts else INDEX_FILE
 
     @property
     def description(self) -> Description:
@@ -184,7 +228,9 @@ class Manifest:
         """Return all keys except its own digest, in the order of the file."""
         body = {"format": FORMAT_NAME, "format_version": self.format_version, "num_samples": self.num_samples}
         body |= _description_json(self) | {"sizes": dict(self.sizes)}
-        if not self.data_digest:
+        if self.parts:
+            body["parts"] = [{key: getattr(part, key) for key in _PART_KEYS} for part in self.parts]
+        elif not self.data_digest:
             body["made_by"] = body.pop("made_by")  # after the sizes, as in datasets of that age
         body |= {"column_digests": dict(self.column_digests)} if self.column_digests else {}
         body |= {"content_digest": self.content_digest, "index_digest": self.index_digest}
@@ -241,6 +287,7 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
             data_digest=_typed(body, "data_digest", str) if "data_digest" in body else "",
             manifest_digest=str(found),
             column_digests=_column_digests(body),
+            parts=_parts(body),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FormatError(
@@ -295,7 +342,8 @@ def _other_digest(found: object, where: str) -> DigestName:
 
 def _check_digests(body: Mapping[str, Any], name: DigestName) -> None:
     """Raise ValueError unless the digests of files and content are of the algorithm of the manifest's own."""
-    for key in ("content_digest", "index_digest", "data_digest"):
+    files = ("index_digest",) if "parts" in body else ("index_digest", "data_digest")
+    for key in ("content_digest", *files):
         if name_of(_typed(body, key, str)) != name:
             raise ValueError(f"{key} {body[key]!r:.80} with a manifest_digest of {name}")
 
@@ -543,6 +591,34 @@ def _column_digests(body: Mapping[str, Any]) -> dict[str, str]:
         return {}
     columns = _typed(body, "column_digests", dict)
     return {name: _typed(columns, name, str) for name in columns}
+
+
+def _parts(body: Mapping[str, Any]) -> tuple[Part, ...]:
+    """Return the parts of a set; none of another dataset."""
+    if (PARTS in body.get("requires", [])) != ("parts" in body):
+        raise ValueError(
+            f"requires is {body.get('requires')!r:.80} in a manifest {'with' if 'parts' in body else 'without'} parts"
+        )
+    if "parts" not in body:
+        return ()
+    parts = tuple(
+        Part(
+            _typed(part, "name", str),
+            _natural(part["num_samples"]),
+            _natural(part["data_nbytes"]),
+            _typed(part, "manifest_digest", str),
+        )
+        for part in _typed(body, "parts", list)
+    )
+    # Their names are those of folders: any other could lead out of the set.
+    if not parts or [part.name for part in parts] != [part_name(k) for k in range(len(parts))]:
+        raise ValueError(f"parts with the names {[part.name for part in parts]!r:.80}")
+    num_samples, nbytes = sum(part.num_samples for part in parts), part_begins([p.data_nbytes for p in parts])[-1]
+    if min(part.num_samples for part in parts) < 1 or num_samples != body["num_samples"]:
+        raise ValueError(f"parts with {num_samples} samples of {body['num_samples']!r:.20}")
+    if nbytes != body["sizes"]["data_nbytes"]:
+        raise ValueError(f"parts of {nbytes} bytes, the sizes state {body['sizes']['data_nbytes']!r:.20}")
+    return parts
 
 
 def _names(values: object) -> tuple[str, ...]:

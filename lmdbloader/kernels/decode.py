@@ -28,8 +28,9 @@ from lmdbloader.kernels.jpeg.resize import decode_resized
 from lmdbloader.kernels.jpeg.workspace import jpeg_room
 from lmdbloader.kernels.lz4.decompress import lz4_decompress
 from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.guard_words import BY_DIRECTORY
 from lmdbloader.kernels.runtime.memory import copy_line, u8_at
-from lmdbloader.kernels.runtime.presence import is_there
+from lmdbloader.kernels.runtime.presence import file_of, is_there
 from lmdbloader.kernels.runtime.symbols import memcpy, pread
 from lmdbloader.kernels.runtime.timing import tick, tick_read
 from lmdbloader.kernels.runtime.xxhash import xxh64
@@ -40,8 +41,9 @@ def fetch(file, at, nbytes, room, is_whole):
     """Return the address of stored bytes; 0 if the file does not have them.
 
     Args:
-        file: (address of the map, its bytes, file descriptor, guard, clock). The map is read if the descriptor is -1.
-            For the guard see `is_there` (0: memory that cannot fail), for the clock `tick`.
+        file: (address of the map, its bytes, file descriptor, guard, clock). The map is read if the descriptor is -1;
+            if it is BY_DIRECTORY, the guard is a directory with the descriptors of several files. For the guard see
+            `is_there` (0: memory that cannot fail), for the clock `tick`.
         at, nbytes: Which bytes.
         room: Address of nbytes, into which a descriptor's bytes are read.
         is_whole: Whether the caller reads all of them.
@@ -49,11 +51,16 @@ def fetch(file, at, nbytes, room, is_whole):
     base, size, descriptor, guard, clock = file
     if at < 0 or nbytes < 0 or at > size - nbytes:
         return np.uint64(0)
-    if descriptor < 0:
+    if descriptor == -1:
         if guard != 0 and not is_there(guard, base, at, nbytes):
             return np.uint64(0)
         tick_read(clock, base + at, nbytes, True, is_whole)
         return np.uint64(base) + np.uint64(at)
+    if descriptor == BY_DIRECTORY:
+        descriptor, begin = file_of(guard, at, nbytes)
+        if descriptor < 0:
+            return np.uint64(0)
+        at -= begin
     done = np.int64(0)
     while done < nbytes:
         count = pread(np.int32(descriptor), np.uint64(room + done), np.uint64(nbytes - done), np.int64(at + done))

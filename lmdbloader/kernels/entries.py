@@ -89,8 +89,8 @@ advise = Entry(
     " stopping: u8[:]) -> i64"
 )
 load = Entry(
-    "runtime.paging.load(base: i64, starts: i64[:], stops: i64[:], populate: i64, fd: i64, buffer: u8[:],"
-    " stopping: u8[:]) -> i64"
+    "runtime.paging.load(base: i64, starts: i64[:], stops: i64[:], populate: i64, descriptors: i64[:],"
+    " begins: i64[:], buffer: u8[:], stopping: u8[:]) -> i64"
 )
 forget = Entry("runtime.presence.forget(guard: i64, starts: i64[:], stops: i64[:])")
 

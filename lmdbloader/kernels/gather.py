@@ -77,7 +77,7 @@ def gather(file, rows, columns, verify, geometry, tile, out, out_start, room, sc
         failed[0] = j
         i = rows[j]
         at, nbytes, want, start = np.int64(offset[i]), np.int64(stored[i]), np.int64(raw[i]), out_start[j]
-        if start < 0 or start + want > out.shape[0] or (descriptor >= 0 and nbytes > room.shape[0]):
+        if start < 0 or start + want > out.shape[0] or (descriptor != -1 and nbytes > room.shape[0]):
             return OUT_OF_BOUNDS
         target = np.int64(out.ctypes.data) + start
         if has_windows(codec[i]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -100,8 +99,8 @@ def check_whole(reader: Reader) -> None:
     Raises:
         CorruptError: It was cut short after it was opened.
     """
-    if os.fstat(reader.descriptor).st_size < reader.data_file.nbytes:
-        raise CorruptError("data.mdb was cut short", path=str(reader.path))
+    if lost := reader.data_file.lost():
+        raise CorruptError(f"{lost[0]} was cut short", path=str(reader.path))
 
 
 def reason(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format.digests import digest_of_file
 from lmdbloader.format.features import LARGE_NAMES
-from lmdbloader.format.layout import INDEX_FILE, index_columns, index_schema
+from lmdbloader.format.layout import index_columns, index_schema
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.store.arrow_file import ArrowFileError, read_columns
 from lmdbloader.store.facts import Facts
@@ -56,7 +56,7 @@ class Index:
             CorruptError: It is not the file that was written, or contradicts itself.
             FormatError: Its columns are not those of the manifest's fields.
         """
-        where = path / INDEX_FILE
+        where = path / manifest.index_file
         self.content = content
         if facts is None and (found := digest_of_file(content, manifest.digest)) != manifest.index_digest:
             raise CorruptError(
@@ -95,7 +95,8 @@ class Index:
             return read_file(self.content, schema)
         except (pa.ArrowException, OSError) as error:
             raise CorruptError(
-                f"{self._path / INDEX_FILE}: was changed since it was opened ({error}). Copy the dataset again.",
+                f"{self._path / self._manifest.index_file}: was changed since it was opened ({error}). Copy the "
+                "dataset again.",
                 path=str(self._path),
             ) from error
 
@@ -117,7 +118,7 @@ def open_checked(path: Path, manifest: Manifest, data_nbytes: int, io: IO) -> In
         CorruptError: It is not the file that was written, contradicts itself, or the disk cannot read it.
         FormatError: Its columns are not those of the manifest's fields.
     """
-    where = path / INDEX_FILE
+    where = path / manifest.index_file
     with opened_index(where) as descriptor:
         stamp = Stamp(descriptor, manifest)
         facts = stamp.recall()

@@ -16,13 +16,12 @@ from lmdbloader.format.layout import (
     ARRAY_DTYPES,
     CODEC_RAW,
     DATA_FILE,
-    INDEX_FILE,
     MANIFEST_FILE,
     MAX_PAYLOAD_NBYTES,
     Field,
     parse_array_type,
 )
-from lmdbloader.format.manifest import Manifest
+from lmdbloader.format.manifest import Manifest, part_begins
 from lmdbloader.store.arrow_file import Columns, Names, Texts
 from lmdbloader.store.facts import Facts, FactsSoFar
 
@@ -66,17 +65,19 @@ def check_index(columns: Columns, manifest: Manifest, data_nbytes: int, path: Pa
         FormatError: The type of an array does not parse.
     """
     arrays = columns.arrays
-    where = _Where(path, columns.names["source"] if manifest.with_source else None)
+    spans = _spans(manifest, data_nbytes)
+    index = path / manifest.index_file
+    where = _Where(index, columns.names["source"] if manifest.with_source else None)
     fields = [f for f in manifest.fields if f.is_payload]
     facts = {}
     for f in fields:
         so_far = FactsSoFar(f)
-        of_types = _type_nbytes(f, columns, path) if f.kind == "array" else None
+        of_types = _type_nbytes(f, columns, index) if f.kind == "array" else None
         for first in range(0, columns.num_rows, _ROWS_AT_ONCE):
             rows = slice(first, first + _ROWS_AT_ONCE)
             part = {name: arrays[f"{f.name}.{name}"][rows] for name in _PARTS + (_SHAPE if f.has_pixels else ())}
             lengths = None if of_types is None else of_types[columns.names[f"{f.name}.type"].codes[rows]]
-            for wrong, reason in _rules(f, part, lengths, data_nbytes):
+            for wrong, reason in _rules(f, part, lengths, spans):
                 if wrong.any():
                     raise where.error(f, arrays, first + int(np.flatnonzero(wrong)[0]), reason)
             so_far.add(part)
@@ -86,18 +87,25 @@ def check_index(columns: Columns, manifest: Manifest, data_nbytes: int, path: Pa
         total = sum(found.totals[name] for found in facts.values())
         if total != manifest.sizes[key]:
             raise CorruptError(
-                f"{path / INDEX_FILE}: its {name} add up to {total}, but {MANIFEST_FILE} states {key} "
+                f"{index}: its {name} add up to {total}, but {MANIFEST_FILE} states {key} "
                 f"{manifest.sizes[key]}. Restore the dataset from a copy.",
                 path=str(path),
             )
     return facts
 
 
+def _spans(manifest: Manifest, data_nbytes: int) -> tuple[I64, I64]:
+    """Return where the data files begin and end, in the offsets of the index: one, or those of a set's parts."""
+    lengths = [part.data_nbytes for part in manifest.parts] or [data_nbytes]
+    begins = np.array(part_begins(lengths)[:-1], np.int64)
+    return begins, begins + np.array(lengths, np.int64)
+
+
 class _Where:
     """Makes errors that name a row and its source."""
 
-    def __init__(self, path: Path, sources: Names | None) -> None:
-        self._path, self._sources = path, sources
+    def __init__(self, index: Path, sources: Names | None) -> None:
+        self._index, self._sources = index, sources
 
     def error(self, f: Field, arrays: Arrays, row: int, reason: str) -> CorruptError:
         """Return the error for a row."""
@@ -105,22 +113,27 @@ class _Where:
         source = None if self._sources is None else self._sources[row]
         named = f" (from {source})" if source else ""
         return CorruptError(
-            f"{self._path / INDEX_FILE}: row {row}{named}, field {f.name!r}: {values} does not fit {reason}. Restore "
+            f"{self._index}: row {row}{named}, field {f.name!r}: {values} does not fit {reason}. Restore "
             "the dataset from a copy, or convert again.",
             sample=row,
             field=f.name,
             source=source,
-            path=str(self._path),
+            path=str(self._index.parent),
         )
 
 
 def _rules(
-    f: Field, columns: Arrays, lengths: npt.NDArray[np.float64] | None, data_nbytes: int
+    f: Field, columns: Arrays, lengths: npt.NDArray[np.float64] | None, spans: tuple[I64, I64]
 ) -> Iterator[tuple[Bools, str]]:
     """Yield each rule as the rows (n,) that break it, and the end of the sentence "does not fit ..."."""
     at, codec = columns["offset"], columns["codec"]
     stored, raw = (columns[name].astype(np.int64) for name in ("stored_nbytes", "raw_nbytes"))
-    yield (at < 0) | (at > data_nbytes - stored), f"{DATA_FILE}'s {data_nbytes} bytes"
+    begins, ends = spans
+    if len(begins) == 1:
+        yield (at < 0) | (at > ends[0] - stored), f"{DATA_FILE}'s {ends[0]} bytes"
+    else:
+        part = np.maximum(np.searchsorted(begins, at, side="right") - 1, 0)
+        yield (at < begins[part]) | (at > ends[part] - stored), f"one of the {len(begins)} parts' {DATA_FILE}"
     fits_kind = limits_of(codec, lambda entry: not entry.only_kinds or f.kind in entry.only_kinds, False)
     yield np.broadcast_to(np.logical_not(fits_kind), codec.shape), f"the codecs of {f.kind}s"
     yield np.maximum(stored, raw) > MAX_PAYLOAD_NBYTES, f"the {MAX_PAYLOAD_NBYTES} bytes that one payload may have"
@@ -145,12 +158,12 @@ def _rules(
     yield raw > max_ratio * body, "its codec, which cannot compress that much"
 
 
-def _type_nbytes(f: Field, columns: Columns, path: Path) -> npt.NDArray[np.float64]:
+def _type_nbytes(f: Field, columns: Columns, index: Path) -> npt.NDArray[np.float64]:
     """Return the bytes of the arrays of each type, by the type's number."""
     try:
         return array_nbytes(columns.names[f"{f.name}.type"].texts)
     except FormatError as error:
-        raise FormatError(f"{path / INDEX_FILE}: field {f.name!r}: {error}") from error
+        raise FormatError(f"{index}: field {f.name!r}: {error}") from error
 
 
 def _check_overlaps(fields: Sequence[Field], arrays: Arrays, where: _Where) -> None:

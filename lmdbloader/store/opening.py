@@ -31,6 +31,7 @@ from lmdbloader.kernels.runtime.guard_words import NUM_HEAD
 if TYPE_CHECKING:
     from lmdbloader.store.remote.cache import Cache
 
+I64 = npt.NDArray[np.int64]
 IO = Literal["mmap", "pread"]
 _READ_WITHOUT_MAP = 'Read it without a map, with io="pread".'
 # A local file system returns a file's length in a tenth of this or less; a network one may have to ask a server.
@@ -134,21 +135,19 @@ class DataFile:
         if io == "mmap" and self.nbytes:
             self._map = _map(path, self.descriptor, self.nbytes, _READ_WITHOUT_MAP)
         self.data: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
-        self._guard = self._make_guard() if self._map else None
+        self._guard = guard_of(self.descriptor, self.nbytes) if self._map else None
 
-    def _make_guard(self) -> npt.NDArray[np.int64]:
-        """Return the words that hold which pages of the map kernels may touch."""
-        bits = mmap.PAGESIZE.bit_length() - 1
-        num_marks = -(-self.nbytes // (64 << bits))
-        guard = np.zeros(NUM_HEAD + num_marks, np.int64)
-        guard[: NUM_HEAD] = (
-            self.descriptor, self.nbytes, _watches_length(self.descriptor), system.POPULATE_READ,
-            system.tells_residency(self.descriptor), bits, num_marks, 0,
-        )  # fmt: skip
-        return guard
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        """The files that it consists of: this one."""
+        return (self,)
+
+    def with_io(self, path: Path, io: IO) -> DataFile:
+        """Return the same open file with another `io`; `path` is for messages."""
+        return DataFile(path, io, descriptor=self.descriptor)
 
     def for_kernels(self) -> tuple[int, int, int, int]:
-        """Return the map's address, the file's length, a descriptor to use instead or -1, and the map's guard or 0."""
+        """Return the first four numbers of the `file` of kernels: see `lmdbloader.kernels.decode.fetch`."""
         guard = 0 if self._guard is None else self._guard.ctypes.data
         return self.data.ctypes.data, self.nbytes, self.descriptor if self.io == "pread" else -1, guard
 
@@ -164,6 +163,53 @@ class DataFile:
             parts.append(part)
             at, nbytes = at + len(part), nbytes - len(part)
         return b"".join(parts)
+
+    def read_into(self, buffer: Any, at: int) -> int:
+        """Read into a writable buffer; return the number of bytes, 0 at the end of the file.
+
+        Raises:
+            OSError: The disk cannot read them.
+        """
+        return system.read_into(self.descriptor, buffer, at)
+
+    def places(self, starts: I64, stops: I64) -> tuple[I64, I64, I64, I64]:
+        """Return ranges, their descriptors, and where their files begin, each (m,); ranges are within one file each.
+
+        Args:
+            starts, stops: (n,) int64, in order.
+        """
+        begins = np.zeros(len(starts), np.int64)
+        return starts, stops, begins + self.descriptor, begins
+
+    def is_cached(self, at: int) -> bool | None:
+        """Return whether the page with a byte is in memory; None if the system does not report it."""
+        return system.is_cached(self.descriptor, at)
+
+    def lost(self) -> tuple[str, int] | None:
+        """Return the name and the length of a file that is shorter than when it was opened; None if there is none.
+
+        Raises:
+            OSError: The system cannot tell.
+        """
+        size = os.fstat(self.descriptor).st_size
+        return (DATA_FILE, size) if size < self.nbytes else None
+
+
+def guard_of(descriptor: int, nbytes: int) -> npt.NDArray[np.int64]:
+    """Return the words that hold which pages of the map of a file kernels may touch.
+
+    Args:
+        descriptor: The file's.
+        nbytes: Its length.
+    """
+    bits = mmap.PAGESIZE.bit_length() - 1
+    num_marks = -(-nbytes // (64 << bits))
+    guard = np.zeros(NUM_HEAD + num_marks, np.int64)
+    guard[:NUM_HEAD] = (
+        descriptor, nbytes, _watches_length(descriptor), system.POPULATE_READ, system.tells_residency(descriptor),
+        bits, num_marks, 0,
+    )  # fmt: skip
+    return guard
 
 
 def open_index(path: Path, io: IO, expected_nbytes: int) -> mmap.mmap | bytes:

@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -174,16 +173,18 @@ class _Worker:
 
 
 def _serve(request: _Request, buffer: U8, stopping: U8) -> None:
-    starts, stops = coalesce(request.starts, request.stops, page_nbytes=mmap.PAGESIZE)
-    descriptor, base = request.file.descriptor, request.file.data.ctypes.data
+    coalesced = coalesce(request.starts, request.stops, page_nbytes=mmap.PAGESIZE)
+    starts, stops, descriptors, begins = request.file.places(*coalesced)
     if request.file.io == "pread":
+        pieces = _Pieces(starts - begins, stops - begins, descriptors)
         if request.awaited:
-            _load(descriptor, starts, stops, buffer, stopping)
+            _load(pieces, buffer, stopping)
         else:
-            _will_need(descriptor, starts, stops, stopping)
+            _will_need(pieces, stopping)
         return
+    base = request.file.data.ctypes.data
     if request.awaited:
-        entries.load(base, starts, stops, system.POPULATE_READ, descriptor, buffer, stopping)
+        entries.load(base, starts, stops, system.POPULATE_READ, descriptors, begins, buffer, stopping)
     else:
         entries.advise(base, starts, stops, system.WILL_NEED, PIECE_NBYTES, stopping)
 
@@ -214,7 +215,7 @@ class Readahead:
         self._offsets = [column[0] for column in self._columns]
         self._file = reader.data_file
         self._probe = np.zeros(1, np.uint8)
-        self._reports_residency = system.tells_residency(self._file.descriptor)
+        self._reports_residency = all(system.tells_residency(file.descriptor) for file in self._file.files)
         self._workers: dict[int, _Worker] = {}
         self._closed = False
 
@@ -233,7 +234,7 @@ class Readahead:
         if self._file.remote is not None and not self._file.remote.are_here(*self._ranges(rows, whole=True)).all():
             return False
         if self._file.io == "pread":
-            return all(map(partial(system.is_cached, self._file.descriptor), starts.tolist()))
+            return all(map(self._file.is_cached, starts.tolist()))
         if not self._reports_residency:
             return False
         return not entries.any_absent(self._file.data.ctypes.data, starts, mmap.PAGESIZE, self._probe)
@@ -273,7 +274,8 @@ class Readahead:
                 other bytes are then read page by page, which is slow.
         """
         if self._file.io == "pread":
-            system.advise_order(self._file.descriptor, random=random)
+            for file in self._file.files:
+                system.advise_order(file.descriptor, random=random)
             return
         data = self._file.data
         if not data.size:
@@ -346,41 +348,48 @@ class Readahead:
         return found
 
 
-def _will_need(descriptor: int, starts: I64, stops: I64, stopping: U8) -> None:
-    """Request ranges (n,) of a file without waiting for them.
+class _Pieces:
+    """Ranges of files in pieces that are read at once."""
+
+    def __init__(self, starts: I64, stops: I64, descriptors: I64) -> None:
+        """Take ranges, each (n,) int64: bytes of the files with these descriptors."""
+        self._ranges = starts, stops, descriptors
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (descriptor, first byte, number of bytes)."""
+        for start, stop, descriptor in zip(*(column.tolist() for column in self._ranges), strict=True):
+            for at in range(start, stop, PIECE_NBYTES):
+                yield descriptor, at, min(PIECE_NBYTES, stop - at)
+
+
+def _will_need(pieces: _Pieces, stopping: U8) -> None:
+    """Request pieces without waiting for them.
 
     Args:
-        descriptor: The file's.
-        starts, stops: (n,) int64.
+        pieces: Of files.
         stopping: (1,) uint8; another thread sets it to end this early.
     """
-    for at, nbytes in _pieces(starts, stops):
+    for descriptor, at, nbytes in pieces:
         if stopping[0]:
             return
         system.will_read(descriptor, at, nbytes)
 
 
-def _load(descriptor: int, starts: I64, stops: I64, buffer: U8, stopping: U8) -> None:
-    """Read ranges (n,) of a file, with requests ahead, and return when they are in memory.
+def _load(pieces: _Pieces, buffer: U8, stopping: U8) -> None:
+    """Read pieces, with requests ahead, and return when they are in memory.
 
     Args:
-        descriptor, starts, stops, stopping: As in `_will_need`.
+        pieces, stopping: As in `_will_need`.
         buffer: (PIECE_NBYTES,) uint8, overwritten.
 
     Raises:
-        OSError: The file cannot be read.
+        OSError: A file cannot be read.
     """
-    ahead, asked = _pieces(starts, stops), 0
-    for at, nbytes in _pieces(starts, stops):
+    ahead, asked = iter(pieces), 0
+    for descriptor, at, nbytes in pieces:
         while asked < _AHEAD_NBYTES and (following := next(ahead, None)):
-            system.will_read(descriptor, *following)
-            asked += following[1]
+            system.will_read(*following)
+            asked += following[2]
         if stopping[0] or not system.read_into(descriptor, buffer[:nbytes].data, at):
             return
         asked -= nbytes
-
-
-def _pieces(starts: I64, stops: I64) -> Iterator[tuple[int, int]]:
-    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-        for at in range(start, stop, PIECE_NBYTES):
-            yield at, min(PIECE_NBYTES, stop - at)

@@ -19,7 +19,7 @@ from lmdbloader.base import clock_words
 from lmdbloader.base.arguments import is_url, local_path, path_text
 from lmdbloader.base.disk_errors import DISK_FAILED
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
-from lmdbloader.errors import CorruptError, FormatError, OptionError
+from lmdbloader.errors import CorruptError, FormatError, LmdbloaderError, OptionError
 from lmdbloader.fields import kind_named
 from lmdbloader.format.codecs import are_tiles, by_number, checksum, codec_of
 from lmdbloader.format.digests import digest_of_file
@@ -35,6 +35,7 @@ from lmdbloader.kernels.assemble_columns import CHECKSUM, CODEC, INDEX_COLUMNS, 
 from lmdbloader.kernels.calls.entry import Prepared
 from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, DAMAGES, OUT_OF_BOUNDS
 from lmdbloader.store.index import Index, open_checked
+from lmdbloader.store.joined_file import open_data
 from lmdbloader.store.opening import IO, DataFile, check_io, read_manifest, wrong_size
 from lmdbloader.store.rows import Rows, as_array, extremes, parts_of, take
 
@@ -109,11 +110,8 @@ class Reader:
         self.path = local_path("path", path).absolute()
         self.manifest = read_manifest(path)
         try:
-            data = DataFile(self.path / DATA_FILE, io)
-            expected = self.manifest.sizes["data_nbytes"]
-            if data.nbytes != expected:
-                raise wrong_size(self.path / DATA_FILE, data.nbytes, expected)
-            self._use(data, open_checked(self.path, self.manifest, expected, io))
+            data = open_data(self.path, self.manifest, io)
+            self._use(data, open_checked(self.path, self.manifest, data.nbytes, io))
         except (FileNotFoundError, IsADirectoryError) as error:
             raise CorruptError(
                 f"{error.filename}: is missing. Copy the dataset again; "
@@ -166,7 +164,7 @@ class Reader:
             other = self.__class__.__new__(self.__class__)
             other._open_remote(self._remote, io)
             return other
-        file = DataFile(self.path / DATA_FILE, io, descriptor=self.descriptor)
+        file = self.data_file.with_io(self.path / DATA_FILE, io)
         if file.nbytes != self.data_file.nbytes:
             raise wrong_size(self.path / DATA_FILE, file.nbytes, self.data_file.nbytes)
         content = bytes(self.index.content)
@@ -245,9 +243,8 @@ class Reader:
         a = self.index.arrays
         at, nbytes = int(a[f"{name}.offset"][row]), int(a[f"{name}.stored_nbytes"][row])
         try:
-            size = os.fstat(self.descriptor).st_size
-            if size < self.data_file.nbytes:
-                return f"{DATA_FILE} was cut to {size} bytes after it was opened"
+            if lost := self.data_file.lost():
+                return f"{lost[0]} was cut to {lost[1]} bytes after it was opened"
             if said is None:
                 self.data_file.read(at, nbytes)
         except OSError as error:
@@ -611,6 +608,8 @@ class Reader:
         at, nbytes = int(columns[OFFSET][row]), int(columns[STORED_NBYTES][row])
         try:
             data = self.data_file.read(at, nbytes)
+        except LmdbloaderError:  # it cannot be fetched
+            raise
         except OSError as error:  # the disk failed
             raise self.damaged(name, row, OUT_OF_BOUNDS, error) from error
         clock.tick(clock_words.READ)

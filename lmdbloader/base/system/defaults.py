@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,13 +13,14 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 __all__ = [
-    "CAN_DROP_CACHE", "CAN_FREE_PARTS", "CAN_LOCK_PARTS", "MAPPED_FILES_SHRINK", "MAPS_LENGTHEN_FILES", "NORMAL", "POPULATE_READ", "QUEUES_NEED_FILES",
-    "RANDOM", "WILL_NEED", "Clock", "Layout", "address_limit", "advise_order", "allowed_cores", "boot_id", "c_library",
-    "connection_pair", "container_name", "cores_of_parent", "descriptor_of", "distribution", "drop_cache", "exchange",
-    "folded", "free_part", "group_folders", "handle_of", "huge_pages", "hypervisor_name", "is_cached", "load_average", "lock_part", "machine_id",
-    "memory_file", "memory_sizes", "own_memory", "path_of", "populate", "process_limit", "process_seconds",
-    "processor_clock", "processor_layout", "processor_name", "quota_cores", "read_text", "resident_pages",
-    "settling_seconds", "sizes_of", "start_of", "tells_residency", "thread_times", "umask", "unlock_part", "usable_name", "will_read",
+    "CAN_DROP_CACHE", "CAN_FREE_PARTS", "CAN_LOCK_PARTS", "MAPPED_FILES_SHRINK", "MAPS_LENGTHEN_FILES", "NORMAL",
+    "POPULATE_READ", "QUEUES_NEED_FILES", "RANDOM", "WILL_NEED", "Clock", "Layout", "address_limit", "advise_order",
+    "allowed_cores", "boot_id", "c_library", "connection_pair", "container_name", "cores_of_parent", "descriptor_of",
+    "distribution", "drop_cache", "exchange", "folded", "free_part", "group_folders", "handle_of", "huge_pages",
+    "hypervisor_name", "is_cached", "load_average", "lock_part", "machine_id", "map_in_a_row", "memory_file",
+    "memory_sizes", "own_memory", "path_of", "populate", "process_limit", "process_seconds", "processor_clock",
+    "processor_layout", "processor_name", "quota_cores", "read_text", "resident_pages", "settling_seconds",
+    "sizes_of", "start_of", "tells_residency", "thread_times", "umask", "unlock_part", "usable_name", "will_read",
 ]  # fmt: skip
 
 ROOT = Path("/")
@@ -56,7 +58,7 @@ def lock_part(descriptor: int, at: int, nbytes: int, *, shared: bool = False) ->
     Another process may have a lock on it. Within one process nothing is locked: a lock replaces the one before.
 
     Args:
-        descriptor: The file's, open for writing. This process loses its locks with any descriptor of the file it closes.
+        descriptor: The file's, open for writing. Closing any descriptor of it unlocks it.
         at: First byte.
         nbytes: Of the part.
         shared: Whether other processes may have shared locks on it, too.
@@ -149,6 +151,23 @@ def is_cached(descriptor: int, at: int) -> bool | None:
 def populate(mapped: mmap.mmap) -> bool:
     """Read and map all pages of a map; return False if the system cannot, or if a page cannot be read."""
     return False
+
+
+def map_in_a_row(files: Sequence[tuple[int, int, int]], nbytes: int) -> Any:
+    """Return a read-only map of several files in one range of addresses; its memory is freed with the last view of it.
+
+    Args:
+        files: (descriptor, bytes, where it begins in the map), in order; no file is empty, and each begins at a
+            multiple of the system's pages. Bytes between the files must not be touched.
+        nbytes: Of the map.
+
+    Returns:
+        A buffer of that many bytes, aligned to a page.
+
+    Raises:
+        OSError: The system cannot do this (ENOTSUP), or refuses it (ENOMEM).
+    """
+    raise OSError(errno.ENOTSUP, "this system maps one file at a time")
 
 
 def settling_seconds(descriptor: int) -> float | None:

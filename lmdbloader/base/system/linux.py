@@ -18,11 +18,12 @@ from lmdbloader.base.system.defaults import ROOT, Clock, Layout, read_text
 assert sys.platform != "win32" and sys.platform != "darwin"  # for mypy
 
 __all__ = [
-    "CAN_DROP_CACHE", "CAN_FREE_PARTS", "POPULATE_READ", "QUEUES_NEED_FILES", "advise_order", "allowed_cores", "boot_id", "c_library",
-    "container_name", "cores_of_parent", "distribution", "drop_cache", "exchange", "free_part", "group_folders", "huge_pages",
-    "hypervisor_name", "is_cached", "machine_id", "memory_file", "memory_sizes", "own_memory", "path_of", "populate",
-    "process_seconds", "processor_clock", "processor_layout", "processor_name", "quota_cores", "reserve",
-    "resident_pages", "settling_seconds", "start_of", "tells_residency", "thread_times", "umask", "will_read",
+    "CAN_DROP_CACHE", "CAN_FREE_PARTS", "POPULATE_READ", "QUEUES_NEED_FILES", "advise_order", "allowed_cores",
+    "boot_id", "c_library", "container_name", "cores_of_parent", "distribution", "drop_cache", "exchange",
+    "free_part", "group_folders", "huge_pages", "hypervisor_name", "is_cached", "machine_id", "memory_file",
+    "memory_sizes", "own_memory", "path_of", "populate", "process_seconds", "processor_clock", "processor_layout",
+    "processor_name", "quota_cores", "reserve", "resident_pages", "settling_seconds", "start_of", "tells_residency",
+    "thread_times", "umask", "will_read",
 ]  # fmt: skip
 
 CAN_DROP_CACHE = CAN_FREE_PARTS = True

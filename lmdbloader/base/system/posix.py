@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -11,6 +12,7 @@ import signal
 import stat
 import sys
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -23,11 +25,11 @@ if TYPE_CHECKING:
 assert sys.platform != "win32"  # for mypy
 
 __all__ = [
-    "CAN_LOCK_PARTS", "FOLDERS_MOVE_WITH_OPEN_FILES", "address_limit", "clock_ns", "close", "connect", "entries", "flush", "flush_path",
-    "how_ended", "load_average", "lock", "lock_part", "map_shared", "means", "move_folder", "open_folder", "open_in", "open_itself",
-    "open_to_read", "permissions", "process_limit", "read_at", "read_into", "receive_file", "remove_in", "replace_file",
-    "send_file", "set_permissions", "sizes_of", "start_python", "status_in", "touch_in", "unlock_part", "user", "wait_for_end_of",
-    "write_at",
+    "CAN_LOCK_PARTS", "FOLDERS_MOVE_WITH_OPEN_FILES", "address_limit", "clock_ns", "close", "connect", "entries",
+    "flush", "flush_path", "how_ended", "load_average", "lock", "lock_part", "map_in_a_row", "map_shared", "means",
+    "move_folder", "open_folder", "open_in", "open_itself", "open_to_read", "permissions", "process_limit", "read_at",
+    "read_into", "receive_file", "remove_in", "replace_file", "send_file", "set_permissions", "sizes_of",
+    "start_python", "status_in", "touch_in", "unlock_part", "user", "wait_for_end_of", "write_at",
 ]  # fmt: skip
 
 # Whether a folder can get another name while a file in it is open.
@@ -35,6 +37,9 @@ FOLDERS_MOVE_WITH_OPEN_FILES = CAN_LOCK_PARTS = True
 # Opening a FIFO must not wait for its writer, and a terminal must not become this process's.
 _TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _LOOK_SECONDS = 0.5
+# Of mman.h: a map replaces what is at its address.
+_MAP_FIXED = 0x10
+_MAP_FAILED = ctypes.c_void_p(-1).value
 
 # -- Files
 
@@ -109,6 +114,33 @@ def map_shared(descriptor: int, nbytes: int) -> mmap.mmap:
     """Return a map that reads a file, with all its pages at once if the system can."""
     populate = getattr(mmap, "MAP_POPULATE", 0)
     return mmap.mmap(descriptor, nbytes, flags=mmap.MAP_SHARED | populate, prot=mmap.PROT_READ)
+
+
+def map_in_a_row(files: Sequence[tuple[int, int, int]], nbytes: int) -> Any:
+    """The addresses are reserved first, and each file is mapped over its part of them."""
+    library = ctypes.CDLL(None, use_errno=True)
+    library.mmap.restype = ctypes.c_void_p
+    library.mmap.argtypes = [
+        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
+    ]  # fmt: skip
+    library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    whole = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    reserved = mmap.MAP_PRIVATE | mmap.MAP_ANON | getattr(mmap, "MAP_NORESERVE", 0)
+    base = library.mmap(None, whole, 0, reserved, -1, 0)
+    if base == _MAP_FAILED:
+        raise _last_error()
+    mapped = (ctypes.c_uint8 * nbytes).from_address(base)
+    weakref.finalize(mapped, library.munmap, base, whole).atexit = False
+    for descriptor, length, begin in files:
+        flags = mmap.MAP_SHARED | _MAP_FIXED
+        if library.mmap(base + begin, length, mmap.PROT_READ, flags, descriptor, 0) == _MAP_FAILED:
+            raise _last_error()
+    return mapped
+
+
+def _last_error() -> OSError:
+    code = ctypes.get_errno()
+    return OSError(code, os.strerror(code))
 
 
 def sizes_of(folder: str | Path) -> tuple[int, int] | None:

@@ -6,3 +6,11 @@
 # each page of the file, set when the page was read.
 DESCRIPTOR, LENGTH, LOOKS, POPULATE, TELLS, PAGE_BITS, NUM_MARKS, BYTE = range(8)
 NUM_HEAD = 8
+
+# Several files, one behind the other in one map, have a directory instead: as NUM_MARKS the number of files, negated,
+# and behind the head a row for each: where it begins in the map, its bytes when it was opened, the address of its own
+# guard, whose pages count from the file's first byte, and its descriptor. Rows are in the order of the map.
+BEGIN, NBYTES, GUARD, FILE = range(4)
+NUM_ENTRY = 4
+# What stands for the descriptor where files are read by the descriptors of a directory.
+BY_DIRECTORY = -2

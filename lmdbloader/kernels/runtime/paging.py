@@ -64,7 +64,8 @@ def load(
     starts: np.ndarray,
     stops: np.ndarray,
     populate: int,
-    fd: int,
+    descriptors: np.ndarray,
+    begins: np.ndarray,
     buffer: np.ndarray,
     stopping: np.ndarray,
 ) -> int:
@@ -76,9 +77,9 @@ def load(
 
     Args:
         base: Address of the map, at the start of a page.
-        starts, stops: (n,) int64, page-aligned, counted from `base`, the file's first byte.
+        starts, stops: (n,) int64, page-aligned, counted from `base`.
         populate: The advice of madvise that maps pages for reading, negative if the system has none.
-        fd: The file that is mapped.
+        descriptors, begins: (n,) int64, the file of each range, and where its first byte is, counted from `base`.
         buffer: (PIECE_NBYTES,) uint8, overwritten.
         stopping: (1,) uint8; another thread sets it to end this early.
 
@@ -106,7 +107,7 @@ def load(
                 status = madvise(np.uintp(base) + np.uintp(at), np.uintp(nbytes), np.int32(populate))
             if status != 0:
                 address = np.uintp(buffer.ctypes.data)
-                if pread(np.int32(fd), address, np.uintp(nbytes), np.int64(at)) <= 0:
+                if pread(np.int32(descriptors[i]), address, np.uintp(nbytes), np.int64(at - begins[i])) <= 0:
                     return UNREADABLE
             at += nbytes
             ahead -= nbytes

@@ -6,10 +6,15 @@ import numpy as np
 
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.guard_words import (
+    BEGIN,
     BYTE,
     DESCRIPTOR,
+    FILE,
+    GUARD,
     LENGTH,
     LOOKS,
+    NBYTES,
+    NUM_ENTRY,
     NUM_HEAD,
     NUM_MARKS,
     PAGE_BITS,
@@ -27,8 +32,39 @@ _CHOSEN_BITS = 4
 
 
 @kernel
+def _entry(guard, at):
+    """Return where the entry of a directory begins that has byte `at` of the map, counted in words from the guard."""
+    count = -i64_at(guard, NUM_HEAD)[NUM_MARKS]
+    words = i64_at(guard, NUM_HEAD + NUM_ENTRY * count)
+    low, high = 0, count
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if words[NUM_HEAD + NUM_ENTRY * middle + BEGIN] <= at:
+            low = middle
+        else:
+            high = middle
+    return NUM_HEAD + NUM_ENTRY * low
+
+
+@kernel
+def file_of(guard, at, nbytes):
+    """Return (descriptor, first byte in the map) of the file that has some bytes; (-1, 0) if no file has all of them.
+
+    Args:
+        guard: Address of a directory.
+        at, nbytes: The bytes, counted from the start of the map.
+    """
+    entry = i64_at(np.uint64(guard) + np.uint64(8 * _entry(guard, at)), NUM_ENTRY)
+    if at < entry[BEGIN] or at + nbytes > entry[BEGIN] + entry[NBYTES]:
+        return np.int64(-1), np.int64(0)
+    return entry[FILE], entry[BEGIN]
+
+
+@kernel
 def look(guard):
     """Check the file's length, which takes a tenth of a microsecond; called before some payloads are read.
+
+    Of several files each is looked at when a payload of it is read.
 
     Args:
         guard: Address of the words; 0 for memory that needs no guard.
@@ -36,7 +72,7 @@ def look(guard):
     if guard == 0:
         return
     words = i64_at(guard, NUM_HEAD)
-    if not words[LOOKS]:
+    if words[NUM_MARKS] < 0 or not words[LOOKS]:
         return
     length = lseek(np.int32(words[DESCRIPTOR]), np.int64(0), np.int32(_SEEK_END))
     if length < words[LENGTH]:
@@ -80,10 +116,17 @@ def forget(guard, starts, stops):
     """
     if guard == 0:
         return
-    bits = i64_at(guard, NUM_HEAD)[PAGE_BITS]
-    marks = _marks(guard)
+    is_directory = i64_at(guard, NUM_HEAD)[NUM_MARKS] < 0
     for i in range(starts.shape[0]):
-        first, last = starts[i] >> bits, (stops[i] - 1) >> bits
+        own, start, stop = np.int64(guard), starts[i], stops[i]
+        if is_directory:
+            entry = i64_at(np.uint64(guard) + np.uint64(8 * _entry(guard, start)), NUM_ENTRY)
+            own, start, stop = entry[GUARD], start - entry[BEGIN], stop - entry[BEGIN]
+            if start < 0 or stop > entry[NBYTES]:
+                continue
+        bits = i64_at(own, NUM_HEAD)[PAGE_BITS]
+        marks = _marks(own)
+        first, last = start >> bits, (stop - 1) >> bits
         for k in range(first >> 6, (last >> 6) + 1):
             marks[k] &= ~_mask(k, first, last)
 
@@ -119,9 +162,16 @@ def is_there(guard, base, at, nbytes):
         base: Address of the map, at the start of a page.
         at, nbytes: The bytes, inside of the map.
     """
+    is_directory = i64_at(guard, NUM_HEAD)[NUM_MARKS] < 0
+    if is_directory:
+        entry = i64_at(np.uint64(guard) + np.uint64(8 * _entry(guard, at)), NUM_ENTRY)
+        begin = entry[BEGIN]
+        if at < begin or at + nbytes > begin + entry[NBYTES]:
+            return False
+        guard, base, at = entry[GUARD], base + begin, at - begin
     words = i64_at(guard, NUM_HEAD)
     is_chosen = (np.int64(at) * _SPREAD) >> (64 - _CHOSEN_BITS) == 0
-    if is_chosen or at + nbytes > words[LENGTH]:
+    if is_chosen or is_directory or at + nbytes > words[LENGTH]:
         look(guard)
         if at + nbytes > words[LENGTH]:
             return False

@@ -320,4 +320,3 @@ def _kept(count: int, limit_nbytes: int, nbytes: int) -> npt.NDArray[np.bool_]:
         mixed ^= mixed >> np.uint64(29)
         kept[np.argsort(mixed, kind="stable")[limit_nbytes // PIECE_NBYTES :]] = False
     return kept
-

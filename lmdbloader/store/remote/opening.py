@@ -27,7 +27,7 @@ from lmdbloader.format.digests import digest_of_file
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
 from lmdbloader.store.opening import IO, DataFile
-from lmdbloader.store.remote.cache import Cache
+from lmdbloader.store.remote.cache import Cache, Held
 from lmdbloader.store.remote.pieces import PIECE_NBYTES, Pieces
 from lmdbloader.store.remote.service import Facts, Service
 
@@ -115,9 +115,27 @@ class RemoteData(DataFile):
         self.remote: Cache = cache
         super().__init__(cache.pieces.path, io, descriptor=cache.pieces.descriptor)
 
-    def with_io(self, io: IO) -> RemoteData:
-        """Return the same file, read in another way."""
+    def with_io(self, path: Path, io: IO) -> RemoteData:
+        """Return the same file with another `io`; `path` is not needed."""
         return RemoteData(self.remote, io)
+
+    def read_into(self, buffer: Any, at: int) -> int:
+        """Read into a writable buffer what is fetched first; return the number of bytes, 0 at the end of the file.
+
+        Raises:
+            OSError: The disk cannot read them.
+            LmdbloaderError: They cannot be fetched.
+        """
+        held = self._hold(at, at + memoryview(buffer).nbytes)
+        try:
+            return super().read_into(buffer, at)
+        finally:
+            if held is not None:
+                held.release()
+
+    def _hold(self, at: int, stop: int) -> Held | None:
+        stop = min(stop, self.nbytes)
+        return self.remote.hold(np.array([at], np.int64), np.array([stop], np.int64)) if at < stop else None
 
     def read(self, at: int, nbytes: int) -> bytes:
         """Return a copy of some bytes, which are fetched first.
@@ -126,8 +144,7 @@ class RemoteData(DataFile):
             OSError: The disk cannot read them.
             LmdbloaderError: They cannot be fetched.
         """
-        stop = min(at + nbytes, self.nbytes)
-        held = self.remote.hold(np.array([at], np.int64), np.array([stop], np.int64)) if at < stop else None
+        held = self._hold(at, at + nbytes)
         try:
             return super().read(at, nbytes)
         finally:
@@ -145,8 +162,7 @@ def check_fraction(value: Fraction) -> Fraction:
         parse_nbytes(value, name="cache_fraction")
     elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise OptionError(
-            f"{option('cache_fraction', value)}: expected a share of the dataset from 0 to 1, or a size such as "
-            '"20GiB"'
+            f'{option("cache_fraction", value)}: expected a share of the dataset from 0 to 1, or a size such as "20GiB"'
         )
     return value
 
@@ -186,8 +202,8 @@ def open_place(url: str, cache_dir: str | os.PathLike[str] | None, fraction: Fra
     limit = _limit(fraction, nbytes)
     if limit < nbytes and not system.CAN_FREE_PARTS:
         raise OptionError(
-            f"{option('cache_fraction', fraction)}: this system cannot free parts of a file; a part of a dataset can be "
-            "cached on Linux only. Write cache_fraction=1.0."
+            f"{option('cache_fraction', fraction)}: this system cannot free parts of a file; a part of a dataset can "
+            "be cached on Linux only. Write cache_fraction=1.0."
         )
     folder = _make_folder(cache_dir, service, data_facts, manifest)
     with explain_full_disk(folder):
@@ -211,17 +227,17 @@ def describe(service: Service) -> tuple[Manifest, Facts, Facts, bytes]:
         facts = service.facts(MANIFEST_FILE)
     except NotFoundError as error:
         raise NotFoundError(
-            f"{url}: there is no dataset: it has no {MANIFEST_FILE}. Expected the URL of a folder with {MANIFEST_FILE}, "
-            f"{INDEX_FILE} and {DATA_FILE}, which `lmdbloader convert` makes."
+            f"{url}: there is no dataset: it has no {MANIFEST_FILE}. Expected the URL of a folder with "
+            f"{MANIFEST_FILE}, {INDEX_FILE} and {DATA_FILE}, which `lmdbloader convert` makes."
         ) from error
     if facts.nbytes > MAX_MANIFEST_NBYTES:
         raise FormatError(f"{url}/{MANIFEST_FILE}: {facts.nbytes} bytes, expected at most {MAX_MANIFEST_NBYTES}")
     content = service.read(MANIFEST_FILE, facts.nbytes, facts.version)
     manifest = parse_manifest(content, url)
-    if getattr(manifest, "parts", None):
+    if manifest.parts:
         raise OptionError(
-            f"{url}: is a set of parts, and a set cannot be read from a URL yet. Copy it to a disk with another program; "
-            "or open one of its parts, which are datasets: add /part-00000 to the URL."
+            f"{url}: is a set of parts, and a set cannot be read from a URL yet. Copy it to a disk with another "
+            "program; or open one of its parts, which are datasets: add /part-00000 to the URL."
         )
     found = []
     for name, key in ((DATA_FILE, "data_nbytes"), (INDEX_FILE, "index_nbytes")):
@@ -256,9 +272,7 @@ def _read_index(service: Service, manifest: Manifest, facts: Facts) -> bytes:
     return data
 
 
-def _make_folder(
-    cache_dir: str | os.PathLike[str] | None, service: Service, facts: Facts, manifest: Manifest
-) -> Path:
+def _make_folder(cache_dir: str | os.PathLike[str] | None, service: Service, facts: Facts, manifest: Manifest) -> Path:
     """Return the folder of one dataset in the cache, made if it is missing.
 
     Raises:
@@ -318,8 +332,8 @@ def _check_room(place: Place, pieces: Pieces) -> None:
     if missing + _SPARE_NBYTES > free:
         share = max(int(100 * (free - _SPARE_NBYTES) / pieces.nbytes) / 100 - 0.05, 0)
         raise DiskFullError(
-            f"{place.folder}: {show_nbytes(missing)} of {place.url} are still to be cached, and {show_nbytes(free)} are "
-            f"free. Keep a part of it, cache_fraction={share:.2f}; or choose another disk, cache_dir=FOLDER."
+            f"{place.folder}: {show_nbytes(missing)} of {place.url} are still to be cached, and {show_nbytes(free)} "
+            f"are free. Keep a part of it, cache_fraction={share:.2f}; or choose another disk, cache_dir=FOLDER."
         )
 
 

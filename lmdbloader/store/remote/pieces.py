@@ -42,7 +42,7 @@ class Claims:
     """
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self.restart()
 
     def restart(self) -> None:
@@ -73,7 +73,7 @@ def claims_of(path: Path) -> Claims:
     with _claims_lock:
         if not path.exists():
             with suppress(FileExistsError):
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         status = path.stat()
         key = status.st_dev, status.st_ino
         if key not in _claims:
@@ -114,7 +114,7 @@ class Pieces:
         self.path = folder / DATA_NAME
         with explain_full_disk(folder):
             self.claims = claims_of(folder / CLAIMS_NAME)
-            self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
             weakref.finalize(self, os.close, self.descriptor)
             if os.fstat(self.descriptor).st_size == 0:
                 os.ftruncate(self.descriptor, nbytes)
@@ -132,7 +132,7 @@ class Pieces:
     def _map_states(self) -> mmap.mmap:
         """Return the states: a head, a byte and a checksum of each piece."""
         needed = self._sums_at + 8 * self.count
-        descriptor = os.open(self.folder / STATES_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self.folder / STATES_NAME, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if os.fstat(descriptor).st_size < needed:
                 system.reserve(descriptor, 0, needed)  # a page without space would end the process
@@ -166,13 +166,16 @@ class Pieces:
             marks = np.zeros(self.count + 1, np.int64)
             np.add.at(marks, first, 1)
             np.add.at(marks, last + 1, -1)
-            return np.flatnonzero(np.cumsum(marks[:-1]))
+            spanned: I64 = np.flatnonzero(np.cumsum(marks[:-1]))
+            return spanned
         found, at = np.unique(np.stack([first, last], 1).ravel(), return_index=True)
-        return found[np.argsort(at)]
+        in_order: I64 = found[np.argsort(at)]
+        return in_order
 
     def absent(self, pieces: I64) -> I64:
         """Return those that are not PRESENT."""
-        return pieces[self.states[pieces] != PRESENT]
+        missing: I64 = pieces[self.states[pieces] != PRESENT]
+        return missing
 
     def bounds(self, first: int, end: int) -> tuple[int, int]:
         """Return the bytes of pieces first ... end - 1: the first, and the one after the last."""

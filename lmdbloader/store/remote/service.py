@@ -201,8 +201,8 @@ class Service:
             return NotFoundError(f"{where}: nothing is there{self._at_endpoint()}. Is the URL that of a dataset?")
         if isinstance(error, _WholeAnswer):
             return DiskError(
-                f"{where}: the server sends the whole file instead of a range of it. Copy the dataset to a disk, or use "
-                "a server that answers ranges (nginx, Apache and all object stores do)."
+                f"{where}: the server sends the whole file instead of a range of it. Copy the dataset to a disk, or "
+                "use a server that answers ranges (nginx, Apache and all object stores do)."
             )
         if isinstance(error, PermissionError):
             return DiskError(f"{where}: access denied ({_told(error)}). Check the keys and the bucket's rules.")

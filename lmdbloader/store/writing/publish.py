@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,6 +41,10 @@ _OURS = frozenset({
     DATA_FILE, INDEX_FILE, MANIFEST_FILE, COLUMNS_FOLDER, SKIPPED_FILE, LEFT_OUT_FILE, SOURCES_FILE, REPAIR_FOLDER,
     _LOCK_FILE, *_WORKING_FILES,
 })  # fmt: skip
+
+# The parts of a set, also while they are written, and its indices.
+_A_PART = re.compile(r"part-[0-9]{5,}(\.partial)?")
+_IN_A_SET = re.compile(r"index-[0-9]{5,}\.arrow(\.new)?|manifest\.json\.new")
 
 
 def check_destination(out: Path, *, overwrite: bool) -> None:
@@ -316,9 +321,15 @@ def flush(path: Path) -> None:
 
 
 def _others(folder: Path) -> list[str]:
-    # NFS gives a removed file such a name while another process has it open.
-    names = (entry.name for entry in folder.iterdir() if not entry.name.startswith(".nfs"))
-    return sorted(name for name in names if name not in _OURS)
+    """Return the names of what no conversion leaves in a folder, also of what is in the parts of a set."""
+    found = []
+    for entry in folder.iterdir():
+        # NFS gives a removed file such a name while another process has it open.
+        if entry.name in _OURS or entry.name.startswith(".nfs") or _IN_A_SET.fullmatch(entry.name):
+            continue
+        is_part = _A_PART.fullmatch(entry.name) and entry.is_dir() and not entry.is_symlink()
+        found += [f"{entry.name}/{name}" for name in _others(entry)] if is_part else [entry.name]
+    return sorted(found)
 
 
 def _refuse_others(folder: Path, name: Path) -> None:

@@ -1,0 +1,211 @@
+"""Makes the index and the manifest of a set from its parts, complete datasets in one folder."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lmdbloader.base import system
+from lmdbloader.base.disk_errors import explain_full_disk, naming
+from lmdbloader.errors import FormatError
+from lmdbloader.format.digests import digest_of_file, scheme_for
+from lmdbloader.format.features import PARTS
+from lmdbloader.format.layout import (
+    DATA_FILE,
+    MANIFEST_FILE,
+    RECORD_KEY_NBYTES,
+    Field,
+    part_name,
+    record_schema,
+    set_index_file,
+    undecided,
+)
+from lmdbloader.format.manifest import Description, Manifest, Part, part_begins
+from lmdbloader.store.contents import digest_contents
+from lmdbloader.store.lmdb_file import explain_lmdb, list_values, reading
+from lmdbloader.store.lmdb_records import spool_records
+from lmdbloader.store.opening import I64, map_file
+from lmdbloader.store.reader import Reader
+from lmdbloader.store.spool import Spool
+from lmdbloader.store.writing.publish import COLUMNS_FOLDER, flush
+from lmdbloader.store.writing.writer import Written
+
+_ROWS_AT_ONCE = 2**16
+_INDEX_ROW_NBYTES = 60
+# Of files until they have their names.
+_NEW = ".new"
+
+
+def write_set(
+    folder: Path,
+    names: Sequence[str],
+    *,
+    classes: Mapping[str, Sequence[str]],
+    made_by: Mapping[str, Any],
+) -> Written:
+    """Write index and manifest of a set; the manifest last, in one step, so a set that is there stays until then.
+
+    The parts are not changed. The content digest is that of one dataset with the same samples.
+
+    Args:
+        folder: Of the set.
+        names: Of the parts in it, in order: those of `part_name`.
+        classes, made_by: As in the manifest. The classes of each part are the first of these.
+
+    Returns:
+        Facts about the set.
+
+    Raises:
+        FormatError: The parts do not have the same fields, digests or classes, or one has no samples.
+        CorruptError: One is damaged.
+        DiskFullError: No room left.
+    """
+    if list(names) != [part_name(number) for number in range(len(names))]:
+        raise FormatError(f"{folder}: parts with the names {list(names)!r:.80}, expected {part_name(0)} and so on")
+    described = {name: tuple(of_field) for name, of_field in classes.items()}
+    readers = [Reader(folder / name, io="pread") for name in names]
+    _check_alike(readers, described)
+    with_source, digest = readers[0].manifest.with_source, readers[0].manifest.digest
+    fields = _settled([reader.manifest.fields for reader in readers])
+    shutil.rmtree(folder / COLUMNS_FOLDER, ignore_errors=True)
+    spool = Spool(folder / COLUMNS_FOLDER, fields, with_source=with_source, is_settled=True)
+    with explain_full_disk(folder, lambda: _INDEX_ROW_NBYTES * sum(map(len, readers))), closing(spool):
+        begins = part_begins([reader.data_file.nbytes for reader in readers])
+        shifts = [_add(spool, reader, begin) for reader, begin in zip(readers, begins[:-1], strict=True)]
+        index = folder / f"{set_index_file(len(names))}{_NEW}"
+        spool.write(index, np.concatenate(shifts))
+        features, scheme = spool.features() | {PARTS}, scheme_for(digest, is_new=True)
+        description = Description(fields, with_source, described, made_by, digest, scheme, features)
+        parts = tuple(
+            Part(name, len(reader), reader.data_file.nbytes, reader.manifest.manifest_digest)
+            for name, reader in zip(names, readers, strict=True)
+        )
+        manifest = _manifest(description, spool, index, parts, begins[-1])
+        _put_in_place(index)
+        text = folder / f"{MANIFEST_FILE}{_NEW}"
+        with naming(text):
+            text.write_bytes(manifest.to_json())
+        _put_in_place(text)
+    return Written(manifest.num_samples, manifest.sizes, 0, manifest.content_digest)
+
+
+def _manifest(
+    description: Description, spool: Spool, index: Path, parts: tuple[Part, ...], data_nbytes: int
+) -> Manifest:
+    """Return the manifest of a set whose index is written."""
+    content = map_file(index)
+    batch = pa.ipc.open_file(pa.py_buffer(content)).get_batch(0)
+    content_digest, column_digests = digest_contents(batch, description.content_scheme)
+    return description.manifest(
+        num_samples=spool.num_samples,
+        sizes={
+            "payload_nbytes": spool.total("stored_nbytes"),
+            "raw_nbytes": spool.total("raw_nbytes"),
+            "data_nbytes": data_nbytes,
+            "index_nbytes": len(content),
+        },
+        content_digest=content_digest,
+        column_digests=column_digests,
+        index_digest=digest_of_file(content, description.digest),
+        data_digest="",
+        parts=parts,
+    )
+
+
+def _put_in_place(fresh: Path) -> None:
+    """Give a written file its name, durably."""
+    flush(fresh)
+    system.replace_file(fresh, fresh.with_name(fresh.name.removesuffix(_NEW)))
+    flush(fresh.parent)
+
+
+def _check_alike(readers: Sequence[Reader], classes: Mapping[str, tuple[str, ...]]) -> None:
+    """Raise FormatError unless datasets can be parts of one set."""
+    first = readers[0]
+    for reader in readers:
+        manifest = reader.manifest
+        if manifest.parts:
+            raise FormatError(f"{reader.path}: is a set of parts itself, expected a dataset with one {DATA_FILE}")
+        if not len(reader):
+            raise FormatError(f"{reader.path}: has no samples, expected at least one in each part of a set")
+        for what, found, expected in (
+            ("fields", undecided(manifest.fields), undecided(first.manifest.fields)),
+            ("with_source", manifest.with_source, first.manifest.with_source),
+            ("digest", manifest.digest, first.manifest.digest),
+            ("fields with classes", sorted(manifest.classes), sorted(classes)),
+        ):
+            if found != expected:
+                raise FormatError(
+                    f"{reader.path}: its {what}: {found!r:.200}, expected {expected!r:.200} as in the set"
+                )
+        for name, known in manifest.classes.items():
+            if classes[name][: len(known)] != known:
+                raise FormatError(
+                    f"{reader.path}: its classes of {name} are {known!r:.200}, expected the first ones of "
+                    f"{classes[name]!r:.200}"
+                )
+
+
+def _settled(fields_of_parts: Sequence[Sequence[Field]]) -> tuple[Field, ...]:
+    """Return the fields of a set: texts are in data.mdb alone if they are in one of the parts."""
+    columns = zip(*fields_of_parts, strict=True)
+    return tuple(next((f for f in same if f.holds_text and f.is_payload), same[0]) for same in columns)
+
+
+def _add(spool: Spool, reader: Reader, begin: int) -> I64:
+    """Add the rows of a part; return how much is to be added to the offsets of each block, (blocks,)."""
+    index = reader.index
+    places = _places_of_texts(spool, reader)
+    counts = []
+    for rows in _parts_of(len(reader)):
+        columns: dict[str, Any] = {name: index.arrays[name][rows] for name in index.arrays}
+        batch = index.batch.slice(rows.start, rows.stop - rows.start)
+        columns |= {name: batch.column(name) for name in (*index.texts, *index.names)}
+        for f in spool.fields:
+            if f.holds_text and f.is_payload:
+                numbers = np.arange(rows.start, rows.stop, dtype=np.int64)
+                columns[f.name] = reader.read_texts(f.name, numbers)
+                columns |= {name: column[rows] for name, column in places.get(f.name, {}).items()}
+        counts.append(rows.stop - rows.start)
+        spool.add_columns(columns, counts[-1], [counts[-1]])
+    return np.full(len(counts), begin, np.int64)
+
+
+def _parts_of(length: int) -> Iterator[slice]:
+    return (slice(first, min(first + _ROWS_AT_ONCE, length)) for first in range(0, length, _ROWS_AT_ONCE))
+
+
+def _places_of_texts(spool: Spool, reader: Reader) -> dict[str, dict[str, np.ndarray[Any, Any]]]:
+    """Return offsets and checksums of texts that the set has as payloads, and the index of this part does not."""
+    lacking = [f.name for f in spool.fields if f.holds_text and f.is_payload and not reader.fields[f.name].is_payload]
+    if not lacking:
+        return {}
+    schema = record_schema(reader.manifest.fields, with_source=reader.manifest.with_source)
+    fields = [replace(f, codec="raw") if f.name in lacking else f for f in reader.manifest.fields]
+    data = reader.path / DATA_FILE
+    starts = np.array([at for key, at, _ in list_values(data) if len(key) == RECORD_KEY_NBYTES], np.int64)
+    with closing(
+        Spool(
+            reader.path.parent / COLUMNS_FOLDER / "texts",
+            fields,
+            with_source=reader.manifest.with_source,
+            is_settled=True,
+        )
+    ) as records:
+        with explain_lmdb(data), reading(data) as transaction:
+            spool_records(transaction, records, schema, data)
+        shift = np.repeat(starts, records.blocks())
+        return {
+            name: {
+                f"{name}.offset": records.column(f"{name}.offset") + shift,
+                f"{name}.checksum": records.column(f"{name}.checksum").copy(),
+            }
+            for name in lacking
+        }
