@@ -133,6 +133,14 @@ class Reader:
         """The dataset's path, absolute, or its URL."""
         return str(self.path) if self._remote is None else self._remote.url
 
+    @property
+    def on_disk(self) -> Path:
+        """The file on a disk with the payloads, or the first of several; of a dataset at a URL, the cached pieces."""
+        if self.data_file.remote is not None:
+            return self.data_file.remote.pieces.path
+        parts = self.manifest.parts
+        return self.path / parts[0].name / DATA_FILE if parts else self.path / DATA_FILE
+
     def _use(self, file: DataFile, index: Index) -> None:
         self.io = file.io
         self.fields = {f.name: f for f in self.manifest.fields}

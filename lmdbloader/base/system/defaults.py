@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 __all__ = [
     "CAN_DROP_CACHE", "CAN_FREE_PARTS", "CAN_LOCK_PARTS", "MAPPED_FILES_SHRINK", "MAPS_LENGTHEN_FILES", "NORMAL",
     "POPULATE_READ", "QUEUES_NEED_FILES", "RANDOM", "WILL_NEED", "Clock", "Layout", "address_limit", "advise_order",
-    "allowed_cores", "boot_id", "c_library", "connection_pair", "container_name", "cores_of_parent", "descriptor_of",
-    "distribution", "drop_cache", "exchange", "folded", "free_part", "group_folders", "handle_of", "huge_pages",
-    "hypervisor_name", "is_cached", "load_average", "lock_part", "machine_id", "map_in_a_row", "memory_file",
-    "memory_sizes", "own_memory", "path_of", "populate", "process_limit", "process_seconds", "processor_clock",
-    "processor_layout", "processor_name", "quota_cores", "read_text", "resident_pages", "settling_seconds",
-    "sizes_of", "start_of", "tells_residency", "thread_times", "umask", "unlock_part", "usable_name", "will_read",
+    "after_fork", "allowed_cores", "boot_id", "c_library", "connection_pair", "container_name", "cores_of_parent",
+    "descriptor_of", "distribution", "drop_cache", "exchange", "folded", "free_part", "group_folders", "handle_of",
+    "huge_pages", "hypervisor_name", "is_cached", "load_average", "lock_part", "machine_id", "map_in_a_row",
+    "memory_file", "memory_sizes", "own_memory", "path_of", "populate", "process_limit", "process_seconds",
+    "processor_clock", "processor_layout", "processor_name", "quota_cores", "read_text", "resident_pages",
+    "settling_seconds", "sizes_of", "start_of", "tells_residency", "thread_times", "umask", "unlock_part",
+    "usable_name", "will_read",
 ]  # fmt: skip
 
 ROOT = Path("/")
@@ -356,6 +357,10 @@ def memory_file() -> int | None:
 
 
 # -- Processes and threads
+
+
+def after_fork(function: Callable[[], None]) -> None:
+    """Call a function in every forked child, from now on; here no process forks."""
 
 
 def connection_pair() -> tuple[Connection[Any, Any], Connection[Any, Any]]:

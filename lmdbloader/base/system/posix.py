@@ -13,7 +13,7 @@ import stat
 import sys
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 assert sys.platform != "win32"  # for mypy
 
 __all__ = [
-    "CAN_LOCK_PARTS", "FOLDERS_MOVE_WITH_OPEN_FILES", "address_limit", "clock_ns", "close", "connect", "entries",
-    "flush", "flush_path", "how_ended", "load_average", "lock", "lock_part", "map_in_a_row", "map_shared", "means",
-    "move_folder", "open_folder", "open_in", "open_itself", "open_to_read", "permissions", "process_limit", "read_at",
-    "read_into", "receive_file", "remove_in", "replace_file", "send_file", "set_permissions", "sizes_of",
+    "CAN_LOCK_PARTS", "FOLDERS_MOVE_WITH_OPEN_FILES", "address_limit", "after_fork", "clock_ns", "close", "connect",
+    "entries", "flush", "flush_path", "how_ended", "load_average", "lock", "lock_part", "map_in_a_row", "map_shared",
+    "means", "move_folder", "open_folder", "open_in", "open_itself", "open_to_read", "permissions", "process_limit",
+    "read_at", "read_into", "receive_file", "remove_in", "replace_file", "send_file", "set_permissions", "sizes_of",
     "start_python", "status_in", "touch_in", "unlock_part", "user", "wait_for_end_of", "write_at",
 ]  # fmt: skip
 
@@ -84,6 +84,11 @@ def lock_part(descriptor: int, at: int, nbytes: int, *, shared: bool = False) ->
 def unlock_part(descriptor: int, at: int, nbytes: int) -> None:
     """Unlock records."""
     fcntl.lockf(descriptor, fcntl.LOCK_UN, nbytes, at)
+
+
+def after_fork(function: Callable[[], None]) -> None:
+    """Register the function."""
+    os.register_at_fork(after_in_child=function)
 
 
 def flush(descriptor: int) -> None:

@@ -100,8 +100,7 @@ def _restart_in_child() -> None:
     _lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_restart_in_child)
+system.after_fork(_restart_in_child)
 
 
 class RemoteData(DataFile):

@@ -88,8 +88,7 @@ def _restart_in_child() -> None:
         claims.restart()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_restart_in_child)
+system.after_fork(_restart_in_child)
 
 
 class Pieces:

@@ -85,13 +85,17 @@ class Service:
             NotFoundError: The service has no such file.
             DiskError: The service does not answer, or refuses.
         """
-        info = self._again(name, lambda: self._info(name))
+        info = self.info(name)
         if info.get("type") == "directory" or info.get("size") is None:
             raise DiskError(
                 f"{self.url}/{name}: the server states no size of a file. Copy the dataset to a disk with another "
                 "program."
             )
         return Facts(int(info["size"]), _version_of(info))
+
+    def info(self, name: str) -> dict[str, Any]:
+        """Return all that the service says about a file; the errors are those of `facts`."""
+        return self._again(name, lambda: self._info(name))
 
     def read(self, name: str, nbytes: int, version: str = "") -> bytes:
         """Return the bytes of a whole file.
