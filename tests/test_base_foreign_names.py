@@ -16,6 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     DistributedSampler,
     RandomSampler,
@@ -158,9 +159,18 @@ def test_a_loader_says_which_arguments_to_write(ds: LMDBDataset, theirs: dict[st
 @pytest.mark.parametrize(
     ("theirs", "line"),
     [
-        ({"sampler": SubsetRandomSampler([1, 2])}, "Loader(dataset.select(indices), ...)"),
-        ({"sampler": WeightedRandomSampler([0.5] * 4, 4)}, "lmdbloader.dataloader(dataset, batch_size, sampler=...)"),
-        ({"sampler": [1, 2, 3]}, "Loader(dataset.select(indices), ...)"),
+        ({"sampler": SubsetRandomSampler([1, 2])}, "Loader(dataset.select(indices), ..., shuffle=True)"),
+        ({"sampler": RandomSampler([1, 2], replacement=True)}, "weights=[1] * len(dataset), num_samples=2."),
+        ({"sampler": RandomSampler([1, 2], num_samples=5)}, "repeat=k"),
+        (
+            {"sampler": WeightedRandomSampler([0.5] * 4, 4, generator=torch.Generator().manual_seed(5))},
+            "weights=sampler.weights, num_samples=4, seed=5",
+        ),
+        (
+            {"sampler": WeightedRandomSampler([0.5] * 4, 4, replacement=False)},
+            "lmdbloader.dataloader(dataset, batch_size, sampler=...)",
+        ),
+        ({"sampler": BatchSampler([1, 2], 1, False)}, "order=lambda epoch: list(sampler)"),
         ({"batch_sampler": [[1], [2]]}, "lmdbloader.dataloader(dataset, batch_sampler=...)"),
         ({"collate_fn": print}, "lmdbloader.dataloader(dataset, batch_size, collate_fn=...)"),
         ({"persistent_workers": False}, "loader.close()"),

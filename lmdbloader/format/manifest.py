@@ -77,8 +77,8 @@ class Part:
 def part_begins(lengths: Sequence[int]) -> list[int]:
     """Return where each part of a set begins in the virtual file, given the bytes of their data.mdb, and where it ends.
 
-    >>> part_begins([100, 65537, 5])
-    [0, 65536, 196608, 196613]
+    >>> part_begins([100, 2097153, 5])
+    [0, 2097152, 6291456, 6291461]
     """
     begins = [0]
     for nbytes in lengths:
@@ -614,8 +614,8 @@ def _parts(body: Mapping[str, Any]) -> tuple[Part, ...]:
     if not parts or [part.name for part in parts] != [part_name(k) for k in range(len(parts))]:
         raise ValueError(f"parts with the names {[part.name for part in parts]!r:.80}")
     num_samples, nbytes = sum(part.num_samples for part in parts), part_begins([p.data_nbytes for p in parts])[-1]
-    if min(part.num_samples for part in parts) < 1 or num_samples != body["num_samples"]:
-        raise ValueError(f"parts with {num_samples} samples of {body['num_samples']!r:.20}")
+    if min(min(part.num_samples, part.data_nbytes) for part in parts) < 1 or num_samples != body["num_samples"]:
+        raise ValueError(f"parts with {num_samples} samples of {body['num_samples']!r:.20}, or an empty one")
     if nbytes != body["sizes"]["data_nbytes"]:
         raise ValueError(f"parts of {nbytes} bytes, the sizes state {body['sizes']['data_nbytes']!r:.20}")
     return parts

@@ -20,7 +20,7 @@ from lmdbloader.store.opening import I64, IO, DataFile, guard_of, wrong_size
 
 
 class JoinedFile(DataFile):
-    """Open data files, one behind the other, each at a multiple of 64 KiB; used as one.
+    """Open data files, one behind the other, each at a multiple of 2 MiB; used as one.
 
     Attributes:
         io, nbytes, data: As of a DataFile, of all files together. Bytes between the files must not be touched.
@@ -59,7 +59,7 @@ class JoinedFile(DataFile):
         words = np.zeros(NUM_HEAD + NUM_ENTRY * len(self._files), np.int64)
         words[NUM_MARKS] = -len(self._files)
         words[NUM_HEAD:].reshape(-1, NUM_ENTRY)[:] = [
-            (begin, file.nbytes, guard.ctypes.data, file.descriptor)
+            (begin, file.nbytes, guard.ctypes.data, file.descriptor, 0)
             for begin, file, guard in zip(self.begins, self._files, self._guards, strict=True)
         ]
         return words

@@ -39,6 +39,8 @@ _TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _LOOK_SECONDS = 0.5
 # Of mman.h: a map replaces what is at its address.
 _MAP_FIXED = 0x10
+# Of the pages by which large parts of a file can be mapped.
+_LARGE_PAGE_NBYTES = 2 * 2**20
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 # -- Files
@@ -129,13 +131,14 @@ def map_in_a_row(files: Sequence[tuple[int, int, int]], nbytes: int) -> Any:
         ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
     ]  # fmt: skip
     library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    whole = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-    reserved = mmap.MAP_PRIVATE | mmap.MAP_ANON | getattr(mmap, "MAP_NORESERVE", 0)
-    base = library.mmap(None, whole, 0, reserved, -1, 0)
-    if base == _MAP_FAILED:
+    whole = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE + _LARGE_PAGE_NBYTES
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANON | getattr(mmap, "MAP_NORESERVE", 0)
+    reserved = library.mmap(None, whole, 0, flags, -1, 0)
+    if reserved == _MAP_FAILED:
         raise _last_error()
+    base = -(-reserved // _LARGE_PAGE_NBYTES) * _LARGE_PAGE_NBYTES
     mapped = (ctypes.c_uint8 * nbytes).from_address(base)
-    weakref.finalize(mapped, library.munmap, base, whole).atexit = False
+    weakref.finalize(mapped, library.munmap, reserved, whole).atexit = False
     for descriptor, length, begin in files:
         flags = mmap.MAP_SHARED | _MAP_FIXED
         if library.mmap(base + begin, length, mmap.PROT_READ, flags, descriptor, 0) == _MAP_FAILED:

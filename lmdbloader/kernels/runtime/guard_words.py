@@ -9,8 +9,10 @@ NUM_HEAD = 8
 
 # Several files, one behind the other in one map, have a directory instead: as NUM_MARKS the number of files, negated,
 # and behind the head a row for each: where it begins in the map, its bytes when it was opened, the address of its own
-# guard, whose pages count from the file's first byte, and its descriptor. Rows are in the order of the map.
-BEGIN, NBYTES, GUARD, FILE = range(4)
-NUM_ENTRY = 4
+# guard, whose pages count from the file's first byte, its descriptor, and the turn when its length was last looked at.
+# Rows are in the order of the map. The head's TURN counts how often some payloads were read.
+BEGIN, NBYTES, GUARD, FILE, LOOKED = range(5)
+NUM_ENTRY = 5
+TURN = BYTE
 # What stands for the descriptor where files are read by the descriptors of a directory.
 BY_DIRECTORY = -2

@@ -12,6 +12,7 @@ from lmdbloader.kernels.runtime.guard_words import (
     FILE,
     GUARD,
     LENGTH,
+    LOOKED,
     LOOKS,
     NBYTES,
     NUM_ENTRY,
@@ -20,6 +21,7 @@ from lmdbloader.kernels.runtime.guard_words import (
     PAGE_BITS,
     POPULATE,
     TELLS,
+    TURN,
 )
 from lmdbloader.kernels.runtime.memory import i64_at
 from lmdbloader.kernels.runtime.symbols import lseek, madvise, mincore, pread
@@ -29,6 +31,8 @@ _ALL = np.int64(-1)
 # Spreads offsets over all numbers, so that the first bits of the product choose one payload of 16.
 _SPREAD = np.int64(-7046029254386353131)
 _CHOSEN_BITS = 4
+# Of several files, each is looked at again after so many calls of `look`.
+_TURNS = 8
 
 
 @kernel
@@ -64,7 +68,7 @@ def file_of(guard, at, nbytes):
 def look(guard):
     """Check the file's length, which takes a tenth of a microsecond; called before some payloads are read.
 
-    Of several files each is looked at when a payload of it is read.
+    Of several files each is looked at when a payload of it is read, if it was not in the last few calls of this.
 
     Args:
         guard: Address of the words; 0 for memory that needs no guard.
@@ -72,7 +76,10 @@ def look(guard):
     if guard == 0:
         return
     words = i64_at(guard, NUM_HEAD)
-    if words[NUM_MARKS] < 0 or not words[LOOKS]:
+    if words[NUM_MARKS] < 0:
+        words[TURN] += 1
+        return
+    if not words[LOOKS]:
         return
     length = lseek(np.int32(words[DESCRIPTOR]), np.int64(0), np.int32(_SEEK_END))
     if length < words[LENGTH]:
@@ -162,16 +169,20 @@ def is_there(guard, base, at, nbytes):
         base: Address of the map, at the start of a page.
         at, nbytes: The bytes, inside of the map.
     """
-    is_directory = i64_at(guard, NUM_HEAD)[NUM_MARKS] < 0
-    if is_directory:
+    is_due = False
+    if i64_at(guard, NUM_HEAD)[NUM_MARKS] < 0:
+        turn = i64_at(guard, NUM_HEAD)[TURN]
         entry = i64_at(np.uint64(guard) + np.uint64(8 * _entry(guard, at)), NUM_ENTRY)
         begin = entry[BEGIN]
         if at < begin or at + nbytes > begin + entry[NBYTES]:
             return False
+        is_due = turn - entry[LOOKED] >= _TURNS
+        if is_due:
+            entry[LOOKED] = turn
         guard, base, at = entry[GUARD], base + begin, at - begin
     words = i64_at(guard, NUM_HEAD)
     is_chosen = (np.int64(at) * _SPREAD) >> (64 - _CHOSEN_BITS) == 0
-    if is_chosen or is_directory or at + nbytes > words[LENGTH]:
+    if is_chosen or is_due or at + nbytes > words[LENGTH]:
         look(guard)
         if at + nbytes > words[LENGTH]:
             return False

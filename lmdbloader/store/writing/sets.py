@@ -25,7 +25,6 @@ from lmdbloader.format.layout import (
     part_name,
     record_schema,
     set_index_file,
-    undecided,
 )
 from lmdbloader.format.manifest import Description, Manifest, Part, part_begins
 from lmdbloader.store.contents import digest_contents
@@ -136,7 +135,7 @@ def _check_alike(readers: Sequence[Reader], classes: Mapping[str, tuple[str, ...
         if not len(reader):
             raise FormatError(f"{reader.path}: has no samples, expected at least one in each part of a set")
         for what, found, expected in (
-            ("fields", undecided(manifest.fields), undecided(first.manifest.fields)),
+            ("fields", _plain(manifest.fields), _plain(first.manifest.fields)),
             ("with_source", manifest.with_source, first.manifest.with_source),
             ("digest", manifest.digest, first.manifest.digest),
             ("fields with classes", sorted(manifest.classes), sorted(classes)),
@@ -151,6 +150,11 @@ def _check_alike(readers: Sequence[Reader], classes: Mapping[str, tuple[str, ...
                     f"{reader.path}: its classes of {name} are {known!r:.200}, expected the first ones of "
                     f"{classes[name]!r:.200}"
                 )
+
+
+def _plain(fields: Sequence[Field]) -> tuple[Field, ...]:
+    """Return fields without their codecs, which each sample has in the index."""
+    return tuple(replace(f, codec=None) for f in fields)
 
 
 def _settled(fields_of_parts: Sequence[Sequence[Field]]) -> tuple[Field, ...]:

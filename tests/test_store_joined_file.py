@@ -1,0 +1,167 @@
+"""Several data files in one range of addresses: bytes, ranges, guards, and files that are cut short meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lmdbloader.base import system
+from lmdbloader.errors import OptionError
+from lmdbloader.format.layout import PART_ALIGNMENT
+from lmdbloader.kernels.runtime.presence import forget, is_there, look
+from lmdbloader.store.joined_file import JoinedFile
+from lmdbloader.store.opening import IO, DataFile
+
+PAGE = mmap.PAGESIZE
+# One file is as long as the alignment, so that the next one begins where it ends.
+LENGTHS = [3 * PAGE + 7, PART_ALIGNMENT, 1, 2 * PAGE]
+
+
+@pytest.fixture(scope="module")
+def contents(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], list[bytes]]:
+    folder, rng = tmp_path_factory.mktemp("joined"), np.random.default_rng(0)
+    paths, contents = [], []
+    for number, nbytes in enumerate(LENGTHS):
+        paths.append(folder / str(number))
+        contents.append(rng.bytes(nbytes))
+        paths[-1].write_bytes(contents[-1])
+    return paths, contents
+
+
+def joined(paths: list[Path], io: IO = "mmap") -> JoinedFile:
+    return JoinedFile(Path("set"), [DataFile(path, "pread") for path in paths], [path.name for path in paths], io)
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_bytes_are_those_of_the_files(contents: tuple[list[Path], list[bytes]], io: Any) -> None:
+    paths, expected = contents
+    file = joined(paths, io)
+    assert file.nbytes == file.begins[-1] + LENGTHS[-1]
+    assert [begin % PART_ALIGNMENT for begin in file.begins] == [0] * 4
+    for begin, content in zip(file.begins, expected, strict=True):
+        assert file.read(begin, len(content)) == content
+        assert file.read(begin + len(content) - 1, 100) == content[-1:]  # ends with its file
+        buffer = bytearray(5)
+        assert file.read_into(buffer, begin) == min(5, len(content))
+        if io == "mmap":
+            assert file.data[begin : begin + len(content)].tobytes() == content
+    other: IO = "pread" if io == "mmap" else "mmap"
+    assert file.with_io(Path("set"), other).read(file.begins[1], 10) == expected[1][:10]
+
+
+RANGES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, PART_ALIGNMENT), st.integers(1, 9 * PAGE)), max_size=6)
+
+
+@settings(max_examples=60)
+@given(ranges=RANGES)
+def test_ranges_are_split_at_the_ends_of_files(
+    contents: tuple[list[Path], list[bytes]], ranges: list[tuple[int, int, int]]
+) -> None:
+    file = joined(contents[0], "pread")
+    begin = [file.begins[number] + at for number, at, _ in ranges]
+    stop = [at + nbytes for at, (_, _, nbytes) in zip(begin, ranges, strict=True)]
+    columns = file.places(np.array(begin, np.int64), np.array(stop, np.int64))
+    number_of = {each.descriptor: number for number, each in enumerate(file.files)}
+    found = [(low, high, number_of[d], first) for low, high, d, first in zip(*map(list, columns), strict=True)]
+    spans = [(a, a + nbytes) for a, nbytes in zip(file.begins, LENGTHS, strict=True)]
+    parts = [
+        (max(low, first), min(high, last), number, first)
+        for low, high in zip(begin, stop, strict=True)
+        for number, (first, last) in enumerate(spans)
+    ]
+    assert found == [part for part in parts if part[0] < part[1]]
+
+
+def test_a_guard_lets_through_what_is_in_one_file(contents: tuple[list[Path], list[bytes]]) -> None:
+    file = joined(contents[0])
+    base, _, descriptor, guard = file.for_kernels()
+    assert descriptor == -1
+
+    def has(at: int, nbytes: int) -> bool:
+        return bool(is_there(guard, base, np.int64(at), np.int64(nbytes)))
+
+    for begin, nbytes in zip(file.begins, LENGTHS, strict=True):
+        assert has(begin, nbytes) and has(begin + nbytes - 1, 1) and has(begin, 0)
+        assert not has(begin, nbytes + 1)
+        assert not has(begin + nbytes, 1) or begin + nbytes in file.begins
+        starts = np.array([begin], np.int64)
+        forget(guard, starts, starts + nbytes)
+        assert has(begin, nbytes)
+    assert not has(-1, 1) and not has(file.nbytes, 1)
+
+
+def test_a_file_that_is_cut_short_is_noticed(contents: tuple[list[Path], list[bytes]], tmp_path: Path) -> None:
+    copies = []
+    for path in contents[0]:
+        copies.append(tmp_path / path.name)
+        copies[-1].write_bytes(path.read_bytes())
+    file = joined(copies)
+    base, _, _, guard = file.for_kernels()
+    last = np.int64(file.begins[1] + PART_ALIGNMENT - 10)
+    assert is_there(guard, base, last, np.int64(10)) and file.lost() is None
+    os.truncate(copies[1], PAGE)
+    for _ in range(8):  # as many batches
+        look(guard)
+    assert not is_there(guard, base, last, np.int64(10))
+    assert is_there(guard, base, np.int64(file.begins[0]), np.int64(10))
+    assert file.lost() == ("1", PAGE)
+
+
+def test_a_system_that_maps_one_file_at_a_time_says_what_to_do(
+    contents: tuple[list[Path], list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(files: Any, nbytes: int) -> Any:
+        raise OSError(errno.ENOTSUP, "no")
+
+    monkeypatch.setattr(system, "map_in_a_row", refuse)
+    with pytest.raises(OptionError, match=r'has 4 parts, and this system cannot map .* io="pread".*lmdbloader merge'):
+        joined(contents[0])
+    assert joined(contents[0], "pread").read(0, 4) == contents[1][0][:4]
+
+
+def test_too_little_address_space_is_explained(contents: tuple[list[Path], list[bytes]]) -> None:
+    # In a process of its own: the limit is for good.
+    code = f"""
+import resource, sys
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_store_joined_file import joined
+from lmdbloader.errors import OptionError
+paths = {[str(path) for path in contents[0]]!r}
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**21, used + 2**21))
+try:
+    joined([Path(path) for path in paths])
+except OptionError as error:
+    print(error)
+"""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("counts addresses as Linux does")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "the system refuses to map" in done.stdout and 'io="pread"' in done.stdout
+
+
+def test_addresses_are_free_again_with_the_last_view(contents: tuple[list[Path], list[bytes]]) -> None:
+    def num_maps() -> int:
+        return Path("/proc/self/maps").read_text().count(str(contents[0][1]))
+
+    if not Path("/proc/self/maps").exists():
+        pytest.skip("needs a list of maps")
+    before = num_maps()
+    file = joined(contents[0])
+    view = file.data[: LENGTHS[0]]
+    assert num_maps() > before
+    del file
+    assert view.tobytes() == contents[1][0]
+    del view
+    assert num_maps() == before
