@@ -136,10 +136,15 @@ def make_masks(folder: Path) -> dict[str, Any]:
 def make_boxes(folder: Path) -> dict[str, Any]:
     make_images(folder / "src", 4)
     images = [{"id": i, "file_name": f"{i:02}.png", "height": 20, "width": 20} for i in range(4)]
-    boxes = [{"id": i, "image_id": i, "category_id": 3, "bbox": [1, 2, 3 + i, 4]} for i in (0, 1, 1, 3)]
-    for number, box in enumerate(boxes):
-        box["id"] = number
-    body = {"images": images, "annotations": boxes, "categories": [{"id": 3, "name": "cat"}]}
+    boxes = [
+        {"id": number, "image_id": i, "category_id": 3 + i % 2, "bbox": [1, 2, 3 + i, 4]}
+        for number, i in enumerate((0, 1, 1, 3))
+    ]
+    body = {
+        "images": images,
+        "annotations": boxes,
+        "categories": [{"id": 3, "name": "cat"}, {"id": 4, "name": "dog"}],
+    }
     (folder / "boxes.json").write_text(json.dumps(body))
     return {"src": folder / "src", "annotations": folder / "boxes.json"}
 

@@ -279,7 +279,9 @@ def _plan(folder: Path, job: Job, asked: dict[str, Any]) -> Shared:
             f"{option('parts', options.parts)} of {counted(len(sources), 'input', 'inputs')}: no part may be empty, so "
             f"expected 1 to {len(sources)}"
         )
-    with WorkerPool(job.plan.num_workers) as pool:
+    # These workers end with the trial, which reads about 5 % of the inputs.
+    num_workers = min(job.plan.num_workers, choose_workers(None, int(sources.nbytes.sum()) // 20))
+    with WorkerPool(num_workers) as pool:
         begun, trial = decide(job, pool)
     options.log(describe_trial(trial, len(sources)))
     num_parts = options.parts
