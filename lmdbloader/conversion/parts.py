@@ -208,6 +208,8 @@ def prepare(src: Any, target: Path, options: RunOptions, *, lists_again: bool) -
     refuse_swapped(src, target, options)
     src, options = _absolute(src, options)
     asked = _asked(src, options)
+    if not lists_again and holds_shares(partial_of(target)):
+        return _compared(partial_of(target), asked)
     job = None
     if is_dataset(target):
         job = _list(src, target, options)
