@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lmdbloader import fields as fields
     from lmdbloader import integrations as integrations
     from lmdbloader import lab as lab
+    from lmdbloader import ray as ray
     from lmdbloader import superres as superres
     from lmdbloader import transforms as transforms
     from lmdbloader.batch.assembly import collate as collate
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from lmdbloader.transforms.resolution import ProgressiveResize as ProgressiveResize
 
 # Modules load when they are first used: `import lmdbloader` costs no torch, NumPy or pyarrow.
-_MODULES = ("errors", "fields", "integrations", "lab", "superres", "transforms")
+_MODULES = ("errors", "fields", "integrations", "lab", "ray", "superres", "transforms")
 _HOMES = {
     "LMDBDataset": "batch.dataset",
     "Loader": "loader",

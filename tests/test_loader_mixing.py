@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from remote_store import objects_of, serving, write_dataset
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 import lmdbloader
@@ -374,3 +375,21 @@ def test_damage_names_the_dataset_and_its_own_sample(both: list[LMDBDataset], tm
         assert 107 not in numbers(loader) and [damage.sample for damage in loader.corrupt] == [7]
     with pytest.raises(CorruptError, match=r"of sample 7"):
         mixed.union[FIRST + 7]
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+@pytest.mark.parametrize("fraction", [1.0, 0.2])
+def test_datasets_on_a_disk_and_at_a_url_are_read_together(tmp_path: Path, io: Any, fraction: float) -> None:
+    first = write_dataset(tmp_path / "first.lmdb", seed=1, num_samples=150)
+    second = write_dataset(tmp_path / "second.lmdb", seed=2, num_samples=400)
+    with serving(objects_of(second)):
+        remote = LMDBDataset("s3://bucket/train.lmdb", cache_dir=tmp_path / "cache", cache_fraction=fraction)
+        local = mix([first, second], [1, 1])
+        mixed = mix([first, remote], [1, 1])
+        for order in ("random", "quasi_random", "sequential"):
+            expected, found = (Loader(m, 32, order=order, seed=2) for m in (local, mixed))  # type: ignore[arg-type]
+            for a, b in zip(expected, pickle.loads(pickle.dumps(found)), strict=True):
+                assert torch.equal(a.image, b.image) and a.caption == b.caption
+        assert mixed.union[150].caption == local.union[150].caption
+        found = Loader(mixed, 32, shuffle=True, io=io)
+        assert sum(len(batch.label) for batch in found) == 550
