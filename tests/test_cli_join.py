@@ -100,7 +100,7 @@ def test_wrong_usage(src: Path, out: Path, capsys: Capture, words: list[str], me
 def test_refusals_name_flags(src: Path, out: Path, capsys: Capture) -> None:
     status, _, errors = run(capsys, "join", out)
     assert status == 1 and f"Plan it: lmdbloader convert SRC {out} --parts N --plan-only" in errors
-    assert run(capsys, "convert", src, out, "--plan-only") [0] == 2
+    assert run(capsys, "convert", src, out, "--plan-only")[0] == 2
     status, _, errors = run(capsys, "convert", src, out, "--part", "0/9")
     assert status == 2 and "--parts 9 of 4 inputs: no part may be empty, so expected 1 to 4" in errors
     status, _, errors = run(capsys, "convert", src, out, "--part", "0/2", "--restart")
