@@ -266,6 +266,21 @@ class Readahead:
         """
         return self._submit(rows, awaited=True)
 
+    @property
+    def streams(self) -> bool:
+        """Whether the file is at a URL, and a part of it is given back after use: `expect` says what is used."""
+        return self._file.remote is not None and self._file.remote.streams
+
+    def expect(self, rows: I64, *, times: int) -> None:
+        """Say that samples will be read after `load`, and with -1 that they were.
+
+        Args:
+            rows: (n,) int64 sample numbers.
+            times: 1 or -1.
+        """
+        if self._file.remote is not None and not self._closed:
+            self._file.remote.expect(*self._ranges(rows, whole=True), times=times)
+
     def advise(self, *, random: bool) -> None:
         """Advise the system about the order of reads, for every user of the same reader.
 

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import weakref
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterable
 from functools import partial
 
@@ -33,6 +33,8 @@ class Cache:
         pieces: On the disk.
         service: That has the file.
         name, version: Of the file.
+        limit_nbytes: Of the pieces that are kept.
+        streams: Whether others come and go.
         is_complete: Whether every piece is here to stay; it may be False for a moment longer.
     """
 
@@ -49,9 +51,9 @@ class Cache:
         self.is_complete = False
         self.limit_nbytes = limit_nbytes
         self._kept = _kept(pieces.count, limit_nbytes, pieces.nbytes)
-        self._streams = not self._kept.all()
+        self.streams = not self._kept.all()
         self._begin()
-        if self._streams:
+        if self.streams:
             self._remove_strays()
         self._look()
 
@@ -62,15 +64,15 @@ class Cache:
         self._fetcher = Fetcher(self.pieces, get)
         weakref.finalize(self, self._fetcher.stop)
         # Of the pieces that are not kept: requested for windows, requested once, and here, in the order of use.
-        self._expected: Counter[int] = Counter()
+        self._expected: dict[int, int] = {}
         self._once: set[int] = set()
         self._passing: OrderedDict[int, None] = OrderedDict()
         self._renewed: set[int] = set()
         self._renewing = threading.Lock()
-        if self._streams:
+        if self.streams:
             me = weakref.ref(self)
             self._fetcher.fetched = partial(_note, me)
-        lock = _OF_USERS if self._streams else _OF_ALL
+        lock = _OF_USERS if self.streams else _OF_ALL
         self._use(lock)
 
     def _use(self, which: int) -> None:
@@ -91,7 +93,7 @@ class Cache:
 
     def _look(self) -> None:
         """Note whether everything is here."""
-        self.is_complete = not self._streams and bool((self.pieces.states == PRESENT).all())
+        self.is_complete = not self.streams and bool((self.pieces.states == PRESENT).all())
 
     # -- Reading
 
@@ -104,7 +106,7 @@ class Cache:
         if self.present().is_complete or not len(starts):
             return None
         pieces = self.pieces.of(starts, stops)
-        if not self._streams:
+        if not self.streams:
             self._fetcher.bring(pieces)
             self._look()
             return None
@@ -173,28 +175,28 @@ class Cache:
 
         Args:
             starts, stops: (n,) in the order in which they are needed.
-            once: Whether they are needed once; else until `expect_no_more`.
+            once: Whether they stay here for their first use only, without `expect`.
         """
         pieces = self.present().pieces.of(starts, stops)
-        if self._streams:
-            with self.pieces.claims.lock:
-                if once:
-                    self._once.update(pieces[~self._kept[pieces]].tolist())
-                else:
-                    self._expected.update(pieces[~self._kept[pieces]].tolist())
         absent = self.pieces.absent(pieces)
+        if self.streams and once:
+            with self.pieces.claims.lock:
+                self._once.update(absent[~self._kept[absent]].tolist())
         if len(absent):
             self._fetcher.request(absent)
 
-    def expect_no_more(self, starts: I64, stops: I64) -> None:
-        """Undo what `request` has said about the need for ranges."""
-        if not self._streams or self._pid != os.getpid():
-            return
-        pieces = self.pieces.of(starts, stops)
+    def expect(self, starts: I64, stops: I64, *, times: int) -> None:
+        """Say that ranges will be needed once more (1), or once less (-1), so that they stay here in between."""
+        pieces = self.present().pieces.of(starts, stops)
         with self.pieces.claims.lock:
-            self._expected.subtract(pieces[~self._kept[pieces]].tolist())
-            self._expected += Counter()  # without those that are at zero
-        self._give_back()
+            for piece in pieces[~self._kept[pieces]].tolist():
+                left = self._expected.get(piece, 0) + times
+                if left > 0:
+                    self._expected[piece] = left
+                else:
+                    self._expected.pop(piece, None)
+        if times < 0:
+            self._give_back()
 
     def forget_requests(self) -> None:
         """Fetch nothing more of what was requested, and expect none of it."""
