@@ -22,8 +22,8 @@ from lmdbloader.format.layout import part_name
 _LOOK_SECONDS = 1.0
 # Tasks that wait in Ray for each CPU that works: the next one starts at once, and a cluster that can grow sees them.
 _WAITING_PER_CPU = 1
-# A part whose workers died so often in a row, without more of its inputs converted than before, is given up.
-_MOST_DEATHS = 3
+# A part whose workers died so often is given up: as many as by default in Ray, which tries a task three times again.
+_MOST_DEATHS = 4
 # A part that another process is making is tried again, until nothing has happened in this conversion for so long.
 _PAUSE_SECONDS, _PATIENCE_SECONDS = 2.0, 120.0
 
@@ -40,8 +40,7 @@ class _Part:
         attempt: The number of its task.
         done: Inputs and bytes that its task has converted.
         shown: The most inputs and bytes that one of its tasks has converted: what the progress bar shows.
-        best: Inputs converted before a worker died, the most of all tasks.
-        deaths: Workers that died since there were more.
+        deaths: Workers that died while making it.
         waits_until: It is not to be started before this time.
         is_held: Whether another process was making it.
     """
@@ -50,7 +49,6 @@ class _Part:
     attempt: int = 0
     done: list[int] = field(default_factory=lambda: [0, 0])
     shown: list[int] = field(default_factory=lambda: [0, 0])
-    best: int = -1
     deaths: int = 0
     waits_until: float = 0.0
     is_held: bool = False
@@ -202,8 +200,7 @@ class _Run:
         Raises:
             WorkerError: It died too often.
         """
-        part.deaths = 1 if part.done[0] > part.best else part.deaths + 1
-        part.best = max(part.best, part.done[0])
+        part.deaths += 1
         reason = plain(str(error).strip().partition("\n")[0])
         if part.deaths >= _MOST_DEATHS:
             raise WorkerError(
