@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lmdbloader.conversion.staging import stage as stage
     from lmdbloader.conversion.subsets import subset as subset
     from lmdbloader.loader import Loader as Loader
+    from lmdbloader.loader.mixing import mix as mix
     from lmdbloader.loader.orders import QuasiRandom as QuasiRandom
     from lmdbloader.loader.torch_loader import dataloader as dataloader
     from lmdbloader.show.sheet import preview as preview
@@ -52,6 +53,7 @@ _HOMES = {
     "find_splits": "conversion",
     "info": "show.summary",
     "merge": "conversion.merging",
+    "mix": "loader.mixing",
     "preview": "show.sheet",
     "repair": "store",
     "stage": "conversion.staging",

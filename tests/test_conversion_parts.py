@@ -451,6 +451,8 @@ def test_parts_are_not_discarded_while_one_is_written(src: Path, out: Path) -> N
             plan_parts(src, out, parts=2, restart=True)
         with pytest.raises(LockedError, match=r"part-00001\.partial"):
             lmdbloader.convert(src, out, restart=True, workers=1)
+    with pytest.raises(SourceError):
+        plan_parts(src.parent / "a typing error", out, parts=2, restart=True)
     assert names(out.with_name("out.partial")) == ["part-00000", "plan.json", "shares"]
     assert plan_parts(src, out, parts=3, restart=True).num_parts == 3
     assert names(out.with_name("out.partial")) == ["plan.json", "shares"]
@@ -565,6 +567,8 @@ def test_parts_that_are_missing_are_named(src: Path, out: Path) -> None:
         NotFoundError, match=r"no conversion in parts is planned there. Plan it: lmdbloader\.conversion"
     ):
         convert_part(out.with_name("other"), 0)
+    with pytest.raises(OptionError, match=r"on_error='never': expected stop or skip"):
+        convert_part(out, 1, on_error="never")
     with pytest.raises(NotFoundError, match="no conversion in parts is planned there"):
         join(out.with_name("other"))
     assert names(out.parent) == ["out.partial", "src"]

@@ -604,6 +604,22 @@ MERGE: dict[str, Foreign] = {
     "shuffle": Foreign(_TORCH, _SHUFFLED_LATER, _ONLY_FALSE),
 }
 
+MIX: dict[str, Foreign] = {
+    "dsets": Foreign(_HF, "write mix({value})."),
+    "probabilities": Foreign(_HF, "write weights={value}."),
+    "proportion": Foreign(_STREAMING, "write weights={value}."),
+    "ratios": Foreign("other programs", "write weights={value}."),
+    "stopping_strategy": Foreign(
+        _HF, "a dataset that ends is shuffled again, until the epoch has `length` draws. Leave it out."
+    ),
+    "seed": Foreign(_HF, "the Loader has it: Loader(mixed, batch_size, shuffle=True, seed={value}). Leave it out."),
+    "shuffle": Foreign(_TORCH, "the Loader has it: Loader(mixed, batch_size, shuffle={value}). Leave it out."),
+    "num_samples": Foreign(_TORCH, "write length={value}."),
+    "out": Foreign(
+        "lmdbloader.merge", "nothing is written. Write lmdbloader.merge(datasets, {value}) for one dataset."
+    ),
+}
+
 SUBSET: dict[str, Foreign] = {
     **{name: CONVERT[name] for name in ("num_workers", "num_proc", "force")},
     "output": _OUTPUT,
@@ -747,7 +763,8 @@ MODULE: dict[str, Foreign] = {
     "DataLoader": Foreign("torch", "write lmdbloader.Loader, or lmdbloader.dataloader for torch's own."),
     "WebLoader": Foreign(_WDS, "write lmdbloader.Loader."),
     "concatenate_datasets": Foreign(_HF, "write lmdbloader.merge(datasets, out)."),
-    "ConcatDataset": Foreign("torch", "write lmdbloader.merge(datasets, out), or torch.utils.data.ConcatDataset."),
+    "ConcatDataset": Foreign("torch", "write lmdbloader.mix(datasets), or torch.utils.data.ConcatDataset."),
+    "interleave_datasets": Foreign(_HF, "write lmdbloader.mix(datasets, weights=[...])."),
     "OrderOption": Foreign(_FFCV, 'write order="random", "quasi_random" or "sequential".'),
     **{
         name: Foreign(of, "write lmdbloader.LMDBDataset(path).")
@@ -767,6 +784,6 @@ MODULE: dict[str, Foreign] = {
 TABLES: dict[str, Table] = {
     "LMDBDataset": DATASET, "Loader": LOADER, "dataloader": DATALOADER, "convert": CONVERT, "write": WRITE,
     "extract": EXTRACT, "preview": PREVIEW, "repair": REPAIR, "stage": STAGE, "tune": TUNE,
-    "merge": MERGE, "subset": SUBSET, "ray.read_lmdb": READ_LMDB, "ray.write_lmdb": WRITE_LMDB,
+    "merge": MERGE, "mix": MIX, "subset": SUBSET, "ray.read_lmdb": READ_LMDB, "ray.write_lmdb": WRITE_LMDB,
     "attributes": ATTRIBUTES, "samples": SAMPLE, "lmdbloader": MODULE,
 }  # fmt: skip

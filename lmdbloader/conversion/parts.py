@@ -13,7 +13,7 @@ import numpy as np
 
 from lmdbloader import __version__
 from lmdbloader.base import system
-from lmdbloader.base.arguments import whole
+from lmdbloader.base.arguments import flag, whole
 from lmdbloader.base.disk_errors import explain_full_disk
 from lmdbloader.base.option_names import flags_in_use, option
 from lmdbloader.base.text import counted, first_of, plain
@@ -32,7 +32,7 @@ from lmdbloader.conversion.one_dataset import (
     report_finished,
     skipped_table,
 )
-from lmdbloader.conversion.options import ConvertOptions, RunOptions, shared, with_options
+from lmdbloader.conversion.options import ConvertOptions, RunOptions, checked, shared, with_options
 from lmdbloader.conversion.plan import Plan, make_plan
 from lmdbloader.conversion.pool import WorkerPool, choose_workers
 from lmdbloader.conversion.provenance import (
@@ -240,9 +240,9 @@ def _prepare_in(
     folder: Path, target: Path, src: Any, options: RunOptions, asked: dict[str, Any], job: Job | None
 ) -> Shared | Report:
     """Return the plan in the locked folder, which is made if there is none."""
+    job = job or _list(src, target, options)
     if options.restart:
         discard(folder)
-    job = job or _list(src, target, options)
     # Another process may have finished it just before this one had the folder to itself.
     if not options.overwrite and (found := report_finished(job)) is not None:
         return found
@@ -390,7 +390,7 @@ def convert_part(
             f"{saved.num_parts - 1}"
         )
     run: dict[str, Any] = {"take_over": take_over, "check_content": check_content, "progress": progress, "log": log}
-    options = RunOptions(**_given(saved, on_error), workers=workers, **run)
+    options = checked(RunOptions(**_given(saved, on_error), workers=workers, **run))
     made = _make_part(folder, saved, number, options, advance)
     return replace(made, seconds=time.monotonic() - began)
 
@@ -540,7 +540,7 @@ def join(
         CorruptError: A part is damaged.
         DiskFullError: No room left.
     """
-    began = time.monotonic()
+    began, take_over = time.monotonic(), flag("take_over", take_over)
     target = new_folder(out)
     if not holds_shares(partial_of(target)):
         if is_dataset(target) and (target / part_name(0)).is_dir():
@@ -608,6 +608,8 @@ def _complete(folder: Path, target: Path, saved: Shared) -> list[Notes]:
     Raises:
         DestinationError: Parts are missing.
     """
+    # On a network file system, files that other machines have made show once the folder is read.
+    os.listdir(folder / SHARES_FOLDER)
     notes = [load_notes(folder, number) for number in range(saved.num_parts)]
     if (folder / SHARES_FOLDER / _NUMBERED_FILE).exists():
         return [found for found in notes if found is not None]
