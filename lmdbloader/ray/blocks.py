@@ -46,7 +46,7 @@ class Kinds:
         reader, moved = dataset.reader, bool(dataset.all_transforms)
         images = [name for name, f in dataset.fields.items() if f.has_pixels]
         # What passes through transforms has one shape; `scaled` alone changes none.
-        fixed = set(images) if dataset._transforms else set(dataset.uniform_images(range(len(reader))))
+        fixed = set(images) if dataset._transforms else set(dataset.uniform_images())
         objects = {name for name, f in dataset.fields.items() if f.kind == "json"}
         for name in images:
             low, high = reader.extremes(name, "bits")

@@ -64,6 +64,7 @@ def convert(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], opt
         )
     ray = need_ray("converting with Ray")
     with connected(ray, options.address, options.workers) as is_local:
-        engine = partial(make_parts, ray, at_once=options.workers, is_local=is_local)
+        # A new cluster has as many CPUs as there are to be workers: parts may wait for them.
+        engine = partial(make_parts, ray, at_once=None if is_local else options.workers, is_local=is_local)
         # The inputs are tried on this machine, with as many processes as it has cores.
         return convert_parts(src, target, replace(options, workers=None), engine)

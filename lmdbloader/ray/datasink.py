@@ -141,9 +141,13 @@ class LmdbDatasink(Datasink):  # type: ignore[misc]
         }
         fresh = file.with_name(f"{name}.json")
         fresh.write_text(json.dumps(settled), "utf-8")
-        with contextlib.suppress(FileExistsError):  # the first one counts
-            os.link(fresh, file)
-        fresh.unlink()
+        try:
+            os.link(fresh, file)  # the first one counts
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without hard links, where two may differ: the parts are compared at the end
+            os.replace(fresh, file)
+        fresh.unlink(missing_ok=True)
         return self._read_settled() or settled
 
     def _read_settled(self) -> Any:

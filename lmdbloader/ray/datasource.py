@@ -62,16 +62,17 @@ class LmdbDatasource(Datasource):  # type: ignore[misc]
         number = min(max(parallelism, 1), count)
         ends = [count * i // number for i in range(1, number + 1)]
         target = (data_context or DataContext.get_current()).target_max_block_size or _BLOCK_NBYTES
+        mean, schema = self._mean_nbytes, self._schema
         tasks, first = [], 0
         for end in ends:
             numbers = range(first, end if limit is None else min(end, first + limit))
             metadata = BlockMetadata(
                 num_rows=len(numbers),
-                size_bytes=int(self._mean_nbytes * len(numbers)),
+                size_bytes=int(mean * len(numbers)),
                 input_files=None,
                 exec_stats=None,
             )
-            tasks.append(ReadTask(self._task(numbers, target), metadata, schema=self._schema))
+            tasks.append(ReadTask(self._task(numbers, target), metadata, schema=schema))
             first = end
         return tasks
 

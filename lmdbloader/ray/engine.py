@@ -18,12 +18,12 @@ from lmdbloader.conversion.parts import ConvertedPart, convert_part
 from lmdbloader.errors import LmdbloaderError, LockedError, WorkerError
 from lmdbloader.format.layout import part_name
 
-# How often messages are sent by tasks and read here, and finished tasks looked for.
-_LOOK_SECONDS = 0.5
+# How often a task sends its messages, and how often they are read here.
+_LOOK_SECONDS = 1.0
 # Tasks that wait in Ray for each CPU that works: the next one starts at once, and a cluster that can grow sees them.
 _WAITING_PER_CPU = 1
-# A part whose workers died so often in a row, without more of its inputs converted than before, is given up.
-_MOST_DEATHS = 3
+# A part whose workers died so often is given up: as many as by default in Ray, which tries a task three times again.
+_MOST_DEATHS = 4
 # A part that another process is making is tried again, until nothing has happened in this conversion for so long.
 _PAUSE_SECONDS, _PATIENCE_SECONDS = 2.0, 120.0
 
@@ -40,8 +40,7 @@ class _Part:
         attempt: The number of its task.
         done: Inputs and bytes that its task has converted.
         shown: The most inputs and bytes that one of its tasks has converted: what the progress bar shows.
-        best: Inputs converted before a worker died, the most of all tasks.
-        deaths: Workers that died since there were more.
+        deaths: Workers that died while making it.
         waits_until: It is not to be started before this time.
         is_held: Whether another process was making it.
     """
@@ -50,7 +49,6 @@ class _Part:
     attempt: int = 0
     done: list[int] = field(default_factory=lambda: [0, 0])
     shown: list[int] = field(default_factory=lambda: [0, 0])
-    best: int = -1
     deaths: int = 0
     waits_until: float = 0.0
     is_held: bool = False
@@ -127,7 +125,7 @@ class _Run:
         options = {"num_cpus": 1, "max_retries": 0, "scheduling_strategy": "SPREAD", "name": "lmdbloader part"}
         self._task = ray.remote(**options)(make_part)
         self._messages = self._make_messages()
-        self._moved = time.monotonic()
+        self._moved = self._read_at = time.monotonic()
 
     def _make_messages(self) -> Any:
         """Return the actor that tasks send their messages to, on this node if it is one of the cluster."""
@@ -155,13 +153,14 @@ class _Run:
             self.busy[self._task.remote(*about, self._messages)] = part
 
     def look(self) -> Iterator[ConvertedPart]:
-        """Wait a moment for tasks; yield the parts that are complete."""
+        """Wait a moment for a task to end; yield the part if it is complete."""
         if self.busy:
-            ready, _ = self._ray.wait(list(self.busy), num_returns=len(self.busy), timeout=_LOOK_SECONDS)
+            ready, _ = self._ray.wait(list(self.busy), num_returns=1, timeout=_LOOK_SECONDS)
         else:
             ready = []
             time.sleep(_LOOK_SECONDS)
-        self._read_messages()
+        if time.monotonic() - self._read_at >= _LOOK_SECONDS:
+            self._read_messages()
         for reference in ready:
             part = self.busy.pop(reference)
             if (done := self._finish(part, reference)) is not None:
@@ -201,8 +200,7 @@ class _Run:
         Raises:
             WorkerError: It died too often.
         """
-        part.deaths = 1 if part.done[0] > part.best else part.deaths + 1
-        part.best = max(part.best, part.done[0])
+        part.deaths += 1
         reason = plain(str(error).strip().partition("\n")[0])
         if part.deaths >= _MOST_DEATHS:
             raise WorkerError(
@@ -233,11 +231,13 @@ class _Run:
             sent = self._ray.get(self._messages.take.remote(), timeout=10)
         except self._ray.exceptions.RayError:
             return
+        finally:
+            self._read_at = time.monotonic()
         by_number = {part.number: part for part in self.busy.values()}
         for number, attempt, num_sources, nbytes, lines in sent:
             part = by_number.get(number)
             if part is not None and part.attempt == attempt:
-                self._moved = time.monotonic()
+                self._moved = self._read_at
                 part.advance(num_sources, nbytes, self._show)
             for line in lines:
                 self._log(line)
