@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,34 +13,49 @@ from typing import Any
 import torch
 from torch import distributed
 
-from lmdbloader import LMDBDataset, Loader, QuasiRandom
+from lmdbloader import LMDBDataset, Loader, QuasiRandom, mix
 
-# What a Loader is made of: any dataset or view of one that it takes, and any options that decide its order. A new kind
-# of either gets a line here, and samples whose `number` is their own.
-DATASETS = {
-    "a dataset": lambda ds: ds,
-    "a view": lambda ds: ds[310:7:-2],
+
+def _weights(epoch: int) -> Any:
+    """Return weights for any of the datasets: numbers below 331 are drawn the more often the larger they are."""
+    return [1.0 + n * (epoch + 1) for n in range(331)]
+
+
+# What a Loader is made of: what it is given, from a folder with `whole.lmdb` and the same samples as a set of parts,
+# `set.lmdb`; and any options that decide its order. A new kind of either gets a line here. Samples tell their `number`.
+DATASETS: dict[str, Callable[[Path], Any]] = {
+    "a dataset": lambda folder: LMDBDataset(folder / "whole.lmdb"),
+    "a view": lambda folder: LMDBDataset(folder / "whole.lmdb")[310:7:-2],
+    "a set": lambda folder: LMDBDataset(folder / "set.lmdb"),
+    "a mixture": lambda folder: mix([LMDBDataset(folder / "whole.lmdb")[:120], LMDBDataset(folder / "set.lmdb")[120:]]),
 }
 OPTIONS: dict[str, dict[str, Any]] = {
     "random": {"order": "random", "seed": 5},
     "sequential": {"order": "sequential"},
     "quasi-random": {"order": "quasi_random", "seed": 5},
     "quasi-random, 12 lanes": {"order": QuasiRandom(200, 2400), "seed": 5},
+    "a list": {"order": [n * n % 140 for n in range(211)], "seed": 5},
+    "a function": {"order": lambda epoch: range(epoch, 120 + epoch), "seed": 5},
+    "weights": {"weights": _weights, "num_samples": 200, "seed": 5},
+    "repeats": {"repeat": 2, "shuffle": True, "seed": 5},
 }
-CASES = [(data, options) for data in DATASETS for options in OPTIONS]
+# Those with which an epoch has every sample once.
+ONCE = ("random", "sequential", "quasi-random", "quasi-random, 12 lanes")
+_OF_ALL = ("random", "quasi-random, 12 lanes")
+CASES = [(data, options) for data in DATASETS for options in OPTIONS if data == "a dataset" or options in _OF_ALL]
 
 
-def make(path: str | Path, case: tuple[str, str], batch_size: int, shard: Any) -> Loader:
+def make(folder: str | Path, case: tuple[str, str], batch_size: int, shard: Any) -> Loader:
     """Return the Loader of a case."""
     data, options = case
-    return Loader(DATASETS[data](LMDBDataset(path)), batch_size, shard=shard, num_threads=1, **OPTIONS[options])
+    return Loader(DATASETS[data](Path(folder)), batch_size, shard=shard, num_threads=1, **OPTIONS[options])
 
 
-def read(path: str, before: list[Any], batch_size: int, steps: int | None) -> list[Any]:
+def read(folder: str, before: list[Any], batch_size: int, steps: int | None) -> list[Any]:
     """Read each case as one rank of the group, and return what was seen.
 
     Args:
-        path: The dataset.
+        folder: Of the datasets.
         before: The state with which each case continues; empty to begin.
         batch_size: Of one rank.
         steps: How many steps of all ranks to read; None: the rest of this epoch and the next one.
@@ -49,7 +65,7 @@ def read(path: str, before: list[Any], batch_size: int, steps: int | None) -> li
     """
     found = []
     for number, case in enumerate(CASES):
-        loader = make(path, case, batch_size, "auto")
+        loader = make(folder, case, batch_size, "auto")
         if before:
             loader.load_state_dict(before[number])
         seen: list[list[int]] = []
