@@ -186,6 +186,11 @@ class Manifest:
         return set_index_file(len(self.parts)) if self.parts else INDEX_FILE
 
     @property
+    def data_files(self) -> tuple[str, ...]:
+        """The names of its data files, in the dataset's folder."""
+        return tuple(f"{part.name}/{DATA_FILE}" for part in self.parts) or (DATA_FILE,)
+
+    @property
     def description(self) -> Description:
         """The part that cannot be computed from the samples."""
         return Description(

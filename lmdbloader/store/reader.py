@@ -121,9 +121,10 @@ class Reader:
         """
         if check_io(io) == self.io:
             return self
-        file = self.data_file.with_io(self.path / DATA_FILE, io)
+        path = self.path if self.manifest.parts else self.path / DATA_FILE
+        file = self.data_file.with_io(path, io)
         if file.nbytes != self.data_file.nbytes:
-            raise wrong_size(self.path / DATA_FILE, file.nbytes, self.data_file.nbytes)
+            raise wrong_size(path, file.nbytes, self.data_file.nbytes)
         content = bytes(self.index.content)
         # With the digest that this reader has checked, its rows need no second look.
         is_same = digest_of_file(content, self.manifest.digest) == self.manifest.index_digest
@@ -202,7 +203,8 @@ class Reader:
             said = error
         if said is None or said.errno not in DISK_FAILED:
             return ""
-        return f"the disk cannot read bytes {at} to {at + nbytes} of {DATA_FILE} ({said.strerror})"
+        name, at = self.data_file.place(at)
+        return f"the disk cannot read bytes {at} to {at + nbytes} of {name} ({said.strerror})"
 
     def corrupt(self, name: str, row: int, reason: str) -> CorruptError:
         """Return the error for one payload; it names dataset, field, sample and source."""

@@ -253,7 +253,10 @@ def _cache(dataset: DatasetFacts, machine: Machine, fits: bool) -> Iterator[Find
         value = f"{size}, fits in {room} of free memory; {inside}"
         slow = dataset.filesystem.kind == "network" or dataset.filesystem.device == "spinning disk"
         if slow and share is not None and share < _MOSTLY:
-            remedy = f"Read it once before training: cat {shlex.quote(f'{dataset.path}/data.mdb')} > /dev/null"
+            names = shlex.quote(f"{dataset.path}/data.mdb")
+            if dataset.num_parts:
+                names = f"{shlex.quote(dataset.path)}/part-*/data.mdb"
+            remedy = f"Read it once before training: cat {names} > /dev/null"
             yield Finding("page cache", "note", value, remedy)
         else:
             yield Finding("page cache", "good", value)
