@@ -468,6 +468,7 @@ DATALOADER: dict[str, Foreign] = {
 _WORKERS = "write workers={value}."
 _SHUFFLED_LATER = "the Loader shuffles in every epoch: Loader(dataset, batch_size, shuffle=True). Leave it out."
 _ONE_FILE = "a dataset is one file of any size. Leave it out."
+_PART_SIZE = "write part_size={value}."
 _GROWS = "the LMDB map grows as needed. Leave it out."
 _RESIZED_LATER = (
     "write max_resolution=N to limit the longer side of the images that are stored. For one size, or for the shorter "
@@ -523,8 +524,10 @@ CONVERT: dict[str, Foreign] = {
     "map_size": Foreign("lmdb", _GROWS),
     "page_size": Foreign(_FFCV, _ONE_FILE),
     "maxcount": Foreign(_WDS, _ONE_FILE),
-    "maxsize": Foreign(_WDS, _ONE_FILE),
-    "size_limit": Foreign(_STREAMING, _ONE_FILE),
+    "maxsize": Foreign(_WDS, _PART_SIZE),
+    "size_limit": Foreign(_STREAMING, _PART_SIZE),
+    "max_shard_size": Foreign(_HF, _PART_SIZE),
+    "num_shards": Foreign(_HF, "write parts={value}."),
     "compression": Foreign(_STREAMING, 'write codec="lz4".', _ONLY_NONE),
     "hashes": Foreign(_STREAMING, 'write digest="sha256".', _ONLY_NONE),
 }
@@ -553,15 +556,10 @@ WRITE: dict[str, Foreign] = {
     "verbose": Foreign("other programs", "write progress={value}.", lambda value: {"progress": value}),
     "shuffle": Foreign(_STREAMING, _SHUFFLED_LATER, _ONLY_FALSE),
     "shuffle_indices": Foreign(_FFCV, _SHUFFLED_LATER, _ONLY_FALSE),
-    "max_shard_size": Foreign(_HF, _ONE_FILE),
-    "num_shards": Foreign(_HF, _ONE_FILE),
-    **{
-        name: CONVERT[name]
-        for name in (
-            "map_size", "page_size", "maxcount", "maxsize", "size_limit",
-            "compression", "hashes",
-        )
-    },
+    **{name: Foreign(_HF, _ONE_FILE) for name in ("max_shard_size", "num_shards")},
+    "maxsize": Foreign(_WDS, _ONE_FILE),
+    "size_limit": Foreign(_STREAMING, _ONE_FILE),
+    **{name: CONVERT[name] for name in ("map_size", "page_size", "maxcount", "compression", "hashes")},
 }  # fmt: skip
 
 # extract, preview, repair, stage, merge, subset and tune
@@ -606,6 +604,22 @@ MERGE: dict[str, Foreign] = {
     "shuffle": Foreign(_TORCH, _SHUFFLED_LATER, _ONLY_FALSE),
 }
 
+MIX: dict[str, Foreign] = {
+    "dsets": Foreign(_HF, "write mix({value})."),
+    "probabilities": Foreign(_HF, "write weights={value}."),
+    "proportion": Foreign(_STREAMING, "write weights={value}."),
+    "ratios": Foreign("other programs", "write weights={value}."),
+    "stopping_strategy": Foreign(
+        _HF, "a dataset that ends is shuffled again, until the epoch has `length` draws. Leave it out."
+    ),
+    "seed": Foreign(_HF, "the Loader has it: Loader(mixed, batch_size, shuffle=True, seed={value}). Leave it out."),
+    "shuffle": Foreign(_TORCH, "the Loader has it: Loader(mixed, batch_size, shuffle={value}). Leave it out."),
+    "num_samples": Foreign(_TORCH, "write length={value}."),
+    "out": Foreign(
+        "lmdbloader.merge", "nothing is written. Write lmdbloader.merge(datasets, {value}) for one dataset."
+    ),
+}
+
 SUBSET: dict[str, Foreign] = {
     **{name: CONVERT[name] for name in ("num_workers", "num_proc", "force")},
     "output": _OUTPUT,
@@ -619,6 +633,43 @@ SUBSET: dict[str, Foreign] = {
     "n": Foreign("pandas", "write limit={value}."),
     "frac": Foreign("pandas", "write fraction={value}."),
     "random_state": Foreign("pandas", "write seed={value}."),
+}
+
+# ray.data
+
+_RAY = "ray.data"
+
+READ_LMDB: dict[str, Foreign] = {
+    "columns": Foreign(_RAY, "write fields={value}."),
+    "include_paths": Foreign(_RAY, "write include_sources={value}: the column is called source."),
+    "parallelism": Foreign(_RAY, "write override_num_blocks={value}."),
+    "num_gpus": Foreign(_RAY, "images are decoded on CPUs. Leave it out.", _either((None, _NOTHING), (0, _NOTHING))),
+    "paths": Foreign(_RAY, "write read_lmdb({value}), with one dataset."),
+    "size": Foreign(_RAY, "write read_lmdb(LMDBDataset(path).transformed([Resize({value})])).", _ONLY_NONE),
+    "mode": Foreign(_RAY, "images have the channels that were stored. Leave it out.", _ONLY_NONE),
+    "shuffle": Foreign(
+        _RAY, "write read_lmdb(path).random_shuffle(), or .randomize_block_order().", _either((None, _NOTHING))
+    ),
+    "batch_size": Foreign(_RAY, "write read_lmdb(path).iter_batches(batch_size={value})."),
+    "transform": Foreign(_TORCHVISION, "write read_lmdb(path).map(function), where rows are dicts.", _ONLY_NONE),
+}
+
+WRITE_LMDB: dict[str, Foreign] = {
+    "columns": Foreign(_RAY, "write fields={value}."),
+    "column": Foreign(_RAY, "write fields=[{value}]."),
+    "file_format": Foreign(_RAY, 'images are stored as write_mode says: write write_mode="jpg" for JPEG.'),
+    "mode": Foreign(
+        _RAY,
+        "write overwrite=True to replace a dataset. To put rows behind those of another, join both: lmdbloader.merge.",
+        _either(("overwrite", {"overwrite": True}), ("error", _NOTHING)),
+    ),
+    "min_rows_per_file": Foreign(_RAY, "write min_rows_per_part={value}.", lambda value: {"min_rows_per_part": value}),
+    "num_rows_per_file": Foreign(_RAY, "write min_rows_per_part={value}."),
+    "filename_provider": Foreign(_RAY, "parts are numbered. Leave it out.", _ONLY_NONE),
+    "try_create_dir": Foreign(_RAY, "the folder is made. Leave it out.", _ONLY_TRUE),
+    "filesystem": Foreign(_RAY, "datasets are written to a folder that all nodes share. Leave it out.", _ONLY_NONE),
+    "num_workers": Foreign(_TORCH, "write concurrency={value}."),
+    "num_proc": Foreign(_HF, "write concurrency={value}."),
 }
 
 TUNE: dict[str, Foreign] = {
@@ -712,7 +763,8 @@ MODULE: dict[str, Foreign] = {
     "DataLoader": Foreign("torch", "write lmdbloader.Loader, or lmdbloader.dataloader for torch's own."),
     "WebLoader": Foreign(_WDS, "write lmdbloader.Loader."),
     "concatenate_datasets": Foreign(_HF, "write lmdbloader.merge(datasets, out)."),
-    "ConcatDataset": Foreign("torch", "write lmdbloader.merge(datasets, out), or torch.utils.data.ConcatDataset."),
+    "ConcatDataset": Foreign("torch", "write lmdbloader.mix(datasets), or torch.utils.data.ConcatDataset."),
+    "interleave_datasets": Foreign(_HF, "write lmdbloader.mix(datasets, weights=[...])."),
     "OrderOption": Foreign(_FFCV, 'write order="random", "quasi_random" or "sequential".'),
     **{
         name: Foreign(of, "write lmdbloader.LMDBDataset(path).")
@@ -732,5 +784,6 @@ MODULE: dict[str, Foreign] = {
 TABLES: dict[str, Table] = {
     "LMDBDataset": DATASET, "Loader": LOADER, "dataloader": DATALOADER, "convert": CONVERT, "write": WRITE,
     "extract": EXTRACT, "preview": PREVIEW, "repair": REPAIR, "stage": STAGE, "tune": TUNE,
-    "merge": MERGE, "subset": SUBSET, "attributes": ATTRIBUTES, "samples": SAMPLE, "lmdbloader": MODULE,
+    "merge": MERGE, "mix": MIX, "subset": SUBSET, "ray.read_lmdb": READ_LMDB, "ray.write_lmdb": WRITE_LMDB,
+    "attributes": ATTRIBUTES, "samples": SAMPLE, "lmdbloader": MODULE,
 }  # fmt: skip

@@ -457,14 +457,15 @@ class LMDBDataset(Dataset[Any]):
         """The compiled transforms of the images: `transformed`, then `scaled`."""
         return self._transforms if self._dtype is None else (*self._transforms, ToDtype(self._dtype, True))
 
-    def _read(self, indices: Sequence[int]) -> Sequence[Any]:
-        """Return samples after this dataset's own transform."""
+    def _read(self, indices: Sequence[int] | I64, keys: I64 | None = None) -> Sequence[Any]:
+        """Return samples after this dataset's own transform; random choices depend on `keys` (n,) in their place."""
         clock = self._stopwatch.take()
         try:
             numbers = check_rows(indices, len(self))
-            assembler, draws, samples, epoch = self._open_assembler(), self._draws, numbers, 0
+            assembler, draws, epoch = self._open_assembler(), self._draws, 0
+            samples = numbers if keys is None else keys
             if draws is not None and assembler.pipeline.program.is_random:
-                samples, epoch = draws.of(numbers)
+                samples, epoch = draws.of(samples)
             batch = assembler.read_samples(self.rows_of(numbers), samples, epoch, clock)
             transform = self._own_transform
             found: Sequence[Any] = batch

@@ -167,8 +167,11 @@ class Pipeline:
         self._is_whole = rows is None or (isinstance(rows, range) and rows == range(len(reader)))
         arrays = reader.index.arrays
         self._columns = [[arrays[f"{name}.{part}"] for part in at.INDEX_COLUMNS] for name in fields]
-        addresses = np.array([[c.ctypes.data for c in columns] for columns in self._columns], np.int64)
-        self._addresses = addresses.reshape(-1, len(at.INDEX_COLUMNS))
+        addresses = [
+            [c.ctypes.data for c in columns] + _own_rows(reader, name)
+            for name, columns in zip(fields, self._columns, strict=True)
+        ]
+        self._addresses = np.array(addresses, np.int64).reshape(-1, 2 * len(at.INDEX_COLUMNS))
         self._refuse_mixed_labels()
         self.program: Program = compile_program(transforms, [self._image_field(f) for f in range(len(self.fields))])
         self._num_erasings = len(self.program.values[0].erased) if self.fields else 0
@@ -508,6 +511,13 @@ class Pipeline:
         )
         where = f"{self.reader.where(self.fields[0], row)} ({sizes})"
         return OptionError(f"{where}: {_UNSUITED[status]}")
+
+
+def _own_rows(reader: Reader, name: str) -> list[int]:
+    """Return for each column of a field's images -1 if its rows differ, 0 if all have one value; see `OWN_ROW`."""
+    extremes = reader.index.facts[name].extremes
+    ends = [extremes.get(part, (0, 1)) for part in at.INDEX_COLUMNS]
+    return [0 if low == high else -1 for low, high in ends]
 
 
 def _moved(value: torch.Tensor, x: tuple[float, ...], y: tuple[float, ...], *, is_box: bool) -> torch.Tensor:

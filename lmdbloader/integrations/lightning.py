@@ -91,5 +91,4 @@ class DataModule(import_lightning("core", __name__).LightningDataModule):  # typ
         dataset = self._datasets[name]
         if dataset is None:
             return []
-        opened = dataset if isinstance(dataset, LMDBDataset) else LMDBDataset(dataset)
-        return Loader(opened, self._batch_size, transforms=steps, **options)
+        return Loader(dataset, self._batch_size, transforms=steps, **options)

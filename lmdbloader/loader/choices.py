@@ -13,6 +13,7 @@ from lmdbloader.base.arguments import flag, shown, whole
 from lmdbloader.base.text import counted
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import entries
+from lmdbloader.loader.mixtures import Mixture
 from lmdbloader.loader.orders import EpochOrder, Layout, Order, QuasiRandom, check_order, epoch_order
 from lmdbloader.store import check_rows
 from lmdbloader.store.rows import digest_of
@@ -108,6 +109,7 @@ class Orders:
         weights: Weights | None,
         draws: int | None,
         repeat: int,
+        mixture: Mixture | None = None,
     ) -> None:
         """Check the arguments of a Loader.
 
@@ -116,15 +118,18 @@ class Orders:
             seed: Of the Loader.
             order, shuffle, weights, repeat: The Loader's.
             draws: Its `num_samples`.
+            mixture: Of the datasets that are read; None for one dataset.
 
         Raises:
             OptionError: One of them is something else, or two of them say the order.
         """
-        self._count, self._seed = num_samples, seed
+        self._count, self._seed, self._mixture = num_samples, seed, mixture
         self._weights = self._draws = None
         self._repeat = whole("repeat", repeat, 1, max((2**62) // max(num_samples, 1), 1))
         self._kept: dict[int, tuple[EpochOrder, str]] = {}
         self.options: dict[str, Any] = {"order": order, "weights": weights, "num_samples": draws, "repeat": repeat}
+        if mixture is not None:
+            _check_of_mixture(order, weights, draws, repeat)
         if weights is not None:
             _check_alone(order, shuffle, repeat)
             self._draws = num_samples if draws is None else whole("num_samples", draws, 0, 2**62 // max(num_samples, 1))
@@ -139,7 +144,8 @@ class Orders:
                     f"weights=[...], num_samples={shown(draws)}); for some of the batches, itertools.islice(loader, n)."
                 )
             self.shown = self.options["order"] = _order(order, shuffle, num_samples)
-        self.repeats = self._weights is not None or self._repeat > 1 or not _is_kind(self.shown)
+        is_computed = self._weights is None and self._repeat == 1 and _is_kind(self.shown)
+        self.repeats = not is_computed or mixture is not None
 
     @property
     def changes(self) -> bool:
@@ -148,6 +154,8 @@ class Orders:
 
     def length(self, epoch: int) -> int:
         """Return the number of positions of an epoch."""
+        if self._mixture is not None:
+            return self._mixture.length
         if self._draws is not None:
             return self._draws
         if _is_kind(self.shown):
@@ -164,6 +172,8 @@ class Orders:
         Raises:
             OptionError: The function of the user returned something else than sample numbers or weights.
         """
+        if self._mixture is not None:
+            return self._mixture.order(self.shown, layout, seed=self._seed, epoch=epoch)
         if self._weights is None and _is_kind(self.shown):
             return epoch_order(self.shown, layout, seed=self._seed, epoch=epoch, repeat=self._repeat)
         order, _ = self._given(epoch)
@@ -176,6 +186,7 @@ class Orders:
         if self._weights is not None or not _is_kind(self.shown):
             return self._given(epoch)[1]
         times = f", {self._repeat} times" if self._repeat > 1 else ""
+        times += "" if self._mixture is None else f", {self._mixture.text}"
         if self.shown in ("random", "sequential"):
             return f"{self.shown}{times}"
         # Blocks and windows depend on the places and lengths of samples, which may differ in another copy.
@@ -212,6 +223,21 @@ class Orders:
 def _is_kind(order: Any) -> bool:
     """Return whether an order is one of those that the package computes by position."""
     return isinstance(order, str | QuasiRandom)
+
+
+def _check_of_mixture(order: Any, weights: Any, draws: Any, repeat: Any) -> None:
+    """Raise OptionError if anything else than a mixture chooses the samples."""
+    line = "Write lmdbloader.mix(datasets, weights=[...], length=n) with a weight for each dataset"
+    for name, value in (("weights", weights), ("num_samples", draws)):
+        if value is not None:
+            raise OptionError(f"{name}={shown(value)}: the dataset is a mixture. {line}.")
+    if repeat != 1:
+        raise OptionError(f"repeat={shown(repeat)}: the dataset is a mixture. {line}; datasets that end begin again.")
+    if order is not None and not _is_kind(order):
+        raise OptionError(
+            f"order={shown(order)}: the dataset is a mixture; expected 'random', 'quasi_random', 'sequential' or "
+            f"QuasiRandom(...). {line}."
+        )
 
 
 def _check_alone(order: Any, shuffle: Any, repeat: int) -> None:

@@ -32,6 +32,7 @@ from lmdbloader.loader.batch_reader import LEFT_OUT, BatchReader
 from lmdbloader.loader.choices import Given, Orders, Weights, described, epoch_in, is_sequential
 from lmdbloader.loader.device import CopyStreams, on_device, usable_device
 from lmdbloader.loader.epoch import EpochRun, deliver
+from lmdbloader.loader.mixing import Mix
 from lmdbloader.loader.options import (
     Shard,
     check_numbers,
@@ -131,7 +132,7 @@ class Loader(DataLoader[Any]):
     @understands(LOADER, positional=third_argument)
     def __init__(
         self,
-        dataset: LMDBDataset | Dataset[Any] | str | os.PathLike[str],
+        dataset: LMDBDataset | Mix | Dataset[Any] | str | os.PathLike[str],
         batch_size: int = 1,
         *,
         shuffle: bool | None = None,
@@ -161,8 +162,8 @@ class Loader(DataLoader[Any]):
         others are an error with the line to write.
 
         Args:
-            dataset: The dataset to read, or its path; or torch's Subset of it, or a ConcatDataset of its views. A
-                `transform` of its own is called sample by sample, which is slow.
+            dataset: The dataset to read, or its path; what `lmdbloader.mix` returns; or torch's Subset or ConcatDataset
+                of datasets. A `transform` of its own is called sample by sample, which is slow.
             batch_size: Samples in a batch of this rank. With 1 and no transforms, images may differ in size.
             shuffle: True is `order="random"`, as training needs it; False is `order="sequential"`, and so is None
                 without an `order`, as in torch's DataLoader.
@@ -214,7 +215,8 @@ class Loader(DataLoader[Any]):
         Warns:
             UserWarning: Transforms are random, as in training, and neither `shuffle` nor `order` was given.
         """
-        dataset, transforms = view_of(dataset), listed("transforms", transforms)
+        mixed = dataset if isinstance(dataset, Mix) else None
+        dataset, transforms = view_of(dataset) if mixed is None else mixed.union, listed("transforms", transforms)
         batch_size, prefetch, num_threads = check_numbers(batch_size, prefetch, num_threads)
         drop_last, verify = flag("drop_last", drop_last), flag("verify", verify)
         pad = None if pad is None else flag("pad", pad)
@@ -224,8 +226,9 @@ class Loader(DataLoader[Any]):
             raise OptionError("drop_last=True, pad=True: the last short batches are left out or filled up. Choose one.")
         seed_of_all = seed_for(dataset, seed)
         self._orders = Orders(
-            len(dataset), seed_of_all, order=order, shuffle=shuffle, weights=weights, draws=num_samples, repeat=repeat
-        )
+            len(dataset), seed_of_all, order=order, shuffle=shuffle, weights=weights, draws=num_samples, repeat=repeat,
+            mixture=None if mixed is None else mixed.mixture,
+        )  # fmt: skip
         self._options = {
             **self._orders.options, "seed": seed, "drop_last": drop_last, "pad": pad, "transforms": transforms,
             "num_threads": num_threads, "prefetch": prefetch, "device": device, "pin_memory": pin_memory,
@@ -233,6 +236,7 @@ class Loader(DataLoader[Any]):
             "on_corrupt": on_corrupt,
         }  # fmt: skip
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
+        self._given = dataset if mixed is None else mixed
         self.seed, self.order = seed_of_all, self._orders.shown
         check_shard(shard)
         self._shard, self._has_warned = shard, False
@@ -604,11 +608,11 @@ class Loader(DataLoader[Any]):
         options = {**self._options, "resolution": self._schedule}
         size = None if self._schedule is not None else self._size
         # The memory format as a bool: cloudpickle, of Ray, cannot pickle torch's.
-        return self.dataset, self.batch_size, options, self._channels_last, size
+        return self._given, self.batch_size, options, self._channels_last, size
 
     def __repr__(self) -> str:
         return (
-            f"Loader({self.dataset!r}, {self.batch_size}, order={described(self.order)}, seed={self.seed}, "
+            f"Loader({self._given!r}, {self.batch_size}, order={described(self.order)}, seed={self.seed}, "
             f"num_threads={self.num_threads}, shard={self._shard or (0, 1)!r}"
             f"{f', repeat={times}' if (times := self._options['repeat']) != 1 else ''}"
             f"{', pin_memory=True' if self.pin_memory else ''})"
@@ -635,7 +639,7 @@ def _open_loader(kind: type[Loader], *state: Any) -> Loader:
 def _fill(
     init: Callable[..., None],
     loader: Loader,
-    dataset: LMDBDataset,
+    dataset: LMDBDataset | Mix,
     batch_size: int,
     options: dict[str, Any],
     channels_last: bool,

@@ -86,6 +86,10 @@ class Layout:
         self.length, self._extents = length, extents
         self._blocks: dict[int, I64] = {}
 
+    def part(self, first: int, end: int) -> Layout:
+        """Return the layout of samples first ... end - 1."""
+        return Layout(end - first, lambda low, high: self._extents(first + low, first + high))
+
     def _pieces(self) -> list[tuple[int, int]]:
         return [(k, min(k + _ROWS_AT_ONCE, self.length)) for k in range(0, self.length, _ROWS_AT_ONCE)]
 
