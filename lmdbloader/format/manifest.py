@@ -191,6 +191,11 @@ class Manifest:
         return tuple(f"{part.name}/{DATA_FILE}" for part in self.parts) or (DATA_FILE,)
 
     @property
+    def file_nbytes(self) -> int:
+        """The bytes of its data files, without the addresses between those of a set."""
+        return sum(part.data_nbytes for part in self.parts) if self.parts else self.sizes["data_nbytes"]
+
+    @property
     def description(self) -> Description:
         """The part that cannot be computed from the samples."""
         return Description(

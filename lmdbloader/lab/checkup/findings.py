@@ -175,16 +175,16 @@ def dataset_facts(path: str | os.PathLike[str], root: Path = _ROOT) -> DatasetFa
             sides.append(int(np.median(np.maximum(height, width))))
             varies |= bool(np.ptp(height) or np.ptp(width))
     shares, total = codec_shares(columns)
-    folder, files = Path(path), reader.manifest.data_files
+    manifest, files = reader.manifest, reader.on_disk
     return DatasetFacts(
         os.fspath(path),
         len(reader),
-        sum((folder / name).stat().st_size for name in (*files, reader.manifest.index_file)),
+        manifest.file_nbytes + manifest.sizes["index_nbytes"],
         total / max(1, len(reader)),
         shares,
         max(sides, default=None),
         varies,
-        filesystem_of(folder / files[0], root),
-        residency_of_all([folder / name for name in files]),
-        len(reader.manifest.parts) or None,
+        filesystem_of(files[0], root),
+        residency_of_all(files),
+        len(manifest.parts) or None,
     )
