@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import pickle
+import runpy
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,6 +118,17 @@ def test_parts_of_one_codec_have_the_content_digest_of_one_dataset(whole: Path, 
     assert "parts" in json.loads((made / MANIFEST_FILE).read_text())["requires"]
     # Only the last part has long text, so it is the set's places of the others' texts that are new.
     assert [read_manifest(made / part_name(k)).fields[4].codec for k in range(3)] == [None, None, "raw"]
+
+
+def test_every_later_release_reads_the_golden_set() -> None:
+    golden = Path(__file__).parent / "data" / "sets"
+    dataset = lmdbloader.LMDBDataset(golden / "set.lmdb")
+    assert dataset.reader.manifest.content_digest == "poly61:5450c3450baa6912056e64d12ee0c6ec"
+    assert dataset.reader.index.arrays["image.codec"].tolist() == [0, 0, 0, 1, 1]
+    for sample, expected in zip(dataset, runpy.run_path(str(golden / "make_set.py"))["samples"](), strict=True):
+        np.testing.assert_array_equal(sample.image.numpy(), expected["image"].transpose(2, 0, 1))
+        assert sample[1:] == (expected["caption"], expected["label"])
+    assert verify(golden / "set.lmdb").is_sound
 
 
 def test_each_part_opens_alone(joined: Path, whole: Path) -> None:
