@@ -21,7 +21,7 @@ def samples() -> list[dict[str, Any]]:
     """Return the samples of both parts."""
     return [
         {
-            "image": (np.arange(4 * 5 * 3) * (i + 1) % 251).astype(np.uint8).reshape(4, 5, 3),
+            "image": np.repeat(np.arange(8, dtype=np.uint8) + i, 60).reshape(8, 20, 3),
             "caption": "long " * 30 if i == 4 else f"ü{i}",
             "label": i % 2,
         }
