@@ -241,6 +241,15 @@ def test_commands_show_a_set(joined: Path, tmp_path: Path, capsys: pytest.Captur
     assert "sound, 20 samples" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["convert", "estimate"])
+def test_a_set_is_not_converted_again(
+    joined: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    out = [str(tmp_path / "out")] if command == "convert" else []
+    assert main([command, str(joined), *out]) == 1
+    assert "set: is a dataset of lmdbloader already" in capsys.readouterr().err
+
+
 def test_a_grown_set_replaces_nothing_that_is_read(path: Path) -> None:
     dataset = lmdbloader.LMDBDataset(path)
     index = (path / "index-00003.arrow").read_bytes()
