@@ -67,6 +67,8 @@ def _screen(summary: Summary) -> Iterator[str]:
 
 def _headline(summary: Summary) -> str:
     text = counted(summary.num_samples, "sample")
+    if summary.num_parts is not None:
+        text += f" in {counted(summary.num_parts, 'part')}"
     if summary.num_sources is None or summary.samples_per_source is None:
         return text
     fewest, most = summary.samples_per_source
@@ -87,9 +89,16 @@ def _sizes(summary: Summary) -> Iterator[tuple[str, ...]]:
         "all", mebibytes(sizes["raw_nbytes"]), mebibytes(sizes["payload_nbytes"]), "",
         f"compressed {summary.compression_ratio:.2f} : 1",
     )  # fmt: skip
-    yield "data.mdb", "", mebibytes(sizes["data_nbytes"]), "", f"{summary.waste_ratio:.3f} x what is stored"
+    data = "data.mdb" if summary.num_parts is None else "data files"
+    yield data, "", mebibytes(sizes["data_nbytes"]), "", f"{summary.waste_ratio:.3f} x what is stored"
     each = sizes["index_nbytes"] / max(summary.num_samples, 1)
-    yield "index.arrow", "", mebibytes(sizes["index_nbytes"]), "", f"{each:,.0f} bytes a sample"
+    yield (
+        "index.arrow" if summary.num_parts is None else "index",
+        "",
+        mebibytes(sizes["index_nbytes"]),
+        "",
+        f"{each:,.0f} bytes a sample",
+    )
 
 
 def _shares(codecs: Mapping[str, int]) -> str:

@@ -23,7 +23,7 @@ from lmdbloader.base.disk_errors import unreadable_is_corrupt
 from lmdbloader.base.files import NotRegularError, open_regular
 from lmdbloader.base.limits import no_address_space
 from lmdbloader.errors import CorruptError, FormatError, NotFoundError, OptionError
-from lmdbloader.format.layout import DATA_FILE, FORMAT_NAME, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
+from lmdbloader.format.layout import DATA_FILE, FORMAT_NAME, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX, part_name
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
 from lmdbloader.format.others import describe_file, describe_folder, suggest_path
 from lmdbloader.kernels.runtime.guard_words import NUM_HEAD
@@ -79,6 +79,11 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         if (folder / INDEX_FILE).exists():
             raise FormatError(
                 f"{folder}: {MANIFEST_FILE} is missing. `lmdbloader repair {folder}` makes a new one."
+            ) from None
+        if (folder / part_name(0)).is_dir():
+            raise FormatError(
+                f"{folder}: {MANIFEST_FILE} is missing: the folder holds parts of a set. `lmdbloader repair {folder}` "
+                "makes a new one from them."
             ) from None
         if what := describe_folder(folder):
             raise FormatError(f"{folder}: has no {MANIFEST_FILE}, so it is not a dataset; it {what}.") from None
@@ -185,6 +190,10 @@ class DataFile:
         """Return whether the page with a byte is in memory; None if the system does not report it."""
         return system.is_cached(self.descriptor, at)
 
+    def place(self, at: int) -> tuple[str, int]:
+        """Return the name of the file that holds a byte, and its place there."""
+        return DATA_FILE, at
+
     def lost(self) -> tuple[str, int] | None:
         """Return the name and the length of a file that is shorter than when it was opened; None if there is none.
 
@@ -287,12 +296,13 @@ def _watches_length(descriptor: int) -> bool:
     return min(b - a for a, b in itertools.pairwise(times)) < _AT_ONCE_SECONDS
 
 
-def wrong_size(path: Path, found: int, expected: int) -> CorruptError:
-    """Return the error for a file whose length is not the one in the manifest."""
+def wrong_size(path: Path, found: int, expected: int, dataset: Path | None = None) -> CorruptError:
+    """Return the error for a file whose length is not the one in the manifest; by default its folder is the dataset."""
+    dataset = path.parent if dataset is None else dataset
     return CorruptError(
         f"{path}: {found} bytes, expected {expected}: it is cut short or was changed. Copy it again; "
-        f"`lmdbloader verify {path.parent}` suggests other remedies.",
-        path=str(path.parent),
+        f"`lmdbloader verify {dataset}` suggests other remedies.",
+        path=str(dataset),
     )
 
 

@@ -134,12 +134,11 @@ class Reader:
         return str(self.path) if self._remote is None else self._remote.url
 
     @property
-    def on_disk(self) -> Path:
-        """The file on a disk with the payloads, or the first of several; of a dataset at a URL, the cached pieces."""
+    def on_disk(self) -> tuple[Path, ...]:
+        """The files on a disk with the payloads; of a dataset at a URL, the one of the cached pieces."""
         if self.data_file.remote is not None:
-            return self.data_file.remote.pieces.path
-        parts = self.manifest.parts
-        return self.path / parts[0].name / DATA_FILE if parts else self.path / DATA_FILE
+            return (self.data_file.remote.pieces.path,)
+        return tuple(self.path / name for name in self.manifest.data_files)
 
     def _use(self, file: DataFile, index: Index) -> None:
         self.io = file.io
@@ -172,9 +171,10 @@ class Reader:
             other = self.__class__.__new__(self.__class__)
             other._open_remote(self._remote, io)
             return other
-        file = self.data_file.with_io(self.path / DATA_FILE, io)
+        path = self.path if self.manifest.parts else self.path / DATA_FILE
+        file = self.data_file.with_io(path, io)
         if file.nbytes != self.data_file.nbytes:
-            raise wrong_size(self.path / DATA_FILE, file.nbytes, self.data_file.nbytes)
+            raise wrong_size(path, file.nbytes, self.data_file.nbytes)
         content = bytes(self.index.content)
         # With the digest that this reader has checked, its rows need no second look.
         is_same = digest_of_file(content, self.manifest.digest) == self.manifest.index_digest
@@ -259,7 +259,8 @@ class Reader:
             said = error
         if said is None or said.errno not in DISK_FAILED:
             return ""
-        return f"the disk cannot read bytes {at} to {at + nbytes} of {DATA_FILE} ({said.strerror})"
+        name, at = self.data_file.place(at)
+        return f"the disk cannot read bytes {at} to {at + nbytes} of {name} ({said.strerror})"
 
     def corrupt(self, name: str, row: int, reason: str) -> CorruptError:
         """Return the error for one payload; it names dataset, field, sample and source."""

@@ -255,6 +255,8 @@ def _cache(dataset: DatasetFacts, machine: Machine, fits: bool) -> Iterator[Find
         slow = dataset.filesystem.kind == "network" or dataset.filesystem.device == "spinning disk"
         if slow and share is not None and share < _MOSTLY:
             data = shlex.quote(f"{dataset.path}/data.mdb")
+            if dataset.num_parts:
+                data = f"{shlex.quote(dataset.path)}/part-*/data.mdb"
             is_remote = is_url(dataset.path)
             remedy = f"Read it once before training{'.' if is_remote else f': cat {data} > /dev/null'}"
             yield Finding("page cache", "note", value, remedy)
