@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lmdbloader import fields as fields
     from lmdbloader import integrations as integrations
     from lmdbloader import lab as lab
+    from lmdbloader import ray as ray
     from lmdbloader import superres as superres
     from lmdbloader import transforms as transforms
     from lmdbloader.batch.assembly import collate as collate
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from lmdbloader.conversion.staging import stage as stage
     from lmdbloader.conversion.subsets import subset as subset
     from lmdbloader.loader import Loader as Loader
+    from lmdbloader.loader.mixing import mix as mix
     from lmdbloader.loader.orders import QuasiRandom as QuasiRandom
     from lmdbloader.loader.torch_loader import dataloader as dataloader
     from lmdbloader.show.sheet import preview as preview
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from lmdbloader.transforms.resolution import ProgressiveResize as ProgressiveResize
 
 # Modules load when they are first used: `import lmdbloader` costs no torch, NumPy or pyarrow.
-_MODULES = ("errors", "fields", "integrations", "lab", "superres", "transforms")
+_MODULES = ("errors", "fields", "integrations", "lab", "ray", "superres", "transforms")
 _HOMES = {
     "LMDBDataset": "batch.dataset",
     "Loader": "loader",
@@ -53,6 +55,7 @@ _HOMES = {
     "find_splits": "conversion",
     "info": "show.summary",
     "merge": "conversion.merging",
+    "mix": "loader.mixing",
     "preview": "show.sheet",
     "repair": "store",
     "stage": "conversion.staging",

@@ -58,7 +58,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def built_kernels() -> None:
     """Build the kernels from the present sources, so that no process that a test starts has to do it."""
     libraries.load()
-    # Everything allocated by now lives to the end (torch, thousands of tests): later collections can skip it.
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_collections(built_kernels: None) -> None:
+    """Let the garbage collector skip what lives to the end: torch, thousands of tests, what Numba keeps of kernels.
+
+    After some kernels have been compiled a collection takes a second without this, and some tests make two each.
+    """
     gc.collect()
     gc.freeze()
 

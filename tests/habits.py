@@ -108,6 +108,12 @@ def samples_are_drawn_by_weight(loader: Any, ds: Any) -> None:
     assert [image.sum().item() in odd for images, _ in loader for image in images] == [True] * 8
 
 
+@same(TORCH, "loader = Loader(ds, 4, sampler=WeightedRandomSampler([0, 1] * 6, 8))")
+def a_loader_draws_samples_by_weight(loader: Any, ds: Any) -> None:
+    odd = {ds[i].image.sum().item() for i in range(1, 12, 2)}
+    assert [image.sum().item() in odd for images, _ in loader for image in images] == [True] * 8
+
+
 @same(TORCH, "loader = DataLoader(ds, batch_sampler=BatchSampler(SequentialSampler(ds), 5, drop_last=False))")
 def the_batch_sampler_chooses_the_batches(loader: Any, ds: Any) -> None:
     assert [labels.tolist() for _, labels in loader] == [
@@ -828,10 +834,10 @@ renamed(
 )  # fmt: skip
 refused(
     TORCH,
-    "loader = Loader(ds, 4, sampler=WeightedRandomSampler([1] * 12, 8))",
-    "loader = dataloader(ds, 4, sampler=WeightedRandomSampler([1] * 12, 8), num_workers=0)",
-    "sum(len(labels) for _, labels in loader) == 8",
-    says="lmdbloader.dataloader(dataset, batch_size, sampler=...)",
+    "loader = Loader(ds, 4, sampler=SubsetRandomSampler([5, 3]))",
+    "loader = Loader(ds[[5, 3]], 4, shuffle=True)",
+    "sum(len(labels) for _, labels in loader) == 2 and loader.order == 'random'",
+    says="Loader(dataset.select(indices), ..., shuffle=True)",
 )
 refused(
     TORCH,

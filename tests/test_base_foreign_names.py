@@ -16,6 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     DistributedSampler,
     RandomSampler,
@@ -158,9 +159,18 @@ def test_a_loader_says_which_arguments_to_write(ds: LMDBDataset, theirs: dict[st
 @pytest.mark.parametrize(
     ("theirs", "line"),
     [
-        ({"sampler": SubsetRandomSampler([1, 2])}, "Loader(dataset.select(indices), ...)"),
-        ({"sampler": WeightedRandomSampler([0.5] * 4, 4)}, "lmdbloader.dataloader(dataset, batch_size, sampler=...)"),
-        ({"sampler": [1, 2, 3]}, "Loader(dataset.select(indices), ...)"),
+        ({"sampler": SubsetRandomSampler([1, 2])}, "Loader(dataset.select(indices), ..., shuffle=True)"),
+        ({"sampler": RandomSampler([1, 2], replacement=True)}, "weights=[1] * len(dataset), num_samples=2."),
+        ({"sampler": RandomSampler([1, 2], num_samples=5)}, "repeat=k"),
+        (
+            {"sampler": WeightedRandomSampler([0.5] * 4, 4, generator=torch.Generator().manual_seed(5))},
+            "weights=sampler.weights, num_samples=4, seed=5",
+        ),
+        (
+            {"sampler": WeightedRandomSampler([0.5] * 4, 4, replacement=False)},
+            "lmdbloader.dataloader(dataset, batch_size, sampler=...)",
+        ),
+        ({"sampler": BatchSampler([1, 2], 1, False)}, "order=lambda epoch: list(sampler)"),
         ({"batch_sampler": [[1], [2]]}, "lmdbloader.dataloader(dataset, batch_sampler=...)"),
         ({"collate_fn": print}, "lmdbloader.dataloader(dataset, batch_size, collate_fn=...)"),
         ({"persistent_workers": False}, "loader.close()"),
@@ -566,7 +576,8 @@ OURS = {
     *names_of(Loader), *names_of(LMDBDataset), *names_of(lmdbloader.convert), *names_of(lmdbloader.write),
     *names_of(lmdbloader.extract), *names_of(lmdbloader.preview), *names_of(lmdbloader.repair),
     *names_of(lmdbloader.stage), *names_of(lmdbloader.lab.tune), *names_of(lmdbloader.merge),
-    *names_of(lmdbloader.subset), *names_of(lmdbloader.append),
+    *names_of(lmdbloader.subset), *names_of(lmdbloader.ray.read_lmdb), *names_of(lmdbloader.ray.write_lmdb),
+    *names_of(lmdbloader.append),
     *names_of(DataLoader), "data_files", "split", "seed", "label", "shuffle", "as_",
 }  # fmt: skip
 
@@ -585,6 +596,7 @@ FUNCTIONS: dict[str, Any] = {
     "extract": lmdbloader.extract, "preview": lmdbloader.preview, "repair": lmdbloader.repair,
     "stage": lmdbloader.stage, "merge": lmdbloader.merge, "subset": lmdbloader.subset, "tune": lmdbloader.lab.tune,
     "append": lmdbloader.append,
+    "ray.read_lmdb": lmdbloader.ray.read_lmdb, "ray.write_lmdb": lmdbloader.ray.write_lmdb,
 }  # fmt: skip
 
 

@@ -155,6 +155,14 @@ def test_memory_opening_and_page_waste_are_measured(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["json"]
 
 
+def test_a_set_of_parts_is_compared_with_one_file(tmp_path: Path) -> None:
+    text, found = run("parts.py", tmp_path, "--markdown", "--small-pages")
+    (rows,) = tables(text)
+    assert [row[0] for row in rows[1:]] == ["random", "quasi_random", "sequential"]
+    assert [order for order, _ in found["CPU time a sample"]] == [row[0] for row in rows[1:]]
+    assert all(figure["ratio"] > 0 for _, figure in found["CPU time a sample"])
+
+
 @pytest.mark.parametrize("name", STORES)
 def test_every_store_hands_out_the_pairs_that_were_written(
     module: Callable[[str], Any], tmp_path: Path, name: str

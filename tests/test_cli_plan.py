@@ -83,3 +83,19 @@ def test_options_that_make_no_sense(capsys: Capture) -> None:
     assert main(["plan", "--batch-size", "8", "--step-seconds", "1", "--example-size", "64 apples"]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and "--example-size 64 apples: expected a size such as 64KiB" in captured.err
+
+
+def test_nodes_and_their_storage(capsys: Capture) -> None:
+    words = ["plan", *IMAGENET[:6], "--gpus", "32", "--nodes", "4", "--dataset-size", "10TB"]
+    storage = ["--storage-bandwidth", "2GB/s", "--storage-iops", "50k", "--network-bandwidth", "3GB/s"]
+    assert main([*words, *storage, "--node-memory", "256GiB", "--local-disk", "2TB"]) == 0
+    out = capsys.readouterr().out
+    assert "Storage for 4 nodes of 8 GPUs: 2 GB/s, 50,000 requests a second, 3 GB/s to a node (predicted)" in out
+    assert "20% pinned on each node" in out and "predictions" in out
+    assert main([*words, *storage, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cluster"]["cluster"]["ranks_per_node"] == 8
+    assert main([*words, "--storage-bandwidth", "16Gb/s"]) == 2
+    assert "Divide by 8: --storage-bandwidth 2GB/s" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["plan", "--workload", "a.json", "--nodes", "4"])
+    assert "--nodes together with --workload" in capsys.readouterr().err

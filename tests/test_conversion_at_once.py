@@ -147,15 +147,15 @@ tasks.read_files = slow
 WITH_SLOW_WORKERS = """
 import sys
 import lmdbloader.cli
-from lmdbloader.conversion import from_files, pool
+from lmdbloader.conversion import one_dataset, pool
 
 slow, *words = sys.argv[1:]
 pool.TASK_NBYTES = 1
-real = from_files.try_out
+real = one_dataset.try_out
 def try_out(*arguments):
     with pool.WorkerPool(1) as alone:
         return real(*arguments[:2], alone, *arguments[3:])
-from_files.try_out = try_out
+one_dataset.try_out = try_out
 pool._START = slow + pool._START
 sys.exit(lmdbloader.cli.main(words))
 """

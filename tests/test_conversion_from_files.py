@@ -471,7 +471,7 @@ def test_an_unreadable_file_is_named(src: Path, out: Path) -> None:
 def test_a_file_that_vanishes_after_the_listing_is_named(src: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(src / "a.png", noise(4, 4))
     monkeypatch.setattr(
-        "lmdbloader.conversion.from_files.try_out",
+        "lmdbloader.conversion.one_dataset.try_out",
         lambda *a: (os.unlink(src / "a.png"), real(*a))[1],
     )
     from lmdbloader.conversion.plan import try_out as real

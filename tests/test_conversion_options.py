@@ -26,6 +26,7 @@ SHARED = {
     "seed": None, "shuffle": None, "classes": None, "on_error": "stop", "min_pair_psnr": 20.0, "workers": None,
 }  # fmt: skip
 OF_CONVERT = dict.fromkeys(("overwrite", "restart", "take_over", "check_content", "progress"), False)
+OF_CONVERT |= dict.fromkeys(("parts", "part_size"))
 
 
 def keywords(function: Any) -> dict[str, Any]:

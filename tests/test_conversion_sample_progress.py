@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from breaking_samples import COUNT, Samples, sample
 from PIL import Image
 from torch.utils.data import ConcatDataset, Subset
 
@@ -20,7 +21,6 @@ from lmdbloader import LMDBDataset, convert, fields, write
 from lmdbloader.conversion.sample_progress import identity_of, is_indexed
 from lmdbloader.errors import CorruptError, DestinationError, OptionError
 
-COUNT = 240
 FILES = ("data.mdb", "index.arrow", "manifest.json")
 
 
@@ -35,31 +35,6 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmdbloader.conversion.samples.GROUP_NBYTES", 3000)
     monkeypatch.setattr("lmdbloader.store.writing.writer.TRANSACTION_NBYTES", 10_000)
     monkeypatch.setattr("lmdbloader.conversion.from_python._SLOW_SAMPLES", 100)
-
-
-def sample(number: int) -> dict[str, Any]:
-    image = np.random.default_rng(number).integers(0, 256, (9 + number % 4, 11, 3)).astype(np.uint8)
-    return {
-        "image": image,
-        "label": number % 5,
-        "weight": number / 7 if number % 9 else float("nan"),
-        "name": f"ü{number}",
-    }
-
-
-class Samples:
-    """A dataset that can break, and whose samples can be changed."""
-
-    def __init__(self, breaks_at: int = -1, **changed: Any) -> None:
-        self.breaks_at, self.changed = breaks_at, changed
-
-    def __len__(self) -> int:
-        return COUNT
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        if index == self.breaks_at:
-            raise RuntimeError("a bad sample")
-        return {**sample(index), **self.changed}
 
 
 def partial_of(out: Path) -> Path:
@@ -81,7 +56,7 @@ import os, signal, sys
 from unittest import mock
 sys.path[:0] = [{tests!r}]
 import lmdbloader
-from test_conversion_sample_progress import Samples, sample
+from breaking_samples import Samples, sample
 from lmdbloader.conversion import from_python, samples
 from lmdbloader.store.writing import writer
 

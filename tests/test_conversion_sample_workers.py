@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from light_samples import COUNT, Pictures, die, drawn, fail, numbered, picture, prepared
 from torch.utils.data import Dataset, Subset
 
 from lmdbloader import LMDBDataset, fields, write
@@ -29,44 +29,18 @@ CREWS: dict[str, dict[str, Any]] = {
     "threads": {"workers": 3, "threads": True},
 }
 KINDS = {"image": fields.Image(), "boxes": fields.Boxes()}
-COUNT = 300  # with `prepare`, a task has 64 samples
 
 
 def content(path: Path) -> list[bytes]:
     return [(path / name).read_bytes() for name in FILES]
 
 
-def picture(number: int) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(number).integers(0, 256, (5 + number % 3, 7, 3)).astype(np.uint8)
-
-
-class Pictures(Dataset[Any]):
-    """A dataset that does something at one of its samples."""
-
-    classes = ("cat", "dog", "eel")
-
-    def __init__(self, at: int = -1, act: Callable[[], None] = lambda: None) -> None:
-        self.at, self.act = at, None if at < 0 else act
-
-    def __len__(self) -> int:
-        return COUNT
-
-    def __getitem__(self, index: int) -> Any:
-        if index == self.at and self.act is not None:
-            self.act()
-        return picture(index), index % 3
-
-
-def prepared(sample: Any) -> dict[str, Any]:
-    return {"image": sample[0][:, ::2], "label": sample[1], "name": f"n{sample[1]}"}
-
-
-def drawn(number: int) -> dict[str, Any]:
-    return {"image": picture(number), "number": number, "text": "é" * number}
+class TorchPictures(Pictures, Dataset[Any]):
+    """A dataset of torch, which a process imports torch for."""
 
 
 SOURCES: dict[str, Callable[[], Any]] = {
-    "dataset": Pictures,
+    "dataset": TorchPictures,
     "subset": lambda: Subset(Pictures(), range(COUNT)),
     "list": lambda: [Pictures()[i] for i in range(COUNT)],
     "tuple": lambda: tuple(Pictures()[i] for i in range(COUNT)),
@@ -147,10 +121,6 @@ def test_tensors_in_a_list_are_sent_to_processes_alone(tmp_path: Path, monkeypat
     assert sent and max(sent) < images.nbytes
 
 
-def numbered(sample: Any) -> dict[str, Any]:
-    return {"image": sample["image"], "number": sample["more"][0]["number"].item()}
-
-
 # --- tasks ---
 
 
@@ -166,14 +136,6 @@ def test_tasks_have_the_same_bounds_from_wherever_they_begin(first: int, more: i
 
 
 # --- failures ---
-
-
-def fail() -> None:
-    raise ZeroDivisionError("the lamp is broken")
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_an_exception_of_the_dataset_in_a_process_names_the_sample(tmp_path: Path) -> None:

@@ -423,7 +423,7 @@ _TOO_LARGE = r"manifest.json: its [\d,]+ bytes would take about [\d,]+ MB of mem
         (lambda: "a" * (60 << 20) + "\0", _TOO_LARGE),  # its escape might as well be that of anything
         (lambda: [[]] * (20 << 20), _TOO_LARGE),
         (lambda: ["ab"] * (12 << 20), _TOO_LARGE),
-        (lambda: {str(i): 0 for i in range(4 << 20)}, _TOO_LARGE),
+        (lambda: {str(i): 0 for i in range(1 << 20)}, _TOO_LARGE),
         (lambda: {str(i): 0 for i in range(640_000)}, "640000"),
         (lambda: [{str(i): 0} for i in range(500_000)], "500000"),
         (lambda: [f"{i:013}" for i in range(20 << 16)], str(20 << 16)),
@@ -438,7 +438,8 @@ def test_opening_a_manifest_takes_at_most_200_megabytes(
 ) -> None:
     content = {**body(), "made_by": {"x": value()}, "classes": {}}
     del content["manifest_digest"]
-    content["manifest_digest"] = _digest_of(content)
+    # What is too large is refused before its digest is looked at; computing it would take most of the test's time.
+    content["manifest_digest"] = "xxh64:" + "0" * 16 if expected == _TOO_LARGE else _digest_of(content)
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False) + "\n"
     (tmp_path / "manifest.json").write_text(text, "utf-8")
     child = subprocess.run([sys.executable, "-c", _OPEN, tmp_path], capture_output=True, text=True, check=True)

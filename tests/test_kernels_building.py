@@ -116,7 +116,8 @@ def levels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_every_kind_of_processor_gives_the_bits_of_the_jit(datasets: Path, levels: Path) -> None:
-    digest, has_numba = run(READ, str(datasets), "", LMDBLOADER_KERNELS="jit")
+    # Without LLVM's optimisations, which no bit may depend on; they would take a third of the test's time.
+    digest, has_numba = run(READ, str(datasets), "", LMDBLOADER_KERNELS="jit", NUMBA_OPT="0")
     assert has_numba == "True"
     runnable = libraries.load().lmdbloader_level()
     for target in targets_here():

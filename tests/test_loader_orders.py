@@ -308,7 +308,7 @@ def shares(length: int, share: Share, start: int = 0) -> list[list[list[int]]]:
 SHARES = st.builds(
     lambda batch_size, world_size, last: Share(batch_size, 0, world_size, last == "drop", last == "pad"),
     st.integers(1, 12),
-    st.integers(1, 7),
+    st.integers(1, 8),
     st.sampled_from(["short", "drop", "pad"]),
 )
 

@@ -197,20 +197,37 @@ def _threads(value: Any) -> str:
     return f"a Loader reads with threads, not worker processes; by default one for each core. Leave it out{line}."
 
 
+def _same_sampler(value: Any) -> Mapping[str, Any] | None:
+    """Return the arguments for a list of numbers, and for torch's draws by weight from its own random state."""
+    if value is None:
+        return _NOTHING
+    if isinstance(value, list | tuple | range) or type(value).__module__ == "numpy":
+        return {"order": value}
+    if type(value).__name__ == "WeightedRandomSampler" and value.replacement and value.generator is None:
+        return {"weights": value.weights, "num_samples": value.num_samples}
+    return None
+
+
 def _sampler(value: Any) -> str:
-    shuffles = getattr(value, "shuffle", True)
+    name, replaces = type(value).__name__, getattr(value, "replacement", False)
     lines = {
-        "DistributedSampler": f'shuffle={shuffles}, shard="auto"',
+        "DistributedSampler": f'shuffle={getattr(value, "shuffle", True)}, shard="auto"',
         "RandomSampler": 'order="random"',
         "SequentialSampler": 'order="sequential"',
-        "SubsetRandomSampler": "Loader(dataset.select(indices), ...)",
+        "SubsetRandomSampler": "Loader(dataset.select(indices), ..., shuffle=True)",
     }
-    line = lines.get(type(value).__name__)
-    if line is not None:
-        return f"a Loader makes its own order. Write {line}."
+    if name == "RandomSampler" and replaces:
+        lines[name] = f"weights=[1] * len(dataset), num_samples={value.num_samples}"
+    elif name == "RandomSampler" and value.num_samples != len(value.data_source):
+        lines[name] = 'order="random", with repeat=k for k times the samples, or a loop over the first batches'
+    elif name == "WeightedRandomSampler" and replaces:
+        seed = value.generator.initial_seed()
+        lines[name] = f"weights=sampler.weights, num_samples={value.num_samples}, seed={seed}"
+    if name in lines:
+        return f"a Loader makes its own order. Write {lines[name]}."
     return (
         "a Loader makes its own order. Write lmdbloader.dataloader(dataset, batch_size, sampler=...), or "
-        "Loader(dataset.select(indices), ...) for some of the samples."
+        "order=lambda epoch: list(sampler) if it gives the same numbers in all processes."
     )
 
 
@@ -225,7 +242,9 @@ def _numbered(value: Any) -> str:
 
 def third_argument(value: Any) -> str:
     """Return the advice for a third argument: DataLoader's `shuffle`, FFCV's `num_workers`, or an order."""
-    name = "shuffle" if _is(value, bool(value)) else "num_threads" if isinstance(value, int) else "order"
+    name = (
+        "shuffle" if type(value).__name__ in ("bool", "bool_") else "num_threads" if isinstance(value, int) else "order"
+    )
     return f"Write {name}={_to_paste(value)}."
 
 
@@ -250,7 +269,13 @@ LOADER: dict[str, Foreign] = {
         "or lmdbloader.dataloader(dataset, batch_size, collate_fn=...).",
         _ONLY_NONE,
     ),
-    "sampler": Foreign(_TORCH, _sampler, _ONLY_NONE),
+    "sampler": Foreign(_TORCH, _sampler, _same_sampler),
+    "replacement": Foreign(
+        f"{_TORCH} (WeightedRandomSampler)",
+        "draws by weight are with replacement; without weights each sample comes once. Leave it out.",
+    ),
+    "class_weights": Foreign("Keras", "write weights=[{value}[label] for label in dataset.targets]."),
+    "sample_weights": Foreign("Keras", "write weights={value}."),
     "batch_sampler": Foreign(
         _TORCH,
         "a Loader makes its own order. Write lmdbloader.dataloader(dataset, batch_sampler=...).",
@@ -299,6 +324,7 @@ LOADER: dict[str, Foreign] = {
     ),
     "batches_ahead": Foreign(_FFCV, "write prefetch={value}."),
     "recompile": Foreign(_FFCV, "kernels come compiled. Leave it out.", _ONLY_FALSE),
+    "dataset_enlarge_ratio": Foreign(_BASICSR, "write repeat={value}."),
     "batch_size_per_gpu": Foreign(_BASICSR, "write batch_size={value}, the batch size of each rank."),
     "num_worker_per_gpu": Foreign(_BASICSR, _threads),
     "bs": Foreign("fastai", "write batch_size={value}."),
@@ -424,9 +450,17 @@ DATALOADER: dict[str, Foreign] = {
     "transforms": Foreign("lmdbloader.Loader", "write lmdbloader.dataloader(dataset.transformed([...]), batch_size)."),
     "seed": Foreign("lmdbloader.Loader", "write generator=torch.Generator().manual_seed({value})."),
     "shard": Foreign("lmdbloader.Loader", "write sampler=torch.utils.data.DistributedSampler(dataset).", _ONLY_NONE),
+    "weights": Foreign(
+        "lmdbloader.Loader",
+        "write sampler=torch.utils.data.WeightedRandomSampler(weights, num_samples).",
+        _ONLY_NONE,
+    ),
+    "num_samples": Foreign(
+        _TORCH, "write sampler=torch.utils.data.RandomSampler(dataset, num_samples={value}).", _ONLY_NONE
+    ),
     "device": Foreign("lmdbloader.Loader", "write batch.image.to({value}) in the loop.", _ONLY_NONE),
     "io": Foreign("lmdbloader.Loader", "write LMDBDataset(path, io={value}).", _ONLY_NONE),
-    **{name: _in_loader(name) for name in ("pad", "memory_format", "resolution", "verify", "on_corrupt")},
+    **{name: _in_loader(name) for name in ("pad", "repeat", "memory_format", "resolution", "verify", "on_corrupt")},
 }
 
 # convert and write
@@ -434,6 +468,7 @@ DATALOADER: dict[str, Foreign] = {
 _WORKERS = "write workers={value}."
 _SHUFFLED_LATER = "the Loader shuffles in every epoch: Loader(dataset, batch_size, shuffle=True). Leave it out."
 _ONE_FILE = "a dataset is one file of any size. Leave it out."
+_PART_SIZE = "write part_size={value}."
 _GROWS = "the LMDB map grows as needed. Leave it out."
 _RESIZED_LATER = (
     "write max_resolution=N to limit the longer side of the images that are stored. For one size, or for the shorter "
@@ -489,8 +524,10 @@ CONVERT: dict[str, Foreign] = {
     "map_size": Foreign("lmdb", _GROWS),
     "page_size": Foreign(_FFCV, _ONE_FILE),
     "maxcount": Foreign(_WDS, _ONE_FILE),
-    "maxsize": Foreign(_WDS, _ONE_FILE),
-    "size_limit": Foreign(_STREAMING, _ONE_FILE),
+    "maxsize": Foreign(_WDS, _PART_SIZE),
+    "size_limit": Foreign(_STREAMING, _PART_SIZE),
+    "max_shard_size": Foreign(_HF, _PART_SIZE),
+    "num_shards": Foreign(_HF, "write parts={value}."),
     "compression": Foreign(_STREAMING, 'write codec="lz4".', _ONLY_NONE),
     "hashes": Foreign(_STREAMING, 'write digest="sha256".', _ONLY_NONE),
 }
@@ -519,15 +556,10 @@ WRITE: dict[str, Foreign] = {
     "verbose": Foreign("other programs", "write progress={value}.", lambda value: {"progress": value}),
     "shuffle": Foreign(_STREAMING, _SHUFFLED_LATER, _ONLY_FALSE),
     "shuffle_indices": Foreign(_FFCV, _SHUFFLED_LATER, _ONLY_FALSE),
-    "max_shard_size": Foreign(_HF, _ONE_FILE),
-    "num_shards": Foreign(_HF, _ONE_FILE),
-    **{
-        name: CONVERT[name]
-        for name in (
-            "map_size", "page_size", "maxcount", "maxsize", "size_limit",
-            "compression", "hashes",
-        )
-    },
+    **{name: Foreign(_HF, _ONE_FILE) for name in ("max_shard_size", "num_shards")},
+    "maxsize": Foreign(_WDS, _ONE_FILE),
+    "size_limit": Foreign(_STREAMING, _ONE_FILE),
+    **{name: CONVERT[name] for name in ("map_size", "page_size", "maxcount", "compression", "hashes")},
 }  # fmt: skip
 
 # extract, preview, repair, stage, merge, append, subset and tune
@@ -582,6 +614,22 @@ APPEND: dict[str, Foreign] = {
     "columns": Foreign(_HF, "write fields={value}."),
 }
 
+MIX: dict[str, Foreign] = {
+    "dsets": Foreign(_HF, "write mix({value})."),
+    "probabilities": Foreign(_HF, "write weights={value}."),
+    "proportion": Foreign(_STREAMING, "write weights={value}."),
+    "ratios": Foreign("other programs", "write weights={value}."),
+    "stopping_strategy": Foreign(
+        _HF, "a dataset that ends is shuffled again, until the epoch has `length` draws. Leave it out."
+    ),
+    "seed": Foreign(_HF, "the Loader has it: Loader(mixed, batch_size, shuffle=True, seed={value}). Leave it out."),
+    "shuffle": Foreign(_TORCH, "the Loader has it: Loader(mixed, batch_size, shuffle={value}). Leave it out."),
+    "num_samples": Foreign(_TORCH, "write length={value}."),
+    "out": Foreign(
+        "lmdbloader.merge", "nothing is written. Write lmdbloader.merge(datasets, {value}) for one dataset."
+    ),
+}
+
 SUBSET: dict[str, Foreign] = {
     **{name: CONVERT[name] for name in ("num_workers", "num_proc", "force")},
     "output": _OUTPUT,
@@ -595,6 +643,43 @@ SUBSET: dict[str, Foreign] = {
     "n": Foreign("pandas", "write limit={value}."),
     "frac": Foreign("pandas", "write fraction={value}."),
     "random_state": Foreign("pandas", "write seed={value}."),
+}
+
+# ray.data
+
+_RAY = "ray.data"
+
+READ_LMDB: dict[str, Foreign] = {
+    "columns": Foreign(_RAY, "write fields={value}."),
+    "include_paths": Foreign(_RAY, "write include_sources={value}: the column is called source."),
+    "parallelism": Foreign(_RAY, "write override_num_blocks={value}."),
+    "num_gpus": Foreign(_RAY, "images are decoded on CPUs. Leave it out.", _either((None, _NOTHING), (0, _NOTHING))),
+    "paths": Foreign(_RAY, "write read_lmdb({value}), with one dataset."),
+    "size": Foreign(_RAY, "write read_lmdb(LMDBDataset(path).transformed([Resize({value})])).", _ONLY_NONE),
+    "mode": Foreign(_RAY, "images have the channels that were stored. Leave it out.", _ONLY_NONE),
+    "shuffle": Foreign(
+        _RAY, "write read_lmdb(path).random_shuffle(), or .randomize_block_order().", _either((None, _NOTHING))
+    ),
+    "batch_size": Foreign(_RAY, "write read_lmdb(path).iter_batches(batch_size={value})."),
+    "transform": Foreign(_TORCHVISION, "write read_lmdb(path).map(function), where rows are dicts.", _ONLY_NONE),
+}
+
+WRITE_LMDB: dict[str, Foreign] = {
+    "columns": Foreign(_RAY, "write fields={value}."),
+    "column": Foreign(_RAY, "write fields=[{value}]."),
+    "file_format": Foreign(_RAY, 'images are stored as write_mode says: write write_mode="jpg" for JPEG.'),
+    "mode": Foreign(
+        _RAY,
+        "write overwrite=True to replace a dataset. To put rows behind those of another, join both: lmdbloader.merge.",
+        _either(("overwrite", {"overwrite": True}), ("error", _NOTHING)),
+    ),
+    "min_rows_per_file": Foreign(_RAY, "write min_rows_per_part={value}.", lambda value: {"min_rows_per_part": value}),
+    "num_rows_per_file": Foreign(_RAY, "write min_rows_per_part={value}."),
+    "filename_provider": Foreign(_RAY, "parts are numbered. Leave it out.", _ONLY_NONE),
+    "try_create_dir": Foreign(_RAY, "the folder is made. Leave it out.", _ONLY_TRUE),
+    "filesystem": Foreign(_RAY, "datasets are written to a folder that all nodes share. Leave it out.", _ONLY_NONE),
+    "num_workers": Foreign(_TORCH, "write concurrency={value}."),
+    "num_proc": Foreign(_HF, "write concurrency={value}."),
 }
 
 TUNE: dict[str, Foreign] = {
@@ -688,7 +773,8 @@ MODULE: dict[str, Foreign] = {
     "DataLoader": Foreign("torch", "write lmdbloader.Loader, or lmdbloader.dataloader for torch's own."),
     "WebLoader": Foreign(_WDS, "write lmdbloader.Loader."),
     "concatenate_datasets": Foreign(_HF, "write lmdbloader.merge(datasets, out)."),
-    "ConcatDataset": Foreign("torch", "write lmdbloader.merge(datasets, out), or torch.utils.data.ConcatDataset."),
+    "ConcatDataset": Foreign("torch", "write lmdbloader.mix(datasets), or torch.utils.data.ConcatDataset."),
+    "interleave_datasets": Foreign(_HF, "write lmdbloader.mix(datasets, weights=[...])."),
     "OrderOption": Foreign(_FFCV, 'write order="random", "quasi_random" or "sequential".'),
     **{
         name: Foreign(of, "write lmdbloader.LMDBDataset(path).")
@@ -708,6 +794,7 @@ MODULE: dict[str, Foreign] = {
 TABLES: dict[str, Table] = {
     "LMDBDataset": DATASET, "Loader": LOADER, "dataloader": DATALOADER, "convert": CONVERT, "write": WRITE,
     "extract": EXTRACT, "preview": PREVIEW, "repair": REPAIR, "stage": STAGE, "tune": TUNE,
-    "merge": MERGE, "append": APPEND, "subset": SUBSET, "attributes": ATTRIBUTES, "samples": SAMPLE,
-    "lmdbloader": MODULE,
+    "merge": MERGE, "append": APPEND, "mix": MIX, "subset": SUBSET,
+    "ray.read_lmdb": READ_LMDB, "ray.write_lmdb": WRITE_LMDB,
+    "attributes": ATTRIBUTES, "samples": SAMPLE, "lmdbloader": MODULE,
 }  # fmt: skip

@@ -28,7 +28,8 @@ _FLAGS = {
     "--patch-size": "crop gt-size tile-size", "--scale": "downscale factor sr upscale", "--hr": "dataroot-gt gt high",
     "--lr": "dataroot-lq low lq", "--write-mode": "encode-format encoding store-as",
     "--jpeg-quality": "encode-quality jpg-quality", "--overwrite": "clobber replace",
-    "--subset": "max-samples num-samples",
+    "--subset": "max-samples num-samples", "--parts": "n-shards num-parts num-shards shards",
+    "--part-size": "chunk-size max-shard-size shard-size",
     "--annotations": "ann ann-file ann-path annFile annotation annotation-file annotations-file",
 }  # fmt: skip
 # Flags that are another word for one of `CONVERT`, or without a name in Python.
@@ -36,7 +37,6 @@ _SAME = {
     "resize": "height img-size imgsz shorter-side short-side size width",
     "transform": "augment mean normalize std transforms",
     "labels": "csv label label-file labels-file", "recursive": "recurse",
-    "page_size": "chunk-size num-shards shards",
 }  # fmt: skip
 _SENTENCES = {
     "SRC and OUT have no flag: lmdbloader convert SRC OUT": "-i -o data-dir dest in input input-folder out output root "

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Set
+import re
+from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lmdbloader.base.text import mebibytes
+from lmdbloader.base.option_names import option
+from lmdbloader.base.text import plain
 from lmdbloader.cli._kept import tell_kept
 from lmdbloader.cli._options import add_flags, given, splits_of
 from lmdbloader.cli._options import foreign_flags as foreign_flags
+from lmdbloader.cli._report import tell
 from lmdbloader.cli._streams import say, say_nothing
 from lmdbloader.conversion.options import RunOptions
 
@@ -65,6 +69,17 @@ images that are not plain 8-bit grey or RGB:
   special files, files that are not images, and what macOS and Jupyter leave
   in folders (__MACOSX, ._*, .ipynb_checkpoints) are left out and named.
 
+sets of parts:
+  With --parts or --part-size, OUT is a folder of complete datasets and reads
+  as one; its samples and their order are those of one file. Several processes
+  write, up to --workers. On several machines with a shared file system:
+    lmdbloader convert SRC OUT --parts 16 --plan-only
+    lmdbloader convert SRC OUT --part I/16     for each I from 0 to 15, anywhere
+    lmdbloader join OUT
+  all with the same options. A part that was interrupted is continued by the
+  same command, on any machine. A Ray cluster does all of it in one command:
+    lmdbloader convert SRC OUT --parts 64 --engine ray --address HOST:PORT
+
 numbers: 1_000, 1e6, 4k (4000); sizes: 512M, 2GB, 2GiB; shares: 0.5, 50%.
 Sides in pixels cannot have a k.
 
@@ -98,6 +113,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the folder of images (or LMDB, tar, URL), and the dataset to make from it",
     )
     running = add_flags(parser, RunOptions)
+    running.add_argument(
+        "--plan-only",
+        action="store_true",
+        help="with --parts or --part-size: list the inputs and save the plan in OUT.partial, and convert nothing yet",
+    )
+    running.add_argument(
+        "--part",
+        metavar="I/N",
+        help="make one part of a set, number I of N, counted from 0. The first process makes the plan if there is none",
+    )
+    running.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="what makes the parts of a set: processes of this machine, or tasks of a Ray cluster, up to --workers at "
+        "the same time, each with one CPU (pip install 'lmdbloader[ray]')",
+    )
+    running.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="with --engine ray: the cluster (default: that of RAY_ADDRESS, or else a new one on this machine). Its "
+        "nodes have lmdbloader, and see SRC and OUT under the same absolute paths",
+    )
     running.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 
@@ -107,10 +145,19 @@ def run(options: argparse.Namespace) -> int:
         several = f", but got {len(options.paths)} paths. Give the folder of the images, not the files in it"
         options.parser.error(f"expected SRC and OUT, or --hr, --lr and OUT{several if options.paths[2:] else ''}")
     src, out = options.paths if len(options.paths) == 2 else (None, options.paths[0])
-    if options.split:
+    if options.address is not None and options.engine != "ray":
+        options.parser.error(f"--address {options.address} has no effect without --engine ray")
+    if options.engine == "ray" and (options.part is not None or options.plan_only):
+        options.parser.error("--engine ray plans, makes and joins all parts: leave --part and --plan-only out")
+    if options.part is not None or options.plan_only:
+        if options.split:
+            options.parser.error("--split makes several datasets: plan the parts of each on its own")
+        with _progress_kept(out):
+            _convert_part(options, src, out) if options.part is not None else _plan(options, src, out)
+    elif options.split:
         _convert_splits(options, src, out)
     else:
-        _tell(_convert(options, src, out, None), quiet=options.quiet)
+        tell(_convert(options, src, out, None), quiet=options.quiet)
     return 0
 
 
@@ -133,7 +180,7 @@ def _convert_splits(options: argparse.Namespace, src: str | None, out: str) -> N
     try:
         for split in splits:
             report = _convert(options, split.path, target / f"{split.name}.lmdb", split.classes)
-            _tell(report, quiet=options.quiet)
+            tell(report, quiet=options.quiet)
     finally:
         if not any(target.iterdir()):  # the first one failed
             target.rmdir()
@@ -159,19 +206,105 @@ def _next_to_splits(src: Path, splits: Set[str], layout: str) -> list[tuple[str,
     return [*folders, *others.ignored()]
 
 
-def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> Any:
-    from lmdbloader.conversion import convert
-    from lmdbloader.errors import CorruptError, DestinationError, LmdbloaderError
+def _plan(options: argparse.Namespace, src: str | None, out: str) -> None:
+    """Plan the parts of a set, and say what to run."""
+    from lmdbloader.conversion import plan_parts
 
-    try:
+    plan = plan_parts(src, out, **given(options, RunOptions), log=_log(options))
+    if options.quiet:
+        return
+    if plan.is_finished:
+        say(f"{plan.path}: already made from the same inputs with the same options; nothing to do")
+        return
+    say(
+        f"{plan.path}: planned {plan.num_parts} parts. Convert each with the same options, with --part "
+        f"0/{plan.num_parts} to {plan.num_parts - 1}/{plan.num_parts} in place of --plan-only. Then: lmdbloader join "
+        f"{plan.path}"
+    )
+
+
+def _convert_part(options: argparse.Namespace, src: str | None, out: str) -> None:
+    """Make one part of a set."""
+    from lmdbloader.conversion.parts import convert_part, saved_plan
+    from lmdbloader.errors import OptionError
+
+    number, count = _numbers(options)
+    keywords = given(options, RunOptions)
+    if options.part_size is None:
+        keywords["parts"] = count
+    plan = saved_plan(src, out, **keywords, log=_log(options))
+    if plan.num_parts != count:
+        raise OptionError(f"{option('part', options.part)}: {plan.path} has {plan.num_parts} parts, not {count}")
+    part = convert_part(
+        out,
+        number,
+        workers=options.workers,
+        on_error=options.on_error,
+        take_over=options.take_over,
+        check_content=options.check_content,
+        progress=not options.quiet,
+        log=_log(options),
+    )
+    if not options.quiet:
+        of = f"{plan.path}: part {number} of {count}, counted from 0"
+        if part.was_finished:
+            say(f"{of}: complete already ({part.num_samples} samples); nothing to do")
+        else:
+            rate = part.num_sources / max(part.seconds, 1e-9)
+            say(f"{of}: {part.num_samples} samples in {part.seconds:.1f} s ({rate:.1f} inputs/s)")
+    for name, reason in part.skipped:
+        say(plain(f"skipped: {name}: {reason}"), error=True)
+
+
+def _numbers(options: argparse.Namespace) -> tuple[int, int]:
+    """Return the number of a part, and how many there are, of --part."""
+    found = re.fullmatch(r"([0-9]+)/([0-9]+)", options.part)
+    if found is None or int(found[2]) == 0:
+        options.parser.error(f"--part {options.part}: expected I/N, such as 0/16: number I of N parts, counted from 0")
+    number, count = map(int, options.part.split("/"))
+    if number >= count:
+        options.parser.error(
+            f"--part {options.part}: parts are counted from 0: expected 0/{count} to {count - 1}/{count}"
+        )
+    if options.parts not in (None, count):
+        options.parser.error(f"--part {options.part} with --parts {options.parts}: leave --parts out")
+    if options.plan_only:
+        options.parser.error("--part with --plan-only: leave one out")
+    return number, count
+
+
+def _log(options: argparse.Namespace) -> Callable[[str], None]:
+    return say_nothing if options.quiet else say
+
+
+def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> Any:
+    address: dict[str, Any] = {}
+    if options.engine == "ray":
+        from lmdbloader.ray import convert
+
+        address["address"] = options.address
+    else:
+        from lmdbloader.conversion import convert  # type: ignore[assignment]
+
+    with _progress_kept(out):
         return convert(
             src,
             out,
             classes=classes,
             **given(options, RunOptions),
+            **address,
             progress=not options.quiet,
-            log=say_nothing if options.quiet else say,
+            log=_log(options),
         )
+
+
+@contextmanager
+def _progress_kept(out: Any) -> Iterator[None]:
+    """Say where the progress is kept if a conversion ends with an error."""
+    from lmdbloader.errors import CorruptError, DestinationError, LmdbloaderError
+
+    try:
+        yield
     except DestinationError:
         raise  # its message has its own advice
     except CorruptError:
@@ -180,39 +313,3 @@ def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> A
     except (LmdbloaderError, OSError, MemoryError, KeyboardInterrupt):
         tell_kept(out, "The same command resumes it; --restart starts again.")
         raise
-
-
-def _tell(report: Any, *, quiet: bool) -> None:
-    if not quiet:
-        _show(report)
-    for name, reason in report.ignored:
-        say(f"left out: {name}: {reason}", error=True)
-    for name, reason in report.skipped:
-        say(f"skipped: {name}: {reason}", error=True)
-    if report.skipped:
-        say(
-            f"{len(report.skipped)} of {report.num_sources} skipped; the list is in {report.path}/skipped.tsv",
-            error=True,
-        )
-
-
-def _show(report: Any) -> None:
-    if report.was_finished:
-        say(
-            f"{report.path}: already made from the same inputs with the same options ({report.num_samples} samples); "
-            "nothing to do"
-        )
-        return
-    sizes = report.sizes
-    rate = report.num_sources / max(report.seconds, 1e-9)
-    stored_as = ", ".join(f"{count} {name}" for name, count in report.stored_as.items())
-    ratio = sizes["data_nbytes"] / max(sizes["payload_nbytes"], 1)
-    grown = f"; the map was grown {report.map_growths} times" if report.map_growths else ""
-    say(f"{report.path}: {report.num_samples} samples in {report.seconds:.1f} s ({rate:.1f} inputs/s){grown}")
-    print(f"  pixels   {mebibytes(sizes['raw_nbytes'])}, stored as {mebibytes(sizes['payload_nbytes'])} ({stored_as})")
-    print(
-        f"  data.mdb {mebibytes(sizes['data_nbytes'])}, {ratio:.3f} x the payload; "
-        f"index.arrow {mebibytes(sizes['index_nbytes'])}"
-    )
-    sides = ", ".join(f"to {most}: {count}" for most, count in report.longest_sides.items())
-    print(f"  longer side in pixels, and how many: {sides}")

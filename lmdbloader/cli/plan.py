@@ -43,10 +43,15 @@ examples:
   lmdbloader plan --preset resnet50-v100 --gpu-memory 32GiB
   lmdbloader plan --workload detector.json --workload classifier.json
   lmdbloader plan --preset team-on-nfs --experiments 5-10 --cache-fraction 0.2
+  lmdbloader plan --preset resnet50-a100-mixed --example-size 110K --gpus 128 \\
+      --nodes 16 --dataset-size 10TB --storage-bandwidth 2GB/s --storage-iops 50000
 """
 _OF_WORKLOAD = (
     "batch_size", "step_seconds", "example_flops", "device_flops", "example_size", "preset", "gpus", "dataset_size",
     "gpu_memory", "example_memory", "model_memory",
+)  # fmt: skip
+_OF_NODES = (
+    "nodes", "storage_bandwidth", "storage_iops", "network_bandwidth", "node_memory", "local_disk",
 )  # fmt: skip
 _WIDTH = max(map(len, PRESETS))
 EPILOG = EPILOG.format(presets="\n".join(f"  {name.ljust(_WIDTH)}  {preset.short}" for name, preset in PRESETS.items()))
@@ -104,7 +109,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     memory.add_argument("--gpu-memory", metavar="SIZE", help="memory of one GPU")
     memory.add_argument("--example-memory", metavar="SIZE", help="GPU memory of one sample's activations in training")
     memory.add_argument("--model-memory", metavar="SIZE", help="GPU memory of the parameters")
+    _add_nodes(parser)
     parser.add_argument("--json", action="store_true", help="print the plan as one JSON object")
+
+
+def _add_nodes(parser: argparse.ArgumentParser) -> None:
+    nodes = parser.add_argument_group("several nodes on one storage (predictions; they need --dataset-size)")
+    nodes.add_argument(
+        "--nodes", type=number(WHOLE), metavar="N", help="machines of one experiment, with equally many GPUs"
+    )
+    nodes.add_argument("--storage-bandwidth", metavar="RATE", help="of the storage for all nodes together, like 2GB/s")
+    nodes.add_argument(
+        "--storage-iops", type=number(WHOLE), metavar="N", help="requests a second that it serves to all"
+    )
+    nodes.add_argument("--network-bandwidth", metavar="RATE", help="that the network gives one node, like 3GB/s")
+    nodes.add_argument("--node-memory", metavar="SIZE", help="of a node, for reading")
+    nodes.add_argument("--local-disk", metavar="SIZE", help="of a node, for a copy of the dataset or a part of it")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -137,6 +157,7 @@ def run(options: argparse.Namespace) -> int:
         example_memory=options.example_memory,
         model_memory=options.model_memory,
         cache_fraction=options.cache_fraction,
+        **{name: getattr(options, name) for name in _OF_NODES},
     )
     say_lines(json.dumps(found.as_json(), indent=2, allow_nan=False) if options.json else str(found))
     return 0
@@ -144,6 +165,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _refuse_others(options: argparse.Namespace) -> None:
     """Refuse options that belong into the files of the workloads."""
+    for key in _OF_NODES:
+        if getattr(options, key) is not None:
+            flag = key.replace("_", "-")
+            options.parser.error(f"--{flag} together with --workload: nodes are planned for one workload at a time")
     given: dict[str, object] = {key: getattr(options, key) for key in _OF_WORKLOAD}
     given["utilization"] = None if options.utilization == 1 else options.utilization
     for key, value in given.items():

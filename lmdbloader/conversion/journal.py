@@ -79,6 +79,15 @@ class Progress:
 
 def write_plan(partial: Path, begun: Begun) -> None:
     """Write the plan of a conversion, durably."""
+    path = partial / PLAN_FILE
+    with naming(path):
+        path.write_text(plan_text(begun), "utf-8")
+    for place in (path, partial, partial / ".."):
+        flush(place)
+
+
+def plan_text(begun: Begun, shared: Mapping[str, Any] | None = None) -> str:
+    """Return the text of a plan; `shared` is what the parts of a set share, as in JSON."""
     body = {
         "version": _PLAN_VERSION,
         "made_by": begun.made_by,
@@ -87,11 +96,7 @@ def write_plan(partial: Path, begun: Begun) -> None:
         "map_nbytes": begun.map_nbytes,
         "data_nbytes": begun.data_nbytes,
     }
-    path = partial / PLAN_FILE
-    with naming(path):
-        path.write_text(json.dumps(body, indent=1), "utf-8")
-    for place in (path, partial, partial / ".."):
-        flush(place)
+    return json.dumps(body if shared is None else {**body, "shared": shared}, indent=1)
 
 
 def read_plan(partial: Path, made_by: Mapping[str, Any]) -> Begun | None:
@@ -105,7 +110,22 @@ def read_plan(partial: Path, made_by: Mapping[str, Any]) -> Begun | None:
     if not is_begun(partial):
         empty(partial)
         return None
-    again = f"Restart with {option('restart', True)}, which discards its progress."
+    begun, _ = parse_plan(partial)
+    try:
+        differences = changed_options(begun.made_by, made_by)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _no_plan(partial, error) from error
+    if differences:
+        raise other_options(partial, differences)
+    return begun
+
+
+def parse_plan(partial: Path) -> tuple[Begun, dict[str, Any]]:
+    """Return the decisions in a plan, and what the parts of a set share; the latter is empty for other datasets.
+
+    Raises:
+        DestinationError: It does not decode.
+    """
     try:
         with naming(partial / PLAN_FILE):
             body = json.loads(read_regular(partial / PLAN_FILE, _MAX_PLAN_NBYTES))
@@ -116,15 +136,26 @@ def read_plan(partial: Path, made_by: Mapping[str, Any]) -> Begun | None:
         data = body.get("data_nbytes")
         data_nbytes = None if data is None else int(data)
         begun = Begun(fields, None if scale is None else int(scale), map_nbytes, dict(body["made_by"]), data_nbytes)
-        differences = changed_options(begun.made_by, made_by)
+        return begun, dict(body.get("shared", {}))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, FormatError) as error:
-        raise DestinationError(f"{partial / PLAN_FILE}: does not decode ({error!r:.80}). {again}") from error
-    if differences:
-        raise DestinationError(
-            f"{partial}: a conversion with other options is unfinished there ({'; '.join(differences)}). Finish it "
-            f"with its own options, or: {again[0].lower()}{again[1:]}"
-        )
-    return begun
+        raise _no_plan(partial, error) from error
+
+
+def _no_plan(partial: Path, error: Exception) -> DestinationError:
+    return DestinationError(f"{partial / PLAN_FILE}: does not decode ({error!r:.80}). {_again()}")
+
+
+def other_options(partial: Path, differences: Sequence[str]) -> DestinationError:
+    """Return the error for a folder in which a conversion with other options is unfinished."""
+    again = _again()
+    return DestinationError(
+        f"{partial}: a conversion with other options is unfinished there ({'; '.join(differences)}). Finish it "
+        f"with its own options, or: {again[0].lower()}{again[1:]}"
+    )
+
+
+def _again() -> str:
+    return f"Restart with {option('restart', True)}, which discards its progress."
 
 
 class Journal:

@@ -30,7 +30,7 @@ from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import Field, undecided
 
 # Options whose values say nothing about the samples.
-_UNTOLD = frozenset({"fields", "prepare", "on_error", "codec", "digest", "subset", "seed", "shuffle"})
+_UNTOLD = frozenset({"fields", "prepare", "on_error", "codec", "digest", "subset", "seed", "shuffle", "parts"})
 _VALUES_SHOWN = 40
 
 

@@ -247,6 +247,22 @@ class ConvertOptions:
 class RunOptions(ConvertOptions):
     """The options of `convert`."""
 
+    parts: int | None = opt(
+        None,
+        RUN,
+        "make a set of N parts, each a complete dataset with its share of the samples in order, so that several "
+        "processes write (default: one file)",
+        metavar="N",
+        limits=(1, 100_000),
+    )
+    part_size: int | None = opt(
+        None,
+        RUN,
+        "make a set of parts of about this size, such as 4GiB, from the estimated size of the whole",
+        metavar="SIZE",
+        limits=(1, None),
+        grammar=NBYTES,
+    )
     overwrite: bool = opt(False, RUN, "convert again, and replace the dataset at {out} once the new one is complete")
     restart: bool = opt(False, RUN, "discard the progress of an interrupted conversion (default: resume it)")
     take_over: bool = opt(

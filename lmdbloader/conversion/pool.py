@@ -204,7 +204,7 @@ class _Worker:
         path = [p for p in sys.path if isinstance(p, str)]
         code = _START.format(path=path, handle=handles[0], place=handles[1], flags=flags_in_use())
         try:
-            self.process = system.start_python(["-c", code], handles, env=_one_thread(), apart=True)
+            self.process = system.start_python(["-c", code], handles, env=one_thread(), apart=True)
         except BaseException:
             self.connection.close()
             raise
@@ -295,7 +295,7 @@ def _fewer() -> str:
     return f"Use fewer {option('workers')}: the same conversion resumes where it stopped."
 
 
-def _one_thread() -> dict[str, str]:
+def one_thread() -> dict[str, str]:
     """Return an environment in which libraries use one thread in each worker."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lmdbloader import __version__
@@ -38,17 +39,31 @@ APPENDED = "appended"
 # Functions that make datasets of others, as layouts.
 _COMBINING = frozenset({"merge", "subset", "append"})
 
+# Options of sets of parts.
+_OF_SETS = ("parts", "part_size")
+
 
 class ContentHash:
     """The digest of all input files, source by source."""
 
-    def __init__(self, digest: DigestName = DEFAULT_DIGEST) -> None:
-        """Start without files."""
+    def __init__(self, digest: DigestName = DEFAULT_DIGEST, *, keep: bool = False) -> None:
+        """Start without files; `keep` their hashes for `hashes`."""
         self._digest = new_text_digest(digest)
+        self._kept = bytearray() if keep else None
 
     def add(self, file_hashes: Iterable[int]) -> None:
         """Append the hashes of the next sources' files."""
-        self._digest.update(b"".join(h.to_bytes(8, "little") for h in file_hashes))
+        self.add_bytes(b"".join(h.to_bytes(8, "little") for h in file_hashes))
+
+    def add_bytes(self, file_hashes: bytes) -> None:
+        """Append hashes that are 8 bytes each, little-endian."""
+        self._digest.update(file_hashes)
+        if self._kept is not None:
+            self._kept += file_hashes
+
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        """Return (n,) uint64, the hashes that were kept."""
+        return np.frombuffer(bytes(self._kept or b""), "<u8").astype(np.uint64, copy=False)
 
     def __str__(self) -> str:
         return str(self._digest)
@@ -96,6 +111,8 @@ def describe(plan: Plan) -> dict[str, Any]:
         for f in fields(ConvertOptions)
         if f.name not in listed and (value := getattr(options, f.name)) != f.default
     }
+    # A set has the samples of one dataset, in other files.
+    record |= {name: value for name in _OF_SETS if (value := getattr(options, name, None)) is not None}
     return made_by
 
 
@@ -110,7 +127,7 @@ def changed_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]
         return [f"it was begun by lmdbloader.{_maker(old)}"]
     # on_error may change after a bad image was found.
     before, now = ({**_flat(made), "lmdbloader": made["lmdbloader"]} for made in (old, new))
-    return _differences(before, now, {"on_error"})
+    return differences_of(before, now, {"on_error"})
 
 
 def _maker(made: Mapping[str, Any]) -> str:
@@ -128,7 +145,8 @@ def _flat(made: Mapping[str, Any]) -> dict[str, Any]:
     return {**flat, "layout": made["layout"]}
 
 
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any], aside: Set[str] = frozenset()) -> list[str]:
+def differences_of(before: Mapping[str, Any], now: Mapping[str, Any], aside: Set[str] = frozenset()) -> list[str]:
+    """Return the differences of options by name, as text; those in `aside` may differ."""
     return [
         f"{option(name)} {_short(before.get(name))}, now {_short(now.get(name))}"
         for name in sorted((before.keys() | now.keys()) - aside)
@@ -151,7 +169,7 @@ def refuse_others(target: Path, made_by: Mapping[str, Any]) -> None:
             differences = [f"it was made by lmdbloader.{maker}, from {made_from}"]
         else:
             before, now = _flat(old), _flat(made_by)
-            differences = _differences(before, now)
+            differences = differences_of(before, now)
             differences += _input_differences(old["inputs"], made_by["inputs"], before["digest"] == now["digest"])
             differences += ["other samples were appended to it"] * (APPENDED in old)
     except (FormatError, KeyError, TypeError, AttributeError):  # of another release
@@ -201,13 +219,8 @@ def find_finished(
     same = same and all(old.get(key) == made_by[key] for key in ("layout", "options")) and APPENDED not in old
     if not same:
         return None
-    is_noted = is_as_noted(target, listing)
-    if check_content or not is_noted:
-        times = [times_of(source) for source in listing.sources]
-        if _content(listing.sources, manifest.digest) != inputs.get("content"):
-            return None
-        if not is_noted:  # otherwise every later run would read the content
-            renew_note(target, listing, times)
+    if not are_unchanged(target, manifest, listing, check_content=check_content):
+        return None
     try:
         Reader(target)
     except (CorruptError, FormatError) as error:
@@ -216,6 +229,18 @@ def find_finished(
             f"Make it again with {option('overwrite', True)}. {error}"
         ) from error
     return manifest
+
+
+def are_unchanged(target: Path, manifest: Manifest, listing: Listing, *, check_content: bool = False) -> bool:
+    """Return whether inputs have the content that a dataset was made from; its note of them is renewed if need be."""
+    is_noted = is_as_noted(target, listing)
+    if check_content or not is_noted:
+        times = [times_of(source) for source in listing.sources]
+        if _content(listing.sources, manifest.digest) != manifest.made_by["inputs"].get("content"):
+            return False
+        if not is_noted:  # otherwise every later run would read the content
+            renew_note(target, listing, times)
+    return True
 
 
 def _content(sources: Sources, digest: DigestName) -> str:
@@ -264,10 +289,15 @@ class Seen:
 def make_note(seen: Seen, listing: Listing) -> bytes | None:
     """Return the content of the note; None if too little is known for it."""
     columns = seen.columns()
-    if columns is None or listing.changed_ns is None:
+    return None if columns is None else note_of((listing.sources.nbytes, *columns), listing.changed_ns)
+
+
+def note_of(columns: Sequence[npt.NDArray[Any]], changed_ns: int | None) -> bytes | None:
+    """Return the content of the note, given sizes, mtime, ctime and ends, each (n,); None if a time is not known."""
+    if changed_ns is None:
         return None
-    arrays = [pa.array(np.ascontiguousarray(column)) for column in (listing.sources.nbytes, *columns)]
-    schema = _SCHEMA.with_metadata({_REMOTE_CHANGED: str(listing.changed_ns).encode()})
+    arrays = [pa.array(np.ascontiguousarray(column)) for column in columns]
+    schema = _SCHEMA.with_metadata({_REMOTE_CHANGED: str(changed_ns).encode()})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
@@ -9,10 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lmdbloader.base import system
-from lmdbloader.base.arguments import new_path
+from lmdbloader.base.arguments import is_url, new_path, path_text
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.foreign_names import STAGE, understands
 from lmdbloader.base.option_names import option
@@ -26,6 +27,9 @@ from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIF
 from lmdbloader.store import Reader, check_destination, partial_folder, put_in_place, read_manifest
 from lmdbloader.store.writing.ownership import is_own_file, open_own_file
 from lmdbloader.store.writing.publish import flush
+
+if TYPE_CHECKING:
+    from lmdbloader.conversion.staging_urls import RemoteSource
 
 _PIECE_NBYTES = 8 * 2**20
 # Space for the file system's own records of a copy.
@@ -56,7 +60,7 @@ def stage(
     manifest's digest. A copy that is damaged is replaced.
 
     Args:
-        db: The dataset.
+        db: The dataset, or its URL.
         directory: The folder for the copy, which keeps the dataset's name; made if only its last part is missing.
         overwrite: Replace another dataset that has its name there.
         check: Read and compare an existing copy, even if its timestamp is the source's.
@@ -74,18 +78,20 @@ def stage(
         DestinationError: Another dataset, or something else, has the name there, or `directory` cannot be made.
         LockedError: Another process was still copying after `timeout`.
         DiskFullError: There is too little free space; this is checked before copying.
+        DiskError: The service at a URL does not answer.
         OptionError: `timeout` is negative, or `directory` is empty text.
     """
     if timeout is not None and not timeout >= 0:
         raise OptionError(f"{option('timeout', timeout)}: expected seconds, 0 or more")
     if not os.fspath(directory):
         raise OptionError("the folder to stage into is an empty string. Is its environment variable set?")
-    source = Reader(named_folder(db))
+    source = _open(db)
     folder = new_path("directory", directory).absolute()
-    target = folder / source.path.name
-    if target.exists() and os.path.samefile(target, source.path):
-        return target
-    refuse_inside(target, source.path)
+    target = folder / (source.path.name if isinstance(source, Reader) else source.name)
+    if isinstance(source, Reader):
+        if target.exists() and os.path.samefile(target, source.path):
+            return target
+        refuse_inside(target, source.path)
     _make_folder(folder)
     until = None if timeout is None else time.monotonic() + timeout
     is_waiting = False
@@ -98,7 +104,11 @@ def stage(
                 # The process that held the lock a moment ago may have put the copy in place.
                 if not _is_staged(source, target, check, log):
                     check_destination(target, overwrite=overwrite or _is_same_dataset(source, target))
-                    _fill(source, partial, target, progress, log)
+                    if isinstance(source, Reader):
+                        _fill(source, partial, target, progress, log)
+                    else:
+                        source.fill(partial, target, functools.partial(_progress, progress), log)
+                        _put_in_place(partial, target, source.time_ns)
             return target
         except LockedError as error:
             if until is not None and time.monotonic() >= until:
@@ -110,6 +120,16 @@ def stage(
             time.sleep(max(0.0, min(_SECONDS_BETWEEN_LOOKS, left)))
 
 
+def _open(db: str | os.PathLike[str]) -> Reader | RemoteSource:
+    """Return what is staged: a dataset on a disk, or at a URL."""
+    text = path_text("db", db)
+    if is_url(text):
+        from lmdbloader.conversion.staging_urls import RemoteSource
+
+        return RemoteSource(text)
+    return Reader(named_folder(db))
+
+
 def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(exist_ok=True)
@@ -118,7 +138,7 @@ def _make_folder(folder: Path) -> None:
         raise DestinationError(f"{folder}: cannot be made ({why}). Create it first, or name another folder.") from error
 
 
-def _is_same_dataset(source: Reader, target: Path) -> bool:
+def _is_same_dataset(source: Reader | RemoteSource, target: Path) -> bool:
     """Return whether a dataset, sound or damaged, has the manifest of the source."""
     try:
         return read_manifest(target).manifest_digest == source.manifest.manifest_digest
@@ -126,17 +146,19 @@ def _is_same_dataset(source: Reader, target: Path) -> bool:
         return False
 
 
-def _is_staged(source: Reader, target: Path, check: bool, log: Callable[[str], None]) -> bool:
+def _is_staged(source: Reader | RemoteSource, target: Path, check: bool, log: Callable[[str], None]) -> bool:
     """Return whether there is a sound copy, by manifest, sizes, the index's digest, and the data's time or digest."""
     if not _is_same_dataset(source, target):
         return False
     try:
         copy = Reader(target)
-        if check or not _has_time(copy.descriptor, _time(source.descriptor)):
+        time_ns = _time(source.descriptor) if isinstance(source, Reader) else source.time_ns
+        if check or time_ns is None or not _has_time(copy.descriptor, time_ns):
             log(plain(f"{target}: reading and comparing the copy that is already there"))
             _compare_digests(copy, source.manifest.data_digest)
-            with suppress(OSError):  # the copy of another user is read each time
-                _set_time(target / DATA_FILE, _time(source.descriptor))
+            if time_ns is not None:
+                with suppress(OSError):  # the copy of another user is read each time
+                    _set_time(target / DATA_FILE, time_ns)
     except (CorruptError, FormatError, OSError) as error:
         log(plain(f"{target}: a copy is there, but damaged; it is copied again. {error}"))
         return False
@@ -155,6 +177,13 @@ def _compare_digests(copy: Reader, expected: str) -> None:
 
 def _time(descriptor: int) -> int:
     return os.fstat(descriptor).st_mtime_ns
+
+
+def _put_in_place(partial: Path, target: Path, time_ns: int | None) -> None:
+    """Give a complete copy its name, and its data file the time by which it is known."""
+    if time_ns is not None:
+        _set_time(partial / DATA_FILE, time_ns)
+    put_in_place(partial, target)
 
 
 def _set_time(path: Path, time_ns: int) -> None:
@@ -205,8 +234,7 @@ def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Call
                 )
             _compare(partial / name, sums, source.path / name, bar)
         _check_copy(source, partial)
-        _set_time(partial / DATA_FILE, _time(source.descriptor))
-        put_in_place(partial, target)
+        _put_in_place(partial, target, _time(source.descriptor))
     log(plain(f"{target}: copied and checked in {time.monotonic() - began:.1f} s"))
 
 
@@ -286,6 +314,16 @@ def _check_copy(source: Reader, partial: Path) -> None:
             changed = True
     if changed:
         raise CorruptError(f"{source.path}: was changed while it was copied. Stage it again.")
+
+
+def _progress(shown: bool, nbytes: int) -> ProgressBar:
+    """Return a progress bar of a download."""
+    is_shown = shown and sys.stderr is not None and sys.stderr.isatty()
+    bar = ProgressBar(
+        total=nbytes, unit="B", unit_scale=True, unit_divisor=1024, disable=not is_shown, dynamic_ncols=True
+    )
+    bar.set_description("copying")
+    return bar
 
 
 @contextmanager

@@ -614,8 +614,8 @@ def _parts(body: Mapping[str, Any]) -> tuple[Part, ...]:
     if not parts or [part.name for part in parts] != [part_name(k) for k in range(len(parts))]:
         raise ValueError(f"parts with the names {[part.name for part in parts]!r:.80}")
     num_samples, nbytes = sum(part.num_samples for part in parts), part_begins([p.data_nbytes for p in parts])[-1]
-    if min(part.num_samples for part in parts) < 1 or num_samples != body["num_samples"]:
-        raise ValueError(f"parts with {num_samples} samples of {body['num_samples']!r:.20}")
+    if min(min(part.num_samples, part.data_nbytes) for part in parts) < 1 or num_samples != body["num_samples"]:
+        raise ValueError(f"parts with {num_samples} samples of {body['num_samples']!r:.20}, or an empty one")
     if nbytes != body["sizes"]["data_nbytes"]:
         raise ValueError(f"parts of {nbytes} bytes, the sizes state {body['sizes']['data_nbytes']!r:.20}")
     return parts

@@ -16,6 +16,7 @@ __all__ = ["DataModule"]
 
 Path = str | os.PathLike[str]
 Steps = Sequence[Transform | Callable[[Any], Any]]
+_IN_ORDER = {"order": "sequential", "shuffle": None, "weights": None, "num_samples": None, "repeat": 1}
 
 
 class DataModule(import_lightning("core", __name__).LightningDataModule):  # type: ignore[misc]
@@ -64,8 +65,8 @@ class DataModule(import_lightning("core", __name__).LightningDataModule):  # typ
         """Return a Loader for training."""
         options = {"shard": "auto", **self._options}
         if self.trainer is not None and self.trainer.overfit_batches:
-            options.update(order="sequential", shuffle=None)
-        elif options.get("order") is None and options.get("shuffle") is None:
+            options.update(_IN_ORDER)
+        elif all(options.get(name) is None for name in ("order", "shuffle", "weights")):
             options["shuffle"] = True
         if not options.get("drop_last"):
             options.setdefault("pad", True)
@@ -84,12 +85,10 @@ class DataModule(import_lightning("core", __name__).LightningDataModule):  # typ
         return self._loader("predict", self._eval_steps, self._in_order(pad=False))
 
     def _in_order(self, *, pad: bool) -> dict[str, Any]:
-        fixed = {"order": "sequential", "shuffle": None, "drop_last": False, "pad": pad}
-        return {"shard": "auto", **self._options, **fixed}
+        return {"shard": "auto", **self._options, **_IN_ORDER, "drop_last": False, "pad": pad}
 
     def _loader(self, name: str, steps: Steps, options: dict[str, Any]) -> Loader | list[Loader]:
         dataset = self._datasets[name]
         if dataset is None:
             return []
-        opened = dataset if isinstance(dataset, LMDBDataset) else LMDBDataset(dataset)
-        return Loader(opened, self._batch_size, transforms=steps, **options)
+        return Loader(dataset, self._batch_size, transforms=steps, **options)

@@ -29,6 +29,7 @@ from lmdbloader.kernels.assemble_columns import (
     OUT_HEIGHT,
     OUT_ITEMSIZE,
     OUT_WIDTH,
+    OWN_ROW,
     RAW_NBYTES,
     ROOM_FIRST,
     ROOM_JPEG,
@@ -57,7 +58,7 @@ from lmdbloader.kernels.decode import (
 )
 from lmdbloader.kernels.resize.antialias import resize_window
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import array_at, i64_at, u8_at, u16_at, u32_at, u64_at
+from lmdbloader.kernels.runtime.memory import array_at, i64_at, prefetch, u8_at, u16_at, u32_at, u64_at
 from lmdbloader.kernels.runtime.presence import look
 from lmdbloader.kernels.runtime.timing import tick
 from lmdbloader.kernels.transform.color import change_colors
@@ -86,6 +87,23 @@ from lmdbloader.kernels.transform.opcodes import (
 )
 from lmdbloader.kernels.transform.place import erase, finish, place, place_nearest
 from lmdbloader.kernels.transform.program import draw
+
+# Samples whose rows, and later payloads, are asked for together: the processor then looks up their pages side by side.
+_TOGETHER = 32
+
+
+@kernel
+def _u32_of(columns, column, i):
+    """Return row i of a column of uint32 of a field, as int64."""
+    row = i & columns[OWN_ROW + column]
+    return np.int64(u32_at(columns[column], row + 1)[row])
+
+
+@kernel
+def _u8_of(columns, column, i):
+    """Return row i of a column of uint8 of a field, as int64."""
+    row = i & columns[OWN_ROW + column]
+    return np.int64(u8_at(columns[column], row + 1)[row])
 
 
 @kernel
@@ -168,14 +186,11 @@ def _read_image(file, i, columns, verify, given, described, affine, geometry, co
     """Read image i of one field into its place in the batch; see `assemble`."""
     _, _, _, _, clock = file
     at = i64_at(columns[OFFSET], i + 1)[i]
-    nbytes = np.int64(u32_at(columns[STORED_NBYTES], i + 1)[i])
-    raw = np.int64(u32_at(columns[RAW_NBYTES], i + 1)[i])
+    nbytes, raw = _u32_of(columns, STORED_NBYTES, i), _u32_of(columns, RAW_NBYTES, i)
     checksum = u64_at(columns[CHECKSUM], i + 1)[i]
-    codec = u8_at(columns[CODEC], i + 1)[i]
-    height = np.int64(u32_at(columns[IMAGE_HEIGHT], i + 1)[i])
-    width = np.int64(u32_at(columns[IMAGE_WIDTH], i + 1)[i])
-    channels = np.int64(u8_at(columns[CHANNELS], i + 1)[i])
-    bits = np.int64(u8_at(columns[BITS], i + 1)[i])
+    codec = np.uint8(_u8_of(columns, CODEC, i))
+    height, width = _u32_of(columns, IMAGE_HEIGHT, i), _u32_of(columns, IMAGE_WIDTH, i)
+    channels, bits = _u8_of(columns, CHANNELS, i), _u8_of(columns, BITS, i)
     itemsize = bits // 8
     wanted = described[OUT_CHANNELS]
     # Grey among colours becomes three times the same plane.
@@ -252,6 +267,34 @@ def _read_image(file, i, columns, verify, given, described, affine, geometry, co
 
 
 @kernel
+def _expect_rows(columns, rows, first):
+    """Ask for the cache lines of some samples' rows, one in each column: of many rows none of them is in a cache."""
+    for j in range(first, min(first + _TOGETHER, rows.shape[0])):
+        row = np.uint64(rows[j])
+        for f in range(columns.shape[0]):
+            prefetch(np.uint64(columns[f, OFFSET]) + row * np.uint64(8))
+            prefetch(np.uint64(columns[f, CHECKSUM]) + row * np.uint64(8))
+            for column in (STORED_NBYTES, RAW_NBYTES, IMAGE_HEIGHT, IMAGE_WIDTH):
+                if columns[f, OWN_ROW + column]:
+                    prefetch(np.uint64(columns[f, column]) + row * np.uint64(4))
+            for column in (CODEC, CHANNELS, BITS):
+                if columns[f, OWN_ROW + column]:
+                    prefetch(np.uint64(columns[f, column]) + row)
+
+
+@kernel
+def _expect_payloads(file, columns, rows, first):
+    """Ask for the first cache line of some samples' payloads, whose rows are in a cache by now."""
+    base, _, descriptor, _, _ = file
+    if descriptor != -1:
+        return
+    for j in range(first, min(first + _TOGETHER, rows.shape[0])):
+        i = rows[j]
+        for f in range(columns.shape[0]):
+            prefetch(np.uint64(base) + np.uint64(i64_at(columns[f, OFFSET], i + 1)[i]))
+
+
+@kernel
 def assemble(
     file, verify, columns, given, described, affine, erased, program, seed, epoch, rows, samples, out, batch_size,
     rooms, scratch, drawn, failed,
@@ -261,8 +304,8 @@ def assemble(
     Args:
         file: (address of the map, its bytes, file descriptor, guard, clock), see `fetch`.
         verify: Whether to check XXH64 before anything is decompressed.
-        columns: (fields, columns) int64 addresses of the index's columns, see `assemble_columns` for these, `described`
-            and `rooms`.
+        columns: (fields, 2 x columns) int64: the addresses of the index's columns, and which of them have a number for
+            each row; see `assemble_columns` for these, `described` and `rooms`.
         given: (n or 0, fields) int64 addresses of (C, H, W) pixels that are decoded already, 0 for those that are not.
         described: (fields, NUM_DESCRIBED) int64.
         affine: (fields, 3, 2) float32: factor and term of each channel where the values become float32.
@@ -287,13 +330,19 @@ def assemble(
     _, _, _, guard, clock = file
     tick(clock, FUNCTION)
     look(guard)
+    _expect_rows(columns, rows, 0)
+    _expect_payloads(file, columns, rows, 0)
+    _expect_rows(columns, rows, _TOGETHER)
     for j in range(rows.shape[0]):
         failed[FAILED_ROW] = j
         failed[FAILED_FIELD] = 0
         i = rows[j]
+        if j % _TOGETHER == 0:
+            _expect_payloads(file, columns, rows, j + _TOGETHER)
+            _expect_rows(columns, rows, j + 2 * _TOGETHER)
         for f in range(num_fields):
-            geometry[f, 0, HEIGHT] = u32_at(columns[f, IMAGE_HEIGHT], i + 1)[i]
-            geometry[f, 0, WIDTH] = u32_at(columns[f, IMAGE_WIDTH], i + 1)[i]
+            geometry[f, 0, HEIGHT] = _u32_of(columns[f], IMAGE_HEIGHT, i)
+            geometry[f, 0, WIDTH] = _u32_of(columns[f], IMAGE_WIDTH, i)
         status = draw(whole, real, seed, epoch, np.uint64(samples[j]), geometry, color, rectangles, most)
         if whole.shape[0]:
             tick(clock, TRANSFORM)
@@ -377,8 +426,8 @@ def trace(columns, program, seed, epoch, rows, samples, drawn, field, unit, foun
     for j in range(rows.shape[0]):
         i = rows[j]
         for f in range(columns.shape[0]):
-            geometry[f, 0, HEIGHT] = u32_at(columns[f, IMAGE_HEIGHT], i + 1)[i]
-            geometry[f, 0, WIDTH] = u32_at(columns[f, IMAGE_WIDTH], i + 1)[i]
+            geometry[f, 0, HEIGHT] = _u32_of(columns[f], IMAGE_HEIGHT, i)
+            geometry[f, 0, WIDTH] = _u32_of(columns[f], IMAGE_WIDTH, i)
         status = draw(whole, real, seed, epoch, np.uint64(samples[j]), geometry, color, rectangles, most)
         if status:
             return status
@@ -404,8 +453,8 @@ def measure(columns, program, rows, drawn, shapes, failed):
     for j in range(rows.shape[0]):
         i = rows[j]
         for f in range(columns.shape[0]):
-            geometry[f, 0, HEIGHT] = u32_at(columns[f, IMAGE_HEIGHT], i + 1)[i]
-            geometry[f, 0, WIDTH] = u32_at(columns[f, IMAGE_WIDTH], i + 1)[i]
+            geometry[f, 0, HEIGHT] = _u32_of(columns[f], IMAGE_HEIGHT, i)
+            geometry[f, 0, WIDTH] = _u32_of(columns[f], IMAGE_WIDTH, i)
             most[MOST_PIXELS] = max(most[MOST_PIXELS], geometry[f, 0, HEIGHT] * geometry[f, 0, WIDTH])
             most[MOST_HEIGHT] = max(most[MOST_HEIGHT], geometry[f, 0, HEIGHT])
             most[MOST_WIDTH] = max(most[MOST_WIDTH], geometry[f, 0, WIDTH])

@@ -5,6 +5,9 @@ from __future__ import annotations
 # Addresses of the index's columns of an image field, and the ends of their names there.
 OFFSET, STORED_NBYTES, RAW_NBYTES, CHECKSUM, CODEC, IMAGE_HEIGHT, IMAGE_WIDTH, CHANNELS, BITS = range(9)
 INDEX_COLUMNS = ("offset", "stored_nbytes", "raw_nbytes", "checksum", "codec", "height", "width", "channels", "bits")
+# In the same row of the table follows for each column what of a row's number counts: all bits (-1), or none (0) if the
+# column has one value in all rows, so that the first one serves them all: of many rows none is in a cache.
+OWN_ROW = len(INDEX_COLUMNS)
 
 # Description of a field: the side of its tiles, how its values are made (see `opcodes.COPY`), bytes of a value, whether
 # pixels are (H, W, C) in memory, shape of the result, bits of a stored value, address and row bytes of its table.

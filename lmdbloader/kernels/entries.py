@@ -82,6 +82,18 @@ read_lanes = Entry(
     "orders.read_lanes(positions: i64[:], num_lanes: i64, ends: i64[:], firsts: i64[:], seed: u64, epoch: u64, "
     "purpose: u64, out: i64[:])"
 )
+deal = Entry(
+    "orders.deal(positions: i64[:], shares: i64[:], length: i64, cycle: i64, seed: u64, epoch: u64, purpose: u64,"
+    " chosen: i64[:], numbers: i64[:])"
+)
+count_dealt = Entry(
+    "orders.count_dealt(positions: i64[:], shares: i64[:], pile: i64, length: i64, cycle: i64, seed: u64, epoch: u64,"
+    " purpose: u64, out: i64[:])"
+)
+shuffle_piles = Entry(
+    "orders.shuffle_piles(chosen: i64[:], numbers: i64[:], lengths: i64[:], seed: u64, epoch: u64, purpose: u64,"
+    " out: i64[:])"
+)
 
 any_absent = Entry("runtime.paging.any_absent(base: i64, starts: i64[:], page_nbytes: i64, found: u8[:]) -> bool")
 advise = Entry(

@@ -13,6 +13,8 @@ _ONE, _ZERO = np.uint64(1), np.uint64(0)
 # Pairs of rounds: at least 3, and with few bits more, since their round functions have few different values. With fewer
 # some permutations of 5 and 6 values, and some places among 100, came up too often.
 _PAIRS, _PAIRS_OF_ONE_BIT = 3, 36
+# Positions that are dealt to piles together.
+_BLOCK = 1024
 
 
 @kernel
@@ -121,3 +123,160 @@ def read_lanes(positions, num_lanes, ends, firsts, seed, epoch, purpose, out):
         # Between two neighbours in the epoch are num_lanes blocks: their own order may be a little less than uniform.
         within = _permuted(place - begin, length, _num_bits(length), _PAIRS, own_key)
         out[i] = firsts[block] + begin - block_begin + within
+
+
+@kernel
+def _num_dealt(position, share, all_shares):
+    """Return how many of the positions before one belong to the first of two: (position * share + half) // all_shares.
+
+    Args:
+        position, share: int64; 0 <= share <= all_shares.
+        all_shares: int64, 1 to 2**50.
+    """
+    whole, part = position // all_shares, position % all_shares
+    found = np.int64(np.float64(part) * np.float64(share) / np.float64(all_shares))
+    # The product may have more than 64 bits; what is left of it is small, and `found` may be off by one.
+    product = np.uint64(part) * np.uint64(share) + np.uint64(all_shares // 2)
+    left = np.int64(product - np.uint64(found) * np.uint64(all_shares))
+    while left < 0:
+        left += all_shares
+        found -= 1
+    while left >= all_shares:
+        left -= all_shares
+        found += 1
+    return whole * share + found
+
+
+@kernel
+def _place_dealt(position, share, all_shares, block, cycle, length, key):
+    """Return how many of the positions before one belong to the first of two piles, and 1 if this one does, else 0.
+
+    At the ends of blocks the number is `_num_dealt`. Within a block it is dealt out at random but evenly: each half
+    gets its share, each half of that, and so on, rounded up or down at random. So no pile has only even positions.
+
+    Args:
+        position: int64, 0 to `length`.
+        share, all_shares: As in `_num_dealt`.
+        block: int64, positions of a block.
+        cycle: int64, the number of blocks after which the same come again, or 0.
+        length: int64, of all; the last block may be shorter.
+        key: uint64.
+    """
+    number = position // block
+    begin = number * block
+    end = begin + block if begin + block < length else length
+    count = _num_dealt(begin, share, all_shares)
+    n, size, at = _num_dealt(end, share, all_shares) - count, end - begin, position - begin
+    word = _mix(key + _GOLDEN * np.uint64((number % cycle if cycle > 0 else number) + 1))
+    while 0 < n < size:
+        left = size // 2
+        in_left, part = n * left // size, n * left % size
+        if np.int64(((word >> np.uint64(32)) * np.uint64(size)) >> np.uint64(32)) < part:
+            in_left += 1
+        if at < left:
+            n, size, word = in_left, left, _mix(word + _GOLDEN)
+        else:
+            count += in_left
+            n, size, at, word = n - in_left, size - left, at - left, _mix(word ^ _FIRST)
+    if n == 0:
+        return count, 0
+    return count + at, 1
+
+
+@kernel
+def deal(positions, shares, length, cycle, seed, epoch, purpose, chosen, numbers):
+    """Deal positions to several piles in proportion to their shares, at random but evenly.
+
+    The first pile takes its share of the positions, the second its share of the others, and so on.
+
+    Args:
+        positions: (m,) int64, from 0 to before `length`.
+        shares: (d,) int64, at least 0, one of them above; their sum is at most 2**50.
+        length: int64, of all positions.
+        cycle: int64, after how many times sum(shares) positions they are dealt equally again; 0 for never.
+        seed, epoch, purpose: uint64; they choose how.
+        chosen: (m,) int64, the pile of each position.
+        numbers: (m,) int64, how many of the positions before it belong to the same pile.
+    """
+    key = philox(seed, ORDER_STREAM, _ZERO, epoch, purpose, _ONE)[0]
+    total = 0
+    for d in range(shares.shape[0]):
+        total += shares[d]
+    for i in range(positions.shape[0]):
+        position, rest, left = positions[i], total, length
+        for d in range(shares.shape[0]):
+            if shares[d] == rest:  # the last pile that has a share
+                chosen[i], numbers[i] = d, position
+                break
+            block = rest if cycle > 0 else _BLOCK
+            before, is_here = _place_dealt(
+                position, shares[d], rest, block, cycle, left, _mix(key + _GOLDEN * np.uint64(d + 1))
+            )
+            if is_here:
+                chosen[i], numbers[i] = d, before
+                break
+            position -= before
+            left -= _num_dealt(left, shares[d], rest)
+            rest -= shares[d]
+
+
+@kernel
+def count_dealt(positions, shares, pile, length, cycle, seed, epoch, purpose, out):
+    """Write how many of the positions before some belong to one pile; arguments as for `deal`.
+
+    Args:
+        positions: (m,) int64, from 0 to `length`.
+        pile: int64, one with a share.
+        out: (m,) int64.
+    """
+    key = philox(seed, ORDER_STREAM, _ZERO, epoch, purpose, _ONE)[0]
+    total = 0
+    for d in range(shares.shape[0]):
+        total += shares[d]
+    for i in range(positions.shape[0]):
+        position, rest, left = positions[i], total, length
+        for d in range(pile + 1):
+            if shares[d] == rest:
+                break
+            block = rest if cycle > 0 else _BLOCK
+            before, _ = _place_dealt(
+                position, shares[d], rest, block, cycle, left, _mix(key + _GOLDEN * np.uint64(d + 1))
+            )
+            if d == pile:
+                position = before
+                break
+            position -= before
+            left -= _num_dealt(left, shares[d], rest)
+            rest -= shares[d]
+        out[i] = position
+
+
+@kernel
+def shuffle_piles(chosen, numbers, lengths, seed, epoch, purpose, out):
+    """Write the draws at some places of piles, each of which is shuffled again whenever all of it was drawn.
+
+    The draw is sample + n * times: samples of all piles are counted one pile after the other, n in all.
+
+    Args:
+        chosen: (m,) int64, the pile.
+        numbers: (m,) int64, at least 0: how many were drawn from it before.
+        lengths: (d,) int64, the samples of each pile; at least 1 of those that are drawn from.
+        seed, epoch, purpose: uint64; they choose the permutations.
+        out: (m,) int64.
+    """
+    key = philox(seed, ORDER_STREAM, _ZERO, epoch, purpose, _ZERO)[0]
+    total = 0
+    for d in range(lengths.shape[0]):
+        total += lengths[d]
+    for i in range(chosen.shape[0]):
+        begin = 0
+        for d in range(chosen[i]):
+            begin += lengths[d]
+        n = lengths[chosen[i]]
+        times = numbers[i] // n
+        own_key = _mix(_mix(key + _GOLDEN * np.uint64(chosen[i] + 1)) + _GOLDEN * np.uint64(times + 1))
+        bits = _num_bits(n)
+        pairs = _PAIRS_OF_ONE_BIT // bits if bits > 0 else 0
+        if pairs < _PAIRS:
+            pairs = _PAIRS
+        out[i] = begin + _permuted(numbers[i] % n, n, bits, pairs, own_key) + total * times

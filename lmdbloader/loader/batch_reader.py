@@ -89,6 +89,9 @@ class BatchReader:
         layout: Where the samples lie in the file.
         is_pinned: Whether images are in pinned memory, which a forked child must not touch.
         form: Of the batches; None until the Loader has set it.
+        repeats: Whether samples may come more than once in an epoch; False until the Loader has set it.
+
+    Samples are given as draws, on which the random choices depend: sample + len(dataset) * occurrence.
     """
 
     def __init__(
@@ -114,7 +117,7 @@ class BatchReader:
         self._owner = owner
         self.form: Form = None
         self.dataset, self.batch_size, self.is_pinned = dataset, batch_size, pinned
-        self._seed = seed
+        self._seed, self.repeats = seed, False
         rows = dataset.stored_rows
         images = [name for name, f in dataset.fields.items() if f.has_pixels]
         # Images of different sizes are read without the pipeline if nothing compiled changes them.
@@ -145,11 +148,19 @@ class BatchReader:
         nbytes = sum(self.dataset.reader.mean_nbytes(name, "raw_nbytes", rows) for name in others)
         return int(nbytes) + sum(output.nbytes for output in self.pipeline.outputs)
 
+    def samples_of(self, draws: I64) -> I64:
+        """Return the sample numbers (n,) of draws (n,)."""
+        return draws % len(self.dataset) if self.repeats else draws
+
+    def rows_of(self, draws: I64) -> I64:
+        """Return the rows of the stored index (n,) of draws (n,)."""
+        return self.dataset.rows_of(draws % len(self.dataset) if self.repeats else draws)
+
     def read(self, samples: I64, epoch: int, clock: Clock) -> list[Any]:
         """Return the batches of samples (n,), all of batch_size but the last; each still has to go through `finish`."""
         assembler = self._assembler
         read = assembler.read_many_samples if self._owner.has_own_transform else assembler.read_batches
-        return read(self.dataset.rows_of(samples), samples, epoch, self.batch_size, clock)
+        return read(self.rows_of(samples), samples, epoch, self.batch_size, clock)
 
     def begin(self) -> Begun:
         """Return a batch without values. Threads fill it with `read_part`, and the last one calls `complete`."""
@@ -157,13 +168,13 @@ class BatchReader:
 
     def read_part(self, begun: Begun, samples: I64, first: int, epoch: int, clock: Clock) -> None:
         """Read samples (n,) of a batch, whose places in it begin with `first`."""
-        self._assembler.read_part(begun, self.dataset.rows_of(samples), samples, epoch, first, clock)
+        self._assembler.read_part(begun, self.rows_of(samples), samples, epoch, first, clock)
 
     def complete(self, begun: Begun, samples: I64, epoch: int, clock: Clock) -> Any:
         """Return a batch as `read` does, of all its samples (n,)."""
         assembler = self._assembler
         complete = assembler.complete_samples if self._owner.has_own_transform else assembler.complete
-        return complete(begun, self.dataset.rows_of(samples), samples, epoch, clock)
+        return complete(begun, self.rows_of(samples), samples, epoch, clock)
 
     def finish(self, batch: Any, epoch: int, first_sample: int, samples: I64) -> Any:
         """Return a batch of `read` after the dataset's own transform and the functions, called once for each batch.
@@ -187,7 +198,7 @@ class BatchReader:
             seed=self._seed,
             epoch=epoch,
             first_sample=first_sample,
-            samples=samples,
+            samples=self.samples_of(samples),
             form=self.form,
         )
 
@@ -230,5 +241,5 @@ class BatchReader:
 
     def images_of(self, sample: int, epoch: int) -> dict[str, torch.Tensor]:
         """Return the images (C, H, W) of one sample after the compiled transforms, by the names of their fields."""
-        row = int(self.dataset.rows_of(np.array([sample], np.int64))[0])
+        row = int(self.rows_of(np.array([sample], np.int64))[0])
         return self._assembler.read_images(row, sample, epoch)

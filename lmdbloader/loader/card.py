@@ -14,6 +14,7 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.fields import kind_named
 from lmdbloader.format.layout import Field, parse_array_type
 from lmdbloader.loader.batch_reader import BatchReader
+from lmdbloader.loader.choices import described
 from lmdbloader.show.card import MAX_SIDE_BY_SIDE, Card, Pixels, Shown, num_shown, place_of
 from lmdbloader.show.dataset_card import READ_ERRORS, check_whole, reason
 from lmdbloader.show.labels import in_colors
@@ -73,10 +74,11 @@ def loader_card(
     samples = [_shown(dataset, reader, sample, epoch, images) for sample in following[:count].tolist()]
     own = ["the dataset's own transform"] if dataset.has_own_transform else []
     later = [*own, *map(_name_of, functions)]
+    order = loader.order if isinstance(loader.order, str) else described(loader.order)
     facts = [
         (
             "Order",
-            f"{loader.order}, seed {loader.seed}, next is epoch {epoch}" + (f" from {start:,} on" if start else ""),
+            f"{order}, seed {loader.seed}, next is epoch {epoch}" + (f" from {start:,} on" if start else ""),
         ),
         ("Threads", f"{loader.num_threads}, prefetch {loader.prefetch}"),
         ("Transforms", ", ".join(map(repr, reader.pipeline.transforms)) or "none"),
@@ -114,7 +116,7 @@ def _shown(dataset: LMDBDataset, reader: BatchReader, sample: int, epoch: int, i
         }
     except READ_ERRORS as error:
         pictures = dict.fromkeys(images, f"damaged: {reason(error)}")
-    return Shown([(name, pictures[name]) for name in images], str(sample))
+    return Shown([(name, pictures[name]) for name in images], str(int(reader.samples_of(np.array(sample)))))
 
 
 def _pixels(image: torch.Tensor, f: Field) -> Pixels:

@@ -33,6 +33,8 @@ Item = tuple[Any, tuple[Damage, ...]]
 # only so far that they are still in memory when they are read.
 _SAMPLES_AHEAD = 512
 _NBYTES_AHEAD = 256 * 2**20
+# Windows of more samples than that are looked at in a few places before the numbers of all are made.
+_MANY_SAMPLES, _PROBED_WINDOWS = 2**15, 4
 
 
 class EpochReadahead:
@@ -47,7 +49,7 @@ class EpochReadahead:
         cut = {output.name for output in reader.pipeline.outputs if _is_cut_from_large(dataset.reader, output)}
         payloads = [name for name, f in dataset.fields.items() if f.is_payload and name not in cut]
         self._readahead = Readahead(dataset.reader, payloads)
-        self._rows_of, self._order, self._positions = dataset.rows_of, order, positions
+        self._rows_of, self._order, self._positions = reader.rows_of, order, positions
         self._samples_ahead = min(_SAMPLES_AHEAD, int(_NBYTES_AHEAD / reader.layout.mean_nbytes))
         self._lock = threading.Lock()
         self._num_requested = 0
@@ -104,11 +106,24 @@ class EpochReadahead:
         assert self._windows is not None
         first, end = len(self._tickets), min(end, len(self._windows.begins))
         ticket = None
-        if first < end:
+        if first < end and not self._seem_resident(first, end):
             rows = self._rows_of(self._windows.samples(first, end))
             if len(rows) and not self._readahead.is_resident(rows):
                 ticket = self._readahead.load(rows)
         self._tickets += [ticket] * (end - first)
+
+    def _seem_resident(self, first: int, end: int) -> bool:
+        """Return whether windows of very many samples seem to be in memory, judged by a sample in each of a few.
+
+        The numbers of all of them, which `load` needs, would take a second for a window of 10 million tiny samples.
+        """
+        assert self._windows is not None
+        if (end - first) * self._order.length < _MANY_SAMPLES * len(self._windows.begins):
+            return False
+        few = range(first, end, -(-(end - first) // _PROBED_WINDOWS))
+        return self._readahead.is_resident(
+            self._rows_of(np.concatenate([self._windows.samples(k, k + 1)[:1] for k in few]))
+        )
 
     def _rows(self, first: int, end: int) -> I64:
         return self._rows_of(self._order.samples(self._positions.of_batches(first, end)))

@@ -29,8 +29,10 @@ from lmdbloader.batch.pipeline import check_epoch
 from lmdbloader.batch.tickets import unpack
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.batch_reader import LEFT_OUT, BatchReader
+from lmdbloader.loader.choices import Given, Orders, Weights, described, epoch_in, is_sequential
 from lmdbloader.loader.device import CopyStreams, on_device, usable_device
 from lmdbloader.loader.epoch import EpochRun, deliver
+from lmdbloader.loader.mixing import Mix
 from lmdbloader.loader.options import (
     Shard,
     check_numbers,
@@ -39,12 +41,11 @@ from lmdbloader.loader.options import (
     compiled_and_functions,
     count_processes,
     is_channels_last,
-    order_for,
     resolve_pin_memory,
     resolve_shard,
     seed_for,
 )
-from lmdbloader.loader.orders import EpochOrder, Order, Share, epoch_order
+from lmdbloader.loader.orders import EpochOrder, Share
 from lmdbloader.loader.samplers import LoaderBatches, LoaderSampler, original_of, sampler_of
 from lmdbloader.loader.state import Batches, Identity, Place, identity
 from lmdbloader.loader.threads import Threads
@@ -131,11 +132,14 @@ class Loader(DataLoader[Any]):
     @understands(LOADER, positional=third_argument)
     def __init__(
         self,
-        dataset: LMDBDataset | Dataset[Any] | str | os.PathLike[str],
+        dataset: LMDBDataset | Mix | Dataset[Any] | str | os.PathLike[str],
         batch_size: int = 1,
         *,
         shuffle: bool | None = None,
-        order: Order | None = None,
+        order: Given | None = None,
+        weights: Weights | None = None,
+        num_samples: int | None = None,
+        repeat: int = 1,
         seed: int | None = None,
         drop_last: bool = False,
         pad: bool | None = None,
@@ -158,14 +162,21 @@ class Loader(DataLoader[Any]):
         others are an error with the line to write.
 
         Args:
-            dataset: The dataset to read, or its path; or torch's Subset of it, or a ConcatDataset of its views. A
-                `transform` of its own is called sample by sample, which is slow.
+            dataset: The dataset to read, or its path; what `lmdbloader.mix` returns; or torch's Subset or ConcatDataset
+                of datasets. A `transform` of its own is called sample by sample, which is slow.
             batch_size: Samples in a batch of this rank. With 1 and no transforms, images may differ in size.
             shuffle: True is `order="random"`, as training needs it; False is `order="sequential"`, and so is None
                 without an `order`, as in torch's DataLoader.
             order: "sequential" (that of the dataset), "random" (a new uniform permutation in every epoch),
                 "quasi_random" (blocks of neighbouring samples in random order, many of them mixed at a time, for
-                datasets larger than memory; a `QuasiRandom` sets the sizes). None is as `shuffle` says.
+                datasets larger than memory; a `QuasiRandom` sets the sizes). Or a list of sample numbers, of any length
+                and with repeats; or a function that gets the number of an epoch and returns such a list, called once
+                for an epoch, with the same list in every process. None is as `shuffle` says.
+            weights: Of each sample, (len(dataset),) numbers of at least 0: samples are drawn by them with replacement,
+                as torch's WeightedRandomSampler does. Or a function of the epoch that returns them.
+            num_samples: Draws of an epoch by weight; None is len(dataset).
+            repeat: How many times each sample comes in an epoch, each time with random choices of its own. All of them
+                are shuffled together, as with BasicSR's `dataset_enlarge_ratio`.
             seed: Of the order and of every random choice, which depend only on it, the epoch and the sample's number.
                 None is that of the dataset, `dataset.transformed(..., seed=3)`, else 0.
             drop_last: Whether to leave out the last batches if they are short.
@@ -204,7 +215,8 @@ class Loader(DataLoader[Any]):
         Warns:
             UserWarning: Transforms are random, as in training, and neither `shuffle` nor `order` was given.
         """
-        dataset, transforms = view_of(dataset), listed("transforms", transforms)
+        mixed = dataset if isinstance(dataset, Mix) else None
+        dataset, transforms = view_of(dataset) if mixed is None else mixed.union, listed("transforms", transforms)
         batch_size, prefetch, num_threads = check_numbers(batch_size, prefetch, num_threads)
         drop_last, verify = flag("drop_last", drop_last), flag("verify", verify)
         pad = None if pad is None else flag("pad", pad)
@@ -212,15 +224,20 @@ class Loader(DataLoader[Any]):
             raise OptionError(f"on_corrupt={on_corrupt!r}: expected 'raise' or 'skip'")
         if drop_last and pad:
             raise OptionError("drop_last=True, pad=True: the last short batches are left out or filled up. Choose one.")
-        meant = order_for(order, shuffle)
+        seed_of_all = seed_for(dataset, seed)
+        self._orders = Orders(
+            len(dataset), seed_of_all, order=order, shuffle=shuffle, weights=weights, draws=num_samples, repeat=repeat,
+            mixture=None if mixed is None else mixed.mixture,
+        )  # fmt: skip
         self._options = {
-            "order": meant, "seed": seed, "drop_last": drop_last, "pad": pad, "transforms": transforms,
+            **self._orders.options, "seed": seed, "drop_last": drop_last, "pad": pad, "transforms": transforms,
             "num_threads": num_threads, "prefetch": prefetch, "device": device, "pin_memory": pin_memory,
             "as_": as_, "shard": shard, "resolution": resolution, "io": io, "verify": verify,
             "on_corrupt": on_corrupt,
         }  # fmt: skip
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
-        self.seed, self.order = seed_for(dataset, seed), meant
+        self._given = dataset if mixed is None else mixed
+        self.seed, self.order = seed_of_all, self._orders.shown
         check_shard(shard)
         self._shard, self._has_warned = shard, False
         self._pad = (shard == "auto" and not drop_last) if pad is None else pad
@@ -232,7 +249,7 @@ class Loader(DataLoader[Any]):
         self._epoch = self._start = 0
         self._place: Place | None = None
         self._newest: weakref.ref[Batches] | None = None
-        self._identity: Identity | None = None
+        self._identity: tuple[int, Identity] | None = None  # of an epoch
         self._skips = on_corrupt == "skip"
         self._corrupt: dict[tuple[int, str], Damage] = {}
         self._device = usable_device(device)
@@ -262,7 +279,7 @@ class Loader(DataLoader[Any]):
             with_resolution(self._transforms, full_size(self._transforms))
         self._stopwatch = Stopwatch()
         self._reader = self._make_reader(self._transforms)
-        if order is None and shuffle is None and self._reader.pipeline.program.is_random:
+        if order is None and shuffle is None and weights is None and self._reader.pipeline.program.is_random:
             warnings.warn(
                 "Loader(...): its transforms are random, as in training, and samples come in the dataset's own order. "
                 "Write Loader(..., shuffle=True) to shuffle them in every epoch, Loader(..., shuffle=False) to keep "
@@ -286,7 +303,7 @@ class Loader(DataLoader[Any]):
             pinned=self.pin_memory,
             verify=self._verify,
         )
-        reader.form = self._form
+        reader.form, reader.repeats = self._form, self._orders.repeats
         return reader
 
     def set_resolution(self, size: int | tuple[int, int] | None) -> None:
@@ -348,19 +365,25 @@ class Loader(DataLoader[Any]):
     def __len__(self) -> int:
         """Return the number of batches of this rank in a whole epoch, also if an epoch continues in the middle.
 
-        With `on_corrupt="skip"` there may be fewer: a batch of only damaged samples is left out.
+        With `on_corrupt="skip"` there may be fewer: a batch of only damaged samples is left out. If a function gives
+        the order, it is the epoch that is being read, else the next one.
         """
-        return self._resolved().num_batches(len(self.dataset))
+        return self._resolved().num_batches(self._orders.length(self._current_epoch()))
 
     def _num_samples(self) -> int:
         """Return the number of samples of this rank in a whole epoch."""
-        return self._resolved().positions(len(self.dataset)).num_samples
+        return self._resolved().positions(self._orders.length(self._current_epoch())).num_samples
+
+    def _current_epoch(self) -> int:
+        """Return the epoch that is being read, else the next one; their lengths may differ."""
+        place = self._place
+        return self._epoch if place is None or place.is_ended else place.epoch
 
     @property
     def sampler(self) -> LoaderSampler:  # type: ignore[override]
         """The order, for frameworks: its types, its length and `set_epoch`. Only the Loader itself iterates it."""
         is_shard = self._shard is not None
-        return sampler_of(self, is_sequential=self.order == "sequential", is_shard=is_shard)
+        return sampler_of(self, is_sequential=is_sequential(self.order), is_shard=is_shard)
 
     @property
     def batch_sampler(self) -> LoaderBatches:  # type: ignore[override]
@@ -413,7 +436,8 @@ class Loader(DataLoader[Any]):
         to that iterator. It counts the batches that the loop has got, not those that are read ahead. All ranks are at
         the same place after the same number of steps.
         """
-        return self._described().state(*self._reached())
+        epoch, position = self._reached()
+        return self._described(epoch).state(epoch, position)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from the place of a loader: the next iteration is the rest of its epoch, then comes the next epoch.
@@ -427,7 +451,7 @@ class Loader(DataLoader[Any]):
         Raises:
             OptionError: It is something else, of a newer release, or of another dataset, order or seed.
         """
-        self._epoch, self._start = self._described().place(state_dict)
+        self._epoch, self._start = self._described(epoch_in(state_dict)).place(state_dict)
         self._place = None
 
     def _reached(self) -> tuple[int, int]:
@@ -435,12 +459,14 @@ class Loader(DataLoader[Any]):
         place = self._place
         if place is None or place.is_complete or self._share is None:
             return self._epoch, self._start
-        return place.epoch, self._share.position_after(place.num_steps, len(self.dataset), place.start)
+        return place.epoch, self._share.position_after(place.num_steps, self._orders.length(place.epoch), place.start)
 
-    def _described(self) -> Identity:
-        if self._identity is None:
-            self._identity = identity(self._read_from, self.order, self.seed, self._reader.layout)
-        return self._identity
+    def _described(self, epoch: int) -> Identity:
+        key = epoch if self._orders.changes else 0
+        if self._identity is None or self._identity[0] != key:
+            text = self._orders.text(epoch, self._reader.layout)
+            self._identity = key, identity(self._read_from, text, self._orders.length(epoch), self.seed)
+        return self._identity[1]
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Return an iterator over the batches of the next epoch, or over the rest of a restored one."""
@@ -448,7 +474,8 @@ class Loader(DataLoader[Any]):
 
     def _coming(self) -> tuple[Place, int]:
         """Return the place of the next iteration, and its number of batches on this rank."""
-        return Place(self._epoch, self._start), self._resolved().num_batches(len(self.dataset) - self._start)
+        length = self._orders.length(self._epoch)
+        return Place(self._epoch, self._start), self._resolved().num_batches(length - self._start)
 
     def _iterate(self, place: Place, step: int = 0) -> Iterator[Any]:
         """Return an iterator that begins `step` batches after a place; the batches between are not read."""
@@ -469,7 +496,8 @@ class Loader(DataLoader[Any]):
             )
         self._share = self._resolved()
         if step:
-            place = Place(place.epoch, self._share.position_after(step, len(self.dataset), place.start))
+            length = self._orders.length(place.epoch)
+            place = Place(place.epoch, self._share.position_after(step, length, place.start))
         batches = Batches(self._items(place), place, self._note)
         self._epoch, self._start, self._place = place.epoch + 1, 0, place
         self._newest = weakref.ref(batches)
@@ -487,7 +515,7 @@ class Loader(DataLoader[Any]):
         return items if self._device is None else on_device(items, self._device, self._streams.on(self._device))
 
     def _epoch_order(self, epoch: int) -> EpochOrder:
-        return epoch_order(self.order, self._reader.layout, seed=self.seed, epoch=epoch)
+        return self._orders.of(epoch, self._reader.layout)
 
     def _run(self, place: Place, limit: int | None = None) -> EpochRun:
         """Return a pass through an epoch from a place on, or through its first `limit` batches."""
@@ -580,12 +608,13 @@ class Loader(DataLoader[Any]):
         options = {**self._options, "resolution": self._schedule}
         size = None if self._schedule is not None else self._size
         # The memory format as a bool: cloudpickle, of Ray, cannot pickle torch's.
-        return self.dataset, self.batch_size, options, self._channels_last, size
+        return self._given, self.batch_size, options, self._channels_last, size
 
     def __repr__(self) -> str:
         return (
-            f"Loader({self.dataset!r}, {self.batch_size}, order={self.order!r}, seed={self.seed}, "
+            f"Loader({self._given!r}, {self.batch_size}, order={described(self.order)}, seed={self.seed}, "
             f"num_threads={self.num_threads}, shard={self._shard or (0, 1)!r}"
+            f"{f', repeat={times}' if (times := self._options['repeat']) != 1 else ''}"
             f"{', pin_memory=True' if self.pin_memory else ''})"
         )
 
@@ -610,7 +639,7 @@ def _open_loader(kind: type[Loader], *state: Any) -> Loader:
 def _fill(
     init: Callable[..., None],
     loader: Loader,
-    dataset: LMDBDataset,
+    dataset: LMDBDataset | Mix,
     batch_size: int,
     options: dict[str, Any],
     channels_last: bool,

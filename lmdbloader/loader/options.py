@@ -10,11 +10,10 @@ from typing import Any, Literal
 
 import torch
 
-from lmdbloader.base.arguments import flag, shown, whole
+from lmdbloader.base.arguments import shown, whole
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.pipeline import check_seed
 from lmdbloader.errors import OptionError
-from lmdbloader.loader.orders import Order, check_order
 from lmdbloader.transforms import Transform
 from lmdbloader.transforms.batch_functions import described
 from lmdbloader.transforms.foreign import advice_for, random_parts
@@ -23,20 +22,6 @@ from lmdbloader.transforms.resolution import ProgressiveResize
 # Samples of a batch, or batches: far more than any memory holds, and their products still fit 64 bits.
 _MOST = 2**31 - 1
 Shard = tuple[int, int] | Literal["auto"] | None
-
-
-def order_for(order: Order | None, shuffle: bool | None) -> Order:
-    """Return the order of a Loader: given, or as `shuffle` says, or that of the dataset.
-
-    Raises:
-        OptionError: One of them is something else, or both are given.
-    """
-    if shuffle is None:
-        return check_order("sequential" if order is None else order)
-    is_random = flag("shuffle", shuffle)
-    if order is not None:
-        raise OptionError(f"shuffle={shuffle}, order={order!r}: both say the order. Leave one of them out.")
-    return "random" if is_random else "sequential"
 
 
 def seed_for(dataset: LMDBDataset, seed: Any) -> int:

@@ -68,7 +68,10 @@ def check_order(order: Order) -> Order:
     """Return an order; raise OptionError if it is something else."""
     if order in ("random", "quasi_random", "sequential") or isinstance(order, QuasiRandom):
         return order
-    raise OptionError(f"order={order!r}: expected 'random', 'quasi_random', 'sequential' or QuasiRandom(...)")
+    raise OptionError(
+        f"order={order!r}: expected 'random', 'quasi_random', 'sequential', QuasiRandom(...), a list of sample "
+        "numbers, or a function of the epoch that returns one"
+    )
 
 
 class Layout:
@@ -82,6 +85,10 @@ class Layout:
         """Prepare; `extents(first, end)` returns the offset and the bytes of samples first ... end - 1."""
         self.length, self._extents = length, extents
         self._blocks: dict[int, I64] = {}
+
+    def part(self, first: int, end: int) -> Layout:
+        """Return the layout of samples first ... end - 1."""
+        return Layout(end - first, lambda low, high: self._extents(first + low, first + high))
 
     def _pieces(self) -> list[tuple[int, int]]:
         return [(k, min(k + _ROWS_AT_ONCE, self.length)) for k in range(0, self.length, _ROWS_AT_ONCE)]
@@ -235,14 +242,15 @@ class RandomOrder:
 
 @dataclass(frozen=True, slots=True)
 class SequentialOrder:
-    """The order of the dataset, read in windows of about 32 MiB if samples are alike."""
+    """The order of the dataset, read in windows of about 32 MiB if samples are alike; see `epoch_order` on repeats."""
 
     layout: Layout
+    repeat: int = 1
 
     @property
     def length(self) -> int:
         """Number of samples."""
-        return self.layout.length
+        return self.layout.length * self.repeat
 
     def samples(self, positions: I64) -> I64:
         """Return the sample numbers at positions (m,)."""
@@ -274,6 +282,8 @@ class LanesOrder:
         ends, firsts: (b,) of the blocks, in their random order.
         stored: (n,) sample numbers in the order of storage, None if that is the dataset's.
         seed, epoch: Of the samples within their blocks.
+
+    With repeats the blocks are those of n samples again and again, and `stored` is of the first n.
     """
 
     length: int
@@ -289,7 +299,17 @@ class LanesOrder:
         found = np.empty_like(positions)
         if self.length:
             entries.read_lanes(positions, self.num_lanes, self.ends, self.firsts, self.seed, self.epoch, _LANES, found)
-        return found if self.stored is None else self.stored[found]
+        return self._numbers(found)
+
+    def _numbers(self, places: I64) -> I64:
+        """Return the samples at places in the order of storage."""
+        stored = self.stored
+        if stored is None:
+            return places
+        if len(stored) == self.length:
+            return stored[places]
+        within = places % len(stored)
+        return stored[within] + (places - within)
 
     def windows(self, positions: RankPositions) -> Windows:
         """Return what the rank's lanes have of each block."""
@@ -318,33 +338,41 @@ class LanesOrder:
             first = max(first, num_before)
             lengths = (ends - begins)[first:end]
             place: I64 = np.arange(lengths.sum()) + np.repeat(at[first:end] - (np.cumsum(lengths) - lengths), lengths)
-            parts.append(place if self.stored is None else self.stored[place])
+            parts.append(self._numbers(place))
             return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
         in_use = self.num_lanes // apart
         return Windows(first_use, last_use, max(in_use // 4, min(in_use, 16)), samples)
 
 
-def epoch_order(order: Order, layout: Layout, *, seed: int, epoch: int) -> EpochOrder:
+def epoch_order(order: Order, layout: Layout, *, seed: int, epoch: int, repeat: int = 1) -> EpochOrder:
     """Return the order of an epoch, which depends only on the arguments.
 
     Args:
         order: Its kind.
-        layout: Of the samples in the file.
+        layout: Of the n samples in the file.
         seed, epoch: From 0 to 2**64 - 1.
+        repeat: How many times each sample comes. The order is one of n * repeat numbers, of which number k is sample
+            k % n: random numbers that depend on k differ between the times.
     """
     if order == "sequential":
-        return SequentialOrder(layout)
+        return SequentialOrder(layout, repeat)
+    length = layout.length * repeat
     if order == "random":
-        return RandomOrder(layout.length, seed, epoch)
+        return RandomOrder(length, seed, epoch)
     sizes = order if isinstance(order, QuasiRandom) else QuasiRandom()
     blocks = layout.blocks(sizes.block_nbytes)
-    numbers, positions = np.empty(len(blocks) - 1, np.int64), np.arange(len(blocks) - 1, dtype=np.int64)
+    count = len(blocks) - 1
+    numbers, positions = np.empty(count * repeat, np.int64), np.arange(count * repeat, dtype=np.int64)
     if len(numbers):
         entries.permute(positions, len(numbers), seed, epoch, _BLOCKS, numbers)
-    ends = np.cumsum((blocks[1:] - blocks[:-1])[numbers])
+    own = numbers % max(count, 1) if repeat > 1 else numbers
+    firsts = blocks[:-1][own]
+    ends = np.cumsum((blocks[1:] - blocks[:-1])[own])
+    if repeat > 1 and count:
+        firsts += numbers // count * layout.length
     lanes = sizes.num_lanes(len(numbers))
-    return LanesOrder(layout.length, lanes, ends, blocks[:-1][numbers], layout.stored, seed, epoch)
+    return LanesOrder(length, lanes, ends, firsts, layout.stored, seed, epoch)
 
 
 @dataclass(frozen=True, slots=True)

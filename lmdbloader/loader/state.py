@@ -17,7 +17,6 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError, WorkerError
 from lmdbloader.format.digests import CONTENT_SCHEMES, scheme_of
 from lmdbloader.loader.batch_reader import LEFT_OUT
-from lmdbloader.loader.orders import Layout, Order, QuasiRandom
 from lmdbloader.store import Damage
 from lmdbloader.store.rows import text_of
 
@@ -142,9 +141,9 @@ class Identity:
     """The values that determine the orders of a loader; a position is valid only if they are equal.
 
     Attributes:
-        length: Samples in the order.
+        length: Samples in the order, of one epoch if they differ.
         seed: Of the order and of the random choices.
-        order: Its kind and its parameters.
+        order: Its kind and its parameters; of a list the digest.
         content_digest: Of the dataset and, for a view, of its rows.
     """
 
@@ -213,23 +212,19 @@ _MUST_AGREE = {
 }
 
 
-def identity(dataset: LMDBDataset, order: Order, seed: int, layout: Layout) -> Identity:
+def identity(dataset: LMDBDataset, order: str, length: int, seed: int) -> Identity:
     """Return the values that determine the orders of a loader.
 
     Args:
         dataset: The one that is read; equal rows have equal digests, however they were selected.
-        order, seed: The Loader's.
-        layout: Where the samples lie in the file, looked at for an order that depends on it.
+        order: The text of the Loader's order; equal texts mean equal orders.
+        length: Positions of the order.
+        seed: The Loader's.
     """
     digest = dataset.reader.manifest.content_digest
     if (rows := text_of(dataset.stored_rows)) != text_of(range(len(dataset.reader))):
         digest += f", rows {rows}"
-    if order in ("random", "sequential"):
-        return Identity(len(dataset), seed, str(order), digest)
-    # Blocks and windows depend on the places and lengths of samples, which may differ in another copy.
-    sizes = order if isinstance(order, QuasiRandom) else QuasiRandom()
-    text = f"quasi_random({sizes.block_nbytes}, {sizes.window_nbytes}), stored {layout.digest}"
-    return Identity(len(dataset), seed, text, digest)
+    return Identity(length, seed, order, digest)
 
 
 def _is(value: Any, kind: type) -> bool:

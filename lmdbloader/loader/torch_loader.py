@@ -28,6 +28,7 @@ from lmdbloader.batch.draws import Draws
 from lmdbloader.batch.forms import Form, check_form, in_form
 from lmdbloader.batch.memory import free_nbytes, is_plain, means_no_space, no_space
 from lmdbloader.errors import OptionError
+from lmdbloader.loader.mixing import Mix, MixSampler
 from lmdbloader.loader.tuning_cache import Workers, case_of, recall_workers, remember_workers
 
 # More processes must be at least this much faster to be worth their memory.
@@ -52,7 +53,8 @@ def dataloader(
     """Return a torch DataLoader, with tuned settings for the options that are not given.
 
     Args:
-        dataset: An LMDBDataset or its path, a view of one, or any map-style dataset over them.
+        dataset: An LMDBDataset or its path, a view of one, what `lmdbloader.mix` returns, or any map-style dataset over
+            them.
         batch_size: Samples in a batch; None gives them one by one.
         as_: The form of batches, as for `LMDBDataset`; None leaves that of the dataset.
         **options: Those of `torch.utils.data.DataLoader`. Defaults: `num_workers` is measured once for this dataset,
@@ -89,6 +91,8 @@ def dataloader(
         if found.num_workers == 0:  # torch refuses options of workers without any
             settings = {name: value for name, value in settings.items() if name not in _OF_WORKERS}
         pins = pins and found.pin_memory is not False
+    if isinstance(dataset, Mix) and settings.get("shuffle"):  # torch's sampler would leave out what a mixture shuffles
+        settings.update(shuffle=None, sampler=MixSampler(dataset, settings.get("generator")))
     settings.setdefault("pin_memory", pins)
     settings.setdefault("persistent_workers", settings["num_workers"] > 0)
     if form is not None:

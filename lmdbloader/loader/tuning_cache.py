@@ -21,6 +21,7 @@ from lmdbloader.base import system
 from lmdbloader.base.cores import count_cores, count_own_cores
 from lmdbloader.base.user_cache import cache_folder, replace_text
 from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.loader.mixing import Mix
 from lmdbloader.transforms import Geometry, Transform
 
 _VERSION = 1
@@ -106,7 +107,7 @@ def _describe(dataset: Any, transforms: Sequence[Transform]) -> Iterator[tuple[b
         yield True, dataset.reader.manifest.content_digest
         yield False, f"{list(dataset.fields)} {own if own is None else _name(own)}"
         yield False, _size([*dataset.all_transforms, *transforms])
-    elif isinstance(dataset, ConcatDataset):
+    elif isinstance(dataset, ConcatDataset | Mix):
         for part in dataset.datasets:
             yield from _describe(part, transforms)
     elif hasattr(dataset, "dataset"):

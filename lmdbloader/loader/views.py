@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
+from lmdbloader.base.text import first_of
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
-from lmdbloader.store.rows import join
+from lmdbloader.format.layout import Field
+from lmdbloader.store import Reader
+from lmdbloader.store.joined_reader import JoinedReader
+from lmdbloader.store.rows import join, shifted
 
-# Attributes in which views may differ and still be joined.
-_OWN = frozenset({"reader", "_rows", "_draws", "_own_last_set", "_assembler", "_stopwatch", "targets"})
+# Attributes in which views may differ and still be read together.
+_OWN = frozenset({"reader", "fields", "_rows", "_draws", "_own_last_set", "_assembler", "_stopwatch", "targets"})
 
 
-def view_of(dataset: Any) -> LMDBDataset:
+def view_of(dataset: Any, call: str = "Loader") -> LMDBDataset:
     """Return the view with the samples of a Loader's argument.
 
     Args:
-        dataset: An LMDBDataset, the path of one, a Subset of those, or a ConcatDataset of views of one dataset.
+        dataset: An LMDBDataset, the path of one, a Subset of those, or a ConcatDataset of them.
+        call: The function, for messages.
 
     Raises:
         OptionError: A Loader cannot read it; the message has the line to write.
@@ -29,11 +35,11 @@ def view_of(dataset: Any) -> LMDBDataset:
         return LMDBDataset(os.fsdecode(dataset))
     # Their subclasses may make other samples.
     if type(dataset) is Subset:
-        return view_of(dataset.dataset).select(dataset.indices)
+        return view_of(dataset.dataset, call).select(dataset.indices)
     if type(dataset) is ConcatDataset:
-        return _joined([view_of(part) for part in dataset.datasets])
+        return union_of([view_of(part, call) for part in dataset.datasets], f"{call}(ConcatDataset)")
     if not isinstance(dataset, LMDBDataset):
-        raise OptionError(f"Loader({type(dataset).__name__}): {_line(dataset)}")
+        raise OptionError(f"{call}({type(dataset).__name__}): {_line(dataset)}")
     for name in ("__getitem__", "__getitems__"):
         if getattr(type(dataset), name) is not getattr(LMDBDataset, name):
             raise OptionError(
@@ -43,22 +49,89 @@ def view_of(dataset: Any) -> LMDBDataset:
     return dataset
 
 
-def _joined(views: list[LMDBDataset]) -> LMDBDataset:
-    """Return one view with the samples of several, in order."""
+def union_of(views: Sequence[LMDBDataset], call: str) -> LMDBDataset:
+    """Return one view with the samples of several, in order.
+
+    Views of one dataset share its index; of several datasets an index of all is made in memory.
+
+    Args:
+        views: At least one.
+        call: For messages.
+
+    Raises:
+        OptionError: They differ in more than their samples.
+    """
     first = views[0]
     for view in views[1:]:
-        if view.reader.manifest.manifest_digest != first.reader.manifest.manifest_digest or view.path != first.path:
+        _check_alike(first, view, call)
+    readers: dict[tuple[str, str], Reader] = {}
+    for view in views:
+        readers.setdefault(_name_of(view), view.reader.with_io(first.reader.io))
+    if len(readers) == 1:
+        return first.with_rows(join([view.stored_rows for view in views]))
+    joined = JoinedReader(list(readers.values()), list(first.fields))
+    begins = dict(zip(readers, joined.firsts, strict=True))
+    union = first.with_rows(range(0))
+    union.reader, union.fields = joined, {name: joined.fields[name] for name in first.fields}
+    return union.with_rows(join([shifted(view.stored_rows, begins[_name_of(view)]) for view in views]))
+
+
+def _name_of(view: LMDBDataset) -> tuple[str, str]:
+    """Return what two views of one dataset have in common."""
+    return view.path, view.reader.manifest.manifest_digest
+
+
+def _check_alike(first: LMDBDataset, view: LMDBDataset, call: str) -> None:
+    """Raise OptionError if two views differ in more than their samples."""
+    is_same = _name_of(first) == _name_of(view)
+    these = f"its parts, views of {first.path}," if is_same else f"{first.path} and {view.path}"
+    if (
+        type(view) is not type(first)
+        or list(view.fields) != list(first.fields)
+        or not _are_equal(_state(view), _state(first))
+    ):
+        raise OptionError(
+            f"{call}: {these} have different fields or transforms. Open them with the same, as "
+            "LMDBDataset(path, fields=[...]), and give transforms to Loader(..., transforms=[...]); or use "
+            "lmdbloader.dataloader(dataset, batch_size) with torch's ConcatDataset."
+        )
+    if is_same:
+        return
+    merge = f"`lmdbloader merge {shlex.quote(first.path)} {shlex.quote(view.path)} -o both.lmdb`"
+    for name, one in first.fields.items():
+        other = view.fields[name]
+        for what, a, b in (
+            ("of kind {}", one.kind, other.kind),
+            ("with ignore_index {}", str(one.ignore_index), str(other.ignore_index)),
+            ("in tiles of {} pixels", one.tile_size or 0, other.tile_size or 0),
+            ("stored in {}", _place_of_texts(one), _place_of_texts(other)),
+            ("with {} bits", _bits(first, name), _bits(view, name)),
+        ):
+            if a != b and None not in (a, b):
+                raise OptionError(
+                    f"{call}: field {name!r} is {what.format(a)} in {first.path}, {what.format(b)} in {view.path}. "
+                    f"{merge} makes one dataset of them, or says what to change."
+                )
+        classes = [d.reader.manifest.classes.get(name) for d in (first, view)]
+        if classes[0] != classes[1]:
+            known = [
+                f"{d.path} has {first_of(c) if c else 'none'}" for d, c in zip((first, view), classes, strict=True)
+            ]
             raise OptionError(
-                f"Loader(ConcatDataset): {first.path} and {view.path} are different datasets, and a Loader reads one "
-                "dataset. Read them with lmdbloader.dataloader(dataset, batch_size), or join them in "
-                'one dataset: lmdbloader.merge(dataset, "both.lmdb").'
+                f"{call}: the classes of field {name!r} differ: {known[0]}; {known[1]}. Labels must mean the same in "
+                f"all datasets. {merge} matches labels by the names of their classes."
             )
-        if type(view) is not type(first) or not _are_equal(_state(view), _state(first)):
-            raise OptionError(
-                f"Loader(ConcatDataset): its parts, views of {first.path}, have different fields or transforms. Give "
-                "them to Loader(..., transforms=[...]) instead, or use lmdbloader.dataloader(dataset, batch_size)."
-            )
-    return first.with_rows(join([view.stored_rows for view in views]))
+
+
+def _place_of_texts(f: Field) -> str:
+    return ("data.mdb (long texts)" if f.is_payload else "the index (short texts)") if f.holds_text else ""
+
+
+def _bits(view: LMDBDataset, name: str) -> Any:
+    """Return the bits of the masks of a field, least and most; None of a view without samples, "" of other fields."""
+    if not len(view):
+        return None
+    return view.reader.extremes(name, "bits") if view.fields[name].kind == "mask" else ""
 
 
 def _state(view: LMDBDataset) -> dict[str, Any]:
@@ -79,7 +152,9 @@ def _line(dataset: Any) -> str:
     root = getattr(dataset, "root", None)
     has_items = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     if isinstance(dataset, list | tuple) and dataset and all(isinstance(part, LMDBDataset) for part in dataset):
-        return "expected one dataset. Join them: Loader(torch.utils.data.ConcatDataset(datasets), batch_size)."
+        return "expected one dataset. Write lmdbloader.Loader(lmdbloader.mix(datasets), batch_size)."
+    if type(dataset).__name__ == "Mix":
+        return "a mixture has no parts. Mix views: lmdbloader.mix([first[:100], second[:100]])."
     if isinstance(dataset, DataLoader):
         return "is a DataLoader. Give its dataset: Loader(loader.dataset, batch_size)."
     if isinstance(getattr(dataset, "dataset", None), LMDBDataset | ConcatDataset | Subset):

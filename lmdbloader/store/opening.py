@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,9 @@ from lmdbloader.format.layout import DATA_FILE, FORMAT_NAME, INDEX_FILE, MANIFES
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
 from lmdbloader.format.others import describe_file, describe_folder, suggest_path
 from lmdbloader.kernels.runtime.guard_words import NUM_HEAD
+
+if TYPE_CHECKING:
+    from lmdbloader.store.remote.cache import Cache
 
 I64 = npt.NDArray[np.int64]
 IO = Literal["mmap", "pread"]
@@ -108,7 +111,10 @@ class DataFile:
         nbytes: The file's length when it was opened.
         descriptor: The file's.
         data: (nbytes,) uint8, a read-only view of the map; (0,) with "pread".
+        remote: What fetches the bytes of a file at a URL; None for one on a disk.
     """
+
+    remote: Cache | None = None
 
     def __init__(self, path: Path, io: IO, *, descriptor: int | None = None) -> None:
         """Open a file.

@@ -87,6 +87,15 @@ def compact(rows: I64) -> Rows:
     return range(int(rows[0]), int(rows[-1]) + (1 if step > 0 else -1), step)
 
 
+def shifted(rows: Rows, by: int) -> Rows:
+    """Return rows with a number added to each.
+
+    >>> shifted(range(2, -1, -1), 10)
+    range(12, 9, -1)
+    """
+    return range(rows.start + by, rows.stop + by, rows.step) if isinstance(rows, range) else rows + by
+
+
 def join(many: list[Rows]) -> Rows:
     """Return all rows of several, one behind the other.
 

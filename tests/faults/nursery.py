@@ -235,7 +235,7 @@ def _command(request: Request) -> int:
     """Run the command in this process, which is a fresh fork."""
     import lmdbloader.cli
     from lmdbloader.base import system
-    from lmdbloader.conversion import from_files, pool
+    from lmdbloader.conversion import one_dataset, pool
     from lmdbloader.store import spool
     from lmdbloader.store.writing import publish, writer
 
@@ -252,7 +252,7 @@ def _command(request: Request) -> int:
         "serve({handle}", f"from tests.faults.nursery import watch_sources; watch_sources({log!r}); serve({{handle}}"
     )
     watch_sources(log)
-    try_out = from_files.try_out
+    try_out = one_dataset.try_out
 
     def trial(*arguments: Any) -> Any:
         _say(log, TRIAL)
@@ -261,7 +261,7 @@ def _command(request: Request) -> int:
         finally:
             _say(log, NO_TRIAL)
 
-    from_files.try_out = trial
+    one_dataset.try_out = trial
     if not request.can_exchange:
         system.exchange = lambda a, b: False
     if request.calls or request.fault:
@@ -269,7 +269,7 @@ def _command(request: Request) -> int:
     else:
         see = _observer(request)
         watch(request.folder, see)
-        watch_function(from_files, "try_out", "trial", see)
+        watch_function(one_dataset, "try_out", "trial", see)
         watch_function(spool.Spool, "write", "index", see)
         watch_function(publish, "exchange", "exchange", see)
     try:

@@ -143,6 +143,21 @@ def likely(typing_context, condition):
     return types.boolean(types.boolean), generate
 
 
+@intrinsic
+def prefetch(typing_context, address):
+    """Ask the processor for the cache line at a uint64 address; it goes on at once, and no address is an error."""
+
+    def generate(context, builder, signature, arguments):
+        kinds = (cgutils.voidptr_t, _I32, _I32, _I32)
+        name = "llvm.prefetch.p0"
+        call = cgutils.get_or_insert_function(builder.module, ir.FunctionType(ir.VoidType(), kinds), name)
+        # To be read, kept in all caches, data.
+        builder.call(call, (builder.inttoptr(arguments[0], cgutils.voidptr_t), _I32(0), _I32(3), _I32(1)))
+        return context.get_dummy_value()
+
+    return types.void(types.uint64), generate
+
+
 @njit(inline="always")
 def copy_line(source, target, nbytes):
     """Copy some dozens of bytes from one uint64 address to another; calling the library costs as much as the copy."""

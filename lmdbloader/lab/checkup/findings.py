@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from lmdbloader.format.layout import DATA_FILE, INDEX_FILE
 from lmdbloader.lab.formatting import wrap
 from lmdbloader.lab.machine import FileSystem, Machine, filesystem_of, residency
 from lmdbloader.lab.stored import codec_shares
@@ -174,15 +173,15 @@ def dataset_facts(path: str | os.PathLike[str], root: Path = _ROOT) -> DatasetFa
             sides.append(int(np.median(np.maximum(height, width))))
             varies |= bool(np.ptp(height) or np.ptp(width))
     shares, total = codec_shares(columns)
-    folder = Path(path)
+    data = reader.on_disk
     return DatasetFacts(
         os.fspath(path),
         len(reader),
-        sum((folder / name).stat().st_size for name in (DATA_FILE, INDEX_FILE)),
+        sum(reader.manifest.sizes[name] for name in ("data_nbytes", "index_nbytes")),
         total / max(1, len(reader)),
         shares,
         max(sides, default=None),
         varies,
-        filesystem_of(folder / DATA_FILE, root),
-        residency(folder / DATA_FILE),
+        filesystem_of(data, root),
+        residency(data),
     )

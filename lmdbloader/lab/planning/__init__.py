@@ -1,5 +1,6 @@
 """The plan: the data rate and storage that a training run needs, from its batch size and step time."""
 
+from lmdbloader.lab.planning.clusters import ClusterPlan as ClusterPlan
 from lmdbloader.lab.planning.demand import STORAGE as STORAGE
 from lmdbloader.lab.planning.demand import Compute as Compute
 from lmdbloader.lab.planning.demand import Demand as Demand

@@ -9,9 +9,11 @@ from lmdbloader.base.foreign_names import understands
 from lmdbloader.base.option_names import option
 from lmdbloader.base.units import FLOPS, parse_nbytes
 from lmdbloader.errors import OptionError
+from lmdbloader.lab.planning.clusters import ClusterPlan, cluster_plan, parse_rate, parse_requests
 from lmdbloader.lab.planning.demand import STORAGE, Compute, Demand, GpuFit, demand, fit_gpu
 from lmdbloader.lab.planning.presets import Preset, find_preset
 from lmdbloader.lab.planning.results import Plan, Serving
+from lmdbloader.lab.planning.scale import Cluster, Storage
 
 # Used if it is not given: a photograph of ImageNet's size.
 _EXAMPLE = "64KiB"
@@ -34,6 +36,12 @@ def plan(
     example_memory: int | str | None = None,
     model_memory: int | str | None = None,
     cache_fraction: float = 0.0,
+    nodes: int | None = None,
+    storage_bandwidth: int | float | str | None = None,
+    storage_iops: int | str | None = None,
+    network_bandwidth: int | float | str | None = None,
+    node_memory: int | str | None = None,
+    local_disk: int | str | None = None,
 ) -> Plan:
     """Return the samples, reads and bytes a second that a training run needs, and the storage that serves them.
 
@@ -60,6 +68,13 @@ def plan(
         model_memory: GPU memory of the parameters; best with their gradients and the optimizer's state.
         cache_fraction: Share of the dataset, drawn at random, that each machine keeps on its own disk: from the second
             epoch on, the shared storage delivers that much less.
+        nodes: Machines of one experiment, with equally many GPUs. With this or one of the next five, which need
+            dataset_size, the plan predicts what one storage can feed, what caches save, and the memory of a rank.
+        storage_bandwidth: Bytes a second that the storage delivers to all nodes together, such as "2GB/s".
+        storage_iops: Requests a second that it serves, of all nodes together.
+        network_bandwidth: Bytes a second that the network gives one node.
+        node_memory: Of a node, for reading: what the training program does not take.
+        local_disk: Of a node, for a copy of the dataset or a part of it.
 
     Raises:
         OptionError: Something is missing or out of its range.
@@ -91,6 +106,9 @@ def plan(
             "same units."
         )
     demands = [demand(batch_size, step_seconds, example_nbytes, gpus, count) for count in (fewest, most)]
+    rates = (storage_bandwidth, storage_iops, network_bandwidth)
+    sizes = (node_memory, local_disk)
+    per_experiment = batch_size, example_nbytes, dataset_nbytes, demands[1].samples_per_s / most
     return Plan(
         batch_size,
         step_seconds,
@@ -105,7 +123,38 @@ def plan(
         float(cache_fraction),
         found,
         found.notes if found else (),
+        _cluster(nodes, gpus, most, per_experiment, rates, sizes),
     )
+
+
+def _cluster(
+    nodes: int | None,
+    gpus: int,
+    experiments: int,
+    per_experiment: tuple[int, int, int | None, float],
+    rates: tuple[int | float | str | None, int | str | None, int | float | str | None],
+    sizes: tuple[int | str | None, int | str | None],
+) -> ClusterPlan | None:
+    """Return the plan of several nodes; None if nothing was asked about them."""
+    names = ("storage_bandwidth", "storage_iops", "network_bandwidth", "node_memory", "local_disk")
+    given = [name for name, value in zip(("nodes", *names), (nodes, *rates, *sizes), strict=True) if value is not None]
+    if not given:
+        return None
+    batch_size, example_nbytes, dataset_nbytes, samples_per_s = per_experiment
+    if dataset_nbytes is None:
+        raise OptionError(
+            f"{option(given[0])} without {option('dataset_size')}: what caches save and what memory is taken follow "
+            f"from the size of the dataset. Add it: {option('dataset_size', '10TB')}"
+        )
+    nodes = None if nodes is None else _count("nodes", nodes)
+    memory, disk = (
+        None if size is None else parse_nbytes(size, name=n) for n, size in zip(names[3:], sizes, strict=True)
+    )
+    storage = Storage(
+        parse_rate(rates[0], names[0]), parse_requests(rates[1], names[1]), parse_rate(rates[2], names[2])
+    )
+    cluster = Cluster(1, gpus, batch_size, example_nbytes, dataset_nbytes, samples_per_s, memory, disk)
+    return cluster_plan(nodes, gpus, experiments, cluster, storage)
 
 
 def _compute(

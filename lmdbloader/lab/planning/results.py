@@ -8,8 +8,10 @@ from typing import Any
 
 from lmdbloader.base.units import GIB, KIB, show_decimal_nbytes, show_flops, show_nbytes
 from lmdbloader.lab.formatting import align, define, wrap
+from lmdbloader.lab.planning.clusters import ClusterPlan
 from lmdbloader.lab.planning.demand import STORAGE, Compute, Demand, GpuFit
 from lmdbloader.lab.planning.presets import Preset
+from lmdbloader.lab.planning.showing import show_number, show_seconds, show_size
 
 _WIDTH = 88
 # From the source's rules of thumb: "a few tens of GB" are for a local SSD; 25,600 reads a second of small files are a
@@ -50,6 +52,7 @@ class Plan:
         cache_fraction: Share of the dataset that each machine keeps on a disk of its own.
         preset: The workload that figures not given were taken from.
         notes: Differences from the source of the preset, and their reasons.
+        cluster: What several nodes need of one storage; None if nothing was asked about them.
     """
 
     batch_size: int
@@ -65,6 +68,7 @@ class Plan:
     cache_fraction: float
     preset: Preset | None
     notes: tuple[str, ...]
+    cluster: ClusterPlan | None = None
 
     @property
     def num_samples(self) -> int | None:
@@ -100,6 +104,8 @@ def as_text(found: Plan) -> str:
     lines = [*_wrapped(_headline(found), ""), "", "Needed"]
     lines += define(list(_needed(found)), indent="  ")
     lines += ["", *reading_table(found)]
+    if found.cluster is not None:
+        lines += ["", *found.cluster.lines()]
     lines += ["", "What it means"]
     for sentence in sentences(found):
         lines += _wrapped(sentence, "  ")
@@ -112,7 +118,8 @@ def as_text(found: Plan) -> str:
 
 def sentences(found: Plan) -> list[str]:
     """Return the consequences of a plan and advice, the most important first."""
-    return [*_pace(found), *_memory(found), *_packing(found), *_storage(found), *_caching(found)]
+    of_nodes = found.cluster.sentences() if found.cluster is not None else ()
+    return [*_pace(found), *_memory(found), *_packing(found), *_storage(found), *_caching(found), *of_nodes]
 
 
 def _headline(found: Plan) -> str:
@@ -311,39 +318,8 @@ def _span(low: float, high: float) -> str:
     return first if first == second else f"{first} to {second}"
 
 
-def show_size(nbytes: int) -> str:
-    """Return a size in the units that it was probably given in.
-
-    >>> show_size(65536), show_size(500_000)
-    ('64 KiB', '500 KB')
-    """
-    return show_nbytes(nbytes) if nbytes % KIB == 0 else show_decimal_nbytes(nbytes)
-
-
-def show_number(value: float) -> str:
-    """Return a number without a fraction, if it is not small.
-
-    >>> show_number(5885.06), show_number(0.25)
-    ('5,885', '0.25')
-    """
-    return f"{value:,.0f}" if value >= 10 or value == round(value) else f"{value:.2g}"
-
-
 def _plural(count: int, name: str) -> str:
     return f"one {name}" if count == 1 else f"{count:,} {name}s"
-
-
-def show_seconds(value: float) -> str:
-    """Return a time in a suitable unit.
-
-    >>> [show_seconds(value) for value in (0.0005, 0.087, 2, 150, 30000)]
-    ['0.5 ms', '87 ms', '2 s', '2.5 min', '8.3 h']
-    """
-    if value < 1:
-        return f"{1000 * value:.3g} ms"
-    if value < 120:
-        return f"{value:.3g} s"
-    return f"{value / 60:.3g} min" if value < 7200 else f"{value / 3600:,.1f} h"
 
 
 def _wrapped(text: str, indent: str) -> list[str]:

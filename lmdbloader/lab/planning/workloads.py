@@ -22,10 +22,8 @@ from lmdbloader.lab.planning.results import (
     Serving,
     reading_table,
     sentences,
-    show_number,
-    show_seconds,
-    show_size,
 )
+from lmdbloader.lab.planning.showing import show_number, show_seconds, show_size
 
 _MOST_NBYTES = 2**20
 _WIDTH = 88

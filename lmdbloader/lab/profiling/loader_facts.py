@@ -14,6 +14,7 @@ from lmdbloader.base.cores import count_own_cores
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.lab.stored import codec_shares, column, image_sizes
 from lmdbloader.loader import Loader
+from lmdbloader.loader.orders import QuasiRandom
 from lmdbloader.transforms import Geometry, Transform
 
 # Where batches are made: by a Loader's threads, by worker processes, or by the thread that asks for them.
@@ -48,7 +49,7 @@ class LoaderFacts:
         kind: "loader" (threads of a Loader), "workers" (processes) or "main" (the thread of the training loop).
         num_threads: Threads or processes that load.
         num_cores: Cores that this process may use, or its share of them.
-        order: Of a Loader: "random", "quasi_random" or "sequential".
+        order: Of a Loader: "random", "quasi_random" or "sequential"; "chosen" for numbers or weights of the user.
         path: Of the dataset; None unless it is an LMDBDataset.
         has_own_transform: Whether the dataset has a Python `transform`, called sample by sample.
         period: Steps after which the way in which batches arrive, several at a time, repeats itself.
@@ -89,6 +90,12 @@ def loader_in(batches: Any) -> Loader | None:
     return inner if isinstance(inner, Loader) else None
 
 
+def _kind_of(order: object) -> str:
+    if isinstance(order, QuasiRandom):
+        return "quasi_random"
+    return order if isinstance(order, str) and order != "weighted" else "chosen"
+
+
 def facts_of(batches: Any) -> LoaderFacts:
     """Return facts about an iterable of batches."""
     loader = loader_in(batches)
@@ -100,7 +107,7 @@ def facts_of(batches: Any) -> LoaderFacts:
             "loader",
             loader.num_threads,
             cores,
-            loader.order if isinstance(loader.order, str) else "quasi_random",
+            _kind_of(loader.order),
             loader.dataset.path,
             loader.dataset.has_own_transform,
             min(loader.num_threads, loader.groups_ahead) * at_once,

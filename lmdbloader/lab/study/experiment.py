@@ -241,7 +241,7 @@ def _facts(dataset: LMDBDataset, read: LMDBDataset) -> StudiedDataset:
 def _machine(dataset: LMDBDataset) -> tuple[dict[str, Any], tuple[tuple[str, ...], ...]]:
     """Return the machine as it is before anything is measured, and the same as text to show."""
     environment = describe_environment(dataset.path)
-    share = residency(Path(dataset.path) / DATA_FILE)
+    share = residency(dataset.reader.on_disk)
     rows: list[tuple[str, ...]] = [*describe().rows(), *environment_rows(environment)]
     if share is not None:
         rows.append(("page cache", f"held {share:.0%} of {DATA_FILE} before the first turn"))

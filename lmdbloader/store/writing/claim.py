@@ -197,7 +197,7 @@ def claim(
     Args:
         partial: The folder.
         check: Called with a path to it before anything is changed in it; raises an error if it must not be used.
-        keep: Returns the names of the files in it to copy.
+        keep: Returns the names of the files in it to copy, and of the folders to move.
         advice: Appended to the error that an owner on another host is alive.
         take_over: Do not wait for signs of life.
         wait: Wait for them; otherwise an owner on another host counts as alive.
@@ -382,18 +382,28 @@ def _state(folder: int) -> dict[str, tuple[int, int, int]]:
 
 
 def _replace(folder: int, partial: Path, keep: Callable[[Path], tuple[str, ...]]) -> None:
-    """Replace a folder by a copy and remove it, so a process that has it open cannot change the copy."""
+    """Replace a folder by a copy and remove it, so a process that has it open cannot change the copy.
+
+    Folders in it are moved.
+    """
     old = inside(folder, partial)
     copy = partial.with_name(f"{partial.name}.{socket.gethostname()}-{os.getpid()}")
     shutil.rmtree(copy, ignore_errors=True)
     copy.mkdir()
     try:
-        for name in keep(old):
-            shutil.copyfile(old / name, copy / name, follow_symlinks=False)
-            system.flush_path(copy / name)
+        names = keep(old)
+        for name in names:
+            if not (old / name).is_dir():
+                shutil.copyfile(old / name, copy / name, follow_symlinks=False)
+                system.flush_path(copy / name)
         exchange(copy, partial)
         if not is_at(folder, copy):
             exchange(copy, partial)  # another process was faster: give its folder back
+        else:
+            # The parts of a set have owners of their own, and are too large to copy.
+            for name in names:
+                if (copy / name).is_dir():
+                    system.move_folder(copy / name, partial / name)
     finally:
         # If its owner is still running, it may create files meanwhile.
         for _ in range(_LOOKS):

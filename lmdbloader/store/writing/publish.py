@@ -31,6 +31,10 @@ from lmdbloader.store.writing.ownership import ASIDE_SUFFIX, exchange, inside, i
 COLUMNS_FOLDER = "columns"
 # The plan of a conversion that can be resumed, and the journal of the sources that are done.
 PLAN_FILE, JOURNAL_FILE = "plan.json", "journal"
+# Next to the plan of a set: the sources of each part, and the notes of finished ones. The parts are folders with such
+# names; in OUT.partial, a part that is being written has the name of the part with a suffix.
+SHARES_FOLDER = "shares"
+_PARTS, _PARTS_BEGUN = "part-*", f"part-*{PARTIAL_SUFFIX}*"
 # Needed to resume a run that was killed, so they are removed once the dataset is in place. The owner's note is removed
 # last: without it, the other files count as the user's.
 _WORKING_FILES = (JOURNAL_FILE, PLAN_FILE, OWNER_FILE)
@@ -39,11 +43,11 @@ REPAIR_FOLDER, _LOCK_FILE = ".repair", "lock.mdb"
 # The files of a dataset and of an interrupted conversion; a folder with any other file belongs to the user.
 _OURS = frozenset({
     DATA_FILE, INDEX_FILE, MANIFEST_FILE, COLUMNS_FOLDER, SKIPPED_FILE, LEFT_OUT_FILE, SOURCES_FILE, REPAIR_FOLDER,
-    _LOCK_FILE, *_WORKING_FILES,
+    _LOCK_FILE, SHARES_FOLDER, *_WORKING_FILES,
 })  # fmt: skip
 
 # The parts of a set, also while they are written, and its indices.
-_A_PART = re.compile(r"part-[0-9]{5,}(\.partial)?")
+_A_PART = re.compile(r"part-[0-9]{5,}(\.partial(\..+)?)?")
 _IN_A_SET = re.compile(r"index-[0-9]{5,}\.arrow(\.new)?|manifest\.json\.new")
 
 
@@ -106,7 +110,7 @@ def partial_folder(
         DestinationError: It holds other files, or an unfinished conversion and `resumable` is False, or cannot be made;
             or it belongs to another user, holds links, or was taken over by another process meanwhile.
     """
-    partial = _partial_of(out)
+    partial = partial_of(out)
     if not out.absolute().parent.is_dir():
         raise DestinationError(f"{out}: the folder {out.absolute().parent} does not exist. Create it first.")
 
@@ -163,12 +167,15 @@ def _take_over_advice() -> str:
 
 
 def _worth_keeping(folder: Path) -> tuple[str, ...]:
-    """Return the names of the files that an unfinished conversion needs to continue."""
+    """Return the names of the files and folders that an unfinished conversion needs to continue."""
+    if is_begun(folder) and (folder / SHARES_FOLDER).is_dir():
+        return (PLAN_FILE, SHARES_FOLDER, *(path.name for path in folder.glob(_PARTS)))
     # The data comes before the journal: if a process is still writing, the journal then covers all copied data.
     return tuple(n for n in (DATA_FILE, JOURNAL_FILE, PLAN_FILE) if (folder / n).is_file()) if is_begun(folder) else ()
 
 
-def _partial_of(out: Path) -> Path:
+def partial_of(out: Path) -> Path:
+    """Return the folder in which a dataset is until it is complete."""
     return out.with_name(out.name + PARTIAL_SUFFIX)
 
 
@@ -196,16 +203,18 @@ def _delete(entry: Path) -> None:
 
 
 def is_begun(partial: Path) -> bool:
-    """Return whether a folder holds an unfinished conversion with some sources done."""
+    """Return whether a folder holds an unfinished conversion with some sources done, or the plan of a set."""
     try:
-        return (partial / PLAN_FILE).is_file() and (partial / JOURNAL_FILE).stat().st_size > 0
+        if not (partial / PLAN_FILE).is_file():
+            return False
+        return (partial / SHARES_FOLDER).is_dir() or (partial / JOURNAL_FILE).stat().st_size > 0
     except OSError:
         return False
 
 
 def begun_partial(out: Path) -> Path | None:
     """Return the folder of an unfinished conversion to `out` with some sources done; None if there is none."""
-    partial = _partial_of(out)
+    partial = partial_of(out)
     return partial if is_begun(partial) else None
 
 
@@ -214,6 +223,31 @@ def empty(folder: Path) -> None:
     for entry in folder.iterdir():
         if entry.name != OWNER_FILE:
             _delete(entry)
+
+
+def discard(partial: Path) -> None:
+    """Remove everything from a locked folder, with the parts of a set, except its owner's note.
+
+    Raises:
+        LockedError: Another process is writing a part.
+    """
+    remove_begun_parts(partial)
+    empty(partial)
+
+
+def remove_begun_parts(partial: Path) -> None:
+    """Remove the unfinished parts of a set.
+
+    Raises:
+        LockedError: Another process is writing one.
+    """
+    for entry in sorted(partial.glob(_PARTS_BEGUN)):
+        lock = claim(entry, lambda folder: None, keep=lambda folder: ())
+        try:
+            _remove(inside(lock.folder, entry), entry)
+        finally:
+            lock.close()
+            _remove_empty(entry)
 
 
 def put_in_place(partial: Path, out: Path) -> None:
@@ -227,7 +261,7 @@ def put_in_place(partial: Path, out: Path) -> None:
         DestinationError: `out` is not a dataset of lmdbloader any more, or the folder that was written to has lost its
             name to another one.
     """
-    name = _partial_of(out)
+    name = partial_of(out)
     check_destination(out, overwrite=True)  # again: callers checked before they began to write
     for file in partial.iterdir():
         flush(file)
@@ -276,7 +310,7 @@ def clear_leftovers(out: Path) -> None:
 
     A folder that another process is writing to, an unfinished conversion, and other files stay.
     """
-    partial = _partial_of(out)
+    partial = partial_of(out)
     if partial.is_dir() and not partial.is_symlink():
         try:
             lock = claim(partial, lambda folder: _refuse_others(folder, partial), keep=_worth_keeping, wait=False)
@@ -300,6 +334,7 @@ def _remove_leftovers(out: Path) -> None:
     if is_dataset(aside):
         shutil.rmtree(aside, ignore_errors=True)
     if is_just_published(out):
+        shutil.rmtree(out / SHARES_FOLDER, ignore_errors=True)
         for name in _WORKING_FILES:
             (out / name).unlink(missing_ok=True)
         flush(out)
@@ -327,8 +362,11 @@ def _others(folder: Path) -> list[str]:
         # NFS gives a removed file such a name while another process has it open.
         if entry.name in _OURS or entry.name.startswith(".nfs") or _IN_A_SET.fullmatch(entry.name):
             continue
-        is_part = _A_PART.fullmatch(entry.name) and entry.is_dir() and not entry.is_symlink()
-        found += [f"{entry.name}/{name}" for name in _others(entry)] if is_part else [entry.name]
+        if not (_A_PART.fullmatch(entry.name) and entry.is_dir() and not entry.is_symlink()):
+            found.append(entry.name)
+            continue
+        with contextlib.suppress(FileNotFoundError):  # it was completed just now
+            found += [f"{entry.name}/{name}" for name in _others(entry)]
     return sorted(found)
 
 

@@ -1,0 +1,126 @@
+"""Reads a set of many parts with the Loader, and the same samples from one file, in turn: CPU time a sample.
+
+Linux maps large files by pages of 2 MiB where it can, which speeds up random access; the beginning of each file is
+usually in smaller ones. `--small-pages` forbids large pages in this process, so that both are mapped alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import photographs, print_sections, table
+
+import lmdbloader
+from lmdbloader import LMDBDataset, Loader
+from lmdbloader.format.layout import part_name
+from lmdbloader.store.writing.sets import write_set
+
+SIDE = 96
+ORDERS = ("random", "quasi_random", "sequential")
+_NO_LARGE_PAGES = 41  # PR_SET_THP_DISABLE of prctl
+
+
+def write(folder: Path, num_parts: int, num_samples: int) -> None:
+    """Write patches of photographs as a set, and the same samples in one file; what is there is kept."""
+    photos, rng = photographs(), np.random.default_rng(0)
+
+    def patch(number: int) -> dict[str, Any]:
+        photo = photos[number % len(photos)]
+        top, left = (int(rng.integers(side - SIDE + 1)) for side in photo.shape[:2])
+        return {"image": np.ascontiguousarray(photo[top : top + SIDE, left : left + SIDE]), "label": number}
+
+    names = [part_name(number) for number in range(num_parts)]
+    (folder / "set").mkdir(exist_ok=True)
+    for number, name in enumerate(names):
+        if not (folder / "set" / name).exists():
+            samples = range(number * num_samples, (number + 1) * num_samples)
+            lmdbloader.write(map(patch, samples), folder / "set" / name, codec="raw")
+    if not (folder / "set" / "manifest.json").exists():
+        write_set(folder / "set", names, classes={}, made_by={"lmdbloader": lmdbloader.__version__})
+    lmdbloader.merge([folder / "set" / name for name in names], folder / "one")
+
+
+def read(path: Path) -> None:
+    """Read a file once, in long pieces, into the page cache."""
+    with open(path, "rb", buffering=0) as file:
+        while file.read(2**22):
+            pass
+
+
+def turn(dataset: LMDBDataset, order: str, options: argparse.Namespace, seed: int) -> float:
+    """Return the CPU microseconds of a sample."""
+    loader = Loader(dataset, options.batch_size, order=order, seed=seed, num_threads=2)
+    batches = iter(loader)
+    next(batches)
+    start, until, count = time.process_time(), time.perf_counter() + options.seconds, 0
+    for batch in batches:
+        count += len(batch.label)
+        if time.perf_counter() > until:
+            break
+    return (time.process_time() - start) / max(count, 1) * 1e6
+
+
+def run(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any, str]]:
+    """Yield the name, the figures and the text of each section."""
+    if options.small_pages:
+        ctypes.CDLL(None).prctl(_NO_LARGE_PAGES, 1, 0, 0, 0)
+    write(folder, options.parts, options.samples)
+    for path in [*sorted((folder / "set").glob("*/data.mdb")), folder / "one" / "data.mdb"]:
+        read(path)
+    begun = time.perf_counter()
+    many = LMDBDataset(folder / "set")
+    opening = time.perf_counter() - begun
+    one = LMDBDataset(folder / "one")
+    figures, rows = {}, []
+    for order in options.orders:
+        found: dict[str, list[float]] = {"one": [], "set": []}
+        for number in range(options.repeats):
+            both = [("one", one), ("set", many)]
+            for name, dataset in both if number % 2 else both[::-1]:
+                found[name].append(turn(dataset, order, options, number))
+        ratios = sorted(b / a for a, b in zip(found["one"], found["set"], strict=True))
+        figures[order,] = {**found, "ratio": statistics.median(ratios)}
+        medians = [f"{statistics.median(found[name]):.1f}" for name in ("one", "set")]
+        quartiles = f"{ratios[len(ratios) // 4]:.2f} to {ratios[-1 - len(ratios) // 4]:.2f}"
+        rows.append([order, *medians, f"{statistics.median(ratios):.3f}", quartiles])
+    header = ["order", "one file, us", "set, us", "ratio", "half of the turns"]
+    yield "CPU time a sample", figures, table(header, rows, markdown=options.markdown)
+    yield "opening the set", opening, f"{opening:.3f} s"
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the options of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parts", type=int, default=400)
+    parser.add_argument("--samples", type=int, default=400, help="of each part, 96x96 pixels (default 400: 11 MB)")
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--orders", nargs="+", choices=ORDERS, default=ORDERS)
+    parser.add_argument("--repeats", type=int, default=15, help="turns of each (default 15)")
+    parser.add_argument("--seconds", type=float, default=0.5, help="length of a turn (default 0.5)")
+    parser.add_argument("--small-pages", action="store_true", help="forbid large pages in this process")
+    parser.add_argument("--folder", type=Path, help="keep the datasets here (default: a temporary folder)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to a file")
+    parser.add_argument("--markdown", action="store_true", help="print the tables for docs/benchmarks.md")
+    parser.add_argument("--quick", action="store_true", help="some seconds: does it still run?")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.parts, options.samples, options.batch_size, options.repeats, options.seconds = 3, 20, 4, 2, 0.02
+    return options
+
+
+def main() -> None:
+    """Measure, and print the tables."""
+    options = parse_options()
+    title = f"{options.parts} parts of {options.samples} samples, batches of {options.batch_size}, two threads"
+    print_sections(lambda folder: run(folder, options), title, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Prints the result of a conversion."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lmdbloader.base.text import mebibytes
+from lmdbloader.cli._streams import say
+
+if TYPE_CHECKING:
+    from lmdbloader.conversion import Report
+
+
+def tell(report: Report, *, quiet: bool) -> None:
+    """Say what a conversion has made, and what it has left out; the latter also if the rest is not wanted."""
+    if not quiet:
+        _show(report)
+    for name, reason in report.ignored:
+        say(f"left out: {name}: {reason}", error=True)
+    for name, reason in report.skipped:
+        say(f"skipped: {name}: {reason}", error=True)
+    if report.skipped:
+        say(
+            f"{len(report.skipped)} of {report.num_sources} skipped; the list is in {report.path}/skipped.tsv",
+            error=True,
+        )
+
+
+def _show(report: Report) -> None:
+    if report.was_finished:
+        say(
+            f"{report.path}: already made from the same inputs with the same options ({report.num_samples} samples); "
+            "nothing to do"
+        )
+        return
+    sizes = report.sizes
+    rate = report.num_sources / max(report.seconds, 1e-9)
+    stored_as = ", ".join(f"{count} {name}" for name, count in report.stored_as.items())
+    ratio = sizes["data_nbytes"] / max(sizes["payload_nbytes"], 1)
+    grown = f"; the map was grown {report.map_growths} times" if report.map_growths else ""
+    say(f"{report.path}: {report.num_samples} samples in {report.seconds:.1f} s ({rate:.1f} inputs/s){grown}")
+    print(f"  pixels   {mebibytes(sizes['raw_nbytes'])}, stored as {mebibytes(sizes['payload_nbytes'])} ({stored_as})")
+    print(
+        f"  data.mdb {mebibytes(sizes['data_nbytes'])}, {ratio:.3f} x the payload; "
+        f"index.arrow {mebibytes(sizes['index_nbytes'])}"
+    )
+    sides = ", ".join(f"to {most}: {count}" for most, count in report.longest_sides.items())
+    print(f"  longer side in pixels, and how many: {sides}")

@@ -1,0 +1,51 @@
+"""`lmdbloader join`: the parts of a conversion to one set."""
+
+from __future__ import annotations
+
+import argparse
+
+from lmdbloader.cli._report import tell
+from lmdbloader.cli._streams import say, say_nothing
+
+ORDER = 35
+HELP = "make a set of the parts of a conversion"
+DESCRIPTION = """\
+Put the parts that `lmdbloader convert --part I/N` has made together: write the
+index and the manifest of the set OUT, and give it its name. The parts are in
+OUT.partial; they are not copied. A part that is missing is named, and nothing
+is changed. An OUT that is there already is left as it is.
+"""
+EPILOG = """\
+Exit status: 0 done, 1 refused or failed, 2 wrong usage.
+
+examples:
+  lmdbloader convert photos train.lmdb --parts 16 --plan-only
+  for i in $(seq 0 15); do
+    lmdbloader convert photos train.lmdb --part $i/16
+  done
+  lmdbloader join train.lmdb
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("out", metavar="OUT", help="the set")
+    parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="go on at once if a process on another host was joining the parts, even if it seems to be running",
+    )
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command; return its exit status."""
+    from lmdbloader.conversion import join
+
+    report = join(options.out, take_over=options.take_over, log=say_nothing if options.quiet else say)
+    if report.was_finished:
+        if not options.quiet:
+            say(f"{report.path}: is in place already ({report.num_samples} samples); nothing to do")
+    else:
+        tell(report, quiet=options.quiet)
+    return 0

@@ -1,0 +1,290 @@
+"""Converts the sources of a plan into one dataset, in its locked folder."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from lmdbloader.base.progress import ProgressBar
+from lmdbloader.base.text import mebibytes, plain, table
+from lmdbloader.conversion.doubts import describe_classes
+from lmdbloader.conversion.journal import Begun, Journal, Progress, check_kept, read_plan, recover, write_plan
+from lmdbloader.conversion.options import RunOptions
+from lmdbloader.conversion.plan import Plan, Trial, settle_scale, try_out
+from lmdbloader.conversion.pool import WorkerPool, make_tasks
+from lmdbloader.conversion.provenance import ContentHash, find_finished, make_note
+from lmdbloader.conversion.report import Report, count_classes, count_images
+from lmdbloader.conversion.sources.listing import Sources
+from lmdbloader.conversion.tasks import Part
+from lmdbloader.errors import SourceError
+from lmdbloader.format.layout import PARTIAL_SUFFIX, SKIPPED_FILE, SOURCES_FILE
+from lmdbloader.store import Reader, Writer, Written, check_destination, clear_leftovers
+
+#: Called with the number of sources that were just converted, and the bytes of their files.
+Advance: TypeAlias = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A conversion: its destination, plan and options, and its record in the manifest.
+
+    Attributes:
+        target: The dataset to make.
+        plan: The sources, and how they are converted.
+        options: As given.
+        made_by: From `provenance.describe`.
+        keep: Of a part of a set: called with the progress and the number of samples before the dataset is put in place.
+            Such a dataset may have no samples, and is then not written. None for other datasets.
+    """
+
+    target: Path
+    plan: Plan
+    options: RunOptions
+    made_by: dict[str, Any]
+    keep: Callable[[Progress, int], None] | None = None
+
+
+def announce(job: Job) -> None:
+    """Log what will be converted: how many inputs, their classes, and what is missing."""
+    listing, log = job.plan.listing, job.options.log
+    log(plain(f"{job.target}: {len(listing.sources)} {_noun(job)}, layout {listing.layout}"))
+    if classes := count_classes(listing):
+        log(plain(describe_classes(classes, "image" if listing.sources.annotations is None else "box")))
+    for note in job.plan.notes:
+        log(plain(f"note: {note}."))
+
+
+def _noun(job: Job) -> str:
+    return "pairs" if job.plan.listing.layout == "pairs" else "images"
+
+
+def decide(job: Job, pool: WorkerPool) -> tuple[Begun, Trial]:
+    """Settle the fields, the scale and the map's size with a few inputs."""
+    recipe = settle_scale(job.plan)
+    trial = try_out(recipe, job.plan.listing.sources, pool, job.plan.codec)
+    expected = None if trial.data_nbytes is None else int(trial.data_nbytes.value)
+    return Begun(trial.fields, recipe.options.scale, trial.map_nbytes, job.made_by, expected), trial
+
+
+def describe_trial(trial: Trial, num_sources: int) -> str:
+    """Return the sizes and codecs that a few inputs let expect, as a line of text."""
+    data = trial.data_nbytes
+    codecs = f"codec: {', '.join(trial.codecs)}"
+    if data is None:
+        return f"map size: {mebibytes(trial.map_nbytes)}, from the size of the files; {codecs}"
+    return (
+        f"data.mdb: about {mebibytes(data.value)} ({mebibytes(data.low)} to {mebibytes(data.high)}), estimated "
+        f"from {trial.num_sources} of {num_sources} inputs; map size: {mebibytes(trial.map_nbytes)}; {codecs}"
+    )
+
+
+def fill(job: Job, folder: Path) -> tuple[Begun, Progress, Written]:
+    """Convert the sources that are not done yet, in the locked folder of the dataset, and put it in place.
+
+    Args:
+        job: The conversion.
+        folder: From `partial_folder`.
+
+    Returns:
+        The decisions, the progress, and facts about the dataset.
+    """
+    sources, options = job.plan.listing.sources, job.options
+    with WorkerPool(job.plan.num_workers) as pool:
+        begun = read_plan(folder, job.made_by)
+        if begun is None:
+            begun, trial = decide(job, pool)
+            options.log(describe_trial(trial, len(sources)))
+            write_plan(folder, begun)
+        done = recover(folder, sources, check_content=options.check_content, digest=options.digest)
+        if done.num_sources:
+            progress = f"resuming after {done.num_sources} of {len(sources)} {_noun(job)} that are done"
+            options.log(plain(f"{job.target}{PARTIAL_SUFFIX}: {progress}"))
+        with closing(Journal(folder, done.records)) as journal:
+            return begun, done, _write(job, folder, begun, done, pool, lambda num_sources, nbytes: None, journal)
+
+
+def fill_part(job: Job, folder: Path, begun: Begun, advance: Advance) -> tuple[Progress, Written]:
+    """Convert all sources of a part of a set, in the locked, empty folder of the part, and put it in place.
+
+    Without a journal: a part that is interrupted begins again, so that its bytes do not depend on it.
+
+    Args:
+        job: The conversion.
+        folder: From `partial_folder`.
+        begun: The decisions.
+        advance: Called as the conversion goes on.
+
+    Returns:
+        The progress, and facts about the dataset. If it has no samples, no dataset was made.
+    """
+    done = Progress(content=ContentHash(job.options.digest, keep=True))
+    with WorkerPool(job.plan.num_workers) as pool:
+        return done, _write(job, folder, begun, done, pool, advance, None)
+
+
+def _write(
+    job: Job,
+    folder: Path,
+    begun: Begun,
+    done: Progress,
+    pool: WorkerPool,
+    advance: Advance,
+    journal: Journal | None,
+) -> Written:
+    """Convert the sources that are not done into a dataset; keep `done` up to date."""
+    recipe = replace(job.plan.recipe, fields=begun.fields).changed(scale=begun.scale)
+    sources = job.plan.listing.sources
+    writer = Writer(
+        folder,
+        job.target,
+        begun.fields,
+        with_source=True,
+        map_nbytes=begun.map_nbytes,
+        expected_nbytes=begun.data_nbytes,
+        keep_samples=done.num_samples,
+        before_commit=(lambda: None) if journal is None else journal.flush,
+    )
+    with closing(writer):
+        check_kept(folder, done, writer.kept_records)
+        try:
+            with show_bar(sources, done.num_sources, job.options.progress) as show:
+                for part in pool.convert(recipe, make_tasks(sources, done.num_sources)):
+                    _add(part, sources, done, journal, writer)
+                    show(part.num_sources, part.nbytes)
+                    advance(part.num_sources, part.nbytes)
+            return _finish(job, done, writer, journal)
+        except BaseException:
+            if journal is not None and not writer.num_committed:
+                journal.discard()
+            raise
+
+
+def _add(part: Part, sources: Sources, done: Progress, journal: Journal | None, writer: Writer) -> None:
+    end = done.num_sources + part.num_sources
+    added = 0 if part.chunk is None else part.chunk.num_samples
+    # First, so that the journal is on the disk before a transaction that this part completes.
+    if journal is not None:
+        journal.add(part, sources[done.num_sources : end], writer.num_samples + added)
+    if part.chunk is not None:
+        writer.add(part.chunk, part.blocks)
+    done.num_sources = end
+    done.skipped += part.skipped
+    done.content.add(part.file_hashes)
+    done.seen.add(part.seen)
+
+
+def _finish(job: Job, done: Progress, writer: Writer, journal: Journal | None) -> Written:
+    if job.keep is not None:
+        job.keep(done, writer.num_samples)
+    if not writer.num_samples:
+        if job.keep is not None:
+            return Written(0, {}, 0, "")
+        raise nothing_to_write(job.target, done)
+    listing = job.plan.listing
+    job.made_by["inputs"]["content"] = str(done.content)
+    if done.skipped:
+        writer.add_file(SKIPPED_FILE, skipped_table(done.skipped))
+    if (note := make_note(done.seen, listing)) is not None:
+        writer.add_file(SOURCES_FILE, note)
+    check_destination(job.target, overwrite=job.options.overwrite)  # another process may have made it meanwhile
+    return writer.finish(
+        classes=name_classes(listing.layout, listing.classes),
+        made_by=job.made_by,
+        digest=job.options.digest,
+        close_others=(lambda: None) if journal is None else journal.close,
+    )
+
+
+def nothing_to_write(target: Path, done: Progress) -> SourceError:
+    """Return the error for a conversion of inputs none of which can be used."""
+    return SourceError(
+        f"{target}: nothing to write: none of the {done.num_sources} inputs could be used; "
+        f"the first: {': '.join(done.skipped[0])}"
+    )
+
+
+def skipped_table(skipped: Iterable[tuple[str, str]]) -> bytes:
+    """Return the content of the list of the inputs that were left out."""
+    return table([("name", "reason"), *skipped])
+
+
+def name_classes(layout: str, classes: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Return the classes of a manifest, by the field of their labels."""
+    return {"label" if layout == "classes" else "labels": classes} if classes else {}
+
+
+@contextmanager
+def show_bar(sources: Sources, first: int, progress: bool) -> Iterator[Advance]:
+    """Show images, MB/s of input and the remaining time in a bar, in one line; yield the function that moves it.
+
+    Args:
+        sources: All of them.
+        first: So many are done.
+        progress: Whether a bar is wanted. It is shown on a terminal only.
+    """
+    done_nbytes, total_nbytes = int(sources.nbytes[:first].sum()), int(sources.nbytes.sum())
+    with show_progress(first, len(sources), done_nbytes, total_nbytes, progress) as advance:
+        yield advance
+
+
+@contextmanager
+def show_progress(first: int, total: int, done_nbytes: int, total_nbytes: int, progress: bool) -> Iterator[Advance]:
+    """Show a bar as `show_bar` does, given numbers of sources and bytes: those that are done, and all."""
+    shown = progress and sys.stderr is not None and sys.stderr.isatty()
+    done, began = done_nbytes, time.monotonic()
+    with ProgressBar(
+        total=total, initial=first, unit=" images", disable=not shown, dynamic_ncols=True, smoothing=0.1
+    ) as bar:
+
+        def advance(num_sources: int, nbytes: int) -> None:
+            nonlocal done
+            done += nbytes
+            speed = (done - done_nbytes) / 1e6 / max(time.monotonic() - began, 1e-9)
+            bar.set_postfix_str(f"{speed:.0f} MB/s, {done / 1e6:.0f} of {total_nbytes / 1e6:.0f} MB")
+            bar.update(num_sources)
+
+        yield advance
+
+
+def report(job: Job, begun: Begun, done: Progress, written: Written, seconds: float) -> Report:
+    """Return the report of a dataset that was just made."""
+    stored_as, longest_sides = count_images(begun.fields, Reader(job.target).index.arrays, written.num_samples)
+    return Report(
+        path=str(job.target),
+        layout=job.plan.listing.layout,
+        num_sources=len(job.plan.listing.sources),
+        num_samples=written.num_samples,
+        codecs={f.name: f.codec for f in begun.fields if f.codec},
+        sizes=written.sizes,
+        map_nbytes=begun.map_nbytes,
+        map_growths=written.map_growths,
+        skipped=tuple(done.skipped),
+        ignored=job.plan.listing.ignored,
+        seconds=seconds,
+        stored_as=stored_as,
+        longest_sides=longest_sides,
+        classes=count_classes(job.plan.listing),
+        notes=job.plan.notes,
+    )
+
+
+def report_finished(job: Job) -> Report | None:
+    """Return the report of a conversion that was finished already, None if it was not."""
+    target, listing = job.target, job.plan.listing
+    if (finished := find_finished(target, job.made_by, listing, check_content=job.options.check_content)) is None:
+        return None
+    clear_leftovers(target)
+    codecs = {f.name: f.codec for f in finished.fields if f.codec}
+    found = Report(str(target), listing.layout, len(listing.sources), finished.num_samples, codecs, finished.sizes)
+    return replace(
+        found,
+        ignored=listing.ignored,
+        was_finished=True,
+        classes=count_classes(listing),
+        notes=job.plan.notes,
+    )

@@ -1,0 +1,670 @@
+"""A conversion in parts, by any engine: the plan, saved once; one part, by any process; and the join of all parts."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmdbloader import __version__
+from lmdbloader.base import system
+from lmdbloader.base.arguments import flag, whole
+from lmdbloader.base.disk_errors import explain_full_disk
+from lmdbloader.base.option_names import flags_in_use, option
+from lmdbloader.base.text import counted, first_of, plain
+from lmdbloader.conversion.destination import new_folder, refuse_inside
+from lmdbloader.conversion.doubts import refuse_swapped
+from lmdbloader.conversion.journal import Begun, Progress, other_options, read_plan
+from lmdbloader.conversion.one_dataset import (
+    Advance,
+    Job,
+    announce,
+    decide,
+    describe_trial,
+    fill_part,
+    name_classes,
+    nothing_to_write,
+    report_finished,
+    skipped_table,
+)
+from lmdbloader.conversion.options import ConvertOptions, RunOptions, checked, shared, with_options
+from lmdbloader.conversion.plan import Plan, make_plan
+from lmdbloader.conversion.pool import WorkerPool, choose_workers
+from lmdbloader.conversion.provenance import (
+    ContentHash,
+    are_unchanged,
+    describe,
+    differences_of,
+    note_of,
+    refuse_others,
+)
+from lmdbloader.conversion.report import Report, count_images
+from lmdbloader.conversion.shares import (
+    Notes,
+    Shared,
+    changed_holders,
+    choose_bounds,
+    holds_shares,
+    load,
+    load_listing,
+    load_notes,
+    save,
+    save_notes,
+)
+from lmdbloader.conversion.sources.listing import Source, Sources, Span, is_url
+from lmdbloader.conversion.sources.remote import locate
+from lmdbloader.conversion.tasks import Recipe
+from lmdbloader.errors import CorruptError, DestinationError, FormatError, LockedError, NotFoundError, OptionError
+from lmdbloader.format.layout import SKIPPED_FILE, SOURCES_FILE, part_name
+from lmdbloader.store import (
+    Reader,
+    Written,
+    check_destination,
+    clear_leftovers,
+    is_dataset,
+    partial_folder,
+    put_in_place,
+    read_manifest,
+)
+from lmdbloader.store.writing.publish import (
+    SHARES_FOLDER,
+    discard,
+    empty,
+    flush,
+    is_begun,
+    is_just_published,
+    partial_of,
+    remove_begun_parts,
+)
+from lmdbloader.store.writing.sets import write_set
+
+# How often a process looks for a plan that another one is making.
+_LOOK_SECONDS = 1.0
+_PLACES = ("hr", "lr", "masks", "annotations")
+# A note that parts are being renamed, because there are parts without samples.
+_NUMBERED_FILE = "numbered"
+
+
+@dataclass(frozen=True, slots=True)
+class PartsPlan:
+    """The plan of a set, as far as engines need it.
+
+    Attributes:
+        path: The set, OUT.
+        num_parts: The parts are numbered from 0.
+        num_sources: Images or pairs in all parts.
+        bounds: Part i has the sources bounds[i] : bounds[i + 1].
+        nbytes: Bytes of the inputs of each part.
+        is_finished: Whether the set was made already, and nothing is to be done.
+        in_process: Whether only this process can see the inputs, as with memory://.
+    """
+
+    path: str
+    num_parts: int
+    num_sources: int
+    bounds: tuple[int, ...]
+    nbytes: tuple[int, ...]
+    is_finished: bool = False
+    in_process: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertedPart:
+    """One part that is complete.
+
+    Attributes:
+        number: Its number, from 0.
+        num_sources: Its images or pairs.
+        num_samples: Its samples; 0 if none of its inputs could be used.
+        was_finished: Whether it was complete already, and nothing was done.
+        map_growths: How often the map size was too small.
+        seconds: The time of this call.
+        skipped: (name, reason) of sources left out (on_error="skip").
+    """
+
+    number: int
+    num_sources: int
+    num_samples: int
+    was_finished: bool = False
+    map_growths: int = 0
+    seconds: float = 0.0
+    skipped: tuple[tuple[str, str], ...] = ()
+
+
+@with_options(RunOptions)
+def plan_parts(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], options: RunOptions) -> PartsPlan:
+    """Plan a conversion in parts: list the inputs, choose codecs, scale, classes and the share of each part, once.
+
+    The plan is saved in OUT.partial. Then `convert_part` makes each part, in any process of any machine that sees the
+    inputs and OUT, in any order, and `join` makes the set of them. A plan that is there is compared and kept.
+
+    Args:
+        src: As in `convert`.
+        out: The set to make. Every machine must see it, and a path that is not absolute is one of each process.
+
+    Returns:
+        The plan.
+
+    Raises:
+        SourceError, ImageError: As by `convert`.
+        OptionError: Neither `parts` nor `part_size` is given, both are, or there are more parts than inputs.
+        DestinationError: `out` is taken, locked, or inside the source; or another conversion is unfinished there, or
+            the inputs have changed since it was planned.
+        DiskFullError: No room left.
+    """
+    return _short(new_folder(out), prepare(src, new_folder(out), options, lists_again=True))
+
+
+@with_options(RunOptions)
+def saved_plan(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], options: RunOptions) -> PartsPlan:
+    """Return the plan that is saved, or make it as `plan_parts` does, without listing the inputs once more.
+
+    While another process makes it, this one waits. If the plan was made with `part_size`, `parts` may be given instead.
+
+    Args:
+        src: As in `convert`.
+        out: The set to make.
+
+    Returns:
+        The plan.
+
+    Raises:
+        LmdbloaderError: As by `plan_parts`.
+    """
+    if options.restart:
+        raise OptionError(
+            f"{option('restart', True)} discards all parts. Plan again with it, then convert each part without it."
+        )
+    return _short(new_folder(out), prepare(src, new_folder(out), options, lists_again=False))
+
+
+def _short(target: Path, found: Shared | Report) -> PartsPlan:
+    if isinstance(found, Shared):
+        numbers = found.num_parts, found.num_sources, found.bounds, found.nbytes
+        return PartsPlan(str(target), *numbers, in_process=found.listing.in_process)
+    parts = read_manifest(target).parts
+    return PartsPlan(str(target), len(parts), found.num_sources, (), (), is_finished=True)
+
+
+def prepare(src: Any, target: Path, options: RunOptions, *, lists_again: bool) -> Shared | Report:
+    """Return the plan of a set, which is made if there is none; the report if the set is finished.
+
+    Args:
+        src: As in `convert`.
+        target: The set.
+        options: Checked.
+        lists_again: Compare the inputs with a plan that is there, and do not wait for another process.
+
+    Raises:
+        LmdbloaderError: As by `plan_parts`.
+    """
+    if (options.parts is None) == (options.part_size is None):
+        raise OptionError(f"expected one of {option('parts')} and {option('part_size')}")
+    refuse_swapped(src, target, options)
+    src, options = _absolute(src, options)
+    asked = _asked(src, options)
+    job = None
+    if is_dataset(target):
+        job = _list(src, target, options)
+        # A set that was put in place by a run that was killed right then need not be made once more.
+        if (not options.overwrite or is_just_published(target)) and (found := report_finished(job)) is not None:
+            return found
+        if not options.overwrite:
+            refuse_others(target, job.made_by)
+    check_destination(target, overwrite=options.overwrite)
+    was_told = False
+    while True:
+        if not lists_again and holds_shares(partial_of(target)):
+            return _compared(partial_of(target), asked)
+        try:
+            with (
+                explain_full_disk(target),
+                partial_folder(target, resumable=True, take_over=options.take_over, log=options.log) as folder,
+            ):
+                return _prepare_in(folder, target, src, options, asked, job)
+        except LockedError as error:
+            if lists_again:
+                raise
+            if not was_told:
+                options.log(plain(f"waiting for the plan: {error}"))
+                was_told = True
+            time.sleep(_LOOK_SECONDS)
+
+
+def _prepare_in(
+    folder: Path, target: Path, src: Any, options: RunOptions, asked: dict[str, Any], job: Job | None
+) -> Shared | Report:
+    """Return the plan in the locked folder, which is made if there is none."""
+    job = job or _list(src, target, options)
+    if options.restart:
+        discard(folder)
+    # Another process may have finished it just before this one had the folder to itself.
+    if not options.overwrite and (found := report_finished(job)) is not None:
+        return found
+    if not is_begun(folder):
+        empty(folder)
+        return _plan(folder, job, asked)
+    if not holds_shares(folder):
+        read_plan(folder, job.made_by)  # refuses it: a conversion to one file records no parts
+    saved = _compared(folder, asked)
+    if saved.begun.made_by["inputs"] != job.made_by["inputs"]:
+        raise DestinationError(
+            f"{partial_of(target)}: the inputs have changed since the parts were planned: "
+            f"{saved.num_sources} then, {len(job.plan.listing.sources)} now, or other names, sizes or boxes. Put them "
+            f"back as they were, or discard all parts with {option('restart', True)}."
+        )
+    done = sum(is_dataset(folder / part_name(number)) for number in range(saved.num_parts))
+    options.log(plain(f"{partial_of(target)}: resuming: {done} of {saved.num_parts} parts are complete"))
+    return saved
+
+
+def _list(src: Any, target: Path, options: RunOptions) -> Job:
+    plan = make_plan(src, options)
+    for folder in plan.folders:
+        refuse_inside(target, folder)
+    return Job(target, plan, options, describe(plan))
+
+
+def _plan(folder: Path, job: Job, asked: dict[str, Any]) -> Shared:
+    """Decide what the parts share, and save it."""
+    options, sources = job.options, job.plan.listing.sources
+    announce(job)
+    if options.parts is not None and options.parts > len(sources):
+        raise OptionError(
+            f"{option('parts', options.parts)} of {counted(len(sources), 'input', 'inputs')}: no part may be empty, so "
+            f"expected 1 to {len(sources)}"
+        )
+    with WorkerPool(job.plan.num_workers) as pool:
+        begun, trial = decide(job, pool)
+    options.log(describe_trial(trial, len(sources)))
+    num_parts = options.parts
+    if num_parts is None:
+        expected = begun.data_nbytes or int(sources.nbytes.sum())
+        num_parts = min(-(-expected // (options.part_size or 1)), len(sources), 100_000) or 1
+    save(folder, job.plan, begun, asked, options.overwrite, choose_bounds(sources.nbytes, num_parts))
+    options.log(plain(f"{job.target}: {num_parts} parts"))
+    return load(folder)
+
+
+def _absolute(src: Any, options: RunOptions) -> tuple[Any, RunOptions]:
+    """Return the source and the options with absolute paths, for processes in other folders."""
+    given = {name: getattr(options, name) for name in _PLACES}
+    places: dict[str, Any] = {
+        name: None if path is None else _fixed(locate(path, name)) for name, path in given.items()
+    }
+    return None if src is None else _fixed(locate(src, "source")), replace(options, **places)
+
+
+def _fixed(place: Path | str) -> str:
+    return place if isinstance(place, str) else os.path.abspath(place)
+
+
+def _asked(src: Any, options: RunOptions) -> dict[str, Any]:
+    """Return the options that a plan depends on, as JSON has them."""
+    asked = {f.name: getattr(options, f.name) for f in fields(ConvertOptions) if f.name not in ("workers", "on_error")}
+    classes = None if options.classes is None else list(options.classes)
+    return {**asked, "src": src, "classes": classes, "parts": options.parts, "part_size": options.part_size}
+
+
+def _compared(folder: Path, asked: Mapping[str, Any]) -> Shared:
+    """Return the plan in a folder.
+
+    Raises:
+        DestinationError: It was made with other options, or by another release.
+    """
+    saved = load(folder)
+    # Once parts of some size are planned, their number is known.
+    follows = asked["part_size"] is None and saved.asked["part_size"] is not None
+    aside = {"parts", "part_size"} if follows and asked["parts"] == saved.num_parts else set()
+    differences = differences_of(saved.asked, asked, aside | {"src"})
+    if saved.asked["src"] != asked["src"]:
+        differences.append(f"{option('src')} {saved.asked['src']}, now {asked['src']}")
+    if differences:
+        raise other_options(folder, differences)
+    _check_release(folder, saved)
+    return saved
+
+
+def _check_release(folder: Path, saved: Shared) -> None:
+    if (maker := saved.begun.made_by["lmdbloader"]) != __version__:
+        raise DestinationError(
+            f"{folder}: the parts were planned by lmdbloader {maker}, and this is {__version__}. Use that release for "
+            f"all parts, or restart with {option('restart', True)}."
+        )
+
+
+def convert_part(
+    out: str | os.PathLike[str],
+    number: int,
+    *,
+    workers: int | None = 1,
+    on_error: str | None = None,
+    take_over: bool = False,
+    check_content: bool = False,
+    progress: bool = False,
+    advance: Advance = lambda num_sources, nbytes: None,
+    log: Callable[[str], None] = lambda line: None,
+) -> ConvertedPart:
+    """Make one part of a set that is planned; or do nothing, if it is complete.
+
+    A part that was interrupted begins again from its first sample, on any machine: its files do not depend on it.
+
+    Args:
+        out: The set.
+        number: Of the part, from 0.
+        workers: Worker processes, as in `convert`; 1 converts in this process.
+        on_error: "stop" or "skip", as in `convert`; by default as in the plan.
+        take_over: As in `convert`.
+        check_content: As in `convert`.
+        progress: As in `convert`.
+        log: As in `convert`.
+        advance: Called with the number of sources that were just converted and the bytes of their files, after each
+            MiB or so. An error that it raises stops the conversion of this part.
+
+    Returns:
+        Facts about the part.
+
+    Raises:
+        NotFoundError: There is no plan of a set at `out`.
+        OptionError: The set does not have such a part.
+        LockedError: Another process is making this part.
+        DestinationError: The inputs have changed since they were listed, or since the part was made.
+        LmdbloaderError: As by `convert`.
+    """
+    began = time.monotonic()
+    target = new_folder(out)
+    folder = partial_of(target)
+    number = whole("number", number, 0)
+    if not holds_shares(folder):
+        return _published_part(target, number)
+    saved = load(folder)
+    _check_release(folder, saved)
+    if number >= saved.num_parts:
+        raise OptionError(
+            f"{option('number', number)}: {target} has {saved.num_parts} parts, numbered from 0: expected 0 to "
+            f"{saved.num_parts - 1}"
+        )
+    run: dict[str, Any] = {"take_over": take_over, "check_content": check_content, "progress": progress, "log": log}
+    options = checked(RunOptions(**_given(saved, on_error), workers=workers, **run))
+    made = _make_part(folder, saved, number, options, advance)
+    return replace(made, seconds=time.monotonic() - began)
+
+
+def _make_part(folder: Path, saved: Shared, number: int, options: RunOptions, advance: Advance) -> ConvertedPart:
+    """Make one part, unless it is complete."""
+    job = _job_of(folder, saved, number, options)
+    if (found := _finished_part(job, folder, number)) is not None:
+        return found
+    with (
+        explain_full_disk(job.target),
+        partial_folder(job.target, take_over=options.take_over, log=options.log) as room,
+    ):
+        # Another process may have finished it just before this one had the folder to itself.
+        if (found := _finished_part(job, folder, number)) is not None:
+            return found
+        _refuse_changed(folder, saved, job.plan.listing.sources)
+        done, written = fill_part(job, room, _share(job, saved, number), advance)
+    return ConvertedPart(
+        number, done.num_sources, written.num_samples, map_growths=written.map_growths, skipped=tuple(done.skipped)
+    )
+
+
+def _published_part(target: Path, number: int) -> ConvertedPart:
+    """Return a part of a set that is in place."""
+    if is_dataset(target) and is_dataset(target / part_name(number)):
+        manifest = read_manifest(target / part_name(number))
+        num_sources = manifest.made_by.get("inputs", {}).get("num_sources", 0)
+        return ConvertedPart(number, num_sources, manifest.num_samples, was_finished=True)
+    raise NotFoundError(f"{partial_of(target)}: no conversion in parts is planned there. {_how_to_plan(target)}")
+
+
+def _how_to_plan(target: Path) -> str:
+    if flags_in_use():
+        return f"Plan it: lmdbloader convert SRC {target} --parts N --plan-only"
+    return "Plan it: lmdbloader.conversion.plan_parts(src, out, parts=N)."
+
+
+def _given(saved: Shared, on_error: str | None) -> dict[str, Any]:
+    given: dict[str, Any] = {name: value for name, value in saved.asked.items() if name != "src"}
+    return {**given, "on_error": on_error or saved.begun.made_by["options"]["on_error"]}
+
+
+def _job_of(folder: Path, saved: Shared, number: int, options: RunOptions) -> Job:
+    """Return the conversion of one part."""
+    listing = load_listing(folder, saved, number)
+    nbytes = saved.nbytes[number]
+    num_workers = choose_workers(1 if listing.in_process else options.workers, nbytes)
+    recipe = Recipe((), replace(shared(options), classes=None), saved.storage, saved.first_mask)
+    plan = Plan(options, recipe, listing, saved.codec, (), num_workers, ())
+
+    def keep(done: Progress, num_samples: int) -> None:
+        save_notes(folder, number, plan, done, num_samples)
+
+    return Job(folder / part_name(number), plan, options, describe(plan), keep)
+
+
+def _share(job: Job, saved: Shared, number: int) -> Begun:
+    """Return the decisions for one part: those of the whole, with its share of the size."""
+    share = saved.nbytes[number] / max(sum(saved.nbytes), 1)
+    data = saved.begun.data_nbytes
+    map_nbytes = int(saved.begun.map_nbytes * share)
+    expected = None if data is None else int(data * share)
+    return replace(saved.begun, map_nbytes=map_nbytes, data_nbytes=expected, made_by=job.made_by)
+
+
+def _finished_part(job: Job, folder: Path, number: int) -> ConvertedPart | None:
+    """Return a part that is complete, None if it is not.
+
+    Raises:
+        DestinationError: Its inputs have changed since, or it is damaged.
+    """
+    num_sources = len(job.plan.listing.sources)
+    if not is_dataset(job.target):
+        notes = load_notes(folder, number)
+        if notes is None or notes.num_samples or job.options.on_error != "skip":
+            return None
+        return ConvertedPart(number, num_sources, 0, was_finished=True, skipped=notes.skipped)
+    manifest = read_manifest(job.target)
+    if not are_unchanged(job.target, manifest, job.plan.listing, check_content=job.options.check_content):
+        raise DestinationError(
+            f"{job.target}: inputs of this part have changed since it was converted. Put them back as they were, or "
+            "remove this folder and convert the part again."
+        )
+    try:
+        Reader(job.target)
+    except (CorruptError, FormatError) as error:
+        raise DestinationError(
+            f"{job.target}: is complete, but damaged. Remove this folder and convert the part again. {error}"
+        ) from error
+    clear_leftovers(job.target)
+    notes = load_notes(folder, number)
+    skipped = () if notes is None else notes.skipped
+    return ConvertedPart(number, num_sources, manifest.num_samples, was_finished=True, skipped=skipped)
+
+
+def _refuse_changed(folder: Path, saved: Shared, sources: Sources) -> None:
+    """Raise DestinationError if inputs do not have the sizes that they had when they were listed.
+
+    Files that are missing are left to the conversion.
+    """
+    changed = changed_holders(saved, sources)
+    changed += [source.name for source in sources if _has_changed(source)][: 1 if changed else None]
+    if changed:
+        raise DestinationError(
+            f"{folder}: inputs have changed since the parts were planned: {first_of(changed)}. Put them back as they "
+            f"were, or plan again with {option('restart', True)}, which discards all parts."
+        )
+
+
+def _has_changed(source: Source) -> bool:
+    """Return whether a source of whole local files has another size."""
+    nbytes = 0
+    for file in source.files:
+        if isinstance(file, Span) or is_url(file):
+            return False
+        try:
+            nbytes += os.stat(file).st_size
+        except OSError:
+            return False
+    return nbytes != source.nbytes
+
+
+def join(
+    out: str | os.PathLike[str],
+    *,
+    take_over: bool = False,
+    log: Callable[[str], None] = lambda line: None,
+) -> Report:
+    """Make the set of parts that are all complete: write its index and manifest, and put it in place.
+
+    A set that is in place is left as it is.
+
+    Args:
+        out: The set.
+        take_over: As in `convert`.
+        log: As in `convert`.
+
+    Returns:
+        A report of the whole conversion, with the time of this call.
+
+    Raises:
+        NotFoundError: There is no plan of a set at `out`.
+        LockedError: Another process is joining the parts, or making one of them.
+        DestinationError: Parts are missing; the message names them.
+        SourceError: No input could be used.
+        CorruptError: A part is damaged.
+        DiskFullError: No room left.
+    """
+    began, take_over = time.monotonic(), flag("take_over", take_over)
+    target = new_folder(out)
+    if not holds_shares(partial_of(target)):
+        if is_dataset(target) and (target / part_name(0)).is_dir():
+            return _published(target)
+        raise NotFoundError(f"{partial_of(target)}: no conversion in parts is planned there. {_how_to_plan(target)}")
+    with (
+        explain_full_disk(target),
+        partial_folder(target, resumable=True, take_over=take_over, log=log) as folder,
+    ):
+        if not holds_shares(folder):  # another process has just put it in place
+            return _published(target)
+        saved = load(folder)
+        _check_release(folder, saved)
+        check_destination(target, overwrite=saved.overwrite)
+        skipped, written = _join(folder, target, saved)
+    listing, fields = saved.listing, saved.begun.fields
+    stored_as, sides = count_images(fields, Reader(target).index.arrays, written.num_samples)
+    return Report(
+        str(target),
+        listing.layout,
+        num_sources=saved.num_sources,
+        num_samples=written.num_samples,
+        codecs={f.name: f.codec for f in fields if f.codec},
+        sizes=written.sizes,
+        map_nbytes=saved.begun.map_nbytes,
+        skipped=tuple(skipped),
+        ignored=listing.ignored,
+        seconds=time.monotonic() - began,
+        stored_as=stored_as,
+        longest_sides=sides,
+        classes=saved.class_counts,
+        notes=listing.notes,
+    )
+
+
+def _join(folder: Path, target: Path, saved: Shared) -> tuple[list[tuple[str, str]], Written]:
+    """Make the set in the locked folder, and put it in place; return what was left out, and facts about the set."""
+    notes = _complete(folder, target, saved)
+    remove_begun_parts(folder)
+    names = _number_again(folder, notes)
+    listing = saved.listing
+    skipped = [left_out for found in notes for left_out in found.skipped]
+    if not names:
+        raise nothing_to_write(target, Progress(num_sources=saved.num_sources, skipped=skipped))
+    _write_notes(folder, saved, notes, skipped)
+    classes = name_classes(listing.layout, listing.classes)
+    written = write_set(folder, names, classes=classes, made_by=_record(saved, notes))
+    put_in_place(folder, target)
+    return skipped, written
+
+
+def _published(target: Path) -> Report:
+    """Return the report of a set that is in place."""
+    clear_leftovers(target)
+    manifest = read_manifest(target)
+    codecs = {f.name: f.codec for f in manifest.fields if f.codec}
+    num_sources = manifest.made_by.get("inputs", {}).get("num_sources", 0)
+    layout = str(manifest.made_by.get("layout", ""))
+    return Report(str(target), layout, num_sources, manifest.num_samples, codecs, manifest.sizes, was_finished=True)
+
+
+def _complete(folder: Path, target: Path, saved: Shared) -> list[Notes]:
+    """Return the notes of all parts, in order, and remove what killed processes have left in the parts.
+
+    Raises:
+        DestinationError: Parts are missing.
+    """
+    # On a network file system, files that other machines have made show once the folder is read.
+    os.listdir(folder / SHARES_FOLDER)
+    notes = [load_notes(folder, number) for number in range(saved.num_parts)]
+    if (folder / SHARES_FOLDER / _NUMBERED_FILE).exists():
+        return [found for found in notes if found is not None]
+    missing = []
+    for number, found in enumerate(notes):
+        part = folder / part_name(number)
+        if found is None or (found.num_samples and not is_dataset(part)):
+            missing.append(number)
+        elif found.num_samples:
+            clear_leftovers(part)
+    if missing:
+        line = f"lmdbloader convert SRC {target} --part {missing[0]}/{saved.num_parts}"
+        how = f"{line}, with the other options of the plan" if flags_in_use() else f"convert_part(out, {missing[0]})"
+        raise DestinationError(
+            f"{partial_of(target)}: {counted(len(missing), 'part is', 'parts are')} not complete: number "
+            f"{first_of([str(number) for number in missing])} of {saved.num_parts}, counted from 0. Convert them, then "
+            f"join again: {how}."
+        )
+    return [found for found in notes if found is not None]
+
+
+def _number_again(folder: Path, notes: Sequence[Notes]) -> list[str]:
+    """Return the names of the parts that have samples, after closing the gaps of those that have none."""
+    numbers = [number for number, found in enumerate(notes) if found.num_samples]
+    if numbers != list(range(len(numbers))):
+        (folder / SHARES_FOLDER / _NUMBERED_FILE).touch()
+        flush(folder / SHARES_FOLDER)
+    for place, number in enumerate(numbers):
+        # In ascending order a place is free unless this part is there already.
+        if not (folder / part_name(place)).exists():
+            system.move_folder(folder / part_name(number), folder / part_name(place))
+    return [part_name(place) for place in range(len(numbers))]
+
+
+def _write_notes(folder: Path, saved: Shared, notes: Sequence[Notes], skipped: Sequence[tuple[str, str]]) -> None:
+    """Write the notes of the whole, as a conversion to one file does."""
+    for name in (SKIPPED_FILE, SOURCES_FILE):
+        (folder / name).unlink(missing_ok=True)
+    if skipped:
+        (folder / SKIPPED_FILE).write_bytes(skipped_table(skipped))
+    seen = [found.seen for found in notes if found.seen is not None]
+    if len(seen) == len(notes):
+        columns = [np.concatenate(column) for column in zip(*seen, strict=True)]
+        nbytes = np.concatenate([found.nbytes for found in notes])
+        if (note := note_of((nbytes, *columns), saved.listing.changed_ns)) is not None:
+            (folder / SOURCES_FILE).write_bytes(note)
+
+
+def _record(saved: Shared, notes: Sequence[Notes]) -> dict[str, Any]:
+    """Return how the set was made, for its manifest."""
+    made_by = dict(saved.begun.made_by)
+    content = ContentHash(made_by["options"].get("digest", "xxh64"))
+    for found in notes:
+        content.add_bytes(found.hashes.astype("<u8", copy=False).tobytes())
+    skips = any(found.on_error == "skip" for found in notes)
+    made_by["options"] = {**made_by["options"], "on_error": "skip" if skips else "stop"}
+    made_by["inputs"] = {**made_by["inputs"], "content": str(content)}
+    return made_by

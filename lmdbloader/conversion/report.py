@@ -1,0 +1,90 @@
+"""The result of a conversion, and what it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lmdbloader.conversion.sources.listing import Listing
+from lmdbloader.format.codecs import name_counts
+from lmdbloader.format.layout import Field
+
+_MOST_BITS = 32
+_ROWS_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The result of a conversion.
+
+    Attributes:
+        path: The dataset.
+        layout: The layout of the source.
+        num_sources: Images or pairs in the source.
+        num_samples: Samples in the dataset.
+        codecs: The codec of each image field.
+        sizes: Bytes: payload_nbytes (stored), raw_nbytes (decoded), data_nbytes, index_nbytes.
+        map_nbytes: The map size estimated before the first write.
+        map_growths: How often it was too small.
+        skipped: (name, reason) of sources left out (on_error="skip").
+        ignored: (name, reason) of what was left out: files that look like images but are not regular files, links to
+            folders, and other files by their suffix, with their number.
+        was_finished: Whether the dataset was there already, and nothing was done.
+        seconds: The time of the conversion.
+        stored_as: Images of all fields by storage: raw, lz4, tiles, jpeg or file.
+        longest_sides: Samples by the longer side of their (high-resolution) image as stored: up to 1, 2, 4, 8 ...
+            pixels.
+        classes: Images in the source, or boxes, by the name of their class, in the order of the labels; empty without
+            class folders or named classes of boxes.
+        notes: Sentences about what the dataset does not have, although it may have been meant.
+    """
+
+    path: str
+    layout: str
+    num_sources: int
+    num_samples: int
+    codecs: Mapping[str, str]
+    sizes: Mapping[str, int]
+    map_nbytes: int = 0
+    map_growths: int = 0
+    skipped: tuple[tuple[str, str], ...] = ()
+    ignored: tuple[tuple[str, str], ...] = ()
+    was_finished: bool = False
+    seconds: float = 0.0
+    stored_as: Mapping[str, int] = field(default_factory=dict)
+    longest_sides: Mapping[int, int] = field(default_factory=dict)
+    classes: Mapping[str, int] = field(default_factory=dict, repr=False)  # which can be thousands
+    notes: tuple[str, ...] = ()
+
+
+def count_classes(listing: Listing) -> dict[str, int]:
+    """Return `Report.classes`."""
+    boxes = listing.sources.annotations
+    labels = listing.sources.labels if boxes is None else boxes.labels
+    if labels is None or not listing.classes:
+        return {}
+    counts = np.bincount(labels, minlength=len(listing.classes))
+    return dict(zip(listing.classes, counts.tolist(), strict=True))
+
+
+def count_images(
+    fields: Sequence[Field], columns: Mapping[str, Any], num_samples: int
+) -> tuple[dict[str, int], dict[int, int]]:
+    """Return `Report.stored_as` and `Report.longest_sides` of a dataset, from the columns of its index."""
+    names = [f.name for f in fields if f.kind == "image"]
+    codes, bits = np.zeros(256, np.int64), np.zeros(_MOST_BITS + 1, np.int64)
+    for first in range(0, num_samples, _ROWS_AT_ONCE):
+        rows = slice(first, first + _ROWS_AT_ONCE)
+        for name in names:
+            codes += np.bincount(columns[f"{name}.codec"][rows], minlength=256)
+        # Of a pair, the last field is the larger image.
+        height, width = (columns[f"{names[-1]}.{side}"][rows] for side in ("height", "width"))
+        longest = np.maximum(height, width).astype(np.int64)
+        bits += np.bincount(np.frexp(longest - 0.5)[1], minlength=_MOST_BITS + 1)
+    return (
+        name_counts(codes),
+        {1 << power: count for power, count in enumerate(bits.tolist()) if count},
+    )

@@ -1,0 +1,367 @@
+"""Orders that a user gives: lists of sample numbers, functions of the epoch, weights, and repeated datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lmdbloader.base.arguments import flag, shown, whole
+from lmdbloader.base.text import counted
+from lmdbloader.errors import OptionError
+from lmdbloader.kernels import entries
+from lmdbloader.loader.mixtures import Mixture
+from lmdbloader.loader.orders import EpochOrder, Layout, Order, QuasiRandom, check_order, epoch_order
+from lmdbloader.store import check_rows
+from lmdbloader.store.rows import digest_of
+
+I64 = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
+# A list of sample numbers or of weights, or what returns that of an epoch.
+Numbers = Sequence[int] | I64
+Given = Order | Numbers | Callable[[int], Numbers]
+Weights = Sequence[float] | F64 | Callable[[int], Sequence[float] | F64]
+# The permutation from which weighted draws take their random numbers; see `orders` for the other purposes.
+_WEIGHTED = 3
+_BITS = 53
+# Epochs whose lists are kept: the one that is read, and the one that is asked for next.
+_KEPT_EPOCHS = 2
+_EXPECTED = (
+    "expected 'random', 'quasi_random', 'sequential', QuasiRandom(...), a list of sample numbers, or a function of the "
+    "epoch that returns one"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedOrder:
+    """A list of sample numbers, in which samples may come any number of times.
+
+    Attributes:
+        draws: (m,) sample + num_samples * occurrence, so that each occurrence has random choices of its own.
+    """
+
+    draws: I64
+
+    @property
+    def length(self) -> int:
+        """Number of positions."""
+        return len(self.draws)
+
+    def samples(self, positions: I64) -> I64:
+        """Return the draws at positions (m,)."""
+        return self.draws.take(positions, mode="wrap") if len(positions) else positions
+
+    def windows(self, positions: Any) -> None:
+        """Samples are read one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedOrder:
+    """Samples drawn by weight with replacement; each position is a draw that does not depend on the others.
+
+    Attributes:
+        length: Number of draws.
+        sums: (n,) float64, of the weights up to each sample, itself included.
+        last: The last sample with a weight.
+        seed, epoch: From 0 to 2**64 - 1.
+    """
+
+    length: int
+    sums: F64
+    last: int
+    seed: int
+    epoch: int
+
+    def samples(self, positions: I64) -> I64:
+        """Return sample + num_samples * draw at positions (m,): each draw has random choices of its own."""
+        positions = positions % max(self.length, 1)
+        numbers = np.empty_like(positions)
+        # Some places of a permutation of 2**53 numbers: as good as independent ones.
+        entries.permute(positions, 2**_BITS, self.seed, self.epoch, _WEIGHTED, numbers)
+        found: I64 = np.searchsorted(self.sums, numbers * (self.sums[-1] * 2.0**-_BITS), "right")
+        return np.minimum(found, self.last) + len(self.sums) * positions
+
+    def windows(self, positions: Any) -> None:
+        """Samples are read one by one."""
+
+
+class Orders:
+    """The orders of all epochs of a Loader.
+
+    What they give are draws: sample + num_samples * occurrence. Random choices depend on the draw, and `repeats` says
+    whether draws are other numbers than samples.
+
+    Attributes:
+        shown: The order as `loader.order` has it.
+        repeats: Whether a sample may come more than once in an epoch.
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        seed: int,
+        *,
+        order: Given | None,
+        shuffle: bool | None,
+        weights: Weights | None,
+        draws: int | None,
+        repeat: int,
+        mixture: Mixture | None = None,
+    ) -> None:
+        """Check the arguments of a Loader.
+
+        Args:
+            num_samples: Of the dataset.
+            seed: Of the Loader.
+            order, shuffle, weights, repeat: The Loader's.
+            draws: Its `num_samples`.
+            mixture: Of the datasets that are read; None for one dataset.
+
+        Raises:
+            OptionError: One of them is something else, or two of them say the order.
+        """
+        self._count, self._seed, self._mixture = num_samples, seed, mixture
+        self._weights = self._draws = None
+        self._repeat = whole("repeat", repeat, 1, max((2**62) // max(num_samples, 1), 1))
+        self._kept: dict[int, tuple[EpochOrder, str]] = {}
+        self.options: dict[str, Any] = {"order": order, "weights": weights, "num_samples": draws, "repeat": repeat}
+        if mixture is not None:
+            _check_of_mixture(order, weights, draws, repeat)
+        if weights is not None:
+            _check_alone(order, shuffle, repeat)
+            self._draws = num_samples if draws is None else whole("num_samples", draws, 0, 2**62 // max(num_samples, 1))
+            self._weights = weights if callable(weights) else _sums(weights, num_samples, "weights")
+            self.shown: Any = "weighted"
+            # Those of this moment, from which another Loader is made: the caller may change theirs.
+            self.options["weights"] = weights if callable(weights) else np.asarray(weights, np.float64).copy()
+        else:
+            if draws is not None:
+                raise OptionError(
+                    f"num_samples={shown(draws)}: it is the number of draws by weight. Write Loader(..., "
+                    f"weights=[...], num_samples={shown(draws)}); for some of the batches, itertools.islice(loader, n)."
+                )
+            self.shown = self.options["order"] = _order(order, shuffle, num_samples)
+        is_computed = self._weights is None and self._repeat == 1 and _is_kind(self.shown)
+        self.repeats = not is_computed or mixture is not None
+
+    @property
+    def changes(self) -> bool:
+        """Whether a function is asked for each epoch's order."""
+        return callable(self._weights) or callable(self.shown)
+
+    def length(self, epoch: int) -> int:
+        """Return the number of positions of an epoch."""
+        if self._mixture is not None:
+            return self._mixture.length
+        if self._draws is not None:
+            return self._draws
+        if _is_kind(self.shown):
+            return self._count * self._repeat
+        return self._given(epoch)[0].length
+
+    def of(self, epoch: int, layout: Layout) -> EpochOrder:
+        """Return the order of an epoch.
+
+        Args:
+            epoch: Its number.
+            layout: Where the samples lie in the file.
+
+        Raises:
+            OptionError: The function of the user returned something else than sample numbers or weights.
+        """
+        if self._mixture is not None:
+            return self._mixture.order(self.shown, layout, seed=self._seed, epoch=epoch)
+        if self._weights is None and _is_kind(self.shown):
+            return epoch_order(self.shown, layout, seed=self._seed, epoch=epoch, repeat=self._repeat)
+        order, _ = self._given(epoch)
+        if isinstance(order, WeightedOrder) and order.epoch != epoch:
+            return WeightedOrder(order.length, order.sums, order.last, self._seed, epoch)
+        return order
+
+    def text(self, epoch: int, layout: Layout) -> str:
+        """Return a short text; if it is equal, the orders of an epoch are."""
+        if self._weights is not None or not _is_kind(self.shown):
+            return self._given(epoch)[1]
+        times = f", {self._repeat} times" if self._repeat > 1 else ""
+        times += "" if self._mixture is None else f", {self._mixture.text}"
+        if self.shown in ("random", "sequential"):
+            return f"{self.shown}{times}"
+        # Blocks and windows depend on the places and lengths of samples, which may differ in another copy.
+        sizes = self.shown if isinstance(self.shown, QuasiRandom) else QuasiRandom()
+        return f"quasi_random({sizes.block_nbytes}, {sizes.window_nbytes}), stored {layout.digest}{times}"
+
+    def _given(self, epoch: int) -> tuple[EpochOrder, str]:
+        """Return the order that a list, weights or a function of the user give an epoch, and its text."""
+        key = epoch if self.changes else 0
+        if key not in self._kept:
+            found = self._ask(epoch)
+            while len(self._kept) >= _KEPT_EPOCHS:
+                self._kept.pop(next(iter(self._kept)))
+            self._kept[key] = found
+        return self._kept[key]
+
+    def _ask(self, epoch: int) -> tuple[EpochOrder, str]:
+        if self._draws is not None:
+            sums: Any = self._weights
+            if callable(sums):
+                sums = _sums(sums(epoch), self._count, f"weights({epoch})")
+            last = int(np.searchsorted(sums, sums[-1])) if len(sums) else 0
+            text = f"weighted {digest_of(sums.view(np.int64))}"
+            return WeightedOrder(self._draws, sums, last, self._seed, epoch), text
+        numbers = self.shown
+        if callable(numbers):
+            numbers = _numbers(numbers(epoch), self._count, f"order({epoch})")
+        if self._repeat > 1:
+            numbers = np.tile(numbers, self._repeat)
+        draws = _with_occurrences(numbers, self._count)
+        return ListedOrder(draws), f"listed {digest_of(draws)}"
+
+
+def _is_kind(order: Any) -> bool:
+    """Return whether an order is one of those that the package computes by position."""
+    return isinstance(order, str | QuasiRandom)
+
+
+def _check_of_mixture(order: Any, weights: Any, draws: Any, repeat: Any) -> None:
+    """Raise OptionError if anything else than a mixture chooses the samples."""
+    line = "Write lmdbloader.mix(datasets, weights=[...], length=n) with a weight for each dataset"
+    for name, value in (("weights", weights), ("num_samples", draws)):
+        if value is not None:
+            raise OptionError(f"{name}={shown(value)}: the dataset is a mixture. {line}.")
+    if repeat != 1:
+        raise OptionError(f"repeat={shown(repeat)}: the dataset is a mixture. {line}; datasets that end begin again.")
+    if order is not None and not _is_kind(order):
+        raise OptionError(
+            f"order={shown(order)}: the dataset is a mixture; expected 'random', 'quasi_random', 'sequential' or "
+            f"QuasiRandom(...). {line}."
+        )
+
+
+def _check_alone(order: Any, shuffle: Any, repeat: int) -> None:
+    """Raise OptionError if anything else says the order than weights."""
+    for name, value in (("order", order), ("shuffle", shuffle)):
+        if value is not None:
+            raise OptionError(
+                f"weights, {name}={shown(value)}: both say the order; draws by weight are random. Leave one out."
+            )
+    if repeat != 1:
+        raise OptionError(f"weights, repeat={repeat}: write num_samples, the number of draws of an epoch, instead.")
+
+
+def _order(order: Any, shuffle: bool | None, num_samples: int) -> Any:
+    """Return an order: given, or as `shuffle` says, or that of the dataset; a list as an array (m,).
+
+    Raises:
+        OptionError: One of them is something else, or both are given.
+    """
+    if shuffle is not None:
+        is_random = flag("shuffle", shuffle)
+        if order is not None:
+            raise OptionError(f"shuffle={shuffle}, order={shown(order)}: both say the order. Leave one of them out.")
+        return "random" if is_random else "sequential"
+    if order is None:
+        return "sequential"
+    if _is_kind(order):
+        return check_order(order)
+    if callable(order) and not isinstance(order, type):
+        return order
+    if isinstance(order, type) or not hasattr(order, "__len__"):
+        line = " Write order=list(...)." if hasattr(order, "__iter__") and not isinstance(order, type) else ""
+        raise OptionError(f"order={shown(order)}: {_EXPECTED}.{line}")
+    return _numbers(order, num_samples, "order")
+
+
+def _numbers(given: Any, num_samples: int, name: str) -> I64:
+    """Return sample numbers as a read-only array (m,).
+
+    Raises:
+        OptionError: They are something else, or out of range.
+    """
+    if not hasattr(given, "__array__") and not (isinstance(given, Sequence) and not isinstance(given, str)):
+        line = f"lambda epoch: list({name.partition('(')[0]}(epoch))" if "(" in name else "list(...)"
+        line = f" Write order={line}." if hasattr(given, "__iter__") else ""
+        raise OptionError(f"{name}: {shown(given)}; expected a list of sample numbers.{line}")
+    array = np.asarray(given)
+    if array.dtype == np.bool_:
+        raise OptionError(
+            f"{name}: a mask of bools; expected a list of sample numbers. Write order=numpy.flatnonzero(mask), or "
+            "Loader(dataset.select(mask), ...)."
+        )
+    try:
+        numbers = check_rows(array, num_samples)
+    except (IndexError, TypeError) as error:
+        raise OptionError(f"{name}: {error}; expected sample numbers from 0 to {num_samples - 1}") from error
+    numbers = np.array(numbers, np.int64)
+    numbers.flags.writeable = False
+    return numbers
+
+
+def _with_occurrences(numbers: I64, num_samples: int) -> I64:
+    """Return sample + num_samples * occurrence for sample numbers (m,), with occurrences counted from 0.
+
+    >>> _with_occurrences(np.array([3, 1, 3, 3, 1]), 10).tolist()
+    [3, 1, 13, 23, 11]
+    """
+    by_sample = np.argsort(numbers, kind="stable")
+    alike = numbers[by_sample]
+    is_first = np.append(True, alike[1:] != alike[:-1])[: len(alike)]
+    if is_first.all():
+        return numbers
+    places = np.arange(len(alike))
+    occurrence = places - np.maximum.accumulate(np.where(is_first, places, 0))
+    draws = numbers.copy()
+    draws[by_sample] += num_samples * occurrence
+    return draws
+
+
+def _sums(given: Any, num_samples: int, name: str) -> F64:
+    """Return the sums of weights up to each sample, (n,).
+
+    Raises:
+        OptionError: They are not weights: negative, not finite, all 0, or not one for each sample.
+    """
+    try:
+        weights = np.asarray(given, np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise OptionError(f"{name}: {shown(given)}; expected a list of numbers, one for each sample") from error
+    if weights.shape != (num_samples,):
+        raise OptionError(
+            f"{name}: {shown(given)} has shape {weights.shape}; expected one weight for each of {num_samples} samples. "
+            "For weights of classes write weights=[class_weights[label] for label in dataset.targets]."
+        )
+    wrong = np.flatnonzero(~np.isfinite(weights) | (weights < 0))
+    if len(wrong):
+        raise OptionError(f"{name}[{wrong[0]}] is {weights[wrong[0]]}; expected numbers of at least 0 that are finite")
+    with np.errstate(over="ignore"):
+        sums: F64 = np.cumsum(weights)
+    if num_samples and not 0 < sums[-1] < np.inf:
+        raise OptionError(f"{name}: the weights add up to {sums[-1]}; expected a finite sum above 0")
+    return sums
+
+
+def is_sequential(order: Any) -> bool:
+    """Return whether an order is that of the dataset."""
+    return isinstance(order, str) and order == "sequential"
+
+
+def described(order: Any) -> str:
+    """Return an order as it is shown.
+
+    >>> described("random"), described(np.array([3, 1]))
+    ("'random'", 'a list of 2 sample numbers')
+    """
+    if isinstance(order, np.ndarray):
+        return f"a list of {counted(len(order), 'sample number')}"
+    return repr(order) if _is_kind(order) else shown(order)
+
+
+def epoch_in(state: Any) -> int:
+    """Return the epoch of a Loader's state, 0 if it has none."""
+    epoch = state.get("epoch") if isinstance(state, dict) else None
+    try:
+        return whole("epoch", epoch, 0, 2**63 - 1)
+    except OptionError:
+        return 0

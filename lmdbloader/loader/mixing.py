@@ -1,0 +1,186 @@
+"""`lmdbloader.mix`: several datasets drawn from by weight, as one; and the samplers with which torch reads it."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, Sampler
+
+from lmdbloader.base.arguments import listed, shown, whole
+from lmdbloader.base.foreign_names import MIX, understands
+from lmdbloader.base.text import counted
+from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.errors import OptionError
+from lmdbloader.format.layout import Field
+from lmdbloader.loader.mixtures import Mixture, whole_shares
+from lmdbloader.loader.orders import Layout
+from lmdbloader.loader.views import union_of, view_of
+from lmdbloader.store import check_rows
+
+# A sampler computes so many numbers at once.
+_AT_ONCE = 4096
+
+
+class Drawn(int):
+    """The number of a draw from a mixture: sample + num_samples * times, with all samples in a row."""
+
+
+class Mix(Dataset[Any]):
+    """Samples of several datasets in some shares; `lmdbloader.mix` makes it, `Loader` and `dataloader` take it.
+
+    `mixed[i]` is the same sample in every epoch: each dataset in its own order, again from its beginning when it ends.
+    A Loader, and `dataloader(mixed, shuffle=True)`, shuffle each dataset, and shuffle it again when it ends.
+
+    Attributes:
+        datasets: Those that were given, opened.
+        weights: Of each dataset, as given; their lengths by default.
+        union: All samples of all datasets, one dataset after the other; a Loader's `dataset`.
+        mixture: How positions are dealt to the datasets.
+    """
+
+    def __init__(self, datasets: tuple[LMDBDataset, ...], weights: tuple[float, ...], length: int) -> None:
+        """Take datasets that fit together; see `mix`."""
+        self.datasets, self.weights = datasets, weights
+        self.union = union_of(datasets, "mix")
+        lengths = tuple(map(len, datasets))
+        self.mixture = Mixture(lengths, whole_shares(weights, lengths), length)
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """The fields of all datasets, by name."""
+        return self.union.fields
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names by label, the same in all datasets; empty if they have none."""
+        return self.union.classes
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """Labels by class name."""
+        return self.union.class_to_idx
+
+    def __len__(self) -> int:
+        """Return the number of draws of an epoch."""
+        return self.mixture.length
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return sample `index` of an epoch that is not shuffled.
+
+        Raises:
+            IndexError: Beyond either end.
+            OptionError: It is not a number.
+        """
+        if not isinstance(index, Drawn):
+            try:
+                index = operator.index(index)
+            except TypeError:
+                raise OptionError(
+                    f"mixed[{shown(index)}]: expected the number of a sample. For some of the samples mix views: "
+                    "lmdbloader.mix([first[:100], second[:100]])."
+                ) from None
+        sample: Any = self.__getitems__([index])[0]
+        return sample
+
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
+        """Return many samples read in one call."""
+        if len(indices) and isinstance(indices[0], Drawn):
+            draws = np.array(indices, np.int64)
+        else:
+            order = self.mixture.order("sequential", Layout(0, _nowhere), seed=0, epoch=0)
+            draws = order.samples(check_rows(indices, len(self)))
+        return self.union._read((draws % self.mixture.num_samples), draws)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the random choices of datasets that are `transformed`, as `LMDBDataset.set_epoch`."""
+        self.union.set_epoch(epoch)
+
+    def __repr__(self) -> str:
+        shares = [share / sum(self.mixture.shares) for share in self.mixture.shares]
+        parts = "; ".join(
+            f"{share:.1%} of {dataset.path!r} ({counted(len(dataset), 'sample')})"
+            for share, dataset in zip(shares, self.datasets, strict=True)
+        )
+        return f"Mix({counted(len(self), 'sample')}: {parts})"
+
+
+@understands(MIX)
+def mix(
+    datasets: Sequence[LMDBDataset | str | os.PathLike[str]],
+    weights: Sequence[float] | None = None,
+    length: int | None = None,
+) -> Mix:
+    """Return several datasets as one to train on, drawn from in some shares; nothing is copied on the disk.
+
+    The datasets take turns by their weights, exactly: with weights 0.7 and 0.3, any 1,000 draws in a row have 700 of
+    the first and 300 of the second (to within one for each dataset if a share of 1,000 is not a whole number). Without
+    weights the shares are those of the lengths, so that each sample comes once in an epoch. A dataset that ends within
+    an epoch is shuffled again. Order, ranks and states are the Loader's; a state of other datasets or weights is
+    refused.
+
+    Args:
+        datasets: LMDBDatasets or paths; they may be views. They have the same fields and the same names of classes.
+        weights: Numbers in proportion to the shares of the draws, one for each dataset; by default the lengths.
+        length: Draws of an epoch; by default the samples of all datasets.
+
+    Returns:
+        A Mix, for `Loader` and `dataloader`.
+
+    Raises:
+        OptionError: The datasets do not fit together, with the line that merges them if that can help; or weights or
+            length are out of range.
+
+    >>> df2k = lmdbloader.mix(["div2k.lmdb", "flickr2k.lmdb"], weights=[0.5, 0.5])  # doctest: +SKIP
+    >>> loader = lmdbloader.Loader(df2k, 16, shuffle=True, transforms=[RandomCrop(192)])  # doctest: +SKIP
+    """
+    if isinstance(datasets, str | bytes | os.PathLike | LMDBDataset):
+        raise OptionError(f"mix({shown(datasets)}): expected a list of datasets. Write mix([{shown(datasets)}, ...]).")
+    views = tuple(view_of(dataset, "mix") for dataset in listed("datasets", datasets))
+    num_samples = sum(map(len, views))
+    if not num_samples:
+        raise OptionError(f"mix: {counted(len(views), 'dataset')} without samples; expected at least one sample")
+    count = num_samples if length is None else whole("length", length, 1, 2**62 // num_samples)
+    return Mix(views, tuple(map(len, views)) if weights is None else _numbers(weights), count)
+
+
+def _numbers(weights: Any) -> tuple[float, ...]:
+    """Return weights as Python's numbers; raise OptionError for anything else."""
+    items = listed("weights", weights)
+    try:
+        return tuple(
+            operator.index(item) if hasattr(item, "__index__") and not _is_real(item) else float(item) for item in items
+        )
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"weights={shown(weights)}: expected a list of numbers, one for each dataset") from error
+
+
+def _is_real(item: Any) -> bool:
+    """Return whether a tensor has no whole number: every tensor has __index__."""
+    return isinstance(item, torch.Tensor) and item.dtype.is_floating_point
+
+
+def _nowhere(first: int, end: int) -> Any:
+    raise AssertionError("an order that is not shuffled does not look where samples lie")
+
+
+class MixSampler(Sampler[int]):
+    """The random order of a mixture for torch's DataLoader, a new one in every iteration."""
+
+    def __init__(self, mixed: Mix, generator: torch.Generator | None = None) -> None:
+        """Draw from a mixture; the seed of each iteration is drawn from a generator, torch's own by default."""
+        self._mixed, self._generator = mixed, generator
+
+    def __len__(self) -> int:
+        return len(self._mixed)
+
+    def __iter__(self) -> Iterator[int]:
+        seed = int(torch.empty((), dtype=torch.int64).random_(generator=self._generator).item())
+        order = self._mixed.mixture.order("random", Layout(0, _nowhere), seed=seed, epoch=0)
+        for first in range(0, len(self), _AT_ONCE):
+            positions = np.arange(first, min(first + _AT_ONCE, len(self)), dtype=np.int64)
+            yield from map(Drawn, order.samples(positions).tolist())

@@ -1,0 +1,318 @@
+"""The order of a mixture by position: which dataset, and which of its samples; each is shuffled again when it ends."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, partial
+
+import numpy as np
+import numpy.typing as npt
+
+from lmdbloader.base.arguments import shown
+from lmdbloader.errors import OptionError
+from lmdbloader.kernels import entries
+from lmdbloader.loader.orders import (
+    EpochOrder,
+    Layout,
+    Order,
+    QuasiRandom,
+    RankPositions,
+    Windows,
+    epoch_order,
+)
+
+I64 = npt.NDArray[np.int64]
+# The permutations of a mixture; see `orders` for the other purposes.
+_PILES = 4
+# Shares are whole numbers with this denominator at most, and with this sum.
+_FINEST, _LARGEST = 10**6, 2**50
+_ROUNDED = 2**40
+_CLOSE = 1e-9
+# Of so many positions in a row each dataset has its share, wherever they begin, if that is a whole number.
+_STRETCH = 1000
+
+
+def whole_shares(weights: Sequence[float], lengths: Sequence[int]) -> tuple[int, ...]:
+    """Return the smallest whole numbers in proportion to weights; weights that have none are rounded.
+
+    Args:
+        weights: One for each dataset.
+        lengths: Of the datasets.
+
+    Raises:
+        OptionError: They are not weights, or a dataset without samples has one.
+
+    >>> whole_shares([0.7, 0.3], [10, 10]), whole_shares([1 / 3, 2 / 3], [10, 10]), whole_shares([800, 2650], [9, 9])
+    ((7, 3), (1, 2), (16, 53))
+    """
+    if len(weights) != len(lengths):
+        raise OptionError(f"weights={shown(list(weights))}: {len(weights)} weights for {len(lengths)} datasets")
+    for number, (weight, length) in enumerate(zip(weights, lengths, strict=True)):
+        if not math.isfinite(weight) or weight < 0:
+            raise OptionError(f"weights[{number}] is {weight}; expected numbers of at least 0 that are finite")
+        if weight and not length:
+            raise OptionError(f"weights[{number}] is {weight}, but dataset {number} has no samples. Leave it out.")
+    total = sum(map(Fraction, weights))
+    if not total:
+        raise OptionError(f"weights={shown(list(weights))}: they add up to 0; expected a sum above 0")
+    if all(isinstance(weight, int) for weight in weights) and total <= _LARGEST:
+        numbers = [int(weight) for weight in weights]
+    else:
+        exact = [Fraction(weight) / total for weight in weights]
+        near = [share.limit_denominator(_FINEST) for share in exact]
+        scale = math.lcm(*(share.denominator for share in near))
+        is_close = all(abs(a - b) <= b * Fraction(_CLOSE) for a, b in zip(near, exact, strict=True))
+        if is_close and sum(near) == 1 and scale <= _LARGEST:
+            numbers = [int(share * scale) for share in near]
+        else:
+            numbers = [max(round(share * _ROUNDED), 1) if share else 0 for share in exact]
+    common = math.gcd(*numbers)
+    return tuple(number // common for number in numbers)
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Datasets of some lengths that are drawn from in some shares, to a number of draws for each epoch.
+
+    Attributes:
+        lengths: Samples of each dataset.
+        shares: (d,) whole numbers, in proportion to which positions are dealt to the datasets.
+        length: Positions of an epoch.
+    """
+
+    lengths: tuple[int, ...]
+    shares: tuple[int, ...]
+    length: int
+
+    @property
+    def num_samples(self) -> int:
+        """The samples of all datasets."""
+        return sum(self.lengths)
+
+    @cached_property
+    def text(self) -> str:
+        """A short text; if it is equal, positions are dealt equally."""
+        if len(self.lengths) > 8:
+            described = repr((self.shares, self.lengths)).encode()
+            return f"a mixture {hashlib.blake2b(described, digest_size=8).hexdigest()}"
+        return f"mixed {':'.join(map(str, self.shares))} from {' + '.join(map(str, self.lengths))} samples"
+
+    def deal(self, positions: I64, seed: int = 0, epoch: int = 0) -> tuple[I64, I64]:
+        """Return the dataset (m,) of each position, and how many positions before it have the same (m,).
+
+        Positions after the end begin it again.
+        """
+        chosen, numbers = np.empty_like(positions), np.empty_like(positions)
+        if len(positions):
+            positions = positions % self.length
+            entries.deal(positions, self._shares, self.length, self._cycle, seed, epoch, _PILES, chosen, numbers)
+        return chosen, numbers
+
+    def positions_of(self, dataset: int, numbers: I64, seed: int = 0, epoch: int = 0) -> I64:
+        """Return the positions (m,) at which a dataset is drawn from for the numbers-th time, counted from 0."""
+        low, high = np.zeros_like(numbers), np.full_like(numbers, self.length)
+        while (high - low > 1).any():
+            middle, counts = (low + high) // 2, np.empty_like(low)
+            entries.count_dealt(middle, self._shares, dataset, self.length, self._cycle, seed, epoch, _PILES, counts)
+            is_more = counts > numbers
+            low, high = np.where(is_more, low, middle), np.where(is_more, middle, high)
+        return low
+
+    def num_draws(self, dataset: int) -> int:
+        """Return how many positions of an epoch belong to a dataset."""
+        left, rest = self.length, sum(self.shares)
+        for number, share in enumerate(self.shares):
+            draws = (left * share + rest // 2) // rest if rest else 0
+            if number == dataset:
+                return draws
+            left, rest = left - draws, rest - share
+        raise IndexError(dataset)
+
+    @property
+    def _cycle(self) -> int:
+        """After how many times the shares they are dealt equally again: if any 1,000 positions can be alike."""
+        total = sum(self.shares)
+        return _STRETCH // total if _STRETCH % total == 0 else 0
+
+    @cached_property
+    def _shares(self) -> I64:
+        return np.array(self.shares, np.int64)
+
+    @cached_property
+    def all_lengths(self) -> I64:
+        """The lengths, (d,)."""
+        return np.array(self.lengths, np.int64)
+
+    @cached_property
+    def begins(self) -> I64:
+        """The number of each dataset's first sample, (d,)."""
+        return np.cumsum(self.all_lengths) - self.all_lengths
+
+    def order(self, kind: Order, layout: Layout, *, seed: int, epoch: int) -> EpochOrder:
+        """Return the order of an epoch: draws, sample + num_samples * times, with all samples counted in a row.
+
+        Args:
+            kind: The order within each dataset.
+            layout: Of all samples, one dataset after the other.
+            seed, epoch: From 0 to 2**64 - 1.
+        """
+        if kind == "sequential":
+            return _Sequential(self)
+        if kind == "random":
+            return _Random(self, seed, epoch)
+        sizes = kind if isinstance(kind, QuasiRandom) else QuasiRandom()
+        own = QuasiRandom(
+            min(sizes.block_nbytes, max(sizes.window_nbytes // len(self.lengths), 1)),
+            max(sizes.window_nbytes // len(self.lengths), 1),
+        )
+        return _Lanes(self, own, layout, seed, epoch)
+
+
+@dataclass(frozen=True)
+class _Sequential:
+    """The order of each dataset, again and again."""
+
+    mixture: Mixture
+
+    @property
+    def length(self) -> int:
+        return self.mixture.length
+
+    def samples(self, positions: I64) -> I64:
+        mixture = self.mixture
+        if not len(positions):
+            return positions
+        chosen, numbers = mixture.deal(positions)
+        times, place = np.divmod(numbers, mixture.all_lengths[chosen])
+        found: I64 = mixture.begins[chosen] + place + mixture.num_samples * times
+        return found
+
+    def windows(self, positions: RankPositions) -> None:
+        """Samples are read one by one."""
+
+
+@dataclass(frozen=True)
+class _Random:
+    """A random permutation of each dataset, a new one whenever all of it was drawn."""
+
+    mixture: Mixture
+    seed: int
+    epoch: int
+
+    @property
+    def length(self) -> int:
+        return self.mixture.length
+
+    def samples(self, positions: I64) -> I64:
+        mixture, found = self.mixture, np.empty_like(positions)
+        if len(positions):
+            chosen, numbers = mixture.deal(positions, self.seed, self.epoch)
+            entries.shuffle_piles(chosen, numbers, mixture.all_lengths, self.seed, self.epoch, _PILES, found)
+        return found
+
+    def windows(self, positions: RankPositions) -> None:
+        """Samples are read one by one."""
+
+
+class _Lanes:
+    """The lanes of each dataset take turns by its share; when a dataset ends, its blocks are shuffled again.
+
+    The datasets divide the window among them. One that fits into its part is read once and is in random order.
+    """
+
+    def __init__(self, mixture: Mixture, sizes: QuasiRandom, layout: Layout, seed: int, epoch: int) -> None:
+        """Prepare; `sizes` are those of one dataset, and `layout` is of all."""
+        self.length = mixture.length
+        self._mixture, self._sizes, self._seed, self._epoch = mixture, sizes, seed, epoch
+        begins = mixture.begins.tolist()
+        self._layouts = [layout.part(begin, begin + n) for begin, n in zip(begins, mixture.lengths, strict=True)]
+        self._fits = [part.mean_nbytes * part.length <= sizes.window_nbytes for part in self._layouts]
+        self._orders: dict[tuple[int, int], EpochOrder] = {}
+
+    def _order(self, dataset: int, times: int) -> EpochOrder:
+        """Return the order of a dataset that was drawn so many times."""
+        found = self._orders.get((dataset, times))
+        if found is None:
+            text = f"{self._seed} {dataset} {times}".encode()
+            seed = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+            found = epoch_order(self._sizes, self._layouts[dataset], seed=seed, epoch=self._epoch)
+            self._orders[dataset, times] = found
+        return found
+
+    def samples(self, positions: I64) -> I64:
+        """Return the draws at positions (m,)."""
+        mixture, found = self._mixture, np.empty_like(positions)
+        if not len(positions):
+            return found
+        chosen, numbers = mixture.deal(positions, self._seed, self._epoch)
+        entries.shuffle_piles(chosen, numbers, mixture.all_lengths, self._seed, self._epoch, _PILES, found)
+        for dataset, begin in enumerate(mixture.begins.tolist()):
+            if self._fits[dataset]:
+                continue
+            mine = np.flatnonzero(chosen == dataset)
+            times, place = np.divmod(numbers[mine], mixture.lengths[dataset])
+            for time in np.unique(times).tolist():
+                here = times == time
+                samples = self._order(dataset, time).samples(place[here])
+                found[mine[here]] = samples + (begin + mixture.num_samples * time)
+        return found
+
+    def windows(self, positions: RankPositions) -> Windows:
+        """Return the blocks of all datasets by their first use; ranks share them, as they share the lanes."""
+        mixture = self._mixture
+        where = partial(mixture.positions_of, seed=self._seed, epoch=self._epoch)
+        begins, ends, sources, ahead = [], [], [], 1
+        for dataset, (begin, n) in enumerate(zip(mixture.begins.tolist(), mixture.lengths, strict=True)):
+            num_draws = mixture.num_draws(dataset)
+            if num_draws and self._fits[dataset]:
+                begins.append(where(dataset, np.zeros(1, np.int64)))
+                ends.append(where(dataset, np.array([num_draws - 1], np.int64)) + 1)
+                sources.append((_whole(n), 0, begin))
+                continue
+            for time in range(-(-num_draws // n) if num_draws else 0):
+                own = self._order(dataset, time).windows(RankPositions(0, 1, n, 1))
+                assert own is not None
+                first, last = own.begins + time * n, np.minimum(own.ends - 1 + time * n, num_draws - 1)
+                kept = np.flatnonzero(first < num_draws)
+                begins.append(where(dataset, first[kept]))
+                ends.append(where(dataset, last[kept]) + 1)
+                sources += [(own, int(k), begin + mixture.num_samples * time) for k in kept]
+                ahead = max(ahead, own.ahead)
+        return _by_first_use(begins, ends, sources, ahead, positions.first)
+
+
+def _by_first_use(
+    begins: list[I64], ends: list[I64], sources: list[tuple[Windows, int, int]], ahead: int, start: int
+) -> Windows:
+    """Return windows of several datasets in one sequence.
+
+    Args:
+        begins, ends: Positions, of windows in the order of `sources`.
+        sources: The windows of a dataset, the number of one, and what is to be added to its samples.
+        ahead: How many are read before they are needed.
+        start: The first position that is read.
+    """
+    nothing = np.empty(0, np.int64)
+    all_begins, all_ends = np.concatenate([nothing, *begins]), np.concatenate([nothing, *ends])
+    order = np.argsort(all_begins, kind="stable")
+    all_begins, all_ends = all_begins[order], all_ends[order]
+
+    def samples(first: int, end: int) -> I64:
+        parts = [nothing]
+        for k in range(first, end):
+            if all_ends[k] > start:  # else it was read before: the epoch continues in the middle
+                own, number, shift = sources[order[k]]
+                parts.append(own.samples(number, number + 1) + shift)
+        return np.concatenate(parts)
+
+    return Windows(all_begins, all_ends, ahead, samples)
+
+
+def _whole(length: int) -> Windows:
+    """Return a dataset as one window."""
+    zero = np.zeros(1, np.int64)
+    return Windows(zero, zero + 1, 1, lambda first, end: np.arange(length, dtype=np.int64))
