@@ -277,6 +277,24 @@ def test_open_readers_keep_the_old_dataset(place: Path, db: Path) -> None:
         assert values_of(db)[: len(old)] == old and len(LMDBDataset(db)) == (10, 15)[number]
 
 
+def test_one_that_is_opened_at_the_same_moment_is_the_old_or_the_new_dataset(
+    place: Path, db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = iter("bc")
+
+    def read(path: Any) -> Any:
+        found = read_manifest(path)
+        with monkeypatch.context() as patch:
+            patch.setattr("lmdbloader.store.reader.read_manifest", read_manifest)
+            if (name := next(names, None)) is not None:
+                lmdbloader.append(db, [place / f"{name}.lmdb"])
+        return found
+
+    monkeypatch.setattr("lmdbloader.store.reader.read_manifest", read)
+    # Twice the index that a manifest names is gone when it is to be opened.
+    assert [row[1] for row in values_of(LMDBDataset(db))] == [i % 3 for i in range(15)]
+
+
 def test_two_at_once_do_not_lose_samples(place: Path, db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inside, go_on = threading.Event(), threading.Event()
     finish = writer.Writer.finish
