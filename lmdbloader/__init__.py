@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lmdbloader.conversion import estimate as estimate
     from lmdbloader.conversion import find_splits as find_splits
     from lmdbloader.conversion import write as write
+    from lmdbloader.conversion.appending import append as append
     from lmdbloader.conversion.extraction import extract as extract
     from lmdbloader.conversion.merging import merge as merge
     from lmdbloader.conversion.staging import stage as stage
@@ -45,6 +46,7 @@ _HOMES = {
     "Loader": "loader",
     "ProgressiveResize": "transforms.resolution",
     "QuasiRandom": "loader.orders",
+    "append": "conversion.appending",
     "collate": "batch.assembly",
     "convert": "conversion",
     "dataloader": "loader.torch_loader",

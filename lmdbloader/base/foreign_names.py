@@ -562,7 +562,7 @@ WRITE: dict[str, Foreign] = {
     **{name: CONVERT[name] for name in ("map_size", "page_size", "maxcount", "compression", "hashes")},
 }  # fmt: skip
 
-# extract, preview, repair, stage, merge, subset and tune
+# extract, preview, repair, stage, merge, append, subset and tune
 
 _OUTPUT = Foreign("lmdbloader.preview", "write out={value}.")
 _FOUND = "it is what `tune` finds. Leave it out."
@@ -602,6 +602,16 @@ MERGE: dict[str, Foreign] = {
     "columns": Foreign(_HF, "write fields={value}."),
     "axis": Foreign(_HF, "samples are put one after the other. Leave it out.", _either((0, _NOTHING))),
     "shuffle": Foreign(_TORCH, _SHUFFLED_LATER, _ONLY_FALSE),
+}
+
+APPEND: dict[str, Foreign] = {
+    **{name: CONVERT[name] for name in ("num_workers", "num_proc")},
+    "dsets": Foreign(_HF, "write append(db, {value})."),
+    "out": Foreign(
+        "lmdbloader.merge", "the first dataset grows. Write append({value}, [...]), or merge for a new one."
+    ),
+    "overwrite": Foreign("lmdbloader.merge", "the samples that are there stay. Leave it out."),
+    "columns": Foreign(_HF, "write fields={value}."),
 }
 
 MIX: dict[str, Foreign] = {
@@ -784,6 +794,7 @@ MODULE: dict[str, Foreign] = {
 TABLES: dict[str, Table] = {
     "LMDBDataset": DATASET, "Loader": LOADER, "dataloader": DATALOADER, "convert": CONVERT, "write": WRITE,
     "extract": EXTRACT, "preview": PREVIEW, "repair": REPAIR, "stage": STAGE, "tune": TUNE,
-    "merge": MERGE, "mix": MIX, "subset": SUBSET, "ray.read_lmdb": READ_LMDB, "ray.write_lmdb": WRITE_LMDB,
+    "merge": MERGE, "append": APPEND, "mix": MIX, "subset": SUBSET,
+    "ray.read_lmdb": READ_LMDB, "ray.write_lmdb": WRITE_LMDB,
     "attributes": ATTRIBUTES, "samples": SAMPLE, "lmdbloader": MODULE,
 }  # fmt: skip

@@ -113,6 +113,9 @@ class Reader:
             data = open_data(self.path, self.manifest, io)
             self._use(data, open_checked(self.path, self.manifest, data.nbytes, io))
         except (FileNotFoundError, IsADirectoryError) as error:
+            if _has_grown(self.path, self.manifest):
+                Reader.__init__(self, path, io=io)
+                return
             raise CorruptError(
                 f"{error.filename}: is missing. Copy the dataset again; "
                 f"`lmdbloader verify {self.path}` suggests other remedies.",
@@ -633,6 +636,13 @@ class Reader:
                     return self.stored_bytes(name, row, verify=verify, clock=clock, again=False)
                 raise self.damaged(name, row, BAD_CHECKSUM)
         return data
+
+
+def _has_grown(path: Path, manifest: Manifest) -> bool:
+    """Return whether an append has replaced a dataset's files since its manifest was read."""
+    with suppress(FormatError, OSError):
+        return read_manifest(path).manifest_digest != manifest.manifest_digest
+    return False
 
 
 def check_rows(rows: Sequence[int] | I64, length: int) -> I64:
