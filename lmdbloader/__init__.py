@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lmdbloader import fields as fields
     from lmdbloader import integrations as integrations
     from lmdbloader import lab as lab
+    from lmdbloader import ray as ray
     from lmdbloader import superres as superres
     from lmdbloader import transforms as transforms
     from lmdbloader.batch.assembly import collate as collate
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from lmdbloader.conversion import estimate as estimate
     from lmdbloader.conversion import find_splits as find_splits
     from lmdbloader.conversion import write as write
+    from lmdbloader.conversion.appending import append as append
     from lmdbloader.conversion.extraction import extract as extract
     from lmdbloader.conversion.merging import merge as merge
     from lmdbloader.conversion.staging import stage as stage
@@ -38,12 +40,13 @@ if TYPE_CHECKING:
     from lmdbloader.transforms.resolution import ProgressiveResize as ProgressiveResize
 
 # Modules load when they are first used: `import lmdbloader` costs no torch, NumPy or pyarrow.
-_MODULES = ("errors", "fields", "integrations", "lab", "superres", "transforms")
+_MODULES = ("errors", "fields", "integrations", "lab", "ray", "superres", "transforms")
 _HOMES = {
     "LMDBDataset": "batch.dataset",
     "Loader": "loader",
     "ProgressiveResize": "transforms.resolution",
     "QuasiRandom": "loader.orders",
+    "append": "conversion.appending",
     "collate": "batch.assembly",
     "convert": "conversion",
     "dataloader": "loader.torch_loader",

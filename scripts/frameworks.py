@@ -1,4 +1,4 @@
-"""Runs the tests of frameworks with a Loader, and the snippets of their page, in `.venv-frameworks`.
+"""Runs the tests of frameworks with a Loader, and the snippets of their pages, in `.venv-frameworks`.
 
     python scripts/frameworks.py                  # the environment, if it is not there, and the tests
     python scripts/frameworks.py -k lightning     # other options go to pytest
@@ -26,8 +26,14 @@ TOOLS = ("cython", "hypothesis", "numba", "psutil", "pytest", "scikit-image", "s
 # Its setup imports torch, and its requirements hold tools of its training programs that do not build any more.
 ALONE = ("basicsr",)
 NEEDED_BY_ALONE = ("addict", "opencv-python-headless", "requests", "scipy", "tqdm", "yapf")
-TESTS = ("tests/test_frameworks.py", "tests/test_integrations.py", "tests/test_lab_profiling_lightning.py")
-PAGE = "tests/test_snippets.py::test_the_snippets_of_a_document_run[docs/how-to/frameworks.md]"
+TESTS = (
+    *("tests/test_frameworks.py", "tests/test_frameworks_ray.py", "tests/test_integrations.py"),
+    *("tests/test_lab_profiling_lightning.py", "tests/test_ray.py"),
+)
+PAGES = tuple(
+    f"tests/test_snippets.py::test_the_snippets_of_a_document_run[docs/how-to/{name}.md]"
+    for name in ("frameworks", "ray")
+)
 VERSIONS = "import importlib.metadata as m, sys; print(*(f'{n} {m.version(n)}' for n in sys.argv[1:]), sep='\\n')"
 
 
@@ -81,7 +87,7 @@ def run_tests(venv: Path, others: Sequence[str]) -> int:
     python = str(venv / "bin" / "python")
     # The frameworks' own warnings are not errors.
     quiet = ["-W", "ignore", "-p", "no:cacheprovider"]
-    status = subprocess.run([python, "-m", "pytest", *quiet, *others, *TESTS, PAGE], cwd=ROOT).returncode
+    status = subprocess.run([python, "-m", "pytest", *quiet, *others, *TESTS, *PAGES], cwd=ROOT).returncode
     seen = subprocess.run(
         [python, "-c", VERSIONS, "torch", "torchvision", *chosen()], capture_output=True, text=True, check=True
     )

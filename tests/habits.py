@@ -858,7 +858,7 @@ refused(
     "loader = Loader(ConcatDataset([ds, pairs]), 4)",
     "loader = dataloader(ConcatDataset([ds, pairs]), 4, num_workers=0)",
     "sum(len(batch[0]) for batch in loader) == 24",
-    "A `Loader` reads one dataset.",
+    "Its datasets have different fields.",
     says="lmdbloader.dataloader(dataset, batch_size)",
 )
 refused(

@@ -576,7 +576,8 @@ OURS = {
     *names_of(Loader), *names_of(LMDBDataset), *names_of(lmdbloader.convert), *names_of(lmdbloader.write),
     *names_of(lmdbloader.extract), *names_of(lmdbloader.preview), *names_of(lmdbloader.repair),
     *names_of(lmdbloader.stage), *names_of(lmdbloader.lab.tune), *names_of(lmdbloader.merge),
-    *names_of(lmdbloader.subset),
+    *names_of(lmdbloader.subset), *names_of(lmdbloader.mix),
+    *names_of(lmdbloader.ray.read_lmdb), *names_of(lmdbloader.ray.write_lmdb), *names_of(lmdbloader.append),
     *names_of(DataLoader), "data_files", "split", "seed", "label", "shuffle", "as_",
 }  # fmt: skip
 
@@ -593,7 +594,9 @@ def test_a_row_names_arguments_that_exist(table: str, name: str) -> None:
 FUNCTIONS: dict[str, Any] = {
     "LMDBDataset": LMDBDataset, "Loader": Loader, "convert": lmdbloader.convert, "write": lmdbloader.write,
     "extract": lmdbloader.extract, "preview": lmdbloader.preview, "repair": lmdbloader.repair,
-    "stage": lmdbloader.stage, "merge": lmdbloader.merge, "subset": lmdbloader.subset, "tune": lmdbloader.lab.tune,
+    "stage": lmdbloader.stage, "merge": lmdbloader.merge, "subset": lmdbloader.subset, "mix": lmdbloader.mix,
+    "tune": lmdbloader.lab.tune, "append": lmdbloader.append,
+    "ray.read_lmdb": lmdbloader.ray.read_lmdb, "ray.write_lmdb": lmdbloader.ray.write_lmdb,
 }  # fmt: skip
 
 

@@ -37,7 +37,13 @@ def run_on(system: str, code: str, folder: Path, *arguments: Any) -> Any:
 
 @both
 def test_every_module_can_be_imported(system: str, tmp_path: Path) -> None:
-    others = ("lmdbloader.kernels", "lmdbloader.base.system.", "lmdbloader.lab.lightning", "lmdbloader.integrations.")
+    others = (
+        "lmdbloader.kernels",
+        "lmdbloader.base.system.",
+        "lmdbloader.lab.lightning",
+        "lmdbloader.integrations.",
+        "lmdbloader.ray.",
+    )
     names = [name for name in modules_of(PACKAGE) if not name.startswith(others) and not name.endswith("__main__")]
     code = (
         f"import importlib, json, sys\nfor name in {names}: importlib.import_module(name)\n"

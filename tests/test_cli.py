@@ -23,6 +23,7 @@ COMMANDS = (
     "convert",
     "stage",
     "merge",
+    "append",
     "subset",
     "info",
     "verify",

@@ -25,7 +25,7 @@ def test_every_framework_has_its_version_and_the_torch_of_the_other_tests() -> N
 
 def test_every_file_of_tests_is_there() -> None:
     assert all((ROOT / path).is_file() for path in frameworks.TESTS)
-    assert (ROOT / re.sub(r".*\[(.*)\]", r"\1", frameworks.PAGE)).is_file()
+    assert all((ROOT / re.sub(r".*\[(.*)\]", r"\1", page)).is_file() for page in frameworks.PAGES)
 
 
 def test_an_environment_that_is_current_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from part_sets import make_set
 
 import lmdbloader
 from lmdbloader.base import system
@@ -64,6 +65,18 @@ def test_every_loader_reads_from_cold_and_again(place: Path) -> None:
     assert "From cold storage the Loader is " in " ".join(text.split())
     assert "stayed in the page cache" not in text
     assert study.settings.command.endswith("--only cold --seconds 0.05 --repeats 1 --num-workers 1")
+
+
+def test_all_files_of_a_set_are_dropped(place: Path) -> None:
+    photos = [
+        {"image": sample.image.numpy()[:, :64, :64].transpose(1, 2, 0)}
+        for sample in lmdbloader.LMDBDataset(place / "made.lmdb", fields=["image"])
+    ]
+    make_set(place / "set.lmdb", [photos[:3], photos[3:]])
+    study = lmdbloader.lab.bench(place / "set.lmdb", only=["cold"], **{**QUICK, "batch_sizes": [2]})
+    assert [row.num_samples for row in study.cold] == [len(photos)] * 3
+    assert all(row.held < 0.05 for row in study.cold)
+    assert "of the data files before the first turn" in str(dict(study.machine)["page cache"])
 
 
 def test_a_file_that_is_mapped_stays_and_a_note_says_so(place: Path) -> None:

@@ -14,8 +14,9 @@ from imports import PACKAGE, imports_of, module_of, modules_of, reached
 # Every room, and the rooms that it imports, highest first: a room imports only rooms below its own row. All of them may
 # import `base` too, which imports nothing of the package.
 EDGES = {
-    "cli": "lab conversion show store",
+    "cli": "ray lab conversion show store",
     "integrations": "loader batch transforms",
+    "ray": "conversion batch store transforms format",
     "lab": "superres loader conversion batch show store transforms images format",
     "superres": "loader",
     "loader": "batch show store transforms format kernels",
@@ -99,7 +100,7 @@ def test_rooms_import_each_other_as_the_table_says() -> None:
 def test_the_table_points_downwards() -> None:
     rows = {room: row for row, room in enumerate(EDGES)}
     assert [(room, to) for room in EDGES for to in EDGES[room].split() if rows[to] <= rows[room]] == []
-    assert sum(len(below.split()) for below in EDGES.values()) <= 41
+    assert sum(len(below.split()) for below in EDGES.values()) <= 50
 
 
 def test_modules_import_each_other_in_no_cycle() -> None:
@@ -109,7 +110,7 @@ def test_modules_import_each_other_in_no_cycle() -> None:
 def test_the_top_of_the_package_is_small() -> None:
     entries = {path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"}
     entries -= {"__init__.py", "__main__.py", "py.typed"}
-    assert len(entries) <= 16
+    assert len(entries) <= 18
     assert {entry.removesuffix(".py") for entry in entries} == {*EDGES, *FACES}
 
 
@@ -190,7 +191,9 @@ def test_a_planted_cycle_is_found(tmp_path: Path, back: str) -> None:
 def test_the_package_works_without_what_measures(tmp_path: Path) -> None:
     package = tmp_path / "lmdbloader"
     shutil.copytree(
-        PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__", "lab", "cli", "integrations", "__main__.py")
+        PACKAGE,
+        package,
+        ignore=shutil.ignore_patterns("__pycache__", "lab", "cli", "integrations", "ray", "__main__.py"),
     )
     names = [name for name in modules_of(package) if name not in OF_OTHER_SYSTEMS]
     code = f"import importlib\nfor name in {names}: importlib.import_module(name)\n"

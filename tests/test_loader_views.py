@@ -90,17 +90,12 @@ def test_parts_that_were_opened_one_by_one_are_read_together(path: Path) -> None
     assert in_order(ConcatDataset(parts)) == [3, 10, 17, 1, 8, 15]
 
 
-def test_parts_of_different_datasets_are_for_a_dataloader(ds: LMDBDataset, tmp_path: Path) -> None:
+def test_parts_of_different_datasets_are_read_together(ds: LMDBDataset, tmp_path: Path) -> None:
     both = ConcatDataset([ds, LMDBDataset(make(tmp_path / "other.lmdb", 100))])
-    with pytest.raises(OptionError, match="are different datasets") as caught:
-        Loader(both, 4)
-    assert "lmdbloader.dataloader(dataset, batch_size)" in str(caught.value)
-    assert 'lmdbloader.merge(dataset, "both.lmdb")' in str(caught.value)
-    # Both lines do what they say.
     expected = [*range(COUNT), *range(100, 100 + COUNT)]
+    assert in_order(both) == expected
+    assert sorted(numbers(Loader(both, 4, shuffle=True))) == expected
     assert sorted(numbers(lmdbloader.dataloader(both, 4, shuffle=True, num_workers=0))) == expected
-    lmdbloader.merge(both, tmp_path / "both.lmdb")
-    assert in_order(tmp_path / "both.lmdb") == expected
 
 
 class Scaled(LMDBDataset):
@@ -180,7 +175,7 @@ def of(module: str, **attributes: Any) -> Any:
         (of("datasets.arrow_dataset"), 'lmdbloader.write(dataset, "train.lmdb")'),
         (of("webdataset.compat"), "`lmdbloader convert SHARDS train.lmdb`"),
         ({"test": 1}, "lmdbloader.write(dataset['test'], \"test.lmdb\")"),
-        ([LMDBDataset.__new__(LMDBDataset)] * 2, "Loader(torch.utils.data.ConcatDataset(datasets), batch_size)"),
+        ([LMDBDataset.__new__(LMDBDataset)] * 2, "lmdbloader.Loader(lmdbloader.mix(datasets), batch_size)"),
         ([1, 2], 'lmdbloader.write(dataset, "train.lmdb")'),
         (Stream(), 'lmdbloader.write(dataset, "train.lmdb", fields=("image", "label"))'),
         (DataLoader([1, 2]), "Loader(loader.dataset, batch_size)"),

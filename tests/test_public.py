@@ -16,9 +16,9 @@ import lmdbloader
 
 NAMES = {
     *("LMDBDataset", "Loader", "collate", "dataloader", "QuasiRandom", "ProgressiveResize"),
-    *("convert", "write", "estimate", "stage", "find_splits", "merge", "subset"),
+    *("convert", "write", "estimate", "stage", "find_splits", "merge", "append", "mix", "subset"),
     *("verify", "repair", "info", "preview", "extract"),
-    *("errors", "fields", "transforms", "superres", "lab", "integrations"),
+    *("errors", "fields", "transforms", "superres", "lab", "integrations", "ray"),
 }
 
 
@@ -70,7 +70,7 @@ def test_measuring_is_in_the_lab(name: str) -> None:
 
 
 def test_functions_are_short() -> None:
-    public = {*lmdbloader.__all__, *lmdbloader.lab.__all__}
+    public = {*lmdbloader.__all__, *lmdbloader.lab.__all__, *lmdbloader.ray.__all__}
     long = []
     for path in PACKAGE.rglob("*.py"):
         for name, node in functions_of(ast.parse(path.read_text("utf-8"))):

@@ -503,7 +503,7 @@ def test_an_unreadable_disk_is_a_finding(path: Path, monkeypatch: pytest.MonkeyP
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(system, "read_at", pread)
-    monkeypatch.setattr(importlib.import_module("lmdbloader.store.care.verify"), "page_problems", check_pages)
+    monkeypatch.setattr(importlib.import_module("lmdbloader.store.care.dataset_check"), "page_problems", check_pages)
     found = verify(path)
     assert any(re.match("data.mdb: cannot be read from byte .*Input/output error", p) for p in found.problems)
     assert SAVES in found.advice

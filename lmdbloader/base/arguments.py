@@ -166,8 +166,6 @@ def path_text(name: str, value: Any) -> str:
 
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::[A-Za-z][A-Za-z0-9+.-]*)*://")
-# The programs that copy a folder from a service to a disk.
-_COPIES = {"s3": "aws s3 cp --recursive", "gs": "gcloud storage cp -r", "az": "azcopy copy --recursive"}
 
 
 def is_url(text: str) -> bool:
@@ -194,12 +192,11 @@ def local_path(name: str, value: Any) -> Path:
     protocol, _, rest = text.partition("://")
     if protocol.lower() in ("file", "local"):
         raise OptionError(f"{text}: is a URL; expected a path. Write {rest!r}.")
-    copy = _COPIES.get(protocol.lower())
     own = Path(rest.rstrip("/")).name or "train.lmdb"
-    how = f"`{copy} {shlex.quote(text)} {shlex.quote(own)}`" if copy else "a program for this service"
     raise OptionError(
-        f"{text}: is a URL, and datasets are read and written on a disk. Copy it with {how}, and write {own!r}. Only "
-        "the source of a conversion may be a URL, of images or tars: `lmdbloader convert URL OUT`."
+        f"{text}: is a URL; expected a dataset on a disk. Copy it with `lmdbloader stage {shlex.quote(text)} .`, and "
+        f"write {own!r}. LMDBDataset(URL) reads a dataset where it is, and `lmdbloader convert URL OUT` makes one of "
+        "images or tars."
     )
 
 

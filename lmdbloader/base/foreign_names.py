@@ -562,7 +562,7 @@ WRITE: dict[str, Foreign] = {
     **{name: CONVERT[name] for name in ("map_size", "page_size", "maxcount", "compression", "hashes")},
 }  # fmt: skip
 
-# extract, preview, repair, stage, merge, subset and tune
+# extract, preview, repair, stage, merge, append, subset and tune
 
 _OUTPUT = Foreign("lmdbloader.preview", "write out={value}.")
 _FOUND = "it is what `tune` finds. Leave it out."
@@ -604,6 +604,16 @@ MERGE: dict[str, Foreign] = {
     "shuffle": Foreign(_TORCH, _SHUFFLED_LATER, _ONLY_FALSE),
 }
 
+APPEND: dict[str, Foreign] = {
+    **{name: CONVERT[name] for name in ("num_workers", "num_proc")},
+    "dsets": Foreign(_HF, "write append(db, {value})."),
+    "out": Foreign(
+        "lmdbloader.merge", "the first dataset grows. Write append({value}, [...]), or merge for a new one."
+    ),
+    "overwrite": Foreign("lmdbloader.merge", "the samples that are there stay. Leave it out."),
+    "columns": Foreign(_HF, "write fields={value}."),
+}
+
 MIX: dict[str, Foreign] = {
     "dsets": Foreign(_HF, "write mix({value})."),
     "probabilities": Foreign(_HF, "write weights={value}."),
@@ -633,6 +643,43 @@ SUBSET: dict[str, Foreign] = {
     "n": Foreign("pandas", "write limit={value}."),
     "frac": Foreign("pandas", "write fraction={value}."),
     "random_state": Foreign("pandas", "write seed={value}."),
+}
+
+# ray.data
+
+_RAY = "ray.data"
+
+READ_LMDB: dict[str, Foreign] = {
+    "columns": Foreign(_RAY, "write fields={value}."),
+    "include_paths": Foreign(_RAY, "write include_sources={value}: the column is called source."),
+    "parallelism": Foreign(_RAY, "write override_num_blocks={value}."),
+    "num_gpus": Foreign(_RAY, "images are decoded on CPUs. Leave it out.", _either((None, _NOTHING), (0, _NOTHING))),
+    "paths": Foreign(_RAY, "write read_lmdb({value}), with one dataset."),
+    "size": Foreign(_RAY, "write read_lmdb(LMDBDataset(path).transformed([Resize({value})])).", _ONLY_NONE),
+    "mode": Foreign(_RAY, "images have the channels that were stored. Leave it out.", _ONLY_NONE),
+    "shuffle": Foreign(
+        _RAY, "write read_lmdb(path).random_shuffle(), or .randomize_block_order().", _either((None, _NOTHING))
+    ),
+    "batch_size": Foreign(_RAY, "write read_lmdb(path).iter_batches(batch_size={value})."),
+    "transform": Foreign(_TORCHVISION, "write read_lmdb(path).map(function), where rows are dicts.", _ONLY_NONE),
+}
+
+WRITE_LMDB: dict[str, Foreign] = {
+    "columns": Foreign(_RAY, "write fields={value}."),
+    "column": Foreign(_RAY, "write fields=[{value}]."),
+    "file_format": Foreign(_RAY, 'images are stored as write_mode says: write write_mode="jpg" for JPEG.'),
+    "mode": Foreign(
+        _RAY,
+        "write overwrite=True to replace a dataset. To put rows behind those of another, join both: lmdbloader.merge.",
+        _either(("overwrite", {"overwrite": True}), ("error", _NOTHING)),
+    ),
+    "min_rows_per_file": Foreign(_RAY, "write min_rows_per_part={value}.", lambda value: {"min_rows_per_part": value}),
+    "num_rows_per_file": Foreign(_RAY, "write min_rows_per_part={value}."),
+    "filename_provider": Foreign(_RAY, "parts are numbered. Leave it out.", _ONLY_NONE),
+    "try_create_dir": Foreign(_RAY, "the folder is made. Leave it out.", _ONLY_TRUE),
+    "filesystem": Foreign(_RAY, "datasets are written to a folder that all nodes share. Leave it out.", _ONLY_NONE),
+    "num_workers": Foreign(_TORCH, "write concurrency={value}."),
+    "num_proc": Foreign(_HF, "write concurrency={value}."),
 }
 
 TUNE: dict[str, Foreign] = {
@@ -747,5 +794,7 @@ MODULE: dict[str, Foreign] = {
 TABLES: dict[str, Table] = {
     "LMDBDataset": DATASET, "Loader": LOADER, "dataloader": DATALOADER, "convert": CONVERT, "write": WRITE,
     "extract": EXTRACT, "preview": PREVIEW, "repair": REPAIR, "stage": STAGE, "tune": TUNE,
-    "merge": MERGE, "mix": MIX, "subset": SUBSET, "attributes": ATTRIBUTES, "samples": SAMPLE, "lmdbloader": MODULE,
+    "merge": MERGE, "append": APPEND, "mix": MIX, "subset": SUBSET,
+    "ray.read_lmdb": READ_LMDB, "ray.write_lmdb": WRITE_LMDB,
+    "attributes": ATTRIBUTES, "samples": SAMPLE, "lmdbloader": MODULE,
 }  # fmt: skip

@@ -61,11 +61,14 @@ class LMDBDataset(Dataset[Any]):
         *,
         io: IO = "mmap",
         as_: Form = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_fraction: float | int | str = 1.0,
     ) -> None:
         """Open a dataset.
 
         Args:
-            path: The folder that `lmdbloader convert` or `lmdbloader.write` made.
+            path: The folder that `lmdbloader convert` or `lmdbloader.write` made; or the URL of such a folder, such as
+                "s3://bucket/train.lmdb", whose bytes are fetched when they are needed, and kept on a local disk.
             fields: The fields to read, in this order; all of them by default. Others are never touched.
             transform: Called with every sample; a subclass may override the method `transform` instead.
             io: "mmap" reads through a memory map. Bytes that the disk cannot read, or that the file has lost, raise
@@ -74,13 +77,19 @@ class LMDBDataset(Dataset[Any]):
             as_: The form of samples, and of the batches of a Loader: "tuple", "dict", or a dict from new names to
                 fields, such as {"pixel_values": "image"}; None gives named tuples. A `transform` is called
                 with named tuples before.
+            cache_dir: Of a dataset at a URL, the folder of the caches of all datasets; by default `remote` in the
+                user's cache folder. A dataset on a disk has no cache.
+            cache_fraction: Of a dataset at a URL, how much is kept on the disk: a share from 0 to 1, or a size such as
+                "20GiB". The rest is fetched in every epoch, and its space is given back after use.
 
         Raises:
             NotFoundError: There is nothing at `path`.
             FormatError: It is not a finished dataset of this format version.
-            CorruptError: A file is truncated or damaged.
-            OptionError: The dataset has no such field, `transform` cannot be called, `path` is a URL, or `io` is
-                neither "mmap" nor "pread".
+            CorruptError: A file is truncated or damaged, or was replaced at its URL.
+            DiskError: The service at a URL does not answer.
+            DiskFullError: There is no room for the cache.
+            OptionError: The dataset has no such field, `transform` cannot be called, or `io` is neither "mmap" nor
+                "pread".
         """
         if isinstance(fields, str):
             raise OptionError(f"fields={fields!r}: expected a list of names, such as [{fields!r}]")
@@ -99,14 +108,14 @@ class LMDBDataset(Dataset[Any]):
                 f"path={shown(path)}: expected one path. For several datasets write torch.utils.data.ConcatDataset("
                 "[LMDBDataset(path) for path in paths]), and read it with lmdbloader.dataloader."
             )
-        self.reader = Reader(path, io=io)
+        self.reader = Reader(path, io=io, cache_dir=cache_dir, cache_fraction=cache_fraction)
         try:
             names = tuple(self.reader.fields) if fields is None else tuple(fields)
         except TypeError as error:
             raise OptionError(f"fields={shown(fields)}: expected a list of names") from error
         for name in names:
             if name not in self.reader.fields:
-                raise OptionError(f"{self.reader.path}: no field {name!r}; it has {', '.join(self.reader.fields)}")
+                raise OptionError(f"{self.reader.place}: no field {name!r}; it has {', '.join(self.reader.fields)}")
         if not names or len(set(names)) != len(names):
             raise OptionError(f"fields={names!r}: expected at least one name, each once")
         self.fields: dict[str, Field] = {name: self.reader.fields[name] for name in names}
@@ -143,8 +152,8 @@ class LMDBDataset(Dataset[Any]):
 
     @property
     def path(self) -> str:
-        """The dataset's folder, absolute."""
-        return str(self.reader.path)
+        """The dataset's folder, absolute, or its URL."""
+        return self.reader.place
 
     @property
     def classes(self) -> tuple[str, ...]:

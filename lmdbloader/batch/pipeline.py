@@ -191,7 +191,7 @@ class Pipeline:
         (low_bits, bits), (_, channels) = self._extremes(f, "bits"), self._extremes(f, "channels")
         if low_bits != bits:
             raise OptionError(
-                f"{self.reader.path}: field {self.fields[f]!r} holds 8-bit and 16-bit images, which do not fit "
+                f"{self.reader.place}: field {self.fields[f]!r} holds 8-bit and 16-bit images, which do not fit "
                 "in one batch. Select those of one kind first."
             )
         # In a batch with colour images a grey one has three equal channels.
@@ -231,9 +231,9 @@ class Pipeline:
                 continue
             others = [f'"{n}"' for n in self.fields if n != name]
             raise OptionError(
-                f"{self.reader.path}: field {name!r} looks like a mask by its name and values, {watch.describe()}, but "
-                f"is stored as images, and {resize} would mix its labels. Write it as a mask: lmdbloader.write("
-                f'lmdbloader.LMDBDataset("{self.reader.path}"), "NEW.lmdb", fields={{"{name}": '
+                f"{self.reader.place}: field {name!r} looks like a mask by its name and values, {watch.describe()}, "
+                f"but is stored as images, and {resize} would mix its labels. Write it as a mask: lmdbloader.write("
+                f'lmdbloader.LMDBDataset("{self.reader.place}"), "NEW.lmdb", fields={{"{name}": '
                 "lmdbloader.fields.Mask()}). If it is not a mask, name the fields to resize: fields=("
                 f"{', '.join([*others, chr(34) + name + chr(34)])},)."
             )
@@ -253,7 +253,7 @@ class Pipeline:
             sizes = [(int(columns[at.IMAGE_HEIGHT][row]), int(columns[at.IMAGE_WIDTH][row])) for row in rows]
             if all(len(s) in (2, 3) and size in (s[-2:], s[:2]) for s, size in zip(shapes, sizes, strict=True)):
                 raise OptionError(
-                    f"{self.reader.path}: field {name!r} holds arrays of the size of {image!r}, which {moving} would "
+                    f"{self.reader.place}: field {name!r} holds arrays of the size of {image!r}, which {moving} would "
                     "leave behind: compiled transforms move images and masks. If it holds labels of pixels, write it "
                     "as lmdbloader.fields.Mask(). torchvision v2 moves arrays too, in Python: LMDBDataset(path, "
                     f"transform=v2...). If it must not move, name the fields that do: {type(moving).__name__}(..., "
@@ -283,7 +283,7 @@ class Pipeline:
                 found, kind = next(((f"{name}[{key!r}]", k) for key in keys if (k := named_places(key))), (name, ""))
         if kind:
             raise OptionError(
-                f"{self.reader.path}: to judge by its name, {found} holds {kind.lower()}, which {moving} would not "
+                f"{self.reader.place}: to judge by its name, {found} holds {kind.lower()}, which {moving} would not "
                 f"move. Write them as a field of their own, lmdbloader.fields.{kind}(), which moves with the images. "
                 f"If they must stay as they are, name the fields that move: {type(moving).__name__}(..., "
                 f"fields={self.fields}); or leave them out: LMDBDataset(path, fields=[...])."
@@ -321,7 +321,7 @@ class Pipeline:
         for f, (low_height, height, low_width, width) in enumerate(shapes.tolist()):
             if (low_height, low_width) != (height, width):
                 raise OptionError(
-                    f"{self.reader.path}: the images of field {self.fields[f]!r} would come out in different shapes, "
+                    f"{self.reader.place}: the images of field {self.fields[f]!r} would come out in different shapes, "
                     f"{low_height} to {height} rows and {low_width} to {width} columns. Add a crop "
                     "(RandomCrop, CenterCrop, RandomResizedCrop) or a Resize to (height, width), or convert with "
                     "--patch-size. Without transforms, except for dataset.scaled(), Loader(dataset, 1) reads images of "
@@ -379,7 +379,7 @@ class Pipeline:
         except MemoryError as error:
             nbytes = int(rooms.sum()) + 4 * sum(resize)
             raise OptionError(
-                f"{self.reader.path}: images of up to {self._most[at.MOST_HEIGHT]}x{self._most[at.MOST_WIDTH]} pixels "
+                f"{self.reader.place}: images of up to {self._most[at.MOST_HEIGHT]}x{self._most[at.MOST_WIDTH]} pixels "
                 f"need {nbytes / 2**20:,.0f} MiB of working memory for each thread, which this machine does not have. "
                 "Convert with a max_resolution, in patches, or leave the largest images out."
             ) from error
@@ -439,11 +439,23 @@ class Pipeline:
         call.set_epoch(epoch)
         call.set_batch_size(batch_size)
         call.set_clock(clock.address)
-        status = call.run()
+        status = call.run() if self.reader.data_file.remote is None else self._run_remote(call, rows, scratch)
         scratch.call = call
         if status:
             failed = scratch.failed
             raise self._error(status, int(rows[failed[at.FAILED_ROW]]), int(failed[at.FAILED_FIELD]))
+
+    def _run_remote(self, call: _Call, rows: I64, scratch: Scratch) -> int:
+        """Make a call for rows of a dataset at a URL; payloads that are damaged are fetched again."""
+        tried: set[tuple[str, int]] = set()
+        while True:
+            with self.reader.bringing(self.fields, rows):
+                status: int = call.run()
+            if not status or status in _UNSUITED:
+                return status
+            failed = scratch.failed
+            if not self.reader.renew(self.fields[failed[at.FAILED_FIELD]], int(rows[failed[at.FAILED_ROW]]), tried):
+                return status
 
     def move(
         self, values: Sequence[torch.Tensor], kind: str, rows: I64, samples: I64, epoch: int

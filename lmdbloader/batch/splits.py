@@ -33,7 +33,7 @@ def groups_of(reader: Reader, columns: Sequence[str], rows: Rows, by: str | None
     if by is None or (by == "source" and by not in index.column_names):
         return np.arange(len(rows))
     if by not in columns:
-        raise OptionError(f"{reader.path}: by={by!r}; expected one of {', '.join(columns)}, or None")
+        raise OptionError(f"{reader.place}: by={by!r}; expected one of {', '.join(columns)}, or None")
     codes: npt.NDArray[Any]
     if by in index.names:
         codes = index.names[by].codes

@@ -41,6 +41,7 @@ _FOREIGN_COMMANDS = {
     "build": "convert", "create": "convert", "make": "convert", "pack": "convert", "write": "convert",
     "ls": "info", "list": "info", "stats": "info", "show": "preview", "view": "preview", "check": "verify",
     "validate": "verify", "dump": "extract", "export": "extract", "unpack": "extract", "copy": "stage", "cp": "stage",
+    "add": "append", "extend": "append",
     "concat": "merge", "concatenate": "merge", "combine": "merge", "filter": "subset", "select": "subset",
     "fix": "repair", "help": "--help", "version": "--version",
 }  # fmt: skip

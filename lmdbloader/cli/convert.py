@@ -76,8 +76,9 @@ sets of parts:
     lmdbloader convert SRC OUT --parts 16 --plan-only
     lmdbloader convert SRC OUT --part I/16     for each I from 0 to 15, anywhere
     lmdbloader join OUT
-  all with the same options. A part that was interrupted is continued by the
-  same command, on any machine.
+  all with the same options. A part that was interrupted begins again with the
+  same command, on any machine; complete parts are kept. A Ray cluster does all of it in one command:
+    lmdbloader convert SRC OUT --parts 64 --engine ray --address HOST:PORT
 
 numbers: 1_000, 1e6, 4k (4000); sizes: 512M, 2GB, 2GiB; shares: 0.5, 50%.
 Sides in pixels cannot have a k.
@@ -122,6 +123,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="I/N",
         help="make one part of a set, number I of N, counted from 0. The first process makes the plan if there is none",
     )
+    running.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="what makes the parts of a set: processes of this machine, or tasks of a Ray cluster, up to --workers at "
+        "the same time, each with one CPU (pip install 'lmdbloader[ray]')",
+    )
+    running.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="with --engine ray: the cluster (default: that of RAY_ADDRESS, or else a new one on this machine). Its "
+        "nodes have lmdbloader, and see SRC and OUT under the same absolute paths",
+    )
     running.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 
@@ -131,6 +145,10 @@ def run(options: argparse.Namespace) -> int:
         several = f", but got {len(options.paths)} paths. Give the folder of the images, not the files in it"
         options.parser.error(f"expected SRC and OUT, or --hr, --lr and OUT{several if options.paths[2:] else ''}")
     src, out = options.paths if len(options.paths) == 2 else (None, options.paths[0])
+    if options.address is not None and options.engine != "ray":
+        options.parser.error(f"--address {options.address} has no effect without --engine ray")
+    if options.engine == "ray" and (options.part is not None or options.plan_only):
+        options.parser.error("--engine ray plans, makes and joins all parts: leave --part and --plan-only out")
     if options.part is not None or options.plan_only:
         if options.split:
             options.parser.error("--split makes several datasets: plan the parts of each on its own")
@@ -260,7 +278,13 @@ def _log(options: argparse.Namespace) -> Callable[[str], None]:
 
 
 def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> Any:
-    from lmdbloader.conversion import convert
+    address: dict[str, Any] = {}
+    if options.engine == "ray":
+        from lmdbloader.ray import convert
+
+        address["address"] = options.address
+    else:
+        from lmdbloader.conversion import convert  # type: ignore[assignment]
 
     with _progress_kept(out):
         return convert(
@@ -268,6 +292,7 @@ def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> A
             out,
             classes=classes,
             **given(options, RunOptions),
+            **address,
             progress=not options.quiet,
             log=_log(options),
         )

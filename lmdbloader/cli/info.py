@@ -67,6 +67,8 @@ def _screen(summary: Summary) -> Iterator[str]:
 
 def _headline(summary: Summary) -> str:
     text = counted(summary.num_samples, "sample")
+    if summary.num_parts is not None:
+        text += f" in {counted(summary.num_parts, 'part')}"
     if summary.num_sources is None or summary.samples_per_source is None:
         return text
     fewest, most = summary.samples_per_source
@@ -87,9 +89,16 @@ def _sizes(summary: Summary) -> Iterator[tuple[str, ...]]:
         "all", mebibytes(sizes["raw_nbytes"]), mebibytes(sizes["payload_nbytes"]), "",
         f"compressed {summary.compression_ratio:.2f} : 1",
     )  # fmt: skip
-    yield "data.mdb", "", mebibytes(sizes["data_nbytes"]), "", f"{summary.waste_ratio:.3f} x what is stored"
+    data = "data.mdb" if summary.num_parts is None else "data files"
+    yield data, "", mebibytes(sizes["data_nbytes"]), "", f"{summary.waste_ratio:.3f} x what is stored"
     each = sizes["index_nbytes"] / max(summary.num_samples, 1)
-    yield "index.arrow", "", mebibytes(sizes["index_nbytes"]), "", f"{each:,.0f} bytes a sample"
+    yield (
+        "index.arrow" if summary.num_parts is None else "index",
+        "",
+        mebibytes(sizes["index_nbytes"]),
+        "",
+        f"{each:,.0f} bytes a sample",
+    )
 
 
 def _shares(codecs: Mapping[str, int]) -> str:
@@ -126,27 +135,36 @@ def _made_by(summary: Summary) -> Iterator[tuple[str, str]]:
     if isinstance(inputs, Mapping):
         datasets = inputs.get("datasets")
         if isinstance(datasets, list):  # of a merged dataset or a subset
-            yield from _datasets(datasets, made)
-            return
-        text = _value(inputs.get("num_sources"))
-        yield (
-            "inputs",
-            text + (f", {summary.num_skipped:,} of them skipped (skipped.tsv)" if summary.num_skipped else ""),
-        )
-        for key in ("names_and_sizes", "content"):
-            if key in inputs:
-                yield "", f"{key.replace('_', ' ')} {_value(inputs[key])}"
+            yield from _datasets("inputs", datasets)
+            yield from _choices(made)
+        else:
+            yield from _files(inputs, summary)
+    if isinstance(appended := made.get("appended"), list):
+        yield from _datasets("appended", appended)
 
 
-def _datasets(datasets: Sequence[Any], made: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the inputs of a dataset that was made of others, and how their samples were chosen."""
+def _files(inputs: Mapping[str, Any], summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield the inputs of a dataset that was made from files."""
+    text = _value(inputs.get("num_sources"))
+    yield "inputs", text + (f", {summary.num_skipped:,} of them skipped (skipped.tsv)" if summary.num_skipped else "")
+    for key in ("names_and_sizes", "content"):
+        if key in inputs:
+            yield "", f"{key.replace('_', ' ')} {_value(inputs[key])}"
+
+
+def _datasets(title: str, datasets: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    """Yield the datasets that a dataset was made of, or that were appended to it."""
     known = [d for d in datasets if isinstance(d, Mapping)]
     for number, d in enumerate(known[:_DATASETS_SHOWN]):
         taken = f"{_value(d.get('num_samples'))} of {_value(d['of_samples'])}" if "of_samples" in d else None
         taken = taken or _value(d.get("num_samples"))
-        yield "inputs" if not number else "", f"{taken} samples of {_value(d.get('content_digest'))}"
+        yield title if not number else "", f"{taken} samples of {_value(d.get('content_digest'))}"
     if len(known) > _DATASETS_SHOWN:
         yield "", f"and of {len(known) - _DATASETS_SHOWN:,} more datasets"
+
+
+def _choices(made: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield how the samples of a dataset were chosen."""
     choices = made.get("choices")
     if isinstance(choices, Mapping) and choices:
         yield "chosen by", ", ".join(f"{plain(str(name))} {_value(value)}" for name, value in choices.items())

@@ -23,6 +23,10 @@ changed. Without OUT only the damage is listed. This needs neither an index nor
 an LMDB that can be opened: without an index, data.mdb is searched for complete
 records. If the original number of samples is unknown, the list says so.
 
+Of a set of parts, lost files of a part are rebuilt in the part, then the set's
+own from the parts. If data.mdb of a part is damaged, or a part is missing, OUT
+gets the sound samples of all parts, in one data.mdb.
+
 Nothing is written for a dataset that is sound.
 """
 

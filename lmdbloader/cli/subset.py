@@ -141,11 +141,11 @@ def read_numbers(path: str, length: int) -> Any:
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     from lmdbloader.conversion.subsets import subset
-    from lmdbloader.store import read_manifest
+    from lmdbloader.store import Reader
 
     indices = names = None
     if options.indices is not None:
-        indices = read_numbers(options.indices, read_manifest(options.dataset).num_samples)
+        indices = read_numbers(options.indices, len(Reader(options.dataset)))
     if options.names is not None:
         names = [line for _, line in _lines(options.names)]
 

@@ -28,6 +28,9 @@ digest. skipped.tsv and left_out.tsv are notes, and not checked. This finds
 damage. To find forgery too, make the dataset with `convert --digest sha256`,
 and compare its manifest's digest (`lmdbloader info`) with a trusted one.
 
+Of a set of parts, each part is checked as a dataset, and the set's index and
+manifest are compared with the parts.
+
 Prints the problems of each file, the first 20 damaged samples by number, field
 and source file (--all: every one), and whether `lmdbloader repair` can repair
 it. Nothing is changed.

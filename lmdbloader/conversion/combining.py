@@ -1,4 +1,4 @@
-"""Makes a dataset of other datasets' samples, copied in stored form: what `merge` and `subset` share."""
+"""Makes a dataset of other datasets' samples, copied in stored form: what `merge`, `append` and `subset` share."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from lmdbloader.base.progress import ProgressBar
 from lmdbloader.base.text import mebibytes, plain
 from lmdbloader.conversion.destination import refuse_inside
 from lmdbloader.conversion.journal import Begun, read_plan, write_plan
+from lmdbloader.conversion.provenance import APPENDED
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, OptionError
 from lmdbloader.format.codecs import Payloads, encode_many
 from lmdbloader.format.digests import DigestName, digest_of_text
@@ -207,17 +208,25 @@ def options_of(manifest: Manifest) -> Mapping[str, Any]:
 
 def _generations(made_by: Mapping[str, Any], depth: int) -> dict[str, Any]:
     """Return a record without the inputs of too many generations of inputs."""
+    found = dict(made_by)
+    if isinstance(appended := found.pop(APPENDED, None), list) and (kept := _of_inputs(appended, depth)):
+        found[APPENDED] = kept
     inputs = made_by.get("inputs")
     datasets = inputs.get("datasets") if isinstance(inputs, Mapping) else None
     if not isinstance(inputs, Mapping) or not isinstance(datasets, list):
-        return dict(made_by)
-    kept = [
+        return found
+    kept = _of_inputs(datasets, depth)
+    others = {name: value for name, value in inputs.items() if name != "datasets"}
+    return {**found, "inputs": {**others, **({"datasets": kept} if kept else {})}}
+
+
+def _of_inputs(datasets: Sequence[Any], depth: int) -> list[Any]:
+    """Return the records of inputs without too many generations."""
+    return [
         {**d, "made_by": _generations(d["made_by"], depth - 1)} if isinstance(d.get("made_by"), Mapping) else d
         for d in datasets
         if depth > 1 and isinstance(d, Mapping)
     ]
-    others = {name: value for name, value in inputs.items() if name != "datasets"}
-    return {**made_by, "inputs": {**others, **({"datasets": kept} if kept else {})}}
 
 
 def open_parts(datasets: Sequence[Any], call: str) -> list[Part]:
@@ -278,8 +287,12 @@ def open_part(dataset: Any, call: str, io: IO = "mmap") -> Part:
     return Part(view.reader, None if is_all else rows, tuple(view.fields), str(view.reader.path))
 
 
-def flattened(datasets: Any, call: str) -> list[Any]:
+def flattened(datasets: Any, call: str, line: str = "merge([...], out)") -> list[Any]:
     """Return the arguments of a merge one by one: torch's ConcatDataset stands for its datasets.
+
+    Args:
+        datasets: The list.
+        call, line: The function, and how it is called, for messages.
 
     Raises:
         OptionError: It is a single dataset or path, not a list.
@@ -287,7 +300,7 @@ def flattened(datasets: Any, call: str) -> list[Any]:
     if _is_torchs(datasets, "ConcatDataset"):
         return [inner for part in datasets.datasets for inner in flattened([part], call)]
     if isinstance(datasets, str | bytes | os.PathLike | Mapping) or hasattr(datasets, "reader"):
-        raise OptionError(f"{call}({shown(datasets)}): expected a list of datasets. Write {call}([...], out).")
+        raise OptionError(f"{call}({shown(datasets)}): expected a list of datasets. Write {line}.")
     try:
         several = list(datasets)
     except TypeError as error:
@@ -331,6 +344,7 @@ def combine(
     restart: bool,
     progress: bool,
     log: Callable[[str], None],
+    within: Path | None = None,
 ) -> Combined:
     """Make a dataset; an interrupted call continues after its last transaction when it is called again.
 
@@ -339,6 +353,7 @@ def combine(
         out: Where, from `new_folder`.
         notes: For the result and the log.
         overwrite, restart, progress, log: As for `merge`.
+        within: The dataset that `out` is a new part of; it may be an input.
 
     Raises:
         DestinationError: `out` is taken, locked, one of the inputs, or inside of one.
@@ -347,6 +362,8 @@ def combine(
     """
     began = time.monotonic()
     for part in recipe.parts:
+        if within is not None and os.path.realpath(part.reader.path) == os.path.realpath(within):
+            continue
         if os.path.realpath(out) == os.path.realpath(part.reader.path):
             raise DestinationError(f"{out}: is one of the inputs, which are never changed. Choose another destination.")
         refuse_inside(out, part.reader.path)
@@ -420,7 +437,8 @@ def _resume(recipe: Recipe, folder: Path, made_by: Mapping[str, Any]) -> int:
         return 0
     if (dict(begun.made_by), begun.fields) != (noted, recipe.fields):
         raise DestinationError(
-            f"{folder}: a {recipe.layout} of other samples is unfinished there. Finish it with the call that began it, "
+            f"{folder}: {'an' if recipe.layout == 'append' else 'a'} {recipe.layout} of other samples is unfinished "
+            "there. Finish it with the call that began it, "
             f"or discard its progress with {option('restart', True)}."
         )
     return num_committed(folder)

@@ -166,9 +166,9 @@ def extract(
 def _make_plan(reader: Reader, names: Sequence[str] | None, image_format: str) -> _Plan:
     for name in names or ():
         if name not in reader.fields:
-            raise OptionError(f"{reader.path}: no field {name!r}; it has {', '.join(reader.fields)}")
+            raise OptionError(f"{reader.place}: no field {name!r}; it has {', '.join(reader.fields)}")
     if names is not None and not names:
-        raise OptionError(f"{reader.path}: no field to extract; it has {', '.join(reader.fields)}")
+        raise OptionError(f"{reader.place}: no field to extract; it has {', '.join(reader.fields)}")
     fields = tuple(f for f in reader.manifest.fields if names is None or f.name in names)
     in_table = {f.name for f in fields if f.kind == "json" or f.holds_text or kind_named(f.kind).is_ragged}
     as_files = [f.name for f in fields if f.is_payload and f.name not in in_table]
@@ -189,9 +189,9 @@ def _rows(reader: Reader, samples: Sequence[int] | None) -> list[int]:
         try:
             numbers = np.unique(check_rows(list(samples), len(reader))).tolist()
         except IndexError as error:
-            raise OptionError(f"{reader.path}: {error}") from error
+            raise OptionError(f"{reader.place}: {error}") from error
     if not numbers:
-        raise OptionError(f"{reader.path}: no sample to extract; it has {len(reader)}")
+        raise OptionError(f"{reader.place}: no sample to extract; it has {len(reader)}")
     return numbers
 
 

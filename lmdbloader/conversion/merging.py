@@ -92,7 +92,7 @@ def merge(
     overwrite, restart, progress = flag("overwrite", overwrite), flag("restart", restart), flag("progress", progress)
     prefix_sources, drop_sources = flag("prefix_sources", prefix_sources), flag("drop_sources", drop_sources)
     target = new_folder(out)
-    parts = _titled(open_parts(flattened(datasets, "merge"), "merge"))
+    parts = titled(open_parts(flattened(datasets, "merge"), "merge"))
     if not parts:
         raise OptionError("merge([]): expected at least one dataset")
     if prefix_sources and drop_sources:
@@ -103,9 +103,9 @@ def merge(
     merged_fields = _common_fields(parts, names, is_chosen=fields is not None)
     with_source = _keeps_sources(parts, drop_sources)
     if prefix_sources:
-        parts = _prefixed(parts, with_source)
-    classes, parts, notes = _common_classes(parts, names, flag("add_classes", add_classes))
-    notes += [*_differences(parts, merged_fields), *_repeats(parts, merged_fields, with_source)]
+        parts = prefixed(parts, with_source)
+    classes, parts, notes = common_classes(parts, names, flag("add_classes", add_classes), leave_out)
+    notes += [*differences(parts, merged_fields), *repeats(parts, merged_fields, with_source)]
     digests = list(dict.fromkeys(part.reader.manifest.digest for part in parts))
     if len(digests) > 1:
         notes.append(f"the datasets have digests of {' and '.join(digests)}; the new one has those of {digests[0]}")
@@ -116,7 +116,7 @@ def merge(
     return combine(recipe, target, notes, overwrite=overwrite, restart=restart, progress=progress, log=log)
 
 
-def _titled(parts: Sequence[Part]) -> tuple[Part, ...]:
+def titled(parts: Sequence[Part]) -> tuple[Part, ...]:
     """Return parts that are called like their folders in messages, if those names differ."""
     names = {str(part.reader.path): part.reader.path.name for part in parts}
     differ = len(set(names.values())) == len(names)
@@ -141,14 +141,20 @@ def _common_fields(parts: Sequence[Part], names: Sequence[str], *, is_chosen: bo
                 f"{part.title} has the fields {', '.join(part.names)}; {first.title} has {', '.join(names)}. {line}"
             )
         for name in names:
-            _compare_fields(first, part, name)
+            compare_fields(first, part, name, leave_out)
     return undecided([first.reader.fields[name] for name in names])
 
 
-def _compare_fields(first: Part, part: Part, name: str) -> None:
-    """Raise OptionError if a field means something else in another dataset."""
+def leave_out(name: str) -> str:
+    """Return how to do without a field, for messages."""
+    return f"leave the field out ({option('fields')})"
+
+
+def compare_fields(first: Part, part: Part, name: str, without: Callable[[str], str]) -> None:
+    """Raise OptionError if a field means something else in another dataset; `without` says how to do without it."""
     one, other = first.reader.fields[name], part.reader.fields[name]
-    leave = f"Leave the field out ({option('fields')})"
+    leave = without(name)
+    leave = f"{leave[:1].upper()}{leave[1:]}"
     if one.kind != other.kind:
         raise OptionError(
             f"field {name!r} is of kind {one.kind} in {first.title} and {other.kind} in {part.title}. {leave}, or "
@@ -190,7 +196,7 @@ def _keeps_sources(parts: Sequence[Part], drops: bool) -> bool:
     return True
 
 
-def _prefixed(parts: Sequence[Part], with_source: bool) -> tuple[Part, ...]:
+def prefixed(parts: Sequence[Part], with_source: bool) -> tuple[Part, ...]:
     """Return parts whose sources have the name of the dataset in front.
 
     Raises:
@@ -209,10 +215,16 @@ def _prefixed(parts: Sequence[Part], with_source: bool) -> tuple[Part, ...]:
     return tuple(replace(part, prefix=part.reader.path.name.removesuffix(".lmdb")) for part in parts)
 
 
-def _common_classes(
-    parts: Sequence[Part], names: Sequence[str], adds: bool
+def common_classes(
+    parts: Sequence[Part], names: Sequence[str], adds: bool, without: Callable[[str], str]
 ) -> tuple[dict[str, tuple[str, ...]], tuple[Part, ...], list[str]]:
     """Return the classes of the new dataset by field, the parts with the new numbers of their labels, and notes.
+
+    Args:
+        parts: The samples; the classes of the first come first.
+        names: Of the fields.
+        adds: Whether others may have further classes.
+        without: Returns how to do without a field, for messages.
 
     Raises:
         OptionError: Only some of the datasets name the classes, or one has other classes.
@@ -223,7 +235,7 @@ def _common_classes(
     for name in names:
         if not any(part.reader.manifest.classes.get(name) for part in parts):
             continue
-        _check_named(parts, name)
+        _check_named(parts, name, without(name))
         numbers: dict[str, int] = {}
         for i, part in enumerate(parts):
             classes = part.reader.manifest.classes[name]
@@ -241,7 +253,7 @@ def _common_classes(
     return merged, tuple(found), notes
 
 
-def _check_named(parts: Sequence[Part], name: str) -> None:
+def _check_named(parts: Sequence[Part], name: str, leave: str) -> None:
     """Raise OptionError unless every dataset names the classes of a field, each differently."""
     of_part = [part.reader.manifest.classes.get(name) or () for part in parts]
     first = next(part for part, classes in zip(parts, of_part, strict=True) if classes)
@@ -250,12 +262,12 @@ def _check_named(parts: Sequence[Part], name: str) -> None:
             write = f"lmdbloader.write(LMDBDataset({str(part.reader.path)!r}), out, classes={{{name!r}: [...]}})"
             raise OptionError(
                 f"{first.title} has names for the classes of {name!r}, {part.title} has numbers only, so whether they "
-                f"mean the same is not known. Name them: {write}; or leave the field out ({option('fields')})."
+                f"mean the same is not known. Name them: {write}; or {leave}."
             )
         if len({*classes}) != len(classes):
             raise OptionError(
-                f"{part.title}: two classes of {name!r} have the same name, so labels cannot be matched by name. Leave "
-                f"the field out ({option('fields')})."
+                f"{part.title}: two classes of {name!r} have the same name, so labels cannot be matched by name. "
+                f"{leave[:1].upper()}{leave[1:]}."
             )
 
 
@@ -269,7 +281,7 @@ def _other_classes(first: Part, part: Part, name: str, new: Sequence[str]) -> Op
     )
 
 
-def _differences(parts: Sequence[Part], fields: Sequence[Field]) -> Iterator[str]:
+def differences(parts: Sequence[Part], fields: Sequence[Field]) -> Iterator[str]:
     """Yield notes about the images and the options of datasets that differ."""
     for f in fields:
         if f.kind == "image":
@@ -321,15 +333,15 @@ def _by_title(parts: Sequence[Part], values: Sequence[str]) -> str:
     return "; ".join(f"{value} in {first_of(list(dict.fromkeys(names)), 3)}" for value, names in titles.items())
 
 
-def _repeats(parts: Sequence[Part], fields: Sequence[Field], with_source: bool) -> Iterator[str]:
+def repeats(parts: Sequence[Part], fields: Sequence[Field], with_source: bool) -> Iterator[str]:
     """Yield notes about datasets, samples and sources that repeat."""
     paths = [str(part.reader.path) for part in parts if part.rows is None]
     for path in dict.fromkeys(path for path in paths if paths.count(path) > 1):
         yield f"{path} is given {paths.count(path)} times, and stored as often"
-    if repeats := count_repeats(parts, fields):
-        have = "sample has" if repeats == 1 else "samples have"
+    if count := count_repeats(parts, fields):
+        have = "sample has" if count == 1 else "samples have"
         what = "images" if any(f.has_pixels for f in fields) else "values"
-        yield f"{repeats:,} {have} the same stored {what} as an earlier one"
+        yield f"{count:,} {have} the same stored {what} as an earlier one"
     if with_source and (shared := count_shared_sources(parts)):
         have = "source has" if shared == 1 else "sources have"
         yield (

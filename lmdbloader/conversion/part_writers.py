@@ -24,7 +24,7 @@ from lmdbloader.conversion.parts import ConvertedPart, convert_part, join, prepa
 from lmdbloader.conversion.pool import choose_workers, one_thread
 from lmdbloader.conversion.report import Report
 from lmdbloader.conversion.shares import Shared
-from lmdbloader.errors import LmdbloaderError, WorkerError
+from lmdbloader.errors import LmdbloaderError, OptionError, WorkerError
 from lmdbloader.format.layout import part_name
 from lmdbloader.store import is_dataset
 from lmdbloader.store.writing.publish import partial_of
@@ -36,26 +36,40 @@ _START = (
 _STOP_SECONDS = 2.0
 # Messages of a writer: sources that it has converted, and lines for the log.
 _ADVANCE, _LOG = "advance", "log"
+# Makes parts of a planned set on other machines: called with the set, the numbers of the parts, keyword arguments of
+# `convert_part`, and functions for progress and messages; yields facts about each part that is complete.
+Engine = Callable[
+    [Path, Sequence[int], Mapping[str, Any], Advance, Callable[[str], None]],
+    Iterator[ConvertedPart],
+]
 
 
-def convert_parts(src: Any, target: Path, options: RunOptions) -> Report:
-    """Convert into a set, with several processes that write; the arguments and errors are those of `convert`."""
+def convert_parts(src: Any, target: Path, options: RunOptions, engine: Engine | None = None) -> Report:
+    """Convert into a set, with several processes that write; the arguments and errors are those of `convert`.
+
+    Args:
+        src, target, options: As in `convert`.
+        engine: Makes the parts; by default processes of this machine do.
+    """
     began = time.monotonic()
     found = prepare(src, target, options, lists_again=True)
     if isinstance(found, Report):
         return found
-    parts = run_parts(target, found, options)
+    parts = run_parts(target, found, options, engine)
     report = join(target, take_over=options.take_over, log=options.log)
     growths = sum(part.map_growths for part in parts)
     return replace(report, map_growths=growths, seconds=time.monotonic() - began)
 
 
-def run_parts(target: Path, plan: Shared, options: RunOptions) -> list[ConvertedPart]:
+def run_parts(target: Path, plan: Shared, options: RunOptions, engine: Engine | None = None) -> list[ConvertedPart]:
     """Make all parts of a planned set, and return facts about them, in the order in which they were completed.
 
     Raises:
         LmdbloaderError: The first error of a part, as by `convert_part`; or a process died.
+        OptionError: An engine cannot see the inputs.
     """
+    if engine is not None and plan.listing.in_process:
+        raise OptionError("only this process can see the inputs (memory://); other engines cannot make parts of them")
     total = choose_workers(1 if plan.listing.in_process else options.workers, sum(plan.nbytes))
     num_writers = min(total, plan.num_parts)
     keywords: dict[str, Any] = {
@@ -70,6 +84,8 @@ def run_parts(target: Path, plan: Shared, options: RunOptions) -> list[Converted
     first, first_nbytes = (sum(column[number] for number in finished) for column in (sizes, plan.nbytes))
     with show_progress(first, plan.num_sources, first_nbytes, sum(plan.nbytes), options.progress) as show:
         numbers = range(plan.num_parts)
+        if engine is not None:
+            return list(engine(target, numbers, {**keywords, "workers": 1}, show, options.log))
         if num_writers == 1:
             return [convert_part(target, number, **keywords, advance=show, log=options.log) for number in numbers]
         return list(_run_writers(target, numbers, num_writers, keywords, show, options.log))

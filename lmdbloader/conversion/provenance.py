@@ -34,6 +34,11 @@ from lmdbloader.store.writing.ownership import open_own_file
 # Options that the record of the inputs covers, or that a dataset does not depend on.
 _UNRECORDED = frozenset({"layout", "hr", "lr", "masks", "annotations", "subset", "classes", "workers"})
 
+# In the record of a dataset that others were appended to: what was appended, as a merge records its inputs.
+APPENDED = "appended"
+# Functions that make datasets of others, as layouts.
+_COMBINING = frozenset({"merge", "subset", "append"})
+
 # Options of sets of parts.
 _OF_SETS = ("parts", "part_size")
 
@@ -127,7 +132,7 @@ def changed_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]
 
 def _maker(made: Mapping[str, Any]) -> str:
     """Return the function that makes a dataset with such a record."""
-    return {"python": "write", "merge": "merge", "subset": "subset"}.get(made["layout"], "convert")
+    return {"python": "write"}.get(made["layout"], made["layout"] if made["layout"] in _COMBINING else "convert")
 
 
 def _flat(made: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,6 +171,7 @@ def refuse_others(target: Path, made_by: Mapping[str, Any]) -> None:
             before, now = _flat(old), _flat(made_by)
             differences = differences_of(before, now)
             differences += _input_differences(old["inputs"], made_by["inputs"], before["digest"] == now["digest"])
+            differences += ["other samples were appended to it"] * (APPENDED in old)
     except (FormatError, KeyError, TypeError, AttributeError):  # of another release
         return
     found = "; ".join(differences) or "the content of the inputs has changed"
@@ -210,7 +216,7 @@ def find_finished(
     inputs = old.get("inputs", {})
     same = {k: v for k, v in inputs.items() if k != "content"} == made_by["inputs"]
     # The release may differ: a dataset made by an older one counts as finished.
-    same = same and all(old.get(key) == made_by[key] for key in ("layout", "options"))
+    same = same and all(old.get(key) == made_by[key] for key in ("layout", "options")) and APPENDED not in old
     if not same:
         return None
     if not are_unchanged(target, manifest, listing, check_content=check_content):

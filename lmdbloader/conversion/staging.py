@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
@@ -9,30 +10,44 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lmdbloader.base import system
-from lmdbloader.base.arguments import new_path
+from lmdbloader.base.arguments import is_url, new_path, path_text
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.foreign_names import STAGE, understands
 from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import ProgressBar
 from lmdbloader.base.text import plain
 from lmdbloader.conversion.destination import named_folder, refuse_inside
+from lmdbloader.conversion.staging_parts import (
+    compare,
+    compare_digest,
+    digests_of,
+    files_of,
+    has_data,
+    has_time,
+    is_earlier,
+    keep_parts,
+    open_file,
+    set_time,
+    set_times,
+)
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, LockedError, OptionError
 from lmdbloader.format.codecs import checksum
-from lmdbloader.format.digests import DigestName, new_file_digest, read_digest
-from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
+from lmdbloader.format.digests import DigestName, new_file_digest
+from lmdbloader.format.layout import DATA_FILE, MANIFEST_FILE
 from lmdbloader.store import Reader, check_destination, partial_folder, put_in_place, read_manifest
-from lmdbloader.store.writing.ownership import is_own_file, open_own_file
+from lmdbloader.store.writing.ownership import open_own_file
 from lmdbloader.store.writing.publish import flush
+
+if TYPE_CHECKING:
+    from lmdbloader.conversion.staging_urls import RemoteSource
 
 _PIECE_NBYTES = 8 * 2**20
 # Space for the file system's own records of a copy.
 _SPARE_NBYTES = 2**20
 _SECONDS_BETWEEN_LOOKS = 0.5
-# In nanoseconds: ext4's, NTFS's, and those of network and USB file systems.
-_UNITS_OF_TIMES = (1, 100, 1000, 10**9, 2 * 10**9)
 
 
 @understands(STAGE)
@@ -55,8 +70,11 @@ def stage(
     not the one that `stage` gave it, the source's, something has changed it since: it is read, and compared with the
     manifest's digest. A copy that is damaged is replaced.
 
+    Of a set that has grown since it was staged, only the new parts are copied: the parts of the earlier copy get their
+    names in the new one.
+
     Args:
-        db: The dataset.
+        db: The dataset, or its URL.
         directory: The folder for the copy, which keeps the dataset's name; made if only its last part is missing.
         overwrite: Replace another dataset that has its name there.
         check: Read and compare an existing copy, even if its timestamp is the source's.
@@ -74,18 +92,20 @@ def stage(
         DestinationError: Another dataset, or something else, has the name there, or `directory` cannot be made.
         LockedError: Another process was still copying after `timeout`.
         DiskFullError: There is too little free space; this is checked before copying.
+        DiskError: The service at a URL does not answer.
         OptionError: `timeout` is negative, or `directory` is empty text.
     """
     if timeout is not None and not timeout >= 0:
         raise OptionError(f"{option('timeout', timeout)}: expected seconds, 0 or more")
     if not os.fspath(directory):
         raise OptionError("the folder to stage into is an empty string. Is its environment variable set?")
-    source = Reader(named_folder(db))
+    source = _open(db)
     folder = new_path("directory", directory).absolute()
-    target = folder / source.path.name
-    if target.exists() and os.path.samefile(target, source.path):
-        return target
-    refuse_inside(target, source.path)
+    target = folder / (source.path.name if isinstance(source, Reader) else source.name)
+    if isinstance(source, Reader):
+        if target.exists() and os.path.samefile(target, source.path):
+            return target
+        refuse_inside(target, source.path)
     _make_folder(folder)
     until = None if timeout is None else time.monotonic() + timeout
     is_waiting = False
@@ -97,8 +117,12 @@ def stage(
             with explain_full_disk(target), partial_folder(target, log=log) as partial:
                 # The process that held the lock a moment ago may have put the copy in place.
                 if not _is_staged(source, target, check, log):
-                    check_destination(target, overwrite=overwrite or _is_same_dataset(source, target))
-                    _fill(source, partial, target, progress, log)
+                    check_destination(target, overwrite=overwrite or _may_replace(source, target))
+                    if isinstance(source, Reader):
+                        _fill(source, partial, target, progress, log, check)
+                    else:
+                        source.fill(partial, target, functools.partial(_progress, progress), log)
+                        _put_in_place(partial, target, source.time_ns)
             return target
         except LockedError as error:
             if until is not None and time.monotonic() >= until:
@@ -110,6 +134,16 @@ def stage(
             time.sleep(max(0.0, min(_SECONDS_BETWEEN_LOOKS, left)))
 
 
+def _open(db: str | os.PathLike[str]) -> Reader | RemoteSource:
+    """Return what is staged: a dataset on a disk, or at a URL."""
+    text = path_text("db", db)
+    if is_url(text):
+        from lmdbloader.conversion.staging_urls import RemoteSource
+
+        return RemoteSource(text)
+    return Reader(named_folder(db))
+
+
 def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(exist_ok=True)
@@ -118,7 +152,7 @@ def _make_folder(folder: Path) -> None:
         raise DestinationError(f"{folder}: cannot be made ({why}). Create it first, or name another folder.") from error
 
 
-def _is_same_dataset(source: Reader, target: Path) -> bool:
+def _is_same_dataset(source: Reader | RemoteSource, target: Path) -> bool:
     """Return whether a dataset, sound or damaged, has the manifest of the source."""
     try:
         return read_manifest(target).manifest_digest == source.manifest.manifest_digest
@@ -126,55 +160,45 @@ def _is_same_dataset(source: Reader, target: Path) -> bool:
         return False
 
 
-def _is_staged(source: Reader, target: Path, check: bool, log: Callable[[str], None]) -> bool:
+def _may_replace(source: Reader | RemoteSource, target: Path) -> bool:
+    """Return whether a dataset is an older copy of the source, which is replaced."""
+    return is_earlier(source, target) if isinstance(source, Reader) else _is_same_dataset(source, target)
+
+
+def _is_staged(source: Reader | RemoteSource, target: Path, check: bool, log: Callable[[str], None]) -> bool:
     """Return whether there is a sound copy, by manifest, sizes, the index's digest, and the data's time or digest."""
     if not _is_same_dataset(source, target):
         return False
     try:
         copy = Reader(target)
-        if check or not _has_time(copy.descriptor, _time(source.descriptor)):
+        if isinstance(source, Reader):
+            compare(source, copy, check=check, log=lambda line: log(plain(line)))
+        elif check or source.time_ns is None or not has_time(copy.descriptor, source.time_ns):
             log(plain(f"{target}: reading and comparing the copy that is already there"))
-            _compare_digests(copy, source.manifest.data_digest)
-            with suppress(OSError):  # the copy of another user is read each time
-                _set_time(target / DATA_FILE, _time(source.descriptor))
+            compare_digest(target / DATA_FILE, copy.descriptor, copy.manifest, source.manifest.data_digest)
+            if source.time_ns is not None:
+                with suppress(OSError):  # the copy of another user is read each time
+                    set_time(target / DATA_FILE, source.time_ns)
     except (CorruptError, FormatError, OSError) as error:
         log(plain(f"{target}: a copy is there, but damaged; it is copied again. {error}"))
         return False
     return True
 
 
-def _compare_digests(copy: Reader, expected: str) -> None:
-    """Raise CorruptError unless the data file of a copy has the digest of the source's."""
-    with naming(copy.path / DATA_FILE):
-        found = read_digest(copy.descriptor, copy.manifest.digest)
-    if found != expected:
-        raise CorruptError(
-            f"{copy.path / DATA_FILE}: its digest is {found}, expected {expected or 'one'}.", path=str(copy.path)
-        )
+def _put_in_place(partial: Path, target: Path, time_ns: int | None) -> None:
+    """Give a complete copy its name, and its data file the time by which it is known."""
+    if time_ns is not None:
+        set_time(partial / DATA_FILE, time_ns)
+    put_in_place(partial, target)
 
 
-def _time(descriptor: int) -> int:
-    return os.fstat(descriptor).st_mtime_ns
-
-
-def _set_time(path: Path, time_ns: int) -> None:
-    os.utime(path, ns=(time_ns, time_ns))
-
-
-def _has_time(descriptor: int, time_ns: int) -> bool:
-    """Return whether a file has a timestamp, with the precision of its file system."""
-    found = _time(descriptor)
-    return any(found % unit == 0 and found == time_ns - time_ns % unit for unit in _UNITS_OF_TIMES)
-
-
-def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Callable[[str], None]) -> None:
+def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Callable[[str], None], check: bool) -> None:
     """Copy every file of a dataset, check the copy and put it in place."""
-    names = [MANIFEST_FILE, INDEX_FILE, DATA_FILE]
-    for name in (SKIPPED_FILE, LEFT_OUT_FILE):
-        if is_own_file(source.path / name):
-            names.insert(0, name)
-        elif os.path.lexists(source.path / name):
-            log(f"{source.path / name}: is a link or not a regular file, and is not copied")
+    digests = digests_of(source)
+    kept = keep_parts(source, target, partial, digests, check=check)
+    if kept:
+        log(plain(f"{target}: keeps {len(kept) // 3} of {len(source.manifest.parts)} parts of the copy that is there"))
+    names = [name for name in files_of(source, log) if name not in kept]
     nbytes = sum(_size(source.path / name) for name in names)
     free = shutil.disk_usage(partial).free
     if free < nbytes + _SPARE_NBYTES:
@@ -187,17 +211,16 @@ def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Call
     began = time.monotonic()
     with (
         _bar(2 * nbytes, progress) as bar,
-        explain_full_disk(partial, lambda: nbytes - sum(path.stat().st_size for path in partial.iterdir())),
+        explain_full_disk(partial, lambda: nbytes - sum(map(_made, (partial / name for name in names)))),
     ):
         for name in names:
-            # The data file that was opened and checked, even if it was replaced since.
-            descriptor = os.dup(source.descriptor) if name == DATA_FILE else open_own_file(source.path / name)
+            (partial / name).parent.mkdir(exist_ok=True)
+            descriptor = open_file(source, name)
             try:
                 sums, digest = _copy(descriptor, source.path / name, partial / name, source.manifest.digest, bar)
             finally:
                 os.close(descriptor)
-            expected = source.manifest.data_digest
-            if name == DATA_FILE and expected not in ("", digest):
+            if (expected := digests.get(name, "")) not in ("", digest):
                 raise CorruptError(
                     f"{source.path / name}: its digest is {digest}, expected {expected}: it was changed after it was "
                     f"written, and is not copied. `lmdbloader verify {source.path}` says what is damaged.",
@@ -205,9 +228,14 @@ def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Call
                 )
             _compare(partial / name, sums, source.path / name, bar)
         _check_copy(source, partial)
-        _set_time(partial / DATA_FILE, _time(source.descriptor))
+        set_times(source, partial)
         put_in_place(partial, target)
     log(plain(f"{target}: copied and checked in {time.monotonic() - began:.1f} s"))
+
+
+def _made(path: Path) -> int:
+    """Return how much of a file is copied."""
+    return path.stat().st_size if path.exists() else 0
 
 
 def _size(path: Path) -> int:
@@ -268,24 +296,31 @@ def _compare(copy: Path, sums: list[int], source: Path, bar: Any) -> None:
 
 
 def _check_copy(source: Reader, partial: Path) -> None:
-    """Raise CorruptError unless the three files belong together: the source may have been replaced while copying."""
+    """Raise CorruptError unless the files belong together: the source may have been replaced while copying."""
     from lmdbloader.format.manifest import parse_manifest
     from lmdbloader.store.index import Index
     from lmdbloader.store.opening import map_file
 
     with naming(partial / MANIFEST_FILE):
         manifest = parse_manifest((partial / MANIFEST_FILE).read_bytes(), str(partial / MANIFEST_FILE))
-    nbytes = (partial / DATA_FILE).stat().st_size
-    changed = (
-        manifest.manifest_digest != source.manifest.manifest_digest or nbytes != source.manifest.sizes["data_nbytes"]
-    )
+    changed = manifest.manifest_digest != source.manifest.manifest_digest or not has_data(source, partial)
     if not changed:
         try:
-            Index(partial, manifest, nbytes, map_file(partial / INDEX_FILE))
+            Index(partial, manifest, manifest.sizes["data_nbytes"], map_file(partial / manifest.index_file))
         except CorruptError:
             changed = True
     if changed:
         raise CorruptError(f"{source.path}: was changed while it was copied. Stage it again.")
+
+
+def _progress(shown: bool, nbytes: int) -> ProgressBar:
+    """Return a progress bar of a download."""
+    is_shown = shown and sys.stderr is not None and sys.stderr.isatty()
+    bar = ProgressBar(
+        total=nbytes, unit="B", unit_scale=True, unit_divisor=1024, disable=not is_shown, dynamic_ncols=True
+    )
+    bar.set_description("copying")
+    return bar
 
 
 @contextmanager

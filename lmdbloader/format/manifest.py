@@ -186,6 +186,16 @@ class Manifest:
         return set_index_file(len(self.parts)) if self.parts else INDEX_FILE
 
     @property
+    def data_files(self) -> tuple[str, ...]:
+        """The names of its data files, in the dataset's folder."""
+        return tuple(f"{part.name}/{DATA_FILE}" for part in self.parts) or (DATA_FILE,)
+
+    @property
+    def file_nbytes(self) -> int:
+        """The bytes of its data files, without the addresses between those of a set."""
+        return sum(part.data_nbytes for part in self.parts) if self.parts else self.sizes["data_nbytes"]
+
+    @property
     def description(self) -> Description:
         """The part that cannot be computed from the samples."""
         return Description(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,6 +16,9 @@ from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, part_
 
 # So many entries of a folder are examined: enough to recognise it, and quick on a file server.
 _MOST_ENTRIES, _MOST_FOLDERS, _MOST_LEVELS = 200, 20, 3
+
+# Names in the folder of a set: its parts, and its index.
+_A_PART, _OF_A_SET = re.compile(r"part-[0-9]{5,}"), re.compile(r"index-[0-9]{5,}\.arrow")
 
 # Files by suffix: their kind, and the line that makes a dataset. {path} and {out} are for Python, {file} and {name}
 # for a shell.
@@ -52,7 +56,15 @@ _FILES = {
 def describe_file(path: Path) -> str:
     """Return what a file is and the line to write, as the end of a sentence; "" if unknown."""
     if path.name in (DATA_FILE, INDEX_FILE, MANIFEST_FILE) and is_dataset_folder(path.parent):
+        whole = path.parent.parent
+        if _A_PART.fullmatch(path.parent.name) and is_dataset_folder(whole):
+            return (
+                f"is a file of a part of a set. Open the set: LMDBDataset({str(whole)!r}), or this part alone: "
+                f"LMDBDataset({str(path.parent)!r})"
+            )
         return f"is a file of a dataset. Open its folder: LMDBDataset({str(path.parent)!r})"
+    if _OF_A_SET.fullmatch(path.name) and is_dataset_folder(path.parent):
+        return f"is a file of a set of parts. Open its folder: LMDBDataset({str(path.parent)!r})"
     text = _FILES.get(path.suffix.lower(), "")
     if not text and path.suffix.lower() in _image_suffixes():
         return f"is an image. Convert its folder: `lmdbloader convert {shlex.quote(str(path.parent))} train.lmdb`"

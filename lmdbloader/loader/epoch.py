@@ -58,6 +58,9 @@ class EpochReadahead:
         # Windows are waited for in their order; those before this one are in memory.
         self._num_loaded = 0
         self._tickets: list[Ticket | None] = []
+        # Of a dataset at a URL that is cached in part: windows in the order in which they end, and how many are over.
+        self._by_end = np.argsort(self._windows.ends) if self._windows and self._readahead.streams else None
+        self._num_over, self._batches_behind = 0, (reader.plan.ahead + 1) * reader.plan.batches_at_once
 
     def need(self, first: int, end: int) -> None:
         """Announce that the batches first ... end - 1 are read next; return when their windows are in memory."""
@@ -69,6 +72,7 @@ class EpochReadahead:
         last = min(self._positions.last_of(end - 1), self._order.length - 1)
         needed = int(np.searchsorted(windows.begins, last, "right"))
         with self._lock:
+            self._give_back(first)
             self._load(needed)
             # Several at once: a look whether they are in memory costs as much for one window.
             if len(self._tickets) < needed + -(-windows.ahead // 2):
@@ -106,11 +110,26 @@ class EpochReadahead:
         assert self._windows is not None
         first, end = len(self._tickets), min(end, len(self._windows.begins))
         ticket = None
+        if self._by_end is not None:
+            for number in range(first, end):
+                self._readahead.expect(self._rows_of(self._windows.samples(number, number + 1)), times=1)
         if first < end and not self._seem_resident(first, end):
             rows = self._rows_of(self._windows.samples(first, end))
             if len(rows) and not self._readahead.is_resident(rows):
                 ticket = self._readahead.load(rows)
         self._tickets += [ticket] * (end - first)
+
+    def _give_back(self, batch: int) -> None:
+        """Say which windows are over when a batch begins; batches shortly before it may be in work."""
+        if self._windows is None or self._by_end is None or batch < self._batches_behind:
+            return
+        position = self._positions.last_of(batch - self._batches_behind)
+        while self._num_over < len(self._by_end):
+            number = int(self._by_end[self._num_over])
+            if self._windows.ends[number] > position or number >= len(self._tickets):
+                break
+            self._readahead.expect(self._rows_of(self._windows.samples(number, number + 1)), times=-1)
+            self._num_over += 1
 
     def _seem_resident(self, first: int, end: int) -> bool:
         """Return whether windows of very many samples seem to be in memory, judged by a sample in each of a few.

@@ -118,7 +118,7 @@ def mix(
     """Return several datasets as one to train on, drawn from in some shares; nothing is copied on the disk.
 
     The datasets take turns by their weights, exactly: with weights 0.7 and 0.3, any 1,000 draws in a row have 700 of
-    the first and 300 of the second (to within one for each dataset if a share of 1,000 is not a whole number). Without
+    the first and 300 of the second (to within about 5 if a share of 1,000 is not a whole number). Without
     weights the shares are those of the lengths, so that each sample comes once in an epoch. A dataset that ends within
     an epoch is shuffled again. Order, ranks and states are the Loader's; a state of other datasets or weights is
     refused.

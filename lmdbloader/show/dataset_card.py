@@ -94,7 +94,7 @@ def _read(reader: Reader, f: Field, row: int) -> Pixels | str | None:
 
 
 def check_whole(reader: Reader) -> None:
-    """Check the length of data.mdb: reading a lost part of a mapped file would end the process.
+    """Check the lengths of the data files: reading a lost part of a mapped file would end the process.
 
     Raises:
         CorruptError: It was cut short after it was opened.
@@ -116,7 +116,8 @@ def _caption(reader: Reader, number: int, row: int) -> str:
 
 
 def _sizes(summary: Summary) -> str:
-    text = "" if summary.num_sources is None else f" from {counted(summary.num_sources, 'source')}"
+    text = "" if summary.num_parts is None else f" in {counted(summary.num_parts, 'part')}"
+    text += "" if summary.num_sources is None else f" from {counted(summary.num_sources, 'source')}"
     sizes = summary.sizes
     text += f", {mebibytes(sizes['data_nbytes'] + sizes['index_nbytes'])} on disk"
     if sizes["raw_nbytes"]:

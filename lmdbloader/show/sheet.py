@@ -139,10 +139,10 @@ def contact_sheet(reader: Reader, rows: Sequence[int], *, columns: int | None = 
     names = [f.name for f in reader.manifest.fields if f.has_pixels]
     if not names:
         fields = ", ".join(f"{f.name} ({f.kind})" for f in reader.manifest.fields)
-        raise OptionError(f"{reader.path}: has no image field to show; it has {fields}")
+        raise OptionError(f"{reader.place}: has no image field to show; it has {fields}")
     numbers = tuple(check_rows(list(rows), len(reader)).tolist())
     if not numbers:
-        raise OptionError(f"{reader.path}: there is no sample to show")
+        raise OptionError(f"{reader.place}: there is no sample to show")
     if columns is not None and not 1 <= columns <= MAX_COUNT:
         raise OptionError(f"columns {columns}: expected 1 to {MAX_COUNT}")
     white = _brightest(reader, names, numbers)

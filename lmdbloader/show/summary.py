@@ -106,11 +106,12 @@ class Summary:
         num_skipped: Sources that could not be used and were left out.
         classes: For each label field its (name, samples) by label; None for the classes of boxes, as counting them
             would read all of the data.
-        sizes: Bytes: raw_nbytes (decoded), payload_nbytes (stored), data_nbytes and index_nbytes (the two files).
+        sizes: Bytes: raw_nbytes (decoded), payload_nbytes (stored), data_nbytes and index_nbytes (the files).
         compression_ratio: Decoded bytes divided by stored ones; 1 if there are none.
-        waste_ratio: Size of data.mdb divided by stored payload; 1 if there is none.
+        waste_ratio: Size of the data files divided by stored payload; 1 if there is none.
         made_by: Release, layout, options and digests of the inputs, from the manifest.
         digests: Of the content, data.mdb (if known), the index and the manifest.
+        num_parts: Of a set; None if the dataset has one data.mdb.
     """
 
     path: str
@@ -126,6 +127,7 @@ class Summary:
     waste_ratio: float
     made_by: Mapping[str, Any]
     digests: Mapping[str, str]
+    num_parts: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the summary as JSON types; attributes that a field lacks are left out."""
@@ -162,6 +164,8 @@ def summarize_reader(reader: Reader, path: str) -> Summary:
     sizes = {
         name: manifest.sizes.get(name, 0) for name in ("raw_nbytes", "payload_nbytes", "data_nbytes", "index_nbytes")
     }
+    if manifest.parts:  # without the addresses between the parts, which are not on a disk
+        sizes["data_nbytes"] = manifest.file_nbytes
     per_source = _samples_per_source(reader)
     return Summary(
         path=path,
@@ -182,6 +186,7 @@ def summarize_reader(reader: Reader, path: str) -> Summary:
             "index": manifest.index_digest,
             "manifest": manifest.manifest_digest,
         },
+        num_parts=len(manifest.parts) or None,
     )
 
 

@@ -8,9 +8,9 @@ from lmdbloader.base.lazy import lazy
 
 if TYPE_CHECKING:
     from lmdbloader.store.arrow_file import Names as Names
-    from lmdbloader.store.care.repair import Repair as Repair
+    from lmdbloader.store.care.findings import Verification as Verification
     from lmdbloader.store.care.repair import repair as repair
-    from lmdbloader.store.care.verify import Verification as Verification
+    from lmdbloader.store.care.saving import Repair as Repair
     from lmdbloader.store.care.verify import verify as verify
     from lmdbloader.store.damage import Damage as Damage
     from lmdbloader.store.lmdb_records import num_committed as num_committed
@@ -39,8 +39,10 @@ __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
         "arrow_file": "Names",
-        "care.repair": "Repair repair",
-        "care.verify": "Verification verify",
+        "care.findings": "Verification",
+        "care.repair": "repair",
+        "care.saving": "Repair",
+        "care.verify": "verify",
         "damage": "Damage",
         "lmdb_records": "num_committed",
         "opening": "IO read_manifest",

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lmdbloader.errors import LmdbloaderError
 from lmdbloader.format.codecs import Payloads, are_tiles
 from lmdbloader.format.layout import Field, index_columns, undecided
 from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, OUT_OF_BOUNDS
@@ -103,6 +104,8 @@ def _read(reader: Reader, name: str, rows: I64, places: tuple[I64, I64, I64], ou
             # Not through the map: a page that cannot be read would end the process.
             while here < end and (count := reader.data_file.read_into(view[here:end], at)):
                 at, here = at + count, here + count
+        except LmdbloaderError:  # it cannot be fetched
+            raise
         except OSError as failed:
             error = failed
         if here < end:

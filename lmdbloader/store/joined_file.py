@@ -116,6 +116,11 @@ class JoinedFile(DataFile):
         file, here = self._find(at)
         return file.is_cached(here)
 
+    def place(self, at: int) -> tuple[str, int]:
+        """As `DataFile.place`."""
+        number = max(bisect.bisect_right(self.begins, at) - 1, 0)
+        return self.names[number], at - self.begins[number]
+
     def lost(self) -> tuple[str, int] | None:
         """As `DataFile.lost`."""
         for name, file in zip(self.names, self._files, strict=True):
@@ -133,12 +138,12 @@ def open_data(path: Path, manifest: Manifest, io: IO) -> DataFile:
         OptionError: The process may not open or map so many.
     """
     if not manifest.parts:
-        return _of_length(DataFile(path / DATA_FILE, io), path / DATA_FILE, manifest.sizes["data_nbytes"])
+        return _of_length(DataFile(path / DATA_FILE, io), path, DATA_FILE, manifest.sizes["data_nbytes"])
     names = [f"{part.name}/{DATA_FILE}" for part in manifest.parts]
     files = []
     try:
         for name, part in zip(names, manifest.parts, strict=True):
-            files.append(_of_length(DataFile(path / name, "pread"), path / name, part.data_nbytes))
+            files.append(_of_length(DataFile(path / name, "pread"), path, name, part.data_nbytes))
     except OSError as error:
         if error.errno != errno.EMFILE:
             raise
@@ -149,9 +154,9 @@ def open_data(path: Path, manifest: Manifest, io: IO) -> DataFile:
     return JoinedFile(path, files, names, io)
 
 
-def _of_length(file: DataFile, path: Path, expected: int) -> DataFile:
+def _of_length(file: DataFile, path: Path, name: str, expected: int) -> DataFile:
     if file.nbytes != expected:
-        raise wrong_size(path, file.nbytes, expected)
+        raise wrong_size(path / name, file.nbytes, expected, path)
     return file
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,8 @@ from lmdbloader.store.reader import Reader
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from lmdbloader.store.remote.cache import Cache, Held
 
 I64 = npt.NDArray[np.int64]
 
@@ -92,18 +94,26 @@ class JoinedReader(Reader):
             OptionError: The process may not map that many bytes or files.
         """
         self.readers, self._names, self.io = tuple(readers), tuple(fields), readers[0].io
+        self._remote = None  # of one dataset at a URL
         self.path = _common_folder([reader.path for reader in readers])
         self.manifest = _manifest(readers, fields)
         self.firsts: list[int] = np.cumsum([0, *map(len, readers)])[:-1].tolist()
         files, names, counts = [], [], []
         for reader in readers:
-            own = [DataFile(reader.path, "pread", descriptor=f.descriptor) for f in reader.data_file.files]
+            own = [file.with_io(reader.path, "pread") for file in reader.data_file.files]
             files += own
-            names += [str(reader.path)] * len(own)
+            names += [reader.place] * len(own)
             counts.append(len(own))
         file = JoinedFile(self.path, files, names, self.io)
         begins = part_begins([f.nbytes for f in files])
+        if any(f.remote for f in files):
+            file.remote = _Remotes(files, begins)  # type: ignore[assignment]
         self._use(file, _JoinedIndex(readers, self.manifest, [begins[k] for k in np.cumsum([0, *counts])[:-1]]))
+
+    @property
+    def on_disk(self) -> Path:
+        """As `Reader.on_disk`, of the first dataset."""
+        return self.readers[0].on_disk
 
     def with_io(self, io: IO) -> JoinedReader:
         """As `Reader.with_io`, of all datasets."""
@@ -141,6 +151,66 @@ class JoinedReader(Reader):
         """As `Reader.corrupt`, for the sample's own dataset."""
         reader, own = self._own(row)
         return reader.corrupt(name, own, reason)
+
+
+class _Remotes:
+    """What fetches the bytes of joined files, of which some are at URLs; used like the `Cache` of one file."""
+
+    def __init__(self, files: Sequence[DataFile], begins: Sequence[int]) -> None:
+        """Use the caches of files that begin at these places."""
+        self._caches = [(file.remote, begin, begin + file.nbytes) for file, begin in zip(files, begins, strict=False)]
+
+    def _shares(self, starts: I64, stops: I64) -> Iterator[tuple[Cache, npt.NDArray[np.bool_], I64, I64]]:
+        """Yield each cache, which of some ranges are of its file, and those, counted from the file's beginning."""
+        for cache, begin, end in self._caches:
+            if cache is not None and (own := (starts >= begin) & (starts < end)).any():
+                yield cache, own, starts[own] - begin, stops[own] - begin
+
+    def hold(self, starts: I64, stops: I64) -> _AllHeld:
+        """As `Cache.hold`."""
+        held = _AllHeld()
+        try:
+            for cache, _, own_starts, own_stops in self._shares(starts, stops):
+                if (one := cache.hold(own_starts, own_stops)) is not None:
+                    held.all.append(one)
+        except BaseException:
+            held.release()
+            raise
+        return held
+
+    def renew(self, starts: I64, stops: I64) -> bool:
+        """As `Cache.renew`."""
+        return any(cache.renew(*ranges) for cache, _, *ranges in self._shares(starts, stops))
+
+    def are_here(self, starts: I64, stops: I64) -> npt.NDArray[np.bool_]:
+        """As `Cache.are_here`; files on a disk are."""
+        found = np.ones(len(starts), np.bool_)
+        for cache, own, *ranges in self._shares(starts, stops):
+            found[own] = cache.are_here(*ranges)
+        return found
+
+    def request(self, starts: I64, stops: I64, *, once: bool) -> None:
+        """As `Cache.request`."""
+        for cache, _, *ranges in self._shares(starts, stops):
+            cache.request(*ranges, once=once)
+
+    def forget_requests(self) -> None:
+        """As `Cache.forget_requests`."""
+        for cache, _, _ in self._caches:
+            if cache is not None:
+                cache.forget_requests()
+
+
+class _AllHeld:
+    """Pieces of several files that stay until `release`."""
+
+    def __init__(self) -> None:
+        self.all: list[Held] = []
+
+    def release(self) -> None:
+        """Need the pieces no more."""
+        while self.all:
+            self.all.pop().release()
 
 
 def _common_folder(paths: Sequence[Path]) -> Path:

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +23,13 @@ from lmdbloader.base.disk_errors import unreadable_is_corrupt
 from lmdbloader.base.files import NotRegularError, open_regular
 from lmdbloader.base.limits import no_address_space
 from lmdbloader.errors import CorruptError, FormatError, NotFoundError, OptionError
-from lmdbloader.format.layout import DATA_FILE, FORMAT_NAME, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
+from lmdbloader.format.layout import DATA_FILE, FORMAT_NAME, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX, part_name
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
 from lmdbloader.format.others import describe_file, describe_folder, suggest_path
 from lmdbloader.kernels.runtime.guard_words import NUM_HEAD
+
+if TYPE_CHECKING:
+    from lmdbloader.store.remote.cache import Cache
 
 I64 = npt.NDArray[np.int64]
 IO = Literal["mmap", "pread"]
@@ -77,6 +80,11 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
             raise FormatError(
                 f"{folder}: {MANIFEST_FILE} is missing. `lmdbloader repair {folder}` makes a new one."
             ) from None
+        if (folder / part_name(0)).is_dir():
+            raise FormatError(
+                f"{folder}: {MANIFEST_FILE} is missing: the folder holds parts of a set. `lmdbloader repair {folder}` "
+                "makes a new one from them."
+            ) from None
         if what := describe_folder(folder):
             raise FormatError(f"{folder}: has no {MANIFEST_FILE}, so it is not a dataset; it {what}.") from None
         raise FormatError(
@@ -108,7 +116,10 @@ class DataFile:
         nbytes: The file's length when it was opened.
         descriptor: The file's.
         data: (nbytes,) uint8, a read-only view of the map; (0,) with "pread".
+        remote: What fetches the bytes of a file at a URL; None for one on a disk.
     """
+
+    remote: Cache | None = None
 
     def __init__(self, path: Path, io: IO, *, descriptor: int | None = None) -> None:
         """Open a file.
@@ -178,6 +189,10 @@ class DataFile:
     def is_cached(self, at: int) -> bool | None:
         """Return whether the page with a byte is in memory; None if the system does not report it."""
         return system.is_cached(self.descriptor, at)
+
+    def place(self, at: int) -> tuple[str, int]:
+        """Return the name of the file that holds a byte, and its place there."""
+        return DATA_FILE, at
 
     def lost(self) -> tuple[str, int] | None:
         """Return the name and the length of a file that is shorter than when it was opened; None if there is none.
@@ -281,12 +296,13 @@ def _watches_length(descriptor: int) -> bool:
     return min(b - a for a, b in itertools.pairwise(times)) < _AT_ONCE_SECONDS
 
 
-def wrong_size(path: Path, found: int, expected: int) -> CorruptError:
-    """Return the error for a file whose length is not the one in the manifest."""
+def wrong_size(path: Path, found: int, expected: int, dataset: Path | None = None) -> CorruptError:
+    """Return the error for a file whose length is not the one in the manifest; by default its folder is the dataset."""
+    dataset = path.parent if dataset is None else dataset
     return CorruptError(
         f"{path}: {found} bytes, expected {expected}: it is cut short or was changed. Copy it again; "
-        f"`lmdbloader verify {path.parent}` suggests other remedies.",
-        path=str(path.parent),
+        f"`lmdbloader verify {dataset}` suggests other remedies.",
+        path=str(dataset),
     )
 
 

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,9 @@ from lmdbloader.kernels import entries
 from lmdbloader.kernels.runtime.paging_words import PIECE_NBYTES
 from lmdbloader.store.opening import DataFile
 from lmdbloader.store.reader import Reader
+
+if TYPE_CHECKING:
+    from lmdbloader.store.remote.cache import Cache
 
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
@@ -205,7 +209,7 @@ class Readahead:
         payloads = [name for name, f in reader.fields.items() if f.is_payload]
         for name in fields:
             if name not in payloads:
-                raise OptionError(f"{reader.path}: no field {name!r} with payloads; it has {', '.join(payloads)}")
+                raise OptionError(f"{reader.place}: no field {name!r} with payloads; it has {', '.join(payloads)}")
         a = reader.index.arrays
         self._columns = [tuple(a[f"{name}.{part}"] for part in ("offset", "stored_nbytes", "codec")) for name in fields]
         self._offsets = [column[0] for column in self._columns]
@@ -227,6 +231,8 @@ class Readahead:
             return True
         few = rows[:: -(-len(rows) // _PROBED_ROWS)].tolist()
         starts = np.array([self._offsets[i % len(self._offsets)][row] for i, row in enumerate(few)], np.int64)
+        if self._file.remote is not None and not self._file.remote.are_here(*self._ranges(rows, whole=True)).all():
+            return False
         if self._file.io == "pread":
             return all(map(self._file.is_cached, starts.tolist()))
         if not self._reports_residency:
@@ -260,6 +266,21 @@ class Readahead:
         """
         return self._submit(rows, awaited=True)
 
+    @property
+    def streams(self) -> bool:
+        """Whether the file is at a URL, and a part of it is given back after use: `expect` says what is used."""
+        return self._file.remote is not None and self._file.remote.streams
+
+    def expect(self, rows: I64, *, times: int) -> None:
+        """Say that samples will be read after `load`, and with -1 that they were.
+
+        Args:
+            rows: (n,) int64 sample numbers.
+            times: 1 or -1.
+        """
+        if self._file.remote is not None and not self._closed:
+            self._file.remote.expect(*self._ranges(rows, whole=True), times=times)
+
     def advise(self, *, random: bool) -> None:
         """Advise the system about the order of reads, for every user of the same reader.
 
@@ -281,6 +302,8 @@ class Readahead:
     def close(self) -> None:
         """End the thread; all tickets are done, and later requests do nothing."""
         self._closed = True
+        if self._file.remote is not None:
+            self._file.remote.forget_requests()
         worker = self._workers.get(os.getpid())
         if worker is not None:
             worker.stop()
@@ -294,11 +317,22 @@ class Readahead:
         worker = self._worker()
         if worker.failure is not None:
             raise worker.failure
+        if self._file.remote is not None:
+            starts, stops, awaited = self._fetch(self._file.remote, starts, stops, awaited)
         guard = self._file.for_kernels()[3]
         if guard:  # these pages may have left memory, and may be unreadable now
             entries.forget(guard, starts, stops)
         worker.put(_Request(self._file, starts, stops, awaited, ticket))
         return ticket
+
+    def _fetch(self, remote: Cache, starts: I64, stops: I64, awaited: bool) -> tuple[I64, I64, bool]:
+        """Request what is not here of a file at a URL; return the ranges that are, and whether to wait for them.
+
+        A batch waits for its own pieces only: other requests go on, so that the link has something to do.
+        """
+        here = remote.are_here(starts, stops)
+        remote.request(starts, stops, once=not awaited)
+        return starts[here], stops[here], awaited and bool(here.all())
 
     def _ranges(self, rows: I64, *, whole: bool) -> tuple[I64, I64]:
         """Return starts and stops of payloads, (n,) int64 each, without empty and, unless `whole`, large tiled ones."""

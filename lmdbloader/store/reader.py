@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base import clock_words
-from lmdbloader.base.arguments import local_path
+from lmdbloader.base.arguments import is_url, local_path, path_text
 from lmdbloader.base.disk_errors import DISK_FAILED
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
-from lmdbloader.errors import CorruptError, FormatError, OptionError
+from lmdbloader.errors import CorruptError, FormatError, LmdbloaderError, OptionError
 from lmdbloader.fields import kind_named
 from lmdbloader.format.codecs import are_tiles, by_number, checksum, codec_of
 from lmdbloader.format.digests import digest_of_file
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Self
 
+    from lmdbloader.store.remote.cache import Held
+    from lmdbloader.store.remote.opening import Fraction, Place
+
 I64 = npt.NDArray[np.int64]
 
 
@@ -61,7 +65,8 @@ class Reader:
     It pickles as its path; several threads and forked processes may use it. Arrays that it returns own their memory.
 
     Attributes:
-        path: The dataset's, absolute.
+        path: The dataset's folder, absolute; of a dataset at a URL, the folder of its cache.
+        place: The dataset's path or URL, for messages.
         io: "mmap" reads through a memory map; every page is requested before it is first touched. "pread" copies
             through the file's descriptor, so a file that is cut short meanwhile cannot end the process.
         manifest: Its description.
@@ -70,22 +75,47 @@ class Reader:
         data_file: The open data file.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, io: IO = "mmap") -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        io: IO = "mmap",
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_fraction: Fraction = 1.0,
+    ) -> None:
         """Open a dataset.
+
+        Args:
+            path: The dataset's folder, or its URL.
+            io: "mmap" or "pread".
+            cache_dir: For datasets at a URL, the folder of their caches; by default in the user's cache folder.
+            cache_fraction: How much of such a dataset is kept there: a share from 0 to 1, or a size such as "20GiB".
 
         Raises:
             NotFoundError: There is nothing at `path`.
             FormatError: Not a finished dataset of this format version.
             CorruptError: A file is cut short or damaged.
-            OptionError: `path` is not a path, or a URL; or `io` is neither "mmap" nor "pread".
+            DiskError: The service at a URL does not answer.
+            DiskFullError: There is no room for the cache.
+            OptionError: `path` is not a path; or `io` is neither "mmap" nor "pread".
         """
         io = check_io(io)
+        text = path_text("path", path)
+        if is_url(text):
+            from lmdbloader.store.remote.opening import check_fraction, open_place
+
+            self._open_remote(open_place(text, cache_dir, check_fraction(cache_fraction)), io)
+            return
+        self._remote: Place | None = None
         self.path = local_path("path", path).absolute()
         self.manifest = read_manifest(path)
         try:
             data = open_data(self.path, self.manifest, io)
             self._use(data, open_checked(self.path, self.manifest, data.nbytes, io))
         except (FileNotFoundError, IsADirectoryError) as error:
+            if _has_grown(self.path, self.manifest):
+                Reader.__init__(self, path, io=io)
+                return
             raise CorruptError(
                 f"{error.filename}: is missing. Copy the dataset again; "
                 f"`lmdbloader verify {self.path}` suggests other remedies.",
@@ -93,6 +123,25 @@ class Reader:
             ) from error
         except KeyError as error:
             raise FormatError(f"{self.path / MANIFEST_FILE}: does not state {error}") from error
+
+    def _open_remote(self, place: Place, io: IO) -> None:
+        """Open a dataset at a URL whose manifest and index are in the cache."""
+        self._remote, self.path = place, place.folder
+        self.manifest = place.manifest()
+        expected = self.manifest.sizes["data_nbytes"]
+        self._use(place.data_file(io, expected), open_checked(self.path, self.manifest, expected, io))
+
+    @property
+    def place(self) -> str:
+        """The dataset's path, absolute, or its URL."""
+        return str(self.path) if self._remote is None else self._remote.url
+
+    @property
+    def on_disk(self) -> tuple[Path, ...]:
+        """The files on a disk with the payloads; of a dataset at a URL, the one of the cached pieces."""
+        if self.data_file.remote is not None:
+            return (self.data_file.remote.pieces.path,)
+        return tuple(self.path / name for name in self.manifest.data_files)
 
     def _use(self, file: DataFile, index: Index) -> None:
         self.io = file.io
@@ -109,7 +158,7 @@ class Reader:
     def of_files(cls, path: Path, manifest: Manifest, file: DataFile, index: Index) -> Self:
         """Return a reader of files that are open already; reading payloads beyond the data file is a CorruptError."""
         reader = cls.__new__(cls)
-        reader.path, reader.manifest = path, manifest
+        reader.path, reader.manifest, reader._remote = path, manifest, None
         reader._use(file, index)
         return reader
 
@@ -121,9 +170,14 @@ class Reader:
         """
         if check_io(io) == self.io:
             return self
-        file = self.data_file.with_io(self.path / DATA_FILE, io)
+        if self._remote is not None:
+            other = self.__class__.__new__(self.__class__)
+            other._open_remote(self._remote, io)
+            return other
+        path = self.path if self.manifest.parts else self.path / DATA_FILE
+        file = self.data_file.with_io(path, io)
         if file.nbytes != self.data_file.nbytes:
-            raise wrong_size(self.path / DATA_FILE, file.nbytes, self.data_file.nbytes)
+            raise wrong_size(path, file.nbytes, self.data_file.nbytes)
         content = bytes(self.index.content)
         # With the digest that this reader has checked, its rows need no second look.
         is_same = digest_of_file(content, self.manifest.digest) == self.manifest.index_digest
@@ -134,14 +188,17 @@ class Reader:
         """Return the number of samples."""
         return self.manifest.num_samples
 
-    def __getstate__(self) -> tuple[Path, str, IO]:
-        return self.path, self.manifest.manifest_digest, self.io
+    def __getstate__(self) -> tuple[Path | Place, str, IO]:
+        return self._remote or self.path, self.manifest.manifest_digest, self.io
 
-    def __setstate__(self, state: tuple[Path, str, IO]) -> None:
-        Reader.__init__(self, state[0], io=state[2])
+    def __setstate__(self, state: tuple[Path | Place, str, IO]) -> None:
+        if isinstance(state[0], Path):
+            Reader.__init__(self, state[0], io=state[2])
+        else:  # what is cached needs no request
+            self._open_remote(state[0], state[2])
         if self.manifest.manifest_digest != state[1]:
             raise CorruptError(
-                f"{self.path}: was replaced by another dataset since this reader was pickled. Open it again.",
+                f"{self.place}: was replaced by another dataset since this reader was pickled. Open it again.",
                 path=str(self.path),
             )
 
@@ -176,11 +233,14 @@ class Reader:
     def where(self, name: str, row: int) -> str:
         """Return dataset, field, sample and source, for messages."""
         source = self.source(row)
-        return f"{self.path}: field {name!r} of sample {row}" + (f" (from {source})" if source else "")
+        return f"{self.place}: field {name!r} of sample {row}" + (f" (from {source})" if source else "")
 
     def damaged(self, name: str, row: int, status: int, said: OSError | None = None) -> CorruptError:
         """Return the error for a kernel's status; `said` is the system's error, if known."""
         reason = (status == OUT_OF_BOUNDS and self._why_unread(name, row, said)) or DAMAGES[status]
+        if self._remote is not None:
+            advice = "It was fetched twice: the dataset at the URL is damaged. Upload it again from a copy"
+            return self.corrupt(name, row, f"{reason}. {advice}.")
         return self.corrupt(
             name,
             row,
@@ -202,12 +262,13 @@ class Reader:
             said = error
         if said is None or said.errno not in DISK_FAILED:
             return ""
-        return f"the disk cannot read bytes {at} to {at + nbytes} of {DATA_FILE} ({said.strerror})"
+        name, at = self.data_file.place(at)
+        return f"the disk cannot read bytes {at} to {at + nbytes} of {name} ({said.strerror})"
 
     def corrupt(self, name: str, row: int, reason: str) -> CorruptError:
         """Return the error for one payload; it names dataset, field, sample and source."""
         return CorruptError(
-            f"{self.where(name, row)}: {reason}", sample=row, field=name, source=self.source(row), path=str(self.path)
+            f"{self.where(name, row)}: {reason}", sample=row, field=name, source=self.source(row), path=self.place
         )
 
     def _gather_arguments(self, f: Field) -> tuple[Any, Any, int, int, bool]:
@@ -308,10 +369,61 @@ class Reader:
         if self.io == "pread":
             call.room = self._room(int(columns[STORED_NBYTES][rows].max()) if len(rows) else 0)
             call.set_room(call.room)
-        status, failed = call.run(), int(call.failed[0])
+        run = call.run if self.data_file.remote is None else partial(self._run_remote, call, name, rows)
+        status, failed = run(), int(call.failed[0])
         waiting.append(call)
         if status:
             raise self.damaged(name, int(rows[failed]), status)
+
+    def _run_remote(self, call: _Call, name: str, rows: I64) -> int:
+        """Make a call for payloads of a dataset at a URL; those that are damaged are fetched again."""
+        tried: set[tuple[str, int]] = set()
+        while True:
+            with self.bringing((name,), rows):
+                status: int = call.run()
+            if not status or not self.renew(name, int(rows[int(call.failed[0])]), tried):
+                return status
+
+    @contextmanager
+    def bringing(self, names: Sequence[str], rows: I64) -> Iterator[None]:
+        """Bring the payloads of fields of a dataset at a URL here, and keep them for the block.
+
+        Raises:
+            LmdbloaderError: They cannot be fetched, or there is no room for them.
+        """
+        held: Held | None = None
+        if self.data_file.remote is not None:
+            held = self.data_file.remote.hold(*self.ranges(names, rows))
+        try:
+            yield
+        finally:
+            if held is not None:
+                held.release()
+
+    def ranges(self, names: Sequence[str], rows: I64) -> tuple[I64, I64]:
+        """Return where the payloads of fields begin and end in the file, (n,) each, without empty ones."""
+        columns = [self._gathered[name][0] for name in names if name in self._gathered]
+        starts = np.concatenate([np.empty(0, np.int64), *(c[OFFSET][rows].astype(np.int64) for c in columns)])
+        nbytes = np.concatenate([np.empty(0, np.int64), *(c[STORED_NBYTES][rows].astype(np.int64) for c in columns)])
+        kept = nbytes > 0
+        return starts[kept], (starts + nbytes)[kept]
+
+    def renew(self, name: str, row: int, tried: set[tuple[str, int]]) -> bool:
+        """Fetch a damaged payload again; False if the file is on a disk, or if this was tried.
+
+        Args:
+            name: The field.
+            row: The sample.
+            tried: Fields and samples of earlier calls, to which these are added.
+
+        Raises:
+            LmdbloaderError: It cannot be fetched.
+        """
+        if self.data_file.remote is None or (name, row) in tried:
+            return False
+        tried.add((name, row))
+        self.data_file.remote.renew(*self.ranges((name,), np.array([row], np.int64)))
+        return True
 
     def _prepare(self, name: str, rows: I64, out: npt.NDArray[np.uint8], start: I64) -> _Call:
         """Return the call for one thread; these rows, memory and places are an example."""
@@ -441,15 +553,19 @@ class Reader:
             return np.ascontiguousarray(whole[:, top : top + height, left : left + width])
         nbytes = int(a[f"{name}.stored_nbytes"][row])
         out = np.empty((channels, height, width), dtype)
-        status = entries.read_window(
-            (*self.file, 0), int(a[f"{name}.offset"][row]), nbytes, a[f"{name}.checksum"][row], codec, True,
-            (full_height, full_width, channels, dtype.itemsize), tile, (top, top + height, left, left + width),
-            out.reshape(-1).view(np.uint8), self._room(nbytes), np.empty(tile * tile * 6, np.uint8),
-            self._jpeg_work(name),
-        )  # fmt: skip
-        if status:
-            raise self.damaged(name, row, status)
-        return out
+        tried: set[tuple[str, int]] = set()
+        while True:
+            with self.bringing((name,), np.array([row], np.int64)):
+                status = entries.read_window(
+                    (*self.file, 0), int(a[f"{name}.offset"][row]), nbytes, a[f"{name}.checksum"][row], codec, True,
+                    (full_height, full_width, channels, dtype.itemsize), tile, (top, top + height, left, left + width),
+                    out.reshape(-1).view(np.uint8), self._room(nbytes), np.empty(tile * tile * 6, np.uint8),
+                    self._jpeg_work(name),
+                )  # fmt: skip
+            if not status:
+                return out
+            if not self.renew(name, row, tried):
+                raise self.damaged(name, row, status)
 
     def jpeg_room(self, name: str) -> int:
         """Return the bytes of scratch that decoding any of a field's JPEGs takes; 0 if it has none."""
@@ -485,8 +601,17 @@ class Reader:
         clock.tick(clock_words.DECODE)
         return values
 
-    def stored_bytes(self, name: str, row: int, *, verify: bool = True, clock: Clock = NO_CLOCK) -> bytes:
+    def stored_bytes(
+        self, name: str, row: int, *, verify: bool = True, clock: Clock = NO_CLOCK, again: bool = True
+    ) -> bytes:
         """Return one payload in stored form.
+
+        Args:
+            name: A payload field.
+            row: The sample.
+            verify: Whether to check the checksum.
+            clock: This thread's, already started.
+            again: Whether to fetch a damaged payload of a dataset at a URL again.
 
         Raises:
             CorruptError: Its checksum does not match, or the data file is cut short.
@@ -495,6 +620,8 @@ class Reader:
         at, nbytes = int(columns[OFFSET][row]), int(columns[STORED_NBYTES][row])
         try:
             data = self.data_file.read(at, nbytes)
+        except LmdbloaderError:  # it cannot be fetched
+            raise
         except OSError as error:  # the disk failed
             raise self.damaged(name, row, OUT_OF_BOUNDS, error) from error
         clock.tick(clock_words.READ)
@@ -505,8 +632,17 @@ class Reader:
             is_intact = checksum(data) == int(columns[CHECKSUM][row])
             clock.tick(clock_words.VERIFY)
             if not is_intact:
+                if again and self.renew(name, row, set()):
+                    return self.stored_bytes(name, row, verify=verify, clock=clock, again=False)
                 raise self.damaged(name, row, BAD_CHECKSUM)
         return data
+
+
+def _has_grown(path: Path, manifest: Manifest) -> bool:
+    """Return whether an append has replaced a dataset's files since its manifest was read."""
+    with suppress(FormatError, OSError):
+        return read_manifest(path).manifest_digest != manifest.manifest_digest
+    return False
 
 
 def check_rows(rows: Sequence[int] | I64, length: int) -> I64:

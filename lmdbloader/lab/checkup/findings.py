@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from lmdbloader.format.layout import DATA_FILE, INDEX_FILE
 from lmdbloader.lab.formatting import wrap
-from lmdbloader.lab.machine import FileSystem, Machine, filesystem_of, residency
+from lmdbloader.lab.machine import FileSystem, Machine, filesystem_of, residency_of_all
 from lmdbloader.lab.stored import codec_shares
 from lmdbloader.store import Reader
 
@@ -135,7 +134,8 @@ class DatasetFacts:
         image_side: Median of the longer sides of the largest images of a sample; None without images.
         varies: Whether images of one field differ in size.
         filesystem: The file system of its folder.
-        residency: Share of its data file that is in memory; None if unknown.
+        residency: Share of its data files that is in memory; None if unknown.
+        num_parts: Of a set; None if it is not one.
     """
 
     path: str
@@ -147,6 +147,7 @@ class DatasetFacts:
     varies: bool
     filesystem: FileSystem
     residency: float | None
+    num_parts: int | None = None
 
 
 def dataset_facts(path: str | os.PathLike[str], root: Path = _ROOT) -> DatasetFacts:
@@ -174,15 +175,16 @@ def dataset_facts(path: str | os.PathLike[str], root: Path = _ROOT) -> DatasetFa
             sides.append(int(np.median(np.maximum(height, width))))
             varies |= bool(np.ptp(height) or np.ptp(width))
     shares, total = codec_shares(columns)
-    folder = Path(path)
+    manifest, files = reader.manifest, reader.on_disk
     return DatasetFacts(
         os.fspath(path),
         len(reader),
-        sum((folder / name).stat().st_size for name in (DATA_FILE, INDEX_FILE)),
+        manifest.file_nbytes + manifest.sizes["index_nbytes"],
         total / max(1, len(reader)),
         shares,
         max(sides, default=None),
         varies,
-        filesystem_of(folder / DATA_FILE, root),
-        residency(folder / DATA_FILE),
+        filesystem_of(files[0], root),
+        residency_of_all(files),
+        len(manifest.parts) or None,
     )

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from lmdbloader.base import system
+from lmdbloader.base.arguments import is_url
 from lmdbloader.base.units import GIB, KIB, MIB, show_nbytes
 from lmdbloader.lab.checkup.findings import DatasetFacts, Finding
 from lmdbloader.lab.machine import Machine
@@ -253,7 +254,11 @@ def _cache(dataset: DatasetFacts, machine: Machine, fits: bool) -> Iterator[Find
         value = f"{size}, fits in {room} of free memory; {inside}"
         slow = dataset.filesystem.kind == "network" or dataset.filesystem.device == "spinning disk"
         if slow and share is not None and share < _MOSTLY:
-            remedy = f"Read it once before training: cat {shlex.quote(f'{dataset.path}/data.mdb')} > /dev/null"
+            data = shlex.quote(f"{dataset.path}/data.mdb")
+            if dataset.num_parts:
+                data = f"{shlex.quote(dataset.path)}/part-*/data.mdb"
+            is_remote = is_url(dataset.path)
+            remedy = f"Read it once before training{'.' if is_remote else f': cat {data} > /dev/null'}"
             yield Finding("page cache", "note", value, remedy)
         else:
             yield Finding("page cache", "good", value)

@@ -14,3 +14,4 @@ from lmdbloader.lab.machine.gpu import GpuUse as GpuUse
 from lmdbloader.lab.machine.storage import FileSystem as FileSystem
 from lmdbloader.lab.machine.storage import filesystem_of as filesystem_of
 from lmdbloader.lab.machine.storage import residency as residency
+from lmdbloader.lab.machine.storage import residency_of_all as residency_of_all

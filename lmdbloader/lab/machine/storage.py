@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -167,6 +168,21 @@ def residency(path: str | os.PathLike[str]) -> float | None:
         return None
     finally:
         os.close(descriptor)
+
+
+def residency_of_all(paths: Sequence[str | os.PathLike[str]]) -> float | None:
+    """Return the share of several files' pages that are in memory; None if it is unknown of one.
+
+    Raises:
+        OSError: A file does not open.
+    """
+    held, total = 0.0, 0
+    for path in paths:
+        if (share := residency(path)) is None:
+            return None
+        nbytes = os.stat(path).st_size
+        held, total = held + share * nbytes, total + nbytes
+    return held / total if total else None
 
 
 def _mapped_share(descriptor: int, nbytes: int) -> float | None:

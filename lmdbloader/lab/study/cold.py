@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from lmdbloader.base import system
-from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE
+from lmdbloader.format.layout import MANIFEST_FILE
 from lmdbloader.lab.machine import filesystem_of, residency
 from lmdbloader.lab.study.endless_loader import BenchData, random_crop
 from lmdbloader.lab.study.interrupts import check
@@ -108,7 +108,9 @@ def _files_of(material: BenchData, source: LoaderKind) -> list[str]:
     if source == "folder":
         assert material.files is not None
         return sorted({name for sample in material.files.samples for name in sample})
-    return [str(Path(material.dataset.path) / name) for name in (DATA_FILE, INDEX_FILE, MANIFEST_FILE)]
+    manifest = material.dataset.reader.manifest
+    names = (*manifest.data_files, manifest.index_file, MANIFEST_FILE)
+    return [str(Path(material.dataset.path) / name) for name in names]
 
 
 def _pass(plan: BenchSetup, source: LoaderKind, order: str, seconds: float, most: int | None) -> tuple[int, float]:

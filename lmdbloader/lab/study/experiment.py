@@ -21,7 +21,7 @@ from lmdbloader.base.foreign_names import understands
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import DATA_FILE
-from lmdbloader.lab.machine import describe, describe_environment, environment_rows, residency
+from lmdbloader.lab.machine import describe, describe_environment, environment_rows, residency_of_all
 from lmdbloader.lab.study.cold import read_cold
 from lmdbloader.lab.study.endless_loader import BenchData
 from lmdbloader.lab.study.image_files import extract_files, find_files
@@ -241,10 +241,12 @@ def _facts(dataset: LMDBDataset, read: LMDBDataset) -> StudiedDataset:
 def _machine(dataset: LMDBDataset) -> tuple[dict[str, Any], tuple[tuple[str, ...], ...]]:
     """Return the machine as it is before anything is measured, and the same as text to show."""
     environment = describe_environment(dataset.path)
-    share = residency(Path(dataset.path) / DATA_FILE)
+    files = dataset.reader.on_disk
+    share = residency_of_all(files)
     rows: list[tuple[str, ...]] = [*describe().rows(), *environment_rows(environment)]
     if share is not None:
-        rows.append(("page cache", f"held {share:.0%} of {DATA_FILE} before the first turn"))
+        held = DATA_FILE if len(files) == 1 else "the data files"
+        rows.append(("page cache", f"held {share:.0%} of {held} before the first turn"))
     if (load := system.load_average()) is not None:
         rows.append(("load", f"{load:.1f} (average of the minute before)"))
     return environment, tuple(rows)

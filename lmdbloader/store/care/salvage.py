@@ -18,6 +18,8 @@ from lmdbloader.format.manifest import Description
 from lmdbloader.store.care.pages import find_records, read_around_errors
 from lmdbloader.store.records import Chunk, decode_block
 
+# Why a sample was not found.
+LOST = "their record is damaged, and there is no index"
 _PARTS = ("stored_nbytes", "raw_nbytes", "checksum", "codec")
 
 

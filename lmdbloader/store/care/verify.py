@@ -1,69 +1,24 @@
-"""Checks all of a dataset: the digests of its files, LMDB's pages, every record and payload, and the index."""
+"""`lmdbloader.verify`: checks all of a dataset, or of a set of parts."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
-import numpy as np
+from collections.abc import Callable
 
 from lmdbloader.base.arguments import local_path
-from lmdbloader.base.files import read_regular
 from lmdbloader.base.foreign_names import understands
 from lmdbloader.errors import CorruptError, FormatError
-from lmdbloader.format.digests import DigestName, new_file_digest
-from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
-from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, is_signed, parse_description, unknown_keys
-from lmdbloader.store.care.pages import find_description, needed_nbytes
-from lmdbloader.store.contents import check_scheme, digest_contents
-from lmdbloader.store.damage import Damage
-from lmdbloader.store.index import Index
-from lmdbloader.store.lmdb_file import page_problems
-from lmdbloader.store.lmdb_records import compare_records, damaged_records, stored_description
-from lmdbloader.store.opening import DataFile, open_index, read_manifest
-from lmdbloader.store.reader import Reader
-
-_ROWS_AT_ONCE = 256
-_READ_AT_ONCE_NBYTES = 64 * 2**20
-_PIECE_NBYTES = 4 * 2**20
-_OTHER_TEXT = (
-    "has its original content, but other bytes: white space, the spelling of a number or the order of keys was changed"
-)
-# The most findings shown of one file: a damaged tree has a hundred.
-_SHOWN = 20
-_COLUMNS_SHOWN = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """The findings of `verify`.
-
-    Attributes:
-        num_samples: Samples checked; 0 if the dataset does not open.
-        problems: Faults of the dataset as a whole, one sentence each.
-        damaged: Values that cannot be read.
-        files: Names of the files that are missing or were changed.
-        advice: The remedy; empty if nothing is wrong.
-    """
-
-    num_samples: int
-    problems: tuple[str, ...]
-    damaged: tuple[Damage, ...]
-    files: tuple[str, ...] = ()
-    advice: str = ""
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.problems and not self.damaged
+from lmdbloader.store.care.dataset_check import check_dataset, is_foreign
+from lmdbloader.store.care.findings import Verification, advice_for
+from lmdbloader.store.care.set_check import check_set, check_set_without_manifest, parts_there
+from lmdbloader.store.opening import read_manifest
 
 
 @understands({})
 def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = lambda done: None) -> Verification:
     """Check all of a dataset, in any state; nothing is changed.
+
+    Of a set, every part is checked as a dataset, and the index and the manifest of the set are compared with them.
 
     Args:
         path: The dataset's.
@@ -77,273 +32,16 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
         FormatError: It is not a finished dataset of this format version, or a newer release made it and this one
             cannot check all of it.
     """
-    found = _Findings(local_path("path", path).absolute())
+    folder = local_path("path", path).absolute()
     try:
         manifest = read_manifest(path)
-    except (FormatError, CorruptError) as error:
-        # A manifest with a matching digest of its own was not damaged.
-        is_intact = is_signed(_manifest_text(found.folder))
-        if not found.folder.is_dir() or found.folder.name.endswith(PARTIAL_SUFFIX) or is_intact:
+    except (FormatError, CorruptError):
+        if is_foreign(folder):
             raise
-        return _verify_without_manifest(found, error)
-    check_scheme(manifest.content_scheme, found.folder / MANIFEST_FILE)
-    _check_text(found, manifest)
-    data, index = _open_data(found, manifest), _open_index(found, manifest)
-    if not data:
-        return found.result(0)
-    digest = _RunningDigest(data, manifest.digest)
-    reader = Reader.of_files(found.folder, manifest, data, index) if index else None
-    if reader:
-        found.damaged += _unreadable(reader, progress, digest)
-        _compare_contents(found, manifest, reader)
-    if DATA_FILE not in found.files:
-        found.add(DATA_FILE, *digest.differences(manifest.data_digest))
-    description = (
-        None if reader or DATA_FILE not in found.files else find_description(data.descriptor, str(found.folder))
-    )
-    if description not in (None, manifest.description):
-        found.add(MANIFEST_FILE, f"belongs to another dataset than {DATA_FILE}")
-        found.is_mixed = True
-        return found.result(0)
-    found.add(DATA_FILE, *_page_problems(found.folder / DATA_FILE))
-    # LMDB aborts the process on some damaged pages, so it opens the file only if no damage was found.
-    if DATA_FILE not in found.files and reader:
-        found.add(DATA_FILE, *compare_records(reader))
-    elif DATA_FILE not in found.files and not manifest.data_digest:
-        found.add(DATA_FILE, *damaged_records(found.folder / DATA_FILE, manifest.description))
-    if DATA_FILE not in found.files:
-        _compare_descriptions(found, manifest)
-    if found.damaged:
-        found.files.setdefault(DATA_FILE)
-    return found.result(len(reader) if reader else 0)
-
-
-class _Findings:
-    """Findings so far, in order."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.problems: list[str] = []
-        self.files: dict[str, None] = {}
-        self.damaged: list[Damage] = []
-        self.is_mixed = False
-
-    def add(self, file: str, *texts: str) -> None:
-        """Add faults of a file, one sentence each."""
-        if texts:
-            self.files.setdefault(file)
-        more = [f"and {len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else []
-        self.problems += [f"{file}: {text}" for text in [*texts[:_SHOWN], *more]]
-
-    def result(self, num_samples: int, *, has_description: bool = True) -> Verification:
-        """Return all findings with advice."""
-        advice = self._advice(has_description) if self.problems or self.damaged else ""
-        return Verification(num_samples, tuple(self.problems), tuple(self.damaged), tuple(self.files), advice)
-
-    def _advice(self, has_description: bool) -> str:
-        lost = [name for name in (MANIFEST_FILE, INDEX_FILE) if name in self.files]
-        if not (self.folder / DATA_FILE).is_file():
-            return f"Without {DATA_FILE} nothing can be repaired. Restore it from a copy, or convert again."
-        if self.is_mixed:
-            return (
-                f"Put back the file that was replaced; or, if {DATA_FILE} is the right one, remove {MANIFEST_FILE}: "
-                f"`lmdbloader repair {self.folder}` then makes a new one."
-            )
-        if MANIFEST_FILE in lost and not has_description:
-            return (
-                f"{DATA_FILE} does not hold the content of {MANIFEST_FILE}, so it cannot be repaired. Restore "
-                f"{MANIFEST_FILE} from a copy, or convert again."
-            )
-        if DATA_FILE in self.files:
-            return (
-                f"`lmdbloader repair {self.folder} OUT` writes the samples that are sound into a new dataset, OUT, and "
-                "lists the others."
-            )
-        if lost:
-            return f"`lmdbloader repair {self.folder}` rebuilds {' and '.join(lost)} from {DATA_FILE}."
-        return "Its files contradict each other. Restore all of them from one copy, or convert again."
-
-
-def _manifest_text(folder: Path) -> bytes:
-    try:
-        return read_regular(folder / MANIFEST_FILE, MAX_MANIFEST_NBYTES + 1)
-    except OSError:
-        return b""
-
-
-def _check_text(found: _Findings, manifest: Manifest) -> None:
-    """Compare the manifest's text with that of a writer; raise FormatError if it has keys of a newer release."""
-    text = _manifest_text(found.folder)
-    if manifest.is_text(text):
-        return
-    if unknown := unknown_keys(text, manifest):
-        names = ", ".join(f"{key!r:.80}" for key in unknown)
-        raise FormatError(
-            f"{found.folder / MANIFEST_FILE}: has {names}, which this release does not know; a newer one made it. The "
-            "dataset can be read. To verify or repair it, upgrade lmdbloader."
-        )
-    found.add(MANIFEST_FILE, _OTHER_TEXT)
-
-
-def _compare_contents(found: _Findings, manifest: Manifest, reader: Reader) -> None:
-    """Compare the digests of the samples with the manifest's."""
-    content, columns = digest_contents(reader.index.batch, manifest.content_scheme)
-    if content != manifest.content_digest:
-        found.problems.append(f"the content digest is {content}, expected {manifest.content_digest}")
-    elif list(columns.items()) != list(manifest.column_digests.items()):
-        stated = manifest.column_digests
-        wrong = [name for name in {**columns, **stated} if columns.get(name) != stated.get(name)]
-        names = ", ".join(map(repr, wrong[:_COLUMNS_SHOWN]))
-        text = f"of {len(wrong)} columns ({names}) are not those" if wrong else "of the columns are not in the order"
-        found.add(MANIFEST_FILE, f"the digests {text} of the samples")
-
-
-def _compare_descriptions(found: _Findings, manifest: Manifest) -> None:
-    """Compare the manifest with the description in data.mdb, which is intact."""
-    stored = stored_description(found.folder / DATA_FILE)
-    if not stored or stored == manifest.description.to_json():
-        return
-    try:
-        is_same = parse_description(stored, str(found.folder)) == manifest.description
-    except FormatError as error:
-        found.add(DATA_FILE, str(error).removeprefix(f"{found.folder / DATA_FILE}: "))
-        return
-    if not is_same:
-        found.add(MANIFEST_FILE, f"describes another dataset than {DATA_FILE}")
-        found.is_mixed = True
-    elif MANIFEST_FILE not in found.files:
-        found.add(MANIFEST_FILE, _OTHER_TEXT)
-
-
-def _verify_without_manifest(found: _Findings, error: FormatError | CorruptError) -> Verification:
-    """Check a dataset whose manifest is lost; raise `error` if it is not a dataset of lmdbloader."""
-    folder = found.folder
-    is_there = (folder / MANIFEST_FILE).exists()
-    found.add(MANIFEST_FILE, str(error).removeprefix(f"{folder / MANIFEST_FILE}: ") if is_there else "is missing")
-    data = _open_data(found, None)
-    description = find_description(data.descriptor, str(folder)) if data else None
-    if not description and not (folder / INDEX_FILE).exists():
-        raise error
-    if not (folder / INDEX_FILE).is_file():
-        found.add(INDEX_FILE, "is missing")
-    if data:
-        if data.nbytes < (needed := needed_nbytes(data.descriptor)):
-            found.add(DATA_FILE, f"{data.nbytes} bytes, its pages take {needed}: it is cut short")
-        found.add(DATA_FILE, *_page_problems(folder / DATA_FILE))
-        if DATA_FILE not in found.files:
-            found.add(DATA_FILE, *damaged_records(folder / DATA_FILE, description))
-    return found.result(0, has_description=description is not None)
-
-
-def _open_data(found: _Findings, manifest: Manifest | None) -> DataFile | None:
-    try:
-        data = DataFile(found.folder / DATA_FILE, "pread")
-    except FileNotFoundError:
-        found.add(DATA_FILE, "is missing")
-        return None
-    except (IsADirectoryError, FormatError):
-        found.add(DATA_FILE, "is not a regular file")
-        return None
-    expected = manifest.sizes.get("data_nbytes") if manifest else data.nbytes
-    if data.nbytes != expected:
-        found.add(DATA_FILE, f"{data.nbytes} bytes, expected {expected}: it is cut short or was changed")
-    return data
-
-
-def _open_index(found: _Findings, manifest: Manifest) -> Index | None:
-    path = found.folder / INDEX_FILE
-    try:
-        content = open_index(path, "pread", manifest.sizes["index_nbytes"])
-        return Index(found.folder, manifest, manifest.sizes["data_nbytes"], content)
-    except FileNotFoundError:
-        found.add(INDEX_FILE, "is missing")
-    except KeyError as error:
-        found.add(INDEX_FILE, f"the manifest does not state {error}")
-    except (OSError, FormatError) as error:
-        found.add(INDEX_FILE, first_sentence(error, path))
-    return None
-
-
-def first_sentence(error: Exception, where: object) -> str:
-    """Return the fault in an error's message, without the place and the remedy."""
-    return str(error).removeprefix(f"{where}: ").partition(". ")[0]
-
-
-class _RunningDigest:
-    """The digest of data.mdb; it reads bytes just before they are checked, so a cold file is read from disk once."""
-
-    def __init__(self, data: DataFile, name: DigestName) -> None:
-        self._data = data
-        self._running = new_file_digest(name)
-        self._at = 0
-        self._error: OSError | None = None
-
-    def advance(self, to: int) -> None:
-        """Read up to an offset."""
-        try:
-            while self._at < to and (piece := self._data.read(self._at, _PIECE_NBYTES)):
-                self._running.update(piece)
-                self._at += len(piece)
-        except OSError as error:
-            self._error = error
-
-    def differences(self, expected: str) -> list[str]:
-        """Read the rest; return the fault of the file, if any.
-
-        Args:
-            expected: The digest, empty if unknown.
-        """
-        self.advance(self._data.nbytes)
-        if self._error:
-            return [f"cannot be read from byte {self._at} on ({self._error.strerror})"]
-        if expected and (digest := str(self._running)) != expected:
-            return [f"its digest is {digest}, expected {expected}: it was changed after it was written"]
-        return []
-
-
-def _unreadable(reader: Reader, progress: Callable[[int], None], digest: _RunningDigest) -> Iterator[Damage]:
-    """Read every payload, many at once; if that fails, one by one to name each damaged one."""
-    names = [f.name for f in reader.manifest.fields if f.is_payload]
-    for first in range(0, len(reader), _ROWS_AT_ONCE):
-        rows = np.arange(first, min(first + _ROWS_AT_ONCE, len(reader)), dtype=np.int64)
-        for name in names:
-            starts, nbytes = reader.extents([name], rows)
-            digest.advance(int((starts + nbytes).max()))
-            for part in _parts(rows, reader.raw_nbytes(name, rows)):
-                try:
-                    _read(reader, name, part)
-                except (CorruptError, FormatError):
-                    yield from _each(reader, name, part)
-        progress(len(rows))
-
-
-def _parts(rows: np.ndarray[Any, Any], nbytes: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
-    group = np.cumsum(nbytes) // _READ_AT_ONCE_NBYTES
-    yield from np.split(rows, np.flatnonzero(np.diff(group)) + 1)
-
-
-def _read(reader: Reader, name: str, rows: np.ndarray[Any, Any]) -> None:
-    if reader.fields[name].holds_text:
-        reader.read_texts(name, rows)
-        return
-    nbytes = reader.raw_nbytes(name, rows)
-    out = np.empty(int(nbytes.sum()), np.uint8)
-    reader.read_into(name, rows, out, np.cumsum(nbytes) - nbytes)
-    if reader.fields[name].kind == "array":
-        for row in rows.tolist():
-            reader.read_array(name, row)
-
-
-def _each(reader: Reader, name: str, rows: np.ndarray[Any, Any]) -> Iterator[Damage]:
-    for row in rows.tolist():
-        try:
-            _read(reader, name, np.array([row], np.int64))
-        except (CorruptError, FormatError) as error:
-            yield Damage(row, name, reader.source(row), first_sentence(error, reader.where(name, row)))
-
-
-def _page_problems(path: Path) -> list[str]:
-    try:
-        return page_problems(path)
-    except OSError as error:  # the disk failed
-        return [f"its pages cannot be read ({error.strerror})"]
+        manifest = None
+    if manifest is not None and manifest.parts:
+        return check_set(folder, manifest, progress)
+    if manifest is None and parts_there(folder):
+        return check_set_without_manifest(folder, progress)
+    found = check_dataset(folder, progress, given=path)
+    return found.result(advice_for(found))

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lmdbloader.base import system
 from lmdbloader.base.disk_errors import explain_full_disk, naming
-from lmdbloader.errors import FormatError
+from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format.digests import digest_of_file, scheme_for
 from lmdbloader.format.features import PARTS
 from lmdbloader.format.layout import (
@@ -48,6 +48,7 @@ def write_set(
     *,
     classes: Mapping[str, Sequence[str]],
     made_by: Mapping[str, Any],
+    expected: str | None = None,
 ) -> Written:
     """Write index and manifest of a set; the manifest last, in one step, so a set that is there stays until then.
 
@@ -57,13 +58,14 @@ def write_set(
         folder: Of the set.
         names: Of the parts in it, in order: those of `part_name`.
         classes, made_by: As in the manifest. The classes of each part are the first of these.
+        expected: The content digest that the set must have; nothing is put in place otherwise.
 
     Returns:
         Facts about the set.
 
     Raises:
         FormatError: The parts do not have the same fields, digests or classes, or one has no samples.
-        CorruptError: One is damaged.
+        CorruptError: One is damaged, or the set does not have the expected content digest.
         DiskFullError: No room left.
     """
     if list(names) != [part_name(number) for number in range(len(names))]:
@@ -87,6 +89,13 @@ def write_set(
             for name, reader in zip(names, readers, strict=True)
         )
         manifest = _manifest(description, spool, index, parts, begins[-1])
+        if expected not in (None, manifest.content_digest):
+            index.unlink()
+            raise CorruptError(
+                f"{folder}: the content digest of its parts is {manifest.content_digest}, expected {expected}: they "
+                "are not those of this set.",
+                path=str(folder),
+            )
         _put_in_place(index)
         text = folder / f"{MANIFEST_FILE}{_NEW}"
         with naming(text):

@@ -1,0 +1,97 @@
+"""`lmdbloader append`: the samples of other datasets as another part of a dataset."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from lmdbloader.base.text import mebibytes
+from lmdbloader.cli._kept import names_in, tell_kept
+from lmdbloader.cli._streams import say, say_nothing
+
+if TYPE_CHECKING:
+    from lmdbloader.conversion import Appended
+
+ORDER = 43
+HELP = "add the samples of other datasets to a dataset"
+DESCRIPTION = """\
+Add the samples of other datasets to the dataset DB, behind its own, as another
+part: a folder DB/part-0000N. The data that is there is neither copied nor
+changed. DB then has the samples and the content digest that
+`lmdbloader merge DB A B -o OUT` writes.
+
+The datasets need the fields of DB. If they name the same classes in another
+order, labels are renumbered as in DB; other classes are refused (see
+--add-classes). What differs, and what repeats, is listed.
+"""
+EPILOG = """\
+The change is made in one step: DB is the old dataset until then, also after a
+crash, and whoever has it open keeps the old one. The progress of an
+interrupted run is kept in DB: the same command resumes it. A command that has
+ended appends the samples a second time when it is given again.
+Exit status: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
+
+examples:
+  lmdbloader append train.lmdb monday.lmdb
+  lmdbloader append df2k.lmdb div2k.lmdb flickr2k.lmdb --prefix-sources
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("db", metavar="DB", help="the folder of the dataset that grows")
+    parser.add_argument("datasets", nargs="+", metavar="A", help="the folders of the datasets to append, in order")
+    parser.add_argument(
+        "--fields", metavar="NAMES", help="the fields of DB, separated by commas, if the others have more of them"
+    )
+    parser.add_argument("--add-classes", action="store_true", help="add classes that DB lacks behind its own")
+    parser.add_argument(
+        "--prefix-sources",
+        action="store_true",
+        help="put the name of each appended dataset's folder, without .lmdb, in front of the names of its sources",
+    )
+    parser.add_argument(
+        "--drop-sources", action="store_true", help="leave the names of sources out, if DB does not have any"
+    )
+    parser.add_argument(
+        "--restart", action="store_true", help="discard the progress of an interrupted run (default: resume it)"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command; return its exit status."""
+    from lmdbloader.conversion.appending import append, next_part
+    from lmdbloader.errors import CorruptError, DestinationError, FormatError, LmdbloaderError, NotFoundError
+
+    try:
+        done = append(
+            options.db,
+            options.datasets,
+            fields=names_in(options.fields),
+            add_classes=options.add_classes,
+            prefix_sources=options.prefix_sources,
+            drop_sources=options.drop_sources,
+            restart=options.restart,
+            progress=not options.quiet,
+            log=say_nothing if options.quiet else say,
+        )
+    except (DestinationError, NotFoundError, FormatError):
+        raise  # their messages have their own advice
+    except CorruptError:
+        tell_kept(next_part(options.db), "--restart discards it and starts again.")
+        raise
+    except (LmdbloaderError, OSError, MemoryError, KeyboardInterrupt):
+        tell_kept(next_part(options.db), "The same command resumes it; --restart starts again.")
+        raise
+    if not options.quiet:
+        say(_summary(done))
+    return 0
+
+
+def _summary(done: Appended) -> str:
+    speed = done.appended_nbytes / 1e6 / max(done.seconds, 1e-9)
+    return (
+        f"{done.path}: {done.num_appended:,} samples appended ({done.part}), {mebibytes(done.appended_nbytes)} in "
+        f"{done.seconds:.1f} s ({speed:.0f} MB/s); {done.num_samples:,} samples"
+    )

@@ -1,0 +1,349 @@
+"""`lmdbloader.append`: the samples of other datasets as another part of a dataset."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lmdbloader import __version__
+from lmdbloader.base.arguments import flag, shown
+from lmdbloader.base.disk_errors import explain_full_disk
+from lmdbloader.base.foreign_names import APPEND, understands
+from lmdbloader.base.option_names import option
+from lmdbloader.conversion.combining import (
+    Combined,
+    Part,
+    Recipe,
+    chosen_fields,
+    combine,
+    common_options,
+    flattened,
+    open_parts,
+)
+from lmdbloader.conversion.destination import named_folder
+from lmdbloader.conversion.merging import common_classes, compare_fields, differences, prefixed, repeats, titled
+from lmdbloader.conversion.provenance import APPENDED
+from lmdbloader.errors import CorruptError, DestinationError, FormatError, OptionError
+from lmdbloader.format.layout import PARTIAL_SUFFIX, part_name, undecided
+from lmdbloader.format.manifest import Manifest
+from lmdbloader.store import Reader, Written, is_dataset, partial_folder, read_manifest
+from lmdbloader.store.writing.growing import clear_remains, link_first_part
+from lmdbloader.store.writing.sets import write_set
+
+_PART = re.compile(r"part-[0-9]{5,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The result of `append`.
+
+    Attributes:
+        path: The dataset.
+        part: The name of the folder in it with the new samples, a dataset that opens alone.
+        num_appended: New samples.
+        num_samples: Samples in the dataset now.
+        appended_nbytes: Bytes of the new payloads, as stored.
+        sizes: Bytes of the whole dataset: payload_nbytes (stored), raw_nbytes (decoded), data_nbytes, index_nbytes.
+        content_digest: Of all samples in order.
+        notes: Sentences about what the datasets do not have in common, and about what repeats.
+        seconds: The time that it took.
+    """
+
+    path: str
+    part: str
+    num_appended: int
+    num_samples: int
+    appended_nbytes: int
+    sizes: Mapping[str, int]
+    content_digest: str
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+@understands(APPEND)
+def append(
+    db: str | os.PathLike[str],
+    datasets: Sequence[Any],
+    *,
+    fields: Sequence[str] | None = None,
+    add_classes: bool = False,
+    prefix_sources: bool = False,
+    drop_sources: bool = False,
+    restart: bool = False,
+    progress: bool = False,
+    log: Callable[[str], None] = lambda line: None,
+) -> Appended:
+    """Add the samples of other datasets to a dataset, behind its own.
+
+    They are another part: a folder DB/part-0000N, a dataset of its own. The data that is there is neither copied nor
+    changed; only index and manifest of the whole are written again. Then the dataset has the samples and the
+    content digest that `merge([db, *datasets], out)` would write. A dataset in one file becomes a set of two parts.
+
+    The change is made in one step: before it, and after a crash, the dataset is the old one, then the new one. Whoever
+    has it open keeps the old one; a saved state of a Loader is of the old one, and is refused with the new one. A call
+    that was interrupted continues after its last transaction when it is called again. A call that has ended is not
+    repeated by mistake: a second one appends a second time, and says that the samples repeat.
+
+    Args:
+        db: Path of the dataset that grows.
+        datasets: Paths, or LMDBDatasets, which may be views of some samples or fields; or torch's ConcatDataset of
+            them. One may be the dataset itself: its samples of before the call.
+        fields: The fields to take, those of `db`, if the others have more (default: refuse those).
+        add_classes: Add classes that `db` lacks behind its own (default: refuse them).
+        prefix_sources: Put the name of each appended dataset's folder, without .lmdb, in front of the names of its
+            sources: a/0001.png. The names that `db` has stay as they are.
+        drop_sources: Leave the names of sources out, if `db` has none (default: refuse datasets that have them).
+        restart: Discard the progress of an interrupted call; by default it is continued.
+        progress: Show a progress bar on a terminal.
+        log: Called with each message, a line of text: renumbered labels, options that differ, images that repeat.
+
+    Returns:
+        A summary of the grown dataset, with the notes that were logged.
+
+    Raises:
+        NotFoundError: One of the datasets does not exist.
+        FormatError: One is not a finished dataset of this format version.
+        CorruptError: One is damaged; `db` stays as it was.
+        OptionError: The datasets do not fit together; the message names the difference and the line to write.
+        DestinationError: Another process writes to `db`; it is a part of a set itself; a call with other samples is
+            unfinished there; or its file system has no hard links, which a dataset in one file needs.
+        DiskFullError: No room left.
+
+    >>> import tempfile, numpy, lmdbloader
+    >>> place = tempfile.mkdtemp()
+    >>> for i in range(2):
+    ...     samples = [{"image": numpy.full((8, 8), 10 * i + j, "uint8")} for j in range(3)]
+    ...     written = lmdbloader.write(samples, f"{place}/{i}")
+    >>> lmdbloader.append(f"{place}/0", [f"{place}/1"]).num_samples
+    6
+    """
+    began = time.monotonic()
+    add_classes, restart, progress = (
+        flag("add_classes", add_classes),
+        flag("restart", restart),
+        flag("progress", progress),
+    )
+    prefix_sources, drop_sources = flag("prefix_sources", prefix_sources), flag("drop_sources", drop_sources)
+    folder = _folder_of(db)
+    with explain_full_disk(folder), partial_folder(folder, log=log):
+        clear_remains(folder, read_manifest(folder))
+        others = flattened(datasets, "append", "append(db, [...])")
+        if not others:
+            raise OptionError("append(db, []): expected at least one dataset")
+        parts = titled(open_parts([folder, *others], "append"))
+        call = _Call(parts, fields, add_classes, prefix_sources, drop_sources)
+        recipe, notes = call.recipe()
+        try:
+            done, made = _grow(folder, call.manifest, recipe, notes, restart=restart, progress=progress, log=log)
+        finally:
+            with suppress(OSError):
+                clear_remains(folder, read_manifest(folder))
+    return Appended(
+        os.fspath(named_folder(db)), Path(done.path).name, done.num_samples, made.num_samples,
+        done.sizes["payload_nbytes"], made.sizes, made.content_digest, tuple(notes), time.monotonic() - began,
+    )  # fmt: skip
+
+
+def next_part(db: str | os.PathLike[str]) -> Path:
+    """Return where the part that is appended next is written."""
+    folder = Path(os.path.realpath(named_folder(db)))
+    return folder / part_name(max(1, len(read_manifest(folder).parts)))
+
+
+def _folder_of(db: Any) -> Path:
+    """Return the folder of a dataset that may grow, without links.
+
+    Raises:
+        OptionError: It is not a path.
+        NotFoundError, FormatError: It is not a dataset.
+        DestinationError: It is a part of a set.
+    """
+    if hasattr(db, "reader"):
+        raise OptionError(
+            f"append({shown(db)}, ...): expected the path of a dataset, whose open readers stay as they are. Write "
+            f"append({str(getattr(db, 'path', 'path'))!r}, [...]), and open it again."
+        )
+    folder = Path(os.path.realpath(named_folder(db)))
+    read_manifest(folder)
+    if _PART.fullmatch(folder.name) and (is_dataset(folder.parent) or folder.parent.name.endswith(PARTIAL_SUFFIX)):
+        raise DestinationError(
+            f"{folder}: is a part of the dataset {folder.parent}, which lists its samples. Append to that: "
+            f"lmdbloader append {shlex.quote(str(folder.parent))} ..."
+        )
+    return folder
+
+
+def _grow(
+    folder: Path,
+    manifest: Manifest,
+    recipe: Recipe,
+    notes: Sequence[str],
+    *,
+    restart: bool,
+    progress: bool,
+    log: Callable[[str], None],
+) -> tuple[Combined, Written]:
+    """Write a part, and then index and manifest of the set; return facts about the part, and about the set."""
+    out = folder / part_name(max(1, len(manifest.parts)))
+    made_by = _made_by(manifest, recipe)
+    # First: where it cannot be done, nothing is copied.
+    if not manifest.parts:
+        paths = [folder, *(part.reader.path for part in recipe.parts)]
+        link_first_part(folder, f"Write a new dataset: {_merge_instead(paths)}")
+    # A part that is complete, of the same samples, is left by a call that was killed before the last step.
+    overwrite = restart or (is_dataset(out) and not _opens(out))
+    if is_dataset(out) and not overwrite and not _is_made(out, recipe):
+        raise DestinationError(
+            f"{out}: the samples of another call are complete there, but not in the dataset yet. Append them with the "
+            f"call that began it, or discard them with {option('restart', True)}."
+        )
+    done = combine(recipe, out, notes, overwrite=overwrite, restart=restart, progress=progress, log=log, within=folder)
+    names = [part_name(number) for number in range(max(1, len(manifest.parts)) + 1)]
+    return done, write_set(folder, names, classes=recipe.classes, made_by=made_by)
+
+
+def _opens(out: Path) -> bool:
+    """Return whether a part is sound enough to be opened."""
+    try:
+        Reader(out, io="pread")
+    except (CorruptError, FormatError):
+        return False
+    return True
+
+
+def _is_made(out: Path, recipe: Recipe) -> bool:
+    """Return whether a part is of these samples."""
+    made, found = recipe.made_by(), read_manifest(out).made_by
+    return {**found, "lmdbloader": made["lmdbloader"]} == made
+
+
+def _made_by(manifest: Manifest, recipe: Recipe) -> dict[str, Any]:
+    """Return how the grown dataset is made: as before, with what was appended.
+
+    Options that all samples have in common are those of the dataset; those of its first part are in its manifest.
+    """
+    before = manifest.made_by.get(APPENDED)
+    added = recipe.made_by()["inputs"]["datasets"]
+    options = common_options([manifest, *(part.reader.manifest for part in recipe.parts)])
+    made = {**manifest.made_by, "lmdbloader": __version__, "options": options}
+    return {**made, APPENDED: [*(before if isinstance(before, list) else []), *added]}
+
+
+def _merge_instead(paths: Sequence[Path], *more: str) -> str:
+    """Return the command that writes a new dataset instead."""
+    return f"{shlex.join(['lmdbloader', 'merge', *map(str, paths)])} -o OUT {shlex.join(more)}".rstrip()
+
+
+def _fields_flag(names: Sequence[str]) -> list[str]:
+    return ["--fields", ",".join(names)] if names else []
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What is asked for: the dataset that grows is the first of the parts."""
+
+    parts: tuple[Part, ...]
+    fields: Sequence[str] | None
+    add_classes: bool
+    prefix_sources: bool
+    drop_sources: bool
+
+    @property
+    def manifest(self) -> Manifest:
+        """Of the dataset that grows."""
+        return self.parts[0].reader.manifest
+
+    def recipe(self) -> tuple[Recipe, list[str]]:
+        """Return the part that is to be made, and notes.
+
+        Raises:
+            OptionError: The datasets do not fit together.
+        """
+        own = self.parts[0]
+        if not len(own):
+            raise OptionError(f"{own.reader.path}: has no samples, so there is nothing to append to. Write a new one.")
+        if not any(map(len, self.parts[1:])):
+            raise OptionError(f"{own.reader.path}: nothing to append: the datasets have no samples")
+        chosen = None if self.fields is None else chosen_fields(self.parts, self.fields)
+        for part in self.parts[1:]:
+            self._check_fields(part, chosen)
+        self._check_sources()
+        parts = self.parts
+        if self.prefix_sources:
+            parts = (own, *prefixed(parts[1:], self.manifest.with_source))
+        classes, parts, notes = common_classes(parts, own.names, self.add_classes, self._without)
+        own_fields = undecided(self.manifest.fields)
+        notes += [*differences(parts, own_fields), *repeats(parts, own_fields, self.manifest.with_source)]
+        digest = self.manifest.digest
+        if others := sorted({part.reader.manifest.digest for part in parts} - {digest}):
+            notes.append(f"the appended datasets have digests of {' and '.join(others)}; their samples get {digest}")
+        choices = {"add_classes": True} if self.add_classes and any(part.numbers for part in parts) else {}
+        all_classes = {**self.manifest.classes, **classes}
+        with_source = self.manifest.with_source
+        return Recipe(parts[1:], own_fields, all_classes, with_source, digest, "append", choices), notes
+
+    def _without(self, name: str) -> str:
+        """Return how to do without a field, for messages."""
+        left = [other for other in self.parts[0].names if other != name]
+        line = self._merge_instead(left) if left else "choose other datasets"
+        return f"merge them without the field ({line})" if left else line
+
+    def _merge_instead(self, names: Sequence[str] = (), *more: str) -> str:
+        """Return the command that writes a new dataset of some fields instead."""
+        return _merge_instead([part.reader.path for part in self.parts], *_fields_flag(names), *more)
+
+    def _check_fields(self, part: Part, chosen: Sequence[str] | None) -> None:
+        """Raise OptionError unless a dataset has the fields of the one that grows, with the same meaning."""
+        own = self.parts[0]
+        if chosen is not None and {*chosen} != {*own.names}:
+            raise OptionError(
+                f"{option('fields')}: {own.title} has {', '.join(own.names)}, and each of its parts has all of them. "
+                f"For {', '.join(chosen)} alone write a new dataset: {self._merge_instead(chosen)}"
+            )
+        if not {*own.names} <= {*part.names}:
+            common = [name for name in own.names if name in part.names]
+            line = f"Write a new dataset: {self._merge_instead(common)}" if common else "They have no field in common."
+            raise OptionError(
+                f"{part.title} has the fields {', '.join(part.names)}; {own.title} has {', '.join(own.names)}, and "
+                f"each of its parts has all of them. {line}"
+            )
+        if chosen is None and {*part.names} != {*own.names}:
+            value = ",".join(own.names) if option("fields").startswith("-") else list(own.names)
+            raise OptionError(
+                f"{part.title} has the fields {', '.join(part.names)}; {own.title} has {', '.join(own.names)}. Take "
+                f"only those: {option('fields', value)}."
+            )
+        for name in own.names:
+            compare_fields(own, part, name, self._without)
+
+    def _check_sources(self) -> None:
+        """Raise OptionError unless all datasets have names of sources, or none of the new samples needs them."""
+        own, others = self.parts[0], self.parts[1:]
+        if self.prefix_sources and self.drop_sources:
+            raise OptionError(
+                f"{option('prefix_sources', True)} has no effect with {option('drop_sources', True)}. Leave one out."
+            )
+        if self.manifest.with_source:
+            lacking = next((part for part in others if not part.reader.manifest.with_source), None)
+            if lacking is None and not self.drop_sources:
+                return
+            which = (
+                f"{lacking.title} has none (it was written from Python)" if lacking else "and so has each of its parts"
+            )
+            raise OptionError(
+                f"{own.title} has the name of each sample's source, {which}. Write a new dataset without them: "
+                f"{self._merge_instead((), '--drop-sources')}"
+            )
+        having = next((part for part in others if part.reader.manifest.with_source), None)
+        if having is not None and not self.drop_sources:
+            raise OptionError(
+                f"{having.title} has the name of each sample's source, {own.title} has none (it was written from "
+                f"Python). Leave the names out: {option('drop_sources', True)}."
+            )

@@ -1,0 +1,202 @@
+"""The files of a dataset, or of a set of parts, that `stage` copies; and what an earlier copy has of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from lmdbloader.base.disk_errors import naming
+from lmdbloader.errors import CorruptError, FormatError
+from lmdbloader.format.digests import read_digest
+from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
+from lmdbloader.format.manifest import Manifest, Part
+from lmdbloader.store import Reader, read_manifest
+from lmdbloader.store.writing.ownership import is_own_file, open_own_file
+
+# In nanoseconds: ext4's, NTFS's, and those of network and USB file systems.
+_UNITS_OF_TIMES = (1, 100, 1000, 10**9, 2 * 10**9)
+
+
+def files_of(source: Reader, log: Callable[[str], None]) -> list[str]:
+    """Return the names of the files of a dataset and of its parts, those with the data last."""
+    manifest = source.manifest
+    folders = [f"{part.name}/" for part in manifest.parts]
+    notes = []
+    for name in [f"{folder}{name}" for folder in ("", *folders) for name in (LEFT_OUT_FILE, SKIPPED_FILE)]:
+        if is_own_file(source.path / name):
+            notes.append(name)
+        elif os.path.lexists(source.path / name):
+            log(f"{source.path / name}: is a link or not a regular file, and is not copied")
+    of_parts = [f"{folder}{name}" for folder in folders for name in (MANIFEST_FILE, INDEX_FILE)]
+    return [*notes, MANIFEST_FILE, manifest.index_file, *of_parts, *manifest.data_files]
+
+
+def digests_of(source: Reader) -> dict[str, str]:
+    """Return the digests that files must have, by name; empty ones are unknown.
+
+    Raises:
+        CorruptError: A part is not the one that the set states.
+    """
+    manifest = source.manifest
+    if not manifest.parts:
+        return {DATA_FILE: manifest.data_digest}
+    found: dict[str, str] = {}
+    for part, theirs in zip(manifest.parts, _manifests(source.path, manifest), strict=True):
+        found |= {f"{part.name}/{INDEX_FILE}": theirs.index_digest, f"{part.name}/{DATA_FILE}": theirs.data_digest}
+    return found
+
+
+def _manifests(folder: Path, manifest: Manifest) -> Iterator[Manifest]:
+    """Yield the manifests of the parts of a set."""
+    for part in manifest.parts:
+        theirs = read_manifest(folder / part.name)
+        if theirs.manifest_digest != part.manifest_digest:
+            raise CorruptError(
+                f"{folder / part.name}: is not the part that the set states. `lmdbloader verify {folder}` suggests "
+                "remedies.",
+                path=str(folder),
+            )
+        yield theirs
+
+
+def open_file(source: Reader, name: str) -> int:
+    """Return a descriptor of a file; of data, the one that was opened and checked, even if it was replaced since."""
+    names = source.manifest.data_files
+    if name in names:
+        return os.dup(source.data_file.files[names.index(name)].descriptor)
+    return open_own_file(source.path / name)
+
+
+def compare(source: Reader, copy: Reader, *, check: bool, log: Callable[[str], None]) -> None:
+    """Compare the data files of a copy that is there, by their times, or with `check` by their digests.
+
+    Args:
+        source: What is staged.
+        copy: With the same manifest.
+        check: Whether to read all of them.
+        log: Called with each message.
+
+    Raises:
+        CorruptError: A file of the copy is another one.
+    """
+    names = copy.manifest.data_files
+    pairs = list(zip(names, source.data_file.files, copy.data_file.files, strict=True))
+    if changed := [each for each in pairs if check or not has_time(each[2].descriptor, time_of(each[1].descriptor))]:
+        log(f"{copy.path}: reading and comparing the copy that is already there")
+        digests = digests_of(source)
+        for name, theirs, ours in changed:
+            compare_digest(copy.path / name, ours.descriptor, copy.manifest, digests[name])
+            with suppress(OSError):  # the copy of another user is read each time
+                set_time(copy.path / name, time_of(theirs.descriptor))
+    for _ in _manifests(copy.path, copy.manifest):
+        pass
+
+
+def compare_digest(path: Path, descriptor: int, manifest: Manifest, expected: str) -> None:
+    """Raise CorruptError unless a file has a digest."""
+    with naming(path):
+        found = read_digest(descriptor, manifest.digest)
+    if found != expected:
+        raise CorruptError(f"{path}: its digest is {found}, expected {expected or 'one'}.", path=str(path.parent))
+
+
+def has_data(source: Reader, partial: Path) -> bool:
+    """Return whether the data files of a copy, and its parts, are those that the manifest of the source states."""
+    manifest = source.manifest
+    lengths = [(partial / name).stat().st_size for name in manifest.data_files]
+    try:
+        list(_manifests(partial, manifest))
+    except (CorruptError, FormatError):
+        return False
+    return lengths == ([part.data_nbytes for part in manifest.parts] or [manifest.sizes["data_nbytes"]])
+
+
+def is_earlier(source: Reader, target: Path) -> bool:
+    """Return whether a folder has a copy of the source, sound or damaged, or of the set that it was before it grew."""
+    try:
+        there = read_manifest(target)
+    except (FormatError, OSError):
+        return False
+    parts = source.manifest.parts
+    is_shorter = 0 < len(there.parts) < len(parts) and there.parts == parts[: len(there.parts)]
+    return is_shorter or there.manifest_digest == source.manifest.manifest_digest
+
+
+def keep_parts(source: Reader, target: Path, partial: Path, digests: Mapping[str, str], *, check: bool) -> list[str]:
+    """Give the parts of an earlier copy that are sound and still needed a second name in a new one.
+
+    Args:
+        source: What is staged.
+        target: Where the earlier copy may be.
+        partial: Where the new one is made.
+        digests: Of `digests_of`.
+        check: Whether to read their data, besides looking at its time.
+
+    Returns:
+        The names of the files that need not be copied.
+    """
+    kept: list[str] = []
+    if not source.manifest.parts or not is_earlier(source, target):
+        return kept
+    for part, file in zip(source.manifest.parts, source.data_file.files, strict=True):
+        with suppress(OSError, FormatError, CorruptError):
+            if _is_sound(target, part, time_of(file.descriptor), source.manifest, digests, check):
+                names = [f"{part.name}/{name}" for name in (MANIFEST_FILE, INDEX_FILE, DATA_FILE)]
+                _link(target, partial, names)
+                kept += names
+    return kept
+
+
+def _is_sound(
+    target: Path, part: Part, time_ns: int, manifest: Manifest, digests: Mapping[str, str], check: bool
+) -> bool:
+    """Return whether an earlier copy holds a part; raise CorruptError or OSError if it is damaged."""
+    folder = target / part.name
+    if read_manifest(folder).manifest_digest != part.manifest_digest:
+        return False
+    for name in (INDEX_FILE, DATA_FILE):
+        descriptor = open_own_file(folder / name)
+        try:
+            if name == DATA_FILE and os.fstat(descriptor).st_size != part.data_nbytes:
+                return False
+            if name == INDEX_FILE or check or not has_time(descriptor, time_ns):
+                compare_digest(folder / name, descriptor, manifest, digests[f"{part.name}/{name}"])
+        finally:
+            os.close(descriptor)
+    return True
+
+
+def _link(target: Path, partial: Path, names: list[str]) -> None:
+    """Give files a second name, all of them or none."""
+    (partial / names[0]).parent.mkdir(exist_ok=True)
+    try:
+        for name in names:
+            os.link(target / name, partial / name)
+    except OSError:  # a file system without second names
+        for name in names:
+            (partial / name).unlink(missing_ok=True)
+        raise
+
+
+def time_of(descriptor: int) -> int:
+    """Return the time of a file's last change in nanoseconds."""
+    return os.fstat(descriptor).st_mtime_ns
+
+
+def set_time(path: Path, time_ns: int) -> None:
+    """Set the time of a file's last change."""
+    os.utime(path, ns=(time_ns, time_ns))
+
+
+def has_time(descriptor: int, time_ns: int) -> bool:
+    """Return whether a file has a timestamp, with the precision of its file system."""
+    found = time_of(descriptor)
+    return any(found % unit == 0 and found == time_ns - time_ns % unit for unit in _UNITS_OF_TIMES)
+
+
+def set_times(source: Reader, partial: Path) -> None:
+    """Give the data files of a copy the times of the source's, by which they are known."""
+    for name, file in zip(source.manifest.data_files, source.data_file.files, strict=True):
+        set_time(partial / name, time_of(file.descriptor))

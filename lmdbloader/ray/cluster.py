@@ -1,0 +1,60 @@
+"""The connection to a Ray cluster: to the one that is meant, or to a new one on this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from lmdbloader.base.cores import count_cores
+from lmdbloader.base.option_names import option
+from lmdbloader.errors import OptionError
+
+# Tasks send each other no data, and Ray would reserve a third of the memory.
+_STORE_NBYTES = 100 * 2**20
+
+
+@contextmanager
+def connected(ray: Any, address: str | None, num_cpus: int | None) -> Iterator[bool]:
+    """Be connected to a cluster during a `with` statement; yield whether it was started for this, on this machine.
+
+    Args:
+        ray: The package.
+        address: Of the cluster; by default the one that this program is connected to, that of RAY_ADDRESS, or a new
+            one.
+        num_cpus: Of a new one; by default the cores that this process may use.
+
+    Raises:
+        OptionError: There is no cluster at the address, or this program is connected to another one.
+    """
+    if ray.is_initialized():
+        now = ray.get_runtime_context().gcs_address
+        if address not in (None, "auto", now):
+            raise OptionError(
+                f"{option('address', address)}: this program is connected to the Ray cluster {now}. Leave it out, or "
+                "call ray.shutdown() before."
+            )
+        yield False
+        return
+    is_new = address is None and not os.environ.get("RAY_ADDRESS")
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if is_new:
+        settings |= {"num_cpus": max(1, num_cpus or count_cores()), "include_dashboard": False}
+        settings |= {"object_store_memory": _STORE_NBYTES, "address": "local"}
+    elif address is not None:
+        settings["address"] = address
+    try:
+        ray.init(**settings)
+    except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+        meant = "a local Ray cluster cannot be started" if is_new else f"no Ray cluster answers at {_shown(address)}"
+        raise OptionError(f"{option('address')}: {meant}: {' '.join(str(error).split())}") from error
+    try:
+        yield is_new
+    finally:
+        ray.shutdown()
+
+
+def _shown(address: str | None) -> str:
+    return address or f"{os.environ.get('RAY_ADDRESS')} (the variable RAY_ADDRESS)"

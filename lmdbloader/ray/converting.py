@@ -1,0 +1,70 @@
+"""`lmdbloader.ray.convert`: a conversion in parts, each made by a task of a Ray cluster."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from functools import partial
+
+from lmdbloader.base.option_names import option
+from lmdbloader.conversion.destination import new_folder
+from lmdbloader.conversion.doubts import refuse_swapped
+from lmdbloader.conversion.options import RUN, RunOptions, opt, with_options
+from lmdbloader.conversion.part_writers import convert_parts
+from lmdbloader.conversion.report import Report
+from lmdbloader.errors import OptionError
+from lmdbloader.ray.cluster import connected
+from lmdbloader.ray.engine import make_parts
+from lmdbloader.ray.needed import need_ray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayOptions(RunOptions):
+    """The options of `lmdbloader.ray.convert`."""
+
+    address: str | None = opt(
+        None,
+        RUN,
+        "the Ray cluster that makes the parts, such as 10.0.0.1:6379 (default: the one that this program is connected "
+        "to, that of the variable RAY_ADDRESS, or else a new one on this machine)",
+        metavar="HOST:PORT",
+    )
+
+
+@with_options(RayOptions)
+def convert(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], options: RayOptions) -> Report:
+    """Convert a folder of images, as `lmdbloader.convert` does, with the parts made by tasks of a Ray cluster.
+
+    The dataset is a set of parts, byte for byte that of `lmdbloader.convert` with the same options. A part whose task
+    died is made again, on any node. A conversion that was interrupted is continued by the same call, with any engine:
+    parts that are complete stay.
+
+    All nodes have lmdbloader installed, and see the inputs and `out` under the same absolute paths.
+
+    Args:
+        src: As in `lmdbloader.convert`.
+        out: The set to make. `parts` or `part_size` is required, for several parts for each CPU, as each takes one.
+            `workers` is the most parts that are made at the same time, by default as many as the cluster has CPUs.
+
+    Returns:
+        A report of the conversion.
+
+    Raises:
+        SourceError, ImageError, DestinationError, DiskFullError, CorruptError: As by `lmdbloader.convert`.
+        OptionError: Ray is not installed, there is no cluster at `address`, or neither `parts` nor `part_size` is
+            given; or an option is out of its range, or contradicts another.
+        WorkerError: Several tasks died while making the same part, or a node cannot run them.
+    """
+    target = new_folder(out)
+    refuse_swapped(src, target, options)
+    if options.parts is None and options.part_size is None:
+        raise OptionError(
+            f"tasks of Ray make the parts of a set. Say how many, several for each CPU: {option('parts', 64)}; or how "
+            f"large they are: {option('part_size', '4GiB')}."
+        )
+    ray = need_ray("converting with Ray")
+    with connected(ray, options.address, options.workers) as is_local:
+        # A new cluster has as many CPUs as there are to be workers: parts may wait for them.
+        engine = partial(make_parts, ray, at_once=None if is_local else options.workers, is_local=is_local)
+        # The inputs are tried on this machine, with as many processes as it has cores.
+        return convert_parts(src, target, replace(options, workers=None), engine)

@@ -1,0 +1,212 @@
+"""The Datasink of ray.data that writes datasets: each task a part, and the driver a set of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from ray.data import Datasink
+from ray.data.block import BlockAccessor
+
+from lmdbloader.conversion import write
+from lmdbloader.errors import OptionError
+from lmdbloader.fields import FieldType, Mask, kind_named
+from lmdbloader.format.layout import PARTIAL_SUFFIX, part_name
+from lmdbloader.store import Reader, Written, put_in_place, read_manifest
+from lmdbloader.store.writing.publish import COLUMNS_FOLDER
+from lmdbloader.store.writing.sets import write_set
+
+# What the first task settles for all: in a folder that write_set empties.
+_SETTLED_FILE = "settled.json"
+# Rows, and bytes of their arrays, with which it does so.
+_MOST_ROWS, _MOST_NBYTES = 256, 16 * 2**20
+
+
+class LmdbDatasink(Datasink):  # type: ignore[misc]
+    """Writes blocks as parts of a set.
+
+    Attributes:
+        written: Facts about the set, once it is in place.
+    """
+
+    written: Written
+
+    def __init__(
+        self,
+        out: Path,
+        folder: Path,
+        *,
+        fields: Mapping[str, FieldType | None] | Sequence[str] | None,
+        classes: Mapping[str, Sequence[str]] | None,
+        codec: str | Mapping[str, str] | None,
+        storage: Mapping[str, Any],
+        least: int | None,
+    ) -> None:
+        """Prepare to write.
+
+        Args:
+            out: The set to make, absolute.
+            folder: OUT.partial, as `partial_folder` has yielded it in this process.
+            fields, classes, codec: As for `lmdbloader.write`; or the names of the columns to write.
+            storage: Its other options of how images are stored.
+            least: Rows of a part at least; None for those of a block.
+        """
+        self._out, self._folder, self._least = out, folder, least
+        self._partial = out.with_name(out.name + PARTIAL_SUFFIX)  # the same folder, for all nodes
+        self._names = None if fields is None or isinstance(fields, Mapping) else tuple(fields)
+        types = dict(fields) if isinstance(fields, Mapping) else None
+        self._options = {"fields": types, "classes": classes, "codec": codec, **storage}
+        (folder / COLUMNS_FOLDER).mkdir()
+
+    @property
+    def min_rows_per_write(self) -> int | None:
+        """The rows of a part, at least."""
+        return self._least
+
+    def write(self, blocks: Iterable[Any], ctx: Any) -> tuple[int, str] | None:
+        """Write blocks as one part; return the number of the task and the part's name, None without rows.
+
+        Raises:
+            LmdbloaderError: As by `lmdbloader.write`.
+        """
+        rows = self._rows(blocks)
+        settled = self._read_settled()
+        first = [] if settled else list(_first_of(rows))
+        if settled is None and first:
+            settled = self._settle(first)
+        rows = chain(first, rows)
+        first = list(islice(rows, 1))
+        if not first:
+            return None
+        name = _new_name()
+        types, codecs = _types_of(settled), settled["codecs"]
+        options = {**self._options, "fields": types | (self._options["fields"] or {}), "codec": codecs}
+        with self._naming(ctx.task_idx), self._removed_after_error(name):
+            write(chain(first, rows), self._partial / name, **options)
+        return ctx.task_idx, name
+
+    def on_write_complete(self, write_result: Any) -> None:
+        """Put the set of all parts in place.
+
+        Raises:
+            OptionError: There are no rows, or parts do not fit together.
+        """
+        done = sorted(found for found in write_result.write_returns if isinstance(found, tuple))
+        if not done:
+            raise OptionError(f"{self._out}: there is nothing to write: the dataset has no rows")
+        settled, folder = self._read_settled(), self._folder
+        names = [part_name(number) for number in range(len(done))]
+        kept = {name for _, name in done}
+        for entry in folder.iterdir():  # of tasks that died, and were run again
+            if entry.name.startswith("part-") and entry.name not in kept:
+                shutil.rmtree(entry)
+        for (_, found), name in zip(done, names, strict=True):
+            os.rename(folder / found, folder / name)
+        _check_masks([folder / name for name in names])
+        classes = read_manifest(folder / names[0]).classes
+        self.written = write_set(folder, names, classes=classes, made_by=settled["made_by"])
+        put_in_place(folder, self._out)
+
+    def _rows(self, blocks: Iterable[Any]) -> Iterator[dict[str, Any]]:
+        for block in blocks:
+            for row in BlockAccessor.for_block(block).iter_rows(public_row_format=True):
+                yield dict(row) if self._names is None else self._chosen(row)
+
+    def _chosen(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        for name in self._names or ():
+            if name not in row:
+                raise OptionError(f"fields: there is no column {name!r}; the columns are {', '.join(row)}")
+        return {name: row[name] for name in self._names or ()}
+
+    def _settle(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Return what all parts have in common, as these rows ask for, or as another task has settled it before."""
+        name = _new_name()
+        trial, file = self._partial / name, self._partial / COLUMNS_FOLDER / _SETTLED_FILE
+        try:
+            write(rows, trial, **self._options)
+            manifest = read_manifest(trial)
+        finally:
+            shutil.rmtree(trial, ignore_errors=True)
+        settled = {
+            "codecs": {f.name: f.codec for f in manifest.fields if f.is_payload and not f.holds_text},
+            "kinds": {f.name: [f.kind, f.ignore_index] for f in manifest.fields},
+            "made_by": manifest.made_by,
+        }
+        fresh = file.with_name(f"{name}.json")
+        fresh.write_text(json.dumps(settled), "utf-8")
+        try:
+            os.link(fresh, file)  # the first one counts
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without hard links, where two may differ: the parts are compared at the end
+            os.replace(fresh, file)
+        fresh.unlink(missing_ok=True)
+        return self._read_settled() or settled
+
+    def _read_settled(self) -> Any:
+        """Return what all parts have in common, None if it is not settled."""
+        try:
+            return json.loads((self._partial / COLUMNS_FOLDER / _SETTLED_FILE).read_text("utf-8"))
+        except FileNotFoundError:
+            return None
+
+    @contextlib.contextmanager
+    def _naming(self, task: int) -> Iterator[None]:
+        """Say in an error about a sample which task it is about: it counts its own samples."""
+        try:
+            yield
+        except OptionError as error:
+            raise OptionError(f"write task {task}, whose samples are counted from 0: {error}") from error
+
+    @contextlib.contextmanager
+    def _removed_after_error(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            shutil.rmtree(self._partial / name, ignore_errors=True)
+            raise
+
+
+def _first_of(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the first rows, a few MiB."""
+    nbytes = 0
+    for row in islice(rows, _MOST_ROWS):
+        yield row
+        nbytes += sum(getattr(value, "nbytes", 0) for value in row.values())
+        if nbytes >= _MOST_NBYTES:
+            return
+
+
+def _types_of(settled: Mapping[str, Any]) -> dict[str, FieldType]:
+    """Return the types of the fields; images are left out, as pixels show what they are."""
+    kinds = {name: kind for name, kind in settled["kinds"].items() if kind[0] != "image"}
+    return {
+        name: Mask(ignore_index) if kind == "mask" else kind_named(kind).type()
+        for name, (kind, ignore_index) in kinds.items()
+    }
+
+
+def _new_name() -> str:
+    """Return the name of a part that no other task has, nor an earlier attempt of this one."""
+    return f"part-{10**12 + secrets.randbelow(9 * 10**12)}"
+
+
+def _check_masks(parts: Sequence[Path]) -> None:
+    """Raise OptionError if the labels of a field are of 8 bits in one part and of 16 in another."""
+    bits: dict[str, tuple[int, int]] = {}
+    for part in parts:
+        reader = Reader(part, io="pread")
+        for name in (f.name for f in reader.manifest.fields if f.kind == "mask"):
+            found = reader.extremes(name, "bits")
+            if bits.setdefault(name, found) != found:
+                raise OptionError(
+                    f"field {name!r}: some masks are uint8 and others uint16, and labels of one dataset have one type. "
+                    f'Write data.map(lambda row: {{**row, "{name}": row["{name}"].astype("uint16")}}).'
+                )

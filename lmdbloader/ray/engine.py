@@ -1,0 +1,312 @@
+"""The engine of a conversion in parts on Ray: a task for each part, few at a time, and again if its worker died."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lmdbloader.base.option_names import flags_in_use, naming_flags, option
+from lmdbloader.base.text import plain
+from lmdbloader.conversion.parts import ConvertedPart, convert_part
+from lmdbloader.errors import LmdbloaderError, LockedError, WorkerError
+from lmdbloader.format.layout import part_name
+
+# How often a task sends its messages, and how often they are read here.
+_LOOK_SECONDS = 1.0
+# Tasks that wait in Ray for each CPU that works: the next one starts at once, and a cluster that can grow sees them.
+_WAITING_PER_CPU = 1
+# A part whose workers died so often is given up: as many as by default in Ray, which tries a task three times again.
+_MOST_DEATHS = 4
+# A part that another process is making is tried again, until nothing has happened in this conversion for so long.
+_PAUSE_SECONDS, _PATIENCE_SECONDS = 2.0, 120.0
+
+Advance = Callable[[int, int], None]
+Log = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Part:
+    """A part that is not complete yet.
+
+    Attributes:
+        number: Its number.
+        attempt: The number of its task.
+        done: Inputs and bytes that its task has converted.
+        shown: The most inputs and bytes that one of its tasks has converted: what the progress bar shows.
+        deaths: Workers that died while making it.
+        waits_until: It is not to be started before this time.
+        is_held: Whether another process was making it.
+    """
+
+    number: int
+    attempt: int = 0
+    done: list[int] = field(default_factory=lambda: [0, 0])
+    shown: list[int] = field(default_factory=lambda: [0, 0])
+    deaths: int = 0
+    waits_until: float = 0.0
+    is_held: bool = False
+
+    def advance(self, num_sources: int, nbytes: int, show: Advance) -> None:
+        """Count what its task has converted, and show it unless an earlier task had got as far."""
+        self.done = [self.done[0] + num_sources, self.done[1] + nbytes]
+        more = [max(0, now - before) for now, before in zip(self.done, self.shown, strict=True)]
+        if any(more):
+            self.shown = [before + new for before, new in zip(self.shown, more, strict=True)]
+            show(*more)
+
+
+def make_parts(
+    ray: Any,
+    target: Path,
+    numbers: Sequence[int],
+    keywords: Mapping[str, Any],
+    advance: Advance,
+    log: Log,
+    *,
+    at_once: int | None,
+    is_local: bool,
+) -> Iterator[ConvertedPart]:
+    """Make parts of a planned set with tasks of Ray, and yield facts about each.
+
+    Args:
+        ray: The package, connected to a cluster.
+        target: The set.
+        numbers: Of the parts.
+        keywords: For `convert_part`.
+        advance: Called with the inputs and bytes that were just converted.
+        log: Called with each message, a line of text.
+        at_once: The most parts that are made at the same time; by default as many as the cluster has CPUs.
+        is_local: Whether the cluster is one on this machine that was started for this.
+
+    Raises:
+        LmdbloaderError: The first error of a part, as by `convert_part`.
+        WorkerError: Workers died again and again while making a part, or cannot make it.
+    """
+    log(plain(f"Ray: {_described(ray, is_local)}"))
+    run = _Run(ray, os.path.abspath(target), dict(keywords), advance, log, at_once)
+    run.waiting.extend(_Part(number) for number in numbers)
+    try:
+        while run.waiting or run.busy:
+            run.start_tasks()
+            yield from run.look()
+    finally:
+        run.stop()
+
+
+def _described(ray: Any, is_local: bool) -> str:
+    nodes = sum(bool(node["Alive"]) for node in ray.nodes())
+    cpus = f"{ray.cluster_resources().get('CPU', 0):.0f} CPUs"
+    return f"{cpus} of this machine" if is_local else f"a cluster of {nodes} nodes with {cpus}"
+
+
+class _Run:
+    """The tasks of a conversion.
+
+    Attributes:
+        waiting: Parts without a task.
+        busy: Parts with one, by the reference to its result.
+    """
+
+    def __init__(
+        self, ray: Any, target: str, keywords: Mapping[str, Any], show: Advance, log: Log, at_once: int | None
+    ) -> None:
+        self._ray, self._target, self._keywords = ray, target, keywords
+        self._show, self._log, self._at_once = show, log, at_once
+        self.waiting: deque[_Part] = deque()
+        self.busy: dict[Any, _Part] = {}
+        # What died with its worker is started here again, not by Ray: only what is left of it counts as progress.
+        options = {"num_cpus": 1, "max_retries": 0, "scheduling_strategy": "SPREAD", "name": "lmdbloader part"}
+        self._task = ray.remote(**options)(make_part)
+        self._messages = self._make_messages()
+        self._moved = self._read_at = time.monotonic()
+
+    def _make_messages(self) -> Any:
+        """Return the actor that tasks send their messages to, on this node if it is one of the cluster."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = NodeAffinitySchedulingStrategy(self._ray.get_runtime_context().get_node_id(), soft=True)
+        options = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": here, "name": None}
+        return self._ray.remote(**options)(Messages).remote()
+
+    def start_tasks(self) -> None:
+        """Start tasks for parts that wait, up to the number that may run or wait in Ray."""
+        most = self._at_once and max(1, self._at_once)
+        if most is None:
+            most = (1 + _WAITING_PER_CPU) * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+        now = time.monotonic()
+        for _ in range(len(self.waiting)):
+            if len(self.busy) >= most:
+                return
+            part = self.waiting.popleft()
+            if part.waits_until > now:
+                self.waiting.append(part)
+                continue
+            part.attempt, part.done = part.attempt + 1, [0, 0]
+            about = (self._target, part.number, self._keywords, part.attempt, flags_in_use())
+            self.busy[self._task.remote(*about, self._messages)] = part
+
+    def look(self) -> Iterator[ConvertedPart]:
+        """Wait a moment for a task to end; yield the part if it is complete."""
+        if self.busy:
+            ready, _ = self._ray.wait(list(self.busy), num_returns=1, timeout=_LOOK_SECONDS)
+        else:
+            ready = []
+            time.sleep(_LOOK_SECONDS)
+        if time.monotonic() - self._read_at >= _LOOK_SECONDS:
+            self._read_messages()
+        for reference in ready:
+            part = self.busy.pop(reference)
+            if (done := self._finish(part, reference)) is not None:
+                self._moved = time.monotonic()
+                if not done.was_finished:
+                    self._show(max(0, done.num_sources - part.shown[0]), 0)
+                yield done
+
+    def _finish(self, part: _Part, reference: Any) -> ConvertedPart | None:
+        """Return the result of a task; None if the part must be made again.
+
+        Raises:
+            LmdbloaderError: It cannot be made.
+        """
+        errors = self._ray.exceptions
+        try:
+            found = self._ray.get(reference)
+        except (errors.RayTaskError, errors.RuntimeEnvSetupError, errors.TaskUnschedulableError) as error:
+            raise WorkerError(
+                f"a task of Ray cannot make {part_name(part.number)}. All nodes need the same release of lmdbloader: "
+                f"{plain(' '.join(str(error).split()))}"
+            ) from error
+        except errors.RayError as error:
+            self._bury(part, error)
+            return None
+        if isinstance(found, LockedError):
+            self._put_off(part, found)
+            return None
+        if isinstance(found, BaseException):
+            raise found
+        done: ConvertedPart = found
+        return done
+
+    def _bury(self, part: _Part, error: Exception) -> None:
+        """Have a part made again whose worker died.
+
+        Raises:
+            WorkerError: It died too often.
+        """
+        part.deaths += 1
+        reason = plain(str(error).strip().partition("\n")[0])
+        if part.deaths >= _MOST_DEATHS:
+            raise WorkerError(
+                f"{part.deaths} workers of Ray died while making {part_name(part.number)}; the last one: {reason} "
+                f"Out of memory? Make fewer parts at a time ({option('workers')}), or more of them "
+                f"({option('parts')}). Convert again with the same options: the parts that are complete stay."
+            ) from error
+        self._log(f"{part_name(part.number)}: its worker died ({reason}); another one makes it again")
+        self.waiting.appendleft(part)
+
+    def _put_off(self, part: _Part, error: LockedError) -> None:
+        """Try a part later that another process is making.
+
+        Raises:
+            LockedError: Nothing else has happened for a long time.
+        """
+        now = time.monotonic()
+        if now - self._moved > _PATIENCE_SECONDS:
+            raise error
+        if not part.is_held:
+            self._log(f"{part_name(part.number)}: another process is making it; trying again until it ends ({error})")
+        part.is_held, part.waits_until = True, now + _PAUSE_SECONDS
+        self.waiting.append(part)
+
+    def _read_messages(self) -> None:
+        """Show what tasks have sent; without the messages the conversion goes on as well."""
+        try:
+            sent = self._ray.get(self._messages.take.remote(), timeout=10)
+        except self._ray.exceptions.RayError:
+            return
+        finally:
+            self._read_at = time.monotonic()
+        by_number = {part.number: part for part in self.busy.values()}
+        for number, attempt, num_sources, nbytes, lines in sent:
+            part = by_number.get(number)
+            if part is not None and part.attempt == attempt:
+                self._moved = self._read_at
+                part.advance(num_sources, nbytes, self._show)
+            for line in lines:
+                self._log(line)
+
+    def stop(self) -> None:
+        """End the tasks that still run, after an error."""
+        for reference in self.busy:
+            self._ray.cancel(reference, force=True)
+        if self.busy:
+            self._ray.wait(list(self.busy), num_returns=len(self.busy), timeout=5)
+        with contextlib.suppress(self._ray.exceptions.RayError):  # its node may be gone
+            self._ray.kill(self._messages)
+
+
+class Messages:
+    """An actor that keeps the messages of tasks until they are read."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._sent: list[Any] = []
+
+    def put(self, *message: Any) -> None:
+        """Add a message: part, attempt, inputs and bytes converted since the last one, lines for the log."""
+        self._sent.append(message)
+
+    def take(self) -> list[Any]:
+        """Return the messages since the last call."""
+        sent, self._sent = self._sent, []
+        return sent
+
+
+def make_part(
+    target: str, number: int, keywords: Mapping[str, Any], attempt: int, flags: Mapping[str, str], messages: Any
+) -> ConvertedPart | LmdbloaderError:
+    """Make a part; the task.
+
+    Args:
+        target: The set, absolute.
+        number: Of the part.
+        keywords: For `convert_part`.
+        attempt: Which task for this part it is.
+        flags: How messages name options.
+        messages: The actor that gets them.
+
+    Returns:
+        Facts about the part, or the error.
+    """
+    sent_at, num_sources, nbytes = 0.0, 0, 0
+    lines: list[str] = []
+
+    def send() -> None:
+        nonlocal sent_at, num_sources, nbytes
+        messages.put.remote(number, attempt, num_sources, nbytes, list(lines))
+        sent_at, num_sources, nbytes = time.monotonic(), 0, 0
+        lines.clear()
+
+    def advance(more_sources: int, more_nbytes: int) -> None:
+        nonlocal num_sources, nbytes
+        num_sources, nbytes = num_sources + more_sources, nbytes + more_nbytes
+        if time.monotonic() - sent_at > _LOOK_SECONDS:
+            send()
+
+    with naming_flags(flags):
+        try:
+            return convert_part(target, number, **keywords, advance=advance, log=lines.append)
+        except LmdbloaderError as error:
+            return error
+        except Exception:
+            return WorkerError(f"making {part_name(number)} failed:\n{traceback.format_exc()}")
+        finally:
+            if num_sources or lines:
+                send()

@@ -1,0 +1,119 @@
+"""`write_lmdb`: the rows of a `ray.data.Dataset` to one dataset."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from lmdbloader.base.arguments import flag, optional, whole
+from lmdbloader.base.foreign_names import WRITE_LMDB, understands
+from lmdbloader.base.option_names import option, shown
+from lmdbloader.conversion.destination import new_folder
+from lmdbloader.conversion.storage import WriteMode
+from lmdbloader.errors import OptionError
+from lmdbloader.fields import FieldType
+from lmdbloader.ray.needed import need_ray
+from lmdbloader.store import Written, check_destination, partial_folder
+
+if TYPE_CHECKING:
+    import ray.data
+
+
+@understands(WRITE_LMDB)
+def write_lmdb(
+    data: ray.data.Dataset,
+    path: str | os.PathLike[str],
+    *,
+    fields: Mapping[str, FieldType | None] | Sequence[str] | None = None,
+    classes: Mapping[str, Sequence[str]] | None = None,
+    codec: str | Mapping[str, str] | None = None,
+    write_mode: WriteMode | Mapping[str, WriteMode] | None = None,
+    max_resolution: int | None = None,
+    jpeg_quality: int | None = None,
+    smart_threshold: int | None = None,
+    overwrite: bool = False,
+    min_rows_per_part: int | None = None,
+    concurrency: int | None = None,
+    ray_remote_args: Mapping[str, Any] | None = None,
+) -> Written:
+    """Write the rows of a `ray.data.Dataset` into a dataset, a set of parts, in the order of its blocks.
+
+    Each write task writes one part, a complete dataset, and this process joins them at the end: index and manifest
+    only. The samples, their order and the content digest are those that `lmdbloader.write` makes of the same rows.
+    A task that fails or is retried leaves nothing behind, and if the job fails, nothing is at `path`.
+
+    The folder of `path` must be the same on all nodes of the cluster, which have lmdbloader installed.
+
+    Args:
+        data: Rows of what `lmdbloader.write` takes: arrays (H, W, 3) and (H, W) of uint8 or uint16 are images, other
+            arrays keep their shape, and masks, boxes, points and their labels are declared in `fields`.
+        path: The new dataset.
+        fields: The columns to write, in this order (default: all); or a mapping from columns to types, to set types
+            that should not be guessed: {"mask": Mask()}.
+        classes: By field of ints or Labels(), the names of its values from 0 on.
+        codec, write_mode, max_resolution, jpeg_quality, smart_threshold: As in `lmdbloader.write`. What is not given
+            is chosen once, by the task that has its first rows first. `write_mode` cannot be "proportion".
+        overwrite: Replace an existing dataset, once the new one is complete.
+        min_rows_per_part: Blocks are put together until they have so many rows. By default a part is one block, about
+            128 MiB of rows.
+        concurrency: The most write tasks that run at the same time; by default Ray decides.
+        ray_remote_args: Options of `ray.remote` for the write tasks.
+
+    Returns:
+        A summary of the dataset.
+
+    Raises:
+        OptionError: Ray is not installed; or there are no rows, a row does not fit, or an option is out of range.
+        DestinationError: `path` is taken, locked, has no parent folder, or has the name of an unfinished conversion.
+        DiskFullError: No room left.
+
+    >>> write_lmdb(ray.data.read_images("photos"), "photos.lmdb")  # doctest: +SKIP
+    """
+    out = new_folder(path).absolute()
+    overwrite = flag("overwrite", overwrite)
+    least = optional(_count, "min_rows_per_part", min_rows_per_part)
+    at_once = optional(_count, "concurrency", concurrency)
+    modes = write_mode.values() if isinstance(write_mode, Mapping) else [write_mode]
+    if "proportion" in modes:
+        raise OptionError(
+            f"{option('write_mode', write_mode)}: which images are stored as JPEG would depend on how Ray divides the "
+            'rows into parts. Write write_mode="smart" or "jpg".'
+        )
+    if isinstance(fields, str):
+        raise OptionError(f"{option('fields', fields)}: expected a list of names, such as [{fields!r}]")
+    ray = need_ray("write_lmdb", data=True)
+    if not isinstance(data, ray.data.Dataset):
+        raise OptionError(
+            f"write_lmdb({shown(data)}): expected a ray.data.Dataset. For other samples write "
+            "lmdbloader.write(samples, path)."
+        )
+    check_destination(out, overwrite=overwrite)
+    from lmdbloader.ray.datasink import LmdbDatasink
+
+    storage = {
+        "write_mode": write_mode,
+        "max_resolution": max_resolution,
+        "jpeg_quality": jpeg_quality,
+        "smart_threshold": smart_threshold,
+    }
+    with partial_folder(out) as folder, _in_order(data):
+        sink = LmdbDatasink(out, folder, fields=fields, classes=classes, codec=codec, storage=storage, least=least)
+        data.write_datasink(sink, ray_remote_args=dict(ray_remote_args or {}), concurrency=at_once)
+    return sink.written
+
+
+def _count(name: str, value: Any) -> int:
+    return whole(name, value, 1)
+
+
+@contextmanager
+def _in_order(data: Any) -> Iterator[None]:
+    """Let Ray keep the order of the blocks, as it does only on request."""
+    options = data.context.execution_options
+    before, options.preserve_order = options.preserve_order, True
+    try:
+        yield
+    finally:
+        options.preserve_order = before

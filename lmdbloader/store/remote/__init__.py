@@ -1,0 +1,1 @@
+"""Datasets at a URL: their files through fsspec, and the pieces of them that are kept on a local disk."""

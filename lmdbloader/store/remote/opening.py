@@ -1,0 +1,345 @@
+"""Opens a dataset at a URL: its manifest and index come to the cache folder, its data file piece by piece."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import threading
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmdbloader.base import system
+from lmdbloader.base.arguments import path_text
+from lmdbloader.base.disk_errors import explain_full_disk
+from lmdbloader.base.option_names import option
+from lmdbloader.base.units import parse_nbytes, show_nbytes
+from lmdbloader.base.user_cache import cache_folder
+from lmdbloader.errors import CorruptError, DiskFullError, FormatError, NotFoundError, OptionError
+from lmdbloader.format.digests import digest_of_file
+from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE
+from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
+from lmdbloader.store.opening import IO, DataFile
+from lmdbloader.store.remote.cache import Cache, Held
+from lmdbloader.store.remote.pieces import PIECE_NBYTES, Pieces
+from lmdbloader.store.remote.service import Facts, Service
+
+# In the folder of one dataset in the cache.
+PLACE_NAME, MANIFEST_NAME = "remote.json", "manifest.remote.json"
+Fraction = float | int | str
+# A file system where the status of a file may be this old has a server: other machines may have the folder, too.
+_OF_SERVERS_SECONDS = 60.0
+_SPARE_NBYTES = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a dataset at a URL is cached; it pickles, and opens what is cached without a request.
+
+    Attributes:
+        url: The dataset's.
+        service: That has it.
+        folder: Of its manifest, its index and its pieces.
+        version: Of the data file, as the service says.
+        limit_nbytes: Of the pieces that are kept.
+    """
+
+    url: str
+    service: Service
+    folder: Path
+    version: str
+    limit_nbytes: int
+
+    def manifest(self) -> Manifest:
+        """Return the manifest.
+
+        Raises:
+            CorruptError: The folder is gone, or holds something else.
+        """
+        try:
+            return parse_manifest((self.folder / MANIFEST_NAME).read_bytes(), self.url)
+        except (OSError, FormatError) as error:
+            raise CorruptError(
+                f"{self.folder}: the cache of {self.url} is gone or damaged ({error}). Open the dataset again.",
+                path=self.url,
+            ) from error
+
+    def data_file(self, io: IO, nbytes: int) -> RemoteData:
+        """Return the data file.
+
+        Raises:
+            DiskFullError: The disk has no room for the pieces that are still to come.
+        """
+        return RemoteData(self._cache(nbytes), io)
+
+    def _cache(self, nbytes: int) -> Cache:
+        """Return the cache, which all users in a process share."""
+        key = (str(self.folder), self.limit_nbytes)
+        with _lock:
+            found = _caches.get(key)
+            if found is None:
+                pieces = Pieces(self.folder, nbytes)
+                _check_room(self, pieces)
+                found = _caches[key] = Cache(pieces, self.service, DATA_FILE, self.version, self.limit_nbytes)
+            return found
+
+
+_caches: weakref.WeakValueDictionary[tuple[str, int], Cache] = weakref.WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def _restart_in_child() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+system.after_fork(_restart_in_child)
+
+
+class RemoteData(DataFile):
+    """The data file of a dataset at a URL, of which the pieces that were needed are on the disk.
+
+    Attributes:
+        remote: Brings ranges of it here.
+    """
+
+    def __init__(self, cache: Cache, io: IO) -> None:
+        self.remote: Cache = cache
+        super().__init__(cache.pieces.path, io, descriptor=cache.pieces.descriptor)
+
+    def with_io(self, path: Path, io: IO) -> RemoteData:
+        """Return the same file with another `io`; `path` is not needed."""
+        return RemoteData(self.remote, io)
+
+    def read_into(self, buffer: Any, at: int) -> int:
+        """Read into a writable buffer what is fetched first; return the number of bytes, 0 at the end of the file.
+
+        Raises:
+            OSError: The disk cannot read them.
+            LmdbloaderError: They cannot be fetched.
+        """
+        held = self._hold(at, at + memoryview(buffer).nbytes)
+        try:
+            return super().read_into(buffer, at)
+        finally:
+            if held is not None:
+                held.release()
+
+    def _hold(self, at: int, stop: int) -> Held | None:
+        stop = min(stop, self.nbytes)
+        return self.remote.hold(np.array([at], np.int64), np.array([stop], np.int64)) if at < stop else None
+
+    def read(self, at: int, nbytes: int) -> bytes:
+        """Return a copy of some bytes, which are fetched first.
+
+        Raises:
+            OSError: The disk cannot read them.
+            LmdbloaderError: They cannot be fetched.
+        """
+        held = self._hold(at, at + nbytes)
+        try:
+            return super().read(at, nbytes)
+        finally:
+            if held is not None:
+                held.release()
+
+
+def check_fraction(value: Fraction) -> Fraction:
+    """Return `cache_fraction` if it is a share of the dataset or a size.
+
+    Raises:
+        OptionError: It is neither.
+    """
+    if isinstance(value, str):
+        parse_nbytes(value, name="cache_fraction")
+    elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise OptionError(
+            f'{option("cache_fraction", value)}: expected a share of the dataset from 0 to 1, or a size such as "20GiB"'
+        )
+    return value
+
+
+def _limit(value: Fraction, nbytes: int) -> int:
+    """Return the bytes that a share of a file, or a size, stands for.
+
+    >>> _limit(0.5, 1000), _limit("20GiB", 1000), _limit(1, 1000)
+    (500, 1000, 1000)
+    """
+    return min(parse_nbytes(value), nbytes) if isinstance(value, str) else int(value * nbytes)
+
+
+def open_place(url: str, cache_dir: str | os.PathLike[str] | None, fraction: Fraction) -> Place:
+    """Ask the service for a dataset, and bring its manifest and its index here unless they are.
+
+    Args:
+        url: The dataset's.
+        cache_dir: The folder of all cached datasets; None for that in the user's cache folder.
+        fraction: As `check_fraction` wants it.
+
+    Raises:
+        NotFoundError: There is no dataset at the URL.
+        FormatError: It is not one of this format version.
+        CorruptError: A file of it is damaged.
+        DiskError: The service does not answer.
+        DiskFullError: There is no room for the cache.
+        OptionError: A package is missing, or this system cannot do it.
+    """
+    if not system.CAN_LOCK_PARTS:
+        raise OptionError(
+            f"{url}: a dataset at a URL is cached on Linux and macOS only. Copy it first: `lmdbloader stage {url} DIR`."
+        )
+    service = Service(url)
+    manifest, data_facts, index_facts, content = describe(service)
+    nbytes = data_facts.nbytes
+    limit = _limit(fraction, nbytes)
+    if limit < nbytes and not system.CAN_FREE_PARTS:
+        raise OptionError(
+            f"{option('cache_fraction', fraction)}: this system cannot free parts of a file; a part of a dataset can "
+            "be cached on Linux only. Write cache_fraction=1.0."
+        )
+    folder = _make_folder(cache_dir, service, data_facts, manifest)
+    with explain_full_disk(folder):
+        place = {"url": service.url, "endpoint": service.endpoint, "version": data_facts.version}
+        _put(folder / PLACE_NAME, json.dumps(place, indent=2).encode())
+        _put(folder / MANIFEST_NAME, content)
+        index = folder / INDEX_FILE
+        if not index.is_file() or index.stat().st_size != index_facts.nbytes:
+            _put(index, _read_index(service, manifest, index_facts))
+    return Place(service.url, service, folder, data_facts.version, limit)
+
+
+def describe(service: Service) -> tuple[Manifest, Facts, Facts, bytes]:
+    """Return the manifest of a dataset, the facts about its data file and its index, and the manifest's bytes.
+
+    Raises:
+        NotFoundError, FormatError, CorruptError, DiskError: As `open_place`.
+    """
+    url = service.url
+    try:
+        facts = service.facts(MANIFEST_FILE)
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"{url}: there is no dataset: it has no {MANIFEST_FILE}. Expected the URL of a folder with "
+            f"{MANIFEST_FILE}, {INDEX_FILE} and {DATA_FILE}, which `lmdbloader convert` makes."
+        ) from error
+    if facts.nbytes > MAX_MANIFEST_NBYTES:
+        raise FormatError(f"{url}/{MANIFEST_FILE}: {facts.nbytes} bytes, expected at most {MAX_MANIFEST_NBYTES}")
+    content = service.read(MANIFEST_FILE, facts.nbytes, facts.version)
+    manifest = parse_manifest(content, url)
+    if manifest.parts:
+        raise OptionError(
+            f"{url}: is a set of parts, and a set cannot be read from a URL yet. Copy it to a disk with another "
+            "program; or open one of its parts, which are datasets: add /part-00000 to the URL."
+        )
+    found = []
+    for name, key in ((DATA_FILE, "data_nbytes"), (INDEX_FILE, "index_nbytes")):
+        expected, here = manifest.sizes[key], service.facts(name)
+        if here.nbytes != expected:
+            raise CorruptError(
+                f"{url}/{name}: {here.nbytes} bytes, expected {expected}: it is cut short, or belongs to another "
+                "dataset. Upload the dataset again.",
+                path=url,
+            )
+        found.append(here)
+    return manifest, found[0], found[1], content
+
+
+def _read_index(service: Service, manifest: Manifest, facts: Facts) -> bytes:
+    """Return the bytes of the index, by requests of 8 MiB at most.
+
+    Raises:
+        CorruptError: They are not those that were written.
+    """
+    size = 8 * PIECE_NBYTES
+    parts = [
+        service.get(INDEX_FILE, at, min(at + size, facts.nbytes), facts.version) for at in range(0, facts.nbytes, size)
+    ]
+    data = b"".join(parts)
+    if (found := digest_of_file(data, manifest.digest)) != manifest.index_digest:
+        raise CorruptError(
+            f"{service.url}/{INDEX_FILE}: its digest is {found}, expected {manifest.index_digest}: it was changed, or "
+            "belongs to another dataset. Upload the dataset again.",
+            path=service.url,
+        )
+    return data
+
+
+def _make_folder(cache_dir: str | os.PathLike[str] | None, service: Service, facts: Facts, manifest: Manifest) -> Path:
+    """Return the folder of one dataset in the cache, made if it is missing.
+
+    Raises:
+        OptionError: The user has no home, and no folder is given.
+    """
+    if cache_dir is None:
+        own = cache_folder()
+        if own is None:
+            raise OptionError(f"{service.url}: there is no home folder to cache it in. Write cache_dir=FOLDER.")
+        root = own / "remote"
+    else:
+        root = Path(path_text("cache_dir", cache_dir)).absolute()
+    with explain_full_disk(root):
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    key = [service.url, service.endpoint, facts.nbytes, facts.version, manifest.manifest_digest, _machine(root)]
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", service.url.rpartition("/")[2])[:60] or "dataset"
+    digest = hashlib.blake2b(json.dumps(key).encode(), digest_size=10).hexdigest()
+    folder = root / f"{name}-{digest}"
+    with explain_full_disk(root):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def _machine(folder: Path) -> str:
+    """Return what tells this machine from others that may have the folder, too; "" if it is on a disk of its own."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        settling = system.settling_seconds(descriptor)
+    finally:
+        os.close(descriptor)
+    return "" if settling is not None and settling < _OF_SERVERS_SECONDS else system.machine_id() or platform.node()
+
+
+def _put(path: Path, data: bytes) -> None:
+    """Write a file as a whole, unless it is there: processes that open a dataset at once write the same."""
+    try:
+        if path.read_bytes() == data:
+            return
+    except FileNotFoundError:
+        pass
+    import tempfile
+
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
+        try:
+            file.write(data)
+            file.close()
+            system.replace_file(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+def _check_room(place: Place, pieces: Pieces) -> None:
+    """Raise DiskFullError if the disk cannot take what is still to be cached."""
+    missing = min(place.limit_nbytes, pieces.nbytes) - pieces.num_present() * PIECE_NBYTES
+    free = shutil.disk_usage(place.folder).free
+    if missing + _SPARE_NBYTES > free:
+        share = max(int(100 * (free - _SPARE_NBYTES) / pieces.nbytes) / 100 - 0.05, 0)
+        raise DiskFullError(
+            f"{place.folder}: {show_nbytes(missing)} of {place.url} are still to be cached, and {show_nbytes(free)} "
+            f"are free. Keep a part of it, cache_fraction={share:.2f}; or choose another disk, cache_dir=FOLDER."
+        )
+
+
+def describe_cache(folder: Path) -> dict[str, Any] | None:
+    """Return what a folder of the cache is about, None if it is none."""
+    try:
+        found = json.loads((folder / PLACE_NAME).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,372 @@
+"""The files of a dataset at a URL: their facts, and ranges of their bytes, through fsspec."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from lmdbloader.errors import CorruptError, DiskError, LmdbloaderError, NotFoundError, OptionError
+
+T = TypeVar("T")
+# Facts of a service by which a file that was replaced is known: the first of a row that it states. The time is used
+# where there is nothing better.
+_VERSIONS = (("ETag", "etag", "e_tag"), ("generation", "version_id", "VersionId"))
+_TIMES = ("LastModified", "Last-Modified", "last_modified", "mtime", "updated", "created")
+# A connection, and the next bytes of an answer, are waited for this long.
+_CONNECT_SECONDS, _READ_SECONDS = 8, 14
+# Errors are tried again until then, and three times at least: an unreachable server is an error within a minute.
+_RETRY_SECONDS, _LEAST_ATTEMPTS = 30.0, 3
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 4.0
+# Of all threads of a process.
+MOST_REQUESTS = 32
+_S3 = ("s3", "s3a")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a service says about a file.
+
+    Attributes:
+        nbytes: Its size.
+        version: Changes when the file is replaced: its ETag, or another fact; "" if the service states none.
+    """
+
+    nbytes: int
+    version: str
+
+
+class ReplacedError(CorruptError):
+    """The file at the URL is another one than when it was opened."""
+
+
+class _WrongLengthError(OSError):
+    """Another number of bytes arrived than was requested."""
+
+
+class Service:
+    """The service behind a URL; several threads may use it.
+
+    It pickles without keys, which are read from the environment where it is unpickled.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Read the variables that say how to connect; nothing is requested yet."""
+        self.url = url.rstrip("/")
+        self._options = _options_of(self.url)
+        self._restart()
+
+    def _restart(self) -> None:
+        self._lock = threading.Lock()
+        self._opened: tuple[int, Any, str] | None = None
+        self._own = threading.local()
+
+    def __getstate__(self) -> dict[str, Any]:
+        public = {name: value for name, value in self._options.items() if name not in _SECRETS}
+        return {"url": self.url, "_options": public}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__init__(state["url"])  # type: ignore[misc]
+        self._options = {**self._options, **state["_options"]}
+
+    @property
+    def endpoint(self) -> str:
+        """The server that the variables name; "" for the service's own."""
+        return str(self._options.get("endpoint_url", ""))
+
+    def facts(self, name: str) -> Facts:
+        """Return facts about a file of the dataset.
+
+        Raises:
+            NotFoundError: The service has no such file.
+            DiskError: The service does not answer, or refuses.
+        """
+        info = self.info(name)
+        if info.get("type") == "directory" or info.get("size") is None:
+            raise DiskError(
+                f"{self.url}/{name}: the server states no size of a file. Copy the dataset to a disk with another "
+                "program."
+            )
+        return Facts(int(info["size"]), _version_of(info))
+
+    def info(self, name: str) -> dict[str, Any]:
+        """Return all that the service says about a file; the errors are those of `facts`."""
+        return self._again(name, lambda: self._info(name))
+
+    def read(self, name: str, nbytes: int, version: str = "") -> bytes:
+        """Return the bytes of a whole file.
+
+        Raises:
+            NotFoundError, DiskError: As `facts`.
+        """
+        return self.get(name, 0, nbytes, version) if nbytes else b""
+
+    def get(self, name: str, start: int, stop: int, version: str = "") -> bytes:
+        """Return the bytes start ... stop - 1 of a file; errors that may pass are tried again for half a minute.
+
+        Args:
+            name: The file's, in the dataset.
+            start, stop: The range, not empty.
+            version: Of the file as it was opened.
+
+        Raises:
+            ReplacedError: The file has another version, if the service says so.
+            NotFoundError, DiskError: As `facts`.
+        """
+
+        def ask() -> bytes:
+            data = self._get(name, start, stop, version)
+            if len(data) != stop - start:
+                raise _WrongLengthError(f"{len(data)} bytes arrived instead of {stop - start}")
+            return data
+
+        return self._again(name, ask)
+
+    # -- How each kind of service is asked
+
+    def _connect(self) -> tuple[Any, str]:
+        """Return the file system and the dataset's path in it, made once for each process and each kind of thread."""
+        opened = self._opened
+        if opened is not None and opened[0] == os.getpid():
+            return opened[1:]
+        kept: Any = getattr(self._own, "opened", None)
+        if kept is not None and kept[0] == os.getpid():
+            return kept[1:]  # type: ignore[no-any-return]
+        found = _open(self.url, self._options)
+        from fsspec.asyn import AsyncFileSystem
+
+        if isinstance(found[0], AsyncFileSystem) and found[0].async_impl:
+            with self._lock:
+                if self._opened is None or self._opened[0] != os.getpid():
+                    self._opened = (os.getpid(), *found)
+                return self._opened[1:]
+        self._own.opened = (os.getpid(), *found)
+        return found
+
+    def _info(self, name: str) -> dict[str, Any]:
+        filesystem, root = self._connect()
+        filesystem.invalidate_cache()
+        found: dict[str, Any] = filesystem.info(f"{root}/{name}")
+        return found
+
+    def _get(self, name: str, start: int, stop: int, version: str) -> bytes:
+        filesystem, root = self._connect()
+        path = f"{root}/{name}"
+        kinds = filesystem.protocol if isinstance(filesystem.protocol, tuple) else (filesystem.protocol,)
+        special = _get_s3 if set(kinds) & {*_S3} else _get_http if set(kinds) & {"http", "https"} else None
+        if special is None or not hasattr(filesystem, "loop"):
+            return bytes(filesystem.cat_file(path, start=start, end=stop))
+        from fsspec.asyn import sync
+
+        data: bytes = sync(filesystem.loop, special, filesystem, path, start, stop, version)
+        return data
+
+    def _again(self, name: str, ask: Callable[[], T]) -> T:
+        """Return an answer; after an error that may pass, ask again."""
+        began, attempt = time.monotonic(), 0
+        while True:
+            try:
+                return ask()
+            except LmdbloaderError:
+                raise
+            except Exception as error:  # each service has its own errors
+                attempt += 1
+                permanent = self._permanent(name, error)
+                if permanent is not None:
+                    raise permanent from error
+                if attempt >= _LEAST_ATTEMPTS and time.monotonic() - began > _RETRY_SECONDS:
+                    raise DiskError(
+                        f"{self.url}/{name}: cannot be read: {_told(error)}. It was tried {attempt} times in "
+                        f"{time.monotonic() - began:.0f} s. Check the network and the server{self._at_endpoint()}."
+                    ) from error
+            pause = min(_FIRST_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE_SECONDS)
+            time.sleep(pause * random.uniform(0.5, 1.0))
+
+    def _at_endpoint(self) -> str:
+        return f" ({self.endpoint})" if self.endpoint else ""
+
+    def _permanent(self, name: str, error: Exception) -> LmdbloaderError | None:
+        """Return the error to raise at once; None if it may pass."""
+        where = f"{self.url}/{name}"
+        cause: Any = error.__cause__
+        if isinstance(error, FileNotFoundError) and type(cause).__module__.startswith("aiohttp"):
+            # The facts about a file on a web server: fsspec calls every failure so.
+            status = getattr(cause, "status", 0)
+            if status not in (401, 403, 404, 410):
+                return None
+            error = PermissionError(f"status {status}") if status in (401, 403) else error
+        if isinstance(error, _ReplacedAnswer):
+            return replaced(self.url, name, str(error))
+        if isinstance(error, FileNotFoundError):
+            return NotFoundError(f"{where}: nothing is there{self._at_endpoint()}. Is the URL that of a dataset?")
+        if isinstance(error, _WholeAnswer):
+            return DiskError(
+                f"{where}: the server sends the whole file instead of a range of it. Copy the dataset to a disk, or "
+                "use a server that answers ranges (nginx, Apache and all object stores do)."
+            )
+        if isinstance(error, PermissionError):
+            return DiskError(f"{where}: access denied ({_told(error)}). Check the keys and the bucket's rules.")
+        if type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError"):
+            return DiskError(
+                f"{where}: no keys were found ({_told(error)}). Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+                "AWS_PROFILE; for a public bucket set FSSPEC_S3_ANON=true."
+            )
+        return None
+
+
+def replaced(url: str, name: str, what: str) -> ReplacedError:
+    """Return the error for a file that is another one than when it was opened."""
+    return ReplacedError(
+        f"{url}/{name}: was replaced since it was opened ({what}). Open the dataset again; what was cached of the one "
+        "before is not used for it.",
+        path=url,
+    )
+
+
+class _ReplacedAnswer(Exception):
+    """A server says that the file has another version."""
+
+
+class _WholeAnswer(Exception):
+    """A server does not send ranges."""
+
+
+def _told(error: Exception) -> str:
+    """Return what an error says."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+_SECRETS = ("key", "secret", "token")
+
+
+def _options_of(url: str) -> dict[str, Any]:
+    """Return how to connect, from the variables that are set now."""
+    protocol = url.partition("://")[0].lower()
+    if protocol not in _S3:
+        return {}
+    known: Mapping[str, Any] = {}
+    try:
+        from fsspec.config import conf
+
+        known = conf.get("s3", {})
+    except ImportError:
+        pass  # `_open` says which package is missing
+    variables = {
+        "endpoint_url": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+        "key": ("AWS_ACCESS_KEY_ID",),
+        "secret": ("AWS_SECRET_ACCESS_KEY",),
+        "token": ("AWS_SESSION_TOKEN",),
+        "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+    }
+    found: dict[str, Any] = {}
+    for option, names in variables.items():
+        value = next((os.environ[name] for name in names if os.environ.get(name)), None)
+        if value is not None and option not in known:
+            found[option] = value
+    if "key" not in found or "secret" not in found:  # a profile or a role of the machine, which botocore finds
+        found = {option: value for option, value in found.items() if option not in _SECRETS}
+    return found
+
+
+def _open(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+    """Return a file system of its own, and the dataset's path in it.
+
+    Raises:
+        OptionError: The protocol is unknown, or a package for it is missing.
+    """
+    protocol = url.partition("://")[0].lower()
+    arguments: dict[str, Any] = {"skip_instance_cache": True}
+    try:
+        from fsspec.core import url_to_fs
+
+        if protocol in _S3:
+            given = dict(options)
+            region = given.pop("region", None)
+            config = {
+                "connect_timeout": _CONNECT_SECONDS, "read_timeout": _READ_SECONDS, "retries": {"max_attempts": 0},
+                "max_pool_connections": 2 * MOST_REQUESTS,
+            }  # fmt: skip
+            arguments |= given | {"config_kwargs": config, "use_listings_cache": False}
+            arguments |= {"client_kwargs": {"region_name": region}} if region else {}
+        elif protocol in ("http", "https"):
+            import aiohttp
+
+            times = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_READ_SECONDS)
+            arguments |= {"client_kwargs": {"timeout": times}}
+        filesystem, path = url_to_fs(url, **({} if "::" in url else arguments))
+    except ImportError as error:
+        raise OptionError(
+            f"{url}: needs a package that is not installed ({error}). Install the extra: pip install "
+            "'lmdbloader[remote]', in a clone pip install '.[remote]'. It installs fsspec and its support for S3; "
+            "other services need packages of their own."
+        ) from error
+    except ValueError as error:
+        raise OptionError(f"{url}: {error}") from error
+    if protocol in _S3:
+        filesystem.retries = 1  # `_again` tries again, and knows when to stop
+    return filesystem, path.rstrip("/")
+
+
+async def _get_s3(filesystem: Any, path: str, start: int, stop: int, version: str) -> bytes:
+    """Ask S3 for a range, on the condition that the file is the same one."""
+    bucket, key, number = filesystem.split_path(path)
+    given = {"VersionId": number} if number else {}
+    etag = version.removeprefix("ETag ") if version.startswith("ETag ") else ""
+    if etag:
+        given["IfMatch"] = etag
+    try:
+        answer = await filesystem._call_s3(
+            "get_object", Bucket=bucket, Key=key, Range=f"bytes={start}-{stop - 1}", **given
+        )
+    except OSError as error:
+        if etag and "precondition" in str(error).lower():
+            raise _ReplacedAnswer(f"it no longer has the ETag {etag}") from error
+        raise
+    try:
+        _compare(etag, answer.get("ETag") or "")
+        data: bytes = await answer["Body"].read()
+        return data
+    finally:
+        answer["Body"].close()
+
+
+async def _get_http(filesystem: Any, path: str, start: int, stop: int, version: str) -> bytes:
+    """Ask a web server for a range, on the condition that the file is the same one."""
+    etag = version.removeprefix("ETag ") if version.startswith("ETag ") else ""
+    headers = {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
+    if etag and not etag.startswith("W/"):  # a weak one never matches
+        headers["If-Match"] = etag
+    session = await filesystem.set_session()
+    async with session.get(filesystem.encode_url(path), headers=headers) as answer:
+        if answer.status == 412:
+            raise _ReplacedAnswer(f"it no longer has the ETag {etag}")
+        if answer.status in (401, 403):
+            raise PermissionError(f"status {answer.status}")
+        filesystem._raise_not_found_for_status(answer, path)
+        _compare(etag, answer.headers.get("ETag") or "")
+        if answer.status != 206:
+            raise _WholeAnswer
+        data: bytes = await answer.read()
+        return data
+
+
+def _compare(expected: str, found: str) -> None:
+    if expected and found and expected != found:
+        raise _ReplacedAnswer(f"its ETag is {found}, not {expected}")
+
+
+def _version_of(info: Mapping[str, Any]) -> str:
+    """Return what tells a file from another one at the same place.
+
+    >>> _version_of({"ETag": '"0a"', "LastModified": "2026"}), _version_of({"mtime": 2.5}), _version_of({})
+    ('ETag "0a"', 'mtime 2.5', '')
+    """
+    for names in (*_VERSIONS, _TIMES):
+        for name in names:
+            if info.get(name):
+                return f"{'ETag' if name in _VERSIONS[0] else name} {info[name]}"
+    return ""

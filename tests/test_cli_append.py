@@ -1,0 +1,93 @@
+"""`lmdbloader append`: what it prints, refuses and keeps."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lmdbloader
+from lmdbloader import LMDBDataset
+from lmdbloader.cli import main
+from lmdbloader.store import read_manifest
+from lmdbloader.store.writing import writer
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("command")
+    for name, first in (("a", 0), ("b", 10)):
+        samples = [{"image": np.full((8, 8 + i % 3, 3), first + i, np.uint8), "label": i % 2} for i in range(10)]
+        lmdbloader.write(samples, place / name, classes={"label": ["cat", "dog"]})
+    lmdbloader.write([{"label": 1}], place / "labels", classes={"label": ["bird", "cat"]})
+    return place
+
+
+@pytest.fixture
+def db(place: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(place / "a", tmp_path / "db"))
+
+
+def run(capsys: Capture, *words: object) -> tuple[int, str, str]:
+    status = main([str(word) for word in words])
+    return (status, *capsys.readouterr())
+
+
+def test_append_says_what_it_did(place: Path, db: Path, capsys: Capture) -> None:
+    status, said, errors = run(capsys, "append", db, place / "b", place / "a")
+    assert (status, errors) == (0, "")
+    lines = said.splitlines()
+    assert lines[0] == "note: 10 samples have the same stored images as an earlier one."
+    assert lines[-1].startswith(f"{db}: 20 samples appended (part-00001), ") and "MB/s" in lines[-1]
+    assert lines[-1].endswith("; 30 samples")
+    assert run(capsys, "append", db, place / "b", "--quiet") == (0, "", "")
+    assert len(LMDBDataset(db)) == 40
+    status, said, _ = run(capsys, "info", db)
+    digests = [read_manifest(place / name).content_digest for name in "bab"]
+    text = " ".join(said.split())
+    assert status == 0 and f"appended 10 samples of {' 10 samples of '.join(digests)}" in text
+
+
+def test_messages_name_flags(place: Path, db: Path, tmp_path: Path, capsys: Capture) -> None:
+    status, _, errors = run(capsys, "append", db, place / "labels")
+    assert status == 2 and f"lmdbloader merge {db} {place / 'labels'} -o OUT --fields label" in errors
+    labels = shutil.copytree(place / "labels", tmp_path / "grows")
+    status, _, errors = run(capsys, "append", labels, place / "a")
+    assert status == 2 and "Take only those: --fields label." in errors
+    status, _, errors = run(capsys, "append", labels, place / "a", "--fields", "label")
+    assert status == 2 and "add them behind those: --add-classes." in errors
+    status, said, errors = run(capsys, "append", labels, place / "a", "--fields", "label", "--add-classes")
+    assert (status, errors) == (0, "") and "1 class of a added: dog" in said
+    assert LMDBDataset(labels).targets == [1, *[1, 2] * 5]
+    status, _, errors = run(capsys, "append", db / "nothing", place / "a")
+    assert status == 1 and "nothing" in errors
+    with pytest.raises(SystemExit):
+        main(["append", str(db)])
+    assert "A" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["add", str(db)])
+    assert "did you mean `lmdbloader append`" in capsys.readouterr().err
+
+
+def test_an_interrupted_append_says_where_its_progress_is(
+    place: Path, db: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writer, "TRANSACTION_NBYTES", 100)
+    with monkeypatch.context() as patch:
+        patch.setattr(writer.Writer, "finish", interrupt)
+        status, _, errors = run(capsys, "append", db, place / "b")
+    assert status == 130
+    kept = f"{db}/part-00001.partial: the progress is kept here. The same command resumes it; --restart starts again."
+    assert errors.splitlines() == [kept, "lmdbloader: interrupted"]
+    status, _, errors = run(capsys, "append", db, place / "a")
+    assert status == 1 and "discard its progress with --restart" in errors
+    status, said, _ = run(capsys, "append", db, place / "b")
+    assert status == 0 and "resuming after 10 of 10 samples" in said
+    assert len(LMDBDataset(db)) == 20

@@ -1,0 +1,78 @@
+"""`stage` from a URL: a checked copy that opens like the original, made once, and never a damaged one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from remote_store import Server, objects_of, same, serving, write_dataset
+
+from lmdbloader import LMDBDataset, errors, stage
+from lmdbloader.cli import main
+
+URL = "s3://bucket/train.lmdb"
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
+    return LMDBDataset(write_dataset(tmp_path_factory.mktemp("staged") / "train.lmdb", num_samples=150))
+
+
+@pytest.fixture
+def server(local: LMDBDataset) -> Iterator[Server]:
+    with serving(objects_of(Path(local.path))) as found:
+        yield found
+
+
+def test_a_copy_is_equal_and_made_once(server: Server, local: LMDBDataset, tmp_path: Path) -> None:
+    server.objects["train.lmdb/skipped.tsv"] = b"a note\n"
+    lines: list[str] = []
+    path = stage(URL, tmp_path, log=lines.append)
+    assert path == tmp_path / "train.lmdb"
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == {
+        key.partition("/")[2]: data for key, data in server.objects.items()
+    }
+    assert all(same(a, b) for a, b in zip(LMDBDataset(path), local, strict=True))
+    count = len(server.ranges())
+    assert count == 1
+    assert stage(URL, tmp_path, log=lines.append) == path
+    assert len(server.ranges()) == count
+    assert "staged already" in lines[-1]
+
+
+def test_the_command_takes_a_url(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stage", URL, str(tmp_path), "--quiet"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'train.lmdb'}\n"
+
+
+@pytest.mark.parametrize("name", ["data.mdb", "index.arrow"])
+def test_a_damaged_original_is_not_put_in_place(server: Server, tmp_path: Path, name: str) -> None:
+    damaged = bytearray(server.objects[f"train.lmdb/{name}"])
+    damaged[len(damaged) // 2] ^= 1
+    server.objects[f"train.lmdb/{name}"] = bytes(damaged)
+    with pytest.raises(errors.CorruptError, match=f"{name}: the digest of the copy is"):
+        stage(URL, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_copy_is_replaced(server: Server, local: LMDBDataset, tmp_path: Path) -> None:
+    data = stage(URL, tmp_path) / "data.mdb"
+    content = bytearray(data.read_bytes())
+    content[10_000] ^= 1
+    data.write_bytes(content)
+    stage(URL, tmp_path)
+    assert data.read_bytes() == server.objects["train.lmdb/data.mdb"]
+
+
+def test_faults_that_pass_are_tried_again(server: Server, tmp_path: Path) -> None:
+    server.fault = lambda number, start: "cut" if number == 0 else ""
+    assert (stage(URL, tmp_path) / "data.mdb").read_bytes() == server.objects["train.lmdb/data.mdb"]
+
+
+def test_what_is_no_dataset_is_refused(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(errors.NotFoundError, match="there is no dataset"):
+        stage("s3://bucket/none.lmdb", tmp_path)
+    with pytest.raises(errors.OptionError, match="has no name for the copy"):
+        stage("s3://", tmp_path)
+    assert list(tmp_path.iterdir()) == []

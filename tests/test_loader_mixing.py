@@ -1,0 +1,395 @@
+"""Several datasets read as one: torch's ConcatDataset of them, and mixtures, for the Loader and torch's DataLoader."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from remote_store import objects_of, serving, write_dataset
+from torch.utils.data import ConcatDataset, DataLoader, Subset
+
+import lmdbloader
+from lmdbloader import LMDBDataset, Loader, QuasiRandom, mix
+from lmdbloader.errors import CorruptError, OptionError
+from lmdbloader.transforms import RandomCrop, RandomDihedral
+
+FIRST, SECOND = 30, 12
+WORLDS = (1, 2, 3, 4, 8)
+KINDS: tuple[Any, ...] = ("random", "sequential", "quasi_random", QuasiRandom(2000, 4000))
+
+
+def samples(count: int, first: int) -> Any:
+    rng = np.random.default_rng(first)
+    for i in range(first, first + count):
+        yield {
+            "image": rng.integers(0, 256, (16, 16, 3)).astype(np.uint8),
+            "number": i,
+            "name": f"name {i}",
+            "tags": [i] * (i % 3),
+            "array": np.full(3, i, np.float32),
+            "label": i % 2,
+        }
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("mixing")
+    made = []
+    for name, count, first in (("a", FIRST, 0), ("b", SECOND, 100)):
+        lmdbloader.write(samples(count, first), folder / f"{name}.lmdb", classes={"label": ["even", "odd"]})
+        made.append(folder / f"{name}.lmdb")
+    return made
+
+
+@pytest.fixture(scope="module")
+def both(paths: list[Path]) -> list[LMDBDataset]:
+    return [LMDBDataset(path) for path in paths]
+
+
+@pytest.fixture(scope="module")
+def merged(paths: list[Path], tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
+    out = tmp_path_factory.mktemp("merged") / "both.lmdb"
+    lmdbloader.merge(paths, out)
+    return LMDBDataset(out)
+
+
+def plain(batch: Any) -> list[tuple[Any, ...]]:
+    """Return the samples of a batch as values that can be compared."""
+    arrays = [array.tolist() for array in batch.array]
+    columns = (batch.number.tolist(), batch.name, batch.tags, arrays, batch.label.tolist())
+    images = [image.numpy().tobytes() for image in batch.image]
+    return [tuple(values) for values in zip(images, *map(list, columns), strict=True)]
+
+
+def read(batches: Any) -> list[tuple[Any, ...]]:
+    return [sample for batch in batches for sample in plain(batch)]
+
+
+def numbers(batches: Any) -> list[int]:
+    return [number for batch in batches for number in batch.number.tolist()]
+
+
+STEPS = [RandomCrop(8), RandomDihedral()]
+
+
+def make(dataset: Any, batch_size: int = 4, **options: Any) -> Loader:
+    given: dict[str, Any] = {"order": "random", "seed": 3, "transforms": STEPS, "num_threads": 1}
+    return Loader(dataset, batch_size, **{**given, **options})
+
+
+# --- One view of several datasets ---
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+@pytest.mark.parametrize("order", KINDS, ids=str)
+def test_a_concat_dataset_is_read_like_the_merged_dataset(
+    both: list[LMDBDataset], merged: LMDBDataset, order: Any, io: Any
+) -> None:
+    fields = [field for field in merged.fields if field != "array"]
+    parts, one = [LMDBDataset(d.path, fields) for d in both], LMDBDataset(merged.path, fields)
+    found = [[b.number.tolist(), b.name, b.image] for b in make(ConcatDataset(parts), order=order, io=io)]
+    expected = [[b.number.tolist(), b.name, b.image] for b in make(one, order=order)]
+    assert [item[:2] for item in found] == [item[:2] for item in expected]
+    assert all(torch.equal(a[2], b[2]) for a, b in zip(found, expected, strict=True))
+
+
+def test_the_union_is_a_dataset(both: list[LMDBDataset], merged: LMDBDataset) -> None:
+    union = mix(both).union
+    assert len(union) == FIRST + SECOND
+    for i in (0, FIRST - 1, FIRST, -1):
+        one, other = union[i], merged[i]
+        assert torch.equal(one.image, other.image) and torch.equal(one.array, other.array)
+        assert (one.number, one.name, one.tags, one.label) == (other.number, other.name, other.tags, other.label)
+    assert union.table.to_pylist() == merged.table.to_pylist()
+    assert union.where("number >= 100 and label == 'odd'").targets == [1] * 6
+    assert union.targets == merged.targets and union.classes == ("even", "odd")
+    assert torch.equal(union.crop(31, top=2, left=3, height=4, width=5), union[31].image[:, 2:6, 3:8])
+    copied = pickle.loads(pickle.dumps(union))
+    assert [copied[i].number for i in (0, 29, 30)] == [0, 29, 100]
+    assert [len(part) for part in union.split([0.5, 0.5], by=None)] == [21, 21]
+    assert "42 samples" in union._repr_html_()
+
+
+def test_views_of_datasets_are_joined(both: list[LMDBDataset]) -> None:
+    a, b = both
+    parts = ConcatDataset([b[::-1], a.select([5, 3]), Subset(b, [0, 0]), a[::10]])
+    expected = [sample.number for sample in parts]
+    assert numbers(Loader(parts, 3, shuffle=False)) == expected
+    # Two readers of one dataset are one; a mixture of views of one dataset copies no index.
+    assert mix([a[:10], LMDBDataset(a.path)[10:]]).union.reader is a.reader
+
+
+def test_sets_are_joined_like_other_datasets(both: list[LMDBDataset], tmp_path: Path) -> None:
+    from lmdbloader.store.writing.sets import write_set
+
+    for number, dataset in enumerate(both):
+        shutil.copytree(dataset.path, tmp_path / "set" / f"part-{number:05}")
+    write_set(tmp_path / "set", ["part-00000", "part-00001"], classes={"label": ["even", "odd"]}, made_by={})
+    whole = LMDBDataset(tmp_path / "set")
+    parts = ConcatDataset([both[1], whole])
+    for io in ("mmap", "pread"):
+        found = read(Loader(parts, 5, shuffle=False, io=io))  # type: ignore[arg-type]
+        assert found == read(Loader(both[1], 5, shuffle=False)) + read(Loader(whole, 5, shuffle=False))
+
+
+# --- Mixtures ---
+
+
+@pytest.mark.parametrize("order", KINDS, ids=str)
+def test_without_weights_each_sample_comes_once(both: list[LMDBDataset], order: Any) -> None:
+    mixed = mix(both)
+    assert len(mixed) == FIRST + SECOND
+    loader = make(mixed, order=order)
+    first, second = read(loader), read(loader)
+    assert sorted(n for _, n, *_ in first) == [*range(FIRST), *range(100, 100 + SECOND)]
+    assert (order == "sequential") == ([n for _, n, *_ in first] == [n for _, n, *_ in second])
+    known = {sample[1]: sample[2:] for d in both for sample in read(Loader(d, 8, shuffle=False))}
+    assert all(known[sample[1]] == sample[2:] for sample in first)
+
+
+@pytest.mark.parametrize("order", KINDS, ids=str)
+def test_weights_are_shares_of_the_draws(both: list[LMDBDataset], order: Any) -> None:
+    mixed = mix(both, weights=[1, 3], length=4000)
+    found = numbers(make(mixed, 50, order=order, fields=None) if False else make(mixed, 50, order=order))
+    for first in range(0, 3001, 100):
+        assert sum(number < 100 for number in found[first : first + 1000]) == 250
+    # Each dataset comes whole before it comes again.
+    for dataset, n in ((0, FIRST), (1, SECOND)):
+        mine = [number for number in found if (number >= 100) == dataset]
+        assert all(len(set(mine[k : k + n])) == n for k in range(0, len(mine) - n, n))
+
+
+def test_a_sample_that_comes_again_has_a_crop_of_its_own(both: list[LMDBDataset]) -> None:
+    found = read(make(mix(both, weights=[1, 1], length=240)))
+    again = [sample[0] for sample in found if sample[1] == 100]
+    assert len(again) == 10 and len(set(again)) >= 9
+    # The same dataset twice counts twice.
+    twice = Counter(numbers(make(mix([both[0], both[0]]))))
+    assert twice == dict.fromkeys(range(FIRST), 2)
+
+
+@pytest.mark.parametrize("order", KINDS, ids=str)
+@pytest.mark.parametrize("world_size", WORLDS)
+def test_ranks_share_a_mixture(both: list[LMDBDataset], order: Any, world_size: int) -> None:
+    mixed = mix(both, weights=[2, 1], length=100)
+    alone = read(make(mixed, 24, order=order))
+    loaders = [make(mixed, 24 // world_size, order=order, shard=(rank, world_size)) for rank in range(world_size)]
+    ranks = [[plain(batch) for batch in loader] for loader in loaders]
+    for step in range(len(loaders[0])):
+        together = [sample for batches in ranks for batch in batches[step : step + 1] for sample in batch]
+        assert Counter(map(repr, together)) == Counter(map(repr, alone[24 * step : 24 * step + 24]))
+
+
+@pytest.mark.parametrize("order", KINDS, ids=str)
+def test_a_run_continues_with_other_ranks(both: list[LMDBDataset], order: Any) -> None:
+    mixed = mix(both, weights=[2, 1], length=100)
+    whole = make(mixed, order=order)
+    whole.set_epoch(4)
+    expected, following = numbers(whole), numbers(whole)
+    taken, states = [], []
+    for rank in range(3):
+        loader = make(mixed, 3, order=order, shard=(rank, 3))
+        loader.set_epoch(4)
+        batches = iter(loader)
+        taken += numbers(next(batches) for _ in range(4))
+        states.append(loader.state_dict())
+    state = json.loads(json.dumps(states[0]))
+    assert states == [state] * 3 and len(json.dumps(state)) < 500
+    for world_size in (1, 4):
+        rest = [make(mix(both, [2, 1], 100), 5, order=order, shard=(rank, world_size)) for rank in range(world_size)]
+        for loader in rest:
+            loader.load_state_dict(state)
+        assert Counter(taken + [n for loader in rest for n in numbers(loader)]) == Counter(expected)
+        assert Counter(n for loader in rest for n in numbers(loader)) == Counter(following)
+    alone = make(mixed, order=order)
+    alone.load_state_dict(state)
+    copied = pickle.loads(pickle.dumps(alone))
+    assert numbers(copied) == numbers(alone) == expected[36:]
+    assert len(copied) == 25
+
+
+def test_states_of_other_mixtures_are_refused_with_the_reason(both: list[LMDBDataset]) -> None:
+    state = make(mix(both, [1, 1])).state_dict()
+    for other, reason in (
+        (mix(both, [1, 2]), "mixed 1:1 from 30 \\+ 12 samples', this loader's is 'random, mixed 1:2"),
+        (mix(both, [1, 1], length=43), "another number of samples"),
+        (mix([both[0], both[1][::-1]], [1, 1]), "another dataset, or of other samples"),
+        (mix([both[0], both[0][:12]], [1, 1]), "another dataset, or of other samples"),
+        (ConcatDataset(both), "another order"),
+    ):
+        with pytest.raises(OptionError, match=reason):
+            make(other).load_state_dict(state)
+
+
+@pytest.mark.parametrize("options", [{"weights": [1.0]}, {"repeat": 2}, {"order": [1]}, {"num_samples": 3}])
+def test_a_mixture_chooses_the_samples_itself(both: list[LMDBDataset], options: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match=r"the dataset is a mixture.*lmdbloader.mix\(datasets, weights=\["):
+        Loader(mix(both), 4, **options)
+
+
+def test_transforms_of_the_datasets_are_kept(both: list[LMDBDataset], paths: list[Path]) -> None:
+    views = [d.transformed([RandomCrop(8)], seed=5) for d in both]
+    mixed = mix(views, [1, 1], 100)
+    assert mixed[0].image.shape == (3, 8, 8)
+    loader = Loader(mixed, 4, shuffle=True)
+    assert loader.seed == 5 and next(iter(loader)).image.shape == (4, 3, 8, 8)
+    for other in (both[1], both[1].transformed([RandomCrop(4)], seed=5), LMDBDataset(paths[1], ["image"])):
+        with pytest.raises(OptionError, match="have different fields or transforms"):
+            mix([views[0], other])
+    doubled = [LMDBDataset(path, ["image", "number"], _double) for path in paths]
+    with pytest.raises(OptionError, match="have different fields or transforms"):
+        mix([doubled[0], LMDBDataset(paths[1], ["image", "number"])])
+    assert sorted(numbers(Loader(mix(doubled), 4))) == [2 * n for n in [*range(FIRST), *range(100, 100 + SECOND)]]
+
+
+def _double(sample: Any) -> Any:
+    return sample._replace(number=2 * sample.number)
+
+
+# --- torch's DataLoader ---
+
+
+def test_a_mixture_is_a_dataset_for_torch(both: list[LMDBDataset]) -> None:
+    mixed = mix(both, [1, 1], 60)
+    in_turn = [mixed[i].number for i in range(60)]
+    assert in_turn == numbers(Loader(mixed, 7, shuffle=False))
+    assert [n for n in in_turn if n < 100] == list(range(30))
+    assert [n for n in in_turn if n >= 100] == [100 + k % 12 for k in range(30)]
+    assert mixed[-1].number == in_turn[-1] and mixed.classes == ("even", "odd") and "image" in mixed.fields
+    assert mixed.class_to_idx == {"even": 0, "odd": 1}
+    loader = DataLoader(mixed, 8, collate_fn=lmdbloader.collate)
+    assert numbers(loader) == in_turn
+    with pytest.raises(IndexError):
+        mixed[60]
+    with pytest.raises(OptionError, match=r"mix views"):
+        mixed[2:5]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_dataloader_shuffles_each_dataset(both: list[LMDBDataset], num_workers: int) -> None:
+    views = [d.transformed([RandomCrop(8)]) for d in both]
+    # Fewer draws of the first dataset than it has samples: another part of it in each epoch.
+    loader = lmdbloader.dataloader(
+        mix(views, [1, 4], 50), 8, shuffle=True, num_workers=num_workers, generator=torch.Generator().manual_seed(1)
+    )
+    assert len(loader) == 7
+    epochs = [numbers(loader) for _ in range(12)]
+    for found in epochs:
+        first, second = [n for n in found if n < 100], [n for n in found if n >= 100]
+        assert len(first) == 10 == len(set(first)) and len(second) == 40
+        assert [len(set(second[k : k + 12])) for k in (0, 12, 24)] == [12] * 3
+    assert len(set(map(tuple, epochs))) == 12
+    assert len({n for found in epochs for n in found if n < 100}) > 20
+    assert sorted(numbers(lmdbloader.dataloader(mix(both), 8, num_workers=0))) == sorted(numbers(make(mix(both))))
+
+
+# --- What does not fit ---
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "0 datasets without samples"),
+        ("a.lmdb", r"expected a list of datasets. Write mix\(\['a.lmdb', \.\.\.\]\)"),
+        (5, "expected a list"),
+    ],
+)
+def test_lists_of_datasets_are_expected(given: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        mix(given)
+
+
+def test_weights_and_lengths_are_checked(both: list[LMDBDataset]) -> None:
+    for options, message in (
+        ({"weights": [1]}, "1 weights for 2 datasets"),
+        ({"weights": [1, -1]}, r"weights\[1\] is -1"),
+        ({"weights": ["a", 1]}, "expected a list of numbers"),
+        ({"weights": 3}, "expected a list"),
+        ({"length": 0}, "length"),
+        ({"length": 1.5}, "length"),
+        ({"probabilities": [0.5, 0.5]}, r"write weights=\[0.5, 0.5\]"),
+        ({"stopping_strategy": "all_exhausted"}, "Leave it out"),
+        ({"seed": 3}, "seed=3"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            mix(both, **options)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="dataset 1 has no samples"):
+        mix([both[0], both[1][:0]], weights=[1, 1])
+    assert len(mix([both[0], both[1][:0]])) == FIRST
+    weights = mix(both, torch.tensor([0.25, 0.75])).mixture.shares, mix(both, np.array([1, 3])).mixture.shares
+    assert weights == ((1, 3), (1, 3))
+    mixed = mix(both)
+    for wrapped in ([mixed, both[0]], [Subset(mixed, [1])]):
+        with pytest.raises(OptionError, match="Mix views"):
+            mix(wrapped)  # type: ignore[arg-type]
+    assert repr(mixed).startswith("Mix(42 samples: 71.4% of ") and "Mix(" in repr(Loader(mixed, 4))
+
+
+def other(path: Path, value: Any, **options: Any) -> LMDBDataset:
+    lmdbloader.write(({"image": np.zeros((4, 4, 3), np.uint8), "value": value} for _ in range(3)), path, **options)
+    return LMDBDataset(path)
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "message"),
+    [
+        ((1, "text"), {}, "field 'value' is of kind int in .*, of kind text in "),
+        (("short", "long " * 50), {}, r"stored in the index \(short texts\) in .*, stored in data.mdb \(long texts\)"),
+        ((1, 1), {"classes": {"value": ["x", "y", "z"]}}, "the classes of field 'value' differ: .* has none; .* has x"),
+        (
+            (np.zeros((4, 4), np.uint8), np.zeros((4, 4), np.uint16)),
+            {"fields": {"image": lmdbloader.fields.Image(), "value": lmdbloader.fields.Mask()}},
+            r"with \(8, 8\) bits in .*, with \(16, 16\) bits",
+        ),
+    ],
+)
+def test_datasets_that_do_not_fit_are_refused_with_the_line(
+    tmp_path: Path, values: tuple[Any, Any], options: dict[str, Any], message: str
+) -> None:
+    alike = {name: value for name, value in options.items() if name == "fields"}
+    parts = [other(tmp_path / "a b.lmdb", values[0], **alike), other(tmp_path / "b.lmdb", values[1], **options)]
+    for call in (mix, lambda parts: Loader(ConcatDataset(parts), 4)):
+        with pytest.raises(OptionError, match=message) as caught:
+            call(parts)
+        assert f"`lmdbloader merge '{tmp_path}/a b.lmdb' {tmp_path}/b.lmdb -o both.lmdb`" in str(caught.value)
+
+
+def test_damage_names_the_dataset_and_its_own_sample(both: list[LMDBDataset], tmp_path: Path) -> None:
+    shutil.copytree(both[1].path, tmp_path / "damaged.lmdb")
+    column = LMDBDataset(tmp_path / "damaged.lmdb").reader.index.arrays["image.offset"]
+    with open(tmp_path / "damaged.lmdb" / "data.mdb", "r+b") as file:
+        file.seek(int(column[7]) + 50)
+        file.write(b"\x00\xff" * 20)
+    mixed = mix([both[0], LMDBDataset(tmp_path / "damaged.lmdb")])
+    for io in ("mmap", "pread"):
+        with pytest.raises(CorruptError, match=r"damaged\.lmdb: field 'image' of sample 7: "):
+            list(Loader(mixed, 4, io=io))  # type: ignore[arg-type]
+        loader = Loader(mixed, 4, on_corrupt="skip", io=io)  # type: ignore[arg-type]
+        assert 107 not in numbers(loader) and [damage.sample for damage in loader.corrupt] == [7]
+    with pytest.raises(CorruptError, match=r"of sample 7"):
+        mixed.union[FIRST + 7]
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+@pytest.mark.parametrize("fraction", [1.0, 0.2])
+def test_datasets_on_a_disk_and_at_a_url_are_read_together(tmp_path: Path, io: Any, fraction: float) -> None:
+    first = write_dataset(tmp_path / "first.lmdb", seed=1, num_samples=150)
+    second = write_dataset(tmp_path / "second.lmdb", seed=2, num_samples=400)
+    with serving(objects_of(second)):
+        remote = LMDBDataset("s3://bucket/train.lmdb", cache_dir=tmp_path / "cache", cache_fraction=fraction)
+        local = mix([first, second], [1, 1])
+        mixed = mix([first, remote], [1, 1])
+        for order in ("random", "quasi_random", "sequential"):
+            expected, found = (Loader(m, 32, order=order, seed=2) for m in (local, mixed))  # type: ignore[arg-type]
+            for a, b in zip(expected, pickle.loads(pickle.dumps(found)), strict=True):
+                assert torch.equal(a.image, b.image) and a.caption == b.caption
+        assert mixed.union[150].caption == local.union[150].caption
+        found = Loader(mixed, 32, shuffle=True, io=io)
+        assert sum(len(batch.label) for batch in found) == 550

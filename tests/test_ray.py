@@ -1,0 +1,170 @@
+"""`lmdbloader.ray` without Ray: what is refused before it is needed, and the error that says how to install it."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import lmdbloader
+from lmdbloader import LMDBDataset
+from lmdbloader.cli import main
+from lmdbloader.conversion.options import RunOptions
+from lmdbloader.conversion.part_writers import convert_parts
+from lmdbloader.errors import DestinationError, NotFoundError, OptionError
+from lmdbloader.ray import read_lmdb, write_lmdb
+from lmdbloader.transforms import RandomHorizontalFlip
+
+without_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ray") / "d.lmdb"
+    lmdbloader.write(({"image": np.full((8, 8, 3), i, np.uint8), "label": i % 3} for i in range(6)), path)
+    return path
+
+
+def test_ray_is_not_imported_with_the_room() -> None:
+    code = (
+        "import sys, lmdbloader.ray; lmdbloader.ray.read_lmdb; print('ray' in sys.modules, 'ray.data' in sys.modules)"
+    )
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert child.stdout.split() == ["False", "False"]
+
+
+@without_ray
+def test_without_ray_the_error_says_how_to_install_it(path: Path) -> None:
+    with pytest.raises(OptionError, match=r"^read_lmdb needs Ray with ray\.data, .*pip install 'lmdbloader\[ray\]'"):
+        read_lmdb(path)
+
+
+def own(sample: Any) -> Any:
+    return sample
+
+
+class Subclass(LMDBDataset):
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fields": ["image", "mask"]}, "no field 'mask'; it has image, label"),
+        ({"fields": "image"}, r"expected a list of names, such as \['image'\]"),
+        ({"include_sources": True}, "include_sources=True: .* has no sources"),
+        ({"include_sources": 1}, "expected True or False"),
+        ({"override_num_blocks": 0}, "expected a whole number of at least 1"),
+        ({"concurrency": 1.5}, "expected a whole number of at least 1"),
+        ({"columns": ["image"]}, r"write fields=\['image'\]"),
+        ({"parallelism": 8}, "write override_num_blocks=8"),
+        ({"include_paths": True}, "write include_sources=True"),
+        ({"shuffle": "files"}, r"read_lmdb\(path\)\.random_shuffle\(\)"),
+        ({"concurency": 2}, "Did you mean concurrency=2"),
+    ],
+)
+def test_arguments_are_checked_before_ray_is_needed(path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        read_lmdb(path, **options)
+
+
+def test_datasets_whose_samples_are_no_rows_are_refused(path: Path) -> None:
+    with pytest.raises(OptionError, match=r"a function in Python. Write read_lmdb\(path\)\.map\(function\)"):
+        read_lmdb(LMDBDataset(path, transform=own))
+    with pytest.raises(OptionError, match=r"a function in Python. Write read_lmdb\(path\)\.map\(function\)"):
+        read_lmdb(Subclass(path))
+    with pytest.raises(OptionError, match=r"rows are dicts of the fields\. Leave as_ out"):
+        read_lmdb(LMDBDataset(path, as_={"pixel_values": "image"}))
+    with pytest.raises(OptionError, match="bfloat16, which NumPy and Arrow do not have"):
+        read_lmdb(LMDBDataset(path).transformed([RandomHorizontalFlip()]).scaled(torch.bfloat16))
+    with pytest.raises(OptionError, match="the dataset was opened without 'label'; it has image"):
+        read_lmdb(LMDBDataset(path, ["image"]), ["label"])
+
+
+def test_a_dataset_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"nothing\.lmdb"):
+        read_lmdb(tmp_path / "nothing.lmdb")
+
+
+@without_ray
+def test_without_ray_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"^write_lmdb needs Ray with ray\.data, .*pip install 'lmdbloader\[ray\]'"):
+        write_lmdb(object(), tmp_path / "d.lmdb")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"write_mode": "proportion"}, 'Write write_mode="smart" or "jpg"'),
+        ({"write_mode": {"image": "proportion"}}, 'Write write_mode="smart" or "jpg"'),
+        ({"fields": "image"}, r"expected a list of names, such as \['image'\]"),
+        ({"overwrite": "no"}, "expected True or False"),
+        ({"min_rows_per_part": 0}, "expected a whole number of at least 1"),
+        ({"columns": ["image"]}, r"write fields=\['image'\]"),
+        ({"mode": "append"}, r"join both: lmdbloader\.merge"),
+        ({"num_rows_per_file": 10}, "write min_rows_per_part=10"),
+        ({"workers": 3}, "no such option"),
+    ],
+)
+def test_arguments_of_writing_are_checked_before_ray_is_needed(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        write_lmdb(None, tmp_path / "d.lmdb", **options)
+
+
+def test_the_name_of_an_unfinished_dataset_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DestinationError, match=r"names that end in \.partial"):
+        write_lmdb(None, tmp_path / "d.lmdb.partial")  # type: ignore[arg-type]
+
+
+@without_ray
+def test_without_ray_nothing_is_converted(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(OptionError, match=r"^converting with Ray needs Ray, .*pip install 'lmdbloader\[ray\]'"):
+        lmdbloader.ray.convert(photos, tmp_path / "d.lmdb", parts=2)
+    assert main(["convert", str(photos), str(tmp_path / "d.lmdb"), "--parts", "2", "--engine", "ray"]) == 2
+    assert "needs Ray, which cannot be imported" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_conversion_with_ray_has_parts(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(OptionError, match=r"Say how many, several for each CPU: parts=64; or .*part_size='4GiB'"):
+        lmdbloader.ray.convert(photos, tmp_path / "d.lmdb")
+    assert main(["convert", str(photos), str(tmp_path / "d.lmdb"), "--engine", "ray"]) == 2
+    assert "--parts 64; or how large they are: --part-size 4GiB" in capsys.readouterr().err
+    with pytest.raises(OptionError, match="Did you mean address='h:1'"):
+        lmdbloader.ray.convert(photos, tmp_path / "d.lmdb", parts=2, adress="h:1")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--address", "h:1"], "--address h:1 has no effect without --engine ray"),
+        (["--engine", "ray", "--part", "0/2"], "plans, makes and joins all parts: leave --part and --plan-only out"),
+        (["--engine", "ray", "--parts", "2", "--plan-only"], "leave --part and --plan-only out"),
+        (["--engine", "spark"], "invalid choice"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["convert", str(photos), str(tmp_path / "d.lmdb"), *arguments])
+    assert message in capsys.readouterr().err
+
+
+def test_inputs_in_the_memory_of_this_process_are_refused(photos: Path, tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    for photo in sorted(photos.iterdir())[:2]:
+        memory.pipe(f"/ray/{photo.name}", photo.read_bytes())
+    with pytest.raises(OptionError, match="only this process can see the inputs"):
+        convert_parts("memory://ray", tmp_path / "d.lmdb", RunOptions(parts=2), engine=lambda *_: iter(()))

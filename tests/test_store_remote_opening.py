@@ -1,0 +1,316 @@
+"""Datasets at a URL: read through every path, cached once for all processes, refused clearly if something is wrong."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import torch
+from remote_store import NUM_SAMPLES, Server, cached_nbytes, objects_of, same, serving, write_dataset
+from torch.utils.data import DataLoader
+
+from lmdbloader import LMDBDataset, Loader, errors
+from lmdbloader.store.remote import service as service_module
+
+URL = "s3://bucket/train.lmdb"
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
+    return LMDBDataset(write_dataset(tmp_path_factory.mktemp("remote") / "train.lmdb"))
+
+
+@pytest.fixture
+def server(local: LMDBDataset) -> Iterator[Server]:
+    with serving(objects_of(Path(local.path))) as found:
+        yield found
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give up after a short time."""
+    monkeypatch.setattr(service_module, "_RETRY_SECONDS", 0.2)
+    monkeypatch.setattr(service_module, "_READ_SECONDS", 0.5)
+    monkeypatch.setattr(service_module, "_LONGEST_PAUSE_SECONDS", 0.1)
+
+
+def labels(loader: Any) -> list[int]:
+    return [label for batch in loader for label in batch.label.tolist()]
+
+
+@pytest.mark.parametrize("order", ["quasi_random", "random", "sequential"])
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_a_loader_reads_a_url_as_it_reads_a_folder(
+    server: Server, local: LMDBDataset, tmp_path: Path, order: Any, io: Any
+) -> None:
+    dataset = LMDBDataset(URL, io=io, cache_dir=tmp_path)
+    for epoch in range(2):
+        pairs = zip(Loader(dataset, 32, order=order, seed=3), Loader(local, 32, order=order, seed=3), strict=True)
+        for found, expected in pairs:
+            assert torch.equal(found.image, expected.image)
+            assert found.caption == expected.caption
+        wanted = {at // MIB for first, last in server.ranges() for at in range(first, last + 1, MIB)}
+        assert wanted == set(range(-(-len(server.objects["train.lmdb/data.mdb"]) // MIB))), epoch
+    nbytes = sum(last + 1 - first for first, last in server.ranges())
+    assert nbytes == len(server.objects["train.lmdb/data.mdb"])  # every byte once, in two epochs
+
+
+def test_single_samples_fetch_what_they_touch_and_no_more(server: Server, local: LMDBDataset, tmp_path: Path) -> None:
+    dataset = LMDBDataset(URL, cache_dir=tmp_path)
+    assert (dataset.path, len(dataset)) == (URL, NUM_SAMPLES)
+    assert server.ranges() == []
+    for index in (0, NUM_SAMPLES - 1, 0, 250):
+        assert same(dataset[index], local[index])
+    assert len(server.ranges()) <= 6
+    assert sum(last + 1 - first for first, last in server.ranges()) <= 6 * MIB
+    window = dataset.crop(100, top=3, left=5, height=16, width=20)
+    assert torch.equal(window, local.crop(100, top=3, left=5, height=16, width=20))
+    assert dataset.table.equals(local.table)
+
+
+def test_a_second_opening_uses_the_cache(server: Server, local: LMDBDataset, tmp_path: Path) -> None:
+    assert labels(Loader(LMDBDataset(URL, cache_dir=tmp_path), 50, seed=1)) != []
+    before = len(server.ranges())
+    again = LMDBDataset(URL, cache_dir=tmp_path)
+    assert all(same(a, b) for a, b in zip(again, local, strict=True))
+    assert len(server.ranges()) == before
+    assert [line for line in server.requests if "index.arrow bytes" in line] == ["GET /bucket/train.lmdb/index.arrow "
+        f"bytes=0-{len(server.objects['train.lmdb/index.arrow']) - 1}"]  # fmt: skip
+
+
+def test_workers_share_the_cache_and_ask_for_each_piece_once(
+    server: Server, local: LMDBDataset, tmp_path: Path
+) -> None:
+    dataset = LMDBDataset(URL, cache_dir=tmp_path)
+    opening = len(server.requests)
+    loader = DataLoader(dataset, 50, num_workers=2, multiprocessing_context="fork")
+    assert labels(loader) == list(range(NUM_SAMPLES))
+    starts = [at // MIB for first, last in server.ranges() for at in range(first, last + 1, MIB)]
+    assert len(starts) == len(set(starts)) == -(-len(server.objects["train.lmdb/data.mdb"]) // MIB)
+    assert len(server.requests) == opening + len(server.ranges())  # the workers opened it without a request
+
+
+def test_processes_that_start_later_share_the_cache(server: Server, local: LMDBDataset, tmp_path: Path) -> None:
+    dataset = LMDBDataset(URL, cache_dir=tmp_path)
+    opening = len(server.requests)
+    server.delay = 0.1
+    code = "import pickle, sys; r = pickle.load(sys.stdin.buffer); print(sum(int(r.read_bytes('image', i).sum()) "
+    code += f"for i in range({NUM_SAMPLES})))"
+    data = pickle.dumps(dataset.reader)
+    children = [
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)
+    ]
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write(data)
+        child.stdin.close()
+    expected = sum(int(sample.image.sum()) for sample in local)
+    for child in children:
+        assert child.stdout is not None
+        assert int(child.stdout.read()) == expected
+        child.stdout.close()
+        assert child.wait() == 0
+    starts = [at // MIB for first, last in server.ranges() for at in range(first, last + 1, MIB)]
+    assert len(starts) == len(set(starts)) == -(-len(server.objects["train.lmdb/data.mdb"]) // MIB)
+    assert len(server.requests) == opening + len(server.ranges())  # they opened it without a request
+
+
+def test_a_pickle_holds_no_key_and_opens_what_is_cached_without_the_server(
+    server: Server, local: LMDBDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = LMDBDataset(URL, cache_dir=tmp_path)
+    assert same(dataset[7], local[7])
+    data, count = pickle.dumps(dataset), len(server.requests)
+    assert b"secret" not in data
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    assert same(pickle.loads(data)[7], local[7])
+    assert len(server.requests) == count
+    assert same(pickle.loads(data)[400], local[400])  # the server is that of the opening
+    assert len(server.requests) - count in (1, 2)  # it may lie in two pieces
+
+
+@pytest.mark.parametrize("fault", ["503", "cut", "hang", "short", "wrong"])
+def test_a_fault_that_passes_changes_no_pixel(
+    server: Server, local: LMDBDataset, tmp_path: Path, soon: None, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    seen: set[int] = set()
+
+    def once(number: int, start: int) -> str:
+        is_first = start not in seen and len(seen) < 3
+        seen.add(start)
+        return fault if is_first else ""
+
+    server.fault = once
+    dataset = LMDBDataset(URL, cache_dir=tmp_path)
+    for found, expected in zip(Loader(dataset, 50, seed=2), Loader(local, 50, seed=2), strict=True):
+        assert torch.equal(found.image, expected.image)
+    assert all(same(a, b) for a, b in zip(dataset, local, strict=True))
+
+
+@pytest.mark.parametrize("how", ["sample", "crop", "text", "loader", "stored"])
+def test_damage_at_the_url_is_fetched_once_more_and_then_an_error(
+    server: Server, local: LMDBDataset, tmp_path: Path, how: str
+) -> None:
+    damaged = bytearray(server.objects["train.lmdb/data.mdb"])
+    offset = int(local.reader.index.arrays["image.offset"][123])
+    text = int(local.reader.index.arrays["caption.offset"][123])
+    for at in (offset, text):
+        damaged[at + 5] ^= 1
+    server.objects["train.lmdb/data.mdb"] = bytes(damaged)
+    dataset = LMDBDataset(URL, cache_dir=tmp_path)
+    reads = {
+        "sample": lambda: dataset[123],
+        "crop": lambda: dataset.crop(123, top=0, left=0, height=4, width=4),
+        "text": lambda: dataset.table,
+        "loader": lambda: labels(Loader(dataset, 10)),
+        "stored": lambda: dataset.reader.stored_bytes("image", 123),
+    }
+    with pytest.raises(errors.CorruptError, match=r"s3://bucket/train\.lmdb.*sample 123.*fetched twice"):
+        reads[how]()
+    starts = [first for first, last in server.ranges() if first <= offset <= last]
+    assert len(starts) == 2
+    assert same(dataset[122], local[122])
+
+
+def test_bytes_that_the_disk_changed_are_fetched_again(server: Server, local: LMDBDataset, tmp_path: Path) -> None:
+    dataset = LMDBDataset(URL, cache_dir=tmp_path)
+    assert labels(Loader(dataset, 50)) != []
+    (pieces,) = tmp_path.glob("*/data.pieces")
+    with open(pieces, "r+b") as file:
+        file.seek(int(local.reader.index.arrays["image.offset"][30]))
+        file.write(bytes(1000))
+    again = LMDBDataset(URL, cache_dir=tmp_path)
+    assert all(same(a, b) for a, b in zip(again, local, strict=True))
+
+
+def test_a_dataset_that_was_replaced_is_an_error_and_then_a_dataset_of_its_own(
+    server: Server, local: LMDBDataset, tmp_path: Path
+) -> None:
+    dataset = LMDBDataset(URL, cache_dir=tmp_path / "cache")
+    assert same(dataset[0], local[0])
+    other = write_dataset(tmp_path / "other.lmdb", seed=1)
+    server.objects.update(objects_of(other))
+    with pytest.raises(errors.CorruptError, match="was replaced since it was opened"):
+        labels(Loader(dataset, 50))
+    assert same(dataset[0], local[0])  # what is cached is still that of the first one
+    fresh = LMDBDataset(URL, cache_dir=tmp_path / "cache")
+    assert all(same(a, b) for a, b in zip(fresh, LMDBDataset(other), strict=True))
+
+
+@pytest.mark.parametrize("fault", ["503", "cut", "hang"])
+def test_a_server_that_fails_for_good_is_an_error_and_cached_pieces_stay(
+    server: Server, local: LMDBDataset, tmp_path: Path, soon: None, fault: str
+) -> None:
+    dataset = LMDBDataset(URL, cache_dir=tmp_path)
+    assert same(dataset[0], local[0])
+    server.fault = lambda number, start: fault
+    assert same(dataset[0], local[0])
+    for read in (lambda: dataset[NUM_SAMPLES - 1], lambda: labels(Loader(dataset, 50))):
+        with pytest.raises(errors.DiskError, match=r"cannot be read: .*It was tried . times"):
+            read()
+
+
+def test_an_unreachable_server_is_an_error_at_opening(tmp_path: Path, soon: None) -> None:
+    with serving({}) as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+        with pytest.raises(errors.DiskError, match=r"127\.0\.0\.1:9"):
+            LMDBDataset(URL, cache_dir=tmp_path)
+        assert server.requests == []
+
+
+def test_what_is_no_dataset_is_refused(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(errors.NotFoundError, match=r"s3://bucket/other: there is no dataset"):
+        LMDBDataset("s3://bucket/other", cache_dir=tmp_path)
+    server.objects["train.lmdb/data.mdb"] += b"x"
+    with pytest.raises(errors.CorruptError, match="belongs to another dataset"):
+        LMDBDataset(URL, cache_dir=tmp_path)
+    server.objects["train.lmdb/data.mdb"] = server.objects["train.lmdb/data.mdb"][:-1]
+    server.objects["train.lmdb/index.arrow"] = server.objects["train.lmdb/index.arrow"][:-1] + b"x"
+    with pytest.raises(errors.CorruptError, match=r"index\.arrow: its digest is"):
+        LMDBDataset(URL, cache_dir=tmp_path)
+    with pytest.raises(errors.OptionError, match=r"cache_fraction=1\.5: expected a share"):
+        LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=1.5)
+    with pytest.raises(errors.OptionError, match="nosuch"):
+        LMDBDataset("nosuch://bucket/train.lmdb", cache_dir=tmp_path)
+
+
+def test_a_full_disk_is_an_error_that_says_so(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lmdbloader.base import system
+
+    dataset = LMDBDataset(URL, cache_dir=tmp_path)
+
+    def full(descriptor: int, data: bytes, at: int) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(system, "write_at", full)
+    with pytest.raises(errors.DiskFullError, match="disk full"):
+        dataset[0]
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
+    with pytest.raises(errors.DiskFullError, match=r"cache_fraction=0\.00"):
+        LMDBDataset(URL, cache_dir=tmp_path / "other")
+
+
+def test_a_fetcher_that_is_killed_leaves_its_pieces_to_others(
+    server: Server, local: LMDBDataset, tmp_path: Path
+) -> None:
+    code = f"import lmdbloader; lmdbloader.LMDBDataset({URL!r}, cache_dir={str(tmp_path)!r})[0]"
+    server.fault = lambda number, start: "hang" if number == 0 else ""
+    with subprocess.Popen([sys.executable, "-c", code]) as child:
+        until = time.monotonic() + 60
+        while not server.num_data and time.monotonic() < until:
+            time.sleep(0.01)
+        child.send_signal(signal.SIGKILL)
+    assert same(LMDBDataset(URL, cache_dir=tmp_path)[0], local[0])
+
+
+def test_pieces_are_checked_after_the_machine_was_started_again(
+    server: Server, local: LMDBDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lmdbloader.base import system
+
+    dataset = LMDBDataset(URL, cache_dir=tmp_path)
+    assert labels(Loader(dataset, 50)) != []
+    del dataset
+    before = len(server.ranges())
+    (pieces,) = tmp_path.glob("*/data.pieces")
+    with open(pieces, "r+b") as file:  # as if the power had failed
+        file.seek(2 * MIB)
+        file.write(bytes(MIB))
+    monkeypatch.setattr(system, "boot_id", lambda: "another")
+    dataset = LMDBDataset(URL, cache_dir=tmp_path)
+    images = torch.cat([b.image for b in Loader(dataset, 50, order="sequential", verify=False)])
+    assert torch.equal(images, torch.cat([b.image for b in Loader(local, 50, order="sequential")]))
+    assert server.ranges()[before:] == [(2 * MIB, 3 * MIB - 1)]
+
+
+@pytest.mark.parametrize("protocol", ["memory", "file", "http"])
+def test_other_services_work_alike(server: Server, local: LMDBDataset, tmp_path: Path, protocol: str) -> None:
+    if protocol == "memory":
+        fsspec.filesystem("memory").pipe({f"/remote/{key}": data for key, data in server.objects.items()})
+    url = {"memory": "memory://remote/train.lmdb", "file": f"file://{local.path}",
+           "http": f"{server.url}/bucket/train.lmdb"}[protocol]  # fmt: skip
+    dataset = LMDBDataset(url, cache_dir=tmp_path)
+    pairs = zip(Loader(dataset, 50, seed=5), Loader(local, 50, seed=5), strict=True)
+    assert all(torch.equal(a.image, b.image) for a, b in pairs)
+    with pytest.raises(errors.NotFoundError):
+        LMDBDataset(url + "x", cache_dir=tmp_path)
+
+
+def test_requests_are_many_at_once_and_few_in_all(server: Server, tmp_path: Path) -> None:
+    server.delay = 0.05
+    dataset = LMDBDataset(URL, cache_dir=tmp_path)
+    assert len(labels(Loader(dataset, 50, order="quasi_random"))) == NUM_SAMPLES
+    assert server.most_open >= 3
+    assert len(server.ranges()) <= 1.1 * -(-len(server.objects["train.lmdb/data.mdb"]) // MIB)
+    assert np.isclose(cached_nbytes(tmp_path), len(server.objects["train.lmdb/data.mdb"]), atol=MIB)
