@@ -10,6 +10,7 @@ measured.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import mmap
@@ -98,17 +99,21 @@ def as_rank(plan: Mapping[str, Any]) -> None:
     distributed.init_process_group("gloo")
     rank = distributed.get_rank()
     ds = LMDBDataset(plan["path"], io=plan["io"])[: plan["samples"]]
-    loader = Loader(ds, BATCH_SIZE, order=plan["order"], seed=1, shard="auto", num_threads=plan["threads"])
+    loader = Loader(ds, plan["batch_size"], order=plan["order"], seed=1, shard="auto", num_threads=plan["threads"])
     len(loader)
     if plan["slow"]:
         with open(os.environ["SLOW_STORAGE"], "r+b") as file, mmap.mmap(file.fileno(), _WORDS.size) as words:
             words[:] = _WORDS.pack(0, 1, *plan["slow"])
     total = torch.zeros(1)
+    if not plan["steps_together"]:  # what is done once in a process would be a large part of so short an epoch
+        for _ in loader:
+            pass
     distributed.barrier()
     disk, cpu, began = _disk_nbytes(), time.process_time(), time.perf_counter()
     count, first = 0, 0.0
     for batch in loader:
-        distributed.all_reduce(total)
+        if plan["steps_together"]:
+            distributed.all_reduce(total)
         count += len(batch.image)
         first = first or time.perf_counter() - began
     found = {
@@ -131,7 +136,8 @@ def run_ranks(world_size: int, folder: Path, library: Path, **plan: Any) -> dict
     with tempfile.TemporaryDirectory(dir=folder) as out:
         words = Path(out, "storage")
         words.write_bytes(_WORDS.pack(0, 0, 0, 0))
-        text = json.dumps({"slow": None, "threads": 2, "io": "mmap", "order": "random", **plan, "out": out})
+        usual = {"slow": None, "threads": 2, "io": "mmap", "order": "random", "batch_size": BATCH_SIZE}
+        text = json.dumps({**usual, "steps_together": True, **plan, "out": out})
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
         environment = {**of_fresh_process(), "OMP_NUM_THREADS": "1", "SLOW_STORAGE": str(words)}
         if plan.get("slow"):
@@ -202,12 +208,14 @@ def measure_ranks(folder: Path, options: argparse.Namespace) -> list[dict[str, A
             needed = scale.set_ups(Cluster(1, world_size, BATCH_SIZE, NBYTES, NBYTES * some, 1e9), storage)[0]
             note(world_size, what, "samples/s", 1e9 * needed.fed, ran["samples_per_s"], ran["load"])
         for order in ("random", "quasi_random"):
-            ran = run_ranks(world_size, folder, library, path=str(path), samples=whole, order=order)
+            # Without steps in common: gloo's own CPU time would be a large part of so small samples'.
+            own = {"batch_size": 256, "steps_together": False, "threads": 1}
+            ran = run_ranks(world_size, folder, library, path=str(path), samples=whole, order=order, **own)
             cpu.setdefault(order, ran["cpu_us_a_sample"])
             if world_size > 1:
                 name = f"CPU of a sample in memory, {order}"
                 note(world_size, name, "us", cpu[order], ran["cpu_us_a_sample"], ran["load"])
-        memory = scale.memory_of(cluster)
+        memory = scale.memory_of(dataclasses.replace(cluster, batch_size=256))
         note(world_size, "private memory of a rank", "bytes", memory.rank_nbytes, ran["private_nbytes"], ran["load"])
         forget_pages(path)
         ran = run_ranks(world_size, folder, library, path=str(path), samples=whole, order="quasi_random")
@@ -328,7 +336,7 @@ def predict(converting: Mapping[str, Any]) -> list[dict[str, Any]]:
                     gpus // GPUS_PER_NODE, GPUS_PER_NODE, 256, EXAMPLE_NBYTES, EXAMPLE_NBYTES * count,
                     gpus * GPU_SAMPLES_PER_S, NODE_MEMORY, LOCAL_DISK,
                 )  # fmt: skip
-                memory = scale.memory_of(cluster)
+                memory = scale.memory_of(dataclasses.replace(cluster, batch_size=256))
                 fed = {each.name.strip(): each.fed for each in scale.set_ups(cluster, storage)}
                 limits = {each.name.strip(): each.limit for each in scale.set_ups(cluster, storage)}
                 workers = gpus // GPUS_PER_NODE * 64

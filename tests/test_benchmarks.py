@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from lmdbloader.lab.planning.scale import ASSUMPTIONS
 from lmdbloader.loader.orders import Layout, QuasiRandom, epoch_order
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
@@ -328,3 +329,46 @@ def test_accuracy_is_told_for_each_quality_of_jpegs(tmp_path: Path) -> None:
     assert {"10", "90", "pixels", "bytes an image, as stored (logarithmic)"} <= set(words)
     top1 = sum(each["top1"] for each in results["pixels"]) / 2
     assert f"top-1 accuracy: points more than from pixels, which give {top1:.1%}".replace("%", " %") in words
+
+
+def test_the_cost_of_many_samples_is_measured(tmp_path: Path) -> None:
+    text, found = run("many_samples.py", tmp_path, "--markdown")
+    beginning, pauses, reading = tables(text)
+    assert [row[0] for row in beginning[1:]] == ["the first time", "random", "quasi_random", "sequential"]
+    assert [row[0] for row in pauses[1:]] == ["random", "quasi_random", "sequential"]
+    assert [row[0] for row in reading[1:]] == ["400", "40,000"]
+    assert len(found["Random reading"]["turns"]) == 2
+    assert re.search(r"The bar, 1.5, is (reached|MISSED)\.", text)
+    assert [p.name for p in tmp_path.iterdir()] == ["json"]
+
+
+def test_the_model_of_many_ranks_stands_beside_real_ones(module: Callable[[str], Any], tmp_path: Path) -> None:
+    scale = module("scale")
+    path = tmp_path / "d.lmdb"
+    scale.write_samples(path, 300)
+    library = scale.built(tmp_path)
+    ran = scale.run_ranks(1, tmp_path, library, path=str(path), samples=300, slow=(0, 1000), io="pread")
+    # 300 requests, 1,000 a second: however busy the machine is, a slowed storage is never faster.
+    assert 0 < ran["samples_per_s"] < 1300 and ran["private_nbytes"] > 50 * 2**20
+    shared = scale.measure_orders(512, 8, None)
+    own = scale.measure_orders(512, 8, 512)
+    assert shared["overlap"] == pytest.approx(shared["predicted_overlap"], rel=0.1) == pytest.approx(8, rel=0.1)
+    assert own["overlap"] == pytest.approx(1, rel=0.1) and own["mean_read_nbytes"] > 1.5 * 2**20
+    cached = scale.simulate_cache(2, 0.5, 8, seed=3)
+    assert cached["page_cache"] == pytest.approx(cached["predicted_page_cache"], abs=0.05)
+    assert cached["pinned"] == pytest.approx(0.5, abs=0.03)
+    rows = scale.predict({"1 worker": {"cpu_seconds_an_image": 0.001}})
+    assert len(rows) == len(scale.STORAGES) * len(scale.GPUS) * len(scale.COUNTS)
+    assert all(0 < share <= 1 for row in rows for share in row["fed"].values())
+
+
+def test_the_page_of_scale_has_the_stored_figures(module: Callable[[str], Any]) -> None:
+    text = (FOLDER.parent / "docs" / "scale.md").read_text("utf-8")
+    stored = json.loads((FOLDER / "results" / "scale.json").read_text("utf-8"))
+    command = "python benchmarks/scale.py --page benchmarks/results/scale.json docs/scale.md"
+    assert module("scale").page(stored, text) == text, f"run `{command}`"
+    assert text.count("<!-- figures: ") == 6 == text.count("<!-- end of figures -->")
+    assert all(assumption in " ".join(text.split()) for assumption in ASSUMPTIONS)
+    many = json.loads((FOLDER / "results" / "many-samples.json").read_text("utf-8"))
+    reading = many["Random reading"]
+    assert f"{reading['ratio']:.2f} x" in text and f"{1e6 * reading['large']:.2f} us" in text

@@ -12,5 +12,7 @@ from lmdbloader.lab.planning.presets import PRESETS as PRESETS
 from lmdbloader.lab.planning.presets import Preset as Preset
 from lmdbloader.lab.planning.results import Plan as Plan
 from lmdbloader.lab.planning.results import Serving as Serving
+from lmdbloader.lab.planning.scale import Memory as Memory
+from lmdbloader.lab.planning.scale import SetUp as SetUp
 from lmdbloader.lab.planning.workloads import SharedPlan as SharedPlan
 from lmdbloader.lab.planning.workloads import plan_shared as plan_shared
