@@ -78,6 +78,20 @@ def test_only_the_new_part_of_a_grown_set_is_copied(db: Path, node: Path) -> Non
     assert bytes(dataset[0].blob) == make_sample(0)["blob"] and len(lmdbloader.LMDBDataset(path)) == COUNT + 1
 
 
+def test_a_dataset_in_one_file_that_has_grown_keeps_its_data(db: Path, node: Path, tmp_path: Path) -> None:
+    one = tmp_path / "shared" / "one.lmdb"
+    lmdbloader.write([make_sample(i) for i in range(4)], one)
+    path = lmdbloader.stage(one, node)
+    before = (path / "data.mdb").stat().st_ino
+    lmdbloader.append(one, [db])
+    lines: list[str] = []
+    lmdbloader.stage(one, node, log=lines.append)
+    assert any("keeps 1 of 2 parts" in line for line in lines)
+    assert (path / "part-00000" / "data.mdb").stat().st_ino == before
+    staged = {name: content for name, content in tree(one).items() if not name.endswith("sources.arrow")}
+    assert tree(path) == staged and verify(path).is_sound
+
+
 def test_without_second_names_everything_is_copied(db: Path, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = lmdbloader.stage(db, node)
     grow(db)

@@ -193,6 +193,17 @@ def test_the_classes_of_a_grown_set_come_from_the_part_with_the_most(path: Path)
     assert read_manifest(path).classes == {"label": ("a", "b", "c")} and len(Reader(path)) == COUNT + 1
 
 
+@pytest.mark.parametrize("has_index", [True, False])
+def test_the_index_tells_a_set_from_a_dataset_that_begins_to_grow(path: Path, has_index: bool) -> None:
+    for name in (DATA_FILE, INDEX_FILE):  # as of a call of append that was killed
+        os.link(path / "part-00000" / name, path / name)
+    (path / MANIFEST_FILE).unlink()
+    if not has_index:
+        (path / INDEX).unlink()
+    repair(path)
+    assert len(Reader(path)) == (COUNT if has_index else 10)
+
+
 def test_a_set_that_is_being_repaired_is_locked(path: Path) -> None:
     fcntl = pytest.importorskip("fcntl")
     (path / INDEX).unlink()

@@ -18,6 +18,9 @@ from lmdbloader.store.writing.ownership import is_own_file, open_own_file
 # In nanoseconds: ext4's, NTFS's, and those of network and USB file systems.
 _UNITS_OF_TIMES = (1, 100, 1000, 10**9, 2 * 10**9)
 
+# Without the notes, which may differ.
+_OF_PART = (MANIFEST_FILE, INDEX_FILE, DATA_FILE)
+
 
 def files_of(source: Reader, log: Callable[[str], None]) -> list[str]:
     """Return the names of the files of a dataset and of its parts, those with the data last.
@@ -124,14 +127,20 @@ def has_data(source: Reader, partial: Path) -> bool:
 
 
 def is_earlier(source: Reader, target: Path) -> bool:
-    """Return whether a folder has a copy of the source, sound or damaged, or of the set that it was before it grew."""
+    """Return whether a folder has a copy of the source, sound or damaged, or of the dataset that it was before it grew.
+
+    A dataset that has one data.mdb becomes the first part of a set when it grows.
+    """
     try:
         there = read_manifest(target)
     except (FormatError, OSError):
         return False
+    if there.manifest_digest == source.manifest.manifest_digest:
+        return True
     parts = source.manifest.parts
-    is_shorter = 0 < len(there.parts) < len(parts) and there.parts == parts[: len(there.parts)]
-    return is_shorter or there.manifest_digest == source.manifest.manifest_digest
+    if not there.parts:
+        return bool(parts) and parts[0].manifest_digest == there.manifest_digest
+    return len(there.parts) < len(parts) and there.parts == parts[: len(there.parts)]
 
 
 def keep_parts(source: Reader, target: Path, partial: Path, digests: Mapping[str, str], *, check: bool) -> list[str]:
@@ -148,22 +157,24 @@ def keep_parts(source: Reader, target: Path, partial: Path, digests: Mapping[str
         The names of the files that need not be copied.
     """
     kept: list[str] = []
-    if not source.manifest.parts or not is_earlier(source, target):
+    parts = source.manifest.parts
+    if not parts or not is_earlier(source, target):
         return kept
-    for part, file in zip(source.manifest.parts, source.data_file.files, strict=True):
+    folders = [target / part.name for part in parts]
+    if not read_manifest(target).parts:
+        folders[0] = target
+    for part, file, folder in zip(parts, source.data_file.files, folders, strict=True):
         with suppress(OSError, FormatError, CorruptError):
-            if _is_sound(target, part, time_of(file.descriptor), source.manifest, digests, check):
-                names = [f"{part.name}/{name}" for name in (MANIFEST_FILE, INDEX_FILE, DATA_FILE)]
-                _link(target, partial, names)
-                kept += names
+            if _is_sound(folder, part, time_of(file.descriptor), source.manifest, digests, check):
+                _link(folder, partial / part.name)
+                kept += [f"{part.name}/{name}" for name in _OF_PART]
     return kept
 
 
 def _is_sound(
-    target: Path, part: Part, time_ns: int, manifest: Manifest, digests: Mapping[str, str], check: bool
+    folder: Path, part: Part, time_ns: int, manifest: Manifest, digests: Mapping[str, str], check: bool
 ) -> bool:
-    """Return whether an earlier copy holds a part; raise CorruptError or OSError if it is damaged."""
-    folder = target / part.name
+    """Return whether a folder of an earlier copy holds a part; raise CorruptError or OSError if it is damaged."""
     if read_manifest(folder).manifest_digest != part.manifest_digest:
         return False
     for name in (INDEX_FILE, DATA_FILE):
@@ -178,15 +189,15 @@ def _is_sound(
     return True
 
 
-def _link(target: Path, partial: Path, names: list[str]) -> None:
-    """Give files a second name, all of them or none."""
-    (partial / names[0]).parent.mkdir(exist_ok=True)
+def _link(folder: Path, part: Path) -> None:
+    """Give the files of a part a second name, all of them or none."""
+    part.mkdir(exist_ok=True)
     try:
-        for name in names:
-            os.link(target / name, partial / name)
+        for name in _OF_PART:
+            os.link(folder / name, part / name)
     except OSError:  # a file system without second names
-        for name in names:
-            (partial / name).unlink(missing_ok=True)
+        for name in _OF_PART:
+            (part / name).unlink(missing_ok=True)
         raise
 
 

@@ -89,9 +89,12 @@ def parts_there(folder: Path) -> list[str]:
     The name of its index says how many there were: of parts that are missing, the first is listed; those behind that
     number are of a set that was not finished.
     """
-    if not folder.is_dir() or any((folder / name).exists() for name in (DATA_FILE, INDEX_FILE)):
+    if not (folder / part_name(0)).is_dir():
         return []
     stated = [int(match[1]) for path in folder.iterdir() if (match := _SET_INDEX.fullmatch(path.name))]
+    # Of a dataset that grows, the old files are there until the set is.
+    if not stated and any((folder / name).exists() for name in (DATA_FILE, INDEX_FILE)):
+        return []
     num_there = sum(1 for _ in takewhile(lambda number: (folder / part_name(number)).is_dir(), count()))
     return [part_name(number) for number in range(min(max(stated), num_there + 1) if stated else num_there)]
 
