@@ -305,6 +305,17 @@ def test_a_missing_or_cut_part_is_named(path: Path) -> None:
         Reader(path)
 
 
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_a_part_that_is_cut_while_it_is_read_is_named(path: Path, io: Any) -> None:
+    dataset = lmdbloader.LMDBDataset(path, io=io)
+    os.truncate(path / "part-00002" / "data.mdb", 4096)
+    with pytest.raises(CorruptError, match=r"of sample 19: part-00002/data\.mdb was cut to 4096 bytes"):
+        dataset[COUNT - 1]
+    assert "part-00002/data.mdb was cut short" in dataset._repr_html_()
+    if io == "pread":
+        assert plain(dataset[0])["extra"] == {"i": 0}
+
+
 def change_part(path: Path, number: int, **changes: Any) -> None:
     """Change what a manifest states of one part, with a digest that fits."""
     text = json.loads((path / MANIFEST_FILE).read_text())
