@@ -137,9 +137,9 @@ class ClusterPlan:
             )
         elif cluster.local_disk_nbytes is not None:
             yield (
-                f"A node's disk holds {cluster.local_disk_nbytes / cluster.dataset_nbytes:.0%} of the dataset. A pinned "
-                "random part serves that share of the reads; a cache of what was read last serves less, because an "
-                "epoch begins with what was read longest ago. Datasets behind a URL keep such a part: "
+                f"A node's disk holds {cluster.local_disk_nbytes / cluster.dataset_nbytes:.0%} of the dataset. A "
+                "pinned random part serves that share of the reads; a cache of what was read last serves less, because "
+                "an epoch begins with what was read longest ago. Datasets behind a URL keep such a part: "
                 'LMDBDataset("s3://...", cache_dir=..., cache_fraction=...).'
             )
         elif any(each.limit for each in self.set_ups):
