@@ -91,7 +91,7 @@ def write_set(
         spool.write(index, np.concatenate(shifts))
         features, scheme = spool.features() | {PARTS}, scheme_for(digest, is_new=True)
         description = Description(fields, with_source, described, made_by, digest, scheme, features)
-        manifest = _manifest(description, spool, index, parts, begins[-1])
+        manifest = _manifest(description, spool, index, parts)
         if expected not in (None, manifest.content_digest):
             index.unlink()
             raise CorruptError(
@@ -107,9 +107,7 @@ def write_set(
     return Written(manifest.num_samples, manifest.sizes, 0, manifest.content_digest)
 
 
-def _manifest(
-    description: Description, spool: Spool, index: Path, parts: tuple[Part, ...], data_nbytes: int
-) -> Manifest:
+def _manifest(description: Description, spool: Spool, index: Path, parts: tuple[Part, ...]) -> Manifest:
     """Return the manifest of a set whose index is written."""
     content = map_file(index)
     batch = pa.ipc.open_file(pa.py_buffer(content)).get_batch(0)
@@ -119,7 +117,7 @@ def _manifest(
         sizes={
             "payload_nbytes": spool.total("stored_nbytes"),
             "raw_nbytes": spool.total("raw_nbytes"),
-            "data_nbytes": data_nbytes,
+            "data_nbytes": sum(part.data_nbytes for part in parts),
             "index_nbytes": len(content),
         },
         content_digest=content_digest,
