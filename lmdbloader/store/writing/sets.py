@@ -92,18 +92,7 @@ def write_set(
         features, scheme = spool.features() | {PARTS}, scheme_for(digest, is_new=True)
         description = Description(fields, with_source, described, made_by, digest, scheme, features)
         manifest = _manifest(description, spool, index, parts)
-        if expected not in (None, manifest.content_digest):
-            index.unlink()
-            raise CorruptError(
-                f"{folder}: the content digest of its parts is {manifest.content_digest}, expected {expected}: they "
-                "are not those of this set.",
-                path=str(folder),
-            )
-        _put_in_place(index)
-        text = folder / f"{MANIFEST_FILE}{_NEW}"
-        with naming(text):
-            text.write_bytes(manifest.to_json())
-        _put_in_place(text)
+        _publish(folder, index, manifest, expected)
     return Written(manifest.num_samples, manifest.sizes, 0, manifest.content_digest)
 
 
@@ -126,6 +115,22 @@ def _manifest(description: Description, spool: Spool, index: Path, parts: tuple[
         data_digest="",
         parts=parts,
     )
+
+
+def _publish(folder: Path, index: Path, manifest: Manifest, expected: str | None) -> None:
+    """Put the index of a set in place, and then its manifest, if the set has the expected content digest."""
+    if expected not in (None, manifest.content_digest):
+        index.unlink()
+        raise CorruptError(
+            f"{folder}: the content digest of its parts is {manifest.content_digest}, expected {expected}: they are "
+            "not those of this set.",
+            path=str(folder),
+        )
+    _put_in_place(index)
+    text = folder / f"{MANIFEST_FILE}{_NEW}"
+    with naming(text):
+        text.write_bytes(manifest.to_json())
+    _put_in_place(text)
 
 
 def _put_in_place(fresh: Path) -> None:
