@@ -13,7 +13,7 @@ from damage import flip
 from part_sets import join, make_set, tree
 
 import lmdbloader
-from lmdbloader.errors import CorruptError, DestinationError
+from lmdbloader.errors import CorruptError, DestinationError, FormatError
 from lmdbloader.store import verify
 
 COUNT = 9
@@ -141,6 +141,15 @@ def test_a_changed_copy_is_found_by_its_time_or_by_reading(db: Path, node: Path)
 def test_a_damaged_source_is_not_copied(db: Path, node: Path) -> None:
     flip(db / "part-00002", (db / "part-00002" / "data.mdb").stat().st_size - 1)
     with pytest.raises(CorruptError, match=r"part-00002/data\.mdb: its digest is .* is not copied"):
+        lmdbloader.stage(db, node)
+    assert not list(node.iterdir())
+
+
+def test_a_part_that_is_a_link_is_read_and_not_copied(db: Path, node: Path) -> None:
+    os.rename(db / "part-00001", db.with_name("elsewhere"))
+    os.symlink(db.with_name("elsewhere"), db / "part-00001")
+    assert len(lmdbloader.LMDBDataset(db)) == COUNT
+    with pytest.raises(FormatError, match=r"part-00001: is a link, and links are not followed"):
         lmdbloader.stage(db, node)
     assert not list(node.iterdir())
 

@@ -26,6 +26,7 @@ from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.fields import Array, Boxes, Image, Int, Json, Mask, Text
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.layout import MANIFEST_FILE, PART_ALIGNMENT, part_name
+from lmdbloader.format.manifest import part_begins
 from lmdbloader.store import Reader, read_manifest, verify
 from lmdbloader.store.writing.sets import write_set
 
@@ -304,6 +305,17 @@ def test_a_missing_or_cut_part_is_named(path: Path) -> None:
         Reader(path)
 
 
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_a_part_that_is_cut_while_it_is_read_is_named(path: Path, io: Any) -> None:
+    dataset = lmdbloader.LMDBDataset(path, io=io)
+    os.truncate(path / "part-00002" / "data.mdb", 4096)
+    with pytest.raises(CorruptError, match=r"of sample 19: part-00002/data\.mdb was cut to 4096 bytes"):
+        dataset[COUNT - 1]
+    assert "part-00002/data.mdb was cut short" in dataset._repr_html_()
+    if io == "pread":
+        assert plain(dataset[0])["extra"] == {"i": 0}
+
+
 def change_part(path: Path, number: int, **changes: Any) -> None:
     """Change what a manifest states of one part, with a digest that fits."""
     text = json.loads((path / MANIFEST_FILE).read_text())
@@ -366,9 +378,10 @@ def test_another_length_of_all_files_is_refused(path: Path) -> None:
 @pytest.mark.parametrize("place", ["gap", "end", "before", "behind"])
 def test_payloads_that_are_not_within_one_part_are_refused(path: Path, place: str) -> None:
     manifest = read_manifest(path)
-    nbytes = manifest.parts[0].data_nbytes
+    lengths = [part.data_nbytes for part in manifest.parts]
+    nbytes = lengths[0]
     assert nbytes < PART_ALIGNMENT
-    at = {"gap": nbytes + 100, "end": nbytes - 5, "before": -8, "behind": manifest.sizes["data_nbytes"] - 5}[place]
+    at = {"gap": nbytes + 100, "end": nbytes - 5, "before": -8, "behind": part_begins(lengths)[-1] - 5}[place]
     index = path / manifest.index_file
     batch = pa.ipc.open_file(index.read_bytes()).get_batch(0)
     column = batch.schema.names.index("image.offset")

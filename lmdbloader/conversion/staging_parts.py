@@ -20,8 +20,18 @@ _UNITS_OF_TIMES = (1, 100, 1000, 10**9, 2 * 10**9)
 
 
 def files_of(source: Reader, log: Callable[[str], None]) -> list[str]:
-    """Return the names of the files of a dataset and of its parts, those with the data last."""
+    """Return the names of the files of a dataset and of its parts, those with the data last.
+
+    Raises:
+        FormatError: A part is a link.
+    """
     manifest = source.manifest
+    for part in manifest.parts:
+        if (source.path / part.name).is_symlink():
+            raise FormatError(
+                f"{source.path / part.name}: is a link, and links are not followed in a dataset that is copied. Put "
+                "the folder itself there."
+            )
     folders = [f"{part.name}/" for part in manifest.parts]
     notes = []
     for name in [f"{folder}{name}" for folder in ("", *folders) for name in (LEFT_OUT_FILE, SKIPPED_FILE)]:

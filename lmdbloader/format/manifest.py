@@ -162,7 +162,7 @@ class Manifest:
         column_digests: Of each column of the index except offsets, from which the content digest is made; empty if
             it is of a scheme without them.
         features: As in the description.
-        parts: Of a set, in order; otherwise empty. `sizes["data_nbytes"]` is then that of the virtual file.
+        parts: Of a set, in order; otherwise empty.
     """
 
     num_samples: int
@@ -189,11 +189,6 @@ class Manifest:
     def data_files(self) -> tuple[str, ...]:
         """The names of its data files, in the dataset's folder."""
         return tuple(f"{part.name}/{DATA_FILE}" for part in self.parts) or (DATA_FILE,)
-
-    @property
-    def file_nbytes(self) -> int:
-        """The bytes of its data files, without the addresses between those of a set."""
-        return sum(part.data_nbytes for part in self.parts) if self.parts else self.sizes["data_nbytes"]
 
     @property
     def description(self) -> Description:
@@ -623,7 +618,7 @@ def _parts(body: Mapping[str, Any]) -> tuple[Part, ...]:
     # Their names are those of folders: any other could lead out of the set.
     if not parts or [part.name for part in parts] != [part_name(k) for k in range(len(parts))]:
         raise ValueError(f"parts with the names {[part.name for part in parts]!r:.80}")
-    num_samples, nbytes = sum(part.num_samples for part in parts), part_begins([p.data_nbytes for p in parts])[-1]
+    num_samples, nbytes = sum(part.num_samples for part in parts), sum(part.data_nbytes for part in parts)
     if min(min(part.num_samples, part.data_nbytes) for part in parts) < 1 or num_samples != body["num_samples"]:
         raise ValueError(f"parts with {num_samples} samples of {body['num_samples']!r:.20}, or an empty one")
     if nbytes != body["sizes"]["data_nbytes"]:

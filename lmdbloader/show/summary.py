@@ -164,8 +164,6 @@ def summarize_reader(reader: Reader, path: str) -> Summary:
     sizes = {
         name: manifest.sizes.get(name, 0) for name in ("raw_nbytes", "payload_nbytes", "data_nbytes", "index_nbytes")
     }
-    if manifest.parts:  # without the addresses between the parts, which are not on a disk
-        sizes["data_nbytes"] = manifest.file_nbytes
     per_source = _samples_per_source(reader)
     return Summary(
         path=path,

@@ -111,9 +111,9 @@ class JoinedReader(Reader):
         self._use(file, _JoinedIndex(readers, self.manifest, [begins[k] for k in np.cumsum([0, *counts])[:-1]]))
 
     @property
-    def on_disk(self) -> Path:
-        """As `Reader.on_disk`, of the first dataset."""
-        return self.readers[0].on_disk
+    def on_disk(self) -> tuple[Path, ...]:
+        """As `Reader.on_disk`, of all datasets."""
+        return tuple(path for reader in self.readers for path in reader.on_disk)
 
     def with_io(self, io: IO) -> JoinedReader:
         """As `Reader.with_io`, of all datasets."""

@@ -179,7 +179,7 @@ def dataset_facts(path: str | os.PathLike[str], root: Path = _ROOT) -> DatasetFa
     return DatasetFacts(
         os.fspath(path),
         len(reader),
-        manifest.file_nbytes + manifest.sizes["index_nbytes"],
+        manifest.sizes["data_nbytes"] + manifest.sizes["index_nbytes"],
         total / max(1, len(reader)),
         shares,
         max(sides, default=None),

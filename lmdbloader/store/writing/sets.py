@@ -30,7 +30,7 @@ from lmdbloader.format.manifest import Description, Manifest, Part, part_begins
 from lmdbloader.store.contents import digest_contents
 from lmdbloader.store.lmdb_file import explain_lmdb, list_values, reading
 from lmdbloader.store.lmdb_records import spool_records
-from lmdbloader.store.opening import I64, map_file
+from lmdbloader.store.opening import I64, map_file, read_manifest
 from lmdbloader.store.reader import Reader
 from lmdbloader.store.spool import Spool
 from lmdbloader.store.writing.publish import COLUMNS_FOLDER, flush
@@ -71,24 +71,27 @@ def write_set(
     if list(names) != [part_name(number) for number in range(len(names))]:
         raise FormatError(f"{folder}: parts with the names {list(names)!r:.80}, expected {part_name(0)} and so on")
     described = {name: tuple(of_field) for name, of_field in classes.items()}
-    readers = [Reader(folder / name, io="pread") for name in names]
-    _check_alike(readers, described)
-    with_source, digest = readers[0].manifest.with_source, readers[0].manifest.digest
-    fields = _settled([reader.manifest.fields for reader in readers])
+    manifests = [read_manifest(folder / name) for name in names]
+    _check_alike(folder, names, manifests, described)
+    with_source, digest = manifests[0].with_source, manifests[0].digest
+    fields = _settled([manifest.fields for manifest in manifests])
+    parts = tuple(
+        Part(name, theirs.num_samples, theirs.sizes.get("data_nbytes", 0), theirs.manifest_digest)
+        for name, theirs in zip(names, manifests, strict=True)
+    )
     shutil.rmtree(folder / COLUMNS_FOLDER, ignore_errors=True)
     spool = Spool(folder / COLUMNS_FOLDER, fields, with_source=with_source, is_settled=True)
-    with explain_full_disk(folder, lambda: _INDEX_ROW_NBYTES * sum(map(len, readers))), closing(spool):
-        begins = part_begins([reader.data_file.nbytes for reader in readers])
-        shifts = [_add(spool, reader, begin) for reader, begin in zip(readers, begins[:-1], strict=True)]
+    with (
+        explain_full_disk(folder, lambda: _INDEX_ROW_NBYTES * sum(part.num_samples for part in parts)),
+        closing(spool),
+    ):
+        begins = part_begins([part.data_nbytes for part in parts])
+        shifts = [_add(spool, _open(folder, part), begin) for part, begin in zip(parts, begins[:-1], strict=True)]
         index = folder / f"{set_index_file(len(names))}{_NEW}"
         spool.write(index, np.concatenate(shifts))
         features, scheme = spool.features() | {PARTS}, scheme_for(digest, is_new=True)
         description = Description(fields, with_source, described, made_by, digest, scheme, features)
-        parts = tuple(
-            Part(name, len(reader), reader.data_file.nbytes, reader.manifest.manifest_digest)
-            for name, reader in zip(names, readers, strict=True)
-        )
-        manifest = _manifest(description, spool, index, parts, begins[-1])
+        manifest = _manifest(description, spool, index, parts)
         if expected not in (None, manifest.content_digest):
             index.unlink()
             raise CorruptError(
@@ -104,9 +107,7 @@ def write_set(
     return Written(manifest.num_samples, manifest.sizes, 0, manifest.content_digest)
 
 
-def _manifest(
-    description: Description, spool: Spool, index: Path, parts: tuple[Part, ...], data_nbytes: int
-) -> Manifest:
+def _manifest(description: Description, spool: Spool, index: Path, parts: tuple[Part, ...]) -> Manifest:
     """Return the manifest of a set whose index is written."""
     content = map_file(index)
     batch = pa.ipc.open_file(pa.py_buffer(content)).get_batch(0)
@@ -116,7 +117,7 @@ def _manifest(
         sizes={
             "payload_nbytes": spool.total("stored_nbytes"),
             "raw_nbytes": spool.total("raw_nbytes"),
-            "data_nbytes": data_nbytes,
+            "data_nbytes": sum(part.data_nbytes for part in parts),
             "index_nbytes": len(content),
         },
         content_digest=content_digest,
@@ -134,30 +135,38 @@ def _put_in_place(fresh: Path) -> None:
     flush(fresh.parent)
 
 
-def _check_alike(readers: Sequence[Reader], classes: Mapping[str, tuple[str, ...]]) -> None:
+def _open(folder: Path, part: Part) -> Reader:
+    """Return a reader of a part; one at a time is open, since its index is in memory."""
+    reader = Reader(folder / part.name, io="pread")
+    if reader.manifest.manifest_digest != part.manifest_digest:
+        raise CorruptError(f"{reader.path}: was changed while its set was made. Try again.", path=str(reader.path))
+    return reader
+
+
+def _check_alike(
+    folder: Path, names: Sequence[str], manifests: Sequence[Manifest], classes: Mapping[str, tuple[str, ...]]
+) -> None:
     """Raise FormatError unless datasets can be parts of one set."""
-    first = readers[0]
-    for reader in readers:
-        manifest = reader.manifest
+    first = manifests[0]
+    for name, manifest in zip(names, manifests, strict=True):
+        path = folder / name
         if manifest.parts:
-            raise FormatError(f"{reader.path}: is a set of parts itself, expected a dataset with one {DATA_FILE}")
-        if not len(reader):
-            raise FormatError(f"{reader.path}: has no samples, expected at least one in each part of a set")
+            raise FormatError(f"{path}: is a set of parts itself, expected a dataset with one {DATA_FILE}")
+        if not manifest.num_samples:
+            raise FormatError(f"{path}: has no samples, expected at least one in each part of a set")
         for what, found, expected in (
-            ("fields", _plain(manifest.fields), _plain(first.manifest.fields)),
-            ("with_source", manifest.with_source, first.manifest.with_source),
-            ("digest", manifest.digest, first.manifest.digest),
+            ("fields", _plain(manifest.fields), _plain(first.fields)),
+            ("with_source", manifest.with_source, first.with_source),
+            ("digest", manifest.digest, first.digest),
             ("fields with classes", sorted(manifest.classes), sorted(classes)),
         ):
             if found != expected:
+                raise FormatError(f"{path}: its {what}: {found!r:.200}, expected {expected!r:.200} as in the set")
+        for field, known in manifest.classes.items():
+            if classes[field][: len(known)] != known:
                 raise FormatError(
-                    f"{reader.path}: its {what}: {found!r:.200}, expected {expected!r:.200} as in the set"
-                )
-        for name, known in manifest.classes.items():
-            if classes[name][: len(known)] != known:
-                raise FormatError(
-                    f"{reader.path}: its classes of {name} are {known!r:.200}, expected the first ones of "
-                    f"{classes[name]!r:.200}"
+                    f"{path}: its classes of {field} are {known!r:.200}, expected the first ones of "
+                    f"{classes[field]!r:.200}"
                 )
 
 
