@@ -212,8 +212,8 @@ def test_a_damaged_unit_is_lowered_again(tree: Path, damage: str) -> None:
 
 
 def test_a_kernel_that_may_raise_is_not_built(tree: Path) -> None:
-    line = "    bits = _num_bits(n)"
-    edit(tree, "orders.py", line, f"    if n == 7:\n        raise ValueError\n{line}")
+    line = "\n    bits = _num_bits(n)\n"
+    edit(tree, "orders.py", line, f"\n    if n == 7:\n        raise ValueError{line}")
     code = """
 import sys
 from pathlib import Path

@@ -44,7 +44,8 @@ examples:
   lmdbloader plan --workload detector.json --workload classifier.json
   lmdbloader plan --preset team-on-nfs --experiments 5-10 --cache-fraction 0.2
   lmdbloader plan --preset resnet50-a100-mixed --example-size 110K --gpus 128 \\
-      --nodes 16 --dataset-size 10TB --storage-bandwidth 2GB/s --storage-iops 50000
+      --nodes 16 --dataset-size 10TB --storage-bandwidth 2GB/s \\
+      --storage-iops 50000
 """
 _OF_WORKLOAD = (
     "batch_size", "step_seconds", "example_flops", "device_flops", "example_size", "preset", "gpus", "dataset_size",
@@ -114,7 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_nodes(parser: argparse.ArgumentParser) -> None:
-    nodes = parser.add_argument_group("several nodes on one storage (predictions; they need --dataset-size)")
+    nodes = parser.add_argument_group("several nodes on one storage (predicted; with --dataset-size)")
     nodes.add_argument(
         "--nodes", type=number(WHOLE), metavar="N", help="machines of one experiment, with equally many GPUs"
     )
