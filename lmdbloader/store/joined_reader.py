@@ -166,6 +166,11 @@ class _Remotes:
             if cache is not None and (own := (starts >= begin) & (starts < end)).any():
                 yield cache, own, starts[own] - begin, stops[own] - begin
 
+    @property
+    def streams(self) -> bool:
+        """As `Cache.streams`, of any of them."""
+        return any(cache is not None and cache.streams for cache, _, _ in self._caches)
+
     def hold(self, starts: I64, stops: I64) -> _AllHeld:
         """As `Cache.hold`."""
         held = _AllHeld()
@@ -193,6 +198,11 @@ class _Remotes:
         """As `Cache.request`."""
         for cache, _, *ranges in self._shares(starts, stops):
             cache.request(*ranges, once=once)
+
+    def expect(self, starts: I64, stops: I64, *, times: int) -> None:
+        """As `Cache.expect`."""
+        for cache, _, *ranges in self._shares(starts, stops):
+            cache.expect(*ranges, times=times)
 
     def forget_requests(self) -> None:
         """As `Cache.forget_requests`."""
