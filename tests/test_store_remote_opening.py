@@ -19,6 +19,7 @@ import torch
 from remote_store import NUM_SAMPLES, Server, cached_nbytes, objects_of, same, serving, write_dataset
 from torch.utils.data import DataLoader
 
+import lmdbloader
 from lmdbloader import LMDBDataset, Loader, errors
 from lmdbloader.store.remote import service as service_module
 
@@ -314,3 +315,17 @@ def test_requests_are_many_at_once_and_few_in_all(server: Server, tmp_path: Path
     assert server.most_open >= 3
     assert len(server.ranges()) <= 1.1 * -(-len(server.objects["train.lmdb/data.mdb"]) // MIB)
     assert np.isclose(cached_nbytes(tmp_path), len(server.objects["train.lmdb/data.mdb"]), atol=MIB)
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.2])
+def test_a_mix_reads_urls_in_windows(server: Server, local: LMDBDataset, tmp_path: Path, fraction: float) -> None:
+    server.objects.update(objects_of(write_dataset(tmp_path / "two.lmdb", seed=1, num_samples=200), "two.lmdb"))
+    two = LMDBDataset(tmp_path / "two.lmdb")
+    at_urls = [LMDBDataset(url, cache_dir=tmp_path, cache_fraction=fraction) for url in (URL, "s3://bucket/two.lmdb")]
+    found, expected = (
+        Loader(lmdbloader.mix(datasets, [0.5, 0.3, 0.2]), 32, order="quasi_random", seed=3)
+        for datasets in ([*at_urls, local], [local, two, local])
+    )
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one.image, other.image)
+        assert one.caption == other.caption
