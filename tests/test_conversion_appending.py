@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -243,6 +244,19 @@ def test_what_cannot_be_appended_is_refused(place: Path, db: Path, tmp_path: Pat
         DestinationError, match=r"is a part of the dataset .*db, which .*: lmdbloader append .*/db \.\.\."
     ):
         lmdbloader.append(db / "part-00000", [place / "b.lmdb"])
+
+
+def test_a_system_that_maps_one_file_at_a_time_reads_sets_without_a_map(
+    place: Path, db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(files: Any, nbytes: int) -> Any:
+        raise OSError(errno.ENOTSUP, "no")
+
+    monkeypatch.setattr("lmdbloader.base.system.map_in_a_row", refuse)
+    lmdbloader.append(db, [place / "b.lmdb"])
+    lmdbloader.append(db, [place / "c.lmdb", db])
+    merged = lmdbloader.merge([db], tmp_path / "merged")
+    assert merged.num_samples == 25 and merged.content_digest == content(db)
 
 
 def test_damage_leaves_the_dataset_as_it_was(place: Path, db: Path, tmp_path: Path) -> None:
