@@ -329,3 +329,43 @@ def test_a_mix_reads_urls_in_windows(server: Server, local: LMDBDataset, tmp_pat
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one.image, other.image)
         assert one.caption == other.caption
+
+
+def test_a_cache_folder_that_cannot_be_written_to_is_named(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(errors.OptionError, match=r"cannot be cached there: .*file: .* Choose another one"):
+        LMDBDataset(URL, cache_dir=tmp_path / "file")
+    LMDBDataset(URL, cache_dir=tmp_path / "cache")
+    (pieces,) = (tmp_path / "cache").glob("*/data.pieces")
+    pieces.unlink()
+    pieces.mkdir()
+    with pytest.raises(errors.OptionError, match=r"data\.pieces: .* Choose another one"):
+        LMDBDataset(URL, cache_dir=tmp_path / "cache")
+
+
+@pytest.mark.parametrize("damage", ["flipped", "gone"])
+def test_an_index_that_the_disk_changed_is_fetched_again(
+    server: Server, local: LMDBDataset, tmp_path: Path, damage: str
+) -> None:
+    LMDBDataset(URL, cache_dir=tmp_path)
+    (index,) = tmp_path.glob("*/index.arrow")
+    whole = index.read_bytes()
+    changed = bytearray(whole)
+    changed[len(changed) // 2] ^= 0xFF
+    index.write_bytes(changed)
+    if damage == "gone":
+        index.unlink()
+    dataset = LMDBDataset(URL, cache_dir=tmp_path)
+    assert all(same(dataset[i], local[i]) for i in (0, 250, -1))
+    assert index.read_bytes() == whole
+
+
+def test_pieces_that_were_deleted_alone_are_fetched_again(server: Server, local: LMDBDataset, tmp_path: Path) -> None:
+    dataset = LMDBDataset(URL, cache_dir=tmp_path)
+    assert len(labels(Loader(dataset, 50))) == NUM_SAMPLES
+    del dataset
+    (pieces,) = tmp_path.glob("*/data.pieces")
+    pieces.unlink()
+    dataset = LMDBDataset(URL, cache_dir=tmp_path)
+    for found, expected in zip(Loader(dataset, 50, verify=False), Loader(local, 50), strict=True):
+        assert torch.equal(found.image, expected.image)

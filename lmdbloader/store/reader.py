@@ -134,7 +134,13 @@ class Reader:
         self._remote, self.path = place, place.folder
         self.manifest = place.manifest()
         expected = self.manifest.sizes["data_nbytes"]
-        self._use(place.data_file(io, expected), open_checked(self.path, self.manifest, expected, io))
+        data = place.data_file(io, expected)
+        try:
+            index = open_checked(self.path, self.manifest, expected, io)
+        except (CorruptError, FileNotFoundError):  # of the copy in the cache
+            place.renew_index(self.manifest)
+            index = open_checked(self.path, self.manifest, expected, io)
+        self._use(data, index)
 
     @property
     def place(self) -> str:

@@ -10,6 +10,8 @@ import re
 import shutil
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from lmdbloader.base.disk_errors import explain_full_disk
 from lmdbloader.base.option_names import option
 from lmdbloader.base.units import parse_nbytes, show_nbytes
 from lmdbloader.base.user_cache import cache_folder
-from lmdbloader.errors import CorruptError, DiskFullError, FormatError, NotFoundError, OptionError
+from lmdbloader.errors import CorruptError, DiskFullError, FormatError, LmdbloaderError, NotFoundError, OptionError
 from lmdbloader.format.digests import digest_of_file
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
@@ -71,13 +73,27 @@ class Place:
                 path=self.url,
             ) from error
 
+    def renew_index(self, manifest: Manifest) -> None:
+        """Fetch the index again, after the one in the cache was found to be damaged.
+
+        Raises:
+            CorruptError: The one at the URL is damaged, too, or another one.
+            NotFoundError, DiskError: As `open_place`.
+        """
+        content = _read_index(self.service, manifest, self.service.facts(INDEX_FILE))
+        with explain_full_disk(self.folder):
+            _put(self.folder / INDEX_FILE, content)
+
     def data_file(self, io: IO, nbytes: int) -> RemoteData:
         """Return the data file.
 
         Raises:
             DiskFullError: The disk has no room for the pieces that are still to come.
+            OptionError: This user may not write to the folder.
         """
-        return RemoteData(self._cache(nbytes), io)
+        with _usable(self.folder.parent, self.url):
+            cache = self._cache(nbytes)
+        return RemoteData(cache, io)
 
     def _cache(self, nbytes: int) -> Cache:
         """Return the cache, which all users in a process share."""
@@ -204,8 +220,9 @@ def open_place(url: str, cache_dir: str | os.PathLike[str] | None, fraction: Fra
             f"{option('cache_fraction', fraction)}: this system cannot free parts of a file; a part of a dataset can "
             "be cached on Linux only. Write cache_fraction=1.0."
         )
-    folder = _make_folder(cache_dir, service, data_facts, manifest)
-    with explain_full_disk(folder):
+    with _usable(cache_dir, service.url):
+        folder = _make_folder(cache_dir, service, data_facts, manifest)
+    with _usable(cache_dir, service.url), explain_full_disk(folder):
         place = {"url": service.url, "endpoint": service.endpoint, "version": data_facts.version}
         _put(folder / PLACE_NAME, json.dumps(place, indent=2).encode())
         _put(folder / MANIFEST_NAME, content)
@@ -249,6 +266,21 @@ def describe(service: Service) -> tuple[Manifest, Facts, Facts, bytes]:
             )
         found.append(here)
     return manifest, found[0], found[1], content
+
+
+@contextmanager
+def _usable(cache_dir: str | os.PathLike[str] | None, url: str) -> Iterator[None]:
+    """Turn the error of a cache folder that cannot be made or written to into OptionError."""
+    try:
+        yield
+    except LmdbloaderError:
+        raise
+    except OSError as error:
+        given = "" if cache_dir is None else f"{option('cache_dir', str(cache_dir))}: "
+        raise OptionError(
+            f"{given}{url} cannot be cached there: {error.filename}: {error.strerror}. Expected a folder on a local "
+            "disk to which this user may write. Choose another one, cache_dir=FOLDER."
+        ) from error
 
 
 def _read_index(service: Service, manifest: Manifest, facts: Facts) -> bytes:

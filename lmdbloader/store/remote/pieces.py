@@ -115,13 +115,16 @@ class Pieces:
             self.claims = claims_of(folder / CLAIMS_NAME)
             self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
             weakref.finalize(self, os.close, self.descriptor)
-            if os.fstat(self.descriptor).st_size == 0:
+            is_new = os.fstat(self.descriptor).st_size == 0
+            if is_new:
                 os.ftruncate(self.descriptor, nbytes)
             self._map = self._map_states()
         if os.fstat(self.descriptor).st_size != nbytes or self._map[: len(_MAGIC)] != _MAGIC:
             raise CorruptError(f"{folder}: does not hold the cache that was made there. Delete it.", path=str(folder))
         self.states: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8, self.count, _HEAD_NBYTES)
         self._sums: npt.NDArray[np.uint64] = np.frombuffer(self._map, np.uint64, self.count, self._sums_at)
+        if is_new:  # if only this file was deleted, the states are those of another one
+            self.states[:] = ABSENT
         self._doubt_after_a_start()
 
     @property
