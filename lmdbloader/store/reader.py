@@ -403,8 +403,9 @@ class Reader:
             LmdbloaderError: They cannot be fetched, or there is no room for them.
         """
         held: Held | None = None
-        if self.data_file.remote is not None:
-            held = self.data_file.remote.hold(*self.ranges(names, rows))
+        remote = self.data_file.remote
+        if remote is not None and not remote.present().is_complete:
+            held = remote.hold(*self.ranges(names, rows))
         try:
             yield
         finally:
