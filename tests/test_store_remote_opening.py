@@ -380,7 +380,7 @@ def test_a_set_of_parts_is_refused_and_its_parts_open(local: LMDBDataset, tmp_pa
         write_dataset(out / name, num_samples=5)
     write_set(out, ["part-00000", "part-00001"], classes={}, made_by={})
     url = f"file://{out}"
-    with pytest.raises(errors.OptionError, match="a set cannot be read from a URL yet.*add /part-00000"):
+    with pytest.raises(errors.OptionError, match=r"a set cannot be read from a URL yet.*add /part-00000"):
         LMDBDataset(url, cache_dir=tmp_path / "cache")
     assert len(LMDBDataset(f"{url}/part-00000", cache_dir=tmp_path / "cache")) == 5
 
