@@ -301,12 +301,12 @@ def parse_names(text: str) -> list[str] | str:
 
 def _uncommented(line: str) -> str:
     """Return a line without its comment, which begins with # after a space and outside quotes."""
-    quote = ""
+    quote, ended = "", -1
     for at, character in enumerate(line):
         if quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"" and (at == 0 or line[at - 1] in " ,[{:\t"):
-            quote = character
+            quote, ended = ("", at) if character == quote else (quote, ended)
+        elif character in "'\"" and (at == 0 or line[at - 1] in " ,[{:\t" or (character == "'" and ended == at - 1)):
+            quote = character  # after a single quote that ended one: two of them stand for one
         elif character == "#" and (at == 0 or line[at - 1].isspace()):
             return line[:at]
     return line

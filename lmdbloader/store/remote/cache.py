@@ -87,8 +87,8 @@ class Cache:
                     time.sleep(_PAUSE_SECONDS)
             except OSError as error:
                 raise OptionError(
-                    f"{self.pieces.folder}: its file system has no locks ({error.strerror}), which processes that share "
-                    "a cache need. Choose a folder on a local disk: cache_dir=FOLDER."
+                    f"{self.pieces.folder}: its file system has no locks ({error.strerror}), which processes that "
+                    "share a cache need. Choose a folder on a local disk: cache_dir=FOLDER."
                 ) from error
             weakref.finalize(self, _leave, claims, number, os.getpid())
 
