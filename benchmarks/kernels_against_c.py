@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import math
 import statistics
 import sys
@@ -191,6 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="a few seconds: does it still run?")
     options = parser.parse_args(arguments)
     seconds = 0.01 if options.quick else options.seconds
+    gc.disable()  # no search for garbage in what Numba makes: it takes a third of compiling, or falls into a turn
 
     def run(folder: Path) -> Iterator[tuple[str, Any, str]]:
         for section, found in cases():

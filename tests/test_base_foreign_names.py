@@ -237,7 +237,6 @@ def test_batches_of_none_are_samples_one_by_one(ds: LMDBDataset) -> None:
         ({"is_valid_file": print}, "Leave it out"),
         ({"columns": ["image"]}, "fields=['image']"),
         ({"streaming": True}, "lmdbloader stage DB FOLDER"),
-        ({"cache_dir": "/tmp"}, "lmdbloader stage DB FOLDER"),
         ({"keep_in_memory": True}, "lmdbloader stage DB FOLDER"),
         ({"shuffle": True}, "Loader(dataset, batch_size, shuffle=True)"),
         ({"batch_size": 8}, "Loader(dataset, batch_size=8)"),

@@ -164,6 +164,16 @@ def test_a_set_of_parts_is_compared_with_one_file(tmp_path: Path) -> None:
     assert all(figure["ratio"] > 0 for _, figure in found["CPU time a sample"])
 
 
+def test_a_dataset_behind_a_link_is_compared_with_one_on_the_disk(tmp_path: Path) -> None:
+    pytest.importorskip("s3fs", reason="s3fs is not installed: pip install 'lmdbloader[remote]'")
+    text, found = run("remote.py", tmp_path, "--markdown")
+    assert [row[0] for row in tables(text)[1][1:]] == ["epoch 1", "epoch 2"]
+    ((*_, figure),) = found["everything is fetched"]
+    assert figure["bytes"] == 1
+    assert 0 < figure["requests"] <= 1
+    assert len(found["everything is cached"]) == 2
+
+
 @pytest.mark.parametrize("name", STORES)
 def test_every_store_hands_out_the_pairs_that_were_written(
     module: Callable[[str], Any], tmp_path: Path, name: str

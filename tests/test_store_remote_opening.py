@@ -21,7 +21,7 @@ from remote_store import NUM_SAMPLES, Server, cached_nbytes, objects_of, same, s
 from torch.utils.data import DataLoader
 
 import lmdbloader
-from lmdbloader import LMDBDataset, Loader, errors
+from lmdbloader import LMDBDataset, Loader, errors, subset
 from lmdbloader.store.remote import service as service_module
 
 URL = "s3://bucket/train.lmdb"
@@ -384,3 +384,30 @@ def test_what_is_made_of_a_url_has_its_name(server: Server, tmp_path: Path, monk
     assert [merged.source(row) for row in range(2)] == ["photos/a.png", "own/a.png"]
     lmdbloader.extract("s3://bucket/photos.lmdb", tmp_path / "files")
     assert '"dataset": "photos.lmdb"' in (tmp_path / "files" / "extracted.json").read_text()
+
+
+def test_a_set_of_parts_is_refused_and_its_parts_open(local: LMDBDataset, tmp_path: Path) -> None:
+    from lmdbloader.store.writing.sets import write_set
+
+    out = tmp_path / "set"
+    out.mkdir()
+    for name in ("part-00000", "part-00001"):
+        write_dataset(out / name, num_samples=5)
+    write_set(out, ["part-00000", "part-00001"], classes={}, made_by={})
+    url = f"file://{out}"
+    with pytest.raises(errors.OptionError, match=r"a set cannot be read from a URL yet.*add /part-00000"):
+        LMDBDataset(url, cache_dir=tmp_path / "cache")
+    assert len(LMDBDataset(f"{url}/part-00000", cache_dir=tmp_path / "cache")) == 5
+
+
+def test_a_folder_of_the_cache_is_no_dataset(server: Server, tmp_path: Path) -> None:
+    LMDBDataset(URL, cache_dir=tmp_path)
+    (folder,) = tmp_path.iterdir()
+    with pytest.raises(errors.FormatError, match=r"is the cache of a dataset at a URL.*Open the URL"):
+        LMDBDataset(folder)
+
+
+def test_subsets_and_files_are_made_from_a_url(server: Server, local: LMDBDataset, tmp_path: Path) -> None:
+    done = subset(LMDBDataset(URL, cache_dir=tmp_path / "cache")[5:9], tmp_path / "few.lmdb")
+    assert done.num_samples == 4
+    assert all(same(a, local[5 + i]) for i, a in enumerate(LMDBDataset(tmp_path / "few.lmdb")))

@@ -400,7 +400,6 @@ DATASET: dict[str, Foreign] = {
     "columns": Foreign(_HF, "write fields={value}."),
     "streaming": Foreign(_HF, _ON_DISK, _ONLY_FALSE),
     "keep_in_memory": Foreign(_HF, _ON_DISK, _either((None, _NOTHING), (False, _NOTHING))),
-    "cache_dir": Foreign(f"{_HF}, {_WDS}", _ON_DISK, _ONLY_NONE),
     "data_dir": Foreign(_HF, "write LMDBDataset({value})."),
     "data_files": Foreign(_HF, "write LMDBDataset(path) with the folder that lmdbloader made."),
     "name": Foreign(_HF, "write LMDBDataset(path) with the folder that lmdbloader made."),

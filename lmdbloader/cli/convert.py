@@ -77,7 +77,8 @@ sets of parts:
     lmdbloader convert SRC OUT --part I/16     for each I from 0 to 15, anywhere
     lmdbloader join OUT
   all with the same options. A part that was interrupted begins again with the
-  same command, on any machine; complete parts are kept. A Ray cluster does all of it in one command:
+  same command, on any machine; complete parts are kept. A Ray cluster does all
+  of it in one command:
     lmdbloader convert SRC OUT --parts 64 --engine ray --address HOST:PORT
 
 numbers: 1_000, 1e6, 4k (4000); sizes: 512M, 2GB, 2GiB; shares: 0.5, 50%.

@@ -14,7 +14,8 @@ HELP = "copy a dataset to another disk, once for all jobs"
 DESCRIPTION = """\
 Copy a finished dataset into the folder DIR, where it keeps its name, and print
 the path of the copy: onto a node's own disk before training, or to archive
-storage after a conversion.
+storage after a conversion. The dataset may be at a URL, such as
+s3://bucket/train.lmdb; the copy of one is compared with its digests.
 
 A copy that is already there is reused if it has the source's manifest, index
 and size. If its data file has another timestamp than the source's, or with
@@ -40,7 +41,7 @@ Exit status: 0 the copy is there, 1 refused or failed, 2 wrong usage,
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
+    parser.add_argument("dataset", metavar="DB", help="the dataset's folder, or its URL")
     parser.add_argument(
         "directory", metavar="DIR", help="the folder to copy it into; made if only its last part is missing"
     )

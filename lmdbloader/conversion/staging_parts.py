@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from lmdbloader.base import system
 from lmdbloader.base.disk_errors import naming
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format.digests import read_digest
@@ -194,7 +195,7 @@ def _link(folder: Path, part: Path) -> None:
     part.mkdir(exist_ok=True)
     try:
         for name in _OF_PART:
-            os.link(folder / name, part / name)
+            system.link_file(folder / name, part / name)
     except OSError:  # a file system without second names
         for name in _OF_PART:
             (part / name).unlink(missing_ok=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 from ray.data import Datasink
 from ray.data.block import BlockAccessor
 
+from lmdbloader.base import system
 from lmdbloader.conversion import write
 from lmdbloader.errors import OptionError
 from lmdbloader.fields import FieldType, Mask, kind_named
@@ -108,7 +108,7 @@ class LmdbDatasink(Datasink):  # type: ignore[misc]
             if entry.name.startswith("part-") and entry.name not in kept:
                 shutil.rmtree(entry)
         for (_, found), name in zip(done, names, strict=True):
-            os.rename(folder / found, folder / name)
+            system.move_folder(folder / found, folder / name)
         _check_masks([folder / name for name in names])
         classes = read_manifest(folder / names[0]).classes
         self.written = write_set(folder, names, classes=classes, made_by=settled["made_by"])
@@ -142,11 +142,11 @@ class LmdbDatasink(Datasink):  # type: ignore[misc]
         fresh = file.with_name(f"{name}.json")
         fresh.write_text(json.dumps(settled), "utf-8")
         try:
-            os.link(fresh, file)  # the first one counts
+            system.link_file(fresh, file)  # the first one counts
         except FileExistsError:
             pass
         except OSError:  # a file system without hard links, where two may differ: the parts are compared at the end
-            os.replace(fresh, file)
+            system.replace_file(fresh, file)
         fresh.unlink(missing_ok=True)
         return self._read_settled() or settled
 

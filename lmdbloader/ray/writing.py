@@ -50,8 +50,8 @@ def write_lmdb(
         data: Rows of what `lmdbloader.write` takes: arrays (H, W, 3) and (H, W) of uint8 or uint16 are images, other
             arrays keep their shape, and masks, boxes, points and their labels are declared in `fields`.
         path: The new dataset.
-        fields: The columns to write, in this order (default: all); or a mapping from columns to types, to set types
-            that should not be guessed: {"mask": Mask()}.
+        fields: The columns to write, in this order (default: all); or a mapping from columns to types, such as Mask(),
+            to set types that should not be guessed.
         classes: By field of ints or Labels(), the names of its values from 0 on.
         codec, write_mode, max_resolution, jpeg_quality, smart_threshold: As in `lmdbloader.write`. What is not given
             is chosen once, by the task that has its first rows first. `write_mode` cannot be "proportion".

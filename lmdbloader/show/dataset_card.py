@@ -46,7 +46,7 @@ def dataset_card(
     samples = _samples(reader, fields, rows)
     facts = [("Transforms", ", then ".join(transforms))] if transforms else []
     notes = ["The pictures are what is stored, before the transforms."] if transforms and samples else []
-    place = place_of(reader.path)
+    place = place_of(reader.place)
     try:
         summary = summarize_reader(reader, place)
     except READ_ERRORS as error:

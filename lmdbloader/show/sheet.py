@@ -150,7 +150,7 @@ def contact_sheet(reader: Reader, rows: Sequence[int], *, columns: int | None = 
     captions = [_numbered(row, *caption(reader, row)) for row in numbers]
     note = f"16-bit pixels are shown in 8 bits, 0 to {white:,} as black to white." if white else ""
     title = f"{len(numbers):,} of {len(reader):,} samples" + (f", each {' | '.join(names)}" if len(names) > 1 else "")
-    image = _draw(reader.name, f"{title}. {note}" if note else title, strips, captions, columns)
+    image = _draw(os.path.basename(reader.place), f"{title}. {note}" if note else title, strips, captions, columns)
     return Sheet(image, numbers, len(reader), note)
 
 

@@ -166,9 +166,18 @@ class _Remotes:
             if cache is not None and (own := (starts >= begin) & (starts < end)).any():
                 yield cache, own, starts[own] - begin, stops[own] - begin
 
+    def present(self) -> _Remotes:
+        """As `Cache.present`."""
+        return self
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all files are here for good."""
+        return all(cache is None or cache.present().is_complete for cache, _, _ in self._caches)
+
     @property
     def streams(self) -> bool:
-        """As `Cache.streams`, of any of them."""
+        """Whether pieces of a file are given back after use."""
         return any(cache is not None and cache.streams for cache, _, _ in self._caches)
 
     def hold(self, starts: I64, stops: I64) -> _AllHeld:

@@ -23,7 +23,15 @@ from lmdbloader.base.disk_errors import unreadable_is_corrupt
 from lmdbloader.base.files import NotRegularError, open_regular
 from lmdbloader.base.limits import no_address_space
 from lmdbloader.errors import CorruptError, FormatError, NotFoundError, OptionError
-from lmdbloader.format.layout import DATA_FILE, FORMAT_NAME, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX, part_name
+from lmdbloader.format.layout import (
+    DATA_FILE,
+    FORMAT_NAME,
+    INDEX_FILE,
+    MANIFEST_FILE,
+    PARTIAL_SUFFIX,
+    REMOTE_FILE,
+    part_name,
+)
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
 from lmdbloader.format.others import describe_file, describe_folder, suggest_path
 from lmdbloader.kernels.runtime.guard_words import NUM_HEAD
@@ -76,6 +84,10 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
             nbytes = min(os.fstat(file.fileno()).st_size, MAX_MANIFEST_NBYTES)
             return parse_manifest(file.read(nbytes + 1), str(folder))
     except (FileNotFoundError, IsADirectoryError):
+        if (folder / REMOTE_FILE).exists():
+            raise FormatError(
+                f"{folder}: is the cache of a dataset at a URL, which {REMOTE_FILE} there names. Open the URL."
+            ) from None
         if (folder / INDEX_FILE).exists():
             raise FormatError(
                 f"{folder}: {MANIFEST_FILE} is missing. `lmdbloader repair {folder}` makes a new one."

@@ -231,7 +231,12 @@ class Readahead:
             return True
         few = rows[:: -(-len(rows) // _PROBED_ROWS)].tolist()
         starts = np.array([self._offsets[i % len(self._offsets)][row] for i, row in enumerate(few)], np.int64)
-        if self._file.remote is not None and not self._file.remote.are_here(*self._ranges(rows, whole=True)).all():
+        remote = self._file.remote
+        if (
+            remote is not None
+            and not remote.present().is_complete
+            and not remote.are_here(*self._ranges(rows, whole=True)).all()
+        ):
             return False
         if self._file.io == "pread":
             return all(map(self._file.is_cached, starts.tolist()))
@@ -317,7 +322,7 @@ class Readahead:
         worker = self._worker()
         if worker.failure is not None:
             raise worker.failure
-        if self._file.remote is not None:
+        if self._file.remote is not None and not self._file.remote.present().is_complete:
             starts, stops, awaited = self._fetch(self._file.remote, starts, stops, awaited)
         guard = self._file.for_kernels()[3]
         if guard:  # these pages may have left memory, and may be unreadable now

@@ -106,6 +106,11 @@ class Reader:
 
             self._open_remote(open_place(text, cache_dir, check_fraction(cache_fraction)), io)
             return
+        if cache_dir is not None:
+            raise OptionError(
+                f"cache_dir={os.fspath(cache_dir)!r}: {text} is on a disk, and only a dataset at a URL has a cache. "
+                "Leave it out; `lmdbloader stage DB FOLDER` copies a dataset to a faster disk."
+            )
         self._remote: Place | None = None
         self.path = local_path("path", path).absolute()
         self.manifest = read_manifest(path)
@@ -403,8 +408,9 @@ class Reader:
             LmdbloaderError: They cannot be fetched, or there is no room for them.
         """
         held: Held | None = None
-        if self.data_file.remote is not None:
-            held = self.data_file.remote.hold(*self.ranges(names, rows))
+        remote = self.data_file.remote
+        if remote is not None and not remote.present().is_complete:
+            held = remote.hold(*self.ranges(names, rows))
         try:
             yield
         finally:

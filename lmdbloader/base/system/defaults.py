@@ -17,8 +17,9 @@ __all__ = [
     "POPULATE_READ", "QUEUES_NEED_FILES", "RANDOM", "WILL_NEED", "Clock", "Layout", "address_limit", "advise_order",
     "after_fork", "allowed_cores", "boot_id", "c_library", "connection_pair", "container_name", "cores_of_parent",
     "descriptor_of", "distribution", "drop_cache", "exchange", "folded", "free_part", "group_folders", "handle_of",
-    "huge_pages", "hypervisor_name", "is_cached", "load_average", "lock_part", "machine_id", "map_in_a_row",
-    "memory_file", "memory_sizes", "own_memory", "path_of", "populate", "process_limit", "process_seconds",
+    "huge_pages", "hypervisor_name", "is_cached", "link_file", "load_average", "lock_part", "machine_id",
+    "map_in_a_row", "memory_file", "memory_sizes", "own_memory", "path_of", "populate", "process_limit",
+    "process_seconds",
     "processor_clock", "processor_layout", "processor_name", "quota_cores", "read_text", "resident_pages",
     "settling_seconds", "sizes_of", "start_of", "tells_residency", "thread_times", "umask", "unlock_part",
     "usable_name", "will_read",
@@ -152,6 +153,16 @@ def is_cached(descriptor: int, at: int) -> bool | None:
 def populate(mapped: mmap.mmap) -> bool:
     """Read and map all pages of a map; return False if the system cannot, or if a page cannot be read."""
     return False
+
+
+def link_file(source: str | Path, target: str | Path) -> None:
+    """Give a file a second name.
+
+    Raises:
+        FileExistsError: There is a file of that name.
+        OSError: The file system has no second names.
+    """
+    os.link(source, target)
 
 
 def map_in_a_row(files: Sequence[tuple[int, int, int]], nbytes: int) -> Any:

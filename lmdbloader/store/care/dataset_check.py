@@ -112,6 +112,9 @@ def check_text(found: Findings, manifest: Manifest) -> None:
     text = manifest_text(found.folder)
     if manifest.is_text(text):
         return
+    if not text:  # it was read a moment ago
+        found.add(MANIFEST_FILE, "cannot be read any more")
+        return
     if unknown := unknown_keys(text, manifest):
         names = ", ".join(f"{key!r:.80}" for key in unknown)
         raise FormatError(

@@ -124,6 +124,13 @@ def write_samples(
 
 
 def report(folder: Path, done: Repair, log: Callable[[str], None]) -> Repair:
+    """Log what a repair has written, and return it.
+
+    Args:
+        folder: The damaged dataset.
+        done: The repair.
+        log: Called with a line of text.
+    """
     lost = len({damage.sample for damage in done.left_out})
     listed = f"; {lost} left out, listed in {done.out}/{LEFT_OUT_FILE}" if lost else ""
     unknown = f"; {_NOT_KNOWN}" if done.may_lack_more else ""

@@ -14,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base import system
+from lmdbloader.errors import OptionError
 from lmdbloader.store.remote.fetcher import Fetcher
 from lmdbloader.store.remote.pieces import PIECE_NBYTES, PRESENT, Claims, Pieces
 from lmdbloader.store.remote.service import Service
 
 I64 = npt.NDArray[np.int64]
 # Pieces that are not kept stay until so many others have come, for those who read on where they were.
-_SPARE = 64
+_SPARE = 16
 _PAUSE_SECONDS = 0.002
 # Locks behind those of the pieces: of `Pieces` itself, of everybody who uses the cache, of those who want all of it.
 _OF_USERS, _OF_ALL = 1, 2
@@ -81,8 +82,14 @@ class Cache:
         for number in {byte, self.pieces.count + _OF_USERS}:
             with claims.lock:
                 claims.held[number] = claims.held.get(number, 0) + 1
-            while not claims.claim(number, shared=True):
-                time.sleep(_PAUSE_SECONDS)
+            try:
+                while not claims.claim(number, shared=True):
+                    time.sleep(_PAUSE_SECONDS)
+            except OSError as error:
+                raise OptionError(
+                    f"{self.pieces.folder}: its file system has no locks ({error.strerror}), which processes that "
+                    "share a cache need. Choose a folder on a local disk: cache_dir=FOLDER."
+                ) from error
             weakref.finalize(self, _leave, claims, number, os.getpid())
 
     def present(self) -> Cache:

@@ -26,7 +26,7 @@ from lmdbloader.base.units import parse_nbytes, show_nbytes
 from lmdbloader.base.user_cache import cache_folder
 from lmdbloader.errors import CorruptError, DiskFullError, FormatError, LmdbloaderError, NotFoundError, OptionError
 from lmdbloader.format.digests import digest_of_file
-from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE
+from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, REMOTE_FILE
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
 from lmdbloader.store.opening import IO, DataFile
 from lmdbloader.store.remote.cache import Cache, Held
@@ -34,7 +34,7 @@ from lmdbloader.store.remote.pieces import PIECE_NBYTES, Pieces
 from lmdbloader.store.remote.service import Facts, Service
 
 # In the folder of one dataset in the cache.
-PLACE_NAME, MANIFEST_NAME = "remote.json", "manifest.remote.json"
+MANIFEST_NAME = "manifest.remote.json"
 Fraction = float | int | str
 # A file system where the status of a file may be this old has a server: other machines may have the folder, too.
 _OF_SERVERS_SECONDS = 60.0
@@ -224,7 +224,7 @@ def open_place(url: str, cache_dir: str | os.PathLike[str] | None, fraction: Fra
         folder = _make_folder(cache_dir, service, data_facts, manifest)
     with _usable(cache_dir, service.url), explain_full_disk(folder):
         place = {"url": service.url, "endpoint": service.endpoint, "version": data_facts.version}
-        _put(folder / PLACE_NAME, json.dumps(place, indent=2).encode())
+        _put(folder / REMOTE_FILE, json.dumps(place, indent=2).encode())
         _put(folder / MANIFEST_NAME, content)
         index = folder / INDEX_FILE
         if not index.is_file() or index.stat().st_size != index_facts.nbytes:
@@ -360,18 +360,9 @@ def _check_room(place: Place, pieces: Pieces) -> None:
     """Raise DiskFullError if the disk cannot take what is still to be cached."""
     missing = min(place.limit_nbytes, pieces.nbytes) - pieces.num_present() * PIECE_NBYTES
     free = shutil.disk_usage(place.folder).free
-    if missing + _SPARE_NBYTES > free:
+    if missing > 0 and missing + _SPARE_NBYTES > free:
         share = max(int(100 * (free - _SPARE_NBYTES) / pieces.nbytes) / 100 - 0.05, 0)
         raise DiskFullError(
             f"{place.folder}: {show_nbytes(missing)} of {place.url} are still to be cached, and {show_nbytes(free)} "
             f"are free. Keep a part of it, cache_fraction={share:.2f}; or choose another disk, cache_dir=FOLDER."
         )
-
-
-def describe_cache(folder: Path) -> dict[str, Any] | None:
-    """Return what a folder of the cache is about, None if it is none."""
-    try:
-        found = json.loads((folder / PLACE_NAME).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None

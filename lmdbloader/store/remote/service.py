@@ -302,7 +302,8 @@ def _open(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
         raise OptionError(
             f"{url}: needs a package that is not installed ({error}). Install the extra: pip install "
             "'lmdbloader[remote]', in a clone pip install '.[remote]'. It installs fsspec and its support for S3; "
-            "other services need packages of their own."
+            "other services need packages of their own. Or copy the dataset to a local disk and write "
+            f"{url.rstrip('/').rpartition('/')[2]!r}."
         ) from error
     except ValueError as error:
         raise OptionError(f"{url}: {error}") from error

@@ -66,7 +66,7 @@ def _link(file: Path, name: Path, advice: str) -> None:
     reason = "it is a link itself" if file.is_symlink() else ""
     try:
         if not reason:
-            os.link(file, name)
+            system.link_file(file, name)
     except OSError as error:
         if error.errno in DISK_FULL:
             raise
