@@ -16,6 +16,7 @@ import fsspec
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from remote_store import NUM_SAMPLES, Server, cached_nbytes, objects_of, same, serving, write_dataset
 from torch.utils.data import DataLoader
 
@@ -369,6 +370,20 @@ def test_pieces_that_were_deleted_alone_are_fetched_again(server: Server, local:
     dataset = LMDBDataset(URL, cache_dir=tmp_path)
     for found, expected in zip(Loader(dataset, 50, verify=False), Loader(local, 50), strict=True):
         assert torch.equal(found.image, expected.image)
+
+
+def test_what_is_made_of_a_url_has_its_name(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    (tmp_path / "photos").mkdir()
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / "photos" / "a.png")
+    lmdbloader.convert(tmp_path / "photos", tmp_path / "own.lmdb", workers=1)
+    server.objects.update(objects_of(tmp_path / "own.lmdb", "photos.lmdb"))
+    dataset = LMDBDataset("s3://bucket/photos.lmdb", cache_dir=tmp_path / "cache")
+    lmdbloader.merge([dataset, tmp_path / "own.lmdb"], tmp_path / "merged", prefix_sources=True)
+    merged = LMDBDataset(tmp_path / "merged").reader
+    assert [merged.source(row) for row in range(2)] == ["photos/a.png", "own/a.png"]
+    lmdbloader.extract("s3://bucket/photos.lmdb", tmp_path / "files")
+    assert '"dataset": "photos.lmdb"' in (tmp_path / "files" / "extracted.json").read_text()
 
 
 def test_a_set_of_parts_is_refused_and_its_parts_open(local: LMDBDataset, tmp_path: Path) -> None:

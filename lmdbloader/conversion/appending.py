@@ -195,8 +195,8 @@ def _grow(
     made_by = _made_by(manifest, recipe)
     # First: where it cannot be done, nothing is copied.
     if not manifest.parts:
-        paths = [folder, *(part.reader.path for part in recipe.parts)]
-        link_first_part(folder, f"Write a new dataset: {_merge_instead(paths)}")
+        line = _merge_instead([str(folder), *(part.reader.place for part in recipe.parts)])
+        link_first_part(folder, f"Write a new dataset: {line}")
     # A part that is complete, of the same samples, is left by a call that was killed before the last step.
     overwrite = restart or (is_dataset(out) and not _opens(out))
     if is_dataset(out) and not overwrite and not _is_made(out, recipe):
@@ -236,9 +236,9 @@ def _made_by(manifest: Manifest, recipe: Recipe) -> dict[str, Any]:
     return {**made, APPENDED: [*(before if isinstance(before, list) else []), *added]}
 
 
-def _merge_instead(paths: Sequence[Path], *more: str) -> str:
+def _merge_instead(paths: Sequence[str], *more: str) -> str:
     """Return the command that writes a new dataset instead."""
-    return f"{shlex.join(['lmdbloader', 'merge', *map(str, paths)])} -o OUT {shlex.join(more)}".rstrip()
+    return f"{shlex.join(['lmdbloader', 'merge', *paths])} -o OUT {shlex.join(more)}".rstrip()
 
 
 def _fields_flag(names: Sequence[str]) -> list[str]:
@@ -297,7 +297,7 @@ class _Call:
 
     def _merge_instead(self, names: Sequence[str] = (), *more: str) -> str:
         """Return the command that writes a new dataset of some fields instead."""
-        return _merge_instead([part.reader.path for part in self.parts], *_fields_flag(names), *more)
+        return _merge_instead([part.reader.place for part in self.parts], *_fields_flag(names), *more)
 
     def _check_fields(self, part: Part, chosen: Sequence[str] | None) -> None:
         """Raise OptionError unless a dataset has the fields of the one that grows, with the same meaning."""

@@ -170,7 +170,7 @@ class Recipe:
         try:
             found: dict[str, Any] = json.loads(json.dumps(made))  # as it is read back
         except RecursionError as error:
-            names = ", ".join(str(part.reader.path) for part in self.parts)
+            names = ", ".join(part.reader.place for part in self.parts)
             raise FormatError(
                 f"{names}: `made_by` in manifest.json is nested too deeply to be copied; no release writes such a "
                 "manifest. Check its origin."
@@ -264,7 +264,7 @@ def open_part(dataset: Any, call: str, io: IO = "mmap") -> Part:
     """
     if isinstance(dataset, str | bytes | os.PathLike):
         reader = _open(os.fsdecode(dataset), io)
-        return Part(reader, None, tuple(reader.fields), str(reader.path))
+        return Part(reader, None, tuple(reader.fields), reader.place)
     if _is_torchs(dataset, "Subset"):
         inner = open_part(dataset.dataset, call, io)
         try:
@@ -284,7 +284,7 @@ def open_part(dataset: Any, call: str, io: IO = "mmap") -> Part:
         )
     rows = view.rows_of(np.arange(len(view), dtype=np.int64))
     is_all = len(rows) == len(view.reader) and bool((rows == np.arange(len(rows))).all())
-    return Part(view.reader, None if is_all else rows, tuple(view.fields), str(view.reader.path))
+    return Part(view.reader, None if is_all else rows, tuple(view.fields), view.reader.place)
 
 
 def _open(path: str, io: IO) -> Reader:

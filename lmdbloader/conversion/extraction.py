@@ -152,7 +152,7 @@ def extract(
                     num_files, nbytes = num_files + len(sizes), nbytes + sum(sizes)
                 progress(len(chunk))
         about = {
-            "dataset": reader.path.name,
+            "dataset": reader.name,
             "content_digest": reader.manifest.content_digest,
             "fields": [f.name for f in plan.fields],
             "num_samples": len(rows),

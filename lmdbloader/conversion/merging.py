@@ -118,7 +118,7 @@ def merge(
 
 def titled(parts: Sequence[Part]) -> tuple[Part, ...]:
     """Return parts that are called like their folders in messages, if those names differ."""
-    names = {str(part.reader.path): part.reader.path.name for part in parts}
+    names = {part.reader.place: part.reader.name for part in parts}
     differ = len(set(names.values())) == len(names)
     return tuple(replace(part, title=names[part.title]) if differ else part for part in parts)
 
@@ -206,13 +206,13 @@ def prefixed(parts: Sequence[Part], with_source: bool) -> tuple[Part, ...]:
         raise OptionError(f"{option('prefix_sources', True)}: the datasets have no sources. Leave it out.")
     names: dict[str, str] = {}
     for part in parts:
-        name = part.reader.path.name.removesuffix(".lmdb")
-        if names.setdefault(name, str(part.reader.path)) != str(part.reader.path):
+        name = part.reader.name.removesuffix(".lmdb")
+        if names.setdefault(name, part.reader.place) != part.reader.place:
             raise OptionError(
-                f"{option('prefix_sources', True)}: {names[name]} and {part.reader.path} both have the name {name!r}. "
+                f"{option('prefix_sources', True)}: {names[name]} and {part.reader.place} both have the name {name!r}. "
                 "Rename one of them."
             )
-    return tuple(replace(part, prefix=part.reader.path.name.removesuffix(".lmdb")) for part in parts)
+    return tuple(replace(part, prefix=part.reader.name.removesuffix(".lmdb")) for part in parts)
 
 
 def common_classes(
@@ -259,7 +259,7 @@ def _check_named(parts: Sequence[Part], name: str, leave: str) -> None:
     first = next(part for part, classes in zip(parts, of_part, strict=True) if classes)
     for part, classes in zip(parts, of_part, strict=True):
         if not classes:
-            write = f"lmdbloader.write(LMDBDataset({str(part.reader.path)!r}), out, classes={{{name!r}: [...]}})"
+            write = f"lmdbloader.write(LMDBDataset({part.reader.place!r}), out, classes={{{name!r}: [...]}})"
             raise OptionError(
                 f"{first.title} has names for the classes of {name!r}, {part.title} has numbers only, so whether they "
                 f"mean the same is not known. Name them: {write}; or {leave}."
@@ -335,7 +335,7 @@ def _by_title(parts: Sequence[Part], values: Sequence[str]) -> str:
 
 def repeats(parts: Sequence[Part], fields: Sequence[Field], with_source: bool) -> Iterator[str]:
     """Yield notes about datasets, samples and sources that repeat."""
-    paths = [str(part.reader.path) for part in parts if part.rows is None]
+    paths = [part.reader.place for part in parts if part.rows is None]
     for path in dict.fromkeys(path for path in paths if paths.count(path) > 1):
         yield f"{path} is given {paths.count(path)} times, and stored as often"
     if count := count_repeats(parts, fields):

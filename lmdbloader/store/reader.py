@@ -148,6 +148,11 @@ class Reader:
         return str(self.path) if self._remote is None else self._remote.url
 
     @property
+    def name(self) -> str:
+        """The last part of the dataset's path, or of its URL."""
+        return self.path.name if self._remote is None else self._remote.url.rpartition("/")[2]
+
+    @property
     def on_disk(self) -> tuple[Path, ...]:
         """The files on a disk with the payloads; of a dataset at a URL, the one of the cached pieces."""
         if self.data_file.remote is not None:
