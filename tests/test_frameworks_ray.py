@@ -217,8 +217,8 @@ def check_round_trip(path: Path, out: Path, num_parts: int) -> None:
     assert [entry.name for entry in out.parent.iterdir()] == [out.name]
 
 
-def later_blocks_first(batch: dict[str, Any]) -> dict[str, Any]:
-    time.sleep((COUNT - int(batch["number"][0])) / COUNT)
+def the_first_block_last(batch: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(0 if batch["number"][0] else 5)
     return batch
 
 
@@ -235,7 +235,7 @@ def test_samples_are_in_the_order_of_the_blocks(cluster: None, tmp_path: Path) -
     (tmp_path / "two").mkdir()
     lmdbloader.write(rows, tmp_path / "one" / "d.lmdb", classes={"number": [f"class {i}" for i in range(COUNT)]})
     data = read_lmdb(tmp_path / "one" / "d.lmdb", override_num_blocks=4).map_batches(
-        later_blocks_first, batch_size=None
+        the_first_block_last, batch_size=None
     )
     write_lmdb(data, tmp_path / "two" / "d.lmdb", classes={"number": [f"class {i}" for i in range(COUNT)]})
     check_round_trip(tmp_path / "one" / "d.lmdb", tmp_path / "two" / "d.lmdb", 4)
@@ -243,15 +243,20 @@ def test_samples_are_in_the_order_of_the_blocks(cluster: None, tmp_path: Path) -
 
 @ray.remote(num_cpus=0)
 class Once:
-    """Says True to the first who asks."""
+    """Says True to the first who asks, of each number."""
 
     def __init__(self) -> None:
         self.asked: set[int] = set()
+        self.repeats = 0
 
     def ask(self, number: int) -> bool:
         was_asked = number in self.asked
         self.asked.add(number)
+        self.repeats += was_asked
         return not was_asked
+
+    def count(self) -> int:
+        return self.repeats
 
 
 def test_a_task_that_died_and_was_run_again_leaves_nothing_behind(cluster: None, tmp_path: Path) -> None:
@@ -263,6 +268,7 @@ def test_a_task_that_died_and_was_run_again_leaves_nothing_behind(cluster: None,
         return {"number": row["id"], "image": np.full((16, 16, 3), row["id"] % 256, np.uint8)}
 
     write_lmdb(ray.data.range(400, override_num_blocks=4).map(die), tmp_path / "d.lmdb")
+    assert ray.get(once.count.remote()) == 4  # each block was made again
     assert [sample.number for sample in LMDBDataset(tmp_path / "d.lmdb")] == list(range(400))
     assert {entry.name for entry in (tmp_path / "d.lmdb").iterdir()} == {
         *("manifest.json", "index-00004.arrow", "part-00000", "part-00001", "part-00002", "part-00003")
