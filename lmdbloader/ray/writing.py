@@ -53,8 +53,12 @@ def write_lmdb(
         fields: The columns to write, in this order (default: all); or a mapping from columns to types, such as Mask(),
             to set types that should not be guessed.
         classes: By field of ints or Labels(), the names of its values from 0 on.
-        codec, write_mode, max_resolution, jpeg_quality, smart_threshold: As in `lmdbloader.write`. What is not given
-            is chosen once, by the task that has its first rows first. `write_mode` cannot be "proportion".
+        codec: As in `lmdbloader.write`, like the next four. What is not given is chosen once, by the task that has its
+            first rows first.
+        write_mode: As in `lmdbloader.write`; not "proportion".
+        max_resolution: As in `lmdbloader.write`.
+        jpeg_quality: As in `lmdbloader.write`.
+        smart_threshold: As in `lmdbloader.write`.
         overwrite: Replace an existing dataset, once the new one is complete.
         min_rows_per_part: Blocks are put together until they have so many rows. By default a part is one block, about
             128 MiB of rows.
