@@ -236,6 +236,17 @@ def test_samples_without_weight_never_come(weights: list[float], epoch: int) -> 
     assert len(set(found.tolist())) == 50  # each draw has random choices of its own
 
 
+def test_weights_near_the_smallest_floats_keep_their_shares(ds: LMDBDataset) -> None:
+    tiny = [5e-324, 5e-324, *[0.0] * (COUNT - 2)]
+    drawn = Counter(numbers(make(ds, weights=tiny, num_samples=400)))
+    assert {*drawn} == {0, 1} and min(drawn.values()) > 140
+
+
+def test_lists_of_different_lengths_in_an_order_are_refused(ds: LMDBDataset) -> None:
+    with pytest.raises(OptionError, match="flat list of sample numbers"):
+        make(ds, order=[[1], [2, 3]])
+
+
 def test_a_loader_draws_by_weight(ds: LMDBDataset) -> None:
     weights = [0.0] * COUNT
     weights[3] = weights[17] = 1.0

@@ -27,6 +27,8 @@ Weights = Sequence[float] | F64 | Callable[[int], Sequence[float] | F64]
 # The permutation from which weighted draws take their random numbers; see `orders` for the other purposes.
 _WEIGHTED = 3
 _BITS = 53
+# Smaller weights are scaled.
+_TINY = 1e-250
 # Epochs whose lists are kept: the one that is read, and the one that is asked for next.
 _KEPT_EPOCHS = 2
 _EXPECTED = (
@@ -284,7 +286,10 @@ def _numbers(given: Any, num_samples: int, name: str) -> I64:
         line = f"lambda epoch: list({name.partition('(')[0]}(epoch))" if "(" in name else "list(...)"
         line = f" Write order={line}." if hasattr(given, "__iter__") else ""
         raise OptionError(f"{name}: {shown(given)}; expected a list of sample numbers.{line}")
-    array = np.asarray(given)
+    try:
+        array = np.asarray(given)
+    except ValueError as error:  # lists of different lengths in a list
+        raise OptionError(f"{name}: {shown(given)}; expected a flat list of sample numbers") from error
     if array.dtype == np.bool_:
         raise OptionError(
             f"{name}: a mask of bools; expected a list of sample numbers. Write order=numpy.flatnonzero(mask), or "
@@ -335,6 +340,9 @@ def _sums(given: Any, num_samples: int, name: str) -> F64:
     wrong = np.flatnonzero(~np.isfinite(weights) | (weights < 0))
     if len(wrong):
         raise OptionError(f"{name}[{wrong[0]}] is {weights[wrong[0]]}; expected numbers of at least 0 that are finite")
+    if num_samples and 0 < (most := weights.max()) < _TINY:
+        # Draws multiply the sum with 2**-53, which must not lose digits; a power of two changes no share.
+        weights = np.ldexp(weights, -int(np.frexp(most)[1]))
     with np.errstate(over="ignore"):
         sums: F64 = np.cumsum(weights)
     if num_samples and not 0 < sums[-1] < np.inf:
