@@ -119,7 +119,7 @@ def test_ranks_that_share_lanes_read_more_until_there_are_more_lanes() -> None:
     assert f"QuasiRandom(window_nbytes={512 * 2 * MIB}) there are 512 lanes" in words
     odd = plan(**STEP, gpus=40, nodes=5, dataset_size="100TB").cluster
     assert odd is not None and len(odd.set_ups) == 2
-    assert "Take a number of ranks that is a power of two, or three times one" in " ".join(odd.sentences())
+    assert "a power of two, or three times a power of two." in " ".join(odd.sentences())
     small = plan(**STEP, gpus=512, nodes=64, dataset_size="100MB").cluster
     assert small is not None and 'order="random"' in " ".join(small.sentences())
 

@@ -28,7 +28,7 @@ EPILOG = """\
 The change is made in one step: DB is the old dataset until then, also after a
 crash, and whoever has it open keeps the old one. The progress of an
 interrupted run is kept in DB: the same command resumes it. A command that has
-ended appends the samples a second time when it is given again.
+completed appends the same samples again if it is repeated.
 Exit status: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
 
 examples:

@@ -10,10 +10,10 @@ from lmdbloader.cli._streams import say, say_nothing
 ORDER = 35
 HELP = "make a set of the parts of a conversion"
 DESCRIPTION = """\
-Put the parts that `lmdbloader convert --part I/N` has made together: write the
-index and the manifest of the set OUT, and give it its name. The parts are in
-OUT.partial; they are not copied. A part that is missing is named, and nothing
-is changed. An OUT that is there already is left as it is.
+Join the parts that `lmdbloader convert --part I/N` has made: write the index and
+the manifest of the set, and rename OUT.partial, which has the parts, to OUT.
+Nothing is copied. If a part is missing, it is named, and nothing is changed. An
+OUT that is there already is left as it is.
 """
 EPILOG = """\
 Exit status: 0 done, 1 refused or failed, 2 wrong usage.

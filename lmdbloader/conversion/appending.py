@@ -88,8 +88,8 @@ def append(
 
     The change is made in one step: before it, and after a crash, the dataset is the old one, then the new one. Whoever
     has it open keeps the old one; a saved state of a Loader is of the old one, and is refused with the new one. A call
-    that was interrupted continues after its last transaction when it is called again. A call that has ended is not
-    repeated by mistake: a second one appends a second time, and says that the samples repeat.
+    that was interrupted continues after its last transaction when it is called again. After a call that has
+    completed, an equal one appends the same samples again, and says that they repeat.
 
     Args:
         db: Path of the dataset that grows.

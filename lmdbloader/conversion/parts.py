@@ -145,7 +145,7 @@ def plan_parts(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], 
 
     Args:
         src: As in `convert`.
-        out: The set to make. Every machine must see it, and a path that is not absolute is one of each process.
+        out: The set to make. Every machine must see it. A relative path is relative to the working folder of each process.
 
     Returns:
         The plan.
@@ -629,8 +629,8 @@ def _complete(folder: Path, target: Path, saved: Shared) -> list[Notes]:
         how = f"{line}, with the other options of the plan" if flags_in_use() else f"convert_part(out, {missing[0]})"
         raise DestinationError(
             f"{partial_of(target)}: {counted(len(missing), 'part is', 'parts are')} not complete: number "
-            f"{first_of([str(number) for number in missing])} of {saved.num_parts}, counted from 0. Convert them, then "
-            f"join again: {how}."
+            f"{first_of([str(number) for number in missing])} of {saved.num_parts}, counted from 0. Convert them "
+            f"({how}), then join again."
         )
     return [found for found in notes if found is not None]
 

@@ -123,7 +123,7 @@ class Orders:
             mixture: Of the datasets that are read; None for one dataset.
 
         Raises:
-            OptionError: One of them is something else, or two of them say the order.
+            OptionError: One of them is invalid, or two of them set the order.
         """
         self._count, self._seed, self._mixture = num_samples, seed, mixture
         self._weights = self._draws = None
@@ -172,7 +172,7 @@ class Orders:
             layout: Where the samples lie in the file.
 
         Raises:
-            OptionError: The function of the user returned something else than sample numbers or weights.
+            OptionError: The function of the user returned neither sample numbers nor weights.
         """
         if self._mixture is not None:
             return self._mixture.order(self.shown, layout, seed=self._seed, epoch=epoch)
@@ -228,7 +228,7 @@ def _is_kind(order: Any) -> bool:
 
 
 def _check_of_mixture(order: Any, weights: Any, draws: Any, repeat: Any) -> None:
-    """Raise OptionError if anything else than a mixture chooses the samples."""
+    """Raise OptionError if anything other than the mixture chooses the samples."""
     line = "Write lmdbloader.mix(datasets, weights=[...], length=n) with a weight for each dataset"
     for name, value in (("weights", weights), ("num_samples", draws)):
         if value is not None:
@@ -243,7 +243,7 @@ def _check_of_mixture(order: Any, weights: Any, draws: Any, repeat: Any) -> None
 
 
 def _check_alone(order: Any, shuffle: Any, repeat: int) -> None:
-    """Raise OptionError if anything else says the order than weights."""
+    """Raise OptionError if anything other than weights sets the order."""
     for name, value in (("order", order), ("shuffle", shuffle)):
         if value is not None:
             raise OptionError(
@@ -339,7 +339,7 @@ def _sums(given: Any, num_samples: int, name: str) -> F64:
         )
     wrong = np.flatnonzero(~np.isfinite(weights) | (weights < 0))
     if len(wrong):
-        raise OptionError(f"{name}[{wrong[0]}] is {weights[wrong[0]]}; expected numbers of at least 0 that are finite")
+        raise OptionError(f"{name}[{wrong[0]}] is {weights[wrong[0]]}; expected finite numbers of at least 0")
     if num_samples and 0 < (most := weights.max()) < _TINY:
         # Draws multiply the sum with 2**-53, which must not lose digits; a power of two changes no share.
         weights = np.ldexp(weights, -int(np.frexp(most)[1]))

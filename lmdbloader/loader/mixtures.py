@@ -53,7 +53,7 @@ def whole_shares(weights: Sequence[float], lengths: Sequence[int]) -> tuple[int,
         raise OptionError(f"weights={shown(list(weights))}: {len(weights)} weights for {len(lengths)} datasets")
     for number, (weight, length) in enumerate(zip(weights, lengths, strict=True)):
         if not math.isfinite(weight) or weight < 0:
-            raise OptionError(f"weights[{number}] is {weight}; expected numbers of at least 0 that are finite")
+            raise OptionError(f"weights[{number}] is {weight}; expected finite numbers of at least 0")
         if weight and not length:
             raise OptionError(f"weights[{number}] is {weight}, but dataset {number} has no samples. Leave it out.")
     total = sum(map(Fraction, weights))

@@ -33,7 +33,7 @@ class QuasiRandom:
 
     The disk gets long sequential reads, and memory has to hold a window instead of the dataset. The number of blocks in
     use at a time is window_nbytes // block_nbytes, or the number of blocks if it is smaller, rounded down to a power of
-    two or three times one: common numbers of ranks divide it.
+    two or three times a power of two: common numbers of ranks divide it.
 
     Attributes:
         block_nbytes: Bytes that are read at once, to within one sample.

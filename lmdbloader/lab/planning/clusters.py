@@ -117,7 +117,7 @@ class ClusterPlan:
             f"the same blocks, and all together {packed.overlap:.3g} times the dataset in each epoch."
         )
         if better is None:
-            yield f"{problem} Take a number of ranks that is a power of two, or three times one."
+            yield f"{problem} Take a number of ranks that is a power of two, or three times a power of two."
         elif better * BLOCK_NBYTES <= cluster.dataset_nbytes:
             yield (
                 f"{problem} With order=QuasiRandom(window_nbytes={better * BLOCK_NBYTES}) there are {better:,} lanes, "

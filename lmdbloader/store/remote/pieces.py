@@ -120,7 +120,7 @@ class Pieces:
                 os.ftruncate(self.descriptor, nbytes)
             self._map = self._map_states()
         if os.fstat(self.descriptor).st_size != nbytes or self._map[: len(_MAGIC)] != _MAGIC:
-            raise CorruptError(f"{folder}: does not hold the cache that was made there. Delete it.", path=str(folder))
+            raise CorruptError(f"{folder}: this cache is damaged. Delete the folder, and open again.", path=str(folder))
         self.states: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8, self.count, _HEAD_NBYTES)
         self._sums: npt.NDArray[np.uint64] = np.frombuffer(self._map, np.uint64, self.count, self._sums_at)
         if is_new:  # if only this file was deleted, the states are those of another one

@@ -88,7 +88,7 @@ class Service:
         info = self.info(name)
         if info.get("type") == "directory" or info.get("size") is None:
             raise DiskError(
-                f"{self.url}/{name}: the server states no size of a file. Copy the dataset to a disk with another "
+                f"{self.url}/{name}: the server does not state the size of the file. Copy the dataset to a disk with another "
                 "program."
             )
         return Facts(int(info["size"]), _version_of(info))
