@@ -145,7 +145,8 @@ def plan_parts(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], 
 
     Args:
         src: As in `convert`.
-        out: The set to make. Every machine must see it. A relative path is relative to the working folder of each process.
+        out: The set to make. Every machine must see it. A relative path is relative to the working folder of each
+            process.
 
     Returns:
         The plan.

@@ -88,8 +88,8 @@ class Service:
         info = self.info(name)
         if info.get("type") == "directory" or info.get("size") is None:
             raise DiskError(
-                f"{self.url}/{name}: the server does not state the size of the file. Copy the dataset to a disk with another "
-                "program."
+                f"{self.url}/{name}: the server does not state the size of the file. Copy the dataset to a disk with "
+                "another program."
             )
         return Facts(int(info["size"]), _version_of(info))
 
