@@ -630,8 +630,8 @@ def _complete(folder: Path, target: Path, saved: Shared) -> list[Notes]:
         how = f"{line}, with the other options of the plan" if flags_in_use() else f"convert_part(out, {missing[0]})"
         raise DestinationError(
             f"{partial_of(target)}: {counted(len(missing), 'part is', 'parts are')} not complete: number "
-            f"{first_of([str(number) for number in missing])} of {saved.num_parts}, counted from 0. Convert them "
-            f"({how}), then join again."
+            f"{first_of([str(number) for number in missing])} of {saved.num_parts}, counted from 0. Convert them: "
+            f"{how}. Then join again."
         )
     return [found for found in notes if found is not None]
 
