@@ -115,7 +115,7 @@ def run(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any, s
 
     turns: list[float] = []
     for dataset in (local, remote):
-        read_again(dataset.reader.on_disk)
+        read_again(dataset.reader.on_disk[0])
         epoch(dataset, options, 0)
     for number in range(options.turns):
         both = [(name, dataset) for name, dataset in (("local", local), ("remote", remote))]
