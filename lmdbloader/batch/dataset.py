@@ -91,8 +91,6 @@ class LMDBDataset(Dataset[Any]):
             OptionError: The dataset has no such field, `transform` cannot be called, or `io` is neither "mmap" nor
                 "pread".
         """
-        if isinstance(fields, str):
-            raise OptionError(f"fields={fields!r}: expected a list of names, such as [{fields!r}]")
         if callable(fields):
             raise OptionError(
                 f"fields={shown(fields)}: expected a list of names. For a function of each sample write "
@@ -109,15 +107,7 @@ class LMDBDataset(Dataset[Any]):
                 "[LMDBDataset(path) for path in paths]), and read it with lmdbloader.dataloader."
             )
         self.reader = Reader(path, io=io, cache_dir=cache_dir, cache_fraction=cache_fraction)
-        try:
-            names = tuple(self.reader.fields) if fields is None else tuple(fields)
-        except TypeError as error:
-            raise OptionError(f"fields={shown(fields)}: expected a list of names") from error
-        for name in names:
-            if name not in self.reader.fields:
-                raise OptionError(f"{self.reader.place}: no field {name!r}; it has {', '.join(self.reader.fields)}")
-        if not names or len(set(names)) != len(names):
-            raise OptionError(f"fields={names!r}: expected at least one name, each once")
+        names = chosen_fields(self.reader, fields)
         self.fields: dict[str, Field] = {name: self.reader.fields[name] for name in names}
         self._transform = transform
         self._form = check_form(as_, None if self.has_own_transform else names)
@@ -516,6 +506,26 @@ class LMDBDataset(Dataset[Any]):
             return False
         extremes = (self.reader.extremes(name, part, rows) for part in parts)
         return all(low == high for low, high in extremes)
+
+
+def chosen_fields(reader: Reader, given: Any) -> tuple[str, ...]:
+    """Return the names of the fields to read; all fields of the dataset if none are given.
+
+    Raises:
+        OptionError: They are not a list of names of fields, each once.
+    """
+    if isinstance(given, str):
+        raise OptionError(f"fields={given!r}: expected a list of names, such as [{given!r}]")
+    try:
+        names = tuple(reader.fields) if given is None else tuple(given)
+    except TypeError as error:
+        raise OptionError(f"fields={shown(given)}: expected a list of names") from error
+    for name in names:
+        if name not in reader.fields:
+            raise OptionError(f"{reader.place}: no field {name!r}; it has {', '.join(reader.fields)}")
+    if not names or len(set(names)) != len(names):
+        raise OptionError(f"fields={names!r}: expected at least one name, each once")
+    return names
 
 
 def check_images(dataset: LMDBDataset, call: str) -> None:

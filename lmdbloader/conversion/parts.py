@@ -394,6 +394,8 @@ def convert_part(
             f"{option('number', number)}: {target} has {saved.num_parts} parts, numbered from 0: expected 0 to "
             f"{saved.num_parts - 1}"
         )
+    if _is_numbered(folder):
+        return _joined_part(folder, saved, number)
     run: dict[str, Any] = {"take_over": take_over, "check_content": check_content, "progress": progress, "log": log}
     options = checked(RunOptions(**_given(saved, on_error), workers=workers, **run))
     made = _make_part(folder, saved, number, options, advance)
@@ -417,6 +419,14 @@ def _make_part(folder: Path, saved: Shared, number: int, options: RunOptions, ad
     return ConvertedPart(
         number, done.num_sources, written.num_samples, map_growths=written.map_growths, skipped=tuple(done.skipped)
     )
+
+
+def _joined_part(folder: Path, saved: Shared, number: int) -> ConvertedPart:
+    """Return a part that is complete, and may have another name: a join was interrupted, which numbered parts again."""
+    notes = load_notes(folder, number)
+    num_samples, skipped = (0, ()) if notes is None else (notes.num_samples, notes.skipped)
+    num_sources = saved.bounds[number + 1] - saved.bounds[number]
+    return ConvertedPart(number, num_sources, num_samples, was_finished=True, skipped=skipped)
 
 
 def _published_part(target: Path, number: int) -> ConvertedPart:
@@ -616,7 +626,7 @@ def _complete(folder: Path, target: Path, saved: Shared) -> list[Notes]:
     # On a network file system, files that other machines have made show once the folder is read.
     os.listdir(folder / SHARES_FOLDER)
     notes = [load_notes(folder, number) for number in range(saved.num_parts)]
-    if (folder / SHARES_FOLDER / _NUMBERED_FILE).exists():
+    if _is_numbered(folder):
         return [found for found in notes if found is not None]
     missing = []
     for number, found in enumerate(notes):
@@ -634,6 +644,11 @@ def _complete(folder: Path, target: Path, saved: Shared) -> list[Notes]:
             f"{how}. Then join again."
         )
     return [found for found in notes if found is not None]
+
+
+def _is_numbered(folder: Path) -> bool:
+    """Return whether a join found all parts complete, and began to rename those behind parts without samples."""
+    return (folder / SHARES_FOLDER / _NUMBERED_FILE).exists()
 
 
 def _number_again(folder: Path, notes: Sequence[Notes]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The cache of a remote file: which pieces are kept, which come and go, and who needs them here."""
+"""The cache of a remote file: which pieces are kept, which are freed after use, and which are needed now."""
 
 from __future__ import annotations
 
@@ -20,33 +20,37 @@ from lmdbloader.store.remote.pieces import PIECE_NBYTES, PRESENT, Claims, Pieces
 from lmdbloader.store.remote.service import Service
 
 I64 = npt.NDArray[np.int64]
-# Pieces that are not kept stay until so many others have come, for those who read on where they were.
+# The last pieces that were used are freed later than others: the next read often needs the same ones.
 _SPARE = 16
 _PAUSE_SECONDS = 0.002
-# Locks behind those of the pieces: of `Pieces` itself, of everybody who uses the cache, of those who want all of it.
+# Numbers of locks, after those of the pieces and the one that `Pieces` uses: shared by all users of the cache, and by
+# those users that keep the whole file.
 _OF_USERS, _OF_ALL = 1, 2
 
 
 class Cache:
-    """The pieces of a dataset's data file on this machine, fetched when they are needed; for one process and its forks.
+    """The cache of a dataset's data file; it fetches pieces when they are needed. For one process and its forks.
 
     Attributes:
-        pieces: On the disk.
-        service: That has the file.
-        name, version: Of the file.
-        limit_nbytes: Of the pieces that are kept.
-        streams: Whether others come and go.
-        is_complete: Whether every piece is here to stay; it may be False for a moment longer.
+        pieces: The pieces on the disk.
+        service: The server that has the file.
+        name, version: The file's name in the dataset, and the version that was opened.
+        limit_nbytes: The most bytes of pieces that are kept.
+        streams: Whether the other pieces are freed after use.
+        is_complete: Whether every piece is on the disk for good; it may become True a moment late.
     """
 
     def __init__(self, pieces: Pieces, service: Service, name: str, version: str, limit_nbytes: int) -> None:
-        """Use pieces.
+        """Begin to use the pieces in a folder.
 
         Args:
-            pieces: On the disk.
-            service: That has the file.
-            name, version: Of the file.
-            limit_nbytes: Of the pieces that are kept; others come and go.
+            pieces: The pieces on the disk.
+            service: The server that has the file.
+            name, version: The file's name in the dataset, and the version that was opened.
+            limit_nbytes: The most bytes of pieces that are kept; others are freed after use.
+
+        Raises:
+            OptionError: The file system has no locks.
         """
         self.pieces, self.service, self.name, self.version = pieces, service, name, version
         self.is_complete = False
@@ -59,12 +63,13 @@ class Cache:
         self._look()
 
     def _begin(self) -> None:
-        """Begin in a process: the first one, or a forked child, which has neither threads nor locks of its parent."""
+        """Set up what a process needs of its own: a forked child inherits neither threads nor locks."""
         self._pid = os.getpid()
         get = partial(self.service.get, self.name, version=self.version)
         self._fetcher = Fetcher(self.pieces, get)
         weakref.finalize(self, self._fetcher.stop)
-        # Of the pieces that are not kept: requested for windows, requested once, and here, in the order of use.
+        # Pieces that are not kept: how many windows need each, those requested for one use, and those on the disk,
+        # in the order of their last use.
         self._expected: dict[int, int] = {}
         self._once: set[int] = set()
         self._passing: OrderedDict[int, None] = OrderedDict()
@@ -77,7 +82,7 @@ class Cache:
         self._use(lock)
 
     def _use(self, which: int) -> None:
-        """Say to other processes that this one uses the cache, until this object's end."""
+        """Hold a shared lock, which shows other processes that this one uses the cache, until this object is freed."""
         claims, byte = self.pieces.claims, self.pieces.count + which
         for number in {byte, self.pieces.count + _OF_USERS}:
             with claims.lock:
@@ -93,22 +98,22 @@ class Cache:
             weakref.finalize(self, _leave, claims, number, os.getpid())
 
     def present(self) -> Cache:
-        """Return this cache, ready in this process."""
+        """Return this cache, set up for this process, which may be a forked child."""
         if self._pid != os.getpid():
             self._begin()
         return self
 
     def _look(self) -> None:
-        """Note whether everything is here."""
+        """Set `is_complete`."""
         self.is_complete = not self.streams and bool((self.pieces.states == PRESENT).all())
 
     # -- Reading
 
     def hold(self, starts: I64, stops: I64) -> Held | None:
-        """Bring ranges (n,) of the file here, and keep them until `Held.release`; None if they stay anyway.
+        """Fetch ranges (n,) of the file, and keep them until `Held.release`; return None if they are kept anyway.
 
         Raises:
-            LmdbloaderError: They cannot be fetched, or not be written.
+            LmdbloaderError: They cannot be fetched or written.
         """
         if self.present().is_complete or not len(starts):
             return None
@@ -124,7 +129,7 @@ class Cache:
                 if not len(self.pieces.absent(pieces)):
                     return held
                 held.release()
-            time.sleep(_PAUSE_SECONDS)  # another process gives one of them back now
+            time.sleep(_PAUSE_SECONDS)  # another process is freeing one of them
 
     def _hold(self, pieces: list[int]) -> Held | None:
         claims = self.pieces.claims
@@ -152,10 +157,10 @@ class Cache:
         self._give_back()
 
     def renew(self, starts: I64, stops: I64) -> bool:
-        """Fetch ranges again whose bytes are damaged; False if all were fetched again before, and are no better.
+        """Fetch damaged ranges once more; return False if all of them were fetched again before.
 
         Raises:
-            LmdbloaderError: They cannot be fetched, or not be written.
+            LmdbloaderError: They cannot be fetched or written.
         """
         self.present()
         pieces = self.pieces.of(starts, stops)
@@ -169,7 +174,7 @@ class Cache:
     # -- Reading ahead
 
     def are_here(self, starts: I64, stops: I64) -> npt.NDArray[np.bool_]:
-        """Return for ranges (n,) whether all of their bytes are here."""
+        """Return whether all bytes of each range are on the disk, (n,) bool."""
         if self.present().is_complete or not len(starts):
             return np.ones(len(starts), np.bool_)
         absent = np.append(0, np.cumsum(self.pieces.states != PRESENT))
@@ -181,8 +186,8 @@ class Cache:
         """Fetch ranges in the background.
 
         Args:
-            starts, stops: (n,) in the order in which they are needed.
-            once: Whether they stay here for their first use only, without `expect`.
+            starts, stops: (n,) int64, in the order in which they are needed.
+            once: Whether the pieces are kept until their next use, although no window expects them.
         """
         pieces = self.present().pieces.of(starts, stops)
         absent = self.pieces.absent(pieces)
@@ -193,7 +198,7 @@ class Cache:
             self._fetcher.request(absent)
 
     def expect(self, starts: I64, stops: I64, *, times: int) -> None:
-        """Say that ranges will be needed once more (1), or once less (-1), so that they stay here in between."""
+        """Count windows that need ranges: one more (`times` 1) or one fewer (-1). Needed pieces are not freed."""
         pieces = self.present().pieces.of(starts, stops)
         with self.pieces.claims.lock:
             for piece in pieces[~self._kept[pieces]].tolist():
@@ -206,7 +211,7 @@ class Cache:
             self._give_back()
 
     def forget_requests(self) -> None:
-        """Fetch nothing more of what was requested, and expect none of it."""
+        """Cancel requests that have not begun, and expect none of the ranges."""
         if self._pid != os.getpid():
             return
         self._fetcher.forget_requests()
@@ -215,7 +220,7 @@ class Cache:
             self._expected.clear()
         self._give_back()
 
-    # -- Giving space back
+    # -- Freeing space
 
     def _fetched(self, first: int, end: int) -> None:
         with self.pieces.claims.lock:
@@ -225,7 +230,7 @@ class Cache:
                     self._passing.move_to_end(piece)
 
     def _give_back(self) -> None:
-        """Free the space of pieces that came and are needed no more, but for the last ones."""
+        """Free the space of pieces that are not kept and no longer needed, except those that were used last."""
         claims = self.pieces.claims
         while True:
             with claims.lock:
@@ -242,7 +247,8 @@ class Cache:
                 claims.active.add(piece)
             try:
                 if self._free(piece):
-                    self._passing.pop(piece, None)
+                    with claims.lock:  # another thread may be iterating
+                        self._passing.pop(piece, None)
             finally:
                 with claims.lock:
                     claims.unclaim(piece)
@@ -251,7 +257,7 @@ class Cache:
                 return
 
     def _free(self, piece: int) -> bool:
-        """Free the space of a claimed piece, unless somebody wants all of the file."""
+        """Free the space of a claimed piece, unless another user keeps the whole file; return whether it was freed."""
         claims, number = self.pieces.claims, self.pieces.count + _OF_ALL
         with claims.lock:
             if claims.held.get(number) or not claims.claim(number):
@@ -265,7 +271,7 @@ class Cache:
                 claims.unclaim(number)
 
     def _remove_strays(self) -> None:
-        """Free what is beyond the limit, if nobody else uses the cache: a process that was killed has left it."""
+        """Free pieces beyond the limit, which a killed process has left, if nobody else uses the cache."""
         claims, number = self.pieces.claims, self.pieces.count + _OF_USERS
         with claims.lock:
             if claims.held.get(number, 0) > 1 or not claims.claim(number):
@@ -279,7 +285,7 @@ class Cache:
 
 
 class Held:
-    """Pieces that stay until `release`."""
+    """Pieces that stay on the disk until `release`."""
 
     __slots__ = ("_cache", "_pieces")
 
@@ -287,14 +293,14 @@ class Held:
         self._cache, self._pieces = cache, pieces
 
     def release(self) -> None:
-        """Need the pieces no more."""
+        """Allow the pieces to be freed."""
         pieces, self._pieces = self._pieces, []
         if pieces:
             self._cache._release(pieces)
 
 
 def _let_go(claims: Claims, piece: int) -> None:
-    """Count one reader less of a piece; the caller has the lock."""
+    """Count one reader fewer of a piece; the caller holds the lock."""
     left = claims.held.get(piece, 0) - 1
     if left > 0:
         claims.held[piece] = left
@@ -317,10 +323,11 @@ def _note(cache: weakref.ref[Cache], first: int, end: int) -> None:
 
 
 def _kept(count: int, limit_nbytes: int, nbytes: int) -> npt.NDArray[np.bool_]:
-    """Return which pieces are kept: as many as the limit allows, chosen by a hash of their number.
+    """Return which pieces are kept, (count,) bool: as many as the limit allows, chosen by a hash of their number.
 
-    The choice for a smaller limit is a part of that for a larger one.
+    What a smaller limit keeps, a larger one keeps too.
     """
+
     kept = np.ones(count, np.bool_)
     if limit_nbytes < nbytes:
         numbers = np.arange(count, dtype=np.uint64)

@@ -1,7 +1,8 @@
-"""The threads that fetch pieces of a remote file: what is needed now first, then what was requested for later."""
+"""The threads that fetch pieces of a remote file: first those that a reader waits for, then those for later."""
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections import deque
@@ -16,13 +17,13 @@ from lmdbloader.store.remote.pieces import UNCHECKED, Pieces
 from lmdbloader.store.remote.service import MOST_REQUESTS
 
 I64 = npt.NDArray[np.int64]
-# Neighbours that come by one request. More would make others wait longer.
+# Neighbouring pieces in one request. With more, other readers would wait longer.
 _MOST_AT_ONCE = 2
-# A thread without work ends.
+# A thread without work ends after this time.
 _IDLE_SECONDS = 20.0
-# Another process may have fetched a piece: nobody says so.
+# Another process may fetch a piece; its state is the only sign of that, so it is polled.
 _LOOK_SECONDS = 0.02
-# After an error, requests for the same bytes fail at once for a while: each attempt takes half a minute.
+# After an error, reads fail at once for a while: each would retry for half a minute before it fails too.
 _FAILED_SECONDS = 3.0
 Get = Callable[[int, int], bytes]
 
@@ -45,18 +46,18 @@ def runs_of(pieces: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 class Fetcher:
-    """Threads of one process, and their queue. It does not refer to the Cache, whose end stops them.
+    """The threads of one process, and their queue. It holds no reference to the Cache, so that freeing it stops them.
 
     Attributes:
-        fetched: Called with pieces (first, end) that this process has fetched.
+        fetched: Called with the pieces (first, end) that this process has just fetched.
     """
 
     def __init__(self, pieces: Pieces, get: Get) -> None:
         """Start no thread yet.
 
         Args:
-            pieces: Where the bytes go.
-            get: Returns the bytes from one place to before another.
+            pieces: The pieces on the disk.
+            get: Returns the bytes start ... stop - 1 of the file.
         """
         self._pieces, self._get = pieces, get
         self._active = pieces.claims.active
@@ -77,10 +78,10 @@ class Fetcher:
             self._wake(len(fresh))
 
     def bring(self, pieces: I64) -> None:
-        """Return when pieces are here; they are fetched before others.
+        """Fetch pieces before all others, and return once they are on the disk.
 
         Raises:
-            LmdbloaderError: They cannot be fetched, or not be written.
+            LmdbloaderError: They cannot be fetched or written.
         """
         is_first = True
         while len(pieces := self._pieces.absent(pieces)):
@@ -99,10 +100,10 @@ class Fetcher:
                     self._changed.wait(_LOOK_SECONDS)
 
     def renew(self, pieces: I64) -> None:
-        """Fetch pieces that are here once more.
+        """Fetch pieces again that are on the disk already.
 
         Raises:
-            LmdbloaderError: They cannot be fetched, or not be written.
+            LmdbloaderError: They cannot be fetched or written.
         """
         for piece in pieces.tolist():
             while not self._take(piece):
@@ -113,21 +114,21 @@ class Fetcher:
                 self._give(piece)
 
     def forget_requests(self) -> None:
-        """Fetch nothing of what was requested and has not begun."""
+        """Cancel the requests that have not begun."""
         with self._changed:
             self._queue.clear()
             self._queued.clear()
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """End the threads."""
+        """End the threads; each finishes the request that it has begun."""
         with self._changed:
             self._stopped = True
             self._queue.clear()
             self._changed.notify_all()
 
     def _take(self, piece: int) -> bool:
-        """Claim a piece for a thread of this process; False if somebody else has."""
+        """Claim a piece for the calling thread; return False if another thread or process has claimed it."""
         claims = self._pieces.claims
         with claims.lock:
             if piece in self._active or not claims.claim(piece):
@@ -143,7 +144,7 @@ class Fetcher:
             self._changed.notify_all()
 
     def _wake(self, count: int) -> None:
-        """Have up to `count` threads look at the queue; the caller has the lock."""
+        """Start threads for `count` more pieces, unless enough are idle, and wake those; the caller holds the lock."""
         missing = min(-(-count // _MOST_AT_ONCE) - self._num_idle, MOST_REQUESTS - self._num_threads)
         for _ in range(missing):
             thread = threading.Thread(target=self._run, name="lmdbloader-remote", daemon=True)
@@ -164,14 +165,14 @@ class Fetcher:
                     self._fetch_absent(first, end)
             except LmdbloaderError as error:
                 self._fail(error)
-            except BaseException as error:  # of the system: the folder is gone, for example
+            except BaseException as error:  # of the system: the folder was removed, for example
                 self._fail(WorkerError(f"{self._pieces.folder}: cannot be filled: {type(error).__name__}: {error}"))
             finally:
                 for piece in taken:
                     self._give(piece)
 
     def _next(self) -> tuple[int, int] | None:
-        """Return pieces (first, end) to fetch, once there are some; None to end the thread."""
+        """Wait for pieces to fetch, and return them (first, end); None if the thread is to end."""
         with self._changed:
             until = time.monotonic() + _IDLE_SECONDS
             while not self._stopped:
@@ -192,7 +193,7 @@ class Fetcher:
             return None
 
     def _fetch_absent(self, first: int, end: int) -> None:
-        """Fetch those of some claimed pieces that are not here."""
+        """Fetch those of some claimed pieces that are not on the disk."""
         states = self._pieces.states
         for piece in range(first, end):
             if states[piece] == UNCHECKED:
@@ -214,7 +215,7 @@ class Fetcher:
 
 
 def _again(error: LmdbloaderError) -> LmdbloaderError:
-    """Return an error for another thread to raise; one that is raised twice would keep both traces."""
-    fresh = type(error)(*error.args)
+    """Return a copy of an error for another thread to raise; one that is raised twice would keep both traces."""
+    fresh = copy.copy(error)
     fresh.__cause__ = error.__cause__
     return fresh
