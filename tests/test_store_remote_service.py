@@ -49,7 +49,7 @@ def test_another_version_is_an_error_at_once(server: Server, scheme: str) -> Non
     version = service.facts("data.mdb").version
     server.objects["train.lmdb/data.mdb"] = DATA[::-1]
     count = len(server.requests)
-    with pytest.raises(errors.CorruptError, match="was replaced after it was opened"):
+    with pytest.raises(errors.CorruptError, match="was replaced since it was opened"):
         service.get("data.mdb", 0, 10, version)
     assert len(server.requests) <= count + 1
 

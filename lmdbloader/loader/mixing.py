@@ -1,4 +1,4 @@
-"""`lmdbloader.mix`: several datasets drawn from by weight, as one; and the samplers with which torch reads it."""
+"""`lmdbloader.mix`: several datasets as one, drawn from by weight; and the sampler with which torch reads it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lmdbloader.loader.orders import Layout
 from lmdbloader.loader.views import union_of, view_of
 from lmdbloader.store import check_rows
 
-# A sampler computes so many numbers at once.
+# The number of positions that a sampler computes at once.
 _AT_ONCE = 4096
 
 
@@ -37,9 +37,9 @@ class Mix(Dataset[Any]):
     A Loader, and `dataloader(mixed, shuffle=True)`, shuffle each dataset, and shuffle it again when it ends.
 
     Attributes:
-        datasets: Those that were given, opened.
-        weights: Of each dataset, as given; their lengths by default.
-        union: All samples of all datasets, one dataset after the other; a Loader's `dataset`.
+        datasets: The datasets, opened.
+        weights: The weight of each dataset, as given; the lengths by default.
+        union: All samples of all datasets, one dataset after the other; the `dataset` of a Loader.
         mixture: How positions are dealt to the datasets.
     """
 
@@ -115,18 +115,17 @@ def mix(
     weights: Sequence[float] | None = None,
     length: int | None = None,
 ) -> Mix:
-    """Return several datasets as one to train on, drawn from in some shares; nothing is copied on the disk.
+    """Return several datasets as one, drawn from in given shares; nothing is copied on the disk.
 
-    The datasets take turns by their weights, exactly: with weights 0.7 and 0.3, any 1,000 draws in a row have 700 of
-    the first and 300 of the second (to within about 5 if a share of 1,000 is not a whole number). Without
-    weights the shares are those of the lengths, so that each sample comes once in an epoch. A dataset that ends within
-    an epoch is shuffled again. Order, ranks and states are the Loader's; a state of other datasets or weights is
-    refused.
+    The shares are exact: with weights 0.7 and 0.3, any 1,000 draws in a row have 700 of the first dataset and 300 of
+    the second (to within about 5 if a share of 1,000 is not a whole number). Without weights the shares are those of
+    the lengths, so that each sample comes once in an epoch. A dataset that ends within an epoch is shuffled again.
+    Orders, ranks and states are those of a Loader, which refuses a state of other datasets or weights.
 
     Args:
-        datasets: LMDBDatasets or paths; they may be views. They have the same fields and the same names of classes.
+        datasets: LMDBDatasets, which may be views, or paths. All have the same fields and the same names of classes.
         weights: Numbers in proportion to the shares of the draws, one for each dataset; by default the lengths.
-        length: Draws of an epoch; by default the samples of all datasets.
+        length: The number of draws in an epoch; by default the number of samples of all datasets.
 
     Returns:
         A Mix, for `Loader` and `dataloader`.
@@ -160,7 +159,7 @@ def _numbers(weights: Any) -> tuple[float, ...]:
 
 
 def _is_real(item: Any) -> bool:
-    """Return whether a tensor has no whole number: every tensor has __index__."""
+    """Return whether a value is a tensor of floats: every tensor has __index__."""
     return isinstance(item, torch.Tensor) and item.dtype.is_floating_point
 
 

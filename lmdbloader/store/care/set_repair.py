@@ -91,8 +91,8 @@ def _refuse_others(
         theirs = _manifest_of(folder / part.name)
         if theirs is not None and part.name not in rebuilt and theirs.manifest_digest != part.manifest_digest:
             raise CorruptError(
-                f"{folder}: cannot be repaired: {part.name} is another dataset than the one that belongs to the set. "
-                "Put back the right one, or move it away to save the samples of the other parts.",
+                f"{folder}: cannot be repaired: {part.name} is not the dataset that belongs to the set. Put back the "
+                "right one, or move it away to save the samples of the other parts.",
                 path=str(folder),
             )
 

@@ -186,8 +186,8 @@ class Service:
                     raise permanent from error
                 if count >= _LEAST_ATTEMPTS and time.monotonic() - began > _RETRY_SECONDS:
                     raise DiskError(
-                        f"{self.url}/{name}: cannot be read: {_described(error)} (tried {count} times in "
-                        f"{time.monotonic() - began:.0f} s). Check the network and the server{self._at_endpoint()}."
+                        f"{self.url}/{name}: cannot be read: {_described(error)}. It was tried {count} times in "
+                        f"{time.monotonic() - began:.0f} s. Check the network and the server{self._at_endpoint()}."
                     ) from error
             pause = min(_FIRST_PAUSE_SECONDS * 2**count, _LONGEST_PAUSE_SECONDS)
             # At random, so that the threads of all ranks do not come back at the same moment.
@@ -229,7 +229,7 @@ class Service:
 def replaced(url: str, name: str, what: str) -> ReplacedError:
     """Return the error for a file that was replaced after it was opened."""
     return ReplacedError(
-        f"{url}/{name}: was replaced after it was opened ({what}). Open the dataset again; the new one gets a cache of "
+        f"{url}/{name}: was replaced since it was opened ({what}). Open the dataset again; the new one gets a cache of "
         "its own.",
         path=url,
     )
