@@ -211,7 +211,7 @@ def test_a_loader_names_the_third_argument(ds: LMDBDataset, third: Any, line: st
 
 
 def test_two_names_for_one_option_are_refused(ds: LMDBDataset) -> None:
-    with pytest.raises(OptionError, match=r"^shuffle=True, order='random': both say the order"):
+    with pytest.raises(OptionError, match=r"^shuffle=True, order='random': both set the order"):
         Loader(ds, 4, shuffle=True, order="random")
     with pytest.raises(OptionError, match=r"shuffle is given too"):
         lmdbloader.dataloader(ds, 4, order="random", shuffle=True)
