@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import subprocess
 import sys
-from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,7 @@ from remote_store import Server, cached_nbytes, objects_of, same, serving, write
 from torch.utils.data import DataLoader
 
 from lmdbloader import LMDBDataset, Loader, QuasiRandom
-from lmdbloader.errors import CorruptError
 from lmdbloader.store.remote import cache as cache_module
-from lmdbloader.store.remote.pieces import Pieces
-from lmdbloader.store.remote.service import replaced
 
 URL = "s3://bucket/train.lmdb"
 MIB = 2**20
@@ -123,39 +119,6 @@ def test_a_piece_that_is_held_stays(server: Server, local: LMDBDataset, tmp_path
     read_others()
     assert remote.pieces.states[0] == 0
     assert int(np.count_nonzero(remote.pieces.states)) <= 3
-
-
-def test_what_is_freed_leaves_the_list_while_no_thread_reads_it(
-    server: Server, local: LMDBDataset, tmp_path: Path
-) -> None:
-    remote = LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=0).reader.data_file.remote
-    assert remote is not None
-    owned: list[bool] = []
-
-    class Watched(OrderedDict[int, None]):
-        def pop(self, *arguments: Any) -> Any:
-            owned.append(remote.pieces.claims.lock._is_owned())  # type: ignore[attr-defined]
-            return super().pop(*arguments)
-
-    remote._passing = Watched(remote._passing)
-    for piece in range(num_pieces(local)):
-        held = remote.hold(np.array([piece * MIB]), np.array([piece * MIB + 1]))
-        assert held is not None
-        held.release()
-    assert owned and all(owned)
-
-
-def test_an_error_has_its_dataset_in_every_thread_that_waits(tmp_path: Path) -> None:
-    class Replaced:
-        def get(self, name: str, start: int, stop: int, version: str = "") -> bytes:
-            raise replaced("memory://bucket/d", name, "for a test")
-
-    service: Any = Replaced()
-    cache = cache_module.Cache(Pieces(tmp_path, 2 * MIB), service, "data.mdb", "", 2 * MIB)
-    for _ in range(2):
-        with pytest.raises(CorruptError, match="was replaced since it was opened") as caught:
-            cache.hold(np.array([0]), np.array([1]))
-        assert caught.value.path == "memory://bucket/d"
 
 
 def test_two_processes_and_single_samples_share_a_part(server: Server, local: LMDBDataset, tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def _finish(job: Job, done: Progress, writer: Writer, journal: Journal | None) -
 
 
 def nothing_to_write(target: Path, done: Progress) -> SourceError:
-    """Return the error for a conversion of which no input can be used."""
+    """Return the error for a conversion of inputs none of which can be used."""
     return SourceError(
         f"{target}: nothing to write: none of the {done.num_sources} inputs could be used; "
         f"the first: {': '.join(done.skipped[0])}"

@@ -397,8 +397,6 @@ def convert_part(
             f"{option('number', number)}: {target} has {saved.num_parts} parts, numbered from 0: expected 0 to "
             f"{saved.num_parts - 1}"
         )
-    if _is_numbered(folder):
-        return _joined_part(folder, saved, number)
     run: dict[str, Any] = {"take_over": take_over, "check_content": check_content, "progress": progress, "log": log}
     options = checked(RunOptions(**_given(saved, on_error), workers=workers, **run))
     made = _make_part(folder, saved, number, options, advance)
@@ -407,6 +405,8 @@ def convert_part(
 
 def _make_part(folder: Path, saved: Shared, number: int, options: RunOptions, advance: Advance) -> ConvertedPart:
     """Make one part, unless it is complete already."""
+    if _is_numbered(folder):
+        return _joined_part(folder, saved, number)
     job = _job_of(folder, saved, number, options)
     if (found := _finished_part(job, folder, number)) is not None:
         return found

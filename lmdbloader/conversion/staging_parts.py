@@ -145,7 +145,7 @@ def is_earlier(source: Reader, target: Path) -> bool:
 
 
 def keep_parts(source: Reader, target: Path, partial: Path, digests: Mapping[str, str], *, check: bool) -> list[str]:
-    """Hard-link the parts of an earlier copy that are sound and still needed into a new one.
+    """Give the parts of an earlier copy that are sound and still needed a second name in a new one.
 
     Args:
         source: What is staged.

@@ -137,7 +137,7 @@ class Orders:
             self._draws = num_samples if draws is None else whole("num_samples", draws, 0, 2**62 // max(num_samples, 1))
             self._weights = weights if callable(weights) else _sums(weights, num_samples, "weights")
             self.shown: Any = "weighted"
-            # A copy, from which another Loader may be made: the caller may change the list.
+            # Those of this moment, from which another Loader is made: the caller may change theirs.
             self.options["weights"] = weights if callable(weights) else np.asarray(weights, np.float64).copy()
         else:
             if draws is not None:
@@ -323,10 +323,10 @@ def _with_occurrences(numbers: I64, num_samples: int) -> I64:
 
 
 def _sums(given: Any, num_samples: int, name: str) -> F64:
-    """Return the cumulative sums of weights, (n,) float64.
+    """Return the sums of weights up to each sample, (n,).
 
     Raises:
-        OptionError: A weight is negative or not finite, all are 0, or there is not one for each sample.
+        OptionError: They are not weights: negative, not finite, all 0, or not one for each sample.
     """
     try:
         weights = np.asarray(given, np.float64)
@@ -341,7 +341,7 @@ def _sums(given: Any, num_samples: int, name: str) -> F64:
     if len(wrong):
         raise OptionError(f"{name}[{wrong[0]}] is {weights[wrong[0]]}; expected finite numbers of at least 0")
     if num_samples and 0 < (most := weights.max()) < _TINY:
-        # Scaling by a power of two changes no share.
+        # Draws multiply the sum with 2**-53, which must not lose digits; a power of two changes no share.
         weights = np.ldexp(weights, -int(np.frexp(most)[1]))
     with np.errstate(over="ignore"):
         sums: F64 = np.cumsum(weights)

@@ -22,7 +22,7 @@ from lmdbloader.loader.orders import Layout
 from lmdbloader.loader.views import union_of, view_of
 from lmdbloader.store import check_rows
 
-# The number of positions that a sampler computes at once.
+# A sampler computes so many numbers at once.
 _AT_ONCE = 4096
 
 
@@ -123,9 +123,9 @@ def mix(
     Orders, ranks and states are those of a Loader, which refuses a state of other datasets or weights.
 
     Args:
-        datasets: LMDBDatasets, which may be views, or paths. All have the same fields and the same names of classes.
+        datasets: LMDBDatasets or paths; they may be views. They have the same fields and the same names of classes.
         weights: Numbers in proportion to the shares of the draws, one for each dataset; by default the lengths.
-        length: The number of draws in an epoch; by default the number of samples of all datasets.
+        length: Draws of an epoch; by default the samples of all datasets.
 
     Returns:
         A Mix, for `Loader` and `dataloader`.

@@ -33,7 +33,7 @@ _FINEST, _LARGEST = 10**6, 2**50
 # The sum of shares that have to be rounded, and the error up to which a float counts as a fraction.
 _ROUNDED = 2**40
 _CLOSE = 1e-9
-# In any run of so many positions each dataset has exactly its share, if that is a whole number.
+# Of so many positions in a row each dataset has its share, wherever they begin, if that is a whole number.
 _STRETCH = 1000
 
 
@@ -45,8 +45,7 @@ def whole_shares(weights: Sequence[float], lengths: Sequence[int]) -> tuple[int,
         lengths: The numbers of samples of the datasets.
 
     Raises:
-        OptionError: A weight is negative or not finite, all are 0, there are not as many as datasets, or a dataset
-            without samples has a weight above 0.
+        OptionError: They are not weights, or a dataset without samples has one.
 
     >>> whole_shares([0.7, 0.3], [10, 10]), whole_shares([1 / 3, 2 / 3], [10, 10]), whole_shares([800, 2650], [9, 9])
     ((7, 3), (1, 2), (16, 53))

@@ -208,17 +208,17 @@ class _Remotes:
         return found
 
     def request(self, starts: I64, stops: I64, *, once: bool) -> None:
-        """See `Cache.request`."""
+        """As `Cache.request`."""
         for cache, _, *ranges in self._shares(starts, stops):
             cache.request(*ranges, once=once)
 
     def expect(self, starts: I64, stops: I64, *, times: int) -> None:
-        """See `Cache.expect`."""
+        """As `Cache.expect`."""
         for cache, _, *ranges in self._shares(starts, stops):
             cache.expect(*ranges, times=times)
 
     def forget_requests(self) -> None:
-        """See `Cache.forget_requests`."""
+        """As `Cache.forget_requests`."""
         for cache, _, _ in self._caches:
             if cache is not None:
                 cache.forget_requests()

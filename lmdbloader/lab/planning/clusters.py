@@ -102,9 +102,9 @@ class ClusterPlan:
         best = max(self.set_ups, key=lambda each: each.fed)
         if best.fed < 1 and best.limit is not None:
             yield (
-                f"None of these ways feeds all GPUs; the best feeds {best.fed:.0%}. Give each node a larger local disk "
-                f"({option('local_disk')}), store smaller images (lmdbloader convert --max-resolution), or divide the "
-                "dataset among several storage systems."
+                f"None of these ways feeds all GPUs, the best of them {best.fed:.0%}. Give each node a larger disk of "
+                f"its own ({option('local_disk')}), store smaller images (lmdbloader convert --max-resolution), or "
+                "divide the dataset among several storages."
             )
 
     def _lanes(self) -> Iterator[str]:
@@ -193,8 +193,8 @@ def cluster_plan(
     nodes = 1 if nodes is None else nodes
     if ranks % nodes:
         raise OptionError(
-            f"{option('gpus', ranks)} on {option('nodes', nodes)}: expected the same number on each node, a multiple "
-            f"of {nodes}: {option('gpus', nodes * max(1, round(ranks / nodes)))}"
+            f"{option('gpus', ranks)} on {option('nodes', nodes)}: expected equally many on each node, a multiple of "
+            f"{nodes}: {option('gpus', nodes * max(1, round(ranks / nodes)))}"
         )
     cluster = replace(cluster, nodes=nodes, ranks_per_node=ranks // nodes)
     storage = Storage(

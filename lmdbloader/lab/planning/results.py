@@ -25,10 +25,9 @@ class Serving:
     """How many devices of a storage class serve the demand.
 
     Attributes:
-        storage: The name of the class.
-        needed: The number of devices for the fewest and for the most experiments, by way of reading: "sample", "record"
-            or "block".
-        limits_machine: Whether it delivers less to one machine than one experiment needs.
+        storage: Name of the class.
+        needed: For each way of reading ("sample", "record", "block") how many, for the fewest and the most experiments.
+        limits_machine: Whether one machine, with one experiment, gets less from it than it needs.
     """
 
     storage: str

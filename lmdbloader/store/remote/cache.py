@@ -1,4 +1,4 @@
-"""The cache of a remote file: which pieces are kept, which are freed after use, and which are needed now."""
+"""The cache of a remote file: which pieces are kept, which come and go, and who needs them here."""
 
 from __future__ import annotations
 
@@ -20,37 +20,33 @@ from lmdbloader.store.remote.pieces import PIECE_NBYTES, PRESENT, Claims, Pieces
 from lmdbloader.store.remote.service import Service
 
 I64 = npt.NDArray[np.int64]
-# The last pieces that were used are freed later than others: the next read often needs the same ones.
+# Pieces that are not kept stay until so many others have come, for those who read on where they were.
 _SPARE = 16
 _PAUSE_SECONDS = 0.002
-# Numbers of locks, after those of the pieces and the one that `Pieces` uses: shared by all users of the cache, and by
-# those users that keep the whole file.
+# Locks behind those of the pieces: of `Pieces` itself, of everybody who uses the cache, of those who want all of it.
 _OF_USERS, _OF_ALL = 1, 2
 
 
 class Cache:
-    """The cache of a dataset's data file; it fetches pieces when they are needed. For one process and its forks.
+    """The pieces of a dataset's data file on this machine, fetched when they are needed; for one process and its forks.
 
     Attributes:
-        pieces: The pieces on the disk.
-        service: The server that has the file.
-        name, version: The file's name in the dataset, and the version that was opened.
-        limit_nbytes: The most bytes of pieces that are kept.
-        streams: Whether the other pieces are freed after use.
-        is_complete: Whether every piece is on the disk for good; it may become True a moment late.
+        pieces: On the disk.
+        service: That has the file.
+        name, version: Of the file.
+        limit_nbytes: Of the pieces that are kept.
+        streams: Whether others come and go.
+        is_complete: Whether every piece is here to stay; it may be False for a moment longer.
     """
 
     def __init__(self, pieces: Pieces, service: Service, name: str, version: str, limit_nbytes: int) -> None:
-        """Begin to use the pieces in a folder.
+        """Use pieces.
 
         Args:
-            pieces: The pieces on the disk.
-            service: The server that has the file.
-            name, version: The file's name in the dataset, and the version that was opened.
-            limit_nbytes: The most bytes of pieces that are kept; others are freed after use.
-
-        Raises:
-            OptionError: The file system has no locks.
+            pieces: On the disk.
+            service: That has the file.
+            name, version: Of the file.
+            limit_nbytes: Of the pieces that are kept; others come and go.
         """
         self.pieces, self.service, self.name, self.version = pieces, service, name, version
         self.is_complete = False
@@ -63,13 +59,12 @@ class Cache:
         self._look()
 
     def _begin(self) -> None:
-        """Set up what a process needs of its own: a forked child inherits neither threads nor locks."""
+        """Begin in a process: the first one, or a forked child, which has neither threads nor locks of its parent."""
         self._pid = os.getpid()
         get = partial(self.service.get, self.name, version=self.version)
         self._fetcher = Fetcher(self.pieces, get)
         weakref.finalize(self, self._fetcher.stop)
-        # Pieces that are not kept: how many windows need each, those requested for one use, and those on the disk,
-        # in the order of their last use.
+        # Of the pieces that are not kept: requested for windows, requested once, and here, in the order of use.
         self._expected: dict[int, int] = {}
         self._once: set[int] = set()
         self._passing: OrderedDict[int, None] = OrderedDict()
@@ -82,7 +77,7 @@ class Cache:
         self._use(lock)
 
     def _use(self, which: int) -> None:
-        """Hold a shared lock, which shows other processes that this one uses the cache, until this object is freed."""
+        """Say to other processes that this one uses the cache, until this object's end."""
         claims, byte = self.pieces.claims, self.pieces.count + which
         for number in {byte, self.pieces.count + _OF_USERS}:
             with claims.lock:
@@ -98,22 +93,22 @@ class Cache:
             weakref.finalize(self, _leave, claims, number, os.getpid())
 
     def present(self) -> Cache:
-        """Return this cache, set up for this process, which may be a forked child."""
+        """Return this cache, ready in this process."""
         if self._pid != os.getpid():
             self._begin()
         return self
 
     def _look(self) -> None:
-        """Set `is_complete`."""
+        """Note whether everything is here."""
         self.is_complete = not self.streams and bool((self.pieces.states == PRESENT).all())
 
     # -- Reading
 
     def hold(self, starts: I64, stops: I64) -> Held | None:
-        """Fetch ranges (n,) of the file, and keep them until `Held.release`; return None if they are kept anyway.
+        """Bring ranges (n,) of the file here, and keep them until `Held.release`; None if they stay anyway.
 
         Raises:
-            LmdbloaderError: They cannot be fetched or written.
+            LmdbloaderError: They cannot be fetched, or not be written.
         """
         if self.present().is_complete or not len(starts):
             return None
@@ -129,7 +124,7 @@ class Cache:
                 if not len(self.pieces.absent(pieces)):
                     return held
                 held.release()
-            time.sleep(_PAUSE_SECONDS)  # another process is freeing one of them
+            time.sleep(_PAUSE_SECONDS)  # another process gives one of them back now
 
     def _hold(self, pieces: list[int]) -> Held | None:
         claims = self.pieces.claims
@@ -157,10 +152,10 @@ class Cache:
         self._give_back()
 
     def renew(self, starts: I64, stops: I64) -> bool:
-        """Fetch damaged ranges once more; return False if all of them were fetched again before.
+        """Fetch ranges again whose bytes are damaged; False if all were fetched again before, and are no better.
 
         Raises:
-            LmdbloaderError: They cannot be fetched or written.
+            LmdbloaderError: They cannot be fetched, or not be written.
         """
         self.present()
         pieces = self.pieces.of(starts, stops)
@@ -174,7 +169,7 @@ class Cache:
     # -- Reading ahead
 
     def are_here(self, starts: I64, stops: I64) -> npt.NDArray[np.bool_]:
-        """Return whether all bytes of each range are on the disk, (n,) bool."""
+        """Return for ranges (n,) whether all of their bytes are here."""
         if self.present().is_complete or not len(starts):
             return np.ones(len(starts), np.bool_)
         absent = np.append(0, np.cumsum(self.pieces.states != PRESENT))
@@ -186,8 +181,8 @@ class Cache:
         """Fetch ranges in the background.
 
         Args:
-            starts, stops: (n,) int64, in the order in which they are needed.
-            once: Whether the pieces are kept until their next use, although no window expects them.
+            starts, stops: (n,) in the order in which they are needed.
+            once: Whether they stay here for their first use only, without `expect`.
         """
         pieces = self.present().pieces.of(starts, stops)
         absent = self.pieces.absent(pieces)
@@ -198,7 +193,7 @@ class Cache:
             self._fetcher.request(absent)
 
     def expect(self, starts: I64, stops: I64, *, times: int) -> None:
-        """Count windows that need ranges: one more (`times` 1) or one fewer (-1). Needed pieces are not freed."""
+        """Say that ranges will be needed once more (1), or once less (-1), so that they stay here in between."""
         pieces = self.present().pieces.of(starts, stops)
         with self.pieces.claims.lock:
             for piece in pieces[~self._kept[pieces]].tolist():
@@ -211,7 +206,7 @@ class Cache:
             self._give_back()
 
     def forget_requests(self) -> None:
-        """Cancel requests that have not begun, and expect none of the ranges."""
+        """Fetch nothing more of what was requested, and expect none of it."""
         if self._pid != os.getpid():
             return
         self._fetcher.forget_requests()
@@ -220,7 +215,7 @@ class Cache:
             self._expected.clear()
         self._give_back()
 
-    # -- Freeing space
+    # -- Giving space back
 
     def _fetched(self, first: int, end: int) -> None:
         with self.pieces.claims.lock:
@@ -230,7 +225,7 @@ class Cache:
                     self._passing.move_to_end(piece)
 
     def _give_back(self) -> None:
-        """Free the space of pieces that are not kept and no longer needed, except those that were used last."""
+        """Free the space of pieces that came and are needed no more, but for the last ones."""
         claims = self.pieces.claims
         while True:
             with claims.lock:
@@ -247,8 +242,7 @@ class Cache:
                 claims.active.add(piece)
             try:
                 if self._free(piece):
-                    with claims.lock:  # another thread may be iterating
-                        self._passing.pop(piece, None)
+                    self._passing.pop(piece, None)
             finally:
                 with claims.lock:
                     claims.unclaim(piece)
@@ -257,7 +251,7 @@ class Cache:
                 return
 
     def _free(self, piece: int) -> bool:
-        """Free the space of a claimed piece, unless another user keeps the whole file; return whether it was freed."""
+        """Free the space of a claimed piece, unless somebody wants all of the file."""
         claims, number = self.pieces.claims, self.pieces.count + _OF_ALL
         with claims.lock:
             if claims.held.get(number) or not claims.claim(number):
@@ -271,7 +265,7 @@ class Cache:
                 claims.unclaim(number)
 
     def _remove_strays(self) -> None:
-        """Free pieces beyond the limit, which a killed process has left, if nobody else uses the cache."""
+        """Free what is beyond the limit, if nobody else uses the cache: a process that was killed has left it."""
         claims, number = self.pieces.claims, self.pieces.count + _OF_USERS
         with claims.lock:
             if claims.held.get(number, 0) > 1 or not claims.claim(number):
@@ -285,7 +279,7 @@ class Cache:
 
 
 class Held:
-    """Pieces that stay on the disk until `release`."""
+    """Pieces that stay until `release`."""
 
     __slots__ = ("_cache", "_pieces")
 
@@ -293,14 +287,14 @@ class Held:
         self._cache, self._pieces = cache, pieces
 
     def release(self) -> None:
-        """Allow the pieces to be freed."""
+        """Need the pieces no more."""
         pieces, self._pieces = self._pieces, []
         if pieces:
             self._cache._release(pieces)
 
 
 def _let_go(claims: Claims, piece: int) -> None:
-    """Count one reader fewer of a piece; the caller holds the lock."""
+    """Count one reader less of a piece; the caller has the lock."""
     left = claims.held.get(piece, 0) - 1
     if left > 0:
         claims.held[piece] = left
@@ -323,11 +317,10 @@ def _note(cache: weakref.ref[Cache], first: int, end: int) -> None:
 
 
 def _kept(count: int, limit_nbytes: int, nbytes: int) -> npt.NDArray[np.bool_]:
-    """Return which pieces are kept, (count,) bool: as many as the limit allows, chosen by a hash of their number.
+    """Return which pieces are kept: as many as the limit allows, chosen by a hash of their number.
 
-    What a smaller limit keeps, a larger one keeps too.
+    The choice for a smaller limit is a part of that for a larger one.
     """
-
     kept = np.ones(count, np.bool_)
     if limit_nbytes < nbytes:
         numbers = np.arange(count, dtype=np.uint64)

@@ -1,8 +1,7 @@
-"""The threads that fetch pieces of a remote file: first those that a reader waits for, then those for later."""
+"""The threads that fetch pieces of a remote file: what is needed now first, then what was requested for later."""
 
 from __future__ import annotations
 
-import copy
 import threading
 import time
 from collections import deque
@@ -17,13 +16,13 @@ from lmdbloader.store.remote.pieces import UNCHECKED, Pieces
 from lmdbloader.store.remote.service import MOST_REQUESTS
 
 I64 = npt.NDArray[np.int64]
-# Neighbouring pieces in one request. With more, other readers would wait longer.
+# Neighbours that come by one request. More would make others wait longer.
 _MOST_AT_ONCE = 2
-# A thread without work ends after this time.
+# A thread without work ends.
 _IDLE_SECONDS = 20.0
-# Another process may fetch a piece; its state is the only sign of that, so it is polled.
+# Another process may have fetched a piece: nobody says so.
 _LOOK_SECONDS = 0.02
-# After an error, reads fail at once for a while: each would retry for half a minute before it fails too.
+# After an error, requests for the same bytes fail at once for a while: each attempt takes half a minute.
 _FAILED_SECONDS = 3.0
 Get = Callable[[int, int], bytes]
 
@@ -46,18 +45,18 @@ def runs_of(pieces: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 class Fetcher:
-    """The threads of one process, and their queue. It holds no reference to the Cache, so that freeing it stops them.
+    """Threads of one process, and their queue. It does not refer to the Cache, whose end stops them.
 
     Attributes:
-        fetched: Called with the pieces (first, end) that this process has just fetched.
+        fetched: Called with pieces (first, end) that this process has fetched.
     """
 
     def __init__(self, pieces: Pieces, get: Get) -> None:
         """Start no thread yet.
 
         Args:
-            pieces: The pieces on the disk.
-            get: Returns the bytes start ... stop - 1 of the file.
+            pieces: Where the bytes go.
+            get: Returns the bytes from one place to before another.
         """
         self._pieces, self._get = pieces, get
         self._active = pieces.claims.active
@@ -78,10 +77,10 @@ class Fetcher:
             self._wake(len(fresh))
 
     def bring(self, pieces: I64) -> None:
-        """Fetch pieces before all others, and return once they are on the disk.
+        """Return when pieces are here; they are fetched before others.
 
         Raises:
-            LmdbloaderError: They cannot be fetched or written.
+            LmdbloaderError: They cannot be fetched, or not be written.
         """
         is_first = True
         while len(pieces := self._pieces.absent(pieces)):
@@ -100,10 +99,10 @@ class Fetcher:
                     self._changed.wait(_LOOK_SECONDS)
 
     def renew(self, pieces: I64) -> None:
-        """Fetch pieces again that are on the disk already.
+        """Fetch pieces that are here once more.
 
         Raises:
-            LmdbloaderError: They cannot be fetched or written.
+            LmdbloaderError: They cannot be fetched, or not be written.
         """
         for piece in pieces.tolist():
             while not self._take(piece):
@@ -114,21 +113,21 @@ class Fetcher:
                 self._give(piece)
 
     def forget_requests(self) -> None:
-        """Cancel the requests that have not begun."""
+        """Fetch nothing of what was requested and has not begun."""
         with self._changed:
             self._queue.clear()
             self._queued.clear()
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """End the threads; each finishes the request that it has begun."""
+        """End the threads."""
         with self._changed:
             self._stopped = True
             self._queue.clear()
             self._changed.notify_all()
 
     def _take(self, piece: int) -> bool:
-        """Claim a piece for the calling thread; return False if another thread or process has claimed it."""
+        """Claim a piece for a thread of this process; False if somebody else has."""
         claims = self._pieces.claims
         with claims.lock:
             if piece in self._active or not claims.claim(piece):
@@ -144,7 +143,7 @@ class Fetcher:
             self._changed.notify_all()
 
     def _wake(self, count: int) -> None:
-        """Start threads for `count` more pieces, unless enough are idle, and wake those; the caller holds the lock."""
+        """Have up to `count` threads look at the queue; the caller has the lock."""
         missing = min(-(-count // _MOST_AT_ONCE) - self._num_idle, MOST_REQUESTS - self._num_threads)
         for _ in range(missing):
             thread = threading.Thread(target=self._run, name="lmdbloader-remote", daemon=True)
@@ -165,14 +164,14 @@ class Fetcher:
                     self._fetch_absent(first, end)
             except LmdbloaderError as error:
                 self._fail(error)
-            except BaseException as error:  # of the system: the folder was removed, for example
+            except BaseException as error:  # of the system: the folder is gone, for example
                 self._fail(WorkerError(f"{self._pieces.folder}: cannot be filled: {type(error).__name__}: {error}"))
             finally:
                 for piece in taken:
                     self._give(piece)
 
     def _next(self) -> tuple[int, int] | None:
-        """Wait for pieces to fetch, and return them (first, end); None if the thread is to end."""
+        """Return pieces (first, end) to fetch, once there are some; None to end the thread."""
         with self._changed:
             until = time.monotonic() + _IDLE_SECONDS
             while not self._stopped:
@@ -193,7 +192,7 @@ class Fetcher:
             return None
 
     def _fetch_absent(self, first: int, end: int) -> None:
-        """Fetch those of some claimed pieces that are not on the disk."""
+        """Fetch those of some claimed pieces that are not here."""
         states = self._pieces.states
         for piece in range(first, end):
             if states[piece] == UNCHECKED:
@@ -215,7 +214,8 @@ class Fetcher:
 
 
 def _again(error: LmdbloaderError) -> LmdbloaderError:
-    """Return a copy of an error for another thread to raise; one that is raised twice would keep both traces."""
-    fresh = copy.copy(error)
+    """Return an error for another thread to raise; one that is raised twice would keep both traces."""
+    fresh = type(error)(*error.args)
+    fresh.__dict__.update(error.__dict__)  # a CorruptError has its path there
     fresh.__cause__ = error.__cause__
     return fresh

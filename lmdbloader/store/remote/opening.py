@@ -36,7 +36,7 @@ from lmdbloader.store.remote.service import Facts, Service
 # The name of the manifest's copy in the cache, where it must not make the folder look like a complete dataset.
 MANIFEST_NAME = "manifest.remote.json"
 Fraction = float | int | str
-# A file system whose file attributes may be this stale is a network mount: other machines may share the folder.
+# A file system where the status of a file may be this old has a server: other machines may have the folder, too.
 _OF_SERVERS_SECONDS = 60.0
 _SPARE_NBYTES = 16 * 2**20
 
@@ -46,11 +46,11 @@ class Place:
     """Where a dataset at a URL is cached. It pickles, and opens what is cached without a request.
 
     Attributes:
-        url: The dataset's URL.
-        service: The server that has the dataset.
-        folder: The folder of its manifest, its index and its pieces.
-        version: The version of the data file, as the server reports it.
-        limit_nbytes: The most bytes of pieces that are kept.
+        url: The dataset's.
+        service: That has it.
+        folder: Of its manifest, its index and its pieces.
+        version: Of the data file, as the service says.
+        limit_nbytes: Of the pieces that are kept.
     """
 
     url: str
@@ -85,7 +85,7 @@ class Place:
             _put(self.folder / INDEX_FILE, content)
 
     def data_file(self, io: IO, nbytes: int) -> RemoteData:
-        """Return the open data file.
+        """Return the data file.
 
         Raises:
             CorruptError: The cache holds pieces of another file.
@@ -97,7 +97,7 @@ class Place:
         return RemoteData(cache, io)
 
     def _cache(self, nbytes: int) -> Cache:
-        """Return the cache; all datasets that a process opens at this URL with the same limit share one."""
+        """Return the cache, which all users in a process share."""
         key = (str(self.folder), self.limit_nbytes)
         with _lock:
             found = _caches.get(key)
@@ -362,7 +362,7 @@ def _put(path: Path, data: bytes) -> None:
 
 
 def _check_room(place: Place, pieces: Pieces) -> None:
-    """Raise DiskFullError if the disk has no room for the pieces that are still missing."""
+    """Raise DiskFullError if the disk cannot take what is still to be cached."""
     missing = min(place.limit_nbytes, pieces.nbytes) - pieces.num_present() * PIECE_NBYTES
     free = shutil.disk_usage(place.folder).free
     if missing > 0 and missing + _SPARE_NBYTES > free:

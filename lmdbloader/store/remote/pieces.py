@@ -33,12 +33,12 @@ _BOOT_AT, _BOOT_NBYTES = 64, 64
 
 
 class Claims:
-    """The locks on the pieces of one cache, and which pieces threads of this process use; one object per process.
+    """The locks of one cache, and what the threads of this process do in it; one for all its users in the process.
 
     Attributes:
-        lock: Guards the other attributes.
-        active: Pieces that a thread of this process is fetching or freeing.
-        held: How many readers of this process need a piece to stay on the disk.
+        lock: Guards the others.
+        active: Pieces that threads of this process fetch or give back now.
+        held: How many readers of this process need a piece to stay.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,31 +46,30 @@ class Claims:
         self.restart()
 
     def restart(self) -> None:
-        """Forget threads and readers, as in a forked child, which inherits neither threads nor locks."""
+        """Begin without threads, as a forked child does; it has none of its parent's locks either."""
         self.lock = threading.RLock()  # the garbage collector may end a cache anywhere
         self.active: set[int] = set()
         self.held: dict[int, int] = {}
 
     def claim(self, piece: int, *, shared: bool = False) -> bool:
-        """Lock a piece against other processes; return False if one of them has locked it."""
+        """Lock a piece against other processes; False if one of them has locked it."""
         return system.lock_part(self._descriptor, piece, 1, shared=shared)
 
     def unclaim(self, piece: int) -> None:
-        """Unlock a piece; readers of this process keep a shared lock. The caller holds `lock`."""
+        """Give up the claim of a piece; readers of this process keep their shared one. The caller has `lock`."""
         if self.held.get(piece):
             system.lock_part(self._descriptor, piece, 1, shared=True)
         else:
             system.unlock_part(self._descriptor, piece, 1)
 
 
-# By device and inode of the file. Never closed: with POSIX locks, closing any descriptor of a file drops all locks that
-# the process has on it.
+# By device and inode of the file, and never removed: a process that closes any descriptor of it loses all its locks.
 _claims: dict[tuple[int, int], Claims] = {}
 _claims_lock = threading.Lock()
 
 
 def claims_of(path: Path) -> Claims:
-    """Return this process's claims on a file of locks, which is created if it is missing."""
+    """Return this process's claims in a file, which is made if it is missing."""
     with _claims_lock:
         if not path.exists():
             with suppress(FileExistsError):
@@ -96,11 +95,11 @@ class Pieces:
     """The pieces of one file in a folder.
 
     Attributes:
-        nbytes: The length of the file.
-        count: The number of pieces.
+        nbytes: Of the file.
+        count: Number of pieces.
         states: (count,) uint8, in memory that all processes of the machine share.
         claims: The locks.
-        descriptor: The descriptor of the sparse file.
+        descriptor: Of the sparse file.
     """
 
     def __init__(self, folder: Path, nbytes: int) -> None:
@@ -115,7 +114,7 @@ class Pieces:
         with explain_full_disk(folder):
             self.claims = claims_of(folder / CLAIMS_NAME)
             self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
-            # Not at exit: a daemon thread may still write, and the number of a closed descriptor may be reused.
+            # Not at exit: a thread may still write then, and the system gives the number to the next file.
             weakref.finalize(self, os.close, self.descriptor).atexit = False
             is_new = os.fstat(self.descriptor).st_size == 0
             if is_new:
@@ -125,7 +124,7 @@ class Pieces:
             raise CorruptError(f"{folder}: this cache is damaged. Delete the folder, and open again.", path=str(folder))
         self.states: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8, self.count, _HEAD_NBYTES)
         self._sums: npt.NDArray[np.uint64] = np.frombuffer(self._map, np.uint64, self.count, self._sums_at)
-        if is_new:  # somebody may have deleted this file alone, and left the states of its pieces
+        if is_new:  # if only this file was deleted, the states are those of another one
             self.states[:] = ABSENT
         self._doubt_after_a_start()
 
@@ -134,7 +133,7 @@ class Pieces:
         return _HEAD_NBYTES + -(-self.count // 8) * 8
 
     def _map_states(self) -> mmap.mmap:
-        """Return the map of the states: a header, then a byte for each piece, then a checksum for each."""
+        """Return the states: a head, a byte and a checksum of each piece."""
         needed = self._sums_at + 8 * self.count
         descriptor = os.open(self.folder / STATES_NAME, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -148,14 +147,14 @@ class Pieces:
         return mapped
 
     def _doubt_after_a_start(self) -> None:
-        """Mark all pieces as UNCHECKED if they were written before the machine was last started."""
+        """Check what was written before the machine was started."""
         boot = system.boot_id().encode()[:_BOOT_NBYTES].ljust(_BOOT_NBYTES, b"\0")
         place = slice(_BOOT_AT, _BOOT_AT + _BOOT_NBYTES)
         if self._map[place] == boot:
             return
         with self.claims.lock:
             if not self.claims.claim(self.count):
-                return  # another process is doing it
+                return  # another process does the same
             try:
                 if self._map[place] != boot:
                     self.states[self.states == PRESENT] = UNCHECKED
@@ -182,11 +181,11 @@ class Pieces:
         return missing
 
     def bounds(self, first: int, end: int) -> tuple[int, int]:
-        """Return where the bytes of the pieces first ... end - 1 begin and end in the file."""
+        """Return the bytes of pieces first ... end - 1: the first, and the one after the last."""
         return first * PIECE_NBYTES, min(end * PIECE_NBYTES, self.nbytes)
 
     def check(self, piece: int) -> bool:
-        """Compare an UNCHECKED piece with its checksum; return whether it is PRESENT now. The caller has claimed it."""
+        """Return whether an UNCHECKED piece is as it was written; it is PRESENT then. The caller has claimed it."""
         start, stop = self.bounds(piece, piece + 1)
         with suppress(OSError):
             if checksum(system.read_at(self.descriptor, stop - start, start)) == int(self._sums[piece]):
@@ -195,11 +194,11 @@ class Pieces:
         return False
 
     def put(self, first: int, data: memoryview) -> None:
-        """Write whole pieces, from `first` on, and mark them as PRESENT. The caller has claimed them.
+        """Write whole pieces from `first` on; they are PRESENT then. The caller has claimed them.
 
         Raises:
             DiskFullError: The disk is full.
-            DiskError: The disk failed.
+            DiskError: It failed.
         """
         start, _ = self.bounds(first, first)
         with explain_full_disk(self.path):
@@ -212,10 +211,10 @@ class Pieces:
             self.states[first + number] = PRESENT
 
     def forget(self, pieces: Iterable[int]) -> None:
-        """Mark pieces as ABSENT. The caller has claimed them."""
+        """Make pieces ABSENT. The caller has claimed them."""
         for piece in pieces:
             self.states[piece] = ABSENT
 
     def num_present(self) -> int:
-        """Return how many pieces are on the disk, those that are UNCHECKED included."""
+        """Return how many pieces are here."""
         return int(np.count_nonzero(self.states))

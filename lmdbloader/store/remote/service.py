@@ -47,7 +47,7 @@ class ReplacedError(CorruptError):
 
 
 class _WrongLengthError(OSError):
-    """The response is shorter or longer than the range that was requested."""
+    """Another number of bytes arrived than was requested."""
 
 
 class Service:
@@ -98,7 +98,7 @@ class Service:
 
     def info(self, name: str) -> dict[str, Any]:
         """Return fsspec's `info` of a file; the errors are those of `facts`."""
-        return self._retry(name, lambda: self._info(name))
+        return self._again(name, lambda: self._info(name))
 
     def read(self, name: str, nbytes: int, version: str = "") -> bytes:
         """Return the bytes of a whole file.
@@ -117,19 +117,19 @@ class Service:
             version: The version that was opened; "" accepts any.
 
         Raises:
-            ReplacedError: The file has another version now. Only an ETag is compared.
+            ReplacedError: The file has another version now, as far as the server can tell.
             NotFoundError, DiskError: As `facts`; a server that ignores ranges is a DiskError too.
         """
 
-        def attempt() -> bytes:
+        def ask() -> bytes:
             data = self._get(name, start, stop, version)
             if len(data) != stop - start:
                 raise _WrongLengthError(f"{len(data)} bytes arrived instead of {stop - start}")
             return data
 
-        return self._retry(name, attempt)
+        return self._again(name, ask)
 
-    # -- Requests through fsspec
+    # -- How each kind of service is asked
 
     def _connect(self) -> tuple[Any, str]:
         """Return the file system and the dataset's path in it.
@@ -171,25 +171,25 @@ class Service:
         data: bytes = sync(filesystem.loop, special, filesystem, path, start, stop, version)
         return data
 
-    def _retry(self, name: str, attempt: Callable[[], T]) -> T:
-        """Return the result of `attempt`, which is called again after temporary errors, with growing pauses."""
-        began, count = time.monotonic(), 0
+    def _again(self, name: str, ask: Callable[[], T]) -> T:
+        """Return the result of `ask`, which is called again after temporary errors, with growing pauses."""
+        began, attempt = time.monotonic(), 0
         while True:
             try:
-                return attempt()
+                return ask()
             except LmdbloaderError:
                 raise
             except Exception as error:  # each package of fsspec has errors of its own
-                count += 1
+                attempt += 1
                 permanent = self._permanent(name, error)
                 if permanent is not None:
                     raise permanent from error
-                if count >= _LEAST_ATTEMPTS and time.monotonic() - began > _RETRY_SECONDS:
+                if attempt >= _LEAST_ATTEMPTS and time.monotonic() - began > _RETRY_SECONDS:
                     raise DiskError(
-                        f"{self.url}/{name}: cannot be read: {_described(error)}. It was tried {count} times in "
+                        f"{self.url}/{name}: cannot be read: {_described(error)}. It was tried {attempt} times in "
                         f"{time.monotonic() - began:.0f} s. Check the network and the server{self._at_endpoint()}."
                     ) from error
-            pause = min(_FIRST_PAUSE_SECONDS * 2**count, _LONGEST_PAUSE_SECONDS)
+            pause = min(_FIRST_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE_SECONDS)
             # At random, so that the threads of all ranks do not come back at the same moment.
             time.sleep(pause * random.uniform(0.5, 1.0))
 
@@ -317,7 +317,7 @@ def _open(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     except ValueError as error:
         raise OptionError(f"{url}: {error}") from error
     if protocol in _S3:
-        filesystem.retries = 1  # `_retry` has a time limit; s3fs has none
+        filesystem.retries = 1  # `_again` has a time limit; s3fs has none
     return filesystem, path.rstrip("/")
 
 
