@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PATIENCE_SECONDS = 60.0
 
 _MAIN = """
-import os, signal, sys
+import gc, os, signal, sys
 import torch, torch.distributed, torch.utils.data
 import lmdbloader, lmdbloader.cli
 ds = lmdbloader.LMDBDataset(sys.argv[1])
@@ -31,12 +31,16 @@ loader = lmdbloader.Loader(ds, 1, shuffle=True)
 list(loader)
 loader.close()
 del ds, loader
+gc.collect()
+gc.freeze()  # or each fork copies all of this memory when it looks for garbage at its end
 while True:
     folder = sys.stdin.readline().rstrip()
     if not folder:
         sys.exit()
     if folder.startswith("import "):
         exec(folder)
+        gc.collect()
+        gc.freeze()
         continue
     child = os.fork()
     if not child:
