@@ -21,7 +21,7 @@ from lmdbloader.cli import main
 from lmdbloader.conversion.options import RunOptions
 from lmdbloader.conversion.part_writers import convert_parts
 from lmdbloader.conversion.parts import ConvertedPart
-from lmdbloader.errors import DestinationError, NotFoundError, OptionError
+from lmdbloader.errors import DestinationError, NotFoundError, OptionError, SourceError
 from lmdbloader.ray import engine, read_lmdb, write_lmdb
 from lmdbloader.transforms import RandomHorizontalFlip
 
@@ -239,3 +239,25 @@ def test_what_a_part_logs_last_is_not_lost(tmp_path: Path, monkeypatch: pytest.M
     )
     assert [part.number for part in made] == [0, 1, 2]
     assert lines[1:] == [f"part {number} was taken over" for number in range(3)]
+
+
+def test_the_error_of_a_part_is_raised_though_the_cluster_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Lost(_FakeRay):
+        def cancel(self, reference: str, **options: Any) -> None:
+            raise self.exceptions.RayError("the cluster is gone")
+
+        def kill(self, actor: Any) -> None:
+            raise ConnectionError("the cluster is gone")
+
+    def convert_part(target: str, number: int, **options: Any) -> ConvertedPart:
+        raise SourceError(f"part {number} cannot be made")
+
+    monkeypatch.setattr(engine, "convert_part", convert_part)
+    monkeypatch.setattr(engine._Run, "_make_messages", lambda run: _Actor())
+    made = engine.make_parts(
+        Lost(), tmp_path, range(3), {}, lambda *counts: None, lambda line: None, at_once=2, is_local=True
+    )
+    with pytest.raises(SourceError, match="part 0 cannot be made"):
+        next(made)

@@ -369,9 +369,9 @@ def convert_part(
         take_over: As in `convert`.
         check_content: As in `convert`.
         progress: As in `convert`.
-        log: As in `convert`.
         advance: Called with the number of sources that were just converted and the bytes of their files, after each
             MiB or so. An error that it raises stops the conversion of this part.
+        log: As in `convert`.
 
     Returns:
         Facts about the part.

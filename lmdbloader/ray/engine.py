@@ -247,11 +247,14 @@ class _Run:
 
     def stop(self) -> None:
         """Cancel the tasks that still run, as after an error, and end the actor."""
-        for reference in self.busy:
-            self._ray.cancel(reference, force=True)
-        if self.busy:
-            self._ray.wait(list(self.busy), num_returns=len(self.busy), timeout=5)
-        with contextlib.suppress(self._ray.exceptions.RayError):  # its node may be gone
+        # Errors of Ray would hide the one that ends the conversion: the node of the actor, or the cluster, may be gone.
+        lost = (self._ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError)
+        with contextlib.suppress(*lost):
+            for reference in self.busy:
+                self._ray.cancel(reference, force=True)
+            if self.busy:
+                self._ray.wait(list(self.busy), num_returns=len(self.busy), timeout=5)
+        with contextlib.suppress(*lost):
             self._ray.kill(self._messages)
 
 
