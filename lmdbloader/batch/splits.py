@@ -77,7 +77,8 @@ def share_out(group: npt.NDArray[Any], fractions: Sequence[float], seed: int) ->
             f"into {len(shares)} parts. Give by=None to split sample by sample, or fewer parts."
         )
     order = np.random.default_rng(seed).permutation(len(counts))
-    middles = (np.cumsum(counts[order]) - counts[order] / 2) / counts.sum()
+    in_order = counts if counts.min() == counts.max() else counts[order]
+    middles = (np.cumsum(in_order) - in_order / 2) / len(group)
     part_of_group = np.empty(len(counts), np.int64)
     part_of_group[order] = _deal(middles, shares)
     part = part_of_group[number]
