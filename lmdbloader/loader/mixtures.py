@@ -75,7 +75,7 @@ def whole_shares(weights: Sequence[float], lengths: Sequence[int]) -> tuple[int,
                 if 0 < share < _SMALLEST:
                     raise OptionError(
                         f"weights[{number}] is {weights[number]}, a share of {float(share):.1g} of the draws; expected "
-                        f"at least {float(_SMALLEST):.0e}, or 0. Leave the dataset out."
+                        f"at least {float(_SMALLEST):.0e}, or 0. Leave it out."
                     )
             numbers = [round(share * _ROUNDED) for share in exact]
     common = math.gcd(*numbers)
