@@ -106,8 +106,8 @@ class LMDBDataset(Dataset[Any]):
             )
         if isinstance(path, list | tuple):
             raise OptionError(
-                f"path={shown(path)}: expected one path. For several datasets write torch.utils.data.ConcatDataset("
-                "[LMDBDataset(path) for path in paths]), and read it with lmdbloader.dataloader."
+                f"path={shown(path)}: expected one path. For several datasets write lmdbloader.mix(paths), and read it "
+                "with Loader(mixed, batch_size) or lmdbloader.dataloader(mixed, batch_size)."
             )
         self.reader = Reader(path, io=io, cache_dir=cache_dir, cache_fraction=cache_fraction)
         try:

@@ -148,7 +148,8 @@ def mix(
 
     Args:
         datasets: LMDBDatasets or paths; they may be views. They have the same fields and the same names of classes.
-        weights: Numbers in proportion to the shares of the draws, one for each dataset; by default the lengths.
+        weights: Numbers in proportion to the shares of the draws, one for each dataset; by default the lengths. A share
+            is 0 or at least 1e-10, if the weights are not whole numbers.
         length: Draws of an epoch; by default the samples of all datasets.
 
     Returns:
@@ -157,6 +158,9 @@ def mix(
     Raises:
         OptionError: The datasets do not fit together, with the line that merges them if that can help; or weights or
             length are out of range.
+
+    Warns:
+        UserWarning: An epoch is so short that a dataset has no draw in any.
 
     >>> df2k = lmdbloader.mix(["div2k.lmdb", "flickr2k.lmdb"], weights=[0.5, 0.5])  # doctest: +SKIP
     >>> loader = lmdbloader.Loader(df2k, 16, shuffle=True, transforms=[RandomCrop(192)])  # doctest: +SKIP
@@ -191,7 +195,8 @@ def _check_list(datasets: Any) -> None:
     if isinstance(datasets, ConcatDataset):
         raise OptionError(f"{given}: expected a list of datasets. Write mix(dataset.datasets).")
     if isinstance(datasets, str | bytes | os.PathLike | Dataset):
-        raise OptionError(f"{given}: expected a list of datasets. Write mix([{shown(datasets)}, ...]).")
+        one = "dataset" if isinstance(datasets, Dataset) else shown(datasets)
+        raise OptionError(f"{given}: expected a list of datasets. Write mix([{one}, ...]).")
 
 
 def _numbers(weights: Any) -> tuple[float, ...]:
