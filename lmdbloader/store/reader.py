@@ -671,6 +671,25 @@ def _has_grown(path: Path, manifest: Manifest) -> bool:
     return False
 
 
+def open_reader(path: str | os.PathLike[str], io: IO = "mmap") -> Reader:
+    """Open a dataset for a call that takes no `io`: without a map if this process, or this system, cannot map it.
+
+    Args:
+        path: The dataset's folder.
+        io: As of `Reader`.
+
+    Raises:
+        NotFoundError, FormatError, CorruptError: As `Reader`.
+        OptionError: `path` is not a path, or the process may not open so many files.
+    """
+    try:
+        return Reader(path, io=io)
+    except OptionError:
+        if io == "pread":
+            raise
+        return Reader(path, io="pread")
+
+
 def check_rows(rows: Sequence[int] | I64, length: int) -> I64:
     """Return sample numbers as int64; negative ones count from the end.
 
