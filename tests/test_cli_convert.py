@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import resource
 import shutil
 import signal
@@ -66,8 +67,49 @@ def test_it_prints_a_summary(src: Path, out: Path, capsys: Capture) -> None:
     assert lines[2].startswith(f"{out}: 18 samples in ")
     assert lines[3].split() == ["pixels", "4.2", "KiB,", "stored", "as", "4.2", "KiB", "(36", "raw)"]
     assert lines[4].lstrip().startswith("data.mdb ") and " x the payload; index.arrow " in lines[4]
-    assert lines[5] == "  longer side in pixels, and how many: to 8: 18"
+    assert re.fullmatch(
+        r"  source   .* KiB of files; data\.mdb is .* x that(: images are stored as pixels, .*)?", lines[5]
+    )
+    assert lines[6] == "  longer side in pixels, and how many: to 8: 18"
     assert len(lmdbloader.LMDBDataset(out)) == 18
+
+
+def size_line(capsys: Capture) -> str:
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("  source "))
+    return line
+
+
+@pytest.mark.parametrize("parts", [(), ("--parts", "2")], ids=["one file", "a set"])
+def test_it_says_why_overlapping_patches_take_more_than_their_files(
+    photos: Path, out: Path, capsys: Capture, parts: tuple[str, ...]
+) -> None:
+    words = ["--patch-size", "96", "--stride", "48", "--workers", "1", *parts]
+    assert main(["convert", str(photos), str(out), *words]) == 0
+    line = size_line(capsys)
+    files = sum(path.stat().st_size for path in photos.iterdir())
+    data = sum(path.stat().st_size for path in out.rglob("data.mdb"))
+    assert f" is {data / files:.2f} x that: the patches overlap, so 4 of them hold each pixel. " in line
+    assert "transforms=[RandomCrop(96)]" in line
+    # The advice holds: whole images take a fraction of it.
+    whole = lmdbloader.convert(photos, out.with_name("whole.lmdb"), workers=1)
+    assert whole.sizes["data_nbytes"] < data / 2
+    assert (whole.source_nbytes, whole.patch_size, whole.patch_overlap) == (files, None, 1.0)
+
+
+def test_patches_side_by_side_are_not_said_to_overlap(photos: Path, out: Path, capsys: Capture) -> None:
+    assert main(["convert", str(photos), str(out), "--patch-size", "96", "--stride", "96", "--workers", "1"]) == 0
+    assert "stored as pixels" in (line := size_line(capsys)) and "overlap" not in line
+
+
+def test_unchanged_files_need_no_explanation(tmp_path: Path, out: Path, capsys: Capture) -> None:
+    for number in range(2):
+        pixels = np.random.default_rng(number).integers(0, 256, (400, 500, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{number}.jpg", quality=95)
+    (tmp_path / "src").mkdir()
+    for path in tmp_path.glob("*.jpg"):
+        path.rename(tmp_path / "src" / path.name)
+    assert main(["convert", str(tmp_path / "src"), str(out), "--workers", "1"]) == 0
+    assert re.search(r"data\.mdb is 1\.\d\d x that$", size_line(capsys))
 
 
 def test_options_reach_the_conversion(src: Path, out: Path) -> None:

@@ -44,5 +44,22 @@ def _show(report: Report) -> None:
         f"  data.mdb {mebibytes(sizes['data_nbytes'])}, {ratio:.3f} x the payload; "
         f"index.arrow {mebibytes(sizes['index_nbytes'])}"
     )
+    if report.source_nbytes:
+        print(f"  source   {mebibytes(report.source_nbytes)} of files; {_compared(report)}")
     sides = ", ".join(f"to {most}: {count}" for most, count in report.longest_sides.items())
     print(f"  longer side in pixels, and how many: {sides}")
+
+
+def _compared(report: Report) -> str:
+    """Return how large a new dataset is compared with the files that it was made from, and why if it is larger."""
+    ratio = report.sizes["data_nbytes"] / report.source_nbytes
+    text = f"data.mdb is {ratio:.2f} x that"
+    if report.patch_overlap > 1:
+        size = report.patch_size
+        return (
+            f"{text}: the patches overlap, so {report.patch_overlap:.3g} of them hold each pixel. Smaller: leave "
+            f"--patch-size and --stride out, and cut in the Loader: transforms=[RandomCrop({size})]"
+        )
+    if ratio > 1 and {"raw", "tiles"} & {*report.stored_as}:
+        return f"{text}: images are stored as pixels, which need no decoding while you train"
+    return text

@@ -18,7 +18,7 @@ from lmdbloader.conversion.options import RunOptions
 from lmdbloader.conversion.plan import Plan, Trial, settle_scale, try_out
 from lmdbloader.conversion.pool import WorkerPool, make_tasks
 from lmdbloader.conversion.provenance import ContentHash, find_finished, make_note
-from lmdbloader.conversion.report import Report, count_classes, count_images
+from lmdbloader.conversion.report import Report, count_classes, count_images, overlap_of
 from lmdbloader.conversion.sources.listing import Sources
 from lmdbloader.conversion.tasks import Part
 from lmdbloader.errors import SourceError
@@ -270,6 +270,9 @@ def report(job: Job, begun: Begun, done: Progress, written: Written, seconds: fl
         longest_sides=longest_sides,
         classes=count_classes(job.plan.listing),
         notes=job.plan.notes,
+        source_nbytes=int(job.plan.listing.sources.nbytes.sum()),
+        patch_size=job.options.patch_size,
+        patch_overlap=overlap_of(job.options.patch_size, job.options.stride),
     )
 
 

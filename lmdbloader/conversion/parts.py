@@ -43,7 +43,7 @@ from lmdbloader.conversion.provenance import (
     note_of,
     refuse_others,
 )
-from lmdbloader.conversion.report import Report, count_images
+from lmdbloader.conversion.report import Report, count_images, overlap_of
 from lmdbloader.conversion.shares import (
     Notes,
     Shared,
@@ -575,6 +575,13 @@ def join(
         _check_release(folder, saved)
         check_destination(target, overwrite=saved.overwrite)
         skipped, written = _join(folder, target, saved)
+    return _report(target, saved, tuple(skipped), written, time.monotonic() - began)
+
+
+def _report(
+    target: Path, saved: Shared, skipped: tuple[tuple[str, str], ...], written: Written, seconds: float
+) -> Report:
+    """Return the report of a set that was just put in place."""
     listing, fields = saved.listing, saved.begun.fields
     stored_as, sides = count_images(fields, open_reader(target).index.arrays, written.num_samples)
     return Report(
@@ -585,13 +592,16 @@ def join(
         codecs={f.name: f.codec for f in fields if f.codec},
         sizes=written.sizes,
         map_nbytes=saved.begun.map_nbytes,
-        skipped=tuple(skipped),
+        skipped=skipped,
         ignored=listing.ignored,
-        seconds=time.monotonic() - began,
+        seconds=seconds,
         stored_as=stored_as,
         longest_sides=sides,
         classes=saved.class_counts,
         notes=listing.notes,
+        source_nbytes=sum(saved.nbytes),
+        patch_size=saved.asked.get("patch_size"),
+        patch_overlap=overlap_of(saved.asked.get("patch_size"), saved.asked.get("stride")),
     )
 
 
