@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import configparser
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -76,5 +78,41 @@ class WithLibraries(Distribution):
         return True
 
 
+def absolute(markdown: str, url: str) -> str:
+    """Return a document whose relative links and pictures lead into a repository: PyPI shows README without its files.
+
+    Args:
+        markdown: The document.
+        url: Of the repository, such as https://github.com/OWNER/NAME.
+    """
+
+    def replaced(found: re.Match[str]) -> str:
+        is_picture = found["path"].endswith((".svg", ".png"))
+        return f"]({url}/{'raw' if is_picture else 'blob'}/HEAD/{found['path']}"
+
+    # Neither addresses nor places in the same document.
+    return re.sub(r"\]\((?P<path>(?![a-z]+:|#)[^)\s]+)", replaced, markdown)
+
+
+def addresses() -> dict[str, Any]:
+    """Return what the metadata has with the repository's URL of setup.cfg, and nothing without."""
+    config = configparser.ConfigParser()
+    config.read(HERE / "setup.cfg", "utf-8")
+    url = config.get("repository", "url", fallback="").strip().rstrip("/")
+    if not url:
+        return {}
+    places = {
+        "Source": "",
+        "Documentation": "/tree/HEAD/docs",
+        "Changelog": "/blob/HEAD/CHANGELOG.md",
+        "Issues": "/issues",
+    }
+    return {
+        "url": url,
+        "project_urls": {name: url + place for name, place in places.items()},
+        "long_description": absolute((HERE / "README.md").read_text("utf-8"), url),
+    }
+
+
 options: dict[str, Any] = {"cmdclass": {"build_py": BuildWithKernels, "bdist_wheel": PlatformWheel}}
-setup(distclass=WithLibraries, **options)
+setup(distclass=WithLibraries, **options, **addresses())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import configparser
 import os
 import posixpath
 import re
@@ -79,6 +80,15 @@ def names_page(tables: Mapping[str, Table]) -> str:
             parts.append(f"| `{name}` | {entry.of} | {here} |")
         parts[-1] += "\n"
     return "\n".join(parts)
+
+
+def on_config(config: MkDocsConfig, **_: Any) -> MkDocsConfig:
+    """Link to the repository if setup.cfg names it (MkDocs calls this once it has read mkdocs.yml)."""
+    metadata = configparser.ConfigParser()
+    metadata.read(ROOT / "setup.cfg", "utf-8")
+    if url := metadata.get("repository", "url", fallback="").strip():
+        config.repo_url, config.repo_name = url, "lmdbloader"
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
