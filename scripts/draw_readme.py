@@ -185,7 +185,7 @@ def draw_chart(chart: Chart) -> str:
     )
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
-        'class="speed" role="img" aria-labelledby="speed-title" aria-describedby="speed-description">',
+        'class="drawing speed" role="img" aria-labelledby="speed-title" aria-describedby="speed-description">',
         f'<title id="speed-title">{escape(chart.title)}</title>',
         f'<desc id="speed-description">{escape(told)}</desc>',
         f"<style>{_STYLE}\n</style>",
