@@ -524,6 +524,27 @@ def test_what_is_finished_is_left_as_it_is(src: Path, out: Path) -> None:
         lmdbloader.convert(src, out, parts=2)
 
 
+def test_a_part_that_is_made_again_after_the_join_is_complete(src: Path, out: Path) -> None:
+    for name in ("02.png", "03.png"):
+        damage(src / name)
+    by_hand(src, out, 4, on_error="skip")
+    before = files(out)
+    assert len(read_manifest(out).parts) == 3
+    for options in ({}, {"overwrite": True}, {"on_error": "skip", "overwrite": True}):
+        plan = parts.saved_plan(src, out, parts=4, **options)
+        assert (plan.is_finished, plan.num_parts) == (True, 4)
+    with pytest.raises(DestinationError, match="parts 4, now 5"):
+        parts.saved_plan(src, out, parts=5, on_error="skip")
+    # Which of the parts that are left was this one is not known.
+    assert convert_part(out, 3) == ConvertedPart(3, 0, 0, was_finished=True)
+    with pytest.raises(OptionError, match=r"number=4: .* has 4 parts, numbered from 0: expected 0 to 3"):
+        convert_part(out, 4)
+    save(src / "99.png", 99)
+    with pytest.raises(DestinationError, match="inputs 8, now 9"):
+        parts.saved_plan(src, out, parts=4, on_error="skip")
+    assert files(out) == before and names(out.parent) == ["out", "src"]
+
+
 def test_a_set_is_replaced_once_the_new_one_is_complete(
     src: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -635,6 +656,27 @@ def test_inputs_that_change_between_parts_are_refused(src: Path, out: Path) -> N
     save(src / "01.png", 50)  # of a part that is complete
     with pytest.raises(DestinationError, match=r"part-00000: inputs of this part have changed since it was converted"):
         convert_part(out, 0)
+
+
+def test_inputs_that_are_gone_are_refused_and_new_ones_are_not_converted(src: Path, out: Path) -> None:
+    plan_parts(src, out, parts=2, on_error="skip")
+    save(src / "06b.png", 60)
+    os.rename(src / "05.png", src.parent / "05.png")
+    os.rename(src / "06.png", src.parent / "06.png")
+    with pytest.raises(
+        DestinationError, match=r"since the parts were planned: 05\.png, 06\.png are gone\. Put them back"
+    ):
+        convert_part(out, 1)
+    os.rename(src.parent / "05.png", src / "05.png")
+    damage(src / "05.png")
+    with pytest.raises(DestinationError, match=r"planned: 05\.png; 06\.png is gone\. Put them back"):
+        convert_part(out, 1)
+    save(src / "05.png", 5)
+    os.rename(src.parent / "06.png", src / "06.png")
+    for number in range(2):
+        convert_part(out, number)
+    assert join(out).num_samples == 8
+    assert "06b.png" not in lmdbloader.LMDBDataset(out).table["source"].to_pylist()
 
 
 def test_a_tar_that_changes_between_parts_is_refused(out: Path, tmp_path: Path) -> None:
