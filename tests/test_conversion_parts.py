@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import pickle
@@ -27,7 +29,9 @@ from lmdbloader.base import system
 from lmdbloader.conversion import ConvertedPart, convert_part, join, part_writers, parts, plan_parts
 from lmdbloader.conversion.shares import choose_bounds
 from lmdbloader.errors import (
+    CorruptError,
     DestinationError,
+    DiskError,
     ImageError,
     LockedError,
     NotFoundError,
@@ -704,6 +708,54 @@ def test_a_damaged_plan_and_a_damaged_part_have_a_way_out(src: Path, out: Path) 
     (partial / "plan.json").write_text("{}")
     with pytest.raises(DestinationError, match=r"plan\.json: does not decode"):
         join(out)
+
+
+def test_notes_of_a_part_that_are_damaged_cost_that_part_only(src: Path, out: Path) -> None:
+    plan_parts(src, out, parts=2)
+    for number in range(2):
+        convert_part(out, number)
+    partial = out.with_name("out.partial")
+    notes = partial / "shares" / "notes-00001.npz"
+    notes.write_bytes(b"PK\x03\x04")
+    advice = (
+        rf"notes-00001\.npz: does not decode .*Remove it and the folder {partial}/part-00001, and convert part 1 again"
+    )
+    with pytest.raises(DestinationError, match=advice):
+        join(out)
+    notes.unlink()
+    shutil.rmtree(partial / "part-00001")
+    convert_part(out, 1)
+    assert join(out).num_samples == 8
+
+
+def test_a_disk_that_cannot_read_a_part_is_not_a_part_that_is_missing(
+    src: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan_parts(src, out, parts=2)
+    for number in range(2):
+        convert_part(out, number)
+
+    class Failing(io.FileIO):
+        """A file on a disk that fails."""
+
+        def read(self, *size: Any) -> Any:
+            raise OSError(errno.EIO, "Input/output error")
+
+    real = open
+    for name, error in (("notes-00001.npz", DiskError), ("manifest.json", CorruptError)):
+        with monkeypatch.context() as patch, pytest.raises(error, match=rf"{name}: the disk (failed|cannot read it)"):
+
+            def opened(path: Any, *rest: Any, name: str = name, **more: Any) -> Any:
+                is_there = isinstance(path, int | str | Path) and str(_path_of(path)).endswith(name)
+                return Failing(path) if is_there else real(path, *rest, **more)
+
+            patch.setattr("builtins.open", opened)
+            join(out)
+    assert join(out).num_samples == 8
+
+
+def _path_of(file: Any) -> Any:
+    return os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else file
 
 
 def test_files_that_are_in_the_way_are_never_replaced(src: Path, out: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from lmdbloader import __version__
 from lmdbloader.base import system
 from lmdbloader.base.arguments import flag, whole
-from lmdbloader.base.disk_errors import explain_full_disk
+from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.option_names import flags_in_use, option
 from lmdbloader.base.text import counted, first_of, plain
 from lmdbloader.conversion.destination import new_folder, refuse_inside
@@ -54,6 +54,7 @@ from lmdbloader.conversion.shares import (
     load,
     load_listing,
     load_notes,
+    restart_option,
     save,
     save_notes,
 )
@@ -61,7 +62,7 @@ from lmdbloader.conversion.sources.listing import Source, Sources, Span, is_url
 from lmdbloader.conversion.sources.remote import locate
 from lmdbloader.conversion.tasks import Recipe
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, LockedError, NotFoundError, OptionError
-from lmdbloader.format.layout import SHARES_FOLDER, SKIPPED_FILE, SOURCES_FILE, part_name
+from lmdbloader.format.layout import MANIFEST_FILE, SHARES_FOLDER, SKIPPED_FILE, SOURCES_FILE, part_name
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.store import (
     Reader,
@@ -360,7 +361,7 @@ def _check_release(folder: Path, saved: Shared) -> None:
     if (maker := saved.begun.made_by["lmdbloader"]) != __version__:
         raise DestinationError(
             f"{folder}: the parts were planned by lmdbloader {maker}, and this is {__version__}. Use that release for "
-            f"all parts, or restart with {option('restart', True)}."
+            f"all parts, or plan again with {restart_option()}."
         )
 
 
@@ -660,9 +661,10 @@ def _complete(folder: Path, target: Path, saved: Shared) -> list[Notes]:
     missing = []
     for number, found in enumerate(notes):
         part = folder / part_name(number)
-        if found is None or (found.num_samples and not is_dataset(part)):
+        if found is None or (found.num_samples and not (part / MANIFEST_FILE).exists()):
             missing.append(number)
         elif found.num_samples:
+            read_manifest(part)  # a disk that cannot read it must not look like a part that is missing
             clear_leftovers(part)
     if missing:
         line = f"lmdbloader convert SRC {target} --part {missing[0]}/{saved.num_parts}"
@@ -693,13 +695,15 @@ def _write_notes(folder: Path, saved: Shared, notes: Sequence[Notes], skipped: S
     for name in (SKIPPED_FILE, SOURCES_FILE):
         (folder / name).unlink(missing_ok=True)
     if skipped:
-        (folder / SKIPPED_FILE).write_bytes(skipped_table(skipped))
+        with naming(folder / SKIPPED_FILE):
+            (folder / SKIPPED_FILE).write_bytes(skipped_table(skipped))
     seen = [found.seen for found in notes if found.seen is not None]
     if len(seen) == len(notes):
         columns = [np.concatenate(column) for column in zip(*seen, strict=True)]
         nbytes = np.concatenate([found.nbytes for found in notes])
         if (note := note_of((nbytes, *columns), saved.listing.changed_ns)) is not None:
-            (folder / SOURCES_FILE).write_bytes(note)
+            with naming(folder / SOURCES_FILE):
+                (folder / SOURCES_FILE).write_bytes(note)
 
 
 def _record(saved: Shared, notes: Sequence[Notes]) -> dict[str, Any]:
