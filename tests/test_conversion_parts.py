@@ -723,6 +723,8 @@ def test_notes_of_a_part_that_are_damaged_cost_that_part_only(src: Path, out: Pa
     with pytest.raises(DestinationError, match=advice):
         join(out)
     notes.unlink()
+    with pytest.raises(DestinationError, match=r"part-00001: .* notes for the join are lost\. Remove this folder"):
+        convert_part(out, 1)
     shutil.rmtree(partial / "part-00001")
     convert_part(out, 1)
     assert join(out).num_samples == 8

@@ -521,9 +521,12 @@ def _finished_part(job: Job, folder: Path, number: int) -> ConvertedPart | None:
             f"{job.target}: is complete, but damaged. Remove this folder and convert the part again. {error}"
         ) from error
     clear_leftovers(job.target)
-    notes = load_notes(folder, number)
-    skipped = () if notes is None else notes.skipped
-    return ConvertedPart(number, num_sources, manifest.num_samples, was_finished=True, skipped=skipped)
+    if (notes := load_notes(folder, number)) is None:
+        raise DestinationError(
+            f"{job.target}: is complete, but its notes for the join are lost. Remove this folder and convert the part "
+            "again."
+        )
+    return ConvertedPart(number, num_sources, manifest.num_samples, was_finished=True, skipped=notes.skipped)
 
 
 def _refuse_changed(folder: Path, saved: Shared, sources: Sources) -> None:
