@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import importlib.util
 import itertools
 import subprocess
@@ -17,6 +18,7 @@ import torch
 
 import lmdbloader
 from lmdbloader import LMDBDataset
+from lmdbloader.base.foreign_names import WRITE_LMDB
 from lmdbloader.cli import main
 from lmdbloader.conversion.options import RunOptions
 from lmdbloader.conversion.part_writers import convert_parts
@@ -97,6 +99,12 @@ def test_a_dataset_that_is_not_there_is_named(tmp_path: Path) -> None:
         read_lmdb(tmp_path / "nothing.lmdb")
 
 
+class SaveMode(str, enum.Enum):
+    """As in ray.data."""
+
+    APPEND, OVERWRITE, ERROR = "append", "overwrite", "error"
+
+
 @without_ray
 def test_without_ray_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"^write_lmdb needs Ray with ray\.data, .*pip install 'lmdbloader\[ray\]'"):
@@ -113,7 +121,11 @@ def test_without_ray_nothing_is_written(tmp_path: Path) -> None:
         ({"overwrite": "no"}, "expected True or False"),
         ({"min_rows_per_part": 0}, "expected a whole number of at least 1"),
         ({"columns": ["image"]}, r"write fields=\['image'\]"),
-        ({"mode": "append"}, r"join both: lmdbloader\.merge"),
+        ({"mode": "append"}, r"lmdbloader\.append\(dataset, \[folder\]\), or `lmdbloader append DATASET FOLDER`"),
+        ({"mode": SaveMode.APPEND}, r"lmdbloader\.append\(dataset, \[folder\]\)"),
+        ({"mode": "ignore"}, r"if not os\.path\.exists\(path\): write_lmdb\(data, path\)"),
+        ({"mode": "upsert"}, r"write overwrite=True"),
+        ({"mode": 3}, r"write overwrite=True"),
         ({"num_rows_per_file": 10}, "write min_rows_per_part=10"),
         ({"workers": 3}, "no such option"),
     ],
@@ -123,6 +135,20 @@ def test_arguments_of_writing_are_checked_before_ray_is_needed(
 ) -> None:
     with pytest.raises(OptionError, match=message):
         write_lmdb(None, tmp_path / "d.lmdb", **options)
+
+
+@pytest.mark.parametrize(
+    ("mode", "meant"),
+    [
+        ("error", {}),
+        ("create", {}),
+        ("overwrite", {"overwrite": True}),
+        (SaveMode.OVERWRITE, {"overwrite": True}),
+        (SaveMode.ERROR, {}),
+    ],
+)
+def test_modes_of_ray_that_there_are_here_mean_the_same(mode: str, meant: dict[str, Any]) -> None:
+    assert WRITE_LMDB["mode"].same(mode) == meant
 
 
 def test_the_name_of_an_unfinished_dataset_is_refused(tmp_path: Path) -> None:

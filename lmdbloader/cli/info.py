@@ -156,9 +156,11 @@ def _datasets(title: str, datasets: Sequence[Any]) -> Iterator[tuple[str, str]]:
     """Yield the datasets that a dataset was made of, or that were appended to it."""
     known = [d for d in datasets if isinstance(d, Mapping)]
     for number, d in enumerate(known[:_DATASETS_SHOWN]):
-        taken = f"{_value(d.get('num_samples'))} of {_value(d['of_samples'])}" if "of_samples" in d else None
-        taken = taken or _value(d.get("num_samples"))
-        yield title if not number else "", f"{taken} samples of {_value(d.get('content_digest'))}"
+        taken, of = d.get("num_samples"), d.get("of_samples")
+        samples = f"{_value(taken)} {'sample' if taken == 1 and of is None else 'samples'}"
+        if of is not None:
+            samples = f"{_value(taken)} of {_value(of)} {'sample' if of == 1 else 'samples'}"
+        yield title if not number else "", f"{samples} of {_value(d.get('content_digest'))}"
     if len(known) > _DATASETS_SHOWN:
         yield "", f"and of {len(known) - _DATASETS_SHOWN:,} more datasets"
 

@@ -35,6 +35,8 @@ MANIFEST_FILE = "manifest.json"
 # In the cache of a dataset at a URL: the URL, and what the service said about it.
 REMOTE_FILE = "remote.json"
 PARTIAL_SUFFIX = ".partial"
+# In OUT.partial of a conversion in parts: the sources of each part, and the notes of finished ones.
+SHARES_FOLDER = "shares"
 # Where the parts of a set begin in its virtual file: a multiple of the pages of every system, also of the large ones by
 # which a processor finds addresses in large files faster. The bytes between the parts are addresses only.
 PART_ALIGNMENT = 2 * 2**20

@@ -30,6 +30,7 @@ from lmdbloader.format.layout import (
     MANIFEST_FILE,
     PARTIAL_SUFFIX,
     REMOTE_FILE,
+    SHARES_FOLDER,
     part_name,
 )
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
@@ -74,7 +75,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         raise _not_a_folder(folder)
     if folder.name.endswith(PARTIAL_SUFFIX):
         out = folder.name.removesuffix(PARTIAL_SUFFIX)
-        raise FormatError(f"{folder}: is an unfinished conversion. {_resume(folder.with_name(out))}")
+        raise FormatError(f"{folder}: is an unfinished conversion. {_resume(folder.with_name(out), folder)}")
     try:
         with (
             unreadable_is_corrupt(folder / MANIFEST_FILE, dataset=folder),
@@ -109,15 +110,21 @@ def _not_a_folder(path: Path) -> FormatError | NotFoundError:
     """Return the error for a path without a folder."""
     partial = path.with_name(path.name + PARTIAL_SUFFIX) if path.name else path
     if partial.is_dir():
-        return FormatError(f"{path}: its conversion is not finished ({partial} is there). {_resume(path)}")
+        return FormatError(f"{path}: its conversion is not finished ({partial} is there). {_resume(path, partial)}")
     if path.exists():
         what = describe_file(path)
         return FormatError(f"{path}: is a file, not a dataset folder" + (f"; it {what}." if what else "."))
     return NotFoundError(f"{path}: there is no such folder; expected a dataset made by lmdbloader.{suggest_path(path)}")
 
 
-def _resume(out: Path) -> str:
-    return f"Run the conversion again: the same `lmdbloader convert SRC {shlex.quote(str(out))}` resumes it."
+def _resume(out: Path, partial: Path) -> str:
+    name = shlex.quote(str(out))
+    if (partial / SHARES_FOLDER).is_dir():
+        return (
+            f"It is made in parts: `lmdbloader join {name}` names those that are not complete, or else finishes it. "
+            f"`lmdbloader convert SRC {name} --part I/N`, with the options of the plan, makes one of them."
+        )
+    return f"Run the conversion again: the same `lmdbloader convert SRC {name}` resumes it."
 
 
 class DataFile:

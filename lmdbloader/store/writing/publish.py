@@ -21,6 +21,7 @@ from lmdbloader.format.layout import (
     LEFT_OUT_FILE,
     MANIFEST_FILE,
     PARTIAL_SUFFIX,
+    SHARES_FOLDER,
     SKIPPED_FILE,
     SOURCES_FILE,
 )
@@ -31,9 +32,8 @@ from lmdbloader.store.writing.ownership import ASIDE_SUFFIX, exchange, inside, i
 COLUMNS_FOLDER = "columns"
 # The plan of a conversion that can be resumed, and the journal of the sources that are done.
 PLAN_FILE, JOURNAL_FILE = "plan.json", "journal"
-# Next to the plan of a set: the sources of each part, and the notes of finished ones. The parts are folders with such
-# names; in OUT.partial, a part that is being written has the name of the part with a suffix.
-SHARES_FOLDER = "shares"
+# The parts are folders with such names; in OUT.partial, a part that is being written has the name of the part with a
+# suffix.
 _PARTS, _PARTS_BEGUN = "part-*", f"part-*{PARTIAL_SUFFIX}*"
 # Needed to resume a run that was killed, so they are removed once the dataset is in place. The owner's note is removed
 # last: without it, the other files count as the user's.
