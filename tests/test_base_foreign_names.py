@@ -132,6 +132,8 @@ LOADER_HABITS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"sampler": DistributedSampler(range(4), 1, 0, shuffle=False)}, {"shuffle": False, "shard": "auto"}),
     ({"sampler": RandomSampler(range(4))}, {"order": "random"}),
     ({"sampler": SequentialSampler(range(4))}, {"order": "sequential"}),
+    ({"sampler": DistributedSampler(range(4), 1, 0, seed=6)}, {"shuffle": True, "shard": "auto", "seed": 6}),
+    ({"sampler": RandomSampler(range(4), generator=torch.Generator().manual_seed(5))}, {"order": "random", "seed": 5}),
     ({"bs": 4}, {"batch_size": 4}),
     ({"batch_size_per_gpu": 4}, {"batch_size": 4}),
     ({"drop_remainder": True}, {"drop_last": True}),

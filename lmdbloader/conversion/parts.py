@@ -67,6 +67,7 @@ from lmdbloader.store import (
     check_destination,
     clear_leftovers,
     is_dataset,
+    open_reader,
     partial_folder,
     put_in_place,
     read_manifest,
@@ -575,7 +576,7 @@ def join(
         check_destination(target, overwrite=saved.overwrite)
         skipped, written = _join(folder, target, saved)
     listing, fields = saved.listing, saved.begun.fields
-    stored_as, sides = count_images(fields, Reader(target).index.arrays, written.num_samples)
+    stored_as, sides = count_images(fields, open_reader(target).index.arrays, written.num_samples)
     return Report(
         str(target),
         listing.layout,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from lmdbloader.base.arguments import flag, shown, whole
 from lmdbloader.base.text import counted
@@ -134,11 +135,16 @@ class Orders:
             _check_of_mixture(order, weights, draws, repeat)
         if weights is not None:
             _check_alone(order, shuffle, repeat)
-            self._draws = num_samples if draws is None else whole("num_samples", draws, 0, 2**62 // max(num_samples, 1))
-            self._weights = weights if callable(weights) else _sums(weights, num_samples, "weights")
+            self._draws = num_samples
+            if draws is not None:  # as in torch, at least one
+                self._draws = whole("num_samples", draws, 1, 2**62 // max(num_samples, 1))
+                if not num_samples:
+                    raise OptionError(f"num_samples={draws}, weights: the dataset has no samples to draw from")
+            if not callable(weights):
+                # Those of this moment, from which another Loader is made: the caller may change theirs.
+                weights = self.options["weights"] = _numbers_of_weights(weights, num_samples, "weights").copy()
+            self._weights = weights if callable(weights) else _sums(weights, "weights")
             self.shown: Any = "weighted"
-            # Those of this moment, from which another Loader is made: the caller may change theirs.
-            self.options["weights"] = weights if callable(weights) else np.asarray(weights, np.float64).copy()
         else:
             if draws is not None:
                 raise OptionError(
@@ -209,7 +215,8 @@ class Orders:
         if self._draws is not None:
             sums: Any = self._weights
             if callable(sums):
-                sums = _sums(sums(epoch), self._count, f"weights({epoch})")
+                name = f"weights({epoch})"
+                sums = _sums(_numbers_of_weights(sums(epoch), self._count, name), name)
             last = int(np.searchsorted(sums, sums[-1])) if len(sums) else 0
             text = f"weighted {digest_of(sums.view(np.int64))}"
             return WeightedOrder(self._draws, sums, last, self._seed, epoch), text
@@ -277,7 +284,7 @@ def _order(order: Any, shuffle: bool | None, num_samples: int) -> Any:
 
 
 def _numbers(given: Any, num_samples: int, name: str) -> I64:
-    """Return sample numbers as a read-only array (m,).
+    """Return sample numbers as a read-only array (m,); negative ones count from the end, as in a list.
 
     Raises:
         OptionError: They are not a list of sample numbers, or out of range.
@@ -287,8 +294,8 @@ def _numbers(given: Any, num_samples: int, name: str) -> I64:
         line = f" Write order={line}." if hasattr(given, "__iter__") else ""
         raise OptionError(f"{name}: {shown(given)}; expected a list of sample numbers.{line}")
     try:
-        array = np.asarray(given)
-    except ValueError as error:  # lists of different lengths in a list
+        array = np.asarray(_for_numpy(given))
+    except (TypeError, ValueError, RuntimeError) as error:  # lists of different lengths in a list
         raise OptionError(f"{name}: {shown(given)}; expected a flat list of sample numbers") from error
     if array.dtype == np.bool_:
         raise OptionError(
@@ -298,7 +305,8 @@ def _numbers(given: Any, num_samples: int, name: str) -> I64:
     try:
         numbers = check_rows(array, num_samples)
     except (IndexError, TypeError) as error:
-        raise OptionError(f"{name}: {error}; expected sample numbers from 0 to {num_samples - 1}") from error
+        expected = f"sample numbers from 0 to {num_samples - 1}, or negative ones, which count from the end"
+        raise OptionError(f"{name}: {error}; expected {expected if num_samples else 'no sample numbers'}") from error
     numbers = np.array(numbers, np.int64)
     numbers.flags.writeable = False
     return numbers
@@ -322,14 +330,27 @@ def _with_occurrences(numbers: I64, num_samples: int) -> I64:
     return draws
 
 
-def _sums(given: Any, num_samples: int, name: str) -> F64:
-    """Return the sums of weights up to each sample, (n,).
+def _for_numpy(given: Any) -> Any:
+    """Return tensors, of any type and device, as something that NumPy makes an array of; anything else as it is."""
+    if isinstance(given, torch.Tensor):
+        given = given.detach().cpu()
+        return given.double() if given.is_floating_point() else given  # NumPy has no bfloat16
+    if isinstance(given, list | tuple) and len(given) and isinstance(given[0], torch.Tensor):
+        return [item.item() if isinstance(item, torch.Tensor) else item for item in given]
+    return given
+
+
+def _numbers_of_weights(given: Any, num_samples: int, name: str) -> F64:
+    """Return weights as an array (n,).
 
     Raises:
-        OptionError: They are not weights: negative, not finite, all 0, or not one for each sample.
+        OptionError: They are not weights: negative, not finite, or not one for each sample.
     """
     try:
-        weights = np.asarray(given, np.float64)
+        array = np.asarray(_for_numpy(given))
+        if array.dtype.kind in "USMmc":  # NumPy would make numbers of texts and times
+            raise TypeError(array.dtype)
+        weights: F64 = np.asarray(array, np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise OptionError(f"{name}: {shown(given)}; expected a list of numbers, one for each sample") from error
     if weights.shape != (num_samples,):
@@ -340,12 +361,21 @@ def _sums(given: Any, num_samples: int, name: str) -> F64:
     wrong = np.flatnonzero(~np.isfinite(weights) | (weights < 0))
     if len(wrong):
         raise OptionError(f"{name}[{wrong[0]}] is {weights[wrong[0]]}; expected finite numbers of at least 0")
-    if num_samples and 0 < (most := weights.max()) < _TINY:
+    return weights
+
+
+def _sums(weights: F64, name: str) -> F64:
+    """Return the sums of weights up to each sample, (n,).
+
+    Raises:
+        OptionError: They are all 0, or add up to more than a float holds.
+    """
+    if len(weights) and 0 < (most := weights.max()) < _TINY:
         # Draws multiply the sum with 2**-53, which must not lose digits; a power of two changes no share.
         weights = np.ldexp(weights, -int(np.frexp(most)[1]))
     with np.errstate(over="ignore"):
         sums: F64 = np.cumsum(weights)
-    if num_samples and not 0 < sums[-1] < np.inf:
+    if len(weights) and not 0 < sums[-1] < np.inf:
         raise OptionError(f"{name}: the weights add up to {sums[-1]}; expected a finite sum above 0")
     return sums
 

@@ -33,6 +33,8 @@ _FINEST, _LARGEST = 10**6, 2**50
 # The sum of shares that have to be rounded, and the error up to which a float counts as a fraction.
 _ROUNDED = 2**40
 _CLOSE = 1e-9
+# Rounded to a 2**40th, a smaller one would be another share by more than half a percent.
+_SMALLEST = Fraction(1, 10**10)
 # Of so many positions in a row each dataset has its share, wherever they begin, if that is a whole number.
 _STRETCH = 1000
 
@@ -45,7 +47,7 @@ def whole_shares(weights: Sequence[float], lengths: Sequence[int]) -> tuple[int,
         lengths: The numbers of samples of the datasets.
 
     Raises:
-        OptionError: They are not weights, or a dataset without samples has one.
+        OptionError: They are not weights, one is too small beside the others, or a dataset without samples has one.
 
     >>> whole_shares([0.7, 0.3], [10, 10]), whole_shares([1 / 3, 2 / 3], [10, 10]), whole_shares([800, 2650], [9, 9])
     ((7, 3), (1, 2), (16, 53))
@@ -70,7 +72,13 @@ def whole_shares(weights: Sequence[float], lengths: Sequence[int]) -> tuple[int,
         if is_close and sum(near) == 1 and scale <= _LARGEST:
             numbers = [int(share * scale) for share in near]
         else:
-            numbers = [max(round(share * _ROUNDED), 1) if share else 0 for share in exact]
+            for number, share in enumerate(exact):
+                if 0 < share < _SMALLEST:
+                    raise OptionError(
+                        f"weights[{number}] is {weights[number]}, a share of {float(share):.1g} of the draws; expected "
+                        f"at least {float(_SMALLEST):.0e}, or 0. Leave it out."
+                    )
+            numbers = [round(share * _ROUNDED) for share in exact]
     common = math.gcd(*numbers)
     return tuple(number // common for number in numbers)
 

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ from lmdbloader.store.remote.service import Facts, Service
 # The name of the manifest's copy in the cache, where it must not make the folder look like a complete dataset.
 MANIFEST_NAME = "manifest.remote.json"
 Fraction = float | int | str
+# A share that was written as text: as a size it would be a byte, or none.
+_SHARE = re.compile(r"\s*(0|1|[01]?\.[0-9]+)\s*")
 # A file system where the status of a file may be this old has a server: other machines may have the folder, too.
 _OF_SERVERS_SECONDS = 60.0
 _SPARE_NBYTES = 16 * 2**20
@@ -174,13 +177,14 @@ def check_fraction(value: Fraction) -> Fraction:
     Raises:
         OptionError: It is neither.
     """
-    if isinstance(value, str):
+    given = option("cache_fraction", value)
+    if isinstance(value, str) and not _SHARE.fullmatch(value):
         parse_nbytes(value, name="cache_fraction")
-    elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise OptionError(
-            f'{option("cache_fraction", value)}: expected a share of the dataset from 0 to 1, or a size such as "20GiB"'
-        )
-    return value
+        return value
+    if isinstance(value, str | bool) or not isinstance(value, Real) or not 0 <= value <= 1:
+        line = f". Write cache_fraction={float(value)}." if isinstance(value, str) and float(value) <= 1 else ""
+        raise OptionError(f'{given}: expected a share of the dataset from 0 to 1, or a size such as "20GiB"{line}')
+    return float(value)
 
 
 def _limit(value: Fraction, nbytes: int) -> int:

@@ -139,6 +139,8 @@ class Pieces:
         try:
             if os.fstat(descriptor).st_size < needed:
                 system.reserve(descriptor, 0, needed)  # a page without space would end the process
+                if os.fstat(descriptor).st_size < needed:  # macOS takes the space, and leaves the length
+                    os.ftruncate(descriptor, needed)
             mapped = mmap.mmap(descriptor, needed)
         finally:
             os.close(descriptor)
