@@ -92,7 +92,7 @@ def stage(
         DestinationError: Another dataset, or something else, has the name there, or `directory` cannot be made.
         LockedError: Another process was still copying after `timeout`.
         DiskFullError: There is too little free space; this is checked before copying.
-        DiskError: The server of a URL does not answer.
+        DiskError: The service at a URL does not answer.
         OptionError: `timeout` is negative, or `directory` is empty text.
     """
     if timeout is not None and not timeout >= 0:

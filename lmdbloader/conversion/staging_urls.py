@@ -43,7 +43,7 @@ class RemoteSource:
         Raises:
             NotFoundError: There is no dataset.
             FormatError: It is not one of this format version.
-            DiskError: The server does not answer.
+            DiskError: The service does not answer.
             OptionError: The URL has no last part, or a package is missing.
         """
         self.name = url.partition("://")[2].rstrip("/").rpartition("/")[2]
@@ -69,7 +69,7 @@ class RemoteSource:
         Raises:
             CorruptError: The copy does not have the manifest's digests.
             DiskFullError: There is too little space; this is checked before.
-            DiskError: The server does not answer.
+            DiskError: The service does not answer.
         """
         files = dict(self._files)
         for name in (SKIPPED_FILE, LEFT_OUT_FILE):
