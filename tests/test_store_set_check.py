@@ -133,7 +133,7 @@ def test_a_part_that_was_replaced_by_another_dataset_is_found(path: Path, others
     lmdbloader.write([make_sample(100 + i) for i in range(others)], path / "part-00001", codec="raw")
     found = verify(path)
     assert len(found.problems) == 1 and found.problems[0].startswith("part-00001: ")
-    assert "is another dataset" in found.problems[0] or "has 5 samples" in found.problems[0]
+    assert "is not the dataset that belongs" in found.problems[0] or "has 5 samples" in found.problems[0]
     assert found.advice.startswith("Put back the part that was replaced; or, ")
 
 

@@ -182,7 +182,7 @@ def test_another_dataset_as_a_part_is_refused_until_the_manifest_is_removed(path
     with pytest.raises(CorruptError, match="Put back the part that was replaced"):
         repair(path)
     flip(path / "part-00000", int(Reader(path / "part-00000").index.arrays["blob.offset"][1]) + 9)
-    with pytest.raises(CorruptError, match="part-00001 is another dataset"):
+    with pytest.raises(CorruptError, match="part-00001 is not the dataset that belongs"):
         repair(path, tmp_path / "out")
     flip(path / "part-00000", int(Reader(path / "part-00000").index.arrays["blob.offset"][1]) + 9)
     (path / MANIFEST_FILE).unlink()

@@ -96,7 +96,7 @@ def append(
         datasets: Paths, or LMDBDatasets, which may be views of some samples or fields; or torch's ConcatDataset of
             them. One may be the dataset itself, with its samples from before the call.
         fields: The fields of `db`, if the others have more (default: refuse such datasets).
-        add_classes: Add classes that `db` lacks after its own (default: refuse them).
+        add_classes: Add classes that `db` lacks, after its own (default: refuse them).
         prefix_sources: Put the name of each appended dataset's folder, without .lmdb, in front of the names of its
             sources: a/0001.png. The names that `db` has stay as they are.
         drop_sources: Leave the names of sources out, if `db` has none (default: refuse datasets that have them).

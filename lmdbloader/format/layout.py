@@ -32,7 +32,7 @@ FORMAT_VERSIONS = (1, 2)
 DATA_FILE = "data.mdb"
 INDEX_FILE = "index.arrow"
 MANIFEST_FILE = "manifest.json"
-# In the cache of a dataset at a URL: the URL, and what the service said about it.
+# In the cache of a dataset at a URL: the URL, the endpoint and the version that was opened.
 REMOTE_FILE = "remote.json"
 PARTIAL_SUFFIX = ".partial"
 # In OUT.partial of a conversion in parts: the sources of each part, and the notes of finished ones.

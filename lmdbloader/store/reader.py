@@ -96,7 +96,7 @@ class Reader:
             NotFoundError: There is nothing at `path`.
             FormatError: Not a finished dataset of this format version.
             CorruptError: A file is cut short or damaged.
-            DiskError: The service at a URL does not answer.
+            DiskError: The server of a URL does not answer.
             DiskFullError: There is no room for the cache.
             OptionError: `path` is not a path; or `io` is neither "mmap" nor "pread"; or a dataset on a disk has options
                 of a cache.
