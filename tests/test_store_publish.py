@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from part_sets import make_set, tree
 
 import lmdbloader
 from lmdbloader.base import system
@@ -123,6 +124,23 @@ def test_a_folder_with_other_things_is_never_replaced(tmp_path: Path, files: dic
         publish_over(tmp_path / "d")
     assert {p.name: p.read_bytes() for p in (tmp_path / "d").iterdir()} == files
     assert os.listdir(tmp_path) == ["d"]
+
+
+def test_a_part_of_a_set_is_never_replaced(tmp_path: Path) -> None:
+    samples = [[{"n": k}, {"n": k + 1}] for k in range(2)]
+    path = make_set(tmp_path / "set", samples)
+    before = tree(path)
+    for part in (path / "part-00001", path / "part-00000"):
+        with pytest.raises(DestinationError, match=r"is a part of the set .*set, which lists its samples"):
+            lmdbloader.write(samples[0], part, overwrite=True)
+        with pytest.raises(DestinationError, match="is a part of the set"):
+            publish_over(part)
+    assert tree(path) == before
+    alone = tmp_path / "part-00001"  # a dataset of that name, which no set lists
+    for _ in range(2):
+        lmdbloader.write(samples[1], alone, overwrite=True)
+    lmdbloader.write(samples[0], path / "part-00007")
+    lmdbloader.write(samples[1], path / "part-00007", overwrite=True)
 
 
 def publish_over(out: Path) -> None:
