@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ from lmdbloader.base import system
 from lmdbloader.errors import DestinationError, DiskFullError
 from lmdbloader.format.layout import make_field
 from lmdbloader.store import check_destination, is_dataset, open_writer
-from lmdbloader.store.writing import publish
+from lmdbloader.store.writing import claim, publish
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -245,6 +247,20 @@ def test_a_partial_name_that_is_taken_is_an_error(tmp_path: Path, kind: str) -> 
         write(tmp_path / "d")
     assert sorted(os.listdir(tmp_path)) == ["d.partial", "elsewhere"]
     assert (tmp_path / "elsewhere" / "data.mdb").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"), [(errno.EROFS, "Make {} writable for this user, or"), (errno.EEXIST, "Free that name, or")]
+)
+def test_a_folder_that_this_user_may_not_write_to_gets_another_advice(
+    number: int, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(claim, "open_folder", refuse)
+    with pytest.raises(DestinationError, match=re.escape(f"{advice.format(tmp_path)} choose another destination.")):
+        write(tmp_path / "d")
 
 
 def test_a_full_disk_is_explained_wherever_it_shows(tmp_path: Path) -> None:
