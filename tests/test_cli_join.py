@@ -140,3 +140,15 @@ def test_refusals_name_flags(src: Path, out: Path, capsys: Capture) -> None:
     assert status == 1 and "1.png" in errors and "out.partial: the progress is kept here." in errors
     status, _, errors = run(capsys, "convert", src, out, "--part", "0/2", "--on-error", "skip")
     assert status == 0 and errors.startswith("skipped: 1.png: ")
+
+
+def test_the_folder_of_an_unfinished_set_is_not_its_name(src: Path, out: Path, capsys: Capture) -> None:
+    run(capsys, "convert", src, out, "--parts", 2, "--plan-only")
+    partial = out.with_name("out.partial")
+    for words in (["join", partial], ["convert", src, partial, "--part", "0/2"]):
+        status, _, errors = run(capsys, *words)
+        assert (
+            status == 1
+            and f"unfinished dataset is there until it is complete. Name the dataset itself: {out}\n" in errors
+        )
+    assert run(capsys, "convert", src, out, "--part", "0/2", "--quiet") == (0, "", "")

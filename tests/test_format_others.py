@@ -281,6 +281,13 @@ def test_only_a_shell_knows_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> 
         lmdbloader.convert("~/photos", "out")
 
 
+@pytest.mark.parametrize("given", ["s3:/bucket/train.lmdb", Path("s3://bucket/train.lmdb")])
+def test_a_url_that_lost_a_slash_is_written_out(given: str | Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NotFoundError, match=r"A URL has two slashes, .*: write the text 's3://bucket/train\.lmdb'"):
+        LMDBDataset(given)
+
+
 # The others take datasets of other libraries too, or no path.
 @pytest.mark.parametrize("name", [name for name in READERS if name not in ("dataloader", "tune", "doctor")])
 @pytest.mark.parametrize("path", [None, 3, 1.5, b"a\0b", ""], ids=repr)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import enum
 import importlib.util
+import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,7 @@ from lmdbloader.conversion.options import RunOptions
 from lmdbloader.conversion.part_writers import convert_parts
 from lmdbloader.errors import DestinationError, NotFoundError, OptionError
 from lmdbloader.ray import read_lmdb, write_lmdb
+from lmdbloader.ray.cluster import connected
 from lmdbloader.transforms import RandomHorizontalFlip
 
 without_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
@@ -168,6 +172,23 @@ def test_a_conversion_with_ray_has_parts(photos: Path, tmp_path: Path, capsys: p
     assert "--parts 64; or their size: --part-size 4GiB" in capsys.readouterr().err
     with pytest.raises(OptionError, match="Did you mean address='h:1'"):
         lmdbloader.ray.convert(photos, tmp_path / "d.lmdb", parts=2, adress="h:1")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+@pytest.mark.parametrize("how", ["argument", "variable"])
+def test_an_address_where_nothing_listens_is_refused_at_once(
+    host: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"{host}:{taken.getsockname()[1]}"
+        ray = SimpleNamespace(is_initialized=lambda: False)  # its `init` would be called next
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        if how == "variable":
+            monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(OptionError, match=rf"no Ray cluster answers at {re.escape(address)}") as raised:
+            connected(ray, address if how == "argument" else None, None).__enter__()
+        assert ("RAY_ADDRESS" in str(raised.value)) == (how == "variable")
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from lmdbloader.base.arguments import local_path
 from lmdbloader.base.disk_errors import unreadable_is_corrupt
 from lmdbloader.base.files import NotRegularError, open_regular
 from lmdbloader.base.limits import no_address_space
+from lmdbloader.base.text import command
 from lmdbloader.errors import CorruptError, FormatError, NotFoundError, OptionError
 from lmdbloader.format.layout import (
     DATA_FILE,
@@ -91,17 +92,17 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
             ) from None
         if (folder / INDEX_FILE).exists():
             raise FormatError(
-                f"{folder}: {MANIFEST_FILE} is missing. `lmdbloader repair {folder}` makes a new one."
+                f"{folder}: {MANIFEST_FILE} is missing. {command('repair', folder)} makes a new one."
             ) from None
         if (folder / part_name(0)).is_dir():
             raise FormatError(
-                f"{folder}: {MANIFEST_FILE} is missing: the folder holds parts of a set. `lmdbloader repair {folder}` "
+                f"{folder}: {MANIFEST_FILE} is missing: the folder holds parts of a set. {command('repair', folder)} "
                 "makes a new one from them."
             ) from None
         if what := describe_folder(folder):
             raise FormatError(f"{folder}: has no {MANIFEST_FILE}, so it is not a dataset; it {what}.") from None
         raise FormatError(
-            f"{folder}: has no {MANIFEST_FILE}, so it is not a dataset (a {FORMAT_NAME} dataset has {MANIFEST_FILE}, "
+            f"{folder}: has no {MANIFEST_FILE}, so it is not a dataset (an {FORMAT_NAME} dataset has {MANIFEST_FILE}, "
             f"{INDEX_FILE} and {DATA_FILE}). Make one with `lmdbloader convert`."
         ) from None
 
@@ -320,7 +321,7 @@ def wrong_size(path: Path, found: int, expected: int, dataset: Path | None = Non
     dataset = path.parent if dataset is None else dataset
     return CorruptError(
         f"{path}: {found} bytes, expected {expected}: it is cut short or was changed. Copy it again; "
-        f"`lmdbloader verify {dataset}` suggests other remedies.",
+        f"{command('verify', dataset)} suggests other remedies.",
         path=str(dataset),
     )
 
