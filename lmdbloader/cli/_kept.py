@@ -61,7 +61,7 @@ def add_choices(parser: argparse.ArgumentParser, first: str, others: str, when: 
         others: Those whose sources get a prefix.
         when: When the names of sources may be left out, with a comma before it.
     """
-    parser.add_argument("--add-classes", action="store_true", help=f"add classes that {first} lacks behind its own")
+    parser.add_argument("--add-classes", action="store_true", help=f"add classes that {first} lacks, after its own")
     parser.add_argument(
         "--prefix-sources",
         action="store_true",
