@@ -386,20 +386,6 @@ def test_what_is_made_of_a_url_has_its_name(server: Server, tmp_path: Path, monk
     assert '"dataset": "photos.lmdb"' in (tmp_path / "files" / "extracted.json").read_text()
 
 
-def test_a_set_of_parts_is_refused_and_its_parts_open(local: LMDBDataset, tmp_path: Path) -> None:
-    from lmdbloader.store.writing.sets import write_set
-
-    out = tmp_path / "set"
-    out.mkdir()
-    for name in ("part-00000", "part-00001"):
-        write_dataset(out / name, num_samples=5)
-    write_set(out, ["part-00000", "part-00001"], classes={}, made_by={})
-    url = f"file://{out}"
-    with pytest.raises(errors.OptionError, match=r"a set cannot be read from a URL yet.*add /part-00000"):
-        LMDBDataset(url, cache_dir=tmp_path / "cache")
-    assert len(LMDBDataset(f"{url}/part-00000", cache_dir=tmp_path / "cache")) == 5
-
-
 def test_a_folder_of_the_cache_is_no_dataset(server: Server, tmp_path: Path) -> None:
     LMDBDataset(URL, cache_dir=tmp_path)
     (folder,) = tmp_path.iterdir()

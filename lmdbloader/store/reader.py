@@ -133,13 +133,12 @@ class Reader:
         """Open a dataset at a URL whose manifest and index are in the cache."""
         self._remote, self.path = place, place.folder
         self.manifest = place.manifest()
-        expected = self.manifest.sizes["data_nbytes"]
-        data = place.data_file(io, expected)
+        data = place.data_file(io, self.manifest)
         try:
-            index = open_checked(self.path, self.manifest, expected, io)
+            index = open_checked(self.path, self.manifest, data.nbytes, io)
         except (CorruptError, FileNotFoundError):  # of the copy in the cache
             place.renew_index(self.manifest)
-            index = open_checked(self.path, self.manifest, expected, io)
+            index = open_checked(self.path, self.manifest, data.nbytes, io)
         self._use(data, index)
 
     @property
@@ -255,7 +254,8 @@ class Reader:
         """Return the error for a kernel's status; `said` is the system's error, if known."""
         reason = (status == OUT_OF_BOUNDS and self._why_unread(name, row, said)) or DAMAGES[status]
         if self._remote is not None:
-            advice = "It was fetched twice: the dataset at the URL is damaged. Upload it again from a copy"
+            file, _ = self.data_file.place(int(self.index.arrays[f"{name}.offset"][row]))
+            advice = f"It was fetched twice: {self.place}/{file} is damaged. Upload the dataset again from a copy"
             return self.corrupt(name, row, f"{reason}. {advice}.")
         return self.corrupt(
             name,

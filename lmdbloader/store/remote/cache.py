@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import numpy as np
@@ -15,9 +15,8 @@ import numpy.typing as npt
 
 from lmdbloader.base import system
 from lmdbloader.errors import OptionError
-from lmdbloader.store.remote.fetcher import Fetcher
+from lmdbloader.store.remote.fetcher import Fetcher, Get
 from lmdbloader.store.remote.pieces import PIECE_NBYTES, PRESENT, Claims, Pieces
-from lmdbloader.store.remote.service import Service
 
 I64 = npt.NDArray[np.int64]
 # Pieces that are not kept stay until so many others have come, for those who read on where they were.
@@ -32,23 +31,20 @@ class Cache:
 
     Attributes:
         pieces: On the disk.
-        service: That has the file.
-        name, version: Of the file.
         limit_nbytes: Of the pieces that are kept.
         streams: Whether others come and go.
         is_complete: Whether every piece is here to stay; it may be False for a moment longer.
     """
 
-    def __init__(self, pieces: Pieces, service: Service, name: str, version: str, limit_nbytes: int) -> None:
+    def __init__(self, pieces: Pieces, source: Callable[[], Get], limit_nbytes: int) -> None:
         """Use pieces.
 
         Args:
             pieces: On the disk.
-            service: That has the file.
-            name, version: Of the file.
+            source: Returns what fetches bytes of the file, for one process.
             limit_nbytes: Of the pieces that are kept; others come and go.
         """
-        self.pieces, self.service, self.name, self.version = pieces, service, name, version
+        self.pieces, self._source = pieces, source
         self.is_complete = False
         self.limit_nbytes = limit_nbytes
         self._kept = _kept(pieces.count, limit_nbytes, pieces.nbytes)
@@ -61,8 +57,7 @@ class Cache:
     def _begin(self) -> None:
         """Begin in a process: the first one, or a forked child, which has neither threads nor locks of its parent."""
         self._pid = os.getpid()
-        get = partial(self.service.get, self.name, version=self.version)
-        self._fetcher = Fetcher(self.pieces, get)
+        self._fetcher = Fetcher(self.pieces, self._source())
         weakref.finalize(self, self._fetcher.stop)
         # Of the pieces that are not kept: requested for windows, requested once, and here, in the order of use.
         self._expected: dict[int, int] = {}

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.limits import start_threads
-from lmdbloader.errors import LmdbloaderError, WorkerError
+from lmdbloader.errors import CorruptError, LmdbloaderError, WorkerError
 from lmdbloader.store.remote.pieces import UNCHECKED, Pieces
 from lmdbloader.store.remote.service import MOST_REQUESTS
 
@@ -66,7 +66,8 @@ class Fetcher:
         self._queued: set[int] = set()
         self._num_threads = self._num_idle = 0
         self._stopped = False
-        self._failed: tuple[float, LmdbloaderError] | None = None
+        # When, why, and for which pieces (first, end).
+        self._failed: tuple[float, LmdbloaderError, tuple[int, int]] | None = None
 
     def request(self, pieces: I64) -> None:
         """Fetch pieces in the background, after those that were requested before."""
@@ -85,7 +86,7 @@ class Fetcher:
         is_first = True
         while len(pieces := self._pieces.absent(pieces)):
             with self._changed:
-                if self._failed is not None and time.monotonic() - self._failed[0] < _FAILED_SECONDS:
+                if self._failed is not None and _concerns(self._failed, pieces):
                     raise _again(self._failed[1])
                 wanted = pieces.tolist()
                 own = [piece for piece in wanted if piece not in self._active]
@@ -163,9 +164,10 @@ class Fetcher:
                 for first, end in runs_of(taken):
                     self._fetch_absent(first, end)
             except LmdbloaderError as error:
-                self._fail(error)
+                self._fail(error, run)
             except BaseException as error:  # of the system: the folder is gone, for example
-                self._fail(WorkerError(f"{self._pieces.folder}: cannot be filled: {type(error).__name__}: {error}"))
+                what = f"cannot be filled: {type(error).__name__}: {error}"
+                self._fail(WorkerError(f"{self._pieces.folder}: {what}"), run)
             finally:
                 for piece in taken:
                     self._give(piece)
@@ -205,12 +207,20 @@ class Fetcher:
         self._pieces.put(first, memoryview(data))
         self.fetched(first, end)
 
-    def _fail(self, error: LmdbloaderError) -> None:
+    def _fail(self, error: LmdbloaderError, run: tuple[int, int]) -> None:
         with self._changed:
-            self._failed = time.monotonic(), error
+            self._failed = time.monotonic(), error, run
             self._queue.clear()
             self._queued.clear()
             self._changed.notify_all()
+
+
+def _concerns(failed: tuple[float, LmdbloaderError, tuple[int, int]], pieces: I64) -> bool:
+    """Return whether an error is about some pieces, too: one of a server is about all of them, for a while."""
+    at, error, (first, end) = failed
+    if time.monotonic() - at >= _FAILED_SECONDS:
+        return False
+    return not isinstance(error, CorruptError) or bool(((pieces >= first) & (pieces < end)).any())
 
 
 def _again(error: LmdbloaderError) -> LmdbloaderError:

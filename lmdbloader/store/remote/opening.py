@@ -10,13 +10,15 @@ import re
 import shutil
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lmdbloader.base import system
 from lmdbloader.base.arguments import path_text
@@ -30,6 +32,8 @@ from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, REMOT
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
 from lmdbloader.store.opening import IO, DataFile
 from lmdbloader.store.remote.cache import Cache, Held
+from lmdbloader.store.remote.fetcher import Get
+from lmdbloader.store.remote.parts import Layout, Parts, data_nbytes, wrong_length
 from lmdbloader.store.remote.pieces import PIECE_NBYTES, Pieces
 from lmdbloader.store.remote.service import Facts, Service
 
@@ -49,7 +53,7 @@ class Place:
         url: The dataset's.
         service: That has it.
         folder: Of its manifest, its index and its pieces.
-        version: Of the data file, as the service says.
+        version: Of the data file, as the service says; of a set, that of the manifest.
         limit_nbytes: Of the pieces that are kept.
     """
 
@@ -80,31 +84,42 @@ class Place:
             CorruptError: The one at the URL is damaged, too, or another one.
             NotFoundError, DiskError: As `open_place`.
         """
-        content = _read_index(self.service, manifest, self.service.facts(INDEX_FILE))
+        content = _read_index(self.service, manifest, self.service.facts(manifest.index_file))
         with explain_full_disk(self.folder):
-            _put(self.folder / INDEX_FILE, content)
+            _put(self.folder / manifest.index_file, content)
 
-    def data_file(self, io: IO, nbytes: int) -> RemoteData:
-        """Return the data file.
+    def data_file(self, io: IO, manifest: Manifest) -> RemoteData:
+        """Return the data file; of a set, those of its parts as one.
 
         Raises:
             DiskFullError: The disk has no room for the pieces that are still to come.
             OptionError: This user may not write to the folder.
         """
         with _usable(self.folder.parent, self.url):
-            cache = self._cache(nbytes)
-        return RemoteData(cache, io)
+            cache = self._cache(manifest)
+        return RemoteData(cache, io, Layout(manifest))
 
-    def _cache(self, nbytes: int) -> Cache:
+    def _cache(self, manifest: Manifest) -> Cache:
         """Return the cache, which all users in a process share."""
         key = (str(self.folder), self.limit_nbytes)
         with _lock:
             found = _caches.get(key)
             if found is None:
-                pieces = Pieces(self.folder, nbytes)
-                _check_room(self, pieces)
-                found = _caches[key] = Cache(pieces, self.service, DATA_FILE, self.version, self.limit_nbytes)
+                pieces = Pieces(self.folder, data_nbytes(manifest))
+                used = _used(pieces, Layout(manifest))
+                _check_room(self, pieces, used)
+                if self.limit_nbytes >= pieces.nbytes:
+                    pieces.skip(np.flatnonzero(~used))
+                found = _caches[key] = Cache(pieces, self._source(manifest), self.limit_nbytes)
             return found
+
+    def _source(self, manifest: Manifest) -> Callable[[], Get]:
+        """Return what makes, in each process, the function that fetches bytes."""
+        if manifest.parts:
+            service, folder = self.service, self.folder
+            return lambda: Parts(service, folder, manifest).get
+        get = partial(self.service.get, DATA_FILE, version=self.version)
+        return lambda: get
 
 
 _caches: weakref.WeakValueDictionary[tuple[str, int], Cache] = weakref.WeakValueDictionary()
@@ -126,13 +141,19 @@ class RemoteData(DataFile):
         remote: Brings ranges of it here.
     """
 
-    def __init__(self, cache: Cache, io: IO) -> None:
+    def __init__(self, cache: Cache, io: IO, layout: Layout) -> None:
         self.remote: Cache = cache
+        self._layout = layout
         super().__init__(cache.pieces.path, io, descriptor=cache.pieces.descriptor)
 
     def with_io(self, path: Path, io: IO) -> RemoteData:
         """Return the same file with another `io`; `path` is not needed."""
-        return RemoteData(self.remote, io)
+        return RemoteData(self.remote, io, self._layout)
+
+    def place(self, at: int) -> tuple[str, int]:
+        """As `DataFile.place`."""
+        number = self._layout.find(at)
+        return self._layout.names[number], at - self._layout.begins[number]
 
     def read_into(self, buffer: Any, at: int) -> int:
         """Read into a writable buffer what is fetched first; return the number of bytes, 0 at the end of the file.
@@ -191,6 +212,15 @@ def _limit(value: Fraction, nbytes: int) -> int:
     return min(parse_nbytes(value), nbytes) if isinstance(value, str) else int(value * nbytes)
 
 
+def _limit_of(value: Fraction, manifest: Manifest) -> int:
+    """Return the bytes of the virtual file that may be kept, of which a set has some without data."""
+    nbytes = data_nbytes(manifest)
+    if not manifest.parts:
+        return _limit(value, nbytes)
+    on_disk = sum(-(-part.data_nbytes // PIECE_NBYTES) * PIECE_NBYTES for part in manifest.parts)
+    return _limit(value, on_disk) * nbytes // on_disk
+
+
 def open_place(url: str, cache_dir: str | os.PathLike[str] | None, fraction: Fraction) -> Place:
     """Ask the service for a dataset, and bring its manifest and its index here unless they are.
 
@@ -213,9 +243,8 @@ def open_place(url: str, cache_dir: str | os.PathLike[str] | None, fraction: Fra
         )
     service = Service(url)
     manifest, data_facts, index_facts, content = describe(service)
-    nbytes = data_facts.nbytes
-    limit = _limit(fraction, nbytes)
-    if limit < nbytes and not system.CAN_FREE_PARTS:
+    limit = _limit_of(fraction, manifest)
+    if limit < data_facts.nbytes and not system.CAN_FREE_PARTS:
         raise OptionError(
             f"{option('cache_fraction', fraction)}: this system cannot free parts of a file; a part of a dataset can "
             "be cached on Linux only. Write cache_fraction=1.0."
@@ -226,7 +255,7 @@ def open_place(url: str, cache_dir: str | os.PathLike[str] | None, fraction: Fra
         place = {"url": service.url, "endpoint": service.endpoint, "version": data_facts.version}
         _put(folder / REMOTE_FILE, json.dumps(place, indent=2).encode())
         _put(folder / MANIFEST_NAME, content)
-        index = folder / INDEX_FILE
+        index = folder / manifest.index_file
         if not index.is_file() or index.stat().st_size != index_facts.nbytes:
             _put(index, _read_index(service, manifest, index_facts))
     return Place(service.url, service, folder, data_facts.version, limit)
@@ -234,6 +263,8 @@ def open_place(url: str, cache_dir: str | os.PathLike[str] | None, fraction: Fra
 
 def describe(service: Service) -> tuple[Manifest, Facts, Facts, bytes]:
     """Return the manifest of a dataset, the facts about its data file and its index, and the manifest's bytes.
+
+    Of a set, the data file is the virtual one, and its version the manifest's: nothing is asked about the parts.
 
     Raises:
         NotFoundError, FormatError, CorruptError, DiskError: As `open_place`.
@@ -251,21 +282,18 @@ def describe(service: Service) -> tuple[Manifest, Facts, Facts, bytes]:
     content = service.read(MANIFEST_FILE, facts.nbytes, facts.version)
     manifest = parse_manifest(content, url)
     if manifest.parts:
-        raise OptionError(
-            f"{url}: is a set of parts, and a set cannot be read from a URL yet. Copy it to a disk with another "
-            "program; or open one of its parts, which are datasets: add /part-00000 to the URL."
-        )
-    found = []
-    for name, key in ((DATA_FILE, "data_nbytes"), (INDEX_FILE, "index_nbytes")):
-        expected, here = manifest.sizes[key], service.facts(name)
-        if here.nbytes != expected:
-            raise CorruptError(
-                f"{url}/{name}: {here.nbytes} bytes, expected {expected}: it is cut short, or belongs to another "
-                "dataset. Upload the dataset again.",
-                path=url,
-            )
-        found.append(here)
-    return manifest, found[0], found[1], content
+        data = Facts(data_nbytes(manifest), facts.version)
+    else:
+        data = _facts(service, DATA_FILE, manifest.sizes["data_nbytes"])
+    return manifest, data, _facts(service, manifest.index_file, manifest.sizes["index_nbytes"]), content
+
+
+def _facts(service: Service, name: str, expected: int) -> Facts:
+    """Return the facts about a file that has the length that the manifest states."""
+    found = service.facts(name)
+    if found.nbytes != expected:
+        raise wrong_length(service.url, name, found.nbytes, expected)
+    return found
 
 
 @contextmanager
@@ -289,14 +317,12 @@ def _read_index(service: Service, manifest: Manifest, facts: Facts) -> bytes:
     Raises:
         CorruptError: They are not those that were written.
     """
-    size = 8 * PIECE_NBYTES
-    parts = [
-        service.get(INDEX_FILE, at, min(at + size, facts.nbytes), facts.version) for at in range(0, facts.nbytes, size)
-    ]
+    name, size = manifest.index_file, 8 * PIECE_NBYTES
+    parts = [service.get(name, at, min(at + size, facts.nbytes), facts.version) for at in range(0, facts.nbytes, size)]
     data = b"".join(parts)
     if (found := digest_of_file(data, manifest.digest)) != manifest.index_digest:
         raise CorruptError(
-            f"{service.url}/{INDEX_FILE}: its digest is {found}, expected {manifest.index_digest}: it was changed, or "
+            f"{service.url}/{name}: its digest is {found}, expected {manifest.index_digest}: it was changed, or "
             "belongs to another dataset. Upload the dataset again.",
             path=service.url,
         )
@@ -356,12 +382,21 @@ def _put(path: Path, data: bytes) -> None:
             raise
 
 
-def _check_room(place: Place, pieces: Pieces) -> None:
-    """Raise DiskFullError if the disk cannot take what is still to be cached."""
-    missing = min(place.limit_nbytes, pieces.nbytes) - pieces.num_present() * PIECE_NBYTES
+def _used(pieces: Pieces, layout: Layout) -> npt.NDArray[np.bool_]:
+    """Return (count,) which pieces hold bytes of a part; others are behind the end of one."""
+    used = np.zeros(pieces.count, np.bool_)
+    used[pieces.of(np.array(layout.begins, np.int64), np.array(layout.ends, np.int64))] = True
+    return used
+
+
+def _check_room(place: Place, pieces: Pieces, used: npt.NDArray[np.bool_]) -> None:
+    """Raise DiskFullError if the disk cannot take what is still to be cached; `used` is that of `_used`."""
+    on_disk = int(used.sum()) * PIECE_NBYTES
+    wanted = min(place.limit_nbytes, pieces.nbytes) * on_disk // max(pieces.nbytes, 1)
+    missing = wanted - int(np.count_nonzero(pieces.states[used])) * PIECE_NBYTES
     free = shutil.disk_usage(place.folder).free
     if missing > 0 and missing + _SPARE_NBYTES > free:
-        share = max(int(100 * (free - _SPARE_NBYTES) / pieces.nbytes) / 100 - 0.05, 0)
+        share = max(int(100 * (free - _SPARE_NBYTES) / on_disk) / 100 - 0.05, 0)
         raise DiskFullError(
             f"{place.folder}: {show_nbytes(missing)} of {place.url} are still to be cached, and {show_nbytes(free)} "
             f"are free. Keep a part of it, cache_fraction={share:.2f}; or choose another disk, cache_dir=FOLDER."

@@ -209,11 +209,12 @@ class Pieces:
             self._sums[first + number] = checksum(data[begin : begin + PIECE_NBYTES])
             self.states[first + number] = PRESENT
 
+    def skip(self, pieces: I64) -> None:
+        """Make pieces PRESENT that hold nothing: zeros, as whatever was not written to a sparse file."""
+        self._sums[pieces] = checksum(bytes(PIECE_NBYTES))
+        self.states[pieces] = PRESENT
+
     def forget(self, pieces: Iterable[int]) -> None:
         """Make pieces ABSENT. The caller has claimed them."""
         for piece in pieces:
             self.states[piece] = ABSENT
-
-    def num_present(self) -> int:
-        """Return how many pieces are here."""
-        return int(np.count_nonzero(self.states))

@@ -126,6 +126,10 @@ class Service:
 
         return self._again(name, ask)
 
+    def compares(self, version: str) -> bool:
+        """Return whether `get` itself finds out that a file has another version."""
+        return version.startswith("ETag ") and _special(self._connect()[0]) is not None
+
     # -- How each kind of service is asked
 
     def _connect(self) -> tuple[Any, str]:
@@ -155,10 +159,8 @@ class Service:
 
     def _get(self, name: str, start: int, stop: int, version: str) -> bytes:
         filesystem, root = self._connect()
-        path = f"{root}/{name}"
-        kinds = filesystem.protocol if isinstance(filesystem.protocol, tuple) else (filesystem.protocol,)
-        special = _get_s3 if set(kinds) & {*_S3} else _get_http if set(kinds) & {"http", "https"} else None
-        if special is None or not hasattr(filesystem, "loop"):
+        path, special = f"{root}/{name}", _special(filesystem)
+        if special is None:
             return bytes(filesystem.cat_file(path, start=start, end=stop))
         from fsspec.asyn import sync
 
@@ -310,6 +312,14 @@ def _open(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     if protocol in _S3:
         filesystem.retries = 1  # `_again` tries again, and knows when to stop
     return filesystem, path.rstrip("/")
+
+
+def _special(filesystem: Any) -> Callable[..., Any] | None:
+    """Return the function that asks for a range on a condition, None if there is none for such a service."""
+    kinds = filesystem.protocol if isinstance(filesystem.protocol, tuple) else (filesystem.protocol,)
+    if not hasattr(filesystem, "loop"):
+        return None
+    return _get_s3 if set(kinds) & {*_S3} else _get_http if set(kinds) & {"http", "https"} else None
 
 
 async def _get_s3(filesystem: Any, path: str, start: int, stop: int, version: str) -> bytes:
