@@ -8,6 +8,7 @@ an error in every process that uses this cache: bytes of two versions are never 
 from __future__ import annotations
 
 import bisect
+import errno
 import json
 import os
 import threading
@@ -79,7 +80,8 @@ class Versions:
         with self._lock, explain_full_disk(self._path):
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             try:
-                os.write(descriptor, line)
+                if os.write(descriptor, line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
                 system.flush(descriptor)  # before any byte of that version is in the cache
             finally:
                 os.close(descriptor)
@@ -99,7 +101,7 @@ class Versions:
         for line in whole.split(b"\n"):
             try:
                 number, version = json.loads(line)
-            except ValueError:  # an empty line, or the rest of one
+            except (ValueError, TypeError):  # an empty line, or what is left of one
                 continue
             self._known.setdefault(int(number), str(version))
 
