@@ -49,7 +49,9 @@ def read_cold(plan: BenchSetup, notes: list[str]) -> Iterator[ColdRow]:
         return
     for place in _places(plan.material):
         if is_url(place):
-            notes.append(f"Cold reads were not measured: {place} is at a URL. Copy it to a disk with `lmdbloader stage`.")
+            notes.append(
+                f"Cold reads were not measured: {place} is at a URL. Copy it to a disk with `lmdbloader stage`."
+            )
             return
         if filesystem_of(place).kind == "memory":
             notes.append(f"Cold reads were not measured: {place} is on a file system in memory.")
