@@ -243,6 +243,7 @@ class Cache:
         """Fetch ranges again whose bytes are damaged; False if all of them were fetched again a moment ago.
 
         Raises:
+            ReplacedError: The file was replaced; some services do not say so when they send a part of it.
             LmdbloaderError: They cannot be fetched, or not be written.
         """
         self.present()
@@ -252,6 +253,7 @@ class Cache:
             self._renewed = {piece: at for piece, at in self._renewed.items() if at > since}
             fresh = [piece for piece in pieces.tolist() if piece not in self._renewed]
             if fresh:
+                self.service.check_version(self.name, self.version)
                 self._fetcher.renew(np.array(fresh, np.int64))
                 self._renewed.update(dict.fromkeys(fresh, time.monotonic()))
         return bool(fresh)
