@@ -180,8 +180,8 @@ def test_damage_at_the_url_is_fetched_once_more_and_then_an_error(
     }
     with pytest.raises(errors.CorruptError, match=r"s3://bucket/train\.lmdb.*sample 123.*fetched twice"):
         reads[how]()
-    starts = [first for first, last in server.ranges() if first <= offset <= last]
-    assert len(starts) == 2
+    at = text if how == "text" else offset
+    assert len([first for first, last in server.ranges() if first <= at <= last]) == 2
     assert same(dataset[122], local[122])
 
 
@@ -208,6 +208,27 @@ def test_a_dataset_that_was_replaced_is_an_error_and_then_a_dataset_of_its_own(
     assert same(dataset[0], local[0])  # what is cached is still that of the first one
     fresh = LMDBDataset(URL, cache_dir=tmp_path / "cache")
     assert all(same(a, b) for a, b in zip(fresh, LMDBDataset(other), strict=True))
+
+
+def test_a_replacement_that_no_request_tells_is_named_when_its_bytes_are_damage(
+    local: LMDBDataset, tmp_path: Path
+) -> None:
+    files, other = fsspec.filesystem("memory"), write_dataset(tmp_path / "other.lmdb", seed=1)
+    for path in (Path(local.path), other):
+        files.pipe({f"/replaced/{key}": data for key, data in objects_of(path).items()})
+        if path != other:
+            dataset = LMDBDataset("memory://replaced/train.lmdb", cache_dir=tmp_path / "cache")
+            assert same(dataset[0], local[0])
+            time.sleep(0.01)  # it is another time
+    with pytest.raises(errors.CorruptError, match="was replaced since it was opened"):
+        dataset[NUM_SAMPLES - 1]
+    assert same(dataset[0], local[0])
+
+
+@pytest.mark.parametrize("share", ["1", "1.0", "0.2"])
+def test_a_share_as_a_text_is_refused(local: LMDBDataset, tmp_path: Path, share: str) -> None:
+    with pytest.raises(errors.OptionError, match="cache_fraction"):
+        LMDBDataset(f"file://{local.path}", cache_dir=tmp_path, cache_fraction=share)
 
 
 @pytest.mark.parametrize("fault", ["503", "cut", "hang"])

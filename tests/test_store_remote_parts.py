@@ -342,7 +342,7 @@ def test_a_full_disk_is_found_at_opening(server: Server, tmp_path: Path, monkeyp
         free = 1000
 
     monkeypatch.setattr("shutil.disk_usage", lambda path: Free)
-    with pytest.raises(errors.DiskFullError, match=r"[78](\.\d)? MiB of .*cache_fraction=0\.00"):
+    with pytest.raises(errors.DiskFullError, match=r"[678](\.\d+)? MiB of .*cache_fraction=0\.00"):
         LMDBDataset(URL, cache_dir=tmp_path)
 
 

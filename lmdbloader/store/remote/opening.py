@@ -10,7 +10,7 @@ import re
 import shutil
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -32,9 +32,8 @@ from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, REMOT
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
 from lmdbloader.store.opening import IO, DataFile
 from lmdbloader.store.remote.cache import Cache, Held
-from lmdbloader.store.remote.fetcher import Get
-from lmdbloader.store.remote.parts import Layout, Parts, data_nbytes, wrong_length
-from lmdbloader.store.remote.pieces import PIECE_NBYTES, Pieces
+from lmdbloader.store.remote.parts import Layout, OneFile, Parts, data_nbytes, wrong_length
+from lmdbloader.store.remote.pieces import LAYOUT, PIECE_NBYTES, Pieces
 from lmdbloader.store.remote.service import Facts, Service
 
 # In the folder of one dataset in the cache.
@@ -43,6 +42,8 @@ Fraction = float | int | str
 # A file system where the status of a file may be this old has a server: other machines may have the folder, too.
 _OF_SERVERS_SECONDS = 60.0
 _SPARE_NBYTES = 16 * 2**20
+# Of an index, by one request.
+_INDEX_NBYTES = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +109,15 @@ class Place:
                 pieces = Pieces(self.folder, data_nbytes(manifest))
                 used = _used(pieces, Layout(manifest))
                 _check_room(self, pieces, used)
-                if self.limit_nbytes >= pieces.nbytes:
-                    pieces.skip(np.flatnonzero(~used))
-                found = _caches[key] = Cache(pieces, self._source(manifest), self.limit_nbytes)
+                pieces.skip(np.flatnonzero(~used))
+                found = _caches[key] = Cache(pieces, partial(self._open, manifest), self.limit_nbytes)
             return found
 
-    def _source(self, manifest: Manifest) -> Callable[[], Get]:
-        """Return what makes, in each process, the function that fetches bytes."""
+    def _open(self, manifest: Manifest) -> OneFile | Parts:
+        """Return what fetches bytes, for one process."""
         if manifest.parts:
-            service, folder = self.service, self.folder
-            return lambda: Parts(service, folder, manifest).get
-        get = partial(self.service.get, DATA_FILE, version=self.version)
-        return lambda: get
+            return Parts(self.service, self.folder, manifest)
+        return OneFile(self.service, DATA_FILE, self.version)
 
 
 _caches: weakref.WeakValueDictionary[tuple[str, int], Cache] = weakref.WeakValueDictionary()
@@ -195,7 +193,11 @@ def check_fraction(value: Fraction) -> Fraction:
         OptionError: It is neither.
     """
     if isinstance(value, str):
-        parse_nbytes(value, name="cache_fraction")
+        if parse_nbytes(value, name="cache_fraction") < 2:  # nobody means a byte by "1" or "1.0"
+            raise OptionError(
+                f"{option('cache_fraction', value)}: is a size of one byte. Write a share as a number, "
+                f'cache_fraction={float(value):g}; or a size with its unit, such as "20GiB"'
+            )
     elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise OptionError(
             f'{option("cache_fraction", value)}: expected a share of the dataset from 0 to 1, or a size such as "20GiB"'
@@ -317,8 +319,11 @@ def _read_index(service: Service, manifest: Manifest, facts: Facts) -> bytes:
     Raises:
         CorruptError: They are not those that were written.
     """
-    name, size = manifest.index_file, 8 * PIECE_NBYTES
-    parts = [service.get(name, at, min(at + size, facts.nbytes), facts.version) for at in range(0, facts.nbytes, size)]
+    name = manifest.index_file
+    parts = [
+        service.get(name, at, min(at + _INDEX_NBYTES, facts.nbytes), facts.version)
+        for at in range(0, facts.nbytes, _INDEX_NBYTES)
+    ]
     data = b"".join(parts)
     if (found := digest_of_file(data, manifest.digest)) != manifest.index_digest:
         raise CorruptError(
@@ -344,7 +349,7 @@ def _make_folder(cache_dir: str | os.PathLike[str] | None, service: Service, fac
         root = Path(path_text("cache_dir", cache_dir)).absolute()
     with explain_full_disk(root):
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    key = [service.url, service.endpoint, facts.nbytes, facts.version, manifest.manifest_digest, _machine(root)]
+    key = [service.url, service.endpoint, facts.nbytes, facts.version, manifest.manifest_digest, _machine(root), LAYOUT]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", service.url.rpartition("/")[2])[:60] or "dataset"
     digest = hashlib.blake2b(json.dumps(key).encode(), digest_size=10).hexdigest()
     folder = root / f"{name}-{digest}"

@@ -12,13 +12,14 @@ import errno
 import json
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from lmdbloader.base import system
 from lmdbloader.base.disk_errors import explain_full_disk
 from lmdbloader.errors import CorruptError, NotFoundError
 from lmdbloader.format.manifest import Manifest, part_begins
-from lmdbloader.store.remote.service import ReplacedError, Service
+from lmdbloader.store.remote.service import Facts, ReplacedError, Service
 
 # In the cache folder of a set.
 VERSIONS_NAME = "versions"
@@ -106,6 +107,27 @@ class Versions:
             self._known.setdefault(int(number), str(version))
 
 
+class OneFile:
+    """Fetches ranges of the data file of a dataset; several threads may use it."""
+
+    def __init__(self, service: Service, name: str, version: str) -> None:
+        """Ask for nothing yet."""
+        self._service, self._name, self._version = service, name, version
+
+    def get(self, start: int, stop: int) -> bytes:
+        """Return the bytes start ... stop - 1; the errors are those of `Service.get`."""
+        return self._service.get(self._name, start, stop, self._version)
+
+    def check(self, start: int, stop: int) -> None:
+        """Ask whether the file is what it was, after a checksum of these bytes was wrong.
+
+        Raises:
+            ReplacedError: It is another one.
+            DiskError: The service does not answer.
+        """
+        self._service.check_version(self._name, self._version)
+
+
 class Parts:
     """Fetches ranges of the virtual file of a set, for one process; several threads may use it."""
 
@@ -129,29 +151,49 @@ class Parts:
             CorruptError: A part is missing, was replaced, or has another length than the set states.
             DiskError: The service does not answer.
         """
-        layout = self._layout
-        first = layout.find(start)
-        if stop <= layout.ends[first]:
+        first = self._layout.find(start)
+        if stop <= self._layout.ends[first]:
             return self._get(first, start, stop)
         data = bytearray(stop - start)
-        for number in range(first, bisect.bisect_left(layout.begins, stop)):
+        for number, low, high in self._shares(start, stop):
+            data[low - start : high - start] = self._get(number, low, high)
+        return bytes(data)
+
+    def check(self, start: int, stop: int) -> None:
+        """Ask whether the parts that have these bytes are what they were, after a checksum was wrong.
+
+        Raises:
+            CorruptError, DiskError: As `get`.
+        """
+        for number, _, _ in self._shares(start, stop):
+            known, found = self._version(number), self._facts(number).version
+            if known and found and known != found:
+                raise self._replaced(number, f"its version is {found}, not {known}")
+
+    def _shares(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the parts that have bytes of a range, each with the first and the end of them."""
+        layout = self._layout
+        for number in range(layout.find(start), bisect.bisect_left(layout.begins, stop)):
             low, high = max(start, layout.begins[number]), min(stop, layout.ends[number])
             if low < high:
-                data[low - start : high - start] = self._get(number, low, high)
-        return bytes(data)
+                yield number, low, high
 
     def _get(self, number: int, start: int, stop: int) -> bytes:
         """Return bytes of one part, counted in the virtual file."""
-        name, begin = self._layout.names[number], self._layout.begins[number]
+        name, begin, version = self._layout.names[number], self._layout.begins[number], self._version(number)
         try:
-            return self._service.get(name, start - begin, stop - begin, self._version(number))
+            return self._service.get(name, start - begin, stop - begin, version)
         except ReplacedError as error:
             raise self._replaced(number, str(error.__cause__ or error)) from error
         except NotFoundError as error:
-            raise CorruptError(
-                f"{self._service.url}/{name}: is missing, and the set has this part. Upload it again.",
-                path=self._service.url,
-            ) from error
+            raise self._missing(number) from error
+
+    def _facts(self, number: int) -> Facts:
+        """Return what the service says about a part."""
+        try:
+            return self._service.facts(self._layout.names[number])
+        except NotFoundError as error:
+            raise self._missing(number) from error
 
     def _version(self, number: int) -> str:
         """Return the version of a part that is read; it is looked for once in a process."""
@@ -167,15 +209,18 @@ class Parts:
         noted = self._noted.get(number)
         if noted is not None and self._service.compares(noted):
             return noted
-        name = self._layout.names[number]
-        facts, expected = self._service.facts(name), self._layout.ends[number] - self._layout.begins[number]
+        facts, expected = self._facts(number), self._layout.ends[number] - self._layout.begins[number]
         if facts.nbytes != expected:
-            raise wrong_length(self._service.url, name, facts.nbytes, expected)
+            raise wrong_length(self._service.url, self._layout.names[number], facts.nbytes, expected)
         if noted is None:
             noted = self._noted.put(number, facts.version)
         if noted != facts.version:
             raise self._replaced(number, f"its version is {facts.version}, not {noted}")
         return noted
+
+    def _missing(self, number: int) -> CorruptError:
+        where = f"{self._service.url}/{self._layout.names[number]}"
+        return CorruptError(f"{where}: is missing, and the set has this part. Upload it again.", path=self._service.url)
 
     def _replaced(self, number: int, what: str) -> ReplacedError:
         return ReplacedError(

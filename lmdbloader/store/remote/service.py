@@ -45,7 +45,7 @@ class ReplacedError(CorruptError):
 
 
 class _WrongLengthError(OSError):
-    """Another number of bytes arrived than was requested."""
+    """Other bytes arrived than were requested, or another number of them."""
 
 
 class Service:
@@ -166,6 +166,12 @@ class Service:
 
         data: bytes = sync(filesystem.loop, special, filesystem, path, start, stop, version)
         return data
+
+    def check_version(self, name: str, version: str) -> None:
+        """Raise ReplacedError if a file has another version now, as far as the service states versions."""
+        found = self.facts(name).version
+        if found and version and found != version:
+            raise replaced(self.url, name, f"it has {found}, not {version}")
 
     def _again(self, name: str, ask: Callable[[], T]) -> T:
         """Return an answer; after an error that may pass, ask again."""
@@ -339,6 +345,7 @@ async def _get_s3(filesystem: Any, path: str, start: int, stop: int, version: st
         raise
     try:
         _compare(etag, answer.get("ETag") or "")
+        _compare_range(start, stop, answer.get("ContentRange") or "")
         data: bytes = await answer["Body"].read()
         return data
     finally:
@@ -359,15 +366,25 @@ async def _get_http(filesystem: Any, path: str, start: int, stop: int, version: 
             raise PermissionError(f"status {answer.status}")
         filesystem._raise_not_found_for_status(answer, path)
         _compare(etag, answer.headers.get("ETag") or "")
+        if version.startswith("Last-Modified "):  # of a server without ETags
+            _compare(version, f"Last-Modified {answer.headers.get('Last-Modified') or version[14:]}")
         if answer.status != 206:
             raise _WholeAnswer
+        _compare_range(start, stop, answer.headers.get("Content-Range") or "")
         data: bytes = await answer.read()
         return data
 
 
 def _compare(expected: str, found: str) -> None:
     if expected and found and expected != found:
-        raise _ReplacedAnswer(f"its ETag is {found}, not {expected}")
+        what = "" if expected.startswith("Last-Modified") else "ETag is "
+        raise _ReplacedAnswer(f"its {what}{found}, not {expected}")
+
+
+def _compare_range(start: int, stop: int, found: str) -> None:
+    """Raise an error that may pass if an answer says that it has other bytes: a cache in between may be broken."""
+    if found and not found.startswith(f"bytes {start}-{stop - 1}/"):
+        raise _WrongLengthError(f"{found} arrived instead of bytes {start}-{stop - 1}")
 
 
 def _version_of(info: Mapping[str, Any]) -> str:
