@@ -369,3 +369,16 @@ def test_a_forked_child_ends_though_a_thread_had_the_lock(server: Server, local:
     end.set()
     thread.join()
     assert not is_alive
+
+
+def test_a_loader_that_ends_takes_nothing_from_another_one(
+    local: LMDBDataset, tmp_path: Path, asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "_SPARE", 2)
+    nbytes = local.reader.data_file.nbytes
+    dataset = LMDBDataset(f"file://{local.path}", cache_dir=tmp_path, cache_fraction=0)
+    for number, _ in enumerate(Loader(dataset, 50, order=QuasiRandom(2 * MIB, 12 * MIB), num_threads=1)):
+        if number % 10 == 0:  # as a validation in the middle of an epoch
+            assert len(list(Loader(dataset[:50], 50, order="sequential"))) == 1
+    assert sum(asked) <= 1.05 * nbytes + 6 * MIB  # 0.6 MiB of each validation
+    assert cached_nbytes(tmp_path) <= MIB

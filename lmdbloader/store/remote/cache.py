@@ -127,10 +127,10 @@ class Cache:
         self._file = self._open()
         self._fetcher = Fetcher(self.pieces, self._file.get, self._kept.widened, self._kept.passing)
         weakref.finalize(self, _stop, self._fetcher, os.getpid())
-        # Of the pieces that are not kept: requested for windows, requested once, and here; of these, those that nobody
-        # in this process needs, in the order of use.
-        self._expected: dict[int, int] = {}
-        self._once: set[int] = set()
+        # Of the pieces that are not kept: how often each owner expects them, who has requested them once, and which are
+        # here; of these, those that nobody in this process needs, in the order of use.
+        self._expected: dict[int, dict[int, int]] = {}
+        self._once: dict[int, int] = {}
         self._passing: set[int] = set()
         self._idle: OrderedDict[int, None] = OrderedDict()
         # When pieces were fetched again because they were damaged.
@@ -230,7 +230,8 @@ class Cache:
         keeps = self._kept.of(np.array(pieces, np.int64)).tolist()
         with self.pieces.claims.lock:
             _let_go(self.pieces.claims, pieces)
-            self._once.difference_update(pieces)
+            for piece in pieces:
+                self._once.pop(piece, None)
             # Also those that another process has fetched: it may have ended since.
             self._passing.update(piece for piece, is_kept in zip(pieces, keeps, strict=True) if not is_kept)
             self._settle(pieces)
@@ -264,44 +265,46 @@ class Cache:
             return np.ones(len(starts), np.bool_)
         return self.pieces.are_present(starts, stops)
 
-    def request(self, starts: I64, stops: I64, *, once: bool) -> None:
+    def request(self, starts: I64, stops: I64, *, once: bool, owner: int = 0) -> None:
         """Fetch ranges in the background.
 
         Args:
             starts, stops: (n,) in the order in which they are needed.
             once: Whether they stay here for their first use only, without `expect`.
+            owner: Who may forget it; several loaders may read a dataset at a time.
         """
         pieces = self.present().pieces.of(starts, stops)
         absent = self.pieces.absent(pieces)
         if self.streams and once:
             with self.pieces.claims.lock:
-                self._once.update(absent[~self._kept.of(absent)].tolist())
+                self._once.update(dict.fromkeys(absent[~self._kept.of(absent)].tolist(), owner))
         if len(absent):
-            self._fetcher.request(absent)
+            self._fetcher.request(absent, owner)
 
-    def expect(self, starts: I64, stops: I64, *, times: int) -> None:
-        """Say that ranges will be needed once more (1), or once less (-1), so that they stay here in between."""
+    def expect(self, starts: I64, stops: I64, *, times: int, owner: int = 0) -> None:
+        """Say that an owner needs ranges once more (1), or once less (-1), so that they stay here in between."""
         pieces = self.present().pieces.of(starts, stops)
         loose = pieces[~self._kept.of(pieces)].tolist()
         with self.pieces.claims.lock:
+            expected = self._expected.setdefault(owner, {})
             for piece in loose:
-                left = self._expected.get(piece, 0) + times
+                left = expected.get(piece, 0) + times
                 if left > 0:
-                    self._expected[piece] = left
+                    expected[piece] = left
                 else:
-                    self._expected.pop(piece, None)
+                    expected.pop(piece, None)
             self._settle(loose)
         if times < 0:
             self._give_back()
 
-    def forget_requests(self) -> None:
-        """Fetch nothing more of what was requested, and expect none of it."""
+    def forget_requests(self, owner: int = 0) -> None:
+        """Fetch nothing more of what was requested for an owner, and expect none of it."""
         if self._pid != os.getpid():
             return
-        self._fetcher.forget_requests()
+        self._fetcher.forget_requests(owner)
         with self.pieces.claims.lock:
-            self._once.clear()
-            self._expected.clear()
+            self._once = {piece: whose for piece, whose in self._once.items() if whose != owner}
+            self._expected.pop(owner, None)
             self._settle(sorted(self._passing - self._idle.keys()))
         self._give_back()
 
@@ -314,7 +317,11 @@ class Cache:
             self._settle(loose)
 
     def _is_needed(self, piece: int) -> bool:
-        return bool(self.pieces.claims.held.get(piece)) or piece in self._once or piece in self._expected
+        return (
+            bool(self.pieces.claims.held.get(piece))
+            or piece in self._once
+            or any(piece in expected for expected in self._expected.values())
+        )
 
     def _settle(self, pieces: Sequence[int]) -> None:
         """Note which pieces are here and needed no more, as the last ones used; the caller has the lock."""

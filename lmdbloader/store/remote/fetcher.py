@@ -27,6 +27,8 @@ _IDLE_SECONDS = 20.0
 _LOOK_SECONDS = 0.02
 # After an error, requests for the same bytes fail at once for a while: each attempt takes half a minute.
 _FAILED_SECONDS = 3.0
+# The owner of what somebody waits for.
+_URGENT = -1
 Get = Callable[[int, int], bytes]
 
 
@@ -63,8 +65,8 @@ class Fetcher:
         self._active = pieces.claims.active
         self.fetched: Callable[[int, int], None] = lambda first, end: None
         self._changed = threading.Condition(pieces.claims.lock)
-        # Runs of pieces by a number, in the order in which they are fetched; and the run of each piece.
-        self._queue: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        # Runs of pieces (first, end, owner) by a number, in the order in which they are fetched; the run of each piece.
+        self._queue: OrderedDict[int, tuple[int, int, int]] = OrderedDict()
         self._queued: dict[int, int] = {}
         self._numbers = itertools.count()
         self._num_threads = self._num_idle = 0
@@ -72,11 +74,11 @@ class Fetcher:
         # When, why, and for which runs of pieces.
         self._failed: tuple[float, LmdbloaderError, Sequence[tuple[int, int]]] | None = None
 
-    def request(self, pieces: I64) -> None:
+    def request(self, pieces: I64, owner: int) -> None:
         """Fetch absent pieces in the background, after those that were requested before."""
         pieces = self._widened(pieces)
         with self._changed:
-            self._enqueue([p for p in pieces.tolist() if p not in self._queued and p not in self._active])
+            self._enqueue([p for p in pieces.tolist() if p not in self._queued and p not in self._active], owner)
             self._wake()
 
     def bring(self, pieces: I64) -> None:
@@ -98,7 +100,7 @@ class Fetcher:
                 if is_first:  # whole runs: one request brings them
                     for number in reversed(dict.fromkeys(self._queued[p] for p in wanted if p in self._queued)):
                         self._queue.move_to_end(number, last=False)
-                self._enqueue([piece for piece in wanted if piece not in self._queued], is_urgent=True)
+                self._enqueue([piece for piece in wanted if piece not in self._queued], None)
                 self._wake()
                 is_first = False
                 if not (self._pieces.states[pieces] == PRESENT).all():
@@ -124,11 +126,11 @@ class Fetcher:
             if left:
                 patience.pause()
 
-    def forget_requests(self) -> None:
-        """Fetch nothing of what was requested and has not begun."""
+    def forget_requests(self, owner: int) -> None:
+        """Fetch nothing of what was requested for somebody and has not begun."""
         with self._changed:
-            self._queue.clear()
-            self._queued.clear()
+            for number in [number for number, (_, _, whose) in self._queue.items() if whose == owner]:
+                self._pop(number)
             self._changed.notify_all()
 
     def stop(self) -> None:
@@ -138,15 +140,23 @@ class Fetcher:
             self._queue.clear()
             self._changed.notify_all()
 
-    def _enqueue(self, pieces: Sequence[int], *, is_urgent: bool = False) -> None:
-        """Add pieces to the queue, at its begin or at its end; the caller has the lock."""
+    def _enqueue(self, pieces: Sequence[int], owner: int | None) -> None:
+        """Add pieces to the end of the queue; to its begin if no owner may forget them. The caller has the lock."""
         runs = [part for run in runs_of(pieces) for part in parts_of(*run)]
-        for run in reversed(runs) if is_urgent else runs:
+        for run in reversed(runs) if owner is None else runs:
             number = next(self._numbers)
-            self._queue[number] = run
+            self._queue[number] = (*run, _URGENT if owner is None else owner)
             self._queued.update(dict.fromkeys(range(*run), number))
-            if is_urgent:
+            if owner is None:
                 self._queue.move_to_end(number, last=False)
+
+    def _pop(self, number: int) -> tuple[int, int]:
+        """Take a run out of the queue; the caller has the lock."""
+        first, end, _ = self._queue.pop(number)
+        for piece in range(first, end):
+            if self._queued.get(piece) == number:
+                del self._queued[piece]
+        return first, end
 
     def _take(self, pieces: Sequence[int]) -> list[tuple[int, int]]:
         """Claim pieces for a thread of this process; return runs of those that nobody else has. The caller locks."""
@@ -205,10 +215,7 @@ class Fetcher:
             until = time.monotonic() + _IDLE_SECONDS
             while not self._stopped:
                 if self._queue:
-                    number, (first, end) = self._queue.popitem(last=False)
-                    for piece in range(first, end):
-                        if self._queued.get(piece) == number:
-                            del self._queued[piece]
+                    first, end = self._pop(next(iter(self._queue)))
                     absent = (first + np.flatnonzero(self._pieces.states[first:end] != PRESENT)).tolist()
                     taken = self._take(absent)
                     if taken:
