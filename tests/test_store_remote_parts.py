@@ -219,6 +219,17 @@ def test_a_replaced_part_is_found_by_its_time_where_there_are_no_etags(local: LM
         dataset[199]
 
 
+def test_a_part_that_is_replaced_while_it_is_read_is_found_by_its_checksums(tmp_path: Path) -> None:
+    own = write_parts(tmp_path / "own.lmdb", [10, 200], seed=2)
+    dataset = LMDBDataset(f"file://{own}", cache_dir=tmp_path / "cache")
+    assert dataset[10].label == 10  # such a service takes no condition with a request
+    other = write_dataset(tmp_path / "other.lmdb", seed=3, num_samples=200)
+    (own / PARTS[1] / "data.mdb").write_bytes((other / "data.mdb").read_bytes())
+    with pytest.raises(errors.CorruptError, match=r"part-00001/data\.mdb: was replaced .*its version is mtime"):
+        dataset[209]
+    assert dataset[10].label == 10 and dataset[0].label == 0
+
+
 def test_a_part_of_another_set_is_never_read_as_this_ones(server: Server, local: LMDBDataset, tmp_path: Path) -> None:
     replace_part(server, 2, tmp_path)
     dataset = LMDBDataset(URL, cache_dir=tmp_path / "cache")
