@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 
 from lmdbloader import LMDBDataset, Loader, QuasiRandom, errors
 from lmdbloader.base import system
+from lmdbloader.store import reader as reader_module
 from lmdbloader.store.remote import cache as cache_module
 from lmdbloader.store.remote import fetcher as fetcher_module
 from lmdbloader.store.remote import pieces as pieces_module
@@ -402,3 +403,20 @@ def test_very_many_pieces_are_brought_some_at_a_time_however_slowly(
     file = dataset.reader.data_file
     assert file.read(0, file.nbytes) == Path(local.path, "data.mdb").read_bytes()
     assert sum(asked) == file.nbytes
+
+
+def test_a_column_of_all_texts_is_read_without_all_of_the_file_on_the_disk(
+    local: LMDBDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "_SPARE", 2)
+    monkeypatch.setattr(reader_module, "_ROWS_HELD", 300)
+    dataset, most = LMDBDataset(f"file://{local.path}", cache_dir=tmp_path, cache_fraction=0), []
+    release = cache_module.Held.release
+
+    def measured(held: Any) -> None:
+        most.append(cached_nbytes(tmp_path))
+        release(held)
+
+    monkeypatch.setattr(cache_module.Held, "release", measured)
+    assert dataset.table.equals(local.table)
+    assert max(most) <= 3 * MIB  # all texts lie in 10 MiB of pieces
