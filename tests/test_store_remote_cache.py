@@ -21,7 +21,9 @@ from torch.utils.data import DataLoader
 
 from lmdbloader import LMDBDataset, Loader, QuasiRandom, errors
 from lmdbloader.base import system
+from lmdbloader.store import reader as reader_module
 from lmdbloader.store.remote import cache as cache_module
+from lmdbloader.store.remote import fetcher as fetcher_module
 from lmdbloader.store.remote import pieces as pieces_module
 from lmdbloader.store.remote.pieces import PIECE_NBYTES
 from lmdbloader.store.remote.service import Service
@@ -382,3 +384,39 @@ def test_a_loader_that_ends_takes_nothing_from_another_one(
             assert len(list(Loader(dataset[:50], 50, order="sequential"))) == 1
     assert sum(asked) <= 1.05 * nbytes + 6 * MIB  # 0.6 MiB of each validation
     assert cached_nbytes(tmp_path) <= MIB
+
+
+def test_very_many_pieces_are_brought_some_at_a_time_however_slowly(
+    local: LMDBDataset, tmp_path: Path, asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetcher_module, "_MOST_BROUGHT", 100)
+    monkeypatch.setattr(fetcher_module, "MOST_REQUESTS", 2)
+    monkeypatch.setattr(pieces_module, "_OTHERS_SECONDS", 0.05)
+    get = Service.get
+
+    def slowly(*arguments: Any, **options: Any) -> bytes:
+        time.sleep(0.1)
+        return get(*arguments, **options)
+
+    monkeypatch.setattr(Service, "get", slowly)
+    dataset = LMDBDataset(f"file://{local.path}", cache_dir=tmp_path)
+    file = dataset.reader.data_file
+    assert file.read(0, file.nbytes) == Path(local.path, "data.mdb").read_bytes()
+    assert sum(asked) == file.nbytes
+
+
+def test_a_column_of_all_texts_is_read_without_all_of_the_file_on_the_disk(
+    local: LMDBDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "_SPARE", 2)
+    monkeypatch.setattr(reader_module, "_ROWS_HELD", 300)
+    dataset, most = LMDBDataset(f"file://{local.path}", cache_dir=tmp_path, cache_fraction=0), []
+    release = cache_module.Held.release
+
+    def measured(held: Any) -> None:
+        most.append(cached_nbytes(tmp_path))
+        release(held)
+
+    monkeypatch.setattr(cache_module.Held, "release", measured)
+    assert dataset.table.equals(local.table)
+    assert max(most) <= 3 * MIB  # all texts lie in 10 MiB of pieces

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from lmdbloader.store.remote.opening import Fraction, Place
 
 I64 = npt.NDArray[np.int64]
+# Of a dataset at a URL that is cached in part: more rows would have their pieces on the disk all at once.
+_ROWS_HELD = 1024
 
 
 class _Call:
@@ -365,6 +367,12 @@ class Reader:
         Raises:
             CorruptError: A payload is damaged; the message names the sample and its source.
         """
+        remote = self.data_file.remote
+        if len(rows) > _ROWS_HELD and remote is not None and remote.streams:
+            for first in range(0, len(rows), _ROWS_HELD):
+                part = slice(first, first + _ROWS_HELD)
+                self.read_into(name, rows[part], out, start[part], verify=verify, clock=clock)
+            return
         columns, _, _, _, has_in_python = self._gathered[name]
         if has_in_python:
             in_python = self.decodes_in_python(columns[CODEC][rows])

@@ -197,7 +197,9 @@ class Cache:
             self._look()
             return None
         while True:
-            self._fetcher.bring(pieces)
+            if len(self.pieces.absent(pieces)):
+                self._fetcher.bring(pieces)
+                patience.restart()
             # Others stay: only what is passing is given back, and nothing that is here becomes so.
             held = self._hold(pieces[self.pieces.passing[pieces] != 0])
             if held is not None:

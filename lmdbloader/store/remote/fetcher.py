@@ -21,6 +21,8 @@ Bools = npt.NDArray[np.bool_]
 # Neighbours that come by one request: 2.5 MiB, so that a block of 2 MiB needs one, wherever it begins. More would make
 # others wait longer.
 _MOST_AT_ONCE = 40
+# Of very many that are waited for, so many are in the queue at a time: 128 MiB.
+_MOST_BROUGHT = 2048
 # A thread without work ends.
 _IDLE_SECONDS = 20.0
 # Another process may have fetched a piece: nobody says so.
@@ -89,21 +91,23 @@ class Fetcher:
         """
         is_first, patience, fewest = True, Patience(self._pieces.folder), len(pieces) + 1
         while len(pieces := self._pieces.absent(pieces)):
+            some = pieces[:_MOST_BROUGHT]
             with self._changed:
                 if self._failed is not None and _concerns(self._failed, pieces):
                     raise _again(self._failed[1])
-                if len(pieces) < fewest or any(piece in self._active for piece in pieces.tolist()):
+                ours = (piece in self._active or piece in self._queued for piece in some.tolist())
+                if len(pieces) < fewest or any(ours):
                     fewest = min(fewest, len(pieces))
                     patience.restart()
                 patience.check()
-                wanted = [piece for piece in self._widened(pieces).tolist() if piece not in self._active]
+                wanted = [piece for piece in self._widened(some).tolist() if piece not in self._active]
                 if is_first:  # whole runs: one request brings them
                     for number in reversed(dict.fromkeys(self._queued[p] for p in wanted if p in self._queued)):
                         self._queue.move_to_end(number, last=False)
                 self._enqueue([piece for piece in wanted if piece not in self._queued], None)
                 self._wake()
                 is_first = False
-                if not (self._pieces.states[pieces] == PRESENT).all():
+                if not (self._pieces.states[some] == PRESENT).all():
                     self._changed.wait(_LOOK_SECONDS)
 
     def renew(self, pieces: I64) -> None:

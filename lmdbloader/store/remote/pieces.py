@@ -38,8 +38,8 @@ LAYOUT = f"lmdbloader pieces 2, {PIECE_NBYTES}"
 _MAGIC = f"{LAYOUT}\n".encode()
 _HEAD_NBYTES = 4096
 _BOOT_AT, _BOOT_NBYTES = 64, 64
-# A process that fetches ends within a minute, with the bytes or an error. One that was stopped does neither.
-_OTHERS_SECONDS = 150.0
+# A process that fetches ends with the bytes or an error, also on a slow link. One that was stopped does neither.
+_OTHERS_SECONDS = 600.0
 _PAUSE_SECONDS = 0.002
 
 
