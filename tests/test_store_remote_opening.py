@@ -262,8 +262,16 @@ def test_what_is_no_dataset_is_refused(server: Server, tmp_path: Path) -> None:
     server.objects["train.lmdb/index.arrow"] = server.objects["train.lmdb/index.arrow"][:-1] + b"x"
     with pytest.raises(errors.CorruptError, match=r"index\.arrow: its digest is"):
         LMDBDataset(URL, cache_dir=tmp_path)
-    with pytest.raises(errors.OptionError, match=r"cache_fraction=1\.5: expected a share"):
-        LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=1.5)
+    for wrong, message in (
+        (1.5, r"cache_fraction=1\.5: expected a share"),
+        (True, "cache_fraction=True: expected a share"),
+        (float("nan"), "cache_fraction=nan: expected a share"),
+        ("0.2", r"cache_fraction='0\.2': expected a share .*Write cache_fraction=0\.2\."),
+        ("1", r"Write cache_fraction=1\.0\."),
+        ("20%", "expected a size"),
+    ):
+        with pytest.raises(errors.OptionError, match=message):
+            LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=wrong)
     with pytest.raises(errors.OptionError, match="nosuch"):
         LMDBDataset("nosuch://bucket/train.lmdb", cache_dir=tmp_path)
 

@@ -183,22 +183,18 @@ class RemoteSource:
 
         def copy(job: tuple[str, int]) -> int:
             name, at = job
-            facts = files[name]
-            data = b""
-            if facts.nbytes:
-                data = self._service.get(name, at, min(at + _PIECE_NBYTES, facts.nbytes), facts.version)
-            with naming(partial / name):
-                descriptor = os.open(partial / name, os.O_RDWR | os.O_CREAT, 0o666)
-                try:
-                    rest, place = data, at
-                    while rest:
-                        count = system.write_at(descriptor, rest, place)
-                        rest, place = rest[count:], place + count
-                finally:
-                    os.close(descriptor)
+            data = self._service.get(name, at, min(at + _PIECE_NBYTES, files[name].nbytes), files[name].version)
+            with naming(partial / name), open(partial / name, "r+b", buffering=0) as file:
+                rest, place = data, at
+                while rest:
+                    count = system.write_at(file.fileno(), rest, place)
+                    rest, place = rest[count:], place + count
             return len(data)
 
-        jobs = ((name, at) for name, facts in files.items() for at in range(0, max(facts.nbytes, 1), _PIECE_NBYTES))
+        for name in files:
+            with naming(partial / name):
+                open(partial / name, "xb").close()
+        jobs = ((name, at) for name, facts in files.items() for at in range(0, facts.nbytes, _PIECE_NBYTES))
         with _Requests() as requests:
             for count in requests.map(copy, jobs):
                 progress.update(count)
