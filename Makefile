@@ -12,6 +12,9 @@ SETUP_OPTIONS := $(if $(PIL),--pil "$(PIL)") $(if $(TORCH_INDEX),--torch-index "
 
 # Another environment's packages must not leak into this one.
 unexport PYTHONPATH PYTHONHOME
+# Python keeps the modules that it has compiled: without that each of the hundreds of processes that tests start compiles
+# torch again, which takes five seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-floors test-frameworks test-python313 test-aarch64 test-windows kernels faults lint format bench gpu-rehearsal notebook wheels release-check docs clean
@@ -29,7 +32,7 @@ demo: setup  ## Convert real photographs, train SRCNN and a classifier, compare 
 	@$(ENV) scripts/demo.py $(if $(IMAGES),--images "$(IMAGES)") $(ARGS)
 
 test: $(if $(ARGS),setup,lint)  ## Run the linters and every test; with ARGS only the tests that they name
-	@$(ENV) -m pytest $(if $(findstring .py,$(ARGS)),,--numprocesses 2 --dist worksteal) $(ARGS)
+	@$(ENV) -m pytest $(if $(findstring .py,$(ARGS)),,--numprocesses 3 --dist worksteal) $(ARGS)
 
 test-floors:  ## Run the tests of pixels and datasets with the lowest versions of setup.cfg, in .venv-floors
 	@$(PYTHON) scripts/floors.py $(if $(TORCH_INDEX),--torch-index "$(TORCH_INDEX)") $(ARGS)

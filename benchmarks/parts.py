@@ -1,13 +1,15 @@
 """Reads a set of many parts with the Loader, and the same samples from one file, in turn: CPU time a sample.
 
-Linux maps large files by pages of 2 MiB where it can, which speeds up random access; the beginning of each file is
-usually in smaller ones. `--small-pages` forbids large pages in this process, so that both are mapped alike.
+Both are read from the disk first, as an epoch of training does. Files that were just written or copied can be faster:
+Linux may keep them in larger pages, more of them in one large file than in many small ones. `--small-pages` forbids
+large pages in this process, so that both are mapped alike in any case.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -47,11 +49,14 @@ def write(folder: Path, num_parts: int, num_samples: int) -> None:
     lmdbloader.merge([folder / "set" / name for name in names], folder / "one")
 
 
-def read(path: Path) -> None:
-    """Read a file once, in long pieces, into the page cache."""
-    with open(path, "rb", buffering=0) as file:
-        while file.read(2**22):
-            pass
+def read(dataset: LMDBDataset) -> None:
+    """Have a Loader read a dataset from the disk, so that its pages are in memory as training leaves them there."""
+    for path in [*Path(dataset.path).glob("*/data.mdb"), *Path(dataset.path).glob("data.mdb")]:
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    for _ in Loader(dataset, 256, num_threads=2):
+        pass
 
 
 def turn(dataset: LMDBDataset, order: str, options: argparse.Namespace, seed: int) -> float:
@@ -72,12 +77,12 @@ def run(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any, s
     if options.small_pages:
         ctypes.CDLL(None).prctl(_NO_LARGE_PAGES, 1, 0, 0, 0)
     write(folder, options.parts, options.samples)
-    for path in [*sorted((folder / "set").glob("*/data.mdb")), folder / "one" / "data.mdb"]:
-        read(path)
     begun = time.perf_counter()
     many = LMDBDataset(folder / "set")
     opening = time.perf_counter() - begun
     one = LMDBDataset(folder / "one")
+    for dataset in (one, many):
+        read(dataset)
     figures, rows = {}, []
     for order in options.orders:
         found: dict[str, list[float]] = {"one": [], "set": []}

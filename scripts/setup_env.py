@@ -8,6 +8,7 @@ in `.venv-cache`, and works offline from then on.
 from __future__ import annotations
 
 import argparse
+import configparser
 import contextlib
 import functools
 import hashlib
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -48,6 +50,13 @@ for kind, tolerance in (("PNG", 0), ("JPEG", 48)):
     assert found.size == image.size and found.mode == image.mode, f"{kind}: another size or mode came back"
     apart = max(abs(a - b) for a, b in zip(found.tobytes(), image.tobytes()))
     assert apart <= tolerance, f"{kind}: pixels came back {apart} levels apart"
+"""
+
+# As `python -m lmdbloader.kernels.building`, in a clone that is not the current folder.
+BUILD_KERNELS = """
+import runpy, sys
+sys.path.insert(0, sys.argv.pop())
+runpy.run_module("lmdbloader.kernels.building", run_name="__main__", alter_sys=True)
 """
 
 
@@ -241,8 +250,14 @@ def settle_pil(env: Environment, wanted: str, say: Callable[[str], None]) -> str
     raise SetupError(reason)
 
 
-def install_everything(env: Environment, *, anew: bool, torch_index: str | None, say: Callable[[str], None]) -> None:
-    """Make the environment, or update the existing one to the current files."""
+@contextlib.contextmanager
+def installation(
+    env: Environment, *, anew: bool, torch_index: str | None, say: Callable[[str], None]
+) -> Iterator[None]:
+    """Make the environment, or update the existing one to the current files; it is complete at the end of the block.
+
+    The kernels are built at the same time: that and installing packages keep one core busy each.
+    """
     if anew:
         say(f"Making {env.venv} with Python {sys.version.split()[0]}; this takes a few minutes and happens once.")
         # Not from inside another environment: that one may be the very folder that is being replaced.
@@ -258,8 +273,24 @@ def install_everything(env: Environment, *, anew: bool, torch_index: str | None,
     pinned = ["--no-compile", *index, "--constraint", str(env.root / "constraints.txt")]
     # The tools that build the kernels stay in the environment: they rebuild them after a change to their sources.
     env.pip("install", *pinned, *build_tools(env.root))
-    say("Building the compiled kernels for this processor (about a minute).")
-    env.pip("install", *pinned, "--no-build-isolation", "--editable", f"{env.root}[{EXTRAS}]")
+    say("Installing packages, and building the compiled kernels for this processor (about a minute).")
+    with ThreadPoolExecutor(1) as thread:
+        kernels = thread.submit(
+            env.run, [str(env.python), "-c", BUILD_KERNELS, "--if-changed", str(env.root)], env.cache / "kernels.log"
+        )
+        env.pip("install", *pinned, *requirements(env.root))
+        yield
+        kernels.result()
+    env.pip("install", *pinned, "--no-build-isolation", "--no-deps", "--editable", str(env.root))
+
+
+def requirements(root: Path) -> list[str]:
+    """Return what the package and its EXTRAS require."""
+    parser = configparser.ConfigParser()
+    parser.read(root / "setup.cfg", "utf-8")
+    found = [parser.get("options", "install_requires", fallback="")]
+    found += [parser.get("options.extras_require", name, fallback="") for name in EXTRAS.split(",")]
+    return sorted({line for text in found for line in text.split("\n") if line})
 
 
 def build_tools(root: Path) -> list[str]:
@@ -297,9 +328,11 @@ def set_up(
         outdated = anew or old is None or old.digest != now.digest
         if outdated or in_place is None or (pil is not None and in_place[0] != pil):
             (env.venv / "setup.json").unlink(missing_ok=True)
-            if outdated:
-                install_everything(env, anew=anew, torch_index=torch_index, say=say)
-            now = Stamp(now.digest, now.interpreter, now.folder, now.wanted, settle_pil(env, now.wanted, say))
+            with contextlib.ExitStack() as stack:
+                if outdated:
+                    stack.enter_context(installation(env, anew=anew, torch_index=torch_index, say=say))
+                note = settle_pil(env, now.wanted, say)
+            now = Stamp(now.digest, now.interpreter, now.folder, now.wanted, note)
             write_stamp(env, now)
         elif old is not None:
             now = old

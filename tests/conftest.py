@@ -26,6 +26,15 @@ settings.load_profile("lmdbloader")
 PHOTOGRAPHS = ("astronaut", "cat", "coffee", "rocket", "retina", "hubble_deep_field", "immunohistochemistry", "camera")
 
 
+# Their tests take ten seconds and more each.
+LONGEST = ("test_kernels_building", "test_snippets", "test_slurm", "test_notebooks", "test_benchmarks")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run what takes longest first: processes that share the tests then end together, with the short ones."""
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def short_waits() -> Iterator[None]:
     """Let torch wait for a worker's end for two seconds instead of five.

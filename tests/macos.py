@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import importlib
 import mmap
 import os
+import struct
 import sys
 from typing import Any
 
@@ -17,8 +19,8 @@ LACKING: dict[Any, str] = {
     ),
     mmap: "MAP_POPULATE",
 }
-FULL_FLUSH = 51
-_fcntl, _fsync = fcntl.fcntl, os.fsync
+FULL_FLUSH, PREALLOCATE = 51, 42
+_fcntl, _fsync, _fallocate = fcntl.fcntl, os.fsync, ctypes.CDLL(None).fallocate
 
 
 def control(descriptor: int, command: int, *arguments: Any) -> Any:
@@ -27,6 +29,11 @@ def control(descriptor: int, command: int, *arguments: Any) -> Any:
         if os.fstat(descriptor).st_size % 2:  # as on a file system that knows fsync only
             raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
         return _fsync(descriptor)
+    if command == PREALLOCATE:  # the space, behind the end of the file, which stays where it is
+        how, origin, offset, nbytes, _ = struct.unpack("=Iiqqq", *arguments)
+        assert (how, origin, offset) == (4, 3, 0), "all of it, counted from the file's end"
+        _fallocate(descriptor, 1, ctypes.c_int64(os.fstat(descriptor).st_size), ctypes.c_int64(nbytes))
+        return arguments[0]
     return _fcntl(descriptor, command, *arguments)
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PATIENCE_SECONDS = 60.0
 
 _MAIN = """
-import os, signal, sys
+import gc, os, signal, sys
 import torch, torch.distributed, torch.utils.data
 import lmdbloader, lmdbloader.cli
 ds = lmdbloader.LMDBDataset(sys.argv[1])
@@ -30,10 +31,17 @@ loader = lmdbloader.Loader(ds, 1, shuffle=True)
 list(loader)
 loader.close()
 del ds, loader
+gc.collect()
+gc.freeze()  # or each fork copies all of this memory when it looks for garbage at its end
 while True:
     folder = sys.stdin.readline().rstrip()
     if not folder:
         sys.exit()
+    if folder.startswith("import "):
+        exec(folder)
+        gc.collect()
+        gc.freeze()
+        continue
     child = os.fork()
     if not child:
         break
@@ -45,6 +53,18 @@ for number, name in (0, os.devnull), (1, f"{folder}/out"), (2, f"{folder}/err"):
     os.dup2(os.open(name, os.O_RDWR | os.O_CREAT, 0o644), number)
 sys.argv = [folder]
 exec(compile(open(f"{folder}/program.py").read(), f"{folder}/program.py", "exec"), {"__name__": "__main__"})
+"""
+_COMMAND = """
+import os, runpy, sys
+os.chdir({cwd!r})
+os.environ.clear()
+os.environ.update({environment!r})
+sys.argv = {words!r}
+if sys.argv[0] == "lmdbloader":
+    from lmdbloader.cli import main
+    sys.exit(main())
+sys.path[0] = os.path.dirname(sys.argv[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
@@ -58,6 +78,7 @@ class Nursery:
         # So that it has loaded the kernels.
         lmdbloader.write([{"image": np.zeros((8, 8, 3), np.uint8), "label": 0}], folder / "d")
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+        self._imported: set[str] = set()
         self._parent = subprocess.Popen(
             [sys.executable, "-c", _MAIN, str(folder / "d")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT,
@@ -78,6 +99,26 @@ class Nursery:
         self._parent.stdin.flush()
         self._running = int(self._line())
         return Program(self._running, folder, self)
+
+    def start_command(self, words: Sequence[str], folder: Path, *, cwd: Path) -> Program:
+        """Start a command line as a shell would, with the present environment.
+
+        Args:
+            words: `lmdbloader` and its words, or the path of a script and its words.
+            folder: The program's own.
+            cwd: It works there.
+        """
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "PYTHONPATH": path}
+        return self.start(_COMMAND.format(cwd=str(cwd), environment=environment, words=list(words)), folder)
+
+    def load(self, *modules: str) -> None:
+        """Import modules once, for all programs that are started from now on."""
+        assert self._parent.stdin is not None
+        self._clear()
+        for module in set(modules) - self._imported:
+            self._parent.stdin.write(f"import {module}\n")
+        self._imported |= set(modules)
 
     def status(self) -> int:
         """Wait for the program to end; return its status as the system gives it."""
@@ -159,13 +200,14 @@ class Program:
 
         Whatever is left of its session after that must end, too.
         """
-        until = time.monotonic() + patience_seconds
+        until, pause = time.monotonic() + patience_seconds, 0.002
         while self.is_running:
             if time.monotonic() > until:
                 left = self.session()
                 self.signal(signal.SIGKILL, everyone=True)
                 raise AssertionError(f"still runs: {left}; it said {self.out}{self.errors}")
-            time.sleep(0.005)
+            time.sleep(pause)
+            pause = min(1.2 * pause, 0.05)
         status = os.waitstatus_to_exitcode(self._nursery.status())
         until = time.monotonic() + patience_seconds
         while left := self.session():

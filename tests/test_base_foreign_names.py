@@ -132,6 +132,8 @@ LOADER_HABITS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"sampler": DistributedSampler(range(4), 1, 0, shuffle=False)}, {"shuffle": False, "shard": "auto"}),
     ({"sampler": RandomSampler(range(4))}, {"order": "random"}),
     ({"sampler": SequentialSampler(range(4))}, {"order": "sequential"}),
+    ({"sampler": DistributedSampler(range(4), 1, 0, seed=6)}, {"shuffle": True, "shard": "auto", "seed": 6}),
+    ({"sampler": RandomSampler(range(4), generator=torch.Generator().manual_seed(5))}, {"order": "random", "seed": 5}),
     ({"bs": 4}, {"batch_size": 4}),
     ({"batch_size_per_gpu": 4}, {"batch_size": 4}),
     ({"drop_remainder": True}, {"drop_last": True}),
@@ -211,7 +213,7 @@ def test_a_loader_names_the_third_argument(ds: LMDBDataset, third: Any, line: st
 
 
 def test_two_names_for_one_option_are_refused(ds: LMDBDataset) -> None:
-    with pytest.raises(OptionError, match=r"^shuffle=True, order='random': both say the order"):
+    with pytest.raises(OptionError, match=r"^shuffle=True, order='random': both set the order"):
         Loader(ds, 4, shuffle=True, order="random")
     with pytest.raises(OptionError, match=r"shuffle is given too"):
         lmdbloader.dataloader(ds, 4, order="random", shuffle=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from imports import PACKAGE, ROOT, modules_of
+from remote_store import objects_of, serving, write_dataset
 
 import lmdbloader
 from lmdbloader.transforms import RandomCrop
@@ -127,6 +128,108 @@ def test_the_life_of_a_dataset(system: str, photos: Path, tmp_path: Path) -> Non
         assert found["started"] > 0
     else:
         assert "refused" not in found
+
+
+SETS = """
+import json, sys
+from pathlib import Path
+import lmdbloader
+from lmdbloader.cli import main
+from lmdbloader.transforms import RandomCrop
+photos, here = Path(sys.argv[1]), Path(".")
+found = {}
+def sums(dataset):
+    loader = lmdbloader.Loader(dataset, 2, shuffle=True, transforms=[RandomCrop(32)], seed=1)
+    try:
+        return [int(batch.image.sum()) for batch in loader]
+    finally:
+        loader.close()
+lmdbloader.convert(photos, here / "p.lmdb", parts=2, workers=2, codec="lz4")
+found["again"] = lmdbloader.convert(photos, here / "p.lmdb", parts=2, workers=2, codec="lz4").was_finished
+for io in ("mmap", "pread"):
+    try:
+        found[io] = sums(lmdbloader.LMDBDataset(here / "p.lmdb", io=io))
+    except lmdbloader.errors.OptionError as error:
+        found[io] = str(error)
+(here / "node").mkdir()
+found["parts"] = lmdbloader.info(lmdbloader.stage("p.lmdb", "node")).num_parts
+found["problems"] = list(lmdbloader.verify("p.lmdb").problems)
+lmdbloader.extract("p.lmdb", "files")
+lmdbloader.preview("p.lmdb", output="sheet.png")
+lmdbloader.subset("p.lmdb", "a.lmdb", indices=[1, 0])
+found["merged"] = main(["merge", "p.lmdb", "a.lmdb", "-o", "m.lmdb"])
+appended = lmdbloader.append("a.lmdb", ["p.lmdb"])
+found["appended"], found["names"] = appended.num_samples, sorted(p.name for p in Path("a.lmdb").iterdir())
+lmdbloader.stage("a.lmdb", "node")
+lmdbloader.append("a.lmdb", ["p.lmdb"])
+found["staged"] = lmdbloader.info(lmdbloader.stage("a.lmdb", "node")).num_parts
+found["whole"] = [list(lmdbloader.verify(place).problems) for place in ("a.lmdb", "node/a.lmdb")]
+try:
+    mixed = lmdbloader.mix([lmdbloader.LMDBDataset(path, io="pread") for path in ("a.lmdb", "m.lmdb")])
+    found["mixed"] = len(sums(mixed))
+except lmdbloader.errors.OptionError as error:
+    found["mixed"] = str(error)
+found["left"] = sorted(p.name for p in here.iterdir())
+print(json.dumps(found))
+"""
+
+
+@both
+def test_the_life_of_a_set(system: str, photos: Path, tmp_path: Path) -> None:
+    lmdbloader.convert(photos, tmp_path / "one.lmdb", workers=1, codec="lz4")
+    one = lmdbloader.LMDBDataset(tmp_path / "one.lmdb")
+    loader = lmdbloader.Loader(one, 2, shuffle=True, transforms=[RandomCrop(32)], seed=1)
+    found = run_on(system, SETS, tmp_path, photos)
+    assert found["again"] is True
+    assert found["pread"] == [int(batch.image.sum()) for batch in loader]
+    if system == "windows":  # one error, and what has no `io` works all the same
+        assert "this system cannot map several files in a row" in found["mmap"] and 'io="pread"' in found["mmap"]
+    else:
+        assert found["mmap"] == found["pread"]
+    assert found["parts"] == 2 and found["problems"] == [] and found["merged"] == 0
+    assert found["appended"] == 2 + len(one) and found["staged"] == 3 and found["whole"] == [[], []]
+    # Windows may keep the first names of files that are open; nothing else is left.
+    assert set(found["names"]) - {"data.mdb", "index.arrow"} >= {"manifest.json", "part-00000", "part-00001"}
+    assert found["mixed"] == (2 + 2 * len(one)) // 2 + (2 + len(one)) // 2
+    assert found["left"] == [
+        "a.lmdb", "files", "m.lmdb", "mutexes", "node", "one.lmdb", "p.lmdb", "sheet.png",
+    ]  # fmt: skip
+
+
+REMOTE = """
+import json, sys
+from pathlib import Path
+import lmdbloader
+url = "s3://bucket/train.lmdb"
+found = {"errors": []}
+for fraction in (1.0, 0.5):
+    try:
+        dataset = lmdbloader.LMDBDataset(url, cache_dir="cache", cache_fraction=fraction)
+        found["rows"] = [int(dataset[i].image.sum()) for i in (499, 0, 7)]
+        found["opened"] = int(lmdbloader.LMDBDataset(url, cache_dir="cache")[7].image.sum())
+    except lmdbloader.errors.OptionError as error:
+        found["errors"].append(str(error))
+Path("node").mkdir()
+staged = lmdbloader.stage(url, "node")
+found["problems"] = list(lmdbloader.verify(staged).problems)
+print(json.dumps(found))
+"""
+
+
+@both
+def test_a_dataset_at_a_url(system: str, tmp_path: Path) -> None:
+    path = write_dataset(tmp_path / "train.lmdb")
+    expected = lmdbloader.LMDBDataset(path)
+    with serving(objects_of(path)):
+        found = run_on(system, f"import s3fs\n{REMOTE}", tmp_path)
+    assert found["problems"] == []
+    if system == "windows":
+        assert "rows" not in found and len(found["errors"]) == 2
+        assert all("on Linux and macOS only. Copy it first: `lmdbloader stage s3://" in e for e in found["errors"])
+    else:
+        assert found["rows"] == [int(expected[i].image.sum()) for i in (499, 0, 7)]
+        assert found["opened"] == int(expected[7].image.sum())
+        assert len(found["errors"]) == 1 and "cannot free parts of a file" in found["errors"][0]
 
 
 CONTINUED = """

@@ -445,6 +445,14 @@ def test_where_filters_without_touching_pixels(mixed: LMDBDataset) -> None:
     assert len(mixed.where(pc.field("label") == 99)) == 0
 
 
+def test_options_of_a_cache_are_refused_for_a_dataset_on_a_disk(folder: Path, pairs: LMDBDataset) -> None:
+    options: tuple[dict[str, Any], ...] = ({"cache_fraction": 0.2}, {"cache_fraction": 1.0}, {"cache_dir": "cache"})
+    for option in options:
+        ((name, value),) = option.items()
+        with pytest.raises(OptionError, match=rf"^{name}={value!r}: .*pairs is on a disk, and only a dataset at a URL"):
+            LMDBDataset(folder / "pairs", **option)
+
+
 def test_where_names_the_columns_there_are(mixed: LMDBDataset) -> None:
     with pytest.raises(OptionError, match=r"colour.*label, weight, name"):
         mixed.where(pc.field("colour") == 1)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,11 +14,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
+from nursery import Nursery
 
 from lmdbloader.lab.planning.scale import ASSUMPTIONS
 from lmdbloader.loader.orders import Layout, QuasiRandom, epoch_order
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
+Run = Callable[..., tuple[str, dict[str, Any]]]
 STORES = ["PNG files", "HDF5", "HDF5 lzf", "LMDB by hand", "LMDBDataset raw", "LMDBDataset lz4"]
 
 
@@ -33,17 +33,23 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
         sys.modules.pop(path.stem, None)
 
 
-def run(name: str, folder: Path, *options: str) -> tuple[str, dict[str, Any]]:
-    """Run a benchmark in quick mode and return its output and its figures."""
-    command = [sys.executable, str(FOLDER / name), "--quick", "--folder", str(folder), "--json", str(folder / "json")]
-    path = os.pathsep.join(filter(None, [str(FOLDER.parent), os.environ.get("PYTHONPATH")]))
-    child = subprocess.run(
-        [*command, *options], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=300
-    )
-    assert child.returncode == 0, child.stderr
-    for what in ("processor", "memory", "load", "disk", "torch", "packages", "command"):
-        assert f"{what}: " in child.stdout
-    return child.stdout, json.loads((folder / "json").read_text())
+@pytest.fixture
+def run(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return a function that runs a benchmark in quick mode, `run(name, folder, *options)`.
+
+    The function returns its output and its figures.
+    """
+    nursery.load("h5py", "psutil", "skimage.data", "torch._dynamo")
+
+    def run_one(name: str, folder: Path, *options: str) -> tuple[str, dict[str, Any]]:
+        words = [str(FOLDER / name), "--quick", "--folder", str(folder), "--json", str(folder / "json"), *options]
+        program = nursery.start_command(words, tmp_path_factory.mktemp("benchmark"), cwd=Path.cwd())
+        assert program.end(300) == 0, program.errors
+        for what in ("processor", "memory", "load", "disk", "torch", "packages", "command"):
+            assert f"{what}: " in program.out
+        return program.out, json.loads((folder / "json").read_text())
+
+    return run_one
 
 
 def tables(text: str) -> list[list[list[str]]]:
@@ -78,7 +84,12 @@ def test_mixing_and_reads_differ_between_orders(module: Callable[[str], Any]) ->
     assert reads[1][0] * reads[1][1] == 200_000
 
 
-def test_kernels_agree_with_the_c_functions_that_they_stand_for(tmp_path: Path) -> None:
+def test_kernels_agree_with_the_c_functions_that_they_stand_for(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "NUMBA_OPT", "0"
+    )  # to optimise takes most of the time; what functions return does not depend on it
     text, found = run("kernels_against_c.py", tmp_path, "--markdown")  # it ends with an error where they do not
     sections = ["LZ4, decompression", "LZ4, compression", "XXH64", "exp and log"]
     assert list(found) == ["environment", *sections]
@@ -89,7 +100,7 @@ def test_kernels_agree_with_the_c_functions_that_they_stand_for(tmp_path: Path) 
         assert all(figure["ratio"] > 0 and figure["c"] > 0 for figure in found[section].values())
 
 
-def test_the_cost_of_profiling_is_measured_and_a_healthy_pipeline_named(tmp_path: Path) -> None:
+def test_the_cost_of_profiling_is_measured_and_a_healthy_pipeline_named(run: Run, tmp_path: Path) -> None:
     text, found = run("profiling.py", tmp_path, "--markdown")
     cost, named = tables(text)
 
@@ -99,7 +110,7 @@ def test_the_cost_of_profiling_is_measured_and_a_healthy_pipeline_named(tmp_path
     assert len(found["training"]["recorded cpu"]) == 1
 
 
-def test_reading_is_compared_with_the_hand_written_lmdb(tmp_path: Path) -> None:
+def test_reading_is_compared_with_the_hand_written_lmdb(run: Run, tmp_path: Path) -> None:
     text, found = run("read.py", tmp_path, "--markdown")
     speed, size = tables(text)
 
@@ -117,7 +128,7 @@ def test_reading_is_compared_with_the_hand_written_lmdb(tmp_path: Path) -> None:
     assert set(found["disk_nbytes"]) == set(found["memory_nbytes"]) == {"LMDB by hand", "LMDBDataset lz4"}
 
 
-def test_writing_is_compared_with_a_loop_and_gives_the_same_files(tmp_path: Path) -> None:
+def test_writing_is_compared_with_a_loop_and_gives_the_same_files(run: Run, tmp_path: Path) -> None:
     text, found = run("write.py", tmp_path, "--markdown")
     [rows] = tables(text)
     assert rows[0] == ["job", "samples/s", "seconds, least to most", "CPU s", "rate against"]
@@ -128,7 +139,7 @@ def test_writing_is_compared_with_a_loop_and_gives_the_same_files(tmp_path: Path
     assert len({figure["digest"] for figure in found["figures"]}) == 3  # the loop has none
 
 
-def test_converting_is_compared_with_decoding_and_writing(tmp_path: Path) -> None:
+def test_converting_is_compared_with_decoding_and_writing(run: Run, tmp_path: Path) -> None:
     text, found = run("convert.py", tmp_path, "--markdown")
     ((header, *rows),) = tables(text)
 
@@ -141,7 +152,7 @@ def test_converting_is_compared_with_decoding_and_writing(tmp_path: Path) -> Non
     assert [p.name for p in tmp_path.iterdir()] == ["json"]  # its files are gone
 
 
-def test_memory_opening_and_page_waste_are_measured(tmp_path: Path) -> None:
+def test_memory_opening_and_page_waste_are_measured(run: Run, tmp_path: Path) -> None:
     text, found = run("memory.py", tmp_path, "--markdown")
     growth, waste = tables(text)
 
@@ -156,7 +167,7 @@ def test_memory_opening_and_page_waste_are_measured(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["json"]
 
 
-def test_a_set_of_parts_is_compared_with_one_file(tmp_path: Path) -> None:
+def test_a_set_of_parts_is_compared_with_one_file(run: Run, tmp_path: Path) -> None:
     text, found = run("parts.py", tmp_path, "--markdown", "--small-pages")
     (rows,) = tables(text)
     assert [row[0] for row in rows[1:]] == ["random", "quasi_random", "sequential"]
@@ -164,7 +175,7 @@ def test_a_set_of_parts_is_compared_with_one_file(tmp_path: Path) -> None:
     assert all(figure["ratio"] > 0 for _, figure in found["CPU time a sample"])
 
 
-def test_a_dataset_behind_a_link_is_compared_with_one_on_the_disk(tmp_path: Path) -> None:
+def test_a_dataset_behind_a_link_is_compared_with_one_on_the_disk(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("s3fs", reason="s3fs is not installed: pip install 'lmdbloader[remote]'")
     text, found = run("remote.py", tmp_path, "--markdown")
     assert [row[0] for row in tables(text)[1][1:]] == [f"0.2 is kept, epoch {k}" for k in (1, 2)]
@@ -245,7 +256,7 @@ def test_the_ratios_are_of_the_best_settings(module: Callable[[str], Any]) -> No
     assert "At batch size 8 it reads 60% of its pairs/s at 128 (60% by CPU time)." in text
 
 
-def test_the_loader_is_compared_with_the_others_and_with_the_machine(tmp_path: Path) -> None:
+def test_the_loader_is_compared_with_the_others_and_with_the_machine(run: Run, tmp_path: Path) -> None:
     text, found = run("loader.py", tmp_path, "--markdown")
 
     pairs, references, crops, memory, orders, start, threads = tables(text)
@@ -265,7 +276,7 @@ def test_the_loader_is_compared_with_the_others_and_with_the_machine(tmp_path: P
         assert all(row[-1] > 0 for row in found[section])
 
 
-def test_images_are_compared_with_the_folder_and_with_decoding(tmp_path: Path) -> None:
+def test_images_are_compared_with_the_folder_and_with_decoding(run: Run, tmp_path: Path) -> None:
     text, found = run("images.py", tmp_path, "--markdown", "--sections", "speed", "disk")
     speed, disk = tables(text)
     names = ["folder, Pillow", "LMDB of the files, Pillow", "decoding whole files only", "original", "jpg", "raw256"]
@@ -278,7 +289,7 @@ def test_images_are_compared_with_the_folder_and_with_decoding(tmp_path: Path) -
     assert len(disk) == 1 + len(found["disk"])
 
 
-def test_the_recommendation_of_tune_is_compared_with_the_best_of_all(tmp_path: Path) -> None:
+def test_the_recommendation_of_tune_is_compared_with_the_best_of_all(run: Run, tmp_path: Path) -> None:
     text, found = run("tune.py", tmp_path, "--markdown")
     ((header, *rows),) = tables(text)
 
@@ -290,7 +301,7 @@ def test_the_recommendation_of_tune_is_compared_with_the_best_of_all(tmp_path: P
     assert re.search(r"The bar, 90% in under 60 s, is (reached|MISSED)\.", text)
 
 
-def test_start_up_is_compared_with_its_bounds(tmp_path: Path) -> None:
+def test_start_up_is_compared_with_its_bounds(run: Run, tmp_path: Path) -> None:
     text, found = run("start.py", tmp_path, "--markdown")
     ((header, *rows),) = tables(text)
 
@@ -302,7 +313,7 @@ def test_start_up_is_compared_with_its_bounds(tmp_path: Path) -> None:
         assert row[4] == ("reached" if figure["seconds"] <= figure["bound"] else "MISSED")
 
 
-def test_overhead_falls_with_the_number_of_samples(tmp_path: Path) -> None:
+def test_overhead_falls_with_the_number_of_samples(run: Run, tmp_path: Path) -> None:
     text, found = run("overhead.py", tmp_path, "--markdown", "--svg", str(tmp_path / "chart.svg"))
     kinds = [name for name in found if name != "environment"]
     assert len(kinds) == len(tables(text)) == 3
@@ -319,7 +330,7 @@ def test_overhead_falls_with_the_number_of_samples(tmp_path: Path) -> None:
     assert [len(line.attrib["points"].split()) for line in lines] == [3, 3, 3]
 
 
-def test_accuracy_is_told_for_each_quality_of_jpegs(tmp_path: Path) -> None:
+def test_accuracy_is_told_for_each_quality_of_jpegs(run: Run, tmp_path: Path) -> None:
     text, found = run("jpeg_quality.py", tmp_path, "--markdown", "--svg", str(tmp_path / "chart.svg"))
     (cells,) = tables(text)
     assert [row[0] for row in cells] == ["quality", "10", "90", "pixels"]
@@ -341,7 +352,7 @@ def test_accuracy_is_told_for_each_quality_of_jpegs(tmp_path: Path) -> None:
     assert f"top-1 accuracy: points more than from pixels, which give {top1:.1%}".replace("%", " %") in words
 
 
-def test_the_cost_of_many_samples_is_measured(tmp_path: Path) -> None:
+def test_the_cost_of_many_samples_is_measured(run: Run, tmp_path: Path) -> None:
     text, found = run("many_samples.py", tmp_path, "--markdown")
     beginning, pauses, reading = tables(text)
     assert [row[0] for row in beginning[1:]] == ["the first time", "random", "quasi_random", "sequential"]

@@ -387,12 +387,12 @@ def test_a_file_system_without_hard_links_gets_the_line_of_merge(
     with monkeypatch.context() as patch:
         patch.setattr(os, "link", refuse)
         line = f"lmdbloader merge {db} {place}/b.lmdb -o OUT"
-        with pytest.raises(DestinationError, match=rf"second name .*Operation not permitted.* dataset: {line}"):
+        with pytest.raises(DestinationError, match=rf"hard-linked into .*Operation not permitted.* dataset: {line}"):
             lmdbloader.append(db, [place / "b.lmdb"])
     assert names_in(db) == ["data.mdb", "index.arrow", "manifest.json"]
     (db / "data.mdb").rename(db.with_name("elsewhere"))
     (db / "data.mdb").symlink_to(db.with_name("elsewhere"))
-    with pytest.raises(DestinationError, match="it is a link itself"):
+    with pytest.raises(DestinationError, match="it is a symbolic link"):
         lmdbloader.append(db, [place / "b.lmdb"])
     assert not list(db.glob("part*"))
 

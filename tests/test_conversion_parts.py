@@ -301,6 +301,19 @@ def test_a_join_that_was_killed_between_two_names_goes_on(
     assert lmdbloader.LMDBDataset(out).table["source"].to_pylist() == [f"0{k}.png" for k in (0, 2, 3, 4)]
 
 
+def test_the_conversion_resumes_after_a_join_that_was_killed_behind_the_new_names(
+    src: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage(src / "00.png")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(parts, "put_in_place", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        lmdbloader.convert(src, out, parts=8, on_error="skip", workers=1)
+    done = convert_part(out, 3)
+    assert (done.was_finished, done.num_samples, convert_part(out, 0).skipped[0][0]) == (True, 1, "00.png")
+    assert lmdbloader.convert(src, out, parts=8, on_error="skip", workers=1).num_samples == 7
+    assert lmdbloader.LMDBDataset(out).table["source"].to_pylist() == [f"0{k}.png" for k in range(1, 8)]
+
+
 def test_nothing_but_unusable_inputs_is_refused(src: Path, out: Path) -> None:
     for path in src.iterdir():
         damage(path)

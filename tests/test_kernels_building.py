@@ -26,7 +26,8 @@ PACKAGE = Path(__file__).resolve().parent.parent / "lmdbloader"
 
 # Lowers two entry points, into units of a folder, and prints how many kernels were lowered and kept.
 LOWER = """
-import sys
+import gc, sys
+gc.disable()
 from pathlib import Path
 from lmdbloader.kernels.building.lowering import Lowering
 from lmdbloader.kernels import entries
@@ -111,6 +112,9 @@ def levels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     # The folders of processes that test side by side have the same parent: one of them builds, the others wait.
     folder = (base.parent if hasattr(request.config, "workerinput") else base) / "levels"
     copy_units(folder)
+    if libraries.is_checkout() and not (folder / libraries.INVENTORY).exists():
+        for path in (libraries.BUILT / libraries.INVENTORY, libraries.BUILT / linking.best_here().file_name):
+            shutil.copy2(path, folder)  # what the set-up has built is not built again
     command = [sys.executable, "-m", "lmdbloader.kernels.building", "--all-here", "--if-changed", "--out", str(folder)]
     subprocess.run(command, check=True, capture_output=True, cwd=PACKAGE.parent)
     return folder

@@ -177,6 +177,29 @@ def hash_blake3(recorder: Recorder, data: np.ndarray) -> None:
     recorder.known, recorder.scratch = [], []
 
 
+def hash_columns() -> None:
+    """Hash columns of numbers and of texts."""
+    values, ends = np.random.default_rng(6).integers(0, 2**63, 300), np.array([0, 5, 5, 90])
+    for kind in (np.uint8, np.uint16, np.uint32, np.uint64):
+        entries.hash_numbers(values.astype(kind), np.zeros(2, np.uint64))
+    for kind in (np.int32, np.int64):
+        texts = values.view(np.uint8), ends.astype(kind)
+        assert entries.hash_texts(*texts, np.zeros(2, np.uint64)) == 3
+        assert entries.hash_names(*texts, np.array([2, 0, 0, 1], np.int32), np.zeros(2, np.uint64)) == 4
+
+
+def find_places() -> None:
+    """Find the samples at places of an order, of lanes, and of a mixture with and without cycles."""
+    places, shares = np.arange(0, 1000, 7), np.array([5, 0, 2**40, 3])
+    entries.permute(np.arange(1000), 1000, 1, 2, 3, np.zeros(1000, np.int64))
+    entries.read_lanes(np.arange(9), 2, np.array([4, 9]), np.array([5, 0]), 1, 2, 3, np.zeros(9, np.int64))
+    for parts, cycle in ((shares, 0), (np.array([5, 0, 1, 3]), 11)):
+        chosen, numbers = np.zeros_like(places), np.zeros_like(places)
+        entries.deal(places, parts, 1000, cycle, 1, 2, 3, chosen, numbers)
+        entries.count_dealt(places, parts, 2, 1000, cycle, 1, 2, 3, np.zeros_like(places))
+        entries.shuffle_piles(chosen, numbers, np.array([10, 1, 70, 200]), 1, 2, 3, np.zeros_like(places))
+
+
 def test_every_other_kernel_does_the_same(
     built: Path, datasets: dict[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -200,8 +223,8 @@ def test_every_other_kernel_does_the_same(
         read_payloads(recorder, reader)
     hash_xxh64(recorder, image)
     pack_lz4(recorder, image)
-    entries.permute(np.arange(1000), 1000, 1, 2, 3, np.zeros(1000, np.int64))
-    entries.read_lanes(np.arange(9), 2, np.array([4, 9]), np.array([5, 0]), 1, 2, 3, np.zeros(9, np.int64))
+    hash_columns()
+    find_places()
     hash_blake3(recorder, np.resize(image.reshape(-1), GROUP_NBYTES + 1000))
     tested = {call.name.removeprefix(PREFIX) for call in recorder.calls}
     check(built, recorder.calls, tmp_path)

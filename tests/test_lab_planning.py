@@ -258,7 +258,7 @@ def test_arguments_override_the_preset() -> None:
         ({"batch_size": 8, "step_seconds": 1, "dataset_size": "64"}, "smaller than one sample"),
         ({"batch_size": 8, "step_seconds": 1, "cache_fraction": 1.5}, "cache_fraction=1.5"),
         ({"batch_size": 8, "step_seconds": 1, "cache_fraction": -0.1}, "cache_fraction=-0.1"),
-        ({"batch_size": 8, "step_seconds": 1, "gpu_memory": "16GB"}, "example_memory=None"),
+        ({"batch_size": 8, "step_seconds": 1, "gpu_memory": "16GB"}, "gpu_memory and example_memory"),
         ({"batch_size": 8, "step_seconds": 1, "model_memory": "16GB"}, "follows from gpu_memory"),
         ({"preset": "resnet51"}, "no such preset; expected one of resnet50-v100"),
         ({"preset": "team-on-nfs", "batch_size": 7}, "only for batches of 64. Give step_seconds"),

@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader, QuasiRandom
@@ -288,11 +288,35 @@ def test_weights_of_each_epoch(ds: LMDBDataset) -> None:
         (["a"] * COUNT, "expected a list of numbers"),
         (3, "shape"),
         ({1: 2}, "expected a list of numbers"),
+        (["1.0"] * COUNT, "expected a list of numbers"),
+        (np.ones(COUNT, np.complex64), "expected a list of numbers"),
+        (np.ones(COUNT, "M8[s]"), "expected a list of numbers"),
+        (torch.ones(COUNT, dtype=torch.complex64), "expected a list of numbers"),
     ],
 )
 def test_other_weights_are_refused(ds: LMDBDataset, weights: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         make(ds, weights=weights)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2),
+        *(torch.int64, torch.uint8, torch.bool, np.float16, np.uint64, np.bool_, ">f4"),
+    ],
+    ids=str,
+)
+def test_weights_may_be_of_any_real_type(ds: LMDBDataset, kind: Any) -> None:
+    ones = [float(number % 2) for number in range(COUNT)]
+    is_torchs = isinstance(kind, torch.dtype)
+    weights = torch.tensor(ones).to(kind) if is_torchs else np.array(ones).astype(kind)
+    expected = make(ds, weights=ones)
+    for given_ones in (weights, list(weights), lambda epoch: weights):
+        assert numbers(make(ds, weights=given_ones)) == numbers(make(ds, weights=ones))
+    assert numbers(make(ds, sampler=WeightedRandomSampler(ones, COUNT))) == numbers(expected)
+    learned = make(ds, weights=torch.tensor(ones, requires_grad=True))
+    assert pickle.loads(pickle.dumps(learned)).state_dict() == make(ds, weights=ones).state_dict()
 
 
 # --- Repeats ---
@@ -413,12 +437,26 @@ def test_a_function_that_returns_another_list_is_noticed(ds: LMDBDataset) -> Non
         ({"order": iter([1])}, r"Write order=list\(\.\.\.\)"),
         ({"order": {1, 2}}, r"Write order=list\(\.\.\.\)"),
         ({"order": QuasiRandom}, "expected 'random'"),
-        ({"order": [1], "shuffle": True}, "both say the order"),
-        ({"order": [1], "weights": [1.0] * COUNT}, r"weights, order=\[1\]: both say the order"),
-        ({"shuffle": False, "weights": [1.0] * COUNT}, "weights, shuffle=False: both say the order"),
+        ({"order": [1], "shuffle": True}, "both set the order"),
+        ({"order": [1], "weights": [1.0] * COUNT}, r"weights, order=\[1\]: both set the order"),
+        ({"shuffle": False, "weights": [1.0] * COUNT}, "weights, shuffle=False: both set the order"),
         ({"repeat": 2, "weights": [1.0] * COUNT}, "write num_samples"),
         ({"num_samples": 5}, r"weights=\[\.\.\.\], num_samples=5"),
         ({"num_samples": -5, "weights": [1.0] * COUNT}, "num_samples"),
+        ({"num_samples": 0, "weights": [1.0] * COUNT}, "num_samples=0: expected a whole number from 1"),
+        ({"num_samples": 5, "order": [1]}, r"weights=\[\.\.\.\], num_samples=5"),
+        ({"num_samples": 5, "sampler": [1]}, r"weights=\[\.\.\.\], num_samples=5"),
+        ({"sampler": [1], "shuffle": True}, "both set the order"),
+        ({"sampler": [1], "order": [2]}, "order is given too"),
+        ({"sampler": WeightedRandomSampler([1.0] * COUNT, 3), "repeat": 2}, "write num_samples"),
+        ({"sampler": WeightedRandomSampler([1.0] * COUNT, 3), "num_samples": 2}, "num_samples is given too"),
+        ({"order": torch.ones(COUNT, dtype=torch.bool)}, r"a mask of bools.*numpy.flatnonzero\(mask\)"),
+        ({"order": np.ones(COUNT, bool)}, r"a mask of bools.*numpy.flatnonzero\(mask\)"),
+        ({"order": np.ones(3, bool)}, r"a mask of bools"),
+        ({"sampler": np.ones(COUNT, bool)}, r"a mask of bools"),
+        ({"order": torch.ones(3, dtype=torch.bfloat16)}, "order: sample numbers of dtype float64"),
+        ({"order": torch.ones(3).to_sparse()}, "flat list of sample numbers"),
+        ({"cache_fraction": 0.5}, r"Loader\(LMDBDataset\(URL, cache_fraction=0.5\), batch_size\)"),
         ({"repeat": 0}, "repeat"),
         ({"repeat": 1.5}, "repeat"),
         ({"repeat": 2**62}, "repeat"),
@@ -434,8 +472,23 @@ def test_options_that_make_no_sense_are_refused(ds: LMDBDataset, options: dict[s
         make(ds, **options)
 
 
+def test_negative_numbers_count_from_the_end_as_in_torchs_samplers(ds: LMDBDataset) -> None:
+    expected = [number for batch in DataLoader(ds, sampler=[-1, 0, -COUNT]) for number in batch.number.tolist()]  # type: ignore[arg-type]
+    assert expected == [COUNT - 1, 0, 0]
+    for order in ([-1, 0, -COUNT], lambda epoch: [-1, 0, -COUNT], torch.tensor([-1, 0, -COUNT])):
+        assert numbers(make(ds, order=order)) == expected
+    with pytest.raises(OptionError, match="or negative ones, which count from the end"):
+        make(ds, order=[-COUNT - 1])
+
+
+def test_there_is_nothing_to_draw_from_without_samples(ds: LMDBDataset) -> None:
+    with pytest.raises(OptionError, match="num_samples=5, weights: the dataset has no samples to draw from"):
+        make(ds.select([]), transforms=(), weights=[], num_samples=5)
+
+
 def test_a_list_may_be_given_as_torchs_sampler_and_may_be_empty(ds: LMDBDataset) -> None:
     assert read(make(ds, sampler=[3, 3, 1])) == read(make(ds, order=[3, 3, 1]))
+    assert read(make(ds, sampler=torch.tensor([3, 3, 1]))) == read(make(ds, order=[torch.tensor(3), 3, 1]))
     empty = make(ds, order=[])
     assert len(empty) == 0 and list(empty) == [] and empty.state_dict()["length"] == 0
     nothing = ds.select([])

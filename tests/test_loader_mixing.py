@@ -290,6 +290,36 @@ def test_dataloader_shuffles_each_dataset(both: list[LMDBDataset], num_workers: 
     assert sorted(numbers(lmdbloader.dataloader(mix(both), 8, num_workers=0))) == sorted(numbers(make(mix(both))))
 
 
+def test_a_given_sampler_is_used_or_refused(both: list[LMDBDataset]) -> None:
+    mixed = mix(both, [1, 1], 60)
+    found = numbers(lmdbloader.dataloader(mixed, 2, sampler=[5, 0, 59], num_workers=0))
+    assert found == [mixed[i].number for i in (5, 0, 59)]
+    with pytest.raises(ValueError, match="mutually exclusive"):  # torch's
+        lmdbloader.dataloader(mixed, 2, sampler=[5, 0, 59], shuffle=True, num_workers=0)
+
+
+def test_torchs_own_shuffle_of_a_mixture_means_the_same_or_warns(both: list[LMDBDataset]) -> None:
+    whole = DataLoader(mix(both), 8, shuffle=True, collate_fn=lmdbloader.collate)
+    assert sorted(numbers(whole)) == sorted(numbers(make(mix(both))))  # each sample once, as in a ConcatDataset
+    part = mix(both, [1, 4], 50)  # 10 of the 30 samples of the first
+    assert numbers(DataLoader(part, 8, collate_fn=lmdbloader.collate)) == [sample.number for sample in part]
+    loader = DataLoader(part, 8, shuffle=True, collate_fn=lmdbloader.collate)
+    with pytest.warns(
+        UserWarning, match=r"the same 10 of the 30 samples of .*a\.lmdb .*dataloader\(mixed, batch_size, sh"
+    ):
+        numbers(loader)
+    numbers(loader)  # it warns once
+
+
+def test_a_dataset_without_a_draw_is_noticed(both: list[LMDBDataset]) -> None:
+    with pytest.warns(
+        UserWarning, match=r"an epoch of 100 draws has none of dataset 1, .*b\.lmdb, whose share is 0\.001"
+    ):
+        mixed = mix(both, [999, 1], 100)
+    assert len(mixed) == 100
+    mix(both, [999, 1], 1000)
+
+
 # --- What does not fit ---
 
 
@@ -298,6 +328,10 @@ def test_dataloader_shuffles_each_dataset(both: list[LMDBDataset], num_workers: 
     [
         ([], "0 datasets without samples"),
         ("a.lmdb", r"expected a list of datasets. Write mix\(\['a.lmdb', \.\.\.\]\)"),
+        ({"a": "a.lmdb"}, r"a dict has names.*Write mix\(list\(datasets.values\(\)\), weights=\[\.\.\.\]\)"),
+        ({"a.lmdb", "b.lmdb"}, "a set has no order"),
+        (ConcatDataset([[1], [2]]), r"Write mix\(dataset.datasets\)"),  # type: ignore[list-item]
+        (Subset([1], [0]), r"expected a list of datasets. Write mix\(\[dataset, \.\.\.\]\)"),  # type: ignore[arg-type]
         (5, "expected a list"),
     ],
 )
@@ -306,12 +340,35 @@ def test_lists_of_datasets_are_expected(given: Any, message: str) -> None:
         mix(given)
 
 
+def test_a_loader_names_the_mixture_of_several_datasets(both: list[LMDBDataset]) -> None:
+    for given, line in (
+        (both, r"Write lmdbloader.Loader\(lmdbloader.mix\(datasets\), batch_size\)"),
+        (
+            {"a": both[0]},
+            r"Loader\(datasets\['a'\], batch_size\), or .*mix\(list\(datasets.values\(\)\)\), batch_size\)",
+        ),
+    ):
+        with pytest.raises(OptionError, match=line):
+            Loader(given, 4)  # type: ignore[arg-type]
+    with pytest.raises(
+        OptionError, match=r"write lmdbloader\.mix\(paths\), and read it with Loader\(mixed, batch_size\)"
+    ):
+        LMDBDataset([both[0].path])  # type: ignore[arg-type]
+
+
 def test_weights_and_lengths_are_checked(both: list[LMDBDataset]) -> None:
     for options, message in (
         ({"weights": [1]}, "1 weights for 2 datasets"),
         ({"weights": [1, -1]}, r"weights\[1\] is -1"),
         ({"weights": ["a", 1]}, "expected a list of numbers"),
         ({"weights": 3}, "expected a list"),
+        ({"weights": "37"}, "expected a list of numbers, one for each dataset, in their order"),
+        ({"weights": ["3", "7"]}, "expected a list of numbers"),
+        ({"weights": {1: 0.7, 2: 0.3}}, "expected a list of numbers, one for each dataset, in their order"),
+        ({"weights": {0.3, 0.7}}, "expected a list of numbers, one for each dataset, in their order"),
+        ({"weights": [1, 1e-15]}, r"weights\[1\] is 1e-15, a share of 1e-15 of the draws; expected at least 1e-10"),
+        ({"weights": [1e300, 1]}, r"weights\[1\] is 1"),
+        ({"cache_fraction": 0.2}, r"mix\(\[LMDBDataset\(URL, cache_fraction=0.2\), \.\.\.\]\)"),
         ({"length": 0}, "length"),
         ({"length": 1.5}, "length"),
         ({"probabilities": [0.5, 0.5]}, r"write weights=\[0.5, 0.5\]"),
@@ -325,6 +382,10 @@ def test_weights_and_lengths_are_checked(both: list[LMDBDataset]) -> None:
     assert len(mix([both[0], both[1][:0]])) == FIRST
     weights = mix(both, torch.tensor([0.25, 0.75])).mixture.shares, mix(both, np.array([1, 3])).mixture.shares
     assert weights == ((1, 3), (1, 3))
+    for kind in (torch.bfloat16, torch.float16, torch.float64, np.float16, np.float32):
+        share = torch.tensor([0.25, 0.75]).to(kind) if isinstance(kind, torch.dtype) else np.array([1, 3], kind)
+        assert mix(both, share).mixture.shares == (1, 3)
+    assert mix(both, [1, 10**12], 2 * 10**12).mixture.shares == (1, 10**12)  # whole numbers are exact
     mixed = mix(both)
     for wrapped in ([mixed, both[0]], [Subset(mixed, [1])]):
         with pytest.raises(OptionError, match="Mix views"):

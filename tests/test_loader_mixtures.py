@@ -101,15 +101,19 @@ def test_lengths_as_weights_are_exact(lengths: list[int]) -> None:
 
 @given(st.lists(st.floats(0, 1e300, allow_nan=False), min_size=1, max_size=4))
 def test_any_weights_are_met_closely(weights: list[float]) -> None:
-    if not sum(map(Fraction, weights)):
+    if not (total := sum(map(Fraction, weights))):
+        return
+    if any(0 < Fraction(weight) / total < Fraction(1, 10**10) for weight in weights):
+        # Of floats; a small whole number beside a large one is exact.
+        with pytest.raises(OptionError, match=r"of the draws; expected at least 1e-10, or 0\. Leave it out"):
+            whole_shares(weights, [3] * len(weights))
         return
     shares = whole_shares(weights, [3] * len(weights))
     assert math.gcd(*shares) == 1 and sum(shares) <= 2**50
-    total = sum(map(Fraction, weights))
     for share, weight in zip(shares, weights, strict=True):
         assert (share > 0) == (weight > 0)
         assert abs(Fraction(share, sum(shares)) - Fraction(weight) / total) <= max(
-            Fraction(weight) / total / 10**8, 2**-38
+            Fraction(weight) / total / 10**8, 2**-40
         )
 
 

@@ -58,7 +58,7 @@ def test_shuffle_is_the_random_order(ds: LMDBDataset) -> None:
 @pytest.mark.parametrize("order", ["random", "sequential", "quasi_random"])
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_shuffle_and_an_order_are_too_much(ds: LMDBDataset, order: Any, shuffle: bool) -> None:
-    with pytest.raises(OptionError, match=f"shuffle={shuffle}, order='{order}': both say the order. Leave one"):
+    with pytest.raises(OptionError, match=f"shuffle={shuffle}, order='{order}': both set the order. Leave one"):
         Loader(ds, 4, shuffle=shuffle, order=order)
 
 

@@ -28,7 +28,8 @@ class FakePip:
         root: The folder that is set up.
         broken: Commands that fail: "venv", "install", "wheel pillow-simd", "check pillow-simd" ...
         interrupt: A command at which the person presses Ctrl-C.
-        asked: The commands run, as short names.
+        asked: The commands run, as short names, those that build kernels left out.
+        num_builds: How often kernels were built.
         said: The lines for the person at the terminal.
     """
 
@@ -36,6 +37,7 @@ class FakePip:
     broken: set[str] = field(default_factory=set)
     interrupt: str = ""
     asked: list[str] = field(default_factory=list)
+    num_builds: int = 0
     said: list[str] = field(default_factory=list)
 
     @property
@@ -48,7 +50,10 @@ class FakePip:
 
     def __call__(self, command: Sequence[str], log: Path | None = None) -> None:
         name = self.name_of(command)
-        self.asked.append(name)
+        if name == "kernels":  # at any time while others run
+            self.num_builds += 1
+        else:
+            self.asked.append(name)
         if name == self.interrupt:
             raise KeyboardInterrupt
         if name in self.broken:
@@ -69,6 +74,8 @@ class FakePip:
     def name_of(self, command: Sequence[str]) -> str:
         if "venv" in command:
             return "venv"
+        if setup_env.BUILD_KERNELS in command:
+            return "kernels"
         if "-c" in command:
             found = setup_env.pil_in_place(setup_env.Environment(self.root))
             return f"check {found[0] if found else 'nothing'}"
@@ -77,6 +84,8 @@ class FakePip:
             return f"wheel {command[-1]}"
         if verb == "install" and any(word.startswith("setuptools") for word in command):
             return "tools"
+        if "--editable" in command:
+            return "package"
         if verb == "install" and command[-1].endswith(".whl"):
             return f"install {Path(command[-1]).name.split('-')[0].replace('_', '-')}"
         return verb
@@ -112,7 +121,9 @@ def test_the_first_call_installs_everything_then_exchanges_pillow(pip: FakePip) 
         "uninstall",
         "install pillow-simd",
         "check pillow-simd",
+        "package",
     ]
+    assert pip.num_builds == 1
     assert pip.said[-1] == "PIL is pillow-simd 12.1.1.post0."
 
 
@@ -124,7 +135,7 @@ def test_a_second_call_runs_nothing_and_prints_the_pil_in_use(pip: FakePip) -> N
 
 def test_without_a_compiler_pillow_stays_and_the_reason_is_printed_each_time(pip: FakePip) -> None:
     pip.broken = {"wheel pillow-simd"}
-    assert pip.set_up() == ["venv", "tools", "install", "wheel pillow-simd", "check pillow"]
+    assert pip.set_up() == ["venv", "tools", "install", "wheel pillow-simd", "check pillow", "package"]
     assert pip.said[-1].startswith("PIL is pillow 13.0.0, for pillow-simd could not be used:")
     assert "no compiler" in pip.said[-1]
     assert pip.set_up() == []
@@ -133,7 +144,7 @@ def test_without_a_compiler_pillow_stays_and_the_reason_is_printed_each_time(pip
 
 def test_a_pillow_simd_that_does_not_import_gives_way_to_pillow(pip: FakePip) -> None:
     pip.broken = {"check pillow-simd"}
-    assert pip.set_up()[-4:] == ["check pillow-simd", "uninstall", "install pillow", "check pillow"]
+    assert pip.set_up()[-5:] == ["check pillow-simd", "uninstall", "install pillow", "check pillow", "package"]
     assert pip.in_place() == "pillow"
     assert pip.set_up() == []
 
@@ -187,7 +198,9 @@ def test_changed_inputs_keep_the_pil_that_was_chosen(pip: FakePip) -> None:
     assert pip.in_place() == "pillow"
 
 
-@pytest.mark.parametrize("step", ["venv", "tools", "install", "wheel pillow-simd", "uninstall", "check pillow-simd"])
+@pytest.mark.parametrize(
+    "step", ["venv", "tools", "install", "wheel pillow-simd", "uninstall", "check pillow-simd", "package"]
+)
 def test_an_interrupted_set_up_starts_again(pip: FakePip, step: str) -> None:
     pip.interrupt = step
     with pytest.raises(KeyboardInterrupt):
@@ -209,7 +222,7 @@ def test_an_interrupted_switch_is_repaired(pip: FakePip) -> None:
     assert pip.set_up() == []
 
 
-@pytest.mark.parametrize("step", ["venv", "tools", "install"])
+@pytest.mark.parametrize("step", ["venv", "tools", "install", "kernels", "package"])
 def test_a_set_up_that_fails_is_not_taken_for_finished(pip: FakePip, step: str) -> None:
     pip.broken = {step}
     with pytest.raises(setup_env.SetupError, match="no compiler"):

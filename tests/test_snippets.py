@@ -6,11 +6,9 @@ A block after `<!-- no-test -->` is left out, one after `<!-- needs: package -->
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import traceback
 import types
@@ -20,11 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from nursery import Nursery
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PYTHON, SHELL = {"python", "py"}, {"bash", "console", "sh", "shell"}
-SECONDS = 300
+SECONDS = 300.0
+# What the scripts import, torch in the first step of training.
+OF_SCRIPTS = ("skimage.data", "torch._dynamo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,29 +78,17 @@ def commands_of(snippet: Snippet) -> Iterator[tuple[int, list[str]]]:
             yield start, shlex.split(command, comments=True)
 
 
-def run_command(words: list[str], where: str, folder: Path) -> None:
-    """Run one command line with this interpreter; fail with its place and output when it does not succeed."""
-    if words[0] == "lmdbloader":
-        code = "import sys; from lmdbloader.cli import main; sys.argv[0] = 'lmdbloader'; sys.exit(main())"
-        command = [sys.executable, "-c", code, *words[1:]]
-    else:
-        command = [sys.executable, str(ROOT / words[1]), *words[2:]]
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    child = subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": path},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=SECONDS,
-    )
-    if child.returncode:
-        pytest.fail(
-            f"{where}: `{shlex.join(words)}` exited with status {child.returncode}:\n{child.stdout}", pytrace=False
-        )
+def run_command(words: list[str], where: str, folder: Path, nursery: Nursery) -> None:
+    """Run one command line in a process of its own; fail with its place and output when it does not succeed."""
+    if words[0] != "lmdbloader":
+        nursery.load(*OF_SCRIPTS)
+        words = [str(ROOT / words[1]), *words[2:]]
+    program = nursery.start_command(words, folder / ".program", cwd=folder)
+    status = program.end(SECONDS)
+    said = program.out + program.errors
+    shutil.rmtree(program.folder)
+    if status:
+        pytest.fail(f"{where}: `{shlex.join(words)}` exited with status {status}:\n{said}", pytrace=False)
 
 
 def run_python(snippet: Snippet, name: str, namespace: dict[str, object]) -> None:
@@ -119,7 +108,7 @@ def can_import(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
-def run_document(document: Path, name: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
+def run_document(document: Path, name: str, folder: Path, patch: pytest.MonkeyPatch, nursery: Nursery) -> None:
     """Run a document's blocks in order in `folder`; they share one namespace, which is `__main__` to them."""
     main = types.ModuleType("__main__")
     patch.setitem(sys.modules, "__main__", main)
@@ -134,15 +123,15 @@ def run_document(document: Path, name: str, folder: Path, patch: pytest.MonkeyPa
             run_python(snippet, name, main.__dict__)
         elif snippet.language in SHELL:
             for line, words in commands_of(snippet):
-                run_command(words, f"{name}:{line}", folder)
+                run_command(words, f"{name}:{line}", folder, nursery)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_snippets_of_a_document_run(
-    document: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    document: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nursery: Nursery
 ) -> None:
     shutil.copytree(photos, tmp_path / "photos")
-    run_document(document, str(document.relative_to(ROOT)), tmp_path, monkeypatch)
+    run_document(document, str(document.relative_to(ROOT)), tmp_path, monkeypatch, nursery)
 
 
 BROKEN = """# Title
@@ -167,33 +156,37 @@ raise SystemExit
 """
 
 
-def test_a_broken_block_is_named_with_its_file_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_block_is_named_with_its_file_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nursery: Nursery
+) -> None:
     document = tmp_path / "broken.md"
     document.write_text(BROKEN, "utf-8")
     with pytest.raises(
         pytest.fail.Exception, match=r"^broken\.md:18: the block that starts at line 16 raised"
     ) as caught:
-        run_document(document, "broken.md", tmp_path, monkeypatch)
+        run_document(document, "broken.md", tmp_path, monkeypatch, nursery)
     assert "AssertionError" in str(caught.value)
 
 
-def test_a_block_that_does_not_compile_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_that_does_not_compile_is_named_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nursery: Nursery
+) -> None:
     document = tmp_path / "broken.md"
     document.write_text("```python\n\na = = 1\n```\n", "utf-8")
     with pytest.raises(pytest.fail.Exception, match=r"^broken\.md:3: .*(?s:.*)SyntaxError"):
-        run_document(document, "broken.md", tmp_path, monkeypatch)
+        run_document(document, "broken.md", tmp_path, monkeypatch, nursery)
 
 
 def test_a_block_that_needs_a_package_runs_where_it_is_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nursery: Nursery
 ) -> None:
     document = tmp_path / "needs.md"
     text = "<!-- needs: {} -->\n```python\nimport warnings\nwarnings.warn('theirs')\n{}\n```\nText\n"
     document.write_text(text.format("no_such_package", "1 / 0") + text.format("json", "import json"), "utf-8")
-    run_document(document, "needs.md", tmp_path, monkeypatch)
+    run_document(document, "needs.md", tmp_path, monkeypatch, nursery)
     document.write_text(text.format("json", "1 / 0"), "utf-8")
     with pytest.raises(pytest.fail.Exception, match="ZeroDivisionError"):
-        run_document(document, "needs.md", tmp_path, monkeypatch)
+        run_document(document, "needs.md", tmp_path, monkeypatch, nursery)
 
 
 def test_commands_of_this_package_are_found_in_shell_blocks() -> None:
@@ -206,8 +199,10 @@ def test_commands_of_this_package_are_found_in_shell_blocks() -> None:
     ]
 
 
-def test_a_failing_command_is_named_with_its_file_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_command_is_named_with_its_file_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nursery: Nursery
+) -> None:
     document = tmp_path / "broken.md"
     document.write_text("Text\n```bash\nmake demo\nlmdbloader nonsense\n```\n", "utf-8")
     with pytest.raises(pytest.fail.Exception, match=r"^broken\.md:4: `lmdbloader nonsense` exited with status"):
-        run_document(document, "broken.md", tmp_path, monkeypatch)
+        run_document(document, "broken.md", tmp_path, monkeypatch, nursery)

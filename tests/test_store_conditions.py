@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import lmdbloader
 from lmdbloader import LMDBDataset
-from lmdbloader.errors import OptionError
+from lmdbloader.errors import CorruptError, OptionError
 
 COUNT = 40
 NAMES = ["night", "day", "it's", 'say "x"', "", "ü", "3"]
@@ -107,6 +108,46 @@ def test_a_condition_chooses_what_python_would(ds: LMDBDataset, condition: str) 
 def test_two_conditions_choose_the_same(ds: LMDBDataset, condition: str, same: str) -> None:
     assert chosen(ds, condition) == chosen(ds, same)
     assert 0 < len(chosen(ds, condition)) < COUNT
+
+
+@pytest.fixture(scope="module")
+def damaged_texts(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
+    """A dataset whose long texts are damaged, so that reading any of them is an error."""
+    path = tmp_path_factory.mktemp("conditions") / "texts.lmdb"
+    lmdbloader.write(({"note": f"{i} " * 200, "label": i % 4, "name": "x"} for i in range(COUNT)), path)
+    reader = LMDBDataset(path).reader
+    with open(path / "data.mdb", "r+b") as file:
+        for at in reader.index.arrays["note.offset"].tolist():
+            file.seek(at)
+            file.write(b"?")
+    return LMDBDataset(path)
+
+
+def test_long_texts_are_read_only_if_a_condition_names_them(damaged_texts: LMDBDataset) -> None:
+    ds = damaged_texts
+    for condition in ("label == 3", pc.field("label") == 3, (pc.field("label") == 3) & (pc.field("name") == "x")):
+        assert len(ds.where(condition)) == COUNT // 4
+    # By its place among all columns, and by its name.
+    places: Any = (pc.field(0), pc.field("note"), pc.field("label") == 9)
+    for condition in (
+        places[0] == "x",
+        places[1] == "x",
+        places[2] | pc.match_substring(places[1], "1"),
+        "note == 'x'",
+    ):
+        with pytest.raises(CorruptError, match="field 'note' of sample"):
+            ds.where(condition)
+
+
+def test_the_table_has_the_long_texts_of_the_fields_that_are_read(damaged_texts: LMDBDataset) -> None:
+    with pytest.raises(CorruptError, match="field 'note'"):
+        _ = damaged_texts.table
+    labels = LMDBDataset(damaged_texts.path, fields=["label"])
+    assert labels.table.column_names == ["label", "name"]
+    with pytest.raises(OptionError, match=r"no field 'note' either; fields and columns are label, name"):
+        labels["note"]
+    with pytest.raises(OptionError, match=r"dataset\.table\['note'\]"):
+        damaged_texts["note"]
 
 
 def test_nan_is_null(ds: LMDBDataset) -> None:

@@ -40,6 +40,7 @@ def check(
     *,
     second: Sequence[dict[str, Any]] = (),
     sources: bool = False,
+    features: frozenset[str] = frozenset({"tile_groups"}),
     **sizes: int,
 ) -> None:
     """Check an index of one field "f", or of two fields "f" and "g"."""
@@ -71,8 +72,9 @@ def check(
         for key, part in (("payload_nbytes", "stored_nbytes"), ("raw_nbytes", "raw_nbytes"))
     }
     manifest: Any = SimpleNamespace(
-        fields=tuple(fields), with_source=sources, sizes={**totals, **sizes}, parts=(), index_file="index.arrow"
-    )
+        fields=tuple(fields), with_source=sources, sizes={**totals, **sizes}, parts=(), index_file="index.arrow",
+        features=features,
+    )  # fmt: skip
     check_index(found, manifest, DATA_NBYTES, Path("/d"))
 
 
@@ -189,7 +191,12 @@ def test_a_consistent_index_is_accepted(kind: Any, row: dict[str, Any]) -> None:
         ("bytes", compressed(10, 2551), "its codec, which cannot compress"),
         ("bytes", compressed(0, 1), "its codec, which cannot compress"),
         ("bytes", compressed(DATA_NBYTES, MAX_PAYLOAD_NBYTES + 1), "bytes that one payload may have"),
-        *(("json", compressed(5, 5, codec), "the codecs of jsons") for codec in (CODEC_TILES, CODEC_WHOLE_TILES, 255)),
+        *(("json", compressed(5, 5, codec), "the codecs of jsons") for codec in (CODEC_TILES, CODEC_WHOLE_TILES)),
+        (
+            "json",
+            compressed(5, 5, 255),
+            "the codecs of this release, 0 to 5: a later release of lmdbloader wrote it, or",
+        ),
         ("array", {**plain(0, 25), "type": "float32[2,3]"}, "its array's type"),
         ("array", {**compressed(10, 24), "type": "float64[2,3]"}, "its array's type"),
         ("image", image(0, 0, 0, CODEC_RAW), "an image: one of height"),
@@ -206,7 +213,7 @@ def test_a_consistent_index_is_accepted(kind: Any, row: dict[str, Any]) -> None:
         ("image", image(10, 513, 10, CODEC_JPEG), "its codec, which cannot compress"),
         ("image", image(100, 6, 10, CODEC_JPEG, bits=16), "its codec, which has fewer bits"),
         ("image", image(50, 27000, 27000, CODEC_FILE, channels=3), "bytes that one payload may have"),
-        ("image", image(50, 6, 10, 6), "the codecs of images"),
+        ("image", image(50, 6, 10, 6), "the codecs of this release.* Install the newest lmdbloader; .* Restore"),
     ],
 )
 def test_a_contradiction_is_refused_by_name(kind: Any, row: dict[str, Any], reason: str) -> None:
@@ -222,6 +229,17 @@ def test_a_contradiction_is_refused_by_name(kind: Any, row: dict[str, Any], reas
     assert (error.sample, error.field, error.source, error.path) == (1, "f", "1.png", "/d")
     with pytest.raises(CorruptError, match=r"row 1, field 'f'"):
         check(kind, rows)
+
+
+def test_tiles_in_groups_need_the_feature_that_keeps_earlier_releases_away() -> None:
+    rows = [image(60, 6, 10, CODEC_RAW), image(8 + 4 + 4 * 12 + 40, 100, 100, CODEC_TILES, offset=60)]
+    check("image", rows)
+    with pytest.raises(
+        CorruptError, match=r"row 1, .* does not fit manifest\.json, whose \"requires\" does not list 't"
+    ):
+        check("image", rows, features=frozenset())
+    # The first "tiles" are older than the feature.
+    check("image", [image(4 * 12 + 40, 100, 100, CODEC_WHOLE_TILES)], features=frozenset())
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])

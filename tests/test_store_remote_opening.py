@@ -225,12 +225,6 @@ def test_a_replacement_that_no_request_tells_is_named_when_its_bytes_are_damage(
     assert same(dataset[0], local[0])
 
 
-@pytest.mark.parametrize("share", ["1", "1.0", "0.2"])
-def test_a_share_as_a_text_is_refused(local: LMDBDataset, tmp_path: Path, share: str) -> None:
-    with pytest.raises(errors.OptionError, match="cache_fraction"):
-        LMDBDataset(f"file://{local.path}", cache_dir=tmp_path, cache_fraction=share)
-
-
 @pytest.mark.parametrize("fault", ["503", "cut", "hang"])
 def test_a_server_that_fails_for_good_is_an_error_and_cached_pieces_stay(
     server: Server, local: LMDBDataset, tmp_path: Path, soon: None, fault: str
@@ -262,8 +256,16 @@ def test_what_is_no_dataset_is_refused(server: Server, tmp_path: Path) -> None:
     server.objects["train.lmdb/index.arrow"] = server.objects["train.lmdb/index.arrow"][:-1] + b"x"
     with pytest.raises(errors.CorruptError, match=r"index\.arrow: its digest is"):
         LMDBDataset(URL, cache_dir=tmp_path)
-    with pytest.raises(errors.OptionError, match=r"cache_fraction=1\.5: expected a share"):
-        LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=1.5)
+    for wrong, message in (
+        (1.5, r"cache_fraction=1\.5: expected a share"),
+        (True, "cache_fraction=True: expected a share"),
+        (float("nan"), "cache_fraction=nan: expected a share"),
+        ("0.2", r"cache_fraction='0\.2': expected a share .*Write cache_fraction=0\.2\."),
+        ("1", r"Write cache_fraction=1\.0\."),
+        ("20%", "expected a size"),
+    ):
+        with pytest.raises(errors.OptionError, match=message):
+            LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=wrong)
     with pytest.raises(errors.OptionError, match="nosuch"):
         LMDBDataset("nosuch://bucket/train.lmdb", cache_dir=tmp_path)
 

@@ -193,6 +193,16 @@ def test_the_classes_of_a_grown_set_come_from_the_part_with_the_most(path: Path)
     assert read_manifest(path).classes == {"label": ("a", "b", "c")} and len(Reader(path)) == COUNT + 1
 
 
+def test_damaged_parts_without_any_manifest_are_described_by_their_data(path: Path, tmp_path: Path) -> None:
+    for name in ("part-00000", "part-00001", "part-00002"):
+        flip(path / name, int(Reader(path / name).index.arrays["blob.offset"][1]) + 9)
+    for manifest in path.rglob(MANIFEST_FILE):
+        manifest.unlink()
+    done = repair(path, tmp_path / "out")
+    found = numbers(tmp_path / "out")
+    assert done.num_samples == len(found) > 0 and read_manifest(tmp_path / "out").classes == {"label": ("a", "b")}
+
+
 @pytest.mark.parametrize("has_index", [True, False])
 def test_the_index_tells_a_set_from_a_dataset_that_begins_to_grow(path: Path, has_index: bool) -> None:
     for name in (DATA_FILE, INDEX_FILE):  # as of a call of append that was killed

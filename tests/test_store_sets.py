@@ -182,6 +182,20 @@ def test_the_loader_gives_the_batches_of_one_dataset(tmp_path: Path) -> None:
                 loader.close()
 
 
+@pytest.mark.parametrize("codec", ["raw", "lz4"])
+def test_payloads_of_all_parts_have_room_without_a_map(tmp_path: Path, codec: str) -> None:
+    """A part's payload is copied and decompressed in memory of its own."""
+    drawn = np.random.default_rng(0).integers(0, 256, (COUNT, 150, 30, 3), np.uint8)
+    samples = [{"image": np.repeat(image, 5, 1), "label": i} for i, image in enumerate(drawn)]
+    made = make_set(tmp_path / "set", in_parts(samples), [{"codec": codec}] * len(COUNTS))
+    dataset = lmdbloader.LMDBDataset(made, io="pread")
+    assert [(dataset[i].image == samples[i]["image"].transpose(2, 0, 1)).all() for i in range(COUNT)] == [True] * COUNT
+    crops = [lmdbloader.transforms.CenterCrop(64)]
+    with_map = lmdbloader.LMDBDataset(made)
+    found, expected = (list(batches(lmdbloader.Loader(d, 6, transforms=crops))) for d in (dataset, with_map))
+    assert found == expected
+
+
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_workers_of_a_data_loader_read_it(joined: Path, context: str) -> None:
     dataset = lmdbloader.LMDBDataset(joined, fields=["label"])

@@ -64,9 +64,12 @@ def windows_error(code: int, path: Any = None, other: Any = None) -> OSError:
 
 
 def in_use(path: Any) -> list[str]:
-    """Return the files at or below a path that this process has open or mapped; folders do not count."""
+    """Return the files at or below a path that this process has open or mapped; folders do not count.
+
+    A file counts by each of its names: Windows shares one list of who has it open between them.
+    """
     at = os.path.realpath(os.fsdecode(path))
-    names = []
+    names, others = [], []
     for entry in os.listdir("/proc/self/fd"):
         try:
             name = _real.readlink(f"/proc/self/fd/{entry}")
@@ -74,8 +77,12 @@ def in_use(path: Any) -> list[str]:
             continue
         if not os.path.isdir(name):
             names.append(name)
+            others.append(f"/proc/self/fd/{entry}")
     with open("/proc/self/maps", encoding="utf-8") as maps:
         names += [line.rstrip("\n").split(None, 5)[5] for line in maps if line.count("/")]
+    if os.path.isfile(at) and os.stat(at).st_nlink > 1:
+        here = os.stat(at)
+        names += [at for other in others if os.path.exists(other) and os.path.samestat(os.stat(other), here)]
     return sorted({name for name in names if name == at or name.startswith(at + "/")})
 
 

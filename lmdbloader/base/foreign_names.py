@@ -201,7 +201,7 @@ def _same_sampler(value: Any) -> Mapping[str, Any] | None:
     """Return the arguments for a list of numbers, and for torch's draws by weight from its own random state."""
     if value is None:
         return _NOTHING
-    if isinstance(value, list | tuple | range) or type(value).__module__ == "numpy":
+    if isinstance(value, list | tuple | range) or type(value).__name__ in ("ndarray", "Tensor"):
         return {"order": value}
     if type(value).__name__ == "WeightedRandomSampler" and value.replacement and value.generator is None:
         return {"weights": value.weights, "num_samples": value.num_samples}
@@ -210,19 +210,20 @@ def _same_sampler(value: Any) -> Mapping[str, Any] | None:
 
 def _sampler(value: Any) -> str:
     name, replaces = type(value).__name__, getattr(value, "replacement", False)
+    seed = f", seed={value.generator.initial_seed()}" if getattr(value, "generator", None) is not None else ""
+    of_ranks = f", seed={own}" if (own := getattr(value, "seed", 0)) else ""
     lines = {
-        "DistributedSampler": f'shuffle={getattr(value, "shuffle", True)}, shard="auto"',
-        "RandomSampler": 'order="random"',
+        "DistributedSampler": f'shuffle={getattr(value, "shuffle", True)}, shard="auto"{of_ranks}',
+        "RandomSampler": f'order="random"{seed}',
         "SequentialSampler": 'order="sequential"',
         "SubsetRandomSampler": "Loader(dataset.select(indices), ..., shuffle=True)",
     }
     if name == "RandomSampler" and replaces:
-        lines[name] = f"weights=[1] * len(dataset), num_samples={value.num_samples}"
+        lines[name] = f"weights=[1] * len(dataset), num_samples={value.num_samples}{seed}"
     elif name == "RandomSampler" and value.num_samples != len(value.data_source):
         lines[name] = 'order="random", with repeat=k for k times the samples, or a loop over the first batches'
     elif name == "WeightedRandomSampler" and replaces:
-        seed = value.generator.initial_seed()
-        lines[name] = f"weights=sampler.weights, num_samples={value.num_samples}, seed={seed}"
+        lines[name] = f"weights=sampler.weights, num_samples={value.num_samples}{seed}"
     if name in lines:
         return f"a Loader makes its own order. Write {lines[name]}."
     return (
@@ -252,7 +253,18 @@ _PARTS_OF_SHARD = 'write shard=(rank, world_size), or shard="auto" after torch.d
 _NO_WORKERS = "a Loader reads with threads, not worker processes. Leave it out."
 _RENAMED_SEED = "write seed={value}."
 
+
+def _caches(line: str) -> dict[str, Foreign]:
+    """Return the entries of what only LMDBDataset has, from the line in which `{name}` stands for the argument."""
+    says = "only a dataset at a URL has a cache. Write "
+    return {
+        name: Foreign("lmdbloader.LMDBDataset", f"{says}{line.replace('{name}', name)}.", _ONLY_NONE)
+        for name in ("cache_dir", "cache_fraction")
+    }
+
+
 LOADER: dict[str, Foreign] = {
+    **_caches("Loader(LMDBDataset(URL, {name}={value}), batch_size)"),
     "order": Foreign(_FFCV, "members of OrderOption are accepted.", _order_option),
     "num_workers": Foreign(f"{_TORCH}, {_FFCV}", _threads),
     "persistent_workers": Foreign(
@@ -437,6 +449,7 @@ def _in_loader(name: str) -> Foreign:
 
 
 DATALOADER: dict[str, Foreign] = {
+    **_caches("lmdbloader.dataloader(LMDBDataset(URL, {name}={value}), batch_size)"),
     "order": Foreign(
         "lmdbloader.Loader",
         "torch's DataLoader has shuffle=True and shuffle=False. For other orders write "
@@ -614,6 +627,7 @@ APPEND: dict[str, Foreign] = {
 }
 
 MIX: dict[str, Foreign] = {
+    **_caches("mix([LMDBDataset(URL, {name}={value}), ...])"),
     "dsets": Foreign(_HF, "write mix({value})."),
     "probabilities": Foreign(_HF, "write weights={value}."),
     "proportion": Foreign(_STREAMING, "write weights={value}."),
@@ -649,6 +663,7 @@ SUBSET: dict[str, Foreign] = {
 _RAY = "ray.data"
 
 READ_LMDB: dict[str, Foreign] = {
+    **_caches("read_lmdb(LMDBDataset(URL, {name}={value}))"),
     "columns": Foreign(_RAY, "write fields={value}."),
     "include_paths": Foreign(_RAY, "write include_sources={value}: the column is called source."),
     "parallelism": Foreign(_RAY, "write override_num_blocks={value}."),

@@ -62,7 +62,7 @@ class LMDBDataset(Dataset[Any]):
         io: IO = "mmap",
         as_: Form = None,
         cache_dir: str | os.PathLike[str] | None = None,
-        cache_fraction: float | int | str = 1.0,
+        cache_fraction: float | int | str | None = None,
     ) -> None:
         """Open a dataset.
 
@@ -78,9 +78,10 @@ class LMDBDataset(Dataset[Any]):
                 fields, such as {"pixel_values": "image"}; None gives named tuples. A `transform` is called
                 with named tuples before.
             cache_dir: Of a dataset at a URL, the folder of the caches of all datasets; by default `remote` in the
-                user's cache folder. A dataset on a disk has no cache.
+                user's cache folder. For a dataset on a disk, which has no cache, both options are an error.
             cache_fraction: Of a dataset at a URL, how much is kept on the disk: a share from 0 to 1, or a size such as
-                "20GiB". The rest is fetched in every epoch, and its space is given back after use.
+                "20GiB"; None is 1.0, all of it. The rest is fetched in every epoch, and its space is given back after
+                use.
 
         Raises:
             NotFoundError: There is nothing at `path`.
@@ -88,11 +89,9 @@ class LMDBDataset(Dataset[Any]):
             CorruptError: A file is truncated or damaged, or was replaced at its URL.
             DiskError: The service at a URL does not answer.
             DiskFullError: There is no room for the cache.
-            OptionError: The dataset has no such field, `transform` cannot be called, or `io` is neither "mmap" nor
-                "pread".
+            OptionError: The dataset has no such field, `transform` cannot be called, `io` is neither "mmap" nor
+                "pread", or a dataset on a disk has options of a cache.
         """
-        if isinstance(fields, str):
-            raise OptionError(f"fields={fields!r}: expected a list of names, such as [{fields!r}]")
         if callable(fields):
             raise OptionError(
                 f"fields={shown(fields)}: expected a list of names. For a function of each sample write "
@@ -105,19 +104,11 @@ class LMDBDataset(Dataset[Any]):
             )
         if isinstance(path, list | tuple):
             raise OptionError(
-                f"path={shown(path)}: expected one path. For several datasets write torch.utils.data.ConcatDataset("
-                "[LMDBDataset(path) for path in paths]), and read it with lmdbloader.dataloader."
+                f"path={shown(path)}: expected one path. For several datasets write lmdbloader.mix(paths), and read it "
+                "with Loader(mixed, batch_size) or lmdbloader.dataloader(mixed, batch_size)."
             )
         self.reader = Reader(path, io=io, cache_dir=cache_dir, cache_fraction=cache_fraction)
-        try:
-            names = tuple(self.reader.fields) if fields is None else tuple(fields)
-        except TypeError as error:
-            raise OptionError(f"fields={shown(fields)}: expected a list of names") from error
-        for name in names:
-            if name not in self.reader.fields:
-                raise OptionError(f"{self.reader.place}: no field {name!r}; it has {', '.join(self.reader.fields)}")
-        if not names or len(set(names)) != len(names):
-            raise OptionError(f"fields={names!r}: expected at least one name, each once")
+        names = chosen_fields(self.reader, fields)
         self.fields: dict[str, Field] = {name: self.reader.fields[name] for name in names}
         self._transform = transform
         self._form = check_form(as_, None if self.has_own_transform else names)
@@ -184,9 +175,16 @@ class LMDBDataset(Dataset[Any]):
     def table(self) -> pa.Table:
         """The small columns, one row per sample: labels, text, source, patch position, image sizes.
 
-        Text longer than 128 bytes is read from the data file: all of it, each time.
+        Long texts, which are in the data file, are read each time, if they are among the `fields` that were chosen;
+        the other columns are those of all fields.
         """
-        return table_of(self.reader, self.stored_rows)
+        return table_of(self.reader, self.stored_rows, self._table_columns)
+
+    @property
+    def _table_columns(self) -> list[str]:
+        """The columns of `table`."""
+        long = self.reader.long_texts
+        return [name for name in column_names(self.reader) if name not in long or name in self.fields]
 
     def transform(self, sample: Any) -> Any:
         """Return a sample as `ds[i]` gives it; override it in a subclass."""
@@ -229,11 +227,11 @@ class LMDBDataset(Dataset[Any]):
 
     def _line_for_column(self, name: str) -> str:
         """Return the advice for `dataset[name]`."""
-        if name in column_names(self.reader):
+        if name in self._table_columns:
             return f"expected the number of a sample. For a column write dataset.table[{name!r}].to_pylist()."
         if name in self.fields:
             return f"expected the number of a sample. For all of them write [sample.{name} for sample in dataset]."
-        names = ", ".join(dict.fromkeys([*self.fields, *column_names(self.reader)]))
+        names = ", ".join(dict.fromkeys([*self.fields, *self._table_columns]))
         return f"expected the number of a sample. There is no field {name!r} either; fields and columns are {names}."
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
@@ -412,6 +410,8 @@ class LMDBDataset(Dataset[Any]):
     def where(self, condition: str | pc.Expression) -> Self:
         """Return a view with the samples whose row of `table` matches a condition; no pixel is read.
 
+        Long texts, which are in the data file, are read only if the condition names them.
+
         Args:
             condition: In Python's syntax, such as "label == 3", "label in ('cat', 'dog') and image.height >= 256",
                 "'night' in source", "score is null". A text is the name of a class for a column of labels. Or an Arrow
@@ -516,6 +516,26 @@ class LMDBDataset(Dataset[Any]):
             return False
         extremes = (self.reader.extremes(name, part, rows) for part in parts)
         return all(low == high for low, high in extremes)
+
+
+def chosen_fields(reader: Reader, given: Any) -> tuple[str, ...]:
+    """Return the names of the fields to read; all fields of the dataset if none are given.
+
+    Raises:
+        OptionError: They are not a list of names of fields, each once.
+    """
+    if isinstance(given, str):
+        raise OptionError(f"fields={given!r}: expected a list of names, such as [{given!r}]")
+    try:
+        names = tuple(reader.fields) if given is None else tuple(given)
+    except TypeError as error:
+        raise OptionError(f"fields={shown(given)}: expected a list of names") from error
+    for name in names:
+        if name not in reader.fields:
+            raise OptionError(f"{reader.place}: no field {name!r}; it has {', '.join(reader.fields)}")
+    if not names or len(set(names)) != len(names):
+        raise OptionError(f"fields={names!r}: expected at least one name, each once")
+    return names
 
 
 def check_images(dataset: LMDBDataset, call: str) -> None:

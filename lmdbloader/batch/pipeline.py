@@ -386,14 +386,13 @@ class Pipeline:
 
     def _rooms_nbytes(self) -> I64:
         """Return the bytes of ROOM_STORED ... ROOM_JPEG."""
-        _, _, descriptor, _ = self._file
         rooms = np.zeros(at.ROOM_NBYTES, np.int64)
         rooms[[at.ROOM_FIRST, at.ROOM_SECOND]] = self._most[at.MOST_PIXELS] * _PIXEL_NBYTES
         for f, name in enumerate(self.fields):
             facts = self.reader.index.facts[name]
             rooms[at.ROOM_JPEG] = max(rooms[at.ROOM_JPEG], self.reader.jpeg_room(name))
             rooms[at.ROOM_PIXELS] = max(rooms[at.ROOM_PIXELS], facts.encoded_nbytes)
-            if descriptor >= 0:
+            if self.reader.io == "pread":
                 rooms[at.ROOM_STORED] = max(rooms[at.ROOM_STORED], facts.extremes["stored_nbytes"][1])
             if facts.has_tiles:
                 rooms[at.ROOM_TILE] = max(rooms[at.ROOM_TILE], self._described[f, at.TILE] ** 2 * _PIXEL_NBYTES)

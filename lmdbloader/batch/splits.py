@@ -70,18 +70,33 @@ def share_out(group: npt.NDArray[Any], fractions: Sequence[float], seed: int) ->
         elif shares.ndim == 1 and shares.sum() == len(group):
             line = "For numbers of samples write torch.utils.data.random_split(dataset, lengths), which a Loader reads"
         raise OptionError(f"fractions={shown(fractions)}: expected positive numbers that add up to 1. {line}.")
-    names, counts = np.unique(group, return_counts=True)
-    if len(names) < len(shares):
+    number, counts = _numbered(group)
+    if len(counts) < len(shares):
         raise OptionError(
-            f"{len(group)} samples in {len(names)} groups (photographs, unless `by` says otherwise) cannot be split "
+            f"{len(group)} samples in {len(counts)} groups (photographs, unless `by` says otherwise) cannot be split "
             f"into {len(shares)} parts. Give by=None to split sample by sample, or fewer parts."
         )
-    order = np.random.default_rng(seed).permutation(len(names))
-    middles = (np.cumsum(counts[order]) - counts[order] / 2) / counts.sum()
-    part_of_group = np.empty(len(names), np.int64)
+    order = np.random.default_rng(seed).permutation(len(counts))
+    in_order = counts if counts.min() == counts.max() else counts[order]
+    middles = (np.cumsum(in_order) - in_order / 2) / len(group)
+    part_of_group = np.empty(len(counts), np.int64)
     part_of_group[order] = _deal(middles, shares)
-    part = part_of_group[np.searchsorted(names, group)]
+    part = part_of_group[number]
     return [np.flatnonzero(part == k) for k in range(len(shares))]
+
+
+def _numbered(group: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], I64]:
+    """Return the number of each sample's group (n,), counted from 0 in ascending order, and the samples of each (m,).
+
+    >>> [part.tolist() for part in _numbered(np.array([4, 2, 4, 0]))]
+    [[2, 1, 2, 0], [1, 1, 2]]
+    """
+    if len(group) and group.dtype.kind == "i" and group.min() >= 0 and group.max() < 2 * len(group):  # needs no sort
+        counts = np.bincount(group)
+        is_there = counts > 0
+        return (group, counts) if is_there.all() else ((np.cumsum(is_there) - 1)[group], counts[is_there])
+    _, number, counts = np.unique(group, return_inverse=True, return_counts=True)
+    return number.reshape(-1), counts
 
 
 def _deal(middles: npt.NDArray[np.float64], shares: npt.NDArray[np.float64]) -> I64:

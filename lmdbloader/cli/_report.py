@@ -1,4 +1,4 @@
-"""Prints the result of a conversion."""
+"""Prints the report of a conversion."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def tell(report: Report, *, quiet: bool) -> None:
-    """Say what a conversion has made, and what it has left out; the latter also if the rest is not wanted."""
+    """Print a report; with `quiet`, only what the conversion left out."""
     if not quiet:
         _show(report)
     for name, reason in report.ignored:

@@ -1,4 +1,4 @@
-"""`lmdbloader append`: the samples of other datasets as another part of a dataset."""
+"""`lmdbloader append`: adds the samples of other datasets to a dataset, as another part."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 ORDER = 43
 HELP = "add the samples of other datasets to a dataset"
 DESCRIPTION = """\
-Add the samples of other datasets to the dataset DB, behind its own, as another
-part: a folder DB/part-0000N. The data that is there is neither copied nor
-changed. DB then has the samples and the content digest that
+Add the samples of other datasets to the dataset DB, after its own, as another
+part: a folder DB/part-0000N. The data in DB is neither copied nor changed. DB
+then has the samples and the content digest of the dataset that
 `lmdbloader merge DB A B -o OUT` writes.
 
 The datasets need the fields of DB. If they name the same classes in another
@@ -25,10 +25,10 @@ order, labels are renumbered as in DB; other classes are refused (see
 --add-classes). What differs, and what repeats, is listed.
 """
 EPILOG = """\
-The change is made in one step: DB is the old dataset until then, also after a
-crash, and whoever has it open keeps the old one. The progress of an
-interrupted run is kept in DB: the same command resumes it. A command that has
-completed appends the same samples again if it is repeated.
+DB changes in one step. Until then, and after a crash, it is the old dataset;
+processes that have it open keep the old one. The progress of an interrupted run
+is kept in DB: the same command resumes it. If a completed command is repeated,
+it appends the same samples again.
 Exit status: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
 
 examples:

@@ -88,9 +88,9 @@ def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     from lmdbloader.base.progress import ProgressBar
     from lmdbloader.conversion.extraction import extract
-    from lmdbloader.store import Reader
+    from lmdbloader.store import open_reader
 
-    length = len(Reader(options.dataset))
+    length = len(open_reader(options.dataset))
     samples = None if options.samples is None else parse_samples(options.samples, length)
     names = None if options.fields is None else [name.strip() for name in options.fields.split(",") if name.strip()]
     total = length if samples is None else len(samples)

@@ -1,4 +1,4 @@
-"""`lmdbloader join`: the parts of a conversion to one set."""
+"""`lmdbloader join`: makes a set of the parts of a conversion."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ ORDER = 35
 HELP = "make a set of the parts of a conversion"
 DESCRIPTION = """\
 Join the parts that `lmdbloader convert --part I/N` has made: write the index and
-the manifest of the set, and rename OUT.partial, which has the parts, to OUT.
-Nothing is copied. If a part is missing, it is named, and nothing is changed. An
-OUT that is there already is left as it is.
+the manifest of the set, and rename OUT.partial, which holds the parts, to OUT.
+No images are copied. A missing part is an error that names it, and changes
+nothing. An OUT that is complete already is left as it is.
 """
 EPILOG = """\
 Exit status: 0 done, 1 refused or failed, 2 wrong usage.
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--take-over",
         action="store_true",
-        help="go on at once if a process on another host was joining the parts, even if it seems to be running",
+        help="continue at once if a process on another host was joining the parts, even if it seems to be running",
     )
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 

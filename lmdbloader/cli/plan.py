@@ -19,19 +19,19 @@ packing small files into larger reads. Nothing is measured and no dataset is
 needed: everything follows from the batch size and the time of a step, or the
 FLOPS that it takes and those of the GPU.
 
-Sizes are like 64KiB, 500K, 150GB or 16GiB: K, M, G count in thousands; Ki, Mi,
-Gi in steps of 1024.
+Sizes are written as 64KiB, 500K, 150GB or 16GiB: K, M and G are powers of 1000;
+Ki, Mi and Gi are powers of 1024.
 """
 
 EPILOG = """\
-A file for --workload has the options from above as keys, and the size of each
-dataset by its name:
+The keys of a file for --workload are the options above, with underscores, and
+`data`, the size of each dataset by name:
   {{"batch_size": 128, "step_seconds": 0.087, "example_size": "64KiB", "gpus": 4,
    "experiments": [5, 10], "data": {{"imagenet": "150GB"}}}}
-Only --experiments, --cache-fraction and --json go with it. Without
---experiments those of all files run at the same time.
+Only --experiments, --cache-fraction and --json can be given with it. Without
+--experiments, the numbers in all files are added up.
 
-presets (figures that others have published; --json names their sources):
+presets (published figures; --json names their sources):
 {presets}
 
 Exit status: 0 done, 2 wrong usage.
@@ -72,31 +72,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="F",
         help="instead of the time of a step: floating-point operations to train on one sample, such as 4G",
     )
-    parser.add_argument("--device-flops", metavar="F", help="those that one GPU does a second, such as 7T")
+    parser.add_argument(
+        "--device-flops", metavar="F", help="floating-point operations per second of one GPU, such as 7T"
+    )
     parser.add_argument(
         "--utilization",
         type=number(SHARE),
         default=1.0,
         metavar="U",
-        help="share of these that the model reaches (default: 1, which gives the largest demand)",
+        help="share of --device-flops that the model reaches (default: 1, which gives an upper bound of the demand)",
     )
     parser.add_argument("--example-size", metavar="SIZE", help="size of a sample on storage (default: 64KiB)")
-    parser.add_argument(
-        "--preset", metavar="NAME", help="take figures that are not given from a published workload; see below"
-    )
+    parser.add_argument("--preset", metavar="NAME", help="take missing figures from a published workload; see below")
     parser.add_argument("--gpus", type=number(WHOLE), metavar="G", help="GPUs of one experiment (default: 1)")
     parser.add_argument(
         "--experiments",
         type=_range,
         metavar="K",
-        help="experiments at the same time on the same storage, or a range like 5-10 (default: 1)",
+        help="experiments at the same time on the same storage, or a range such as 5-10 (default: 1)",
     )
     parser.add_argument(
         "--workload",
         action="append",
         metavar="FILE",
-        help="take the figures from a JSON file, see below; given several times, the hardest of them decides, and the "
-        "union of their data is stored",
+        help="take the figures from a JSON file, see below; of several files, the most demanding one determines the "
+        "result, and storage holds the union of their data",
     )
     parser.add_argument("--dataset-size", metavar="SIZE", help="size of all data in use; adds the time of an epoch")
     parser.add_argument(
@@ -117,15 +117,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_nodes(parser: argparse.ArgumentParser) -> None:
     nodes = parser.add_argument_group("several nodes on one storage (predicted; with --dataset-size)")
     nodes.add_argument(
-        "--nodes", type=number(WHOLE), metavar="N", help="machines of one experiment, with equally many GPUs"
+        "--nodes", type=number(WHOLE), metavar="N", help="machines of one experiment, each with the same number of GPUs"
     )
-    nodes.add_argument("--storage-bandwidth", metavar="RATE", help="of the storage for all nodes together, like 2GB/s")
     nodes.add_argument(
-        "--storage-iops", type=number(WHOLE), metavar="N", help="requests a second that it serves to all"
+        "--storage-bandwidth",
+        metavar="RATE",
+        help="bytes per second that the storage delivers to all nodes together, such as 2GB/s",
     )
-    nodes.add_argument("--network-bandwidth", metavar="RATE", help="that the network gives one node, like 3GB/s")
-    nodes.add_argument("--node-memory", metavar="SIZE", help="of a node, for reading")
-    nodes.add_argument("--local-disk", metavar="SIZE", help="of a node, for a copy of the dataset or a part of it")
+    nodes.add_argument(
+        "--storage-iops",
+        type=number(WHOLE),
+        metavar="N",
+        help="requests per second of all nodes together that the storage serves",
+    )
+    nodes.add_argument(
+        "--network-bandwidth",
+        metavar="RATE",
+        help="bytes per second that the network delivers to one node, such as 3GB/s",
+    )
+    nodes.add_argument("--node-memory", metavar="SIZE", help="memory of a node that is free for reading")
+    nodes.add_argument(
+        "--local-disk", metavar="SIZE", help="space on a node's own disk, for a copy of the dataset or a part of it"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -165,7 +178,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _refuse_others(options: argparse.Namespace) -> None:
-    """Refuse options that belong into the files of the workloads."""
+    """Refuse options that belong in the files of the workloads."""
     for key in _OF_NODES:
         if getattr(options, key) is not None:
             flag = key.replace("_", "-")

@@ -141,11 +141,11 @@ def read_numbers(path: str, length: int) -> Any:
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     from lmdbloader.conversion.subsets import subset
-    from lmdbloader.store import Reader
+    from lmdbloader.store import open_reader
 
     indices = names = None
     if options.indices is not None:
-        indices = read_numbers(options.indices, len(Reader(options.dataset)))
+        indices = read_numbers(options.indices, len(open_reader(options.dataset)))
     if options.names is not None:
         names = [line for _, line in _lines(options.names)]
 

@@ -1,4 +1,4 @@
-"""`lmdbloader.append`: the samples of other datasets as another part of a dataset."""
+"""`lmdbloader.append`: adds the samples of other datasets to a dataset, as another part."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Appended:
     Attributes:
         path: The dataset.
         part: The name of the folder in it with the new samples, a dataset that opens alone.
-        num_appended: New samples.
-        num_samples: Samples in the dataset now.
+        num_appended: The number of new samples.
+        num_samples: The number of samples in the dataset now.
         appended_nbytes: Bytes of the new payloads, as stored.
         sizes: Bytes of the whole dataset: payload_nbytes (stored), raw_nbytes (decoded), data_nbytes, index_nbytes.
-        content_digest: Of all samples in order.
+        content_digest: The digest of all samples in order.
         notes: Sentences about what the datasets do not have in common, and about what repeats.
-        seconds: The time that it took.
+        seconds: The time of the call.
     """
 
     path: str
@@ -80,23 +80,23 @@ def append(
     progress: bool = False,
     log: Callable[[str], None] = lambda line: None,
 ) -> Appended:
-    """Add the samples of other datasets to a dataset, behind its own.
+    """Add the samples of other datasets to a dataset, after its own.
 
-    They are another part: a folder DB/part-0000N, a dataset of its own. The data that is there is neither copied nor
-    changed; only index and manifest of the whole are written again. Then the dataset has the samples and the
-    content digest that `merge([db, *datasets], out)` would write. A dataset in one file becomes a set of two parts.
+    They become another part: a folder DB/part-0000N, which is a dataset of its own. The existing data is neither copied
+    nor changed; only the index and the manifest of the whole are written again. Then the dataset has the samples and
+    the content digest of `merge([db, *datasets], out)`. A dataset in one file becomes a set of two parts.
 
-    The change is made in one step: before it, and after a crash, the dataset is the old one, then the new one. Whoever
-    has it open keeps the old one; a saved state of a Loader is of the old one, and is refused with the new one. A call
-    that was interrupted continues after its last transaction when it is called again. After a call that has
-    completed, an equal one appends the same samples again, and says that they repeat.
+    The dataset changes in one step: until then, and after a crash, it is the old one. Processes that have it open keep
+    the old one. A Loader refuses a state that was saved with the old one. If a call was interrupted, the same call
+    continues after its last transaction. If a call has completed, the same call appends the same samples again, and
+    notes that they repeat.
 
     Args:
-        db: Path of the dataset that grows.
+        db: The path of the dataset that grows.
         datasets: Paths, or LMDBDatasets, which may be views of some samples or fields; or torch's ConcatDataset of
-            them. One may be the dataset itself: its samples of before the call.
-        fields: The fields to take, those of `db`, if the others have more (default: refuse those).
-        add_classes: Add classes that `db` lacks behind its own (default: refuse them).
+            them. One may be the dataset itself, with its samples from before the call.
+        fields: The fields of `db`, if the others have more (default: refuse such datasets).
+        add_classes: Add classes that `db` lacks after its own (default: refuse them).
         prefix_sources: Put the name of each appended dataset's folder, without .lmdb, in front of the names of its
             sources: a/0001.png. The names that `db` has stay as they are.
         drop_sources: Leave the names of sources out, if `db` has none (default: refuse datasets that have them).
@@ -152,13 +152,13 @@ def append(
 
 
 def next_part(db: str | os.PathLike[str]) -> Path:
-    """Return where the part that is appended next is written."""
+    """Return the folder of the part that is appended next."""
     folder = Path(os.path.realpath(named_folder(db)))
     return folder / part_name(max(1, len(read_manifest(folder).parts)))
 
 
 def _folder_of(db: Any) -> Path:
-    """Return the folder of a dataset that may grow, without links.
+    """Return the folder of a dataset that can grow, with symbolic links resolved.
 
     Raises:
         OptionError: It is not a path.
@@ -190,10 +190,10 @@ def _grow(
     progress: bool,
     log: Callable[[str], None],
 ) -> tuple[Combined, Written]:
-    """Write a part, and then index and manifest of the set; return facts about the part, and about the set."""
+    """Write a part, and then the index and the manifest of the set; return summaries of both."""
     out = folder / part_name(max(1, len(manifest.parts)))
     made_by = _made_by(manifest, recipe)
-    # First: where it cannot be done, nothing is copied.
+    # Before anything is copied, because it may fail.
     if not manifest.parts:
         line = _merge_instead([str(folder), *(part.reader.place for part in recipe.parts)])
         link_first_part(folder, f"Write a new dataset: {line}")
@@ -219,15 +219,15 @@ def _opens(out: Path) -> bool:
 
 
 def _is_made(out: Path, recipe: Recipe) -> bool:
-    """Return whether a part is of these samples."""
+    """Return whether a part holds the samples of a recipe."""
     made, found = recipe.made_by(), read_manifest(out).made_by
     return {**found, "lmdbloader": made["lmdbloader"]} == made
 
 
 def _made_by(manifest: Manifest, recipe: Recipe) -> dict[str, Any]:
-    """Return how the grown dataset is made: as before, with what was appended.
+    """Return how the grown dataset was made: as before, and what was appended.
 
-    Options that all samples have in common are those of the dataset; those of its first part are in its manifest.
+    It states only the options that all samples have in common; each part's manifest has those of the part.
     """
     before = manifest.made_by.get(APPENDED)
     added = recipe.made_by()["inputs"]["datasets"]
@@ -247,7 +247,7 @@ def _fields_flag(names: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What is asked for: the dataset that grows is the first of the parts."""
+    """The arguments of a call; the first of the parts is the dataset that grows."""
 
     parts: tuple[Part, ...]
     fields: Sequence[str] | None
@@ -257,7 +257,7 @@ class _Call:
 
     @property
     def manifest(self) -> Manifest:
-        """Of the dataset that grows."""
+        """The manifest of the dataset that grows."""
         return self.parts[0].reader.manifest
 
     def recipe(self) -> tuple[Recipe, list[str]]:
@@ -290,7 +290,7 @@ class _Call:
         return Recipe(parts[1:], own_fields, all_classes, with_source, digest, "append", choices), notes
 
     def _without(self, name: str) -> str:
-        """Return how to do without a field, for messages."""
+        """Return what to do instead without a field, for messages."""
         left = [other for other in self.parts[0].names if other != name]
         line = self._merge_instead(left) if left else "choose other datasets"
         return f"merge them without the field ({line})" if left else line

@@ -44,6 +44,7 @@ from lmdbloader.store import (
     estimate_map_nbytes,
     is_dataset,
     num_committed,
+    open_reader,
     partial_folder,
     read_manifest,
 )
@@ -263,7 +264,7 @@ def open_part(dataset: Any, call: str, io: IO = "mmap") -> Part:
         OptionError: It is something else, or a view with transforms, which stored bytes do not have.
     """
     if isinstance(dataset, str | bytes | os.PathLike):
-        reader = _open(os.fsdecode(dataset), io)
+        reader = open_reader(os.fsdecode(dataset), io)
         return Part(reader, None, tuple(reader.fields), reader.place)
     if _is_torchs(dataset, "Subset"):
         inner = open_part(dataset.dataset, call, io)
@@ -285,16 +286,6 @@ def open_part(dataset: Any, call: str, io: IO = "mmap") -> Part:
     rows = view.rows_of(np.arange(len(view), dtype=np.int64))
     is_all = len(rows) == len(view.reader) and bool((rows == np.arange(len(rows))).all())
     return Part(view.reader, None if is_all else rows, tuple(view.fields), view.reader.place)
-
-
-def _open(path: str, io: IO) -> Reader:
-    """Open a dataset; without a map if this process, or the system with a set of parts, cannot map it."""
-    try:
-        return Reader(path, io=io)
-    except OptionError:
-        if io == "pread":
-            raise
-        return Reader(path, io="pread")
 
 
 def flattened(datasets: Any, call: str, line: str = "merge([...], out)") -> list[Any]:

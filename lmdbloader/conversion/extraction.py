@@ -35,7 +35,7 @@ from lmdbloader.format.codecs import codec_of
 from lmdbloader.format.layout import PARTIAL_SUFFIX, Field
 from lmdbloader.images.decode import IMAGE_SUFFIXES
 from lmdbloader.images.png import encode_png
-from lmdbloader.store import Reader, check_rows
+from lmdbloader.store import Reader, check_rows, open_reader
 
 TABLE_FILE = "samples.jsonl"
 _AT_ONCE = 64
@@ -130,7 +130,7 @@ def extract(
     """
     if image_format not in IMAGE_FORMATS:
         raise OptionError(f"{option('image_format', image_format)}: expected one of {', '.join(IMAGE_FORMATS)}")
-    reader = Reader(path)
+    reader = open_reader(path)
     target = Path(os.path.abspath(new_path("out", out)))
     plan = _make_plan(reader, fields, image_format)
     rows = _rows(reader, samples)

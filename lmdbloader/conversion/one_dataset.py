@@ -38,8 +38,8 @@ class Job:
         plan: The sources, and how they are converted.
         options: As given.
         made_by: From `provenance.describe`.
-        keep: Of a part of a set: called with the progress and the number of samples before the dataset is put in place.
-            Such a dataset may have no samples, and is then not written. None for other datasets.
+        keep: For a part of a set: called with the progress and the number of samples before the dataset is put in
+            place. A part without samples is not written. None for other datasets.
     """
 
     target: Path
@@ -64,7 +64,7 @@ def _noun(job: Job) -> str:
 
 
 def decide(job: Job, pool: WorkerPool) -> tuple[Begun, Trial]:
-    """Settle the fields, the scale and the map's size with a few inputs."""
+    """Settle the fields, the scale and the map size, by converting a few inputs."""
     recipe = settle_scale(job.plan)
     trial = try_out(recipe, job.plan.listing.sources, pool, job.plan.codec)
     expected = None if trial.data_nbytes is None else int(trial.data_nbytes.value)
@@ -72,7 +72,7 @@ def decide(job: Job, pool: WorkerPool) -> tuple[Begun, Trial]:
 
 
 def describe_trial(trial: Trial, num_sources: int) -> str:
-    """Return the sizes and codecs that a few inputs let expect, as a line of text."""
+    """Return the sizes and codecs that were estimated from a few inputs, as a line of text."""
     data = trial.data_nbytes
     codecs = f"codec: {', '.join(trial.codecs)}"
     if data is None:
@@ -111,7 +111,7 @@ def fill(job: Job, folder: Path) -> tuple[Begun, Progress, Written]:
 def fill_part(job: Job, folder: Path, begun: Begun, advance: Advance) -> tuple[Progress, Written]:
     """Convert all sources of a part of a set, in the locked, empty folder of the part, and put it in place.
 
-    Without a journal: a part that is interrupted begins again, so that its bytes do not depend on it.
+    There is no journal: a part that is interrupted begins again, so that its bytes do not depend on interruptions.
 
     Args:
         job: The conversion.
@@ -220,12 +220,12 @@ def name_classes(layout: str, classes: tuple[str, ...]) -> dict[str, tuple[str, 
 
 @contextmanager
 def show_bar(sources: Sources, first: int, progress: bool) -> Iterator[Advance]:
-    """Show images, MB/s of input and the remaining time in a bar, in one line; yield the function that moves it.
+    """Show a progress bar with images, MB/s of input and the remaining time; yield the function that advances it.
 
     Args:
-        sources: All of them.
-        first: So many are done.
-        progress: Whether a bar is wanted. It is shown on a terminal only.
+        sources: All sources.
+        first: The number of sources that are done.
+        progress: Whether to show a bar, which appears on a terminal only.
     """
     done_nbytes, total_nbytes = int(sources.nbytes[:first].sum()), int(sources.nbytes.sum())
     with show_progress(first, len(sources), done_nbytes, total_nbytes, progress) as advance:
@@ -234,7 +234,7 @@ def show_bar(sources: Sources, first: int, progress: bool) -> Iterator[Advance]:
 
 @contextmanager
 def show_progress(first: int, total: int, done_nbytes: int, total_nbytes: int, progress: bool) -> Iterator[Advance]:
-    """Show a bar as `show_bar` does, given numbers of sources and bytes: those that are done, and all."""
+    """Show a bar as `show_bar` does, given the numbers of sources and bytes that are done and in all."""
     shown = progress and sys.stderr is not None and sys.stderr.isatty()
     done, began = done_nbytes, time.monotonic()
     with ProgressBar(
@@ -274,7 +274,7 @@ def report(job: Job, begun: Begun, done: Progress, written: Written, seconds: fl
 
 
 def report_finished(job: Job) -> Report | None:
-    """Return the report of a conversion that was finished already, None if it was not."""
+    """Return the report of a conversion that was finished already; None if it was not."""
     target, listing = job.target, job.plan.listing
     if (finished := find_finished(target, job.made_by, listing, check_content=job.options.check_content)) is None:
         return None

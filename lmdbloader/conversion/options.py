@@ -250,15 +250,16 @@ class RunOptions(ConvertOptions):
     parts: int | None = opt(
         None,
         RUN,
-        "make a set of N parts, each a complete dataset with its share of the samples in order, so that several "
-        "processes write (default: one file)",
+        "write a set of N parts, each a complete dataset with a contiguous share of the samples, so that several "
+        "processes can write at the same time (default: one file)",
         metavar="N",
         limits=(1, 100_000),
     )
     part_size: int | None = opt(
         None,
         RUN,
-        "make a set of parts of about this size, such as 4GiB, from the estimated size of the whole",
+        "write a set of parts of about this size, such as 4GiB; the number of parts follows from the estimated size of "
+        "the whole",
         metavar="SIZE",
         limits=(1, None),
         grammar=NBYTES,

@@ -32,12 +32,12 @@ from lmdbloader.store.writing.publish import partial_of
 _START = (
     "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.part_writers import serve; serve({handle}, {flags})"
 )
-# A writer that is told to stop finishes the image that it is working on.
+# A writer whose connection closes finishes the image that it is working on; after this time it is killed.
 _STOP_SECONDS = 2.0
-# Messages of a writer: sources that it has converted, and lines for the log.
+# The kinds of messages of a writer: progress, and lines for the log.
 _ADVANCE, _LOG = "advance", "log"
-# Makes parts of a planned set on other machines: called with the set, the numbers of the parts, keyword arguments of
-# `convert_part`, and functions for progress and messages; yields facts about each part that is complete.
+# An engine makes the parts of a planned set. It is called with the set, the numbers of the parts, keyword arguments of
+# `convert_part`, and functions for progress and messages, and yields each part when it is complete.
 Engine = Callable[
     [Path, Sequence[int], Mapping[str, Any], Advance, Callable[[str], None]],
     Iterator[ConvertedPart],
@@ -45,11 +45,11 @@ Engine = Callable[
 
 
 def convert_parts(src: Any, target: Path, options: RunOptions, engine: Engine | None = None) -> Report:
-    """Convert into a set, with several processes that write; the arguments and errors are those of `convert`.
+    """Convert into a set of parts; arguments and errors are those of `convert`.
 
     Args:
         src, target, options: As in `convert`.
-        engine: Makes the parts; by default processes of this machine do.
+        engine: Makes the parts; by default, processes on this machine do.
     """
     began = time.monotonic()
     found = prepare(src, target, options, lists_again=True)
@@ -62,14 +62,15 @@ def convert_parts(src: Any, target: Path, options: RunOptions, engine: Engine | 
 
 
 def run_parts(target: Path, plan: Shared, options: RunOptions, engine: Engine | None = None) -> list[ConvertedPart]:
-    """Make all parts of a planned set, and return facts about them, in the order in which they were completed.
+    """Make all parts of a planned set, and return them in the order in which they were completed.
 
     Raises:
-        LmdbloaderError: The first error of a part, as by `convert_part`; or a process died.
-        OptionError: An engine cannot see the inputs.
+        LmdbloaderError: The first error of a part, as by `convert_part`.
+        WorkerError: A process died.
+        OptionError: There is an engine, and only this process can see the inputs.
     """
     if engine is not None and plan.listing.in_process:
-        raise OptionError("only this process can see the inputs (memory://); other engines cannot make parts of them")
+        raise OptionError("only this process can see the inputs (memory://), so other engines cannot convert them")
     total = choose_workers(1 if plan.listing.in_process else options.workers, sum(plan.nbytes))
     num_writers = min(total, plan.num_parts)
     keywords: dict[str, Any] = {
@@ -99,7 +100,7 @@ def _run_writers(
     advance: Advance,
     log: Callable[[str], None],
 ) -> Iterator[ConvertedPart]:
-    """Have some processes make parts, and yield facts about each; call `advance` and `log` in this one."""
+    """Make parts with `count` processes, and yield each when it is complete; `advance` and `log` are called here."""
     waiting = deque(numbers)
     writers: list[_Writer] = []
     try:
@@ -135,12 +136,12 @@ def _run_writers(
 
 @dataclass(slots=True)
 class _Writer:
-    """One process that makes parts.
+    """A process that makes parts, one at a time.
 
     Attributes:
         process: The process.
-        connection: The socket to it.
-        number: The part that it is making.
+        connection: The connection to it.
+        number: The number of the part that it is making.
     """
 
     process: subprocess.Popen[bytes] = field(init=False)
@@ -174,7 +175,7 @@ class _Writer:
             raise self._death() from error
 
     def stop(self, end: float) -> None:
-        """Wait until a time for the process to end, then kill it."""
+        """Wait for the process to end, and kill it at the time `end`."""
         try:
             self.process.wait(timeout=max(0.0, end - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -185,13 +186,13 @@ class _Writer:
         how, is_short = system.how_ended(self.process.wait())
         advice = f" Out of memory? Use fewer {option('workers')}." if is_short else ""
         return WorkerError(
-            f"writer process {self.process.pid} {how} while making {part_name(self.number)}.{advice} Convert again "
-            "with the same options: parts that are complete are kept."
+            f"writer process {self.process.pid} {how} while making {part_name(self.number)}.{advice} The same "
+            "conversion resumes: parts that are complete are kept."
         )
 
 
 def serve(handle: int, flags: Mapping[str, str]) -> None:
-    """Make the parts that a connection asks for until it closes; the main function of a writer process."""
+    """Make the parts that a connection requests, until it closes: the main function of a writer process."""
     use_flags(flags)
     connection = system.connect(handle)
 
@@ -210,7 +211,7 @@ def serve(handle: int, flags: Mapping[str, str]) -> None:
 
 
 def _answer(target: str, number: int, keywords: Mapping[str, Any], send: Any) -> ConvertedPart | LmdbloaderError:
-    """Return the part that was made, or the error."""
+    """Make a part; return it, or the error."""
 
     def advance(num_sources: int, nbytes: int) -> None:
         send(_ADVANCE, num_sources, nbytes)

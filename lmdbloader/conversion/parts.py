@@ -1,4 +1,4 @@
-"""A conversion in parts, by any engine: the plan, saved once; one part, by any process; and the join of all parts."""
+"""Converts in parts, for any engine: saves the plan once, makes one part in any process, and joins all parts."""
 
 from __future__ import annotations
 
@@ -67,6 +67,7 @@ from lmdbloader.store import (
     check_destination,
     clear_leftovers,
     is_dataset,
+    open_reader,
     partial_folder,
     put_in_place,
     read_manifest,
@@ -86,7 +87,7 @@ from lmdbloader.store.writing.sets import write_set
 # How often a process looks for a plan that another one is making.
 _LOOK_SECONDS = 1.0
 _PLACES = ("hr", "lr", "masks", "annotations")
-# A note that parts are being renamed, because there are parts without samples.
+# A file that says that all parts are complete, and that a join renames them to close the gaps of empty ones.
 _NUMBERED_FILE = "numbered"
 
 
@@ -96,11 +97,11 @@ class PartsPlan:
 
     Attributes:
         path: The set, OUT.
-        num_parts: The parts are numbered from 0.
-        num_sources: Images or pairs in all parts.
+        num_parts: The number of parts, which are numbered from 0.
+        num_sources: The number of images or pairs in all parts.
         bounds: Part i has the sources bounds[i] : bounds[i + 1].
         nbytes: Bytes of the inputs of each part.
-        is_finished: Whether the set was made already, and nothing is to be done.
+        is_finished: Whether the set is complete already, so that there is nothing to do.
         in_process: Whether only this process can see the inputs, as with memory://.
     """
 
@@ -115,7 +116,7 @@ class PartsPlan:
 
 @dataclass(frozen=True, slots=True)
 class ConvertedPart:
-    """One part that is complete.
+    """A part that is complete.
 
     Attributes:
         number: Its number, from 0.
@@ -138,14 +139,15 @@ class ConvertedPart:
 
 @with_options(RunOptions)
 def plan_parts(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], options: RunOptions) -> PartsPlan:
-    """Plan a conversion in parts: list the inputs, choose codecs, scale, classes and the share of each part, once.
+    """Plan a conversion in parts: list the inputs, and choose codecs, scale, classes and the share of each part.
 
-    The plan is saved in OUT.partial. Then `convert_part` makes each part, in any process of any machine that sees the
-    inputs and OUT, in any order, and `join` makes the set of them. A plan that is there is compared and kept.
+    The plan is saved in OUT.partial. Then `convert_part` makes each part, in any order, in any process of any machine
+    that sees the inputs and OUT, and `join` makes the set of them. An existing plan of the same inputs with the same
+    options is kept.
 
     Args:
         src: As in `convert`.
-        out: The set to make. Every machine must see it. A relative path is relative to the working folder of each
+        out: The set to make, which every machine must see. A relative path is relative to the working folder of each
             process.
 
     Returns:
@@ -153,9 +155,10 @@ def plan_parts(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], 
 
     Raises:
         SourceError, ImageError: As by `convert`.
-        OptionError: Neither `parts` nor `part_size` is given, both are, or there are more parts than inputs.
-        DestinationError: `out` is taken, locked, or inside the source; or another conversion is unfinished there, or
-            the inputs have changed since it was planned.
+        OptionError: Neither `parts` nor `part_size` is given, or both are; there are more parts than inputs; or an
+            option is out of its range, or contradicts another.
+        DestinationError: `out` is taken, locked, or inside the source; another conversion is unfinished there; or the
+            inputs have changed since they were planned.
         DiskFullError: No room left.
     """
     return _short(new_folder(out), prepare(src, new_folder(out), options, lists_again=True))
@@ -163,9 +166,9 @@ def plan_parts(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], 
 
 @with_options(RunOptions)
 def saved_plan(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], options: RunOptions) -> PartsPlan:
-    """Return the plan that is saved, or make it as `plan_parts` does, without listing the inputs once more.
+    """Return the saved plan without listing the inputs again; make it as `plan_parts` does if there is none.
 
-    While another process makes it, this one waits. If the plan was made with `part_size`, `parts` may be given instead.
+    While another process makes it, this one waits. If it was made with `part_size`, `parts` may be given instead.
 
     Args:
         src: As in `convert`.
@@ -193,13 +196,13 @@ def _short(target: Path, found: Shared | Report) -> PartsPlan:
 
 
 def prepare(src: Any, target: Path, options: RunOptions, *, lists_again: bool) -> Shared | Report:
-    """Return the plan of a set, which is made if there is none; the report if the set is finished.
+    """Return the plan of a set, which is made if there is none; or the report if the set is complete.
 
     Args:
         src: As in `convert`.
         target: The set.
-        options: Checked.
-        lists_again: Compare the inputs with a plan that is there, and do not wait for another process.
+        options: The options, checked.
+        lists_again: Compare the inputs with those of an existing plan, and do not wait for another process.
 
     Raises:
         LmdbloaderError: As by `plan_parts`.
@@ -274,7 +277,7 @@ def _list(src: Any, target: Path, options: RunOptions) -> Job:
 
 
 def _plan(folder: Path, job: Job, asked: dict[str, Any]) -> Shared:
-    """Decide what the parts share, and save it."""
+    """Make the plan, and save it."""
     options, sources = job.options, job.plan.listing.sources
     announce(job)
     if options.parts is not None and options.parts > len(sources):
@@ -310,7 +313,7 @@ def _fixed(place: Path | str) -> str:
 
 
 def _asked(src: Any, options: RunOptions) -> dict[str, Any]:
-    """Return the options that a plan depends on, as JSON has them."""
+    """Return the source and the options on which a plan depends, with values as in JSON."""
     asked = {f.name: getattr(options, f.name) for f in fields(ConvertOptions) if f.name not in ("workers", "on_error")}
     classes = None if options.classes is None else list(options.classes)
     return {**asked, "src": src, "classes": classes, "parts": options.parts, "part_size": options.part_size}
@@ -320,7 +323,7 @@ def _compared(folder: Path, asked: Mapping[str, Any]) -> Shared:
     """Return the plan in a folder.
 
     Raises:
-        DestinationError: It was made with other options, or by another release.
+        DestinationError: It was made with other options or by another release, or is damaged.
     """
     saved = load(folder)
     # Once parts of some size are planned, their number is known.
@@ -355,30 +358,31 @@ def convert_part(
     advance: Advance = lambda num_sources, nbytes: None,
     log: Callable[[str], None] = lambda line: None,
 ) -> ConvertedPart:
-    """Make one part of a set that is planned; or do nothing, if it is complete.
+    """Make one part of a planned set, unless it is complete already.
 
-    A part that was interrupted begins again from its first sample, on any machine: its files do not depend on it.
+    A part that was interrupted begins again from its first sample, so its files do not depend on interruptions.
 
     Args:
         out: The set.
-        number: Of the part, from 0.
+        number: The number of the part, from 0.
         workers: Worker processes, as in `convert`; 1 converts in this process.
-        on_error: "stop" or "skip", as in `convert`; by default as in the plan.
+        on_error: "stop" or "skip", as in `convert`; by default that of the plan.
         take_over: As in `convert`.
         check_content: As in `convert`.
         progress: As in `convert`.
-        log: As in `convert`.
         advance: Called with the number of sources that were just converted and the bytes of their files, after each
             MiB or so. An error that it raises stops the conversion of this part.
+        log: As in `convert`.
 
     Returns:
         Facts about the part.
 
     Raises:
         NotFoundError: There is no plan of a set at `out`.
-        OptionError: The set does not have such a part.
+        OptionError: The set has no part of this number.
         LockedError: Another process is making this part.
-        DestinationError: The inputs have changed since they were listed, or since the part was made.
+        DestinationError: The inputs have changed since they were listed, or since the part was made; or another release
+            made the plan.
         LmdbloaderError: As by `convert`.
     """
     began = time.monotonic()
@@ -401,7 +405,9 @@ def convert_part(
 
 
 def _make_part(folder: Path, saved: Shared, number: int, options: RunOptions, advance: Advance) -> ConvertedPart:
-    """Make one part, unless it is complete."""
+    """Make one part, unless it is complete already."""
+    if _is_numbered(folder):
+        return _joined_part(folder, saved, number)
     job = _job_of(folder, saved, number, options)
     if (found := _finished_part(job, folder, number)) is not None:
         return found
@@ -417,6 +423,14 @@ def _make_part(folder: Path, saved: Shared, number: int, options: RunOptions, ad
     return ConvertedPart(
         number, done.num_sources, written.num_samples, map_growths=written.map_growths, skipped=tuple(done.skipped)
     )
+
+
+def _joined_part(folder: Path, saved: Shared, number: int) -> ConvertedPart:
+    """Return a part that is complete, and may have another name: a join was interrupted, which numbered parts again."""
+    notes = load_notes(folder, number)
+    num_samples, skipped = (0, ()) if notes is None else (notes.num_samples, notes.skipped)
+    num_sources = saved.bounds[number + 1] - saved.bounds[number]
+    return ConvertedPart(number, num_sources, num_samples, was_finished=True, skipped=skipped)
 
 
 def _published_part(target: Path, number: int) -> ConvertedPart:
@@ -454,7 +468,7 @@ def _job_of(folder: Path, saved: Shared, number: int, options: RunOptions) -> Jo
 
 
 def _share(job: Job, saved: Shared, number: int) -> Begun:
-    """Return the decisions for one part: those of the whole, with its share of the size."""
+    """Return the decisions for one part: those of the whole set, with the part's share of the expected size."""
     share = saved.nbytes[number] / max(sum(saved.nbytes), 1)
     data = saved.begun.data_nbytes
     map_nbytes = int(saved.begun.map_nbytes * share)
@@ -463,10 +477,10 @@ def _share(job: Job, saved: Shared, number: int) -> Begun:
 
 
 def _finished_part(job: Job, folder: Path, number: int) -> ConvertedPart | None:
-    """Return a part that is complete, None if it is not.
+    """Return a part if it is complete already; None if it is not.
 
     Raises:
-        DestinationError: Its inputs have changed since, or it is damaged.
+        DestinationError: Its inputs have changed since it was made, or it is damaged.
     """
     num_sources = len(job.plan.listing.sources)
     if not is_dataset(job.target):
@@ -525,9 +539,9 @@ def join(
     take_over: bool = False,
     log: Callable[[str], None] = lambda line: None,
 ) -> Report:
-    """Make the set of parts that are all complete: write its index and manifest, and put it in place.
+    """Join the parts of a conversion, which must all be complete: write the set's index and manifest, and rename it.
 
-    A set that is in place is left as it is.
+    A set that is in place already is left as it is.
 
     Args:
         out: The set.
@@ -535,12 +549,12 @@ def join(
         log: As in `convert`.
 
     Returns:
-        A report of the whole conversion, with the time of this call.
+        The report of the whole conversion, with the time of this call.
 
     Raises:
         NotFoundError: There is no plan of a set at `out`.
         LockedError: Another process is joining the parts, or making one of them.
-        DestinationError: Parts are missing; the message names them.
+        DestinationError: Parts are missing, which the message names; `out` is taken; or another release made the plan.
         SourceError: No input could be used.
         CorruptError: A part is damaged.
         DiskFullError: No room left.
@@ -562,7 +576,7 @@ def join(
         check_destination(target, overwrite=saved.overwrite)
         skipped, written = _join(folder, target, saved)
     listing, fields = saved.listing, saved.begun.fields
-    stored_as, sides = count_images(fields, Reader(target).index.arrays, written.num_samples)
+    stored_as, sides = count_images(fields, open_reader(target).index.arrays, written.num_samples)
     return Report(
         str(target),
         listing.layout,
@@ -582,7 +596,7 @@ def join(
 
 
 def _join(folder: Path, target: Path, saved: Shared) -> tuple[list[tuple[str, str]], Written]:
-    """Make the set in the locked folder, and put it in place; return what was left out, and facts about the set."""
+    """Make the set in the locked folder, and put it in place; return the inputs that were left out, and a summary."""
     notes = _complete(folder, target, saved)
     remove_begun_parts(folder)
     names = _number_again(folder, notes)
@@ -608,15 +622,15 @@ def _published(target: Path) -> Report:
 
 
 def _complete(folder: Path, target: Path, saved: Shared) -> list[Notes]:
-    """Return the notes of all parts, in order, and remove what killed processes have left in the parts.
+    """Return the notes of all parts, in order, and remove files that killed processes have left in the parts.
 
     Raises:
         DestinationError: Parts are missing.
     """
-    # On a network file system, files that other machines have made show once the folder is read.
+    # A network file system may show files that other machines have made only after the folder was read.
     os.listdir(folder / SHARES_FOLDER)
     notes = [load_notes(folder, number) for number in range(saved.num_parts)]
-    if (folder / SHARES_FOLDER / _NUMBERED_FILE).exists():
+    if _is_numbered(folder):
         return [found for found in notes if found is not None]
     missing = []
     for number, found in enumerate(notes):
@@ -636,21 +650,26 @@ def _complete(folder: Path, target: Path, saved: Shared) -> list[Notes]:
     return [found for found in notes if found is not None]
 
 
+def _is_numbered(folder: Path) -> bool:
+    """Return whether a join found all parts complete, and began to rename those behind parts without samples."""
+    return (folder / SHARES_FOLDER / _NUMBERED_FILE).exists()
+
+
 def _number_again(folder: Path, notes: Sequence[Notes]) -> list[str]:
-    """Return the names of the parts that have samples, after closing the gaps of those that have none."""
+    """Rename the parts that have samples, to close the gaps of those that have none; return their names."""
     numbers = [number for number, found in enumerate(notes) if found.num_samples]
     if numbers != list(range(len(numbers))):
         (folder / SHARES_FOLDER / _NUMBERED_FILE).touch()
         flush(folder / SHARES_FOLDER)
     for place, number in enumerate(numbers):
-        # In ascending order a place is free unless this part is there already.
+        # In ascending order a name is free, unless this part has it already.
         if not (folder / part_name(place)).exists():
             system.move_folder(folder / part_name(number), folder / part_name(place))
     return [part_name(place) for place in range(len(numbers))]
 
 
 def _write_notes(folder: Path, saved: Shared, notes: Sequence[Notes], skipped: Sequence[tuple[str, str]]) -> None:
-    """Write the notes of the whole, as a conversion to one file does."""
+    """Write the files about inputs of the whole set, as a conversion to one file does."""
     for name in (SKIPPED_FILE, SOURCES_FILE):
         (folder / name).unlink(missing_ok=True)
     if skipped:

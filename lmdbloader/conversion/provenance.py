@@ -27,7 +27,7 @@ from lmdbloader.errors import CorruptError, DestinationError, FormatError
 from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName, digest_of_text, new_text_digest
 from lmdbloader.format.layout import SOURCES_FILE
 from lmdbloader.format.manifest import Manifest
-from lmdbloader.store import Reader, is_dataset, read_manifest
+from lmdbloader.store import is_dataset, open_reader, read_manifest
 from lmdbloader.store.arrow import read_file
 from lmdbloader.store.writing.ownership import open_own_file
 
@@ -222,7 +222,7 @@ def find_finished(
     if not are_unchanged(target, manifest, listing, check_content=check_content):
         return None
     try:
-        Reader(target)
+        open_reader(target)
     except (CorruptError, FormatError) as error:
         raise DestinationError(
             f"{target}: was made from the same inputs with the same options, but is damaged. "

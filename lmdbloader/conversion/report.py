@@ -1,4 +1,4 @@
-"""The result of a conversion, and what it counts."""
+"""The report of a conversion, and the counts in it."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class Report:
         map_nbytes: The map size estimated before the first write.
         map_growths: How often it was too small.
         skipped: (name, reason) of sources left out (on_error="skip").
-        ignored: (name, reason) of what was left out: files that look like images but are not regular files, links to
-            folders, and other files by their suffix, with their number.
-        was_finished: Whether the dataset was there already, and nothing was done.
+        ignored: (name, reason) of files that are not inputs: image files that are not regular files, links to folders,
+            and the number of other files by suffix.
+        was_finished: Whether the dataset was complete already, and nothing was done.
         seconds: The time of the conversion.
-        stored_as: Images of all fields by storage: raw, lz4, tiles, jpeg or file.
-        longest_sides: Samples by the longer side of their (high-resolution) image as stored: up to 1, 2, 4, 8 ...
-            pixels.
-        classes: Images in the source, or boxes, by the name of their class, in the order of the labels; empty without
-            class folders or named classes of boxes.
-        notes: Sentences about what the dataset does not have, although it may have been meant.
+        stored_as: The number of images of all fields by storage: raw, lz4, tiles, jpeg or file.
+        longest_sides: The number of samples by the longer side of their (high-resolution) image as stored: up to 1, 2,
+            4, 8 ... pixels.
+        classes: The number of images in the source, or of boxes, by the name of their class, in the order of the
+            labels; empty without class folders or named classes of boxes.
+        notes: Sentences about what the source has and the dataset lacks.
     """
 
     path: str

@@ -1,7 +1,7 @@
-"""The saved plan of a set: what its parts share, the sources of each part, and what each part leaves for the join.
+"""Saves and loads the plan of a set: what its parts share, the sources of each part, and the notes of finished parts.
 
-All of it is in OUT.partial: `plan.json`, written last, and the folder `shares` with the sources of each part and, of
-each finished part, the notes that the join needs.
+All of it is in OUT.partial: `plan.json`, which is written last, and the folder `shares` with the sources of each part
+and the notes that each finished part leaves for the join.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Shared:
 
     Attributes:
         begun: The decisions: fields, codecs, scale, sizes, and the record for the manifest.
-        asked: The options that were given, by name, with the source; as in JSON.
+        asked: The source and the options as given, by name, with values as in JSON.
         overwrite: Whether an existing dataset may be replaced.
         listing: The listing without its sources.
         storage, first_mask, codec: As in the plan.
         bounds: Part i has the sources bounds[i] : bounds[i + 1].
         nbytes: Bytes of the inputs of each part.
         class_counts: As `Report.classes`.
-        holders: Size and time of each local file that holds several sources, by its path.
+        holders: Size and timestamp of each local tar or LMDB that holds sources, by its path.
     """
 
     begun: Begun
@@ -78,11 +78,11 @@ def choose_bounds(nbytes: npt.NDArray[np.int64], num_parts: int) -> npt.NDArray[
     >>> choose_bounds(np.array([10, 10, 10, 30]), 2).tolist(), choose_bounds(np.array([90, 1, 1]), 3).tolist()
     ([0, 3, 4], [0, 1, 2, 3])
     """
-    # A source costs something even if its size is not known.
+    # Plus 1, because a source takes time even if its size is not known.
     ends = np.cumsum(nbytes + 1)
     wanted = ends[-1] * np.arange(1, num_parts) / num_parts
     numbers = np.arange(1, num_parts)
-    # Of the two bounds next to the wanted size, the nearer one.
+    # The nearer of the two bounds around the wanted size.
     after = np.searchsorted(ends, wanted)
     before = np.where(after > 0, ends[after - 1], 0)
     found = after + (ends[after] - wanted < wanted - before)
@@ -92,14 +92,14 @@ def choose_bounds(nbytes: npt.NDArray[np.int64], num_parts: int) -> npt.NDArray[
 
 
 def holds_shares(partial: Path) -> bool:
-    """Return whether the plan of a set is in a folder."""
+    """Return whether a folder holds the plan of a set."""
     return (partial / SHARES_FOLDER).is_dir() and (partial / PLAN_FILE).is_file()
 
 
 def save(
     partial: Path, plan: Plan, begun: Begun, asked: Mapping[str, Any], overwrite: bool, bounds: npt.NDArray[np.int64]
 ) -> None:
-    """Write the plan of a set, durably: first the sources of each part, the plan itself last."""
+    """Write the plan of a set durably: the sources of each part first, the plan itself last."""
     folder = partial / SHARES_FOLDER
     folder.mkdir()
     sources = plan.listing.sources
@@ -131,10 +131,10 @@ def save(
 
 
 def load(partial: Path) -> Shared:
-    """Return the plan of a set.
+    """Load the plan of a set.
 
     Raises:
-        DestinationError: It does not decode.
+        DestinationError: It is damaged.
     """
     begun, shared = parse_plan(partial)
     with _explain(partial / PLAN_FILE):
@@ -166,10 +166,10 @@ def load(partial: Path) -> Shared:
 
 
 def load_listing(partial: Path, shared: Shared, number: int) -> Listing:
-    """Return the listing of one part.
+    """Load the listing of one part.
 
     Raises:
-        DestinationError: It does not decode.
+        DestinationError: It is damaged.
     """
     path = partial / SHARES_FOLDER / _sources_name(number)
     with _explain(path):
@@ -185,8 +185,8 @@ class Notes:
 
     Attributes:
         num_samples: Its samples; 0 if none of its inputs could be used, and there is no dataset.
-        on_error: As in its record.
-        hashes: (n,) uint64, of the files of each source.
+        on_error: The option with which it was made.
+        hashes: (n,) uint64, the hash of the files of each source.
         nbytes: (n,) int64, their sizes.
         seen: Times and ends as in `provenance.Seen`, each (n,); None if they are not known.
         skipped: (name, reason) of its sources that could not be used.
@@ -201,7 +201,7 @@ class Notes:
 
 
 def save_notes(partial: Path, number: int, plan: Plan, done: Progress, num_samples: int) -> None:
-    """Write the notes of a part, durably, in one step."""
+    """Write the notes of a part durably, in one step."""
     columns = done.seen.columns()
     seen = {} if columns is None else dict(zip(("mtime", "ctime", "ends"), columns, strict=True))
     facts = {"num_samples": num_samples, "on_error": plan.options.on_error, "skipped": done.skipped}
@@ -219,10 +219,10 @@ def save_notes(partial: Path, number: int, plan: Plan, done: Progress, num_sampl
 
 
 def load_notes(partial: Path, number: int) -> Notes | None:
-    """Return the notes of a part, None if it has left none.
+    """Load the notes of a part; return None if there are none.
 
     Raises:
-        DestinationError: They do not decode.
+        DestinationError: They are damaged.
     """
     path = partial / SHARES_FOLDER / _notes_name(number)
     if not path.exists():
@@ -238,7 +238,7 @@ def load_notes(partial: Path, number: int) -> Notes | None:
 
 
 def changed_holders(shared: Shared, sources: Sources) -> list[str]:
-    """Return the larger files of some sources, tars and LMDBs, that are not as they were when they were listed."""
+    """Return the tars and LMDBs that hold some sources and have changed since they were listed."""
     return [path for path in _holders(sources) if shared.holders.get(path) != _look(path)]
 
 
@@ -265,7 +265,7 @@ def _notes_name(number: int) -> str:
 
 
 class _explain:
-    """Turns the errors of a file that does not decode into DestinationError."""
+    """Turns the errors of a damaged file into DestinationError."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -294,7 +294,7 @@ def _load_arrays(path: Path) -> Arrays:
 
 
 def _pack(sources: Sources) -> Arrays:
-    """Return sources as arrays."""
+    """Return sources as arrays, for `_unpack`."""
     arrays = {"nbytes": sources.nbytes, **_pack_names("names", sources.names)}
     if sources.lr_names is not None:
         arrays |= _pack_names("lr_names", sources.lr_names)
@@ -345,7 +345,7 @@ def _unpack_names(name: str, arrays: Arrays) -> Names:
 
 
 def _pack_spans(name: str, spans: Spans) -> Arrays:
-    """Return spans as arrays, with the paths of those files only that they are in."""
+    """Return spans as arrays, with the paths of only those files that hold them."""
     used, which = np.unique(spans.which, return_inverse=True)
     paths = Names.join(b"", [spans.paths[number] for number in used.tolist()])
     return {

@@ -37,7 +37,7 @@ from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, For
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.digests import DigestName, new_file_digest
 from lmdbloader.format.layout import DATA_FILE, MANIFEST_FILE
-from lmdbloader.store import Reader, check_destination, partial_folder, put_in_place, read_manifest
+from lmdbloader.store import Reader, check_destination, open_reader, partial_folder, put_in_place, read_manifest
 from lmdbloader.store.writing.ownership import open_own_file
 from lmdbloader.store.writing.publish import flush
 
@@ -141,7 +141,7 @@ def _open(db: str | os.PathLike[str]) -> Reader | RemoteSource:
         from lmdbloader.conversion.staging_urls import RemoteSource
 
         return RemoteSource(text)
-    return Reader(named_folder(db))
+    return open_reader(named_folder(db))
 
 
 def _make_folder(folder: Path) -> None:
@@ -170,7 +170,7 @@ def _is_staged(source: Reader | RemoteSource, target: Path, check: bool, log: Ca
     if not _is_same_dataset(source, target):
         return False
     try:
-        copy = Reader(target)
+        copy = open_reader(target)
         if isinstance(source, Reader):
             compare(source, copy, check=check, log=lambda line: log(plain(line)))
         elif check or source.time_ns is None or not has_time(copy.descriptor, source.time_ns):

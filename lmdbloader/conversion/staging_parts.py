@@ -1,4 +1,4 @@
-"""The files of a dataset, or of a set of parts, that `stage` copies; and what an earlier copy has of them."""
+"""Finds the files of a dataset, or of a set, that `stage` copies, and those that an earlier copy already has."""
 
 from __future__ import annotations
 
@@ -191,12 +191,12 @@ def _is_sound(
 
 
 def _link(folder: Path, part: Path) -> None:
-    """Give the files of a part a second name, all of them or none."""
+    """Hard-link the files of a part, all of them or none."""
     part.mkdir(exist_ok=True)
     try:
         for name in _OF_PART:
             system.link_file(folder / name, part / name)
-    except OSError:  # a file system without second names
+    except OSError:  # a file system without hard links
         for name in _OF_PART:
             (part / name).unlink(missing_ok=True)
         raise

@@ -93,26 +93,22 @@ class RemoteSource:
 
     def _download(self, name: str, facts: Facts, out: Path, progress: Any) -> None:
         """Copy one file by many requests at once."""
-        descriptor = os.open(out, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
 
         def copy(at: int) -> int:
             data = self._service.get(name, at, min(at + _PIECE_NBYTES, facts.nbytes), facts.version)
             rest, place = data, at
             while rest:
-                count = system.write_at(descriptor, rest, place)
+                count = system.write_at(file.fileno(), rest, place)
                 rest, place = rest[count:], place + count
             return len(data)
 
-        try:
-            with naming(out), ThreadPoolExecutor(_REQUESTS) as pool:
-                try:
-                    for count in pool.map(copy, range(0, facts.nbytes, _PIECE_NBYTES)):
-                        progress.update(count)
-                except BaseException:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    raise
-        finally:
-            os.close(descriptor)
+        with naming(out), open(out, "xb", buffering=0) as file, ThreadPoolExecutor(_REQUESTS) as pool:
+            try:
+                for count in pool.map(copy, range(0, facts.nbytes, _PIECE_NBYTES)):
+                    progress.update(count)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
 
     def _check(self, partial: Path) -> None:
         """Read the copy back, from the disk if the system drops its pages, and compare its digests."""

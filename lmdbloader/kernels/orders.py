@@ -184,10 +184,38 @@ def _place_dealt(position, share, all_shares, block, cycle, length, key):
 
 
 @kernel
-def deal(positions, shares, length, cycle, seed, epoch, purpose, chosen, numbers):
-    """Deal positions to several piles in proportion to their shares, at random but evenly.
+def _dealt(position, shares, total, pile, length, cycle, key):
+    """Return a pile, and how many of the positions before one belong to it.
 
     The first pile takes its share of the positions, the second its share of the others, and so on.
+
+    Args:
+        position: int64, from 0 to `length`.
+        shares: (d,) int64, as in `deal`.
+        total: int64, their sum.
+        pile: int64, one with a share; -1 for that of the position.
+        length, cycle: As in `deal`.
+        key: uint64.
+    """
+    rest, left = total, length
+    for d in range(shares.shape[0]):
+        if shares[d] == rest:  # the last pile that has a share
+            return d, position
+        block = rest if cycle > 0 else _BLOCK
+        before, is_here = _place_dealt(
+            position, shares[d], rest, block, cycle, left, _mix(key + _GOLDEN * np.uint64(d + 1))
+        )
+        if d == pile or (is_here > 0 and pile < 0):
+            return d, before
+        position -= before
+        left -= _num_dealt(left, shares[d], rest)
+        rest -= shares[d]
+    return 0, position
+
+
+@kernel
+def deal(positions, shares, length, cycle, seed, epoch, purpose, chosen, numbers):
+    """Deal positions to several piles in proportion to their shares, at random but evenly.
 
     Args:
         positions: (m,) int64, from 0 to before `length`.
@@ -203,21 +231,7 @@ def deal(positions, shares, length, cycle, seed, epoch, purpose, chosen, numbers
     for d in range(shares.shape[0]):
         total += shares[d]
     for i in range(positions.shape[0]):
-        position, rest, left = positions[i], total, length
-        for d in range(shares.shape[0]):
-            if shares[d] == rest:  # the last pile that has a share
-                chosen[i], numbers[i] = d, position
-                break
-            block = rest if cycle > 0 else _BLOCK
-            before, is_here = _place_dealt(
-                position, shares[d], rest, block, cycle, left, _mix(key + _GOLDEN * np.uint64(d + 1))
-            )
-            if is_here:
-                chosen[i], numbers[i] = d, before
-                break
-            position -= before
-            left -= _num_dealt(left, shares[d], rest)
-            rest -= shares[d]
+        chosen[i], numbers[i] = _dealt(positions[i], shares, total, -1, length, cycle, key)
 
 
 @kernel
@@ -234,21 +248,7 @@ def count_dealt(positions, shares, pile, length, cycle, seed, epoch, purpose, ou
     for d in range(shares.shape[0]):
         total += shares[d]
     for i in range(positions.shape[0]):
-        position, rest, left = positions[i], total, length
-        for d in range(pile + 1):
-            if shares[d] == rest:
-                break
-            block = rest if cycle > 0 else _BLOCK
-            before, _ = _place_dealt(
-                position, shares[d], rest, block, cycle, left, _mix(key + _GOLDEN * np.uint64(d + 1))
-            )
-            if d == pile:
-                position = before
-                break
-            position -= before
-            left -= _num_dealt(left, shares[d], rest)
-            rest -= shares[d]
-        out[i] = position
+        _, out[i] = _dealt(positions[i], shares, total, pile, length, cycle, key)
 
 
 @kernel

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from lmdbloader.base.arguments import flag, shown, whole
 from lmdbloader.base.text import counted
@@ -20,16 +21,16 @@ from lmdbloader.store.rows import digest_of
 
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
-# A list of sample numbers or of weights, or what returns that of an epoch.
+# What a Loader takes: sample numbers or weights, as a list, or a function that returns the list of an epoch.
 Numbers = Sequence[int] | I64
 Given = Order | Numbers | Callable[[int], Numbers]
 Weights = Sequence[float] | F64 | Callable[[int], Sequence[float] | F64]
-# The permutation from which weighted draws take their random numbers; see `orders` for the other purposes.
+# The purpose number of the permutation that is the source of weighted draws; `orders` has those of others.
 _WEIGHTED = 3
 _BITS = 53
-# Smaller weights are scaled.
+# Weights are scaled if the largest is smaller, because products with 2**-53 would lose digits.
 _TINY = 1e-250
-# Epochs whose lists are kept: the one that is read, and the one that is asked for next.
+# Epochs whose lists are kept: the current one and the next.
 _KEPT_EPOCHS = 2
 _EXPECTED = (
     "expected 'random', 'quasi_random', 'sequential', QuasiRandom(...), a list of sample numbers, or a function of the "
@@ -39,17 +40,17 @@ _EXPECTED = (
 
 @dataclass(frozen=True, slots=True)
 class ListedOrder:
-    """A list of sample numbers, in which samples may come any number of times.
+    """The order of a list of sample numbers, in which a sample may occur several times.
 
     Attributes:
-        draws: (m,) sample + num_samples * occurrence, so that each occurrence has random choices of its own.
+        draws: (m,) sample + num_samples * occurrence, so that each occurrence has its own random choices.
     """
 
     draws: I64
 
     @property
     def length(self) -> int:
-        """Number of positions."""
+        """The number of positions."""
         return len(self.draws)
 
     def samples(self, positions: I64) -> I64:
@@ -62,12 +63,12 @@ class ListedOrder:
 
 @dataclass(frozen=True, slots=True)
 class WeightedOrder:
-    """Samples drawn by weight with replacement; each position is a draw that does not depend on the others.
+    """The order of samples that are drawn by weight, with replacement; each position is an independent draw.
 
     Attributes:
-        length: Number of draws.
-        sums: (n,) float64, of the weights up to each sample, itself included.
-        last: The last sample with a weight.
+        length: The number of draws.
+        sums: (n,) float64, the cumulative sums of the weights.
+        last: The last sample with a weight above 0.
         seed, epoch: From 0 to 2**64 - 1.
     """
 
@@ -78,10 +79,10 @@ class WeightedOrder:
     epoch: int
 
     def samples(self, positions: I64) -> I64:
-        """Return sample + num_samples * draw at positions (m,): each draw has random choices of its own."""
+        """Return sample + num_samples * draw at positions (m,), so that each draw has its own random choices."""
         positions = positions % max(self.length, 1)
         numbers = np.empty_like(positions)
-        # Some places of a permutation of 2**53 numbers: as good as independent ones.
+        # A few numbers of a permutation of 2**53 are as good as independent ones.
         entries.permute(positions, 2**_BITS, self.seed, self.epoch, _WEIGHTED, numbers)
         found: I64 = np.searchsorted(self.sums, numbers * (self.sums[-1] * 2.0**-_BITS), "right")
         return np.minimum(found, self.last) + len(self.sums) * positions
@@ -93,12 +94,12 @@ class WeightedOrder:
 class Orders:
     """The orders of all epochs of a Loader.
 
-    What they give are draws: sample + num_samples * occurrence. Random choices depend on the draw, and `repeats` says
-    whether draws are other numbers than samples.
+    They give draws: sample + num_samples * occurrence. Random choices depend on the draw. If `repeats` is False, draws
+    are sample numbers.
 
     Attributes:
-        shown: The order as `loader.order` has it.
-        repeats: Whether a sample may come more than once in an epoch.
+        shown: The value of `loader.order`.
+        repeats: Whether a sample may occur more than once in an epoch.
     """
 
     def __init__(
@@ -116,11 +117,11 @@ class Orders:
         """Check the arguments of a Loader.
 
         Args:
-            num_samples: Of the dataset.
-            seed: Of the Loader.
-            order, shuffle, weights, repeat: The Loader's.
-            draws: Its `num_samples`.
-            mixture: Of the datasets that are read; None for one dataset.
+            num_samples: The number of samples of the dataset.
+            seed: The Loader's seed.
+            order, shuffle, weights, repeat: The Loader's arguments.
+            draws: The Loader's `num_samples`.
+            mixture: The mixture that is read; None for a single dataset.
 
         Raises:
             OptionError: One of them is invalid, or two of them set the order.
@@ -134,11 +135,16 @@ class Orders:
             _check_of_mixture(order, weights, draws, repeat)
         if weights is not None:
             _check_alone(order, shuffle, repeat)
-            self._draws = num_samples if draws is None else whole("num_samples", draws, 0, 2**62 // max(num_samples, 1))
-            self._weights = weights if callable(weights) else _sums(weights, num_samples, "weights")
+            self._draws = num_samples
+            if draws is not None:  # as in torch, at least one
+                self._draws = whole("num_samples", draws, 1, 2**62 // max(num_samples, 1))
+                if not num_samples:
+                    raise OptionError(f"num_samples={draws}, weights: the dataset has no samples to draw from")
+            if not callable(weights):
+                # Those of this moment, from which another Loader is made: the caller may change theirs.
+                weights = self.options["weights"] = _numbers_of_weights(weights, num_samples, "weights").copy()
+            self._weights = weights if callable(weights) else _sums(weights, "weights")
             self.shown: Any = "weighted"
-            # Those of this moment, from which another Loader is made: the caller may change theirs.
-            self.options["weights"] = weights if callable(weights) else np.asarray(weights, np.float64).copy()
         else:
             if draws is not None:
                 raise OptionError(
@@ -151,7 +157,7 @@ class Orders:
 
     @property
     def changes(self) -> bool:
-        """Whether a function is asked for each epoch's order."""
+        """Whether a function of the user returns the order of each epoch."""
         return callable(self._weights) or callable(self.shown)
 
     def length(self, epoch: int) -> int:
@@ -169,7 +175,7 @@ class Orders:
 
         Args:
             epoch: Its number.
-            layout: Where the samples lie in the file.
+            layout: Where the samples are in the file.
 
         Raises:
             OptionError: The function of the user returned neither sample numbers nor weights.
@@ -184,19 +190,19 @@ class Orders:
         return order
 
     def text(self, epoch: int, layout: Layout) -> str:
-        """Return a short text; if it is equal, the orders of an epoch are."""
+        """Return a short text; orders of an epoch with equal texts are equal."""
         if self._weights is not None or not _is_kind(self.shown):
             return self._given(epoch)[1]
         times = f", {self._repeat} times" if self._repeat > 1 else ""
         times += "" if self._mixture is None else f", {self._mixture.text}"
         if self.shown in ("random", "sequential"):
             return f"{self.shown}{times}"
-        # Blocks and windows depend on the places and lengths of samples, which may differ in another copy.
+        # Blocks and windows depend on where samples are in the file, which may differ in another copy of the dataset.
         sizes = self.shown if isinstance(self.shown, QuasiRandom) else QuasiRandom()
         return f"quasi_random({sizes.block_nbytes}, {sizes.window_nbytes}), stored {layout.digest}{times}"
 
     def _given(self, epoch: int) -> tuple[EpochOrder, str]:
-        """Return the order that a list, weights or a function of the user give an epoch, and its text."""
+        """Return the order of an epoch that follows from a list, weights or a function of the user, and its text."""
         key = epoch if self.changes else 0
         if key not in self._kept:
             found = self._ask(epoch)
@@ -209,7 +215,8 @@ class Orders:
         if self._draws is not None:
             sums: Any = self._weights
             if callable(sums):
-                sums = _sums(sums(epoch), self._count, f"weights({epoch})")
+                name = f"weights({epoch})"
+                sums = _sums(_numbers_of_weights(sums(epoch), self._count, name), name)
             last = int(np.searchsorted(sums, sums[-1])) if len(sums) else 0
             text = f"weighted {digest_of(sums.view(np.int64))}"
             return WeightedOrder(self._draws, sums, last, self._seed, epoch), text
@@ -247,22 +254,22 @@ def _check_alone(order: Any, shuffle: Any, repeat: int) -> None:
     for name, value in (("order", order), ("shuffle", shuffle)):
         if value is not None:
             raise OptionError(
-                f"weights, {name}={shown(value)}: both say the order; draws by weight are random. Leave one out."
+                f"weights, {name}={shown(value)}: both set the order; draws by weight are random. Leave one out."
             )
     if repeat != 1:
         raise OptionError(f"weights, repeat={repeat}: write num_samples, the number of draws of an epoch, instead.")
 
 
 def _order(order: Any, shuffle: bool | None, num_samples: int) -> Any:
-    """Return an order: given, or as `shuffle` says, or that of the dataset; a list as an array (m,).
+    """Return the order that `order` or `shuffle` sets, by default that of the dataset; a list as an array (m,).
 
     Raises:
-        OptionError: One of them is something else, or both are given.
+        OptionError: One of them is not valid, or both are given.
     """
     if shuffle is not None:
         is_random = flag("shuffle", shuffle)
         if order is not None:
-            raise OptionError(f"shuffle={shuffle}, order={shown(order)}: both say the order. Leave one of them out.")
+            raise OptionError(f"shuffle={shuffle}, order={shown(order)}: both set the order. Leave one of them out.")
         return "random" if is_random else "sequential"
     if order is None:
         return "sequential"
@@ -277,18 +284,18 @@ def _order(order: Any, shuffle: bool | None, num_samples: int) -> Any:
 
 
 def _numbers(given: Any, num_samples: int, name: str) -> I64:
-    """Return sample numbers as a read-only array (m,).
+    """Return sample numbers as a read-only array (m,); negative ones count from the end, as in a list.
 
     Raises:
-        OptionError: They are something else, or out of range.
+        OptionError: They are not a list of sample numbers, or out of range.
     """
     if not hasattr(given, "__array__") and not (isinstance(given, Sequence) and not isinstance(given, str)):
         line = f"lambda epoch: list({name.partition('(')[0]}(epoch))" if "(" in name else "list(...)"
         line = f" Write order={line}." if hasattr(given, "__iter__") else ""
         raise OptionError(f"{name}: {shown(given)}; expected a list of sample numbers.{line}")
     try:
-        array = np.asarray(given)
-    except ValueError as error:  # lists of different lengths in a list
+        array = np.asarray(_for_numpy(given))
+    except (TypeError, ValueError, RuntimeError) as error:  # lists of different lengths in a list
         raise OptionError(f"{name}: {shown(given)}; expected a flat list of sample numbers") from error
     if array.dtype == np.bool_:
         raise OptionError(
@@ -298,7 +305,8 @@ def _numbers(given: Any, num_samples: int, name: str) -> I64:
     try:
         numbers = check_rows(array, num_samples)
     except (IndexError, TypeError) as error:
-        raise OptionError(f"{name}: {error}; expected sample numbers from 0 to {num_samples - 1}") from error
+        expected = f"sample numbers from 0 to {num_samples - 1}, or negative ones, which count from the end"
+        raise OptionError(f"{name}: {error}; expected {expected if num_samples else 'no sample numbers'}") from error
     numbers = np.array(numbers, np.int64)
     numbers.flags.writeable = False
     return numbers
@@ -322,14 +330,27 @@ def _with_occurrences(numbers: I64, num_samples: int) -> I64:
     return draws
 
 
-def _sums(given: Any, num_samples: int, name: str) -> F64:
-    """Return the sums of weights up to each sample, (n,).
+def _for_numpy(given: Any) -> Any:
+    """Return tensors, of any type and device, as something that NumPy makes an array of; anything else as it is."""
+    if isinstance(given, torch.Tensor):
+        given = given.detach().cpu()
+        return given.double() if given.is_floating_point() else given  # NumPy has no bfloat16
+    if isinstance(given, list | tuple) and len(given) and isinstance(given[0], torch.Tensor):
+        return [item.item() if isinstance(item, torch.Tensor) else item for item in given]
+    return given
+
+
+def _numbers_of_weights(given: Any, num_samples: int, name: str) -> F64:
+    """Return weights as an array (n,).
 
     Raises:
-        OptionError: They are not weights: negative, not finite, all 0, or not one for each sample.
+        OptionError: They are not weights: negative, not finite, or not one for each sample.
     """
     try:
-        weights = np.asarray(given, np.float64)
+        array = np.asarray(_for_numpy(given))
+        if array.dtype.kind in "USMmc":  # NumPy would make numbers of texts and times
+            raise TypeError(array.dtype)
+        weights: F64 = np.asarray(array, np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise OptionError(f"{name}: {shown(given)}; expected a list of numbers, one for each sample") from error
     if weights.shape != (num_samples,):
@@ -340,23 +361,32 @@ def _sums(given: Any, num_samples: int, name: str) -> F64:
     wrong = np.flatnonzero(~np.isfinite(weights) | (weights < 0))
     if len(wrong):
         raise OptionError(f"{name}[{wrong[0]}] is {weights[wrong[0]]}; expected finite numbers of at least 0")
-    if num_samples and 0 < (most := weights.max()) < _TINY:
+    return weights
+
+
+def _sums(weights: F64, name: str) -> F64:
+    """Return the sums of weights up to each sample, (n,).
+
+    Raises:
+        OptionError: They are all 0, or add up to more than a float holds.
+    """
+    if len(weights) and 0 < (most := weights.max()) < _TINY:
         # Draws multiply the sum with 2**-53, which must not lose digits; a power of two changes no share.
         weights = np.ldexp(weights, -int(np.frexp(most)[1]))
     with np.errstate(over="ignore"):
         sums: F64 = np.cumsum(weights)
-    if num_samples and not 0 < sums[-1] < np.inf:
+    if len(weights) and not 0 < sums[-1] < np.inf:
         raise OptionError(f"{name}: the weights add up to {sums[-1]}; expected a finite sum above 0")
     return sums
 
 
 def is_sequential(order: Any) -> bool:
-    """Return whether an order is that of the dataset."""
+    """Return whether an order is the dataset's own."""
     return isinstance(order, str) and order == "sequential"
 
 
 def described(order: Any) -> str:
-    """Return an order as it is shown.
+    """Return an order as text, for messages and `repr`.
 
     >>> described("random"), described(np.array([3, 1]))
     ("'random'", 'a list of 2 sample numbers')

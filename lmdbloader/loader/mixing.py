@@ -1,15 +1,17 @@
-"""`lmdbloader.mix`: several datasets drawn from by weight, as one; and the samplers with which torch reads it."""
+"""`lmdbloader.mix`: several datasets as one, drawn from by weight; and the sampler with which torch reads it."""
 
 from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import ConcatDataset, Dataset, Sampler
 
 from lmdbloader.base.arguments import listed, shown, whole
 from lmdbloader.base.foreign_names import MIX, understands
@@ -22,6 +24,7 @@ from lmdbloader.loader.orders import Layout
 from lmdbloader.loader.views import union_of, view_of
 from lmdbloader.store import check_rows
 
+I64 = npt.NDArray[np.int64]
 # A sampler computes so many numbers at once.
 _AT_ONCE = 4096
 
@@ -37,9 +40,9 @@ class Mix(Dataset[Any]):
     A Loader, and `dataloader(mixed, shuffle=True)`, shuffle each dataset, and shuffle it again when it ends.
 
     Attributes:
-        datasets: Those that were given, opened.
-        weights: Of each dataset, as given; their lengths by default.
-        union: All samples of all datasets, one dataset after the other; a Loader's `dataset`.
+        datasets: The datasets, opened.
+        weights: The weight of each dataset, as given; the lengths by default.
+        union: All samples of all datasets, one dataset after the other; the `dataset` of a Loader.
         mixture: How positions are dealt to the datasets.
     """
 
@@ -49,6 +52,7 @@ class Mix(Dataset[Any]):
         self.union = union_of(datasets, "mix")
         lengths = tuple(map(len, datasets))
         self.mixture = Mixture(lengths, whole_shares(weights, lengths), length)
+        self._has_warned = False
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -93,8 +97,27 @@ class Mix(Dataset[Any]):
             draws = np.array(indices, np.int64)
         else:
             order = self.mixture.order("sequential", Layout(0, _nowhere), seed=0, epoch=0)
-            draws = order.samples(check_rows(indices, len(self)))
+            places = check_rows(indices, len(self))
+            self._warn_if_shuffled(places)
+            draws = order.samples(places)
         return self.union._read((draws % self.mixture.num_samples), draws)
+
+    def _warn_if_shuffled(self, places: I64) -> None:
+        """Warn once of draws in another order if they are never those of some samples."""
+        if self._has_warned or not (places[1:] < places[:-1]).any():
+            return
+        self._has_warned = True
+        mixture = self.mixture
+        for number, (dataset, count) in enumerate(zip(self.datasets, mixture.lengths, strict=True)):
+            if mixture.shares[number] and (drawn := mixture.num_draws(number)) < count:
+                warnings.warn(
+                    f"a sampler of torch shuffles a mixture: an epoch then has the same {drawn} of the "
+                    f"{counted(count, 'sample')} of {dataset.path} every time. For others in each epoch write "
+                    "lmdbloader.dataloader(mixed, batch_size, shuffle=True) or Loader(mixed, batch_size, "
+                    "shuffle=True).",
+                    stacklevel=3,
+                )
+                return
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the random choices of datasets that are `transformed`, as `LMDBDataset.set_epoch`."""
@@ -115,17 +138,17 @@ def mix(
     weights: Sequence[float] | None = None,
     length: int | None = None,
 ) -> Mix:
-    """Return several datasets as one to train on, drawn from in some shares; nothing is copied on the disk.
+    """Return several datasets as one, drawn from in given shares; nothing is copied on the disk.
 
-    The datasets take turns by their weights, exactly: with weights 0.7 and 0.3, any 1,000 draws in a row have 700 of
-    the first and 300 of the second (to within about 5 if a share of 1,000 is not a whole number). Without
-    weights the shares are those of the lengths, so that each sample comes once in an epoch. A dataset that ends within
-    an epoch is shuffled again. Order, ranks and states are the Loader's; a state of other datasets or weights is
-    refused.
+    The shares are exact: with weights 0.7 and 0.3, any 1,000 draws in a row have 700 of the first dataset and 300 of
+    the second (to within about 5 if a share of 1,000 is not a whole number). Without weights the shares are those of
+    the lengths, so that each sample comes once in an epoch. A dataset that ends within an epoch is shuffled again.
+    Orders, ranks and states are those of a Loader, which refuses a state of other datasets or weights.
 
     Args:
         datasets: LMDBDatasets or paths; they may be views. They have the same fields and the same names of classes.
-        weights: Numbers in proportion to the shares of the draws, one for each dataset; by default the lengths.
+        weights: Numbers in proportion to the shares of the draws, one for each dataset; by default the lengths. A share
+            is 0 or at least 1e-10, if the weights are not whole numbers.
         length: Draws of an epoch; by default the samples of all datasets.
 
     Returns:
@@ -135,23 +158,54 @@ def mix(
         OptionError: The datasets do not fit together, with the line that merges them if that can help; or weights or
             length are out of range.
 
+    Warns:
+        UserWarning: An epoch is so short that a dataset has no draw in any.
+
     >>> df2k = lmdbloader.mix(["div2k.lmdb", "flickr2k.lmdb"], weights=[0.5, 0.5])  # doctest: +SKIP
     >>> loader = lmdbloader.Loader(df2k, 16, shuffle=True, transforms=[RandomCrop(192)])  # doctest: +SKIP
     """
-    if isinstance(datasets, str | bytes | os.PathLike | LMDBDataset):
-        raise OptionError(f"mix({shown(datasets)}): expected a list of datasets. Write mix([{shown(datasets)}, ...]).")
+    _check_list(datasets)
     views = tuple(view_of(dataset, "mix") for dataset in listed("datasets", datasets))
     num_samples = sum(map(len, views))
     if not num_samples:
         raise OptionError(f"mix: {counted(len(views), 'dataset')} without samples; expected at least one sample")
     count = num_samples if length is None else whole("length", length, 1, 2**62 // num_samples)
-    return Mix(views, tuple(map(len, views)) if weights is None else _numbers(weights), count)
+    mixed = Mix(views, tuple(map(len, views)) if weights is None else _numbers(weights), count)
+    for number, share in enumerate(mixed.mixture.shares):
+        if share and not mixed.mixture.num_draws(number):
+            warnings.warn(
+                f"mix: an epoch of {counted(count, 'draw')} has none of dataset {number}, {views[number].path}, whose "
+                f"share is {share / sum(mixed.mixture.shares):.1g}. Leave it out, or write a larger weight or length.",
+                stacklevel=3,
+            )
+    return mixed
+
+
+def _check_list(datasets: Any) -> None:
+    """Raise OptionError with the line to write for what is not a list of datasets, although it may have items."""
+    given = f"mix({shown(datasets)})"
+    if isinstance(datasets, Mapping):
+        raise OptionError(
+            f"{given}: expected a list of datasets; a {type(datasets).__name__} has names, which a mixture does not "
+            "need. Write mix(list(datasets.values()), weights=[...])."
+        )
+    if isinstance(datasets, Set):
+        raise OptionError(f"{given}: expected a list of datasets; a set has no order. Write mix([first, second]).")
+    if isinstance(datasets, ConcatDataset):
+        raise OptionError(f"{given}: expected a list of datasets. Write mix(dataset.datasets).")
+    if isinstance(datasets, str | bytes | os.PathLike | Dataset):
+        one = "dataset" if isinstance(datasets, Dataset) else shown(datasets)
+        raise OptionError(f"{given}: expected a list of datasets. Write mix([{one}, ...]).")
 
 
 def _numbers(weights: Any) -> tuple[float, ...]:
     """Return weights as Python's numbers; raise OptionError for anything else."""
+    if isinstance(weights, str | bytes | Mapping | Set):
+        raise OptionError(f"weights={shown(weights)}: expected a list of numbers, one for each dataset, in their order")
     items = listed("weights", weights)
     try:
+        if any(isinstance(item, str | bytes) for item in items):
+            raise TypeError("a text")
         return tuple(
             operator.index(item) if hasattr(item, "__index__") and not _is_real(item) else float(item) for item in items
         )
@@ -160,7 +214,7 @@ def _numbers(weights: Any) -> tuple[float, ...]:
 
 
 def _is_real(item: Any) -> bool:
-    """Return whether a tensor has no whole number: every tensor has __index__."""
+    """Return whether a value is a tensor of floats: every tensor has __index__."""
     return isinstance(item, torch.Tensor) and item.dtype.is_floating_point
 
 

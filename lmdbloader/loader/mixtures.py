@@ -1,4 +1,4 @@
-"""The order of a mixture by position: which dataset, and which of its samples; each is shuffled again when it ends."""
+"""Computes the order of a mixture by position: the dataset, and its sample. A dataset that ends is shuffled again."""
 
 from __future__ import annotations
 
@@ -26,25 +26,28 @@ from lmdbloader.loader.orders import (
 )
 
 I64 = npt.NDArray[np.int64]
-# The permutations of a mixture; see `orders` for the other purposes.
+# The purpose number of a mixture's permutations; `orders` has those of others.
 _PILES = 4
-# Shares are whole numbers with this denominator at most, and with this sum.
+# The largest denominator of a share that is found in a float, and the largest sum of all shares as whole numbers.
 _FINEST, _LARGEST = 10**6, 2**50
+# The sum of shares that have to be rounded, and the error up to which a float counts as a fraction.
 _ROUNDED = 2**40
 _CLOSE = 1e-9
+# Rounded to a 2**40th, a smaller one would be another share by more than half a percent.
+_SMALLEST = Fraction(1, 10**10)
 # Of so many positions in a row each dataset has its share, wherever they begin, if that is a whole number.
 _STRETCH = 1000
 
 
 def whole_shares(weights: Sequence[float], lengths: Sequence[int]) -> tuple[int, ...]:
-    """Return the smallest whole numbers in proportion to weights; weights that have none are rounded.
+    """Return the smallest whole numbers in proportion to weights; weights without such numbers are rounded.
 
     Args:
-        weights: One for each dataset.
-        lengths: Of the datasets.
+        weights: One weight for each dataset.
+        lengths: The numbers of samples of the datasets.
 
     Raises:
-        OptionError: They are not weights, or a dataset without samples has one.
+        OptionError: They are not weights, one is too small beside the others, or a dataset without samples has one.
 
     >>> whole_shares([0.7, 0.3], [10, 10]), whole_shares([1 / 3, 2 / 3], [10, 10]), whole_shares([800, 2650], [9, 9])
     ((7, 3), (1, 2), (16, 53))
@@ -69,19 +72,25 @@ def whole_shares(weights: Sequence[float], lengths: Sequence[int]) -> tuple[int,
         if is_close and sum(near) == 1 and scale <= _LARGEST:
             numbers = [int(share * scale) for share in near]
         else:
-            numbers = [max(round(share * _ROUNDED), 1) if share else 0 for share in exact]
+            for number, share in enumerate(exact):
+                if 0 < share < _SMALLEST:
+                    raise OptionError(
+                        f"weights[{number}] is {weights[number]}, a share of {float(share):.1g} of the draws; expected "
+                        f"at least {float(_SMALLEST):.0e}, or 0. Leave it out."
+                    )
+            numbers = [round(share * _ROUNDED) for share in exact]
     common = math.gcd(*numbers)
     return tuple(number // common for number in numbers)
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Datasets of some lengths that are drawn from in some shares, to a number of draws for each epoch.
+    """How the positions of an epoch are dealt to datasets.
 
     Attributes:
-        lengths: Samples of each dataset.
-        shares: (d,) whole numbers, in proportion to which positions are dealt to the datasets.
-        length: Positions of an epoch.
+        lengths: The number of samples of each dataset.
+        shares: Whole numbers, one for each dataset, in proportion to which positions are dealt.
+        length: The number of positions of an epoch.
     """
 
     lengths: tuple[int, ...]
@@ -90,21 +99,21 @@ class Mixture:
 
     @property
     def num_samples(self) -> int:
-        """The samples of all datasets."""
+        """The number of samples of all datasets together."""
         return sum(self.lengths)
 
     @cached_property
     def text(self) -> str:
-        """A short text; if it is equal, positions are dealt equally."""
+        """A short text; mixtures with equal texts deal positions equally."""
         if len(self.lengths) > 8:
             described = repr((self.shares, self.lengths)).encode()
             return f"a mixture {hashlib.blake2b(described, digest_size=8).hexdigest()}"
         return f"mixed {':'.join(map(str, self.shares))} from {' + '.join(map(str, self.lengths))} samples"
 
     def deal(self, positions: I64, seed: int = 0, epoch: int = 0) -> tuple[I64, I64]:
-        """Return the dataset (m,) of each position, and how many positions before it have the same (m,).
+        """Return the dataset of each position (m,), and the number of earlier positions with the same dataset (m,).
 
-        Positions after the end begin it again.
+        Positions beyond the end of the epoch begin it again.
         """
         chosen, numbers = np.empty_like(positions), np.empty_like(positions)
         if len(positions):
@@ -113,7 +122,7 @@ class Mixture:
         return chosen, numbers
 
     def positions_of(self, dataset: int, numbers: I64, seed: int = 0, epoch: int = 0) -> I64:
-        """Return the positions (m,) at which a dataset is drawn from for the numbers-th time, counted from 0."""
+        """Return the positions (m,) of some draws from a dataset, given their numbers (m,), counted from 0."""
         low, high = np.zeros_like(numbers), np.full_like(numbers, self.length)
         while (high - low > 1).any():
             middle, counts = (low + high) // 2, np.empty_like(low)
@@ -123,7 +132,7 @@ class Mixture:
         return low
 
     def num_draws(self, dataset: int) -> int:
-        """Return how many positions of an epoch belong to a dataset."""
+        """Return how many positions of an epoch a dataset has."""
         left, rest = self.length, sum(self.shares)
         for number, share in enumerate(self.shares):
             draws = (left * share + rest // 2) // rest if rest else 0
@@ -134,7 +143,7 @@ class Mixture:
 
     @property
     def _cycle(self) -> int:
-        """After how many times the shares they are dealt equally again: if any 1,000 positions can be alike."""
+        """The period of the dealing, in multiples of the sum of the shares; 0 if 1,000 is not a multiple of the sum."""
         total = sum(self.shares)
         return _STRETCH // total if _STRETCH % total == 0 else 0
 
@@ -153,11 +162,13 @@ class Mixture:
         return np.cumsum(self.all_lengths) - self.all_lengths
 
     def order(self, kind: Order, layout: Layout, *, seed: int, epoch: int) -> EpochOrder:
-        """Return the order of an epoch: draws, sample + num_samples * times, with all samples counted in a row.
+        """Return the order of an epoch, which gives draws: sample + num_samples * times.
+
+        Samples are counted through all datasets, and `times` is how often the dataset was drawn completely before.
 
         Args:
             kind: The order within each dataset.
-            layout: Of all samples, one dataset after the other.
+            layout: The layout of all samples, one dataset after the other.
             seed, epoch: From 0 to 2**64 - 1.
         """
         if kind == "sequential":
@@ -174,7 +185,7 @@ class Mixture:
 
 @dataclass(frozen=True)
 class _Sequential:
-    """The order of each dataset, again and again."""
+    """Each dataset in its own order, from its beginning again when it ends."""
 
     mixture: Mixture
 
@@ -197,7 +208,7 @@ class _Sequential:
 
 @dataclass(frozen=True)
 class _Random:
-    """A random permutation of each dataset, a new one whenever all of it was drawn."""
+    """Each dataset in a random permutation, and in a new one when it ends."""
 
     mixture: Mixture
     seed: int
@@ -219,13 +230,14 @@ class _Random:
 
 
 class _Lanes:
-    """The lanes of each dataset take turns by its share; when a dataset ends, its blocks are shuffled again.
+    """Each dataset in quasi-random order, by lanes of its own; its blocks are shuffled again when it ends.
 
-    The datasets divide the window among them. One that fits into its part is read once and is in random order.
+    The datasets divide the window equally. A dataset that fits into its part of the window is read once, and is in
+    random order.
     """
 
     def __init__(self, mixture: Mixture, sizes: QuasiRandom, layout: Layout, seed: int, epoch: int) -> None:
-        """Prepare; `sizes` are those of one dataset, and `layout` is of all."""
+        """Prepare an epoch; `sizes` are those of one dataset, and `layout` is that of all samples."""
         self.length = mixture.length
         self._mixture, self._sizes, self._seed, self._epoch = mixture, sizes, seed, epoch
         begins = mixture.begins.tolist()
@@ -234,7 +246,7 @@ class _Lanes:
         self._orders: dict[tuple[int, int], EpochOrder] = {}
 
     def _order(self, dataset: int, times: int) -> EpochOrder:
-        """Return the order of a dataset that was drawn so many times."""
+        """Return the order of a dataset that was drawn completely `times` times before."""
         found = self._orders.get((dataset, times))
         if found is None:
             text = f"{self._seed} {dataset} {times}".encode()
@@ -291,9 +303,9 @@ def _by_first_use(
     """Return windows of several datasets in one sequence.
 
     Args:
-        begins, ends: Positions, of windows in the order of `sources`.
-        sources: The windows of a dataset, the number of one, and what is to be added to its samples.
-        ahead: How many are read before they are needed.
+        begins, ends: The positions at which windows begin and end, in the order of `sources`.
+        sources: For each window, the windows of its dataset, its number among these, and what to add to its samples.
+        ahead: The number of windows that are read before they are needed.
         start: The first position that is read.
     """
     nothing = np.empty(0, np.int64)
@@ -304,7 +316,7 @@ def _by_first_use(
     def samples(first: int, end: int) -> I64:
         parts = [nothing]
         for k in range(first, end):
-            if all_ends[k] > start:  # else it was read before: the epoch continues in the middle
+            if all_ends[k] > start:  # otherwise it is over, because the epoch continues in the middle
                 own, number, shift = sources[order[k]]
                 parts.append(own.samples(number, number + 1) + shift)
         return np.concatenate(parts)

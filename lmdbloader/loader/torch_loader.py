@@ -91,7 +91,9 @@ def dataloader(
         if found.num_workers == 0:  # torch refuses options of workers without any
             settings = {name: value for name, value in settings.items() if name not in _OF_WORKERS}
         pins = pins and found.pin_memory is not False
-    if isinstance(dataset, Mix) and settings.get("shuffle"):  # torch's sampler would leave out what a mixture shuffles
+    chooses = settings.get("sampler") is None and settings.get("batch_sampler") is None
+    # torch's own sampler would leave out what a mixture shuffles. A sampler that is given, too, is torch's error.
+    if isinstance(dataset, Mix) and settings.get("shuffle") and chooses:
         settings.update(shuffle=None, sampler=MixSampler(dataset, settings.get("generator")))
     settings.setdefault("pin_memory", pins)
     settings.setdefault("persistent_workers", settings["num_workers"] > 0)

@@ -153,6 +153,12 @@ def _line(dataset: Any) -> str:
     has_items = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     if isinstance(dataset, list | tuple) and dataset and all(isinstance(part, LMDBDataset) for part in dataset):
         return "expected one dataset. Write lmdbloader.Loader(lmdbloader.mix(datasets), batch_size)."
+    if isinstance(dataset, Mapping) and dataset and all(isinstance(d, LMDBDataset) for d in dataset.values()):
+        name = next(iter(dataset))
+        return (
+            f"expected one dataset. Write lmdbloader.Loader(datasets[{name!r}], batch_size), or Loader(lmdbloader.mix("
+            "list(datasets.values())), batch_size)."
+        )
     if type(dataset).__name__ == "Mix":
         return "a mixture has no parts. Mix views: lmdbloader.mix([first[:100], second[:100]])."
     if isinstance(dataset, DataLoader):

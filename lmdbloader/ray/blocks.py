@@ -1,4 +1,4 @@
-"""Samples as blocks of ray.data: Arrow tables whose columns of arrays are Ray's tensors."""
+"""Samples as blocks of ray.data: Arrow tables in which columns of arrays have Ray's tensor types."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ SOURCE = "source"
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """What all blocks of a dataset have in common, so that their columns have the same types.
+    """Properties of the fields of a whole dataset, by which the columns of all of its blocks have the same types.
 
     Attributes:
         fixed: Fields whose arrays all have one shape.
-        objects: Fields whose values Arrow has no type for: JSON, and arrays that differ in dtype or in dimensions.
+        objects: Fields whose values have no Arrow type: JSON, complex arrays, and arrays that differ in dtype or in
+            the number of dimensions.
         grey: Fields of grey images.
-        nbytes: Of an image, if transforms make all of a field equally large.
+        nbytes: The bytes of an image, by field, if transforms give all images one size.
     """
 
     fixed: frozenset[str]
@@ -42,10 +43,10 @@ class Kinds:
 
     @classmethod
     def of(cls, dataset: LMDBDataset) -> Kinds:
-        """Return those of a dataset, of which a view has the same as the whole."""
+        """Return those of a dataset; a view has those of the whole dataset."""
         reader, moved = dataset.reader, bool(dataset.all_transforms)
         images = [name for name, f in dataset.fields.items() if f.has_pixels]
-        # What passes through transforms has one shape; `scaled` alone changes none.
+        # Transforms give all images one shape; `scaled` alone does not.
         fixed = set(images) if dataset._transforms else set(dataset.uniform_images())
         objects = {name for name, f in dataset.fields.items() if f.kind == "json"}
         for name in images:
@@ -67,7 +68,7 @@ class Kinds:
 
 
 def _array_types(reader: Reader, name: str) -> set[tuple[str, tuple[int, ...]]]:
-    """Return the dtypes and shapes of the arrays of a field."""
+    """Return every pair of dtype and shape that arrays of a field have."""
     names = reader.index.names[f"{name}.type"]
     return {parse_array_type(names.texts[code]) for code in np.unique(names.codes).tolist()}
 
@@ -77,9 +78,9 @@ def read_block(dataset: LMDBDataset, numbers: range, columns: Sequence[str], kin
 
     Args:
         dataset: The dataset.
-        numbers: Of the samples.
+        numbers: The numbers of the samples.
         columns: Names of fields, and `SOURCE` for the names of the files.
-        kinds: Of the dataset.
+        kinds: Properties of the dataset's fields.
 
     Raises:
         CorruptError: A payload is damaged.
@@ -98,7 +99,7 @@ def read_block(dataset: LMDBDataset, numbers: range, columns: Sequence[str], kin
 
 
 def _with_fields(dataset: LMDBDataset, names: Sequence[str]) -> LMDBDataset:
-    """Return a view that reads these fields alone, unless its transforms may need the others."""
+    """Return a view that reads only these fields, or the dataset itself if its transforms may need the others."""
     if dataset.all_transforms:
         return dataset
     view = copy.copy(dataset)
@@ -107,7 +108,7 @@ def _with_fields(dataset: LMDBDataset, names: Sequence[str]) -> LMDBDataset:
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return texts that repeat as texts: a block would carry the names of all files."""
+    """Return a dictionary column as plain texts, because each block would carry the whole dictionary."""
     return column.cast(pa.large_string()) if pa.types.is_dictionary(column.type) else column
 
 
@@ -116,8 +117,8 @@ def to_column(f: Field, values: Any, kinds: Kinds) -> pa.Array:
 
     Args:
         f: The field.
-        values: As a batch has them: a tensor (B, ...), or a list of B values.
-        kinds: Of the dataset.
+        values: The values as in a batch: a tensor (B, ...), or a list of B values.
+        kinds: Properties of the dataset's fields.
     """
     if f.kind == "bytes":
         return pa.array(values, pa.large_binary())
@@ -132,7 +133,7 @@ def to_column(f: Field, values: Any, kinds: Kinds) -> pa.Array:
 
 
 def _as_array(f: Field, values: torch.Tensor, *, is_grey: bool) -> npt.NDArray[Any]:
-    """Return a value, or a tensor of several, as an array; images have their channels last, and grey ones none."""
+    """Return a tensor as an array; channels of images are moved last, and those of grey images are removed."""
     array: npt.NDArray[Any] = values.numpy()
     if f.kind == "image":
         array = array[..., 0, :, :] if is_grey and array.shape[-3] == 1 else np.moveaxis(array, -3, -1)

@@ -1,4 +1,4 @@
-"""The connection to a Ray cluster: to the one that is meant, or to a new one on this machine."""
+"""The connection to a Ray cluster: an existing one, or a new one on this machine."""
 
 from __future__ import annotations
 
@@ -12,29 +12,32 @@ from lmdbloader.base.cores import count_cores
 from lmdbloader.base.option_names import option
 from lmdbloader.errors import OptionError
 
-# Tasks send each other no data, and Ray would reserve a third of the memory.
+# Ray would reserve a third of the memory for objects, and tasks exchange none but their small results.
 _STORE_NBYTES = 100 * 2**20
 
 
 @contextmanager
 def connected(ray: Any, address: str | None, num_cpus: int | None) -> Iterator[bool]:
-    """Be connected to a cluster during a `with` statement; yield whether it was started for this, on this machine.
+    """Connect to a cluster for a `with` statement; yield whether a new one was started on this machine.
+
+    A connection that the program has already is used, and left open.
 
     Args:
         ray: The package.
-        address: Of the cluster; by default the one that this program is connected to, that of RAY_ADDRESS, or a new
-            one.
-        num_cpus: Of a new one; by default the cores that this process may use.
+        address: The cluster's address; None for the cluster that this program is connected to, that of RAY_ADDRESS,
+            or else a new one.
+        num_cpus: The CPUs of a new cluster; None for the cores that this process may use.
 
     Raises:
-        OptionError: There is no cluster at the address, or this program is connected to another one.
+        OptionError: No cluster answers at the address, this program is connected to another one, or a new one cannot
+            be started.
     """
     if ray.is_initialized():
         now = ray.get_runtime_context().gcs_address
         if address not in (None, "auto", now):
             raise OptionError(
                 f"{option('address', address)}: this program is connected to the Ray cluster {now}. Leave it out, or "
-                "call ray.shutdown() before."
+                "call ray.shutdown() first."
             )
         yield False
         return

@@ -1,4 +1,4 @@
-"""The Datasink of ray.data that writes datasets: each task a part, and the driver a set of them."""
+"""The Datasink of ray.data that writes datasets: each task writes a part, and the driver makes a set of them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from lmdbloader.store import Reader, Written, put_in_place, read_manifest
 from lmdbloader.store.writing.publish import COLUMNS_FOLDER
 from lmdbloader.store.writing.sets import write_set
 
-# What the first task settles for all: in a folder that write_set empties.
+# Kinds of fields and codecs, which the first task settles for all; in a folder that write_set removes.
 _SETTLED_FILE = "settled.json"
-# Rows, and bytes of their arrays, with which it does so.
+# The most rows, and bytes of arrays in them, by which it settles them.
 _MOST_ROWS, _MOST_NBYTES = 256, 16 * 2**20
 
 
@@ -33,7 +33,7 @@ class LmdbDatasink(Datasink):  # type: ignore[misc]
     """Writes blocks as parts of a set.
 
     Attributes:
-        written: Facts about the set, once it is in place.
+        written: A summary of the set, once it is in place.
     """
 
     written: Written
@@ -52,11 +52,12 @@ class LmdbDatasink(Datasink):  # type: ignore[misc]
         """Prepare to write.
 
         Args:
-            out: The set to make, absolute.
+            out: The absolute path of the set to make.
             folder: OUT.partial, as `partial_folder` has yielded it in this process.
-            fields, classes, codec: As for `lmdbloader.write`; or the names of the columns to write.
-            storage: Its other options of how images are stored.
-            least: Rows of a part at least; None for those of a block.
+            fields: As in `lmdbloader.write`, or the names of the columns to write.
+            classes, codec: As in `lmdbloader.write`.
+            storage: Its other options for how images are stored.
+            least: The fewest rows of a part; None for the rows of one block.
         """
         self._out, self._folder, self._least = out, folder, least
         self._partial = out.with_name(out.name + PARTIAL_SUFFIX)  # the same folder, for all nodes
@@ -67,11 +68,11 @@ class LmdbDatasink(Datasink):  # type: ignore[misc]
 
     @property
     def min_rows_per_write(self) -> int | None:
-        """The rows of a part, at least."""
+        """The fewest rows of a part; None for those of one block."""
         return self._least
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> tuple[int, str] | None:
-        """Write blocks as one part; return the number of the task and the part's name, None without rows.
+        """Write blocks as one part; return the number of the task and the part's name, None if there are no rows.
 
         Raises:
             LmdbloaderError: As by `lmdbloader.write`.
@@ -96,7 +97,8 @@ class LmdbDatasink(Datasink):  # type: ignore[misc]
         """Put the set of all parts in place.
 
         Raises:
-            OptionError: There are no rows, or parts do not fit together.
+            OptionError: There are no rows, or masks have different dtypes.
+            FormatError: The parts do not fit together.
         """
         done = sorted(found for found in write_result.write_returns if isinstance(found, tuple))
         if not done:
@@ -104,7 +106,7 @@ class LmdbDatasink(Datasink):  # type: ignore[misc]
         settled, folder = self._read_settled(), self._folder
         names = [part_name(number) for number in range(len(done))]
         kept = {name for _, name in done}
-        for entry in folder.iterdir():  # of tasks that died, and were run again
+        for entry in folder.iterdir():  # left by tasks that died, and ran again
             if entry.name.startswith("part-") and entry.name not in kept:
                 shutil.rmtree(entry)
         for (_, found), name in zip(done, names, strict=True):
@@ -126,7 +128,7 @@ class LmdbDatasink(Datasink):  # type: ignore[misc]
         return {name: row[name] for name in self._names or ()}
 
     def _settle(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Return what all parts have in common, as these rows ask for, or as another task has settled it before."""
+        """Return what all parts have in common: settled from these rows, unless another task was first."""
         name = _new_name()
         trial, file = self._partial / name, self._partial / COLUMNS_FOLDER / _SETTLED_FILE
         try:
@@ -142,16 +144,16 @@ class LmdbDatasink(Datasink):  # type: ignore[misc]
         fresh = file.with_name(f"{name}.json")
         fresh.write_text(json.dumps(settled), "utf-8")
         try:
-            system.link_file(fresh, file)  # the first one counts
+            system.link_file(fresh, file)  # fails if the file exists: the first task wins
         except FileExistsError:
             pass
-        except OSError:  # a file system without hard links, where two may differ: the parts are compared at the end
+        except OSError:  # no hard links: two tasks may settle differently, which the check at the end would find
             system.replace_file(fresh, file)
         fresh.unlink(missing_ok=True)
         return self._read_settled() or settled
 
     def _read_settled(self) -> Any:
-        """Return what all parts have in common, None if it is not settled."""
+        """Return what all parts have in common; None if it is not settled yet."""
         try:
             return json.loads((self._partial / COLUMNS_FOLDER / _SETTLED_FILE).read_text("utf-8"))
         except FileNotFoundError:
@@ -159,7 +161,7 @@ class LmdbDatasink(Datasink):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def _naming(self, task: int) -> Iterator[None]:
-        """Say in an error about a sample which task it is about: it counts its own samples."""
+        """Add the number of the task to errors about samples, because each task counts its samples from 0."""
         try:
             yield
         except OptionError as error:
@@ -175,7 +177,7 @@ class LmdbDatasink(Datasink):  # type: ignore[misc]
 
 
 def _first_of(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the first rows, a few MiB."""
+    """Yield the first rows, up to some MiB."""
     nbytes = 0
     for row in islice(rows, _MOST_ROWS):
         yield row
@@ -185,7 +187,7 @@ def _first_of(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _types_of(settled: Mapping[str, Any]) -> dict[str, FieldType]:
-    """Return the types of the fields; images are left out, as pixels show what they are."""
+    """Return the types of the fields, without images, which `write` recognises by their pixels."""
     kinds = {name: kind for name, kind in settled["kinds"].items() if kind[0] != "image"}
     return {
         name: Mask(ignore_index) if kind == "mask" else kind_named(kind).type()
@@ -194,7 +196,7 @@ def _types_of(settled: Mapping[str, Any]) -> dict[str, FieldType]:
 
 
 def _new_name() -> str:
-    """Return the name of a part that no other task has, nor an earlier attempt of this one."""
+    """Return a random name for a part, which neither another task nor an earlier attempt of this one has."""
     return f"part-{10**12 + secrets.randbelow(9 * 10**12)}"
 
 
@@ -207,6 +209,6 @@ def _check_masks(parts: Sequence[Path]) -> None:
             found = reader.extremes(name, "bits")
             if bits.setdefault(name, found) != found:
                 raise OptionError(
-                    f"field {name!r}: some masks are uint8 and others uint16, and labels of one dataset have one type. "
+                    f"field {name!r}: some masks are uint8 and others uint16; all masks of a dataset need one dtype. "
                     f'Write data.map(lambda row: {{**row, "{name}": row["{name}"].astype("uint16")}}).'
                 )

@@ -1,4 +1,4 @@
-"""The Datasource of ray.data for datasets of lmdbloader."""
+"""The Datasource of ray.data that reads datasets in tasks of contiguous samples."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.ray.blocks import SOURCE, Kinds, read_block
 from lmdbloader.store.rows import choose, take
 
-# A block that Ray takes as it is, if it has no other limit.
+# The size of a block if Ray has no limit set.
 _BLOCK_NBYTES = 128 * 2**20
-# Rows whose lengths are looked at to find the end of a block.
+# The most rows of a block, which bounds the memory for their lengths.
 _MOST_ROWS = 2**20
-# What a text of the index is taken for in estimates.
+# The bytes of a text of the index in estimates.
 _TEXT_NBYTES = 32
 
 
 class LmdbDatasource(Datasource):  # type: ignore[misc]
-    """Reads a dataset in tasks of contiguous ranges of samples."""
+    """Reads a dataset in tasks, each a contiguous range of samples."""
 
     def __init__(self, dataset: LMDBDataset, columns: Sequence[str]) -> None:
         """Prepare to read.
 
         Args:
-            dataset: A dataset whose samples are not changed by Python.
+            dataset: A dataset without transforms in Python.
             columns: Names of fields, and `SOURCE` for the names of the files.
         """
         super().__init__()
         self._dataset, self._columns = dataset, tuple(columns)
-        # Set by Ray, in a copy of this object, when fewer columns are needed.
+        # Ray sets this in a copy of this object when a pipeline needs fewer columns.
         self._projection_map: dict[str, str] | None = None
 
     def supports_projection_pushdown(self) -> bool:
-        """Return True: columns that nobody needs are not read."""
+        """Return True: columns that the pipeline does not need are not read."""
         return True
 
     def estimate_inmemory_data_size(self) -> int:
@@ -54,9 +54,9 @@ class LmdbDatasource(Datasource):  # type: ignore[misc]
         """Return tasks that read contiguous ranges of samples.
 
         Args:
-            parallelism: The number of tasks; there are fewer if there are fewer samples.
-            per_task_row_limit: The most samples that each task reads.
-            data_context: Of the execution.
+            parallelism: The number of tasks, at most the number of samples.
+            per_task_row_limit: The most samples that each task reads; None for no limit.
+            data_context: The DataContext of the execution; None for the current one.
         """
         count, limit = len(self._dataset), per_task_row_limit
         number = min(max(parallelism, 1), count)
@@ -77,9 +77,9 @@ class LmdbDatasource(Datasource):  # type: ignore[misc]
         return tasks
 
     def _task(self, numbers: range, target_nbytes: int) -> Any:
-        """Return the function of a task; it carries no more than the numbers of its own samples."""
+        """Return the function of a task, which is pickled with a view of its own samples only."""
         dataset = self._dataset
-        # Random choices depend on the numbers of the samples in the view.
+        # Random choices of transforms depend on the numbers of the samples in the whole view.
         if not dataset.all_transforms:
             dataset, numbers = dataset[numbers.start : numbers.stop], range(len(numbers))
         return partial(read_blocks, dataset, numbers, self._names, self._kinds, target_nbytes)
@@ -95,7 +95,7 @@ class LmdbDatasource(Datasource):  # type: ignore[misc]
 
     @property
     def _schema(self) -> pa.Schema | None:
-        """The types of the columns, known without a task; None for transforms, which would use up random numbers."""
+        """The types of the columns; None with transforms, because reading a sample would draw random numbers."""
         if self._dataset.all_transforms or not len(self._dataset):
             return None
         return read_block(self._dataset, range(1), self._names, self._kinds).schema
@@ -118,14 +118,14 @@ class LmdbDatasource(Datasource):  # type: ignore[misc]
 def read_blocks(
     dataset: LMDBDataset, numbers: range, columns: Sequence[str], kinds: Kinds, target_nbytes: int
 ) -> Iterator[pa.Table]:
-    """Yield samples in order as blocks, each, except the last, of barely more bytes than `target_nbytes`.
+    """Yield samples in order as blocks, each of which ends with the sample that exceeds `target_nbytes`.
 
     Args:
         dataset: The dataset.
-        numbers: Of the samples.
-        columns: Names of fields, and `SOURCE`.
-        kinds: Of the dataset.
-        target_nbytes: Of a block.
+        numbers: The numbers of the samples.
+        columns: Names of fields, and `SOURCE` for the names of the files.
+        kinds: Properties of the dataset's fields.
+        target_nbytes: The size of a block in bytes.
 
     Raises:
         CorruptError: A payload is damaged.
@@ -139,7 +139,7 @@ def read_blocks(
 
 
 def _nbytes(dataset: LMDBDataset, numbers: range, columns: Sequence[str], kinds: Kinds) -> npt.NDArray[np.int64]:
-    """Return the bytes (n,) of samples in memory, without the short texts."""
+    """Return the bytes of each sample in memory, (n,) int64, not counting short texts."""
     rows = choose(dataset.stored_rows, numbers)
     nbytes = np.full(len(numbers), 8 * len(columns), np.int64)
     for name in columns:
@@ -152,6 +152,6 @@ def _nbytes(dataset: LMDBDataset, numbers: range, columns: Sequence[str], kinds:
 
 
 def _factor(dataset: LMDBDataset, name: str) -> int:
-    """Return how many times as large as stored the numbers of a field are; of images from 0 to 1 they are floats."""
+    """Return by what factor a field grows in memory: `scaled` makes images floats."""
     dtype = dataset._dtype
     return 1 if dtype is None or dataset.fields[name].kind != "image" else dtype.itemsize

@@ -1,4 +1,4 @@
-"""The engine of a conversion in parts on Ray: a task for each part, few at a time, and again if its worker died."""
+"""The engine of a conversion in parts on Ray: one task for each part, a few at a time, retried if its worker died."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from lmdbloader.conversion.parts import ConvertedPart, convert_part
 from lmdbloader.errors import LmdbloaderError, LockedError, WorkerError
 from lmdbloader.format.layout import part_name
 
-# How often a task sends its messages, and how often they are read here.
+# How often a task sends its messages, and how often the driver reads them.
 _LOOK_SECONDS = 1.0
-# Tasks that wait in Ray for each CPU that works: the next one starts at once, and a cluster that can grow sees them.
+# Tasks that are queued in Ray for each CPU: the next one starts at once, and an autoscaler sees the demand.
 _WAITING_PER_CPU = 1
-# A part whose workers died so often is given up: as many as by default in Ray, which tries a task three times again.
+# The attempts at a part whose workers die: as many as Ray's default, which retries a task three times.
 _MOST_DEATHS = 4
-# A part that another process is making is tried again, until nothing has happened in this conversion for so long.
+# A part that another process is making is retried after a pause, while the conversion has progressed this lately.
 _PAUSE_SECONDS, _PATIENCE_SECONDS = 2.0, 120.0
 
 Advance = Callable[[int, int], None]
@@ -37,12 +37,12 @@ class _Part:
 
     Attributes:
         number: Its number.
-        attempt: The number of its task.
-        done: Inputs and bytes that its task has converted.
-        shown: The most inputs and bytes that one of its tasks has converted: what the progress bar shows.
+        attempt: The number of its present task, from 1.
+        done: Inputs and bytes that this task has converted.
+        shown: The most inputs and bytes that any of its tasks has converted, which is what the progress bar counts.
         deaths: Workers that died while making it.
-        waits_until: It is not to be started before this time.
-        is_held: Whether another process was making it.
+        waits_until: The time before which no task is started for it.
+        is_held: Whether another process was making it when it was last tried.
     """
 
     number: int
@@ -54,7 +54,7 @@ class _Part:
     is_held: bool = False
 
     def advance(self, num_sources: int, nbytes: int, show: Advance) -> None:
-        """Count what its task has converted, and show it unless an earlier task had got as far."""
+        """Count what its task has converted, and show what no earlier task had converted."""
         self.done = [self.done[0] + num_sources, self.done[1] + nbytes]
         more = [max(0, now - before) for now, before in zip(self.done, self.shown, strict=True)]
         if any(more):
@@ -78,16 +78,17 @@ def make_parts(
     Args:
         ray: The package, connected to a cluster.
         target: The set.
-        numbers: Of the parts.
-        keywords: For `convert_part`.
-        advance: Called with the inputs and bytes that were just converted.
+        numbers: The numbers of the parts.
+        keywords: Keyword arguments of `convert_part`.
+        advance: Called with the numbers of inputs and bytes that were just converted.
         log: Called with each message, a line of text.
-        at_once: The most parts that are made at the same time; by default as many as the cluster has CPUs.
-        is_local: Whether the cluster is one on this machine that was started for this.
+        at_once: The most parts that are made at the same time; None for as many as the cluster has CPUs.
+        is_local: Whether the cluster was started for this conversion, on this machine.
 
     Raises:
         LmdbloaderError: The first error of a part, as by `convert_part`.
-        WorkerError: Workers died again and again while making a part, or cannot make it.
+        WorkerError: Several workers died while making the same part, or a node cannot run the task.
+        LockedError: Another process is making a part, and nothing else has progressed for two minutes.
     """
     log(plain(f"Ray: {_described(ray, is_local)}"))
     run = _Run(ray, os.path.abspath(target), dict(keywords), advance, log, at_once)
@@ -121,14 +122,14 @@ class _Run:
         self._show, self._log, self._at_once = show, log, at_once
         self.waiting: deque[_Part] = deque()
         self.busy: dict[Any, _Part] = {}
-        # What died with its worker is started here again, not by Ray: only what is left of it counts as progress.
+        # Ray retries nothing: the driver does, so that it knows which attempt a message is about.
         options = {"num_cpus": 1, "max_retries": 0, "scheduling_strategy": "SPREAD", "name": "lmdbloader part"}
         self._task = ray.remote(**options)(make_part)
         self._messages = self._make_messages()
         self._moved = self._read_at = time.monotonic()
 
     def _make_messages(self) -> Any:
-        """Return the actor that tasks send their messages to, on this node if it is one of the cluster."""
+        """Return the actor that tasks send their messages to, preferably on the driver's node."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         here = NodeAffinitySchedulingStrategy(self._ray.get_runtime_context().get_node_id(), soft=True)
@@ -136,7 +137,7 @@ class _Run:
         return self._ray.remote(**options)(Messages).remote()
 
     def start_tasks(self) -> None:
-        """Start tasks for parts that wait, up to the number that may run or wait in Ray."""
+        """Start tasks for waiting parts, up to the number that may run or be queued in Ray."""
         most = self._at_once and max(1, self._at_once)
         if most is None:
             most = (1 + _WAITING_PER_CPU) * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
@@ -153,7 +154,7 @@ class _Run:
             self.busy[self._task.remote(*about, self._messages)] = part
 
     def look(self) -> Iterator[ConvertedPart]:
-        """Wait a moment for a task to end; yield the part if it is complete."""
+        """Wait up to a second for a task to end; yield its part if it is complete."""
         if self.busy:
             ready, _ = self._ray.wait(list(self.busy), num_returns=1, timeout=_LOOK_SECONDS)
         else:
@@ -170,14 +171,14 @@ class _Run:
                 yield done
 
     def _finish(self, part: _Part, reference: Any) -> ConvertedPart | None:
-        """Return the result of a task; None if the part must be made again.
+        """Return the result of a task; None if the part waits for another task.
 
         Raises:
-            LmdbloaderError: It cannot be made.
+            LmdbloaderError: The part cannot be made.
         """
         errors = self._ray.exceptions
         try:
-            found = self._ray.get(reference)
+            found, lines = self._ray.get(reference)
         except (errors.RayTaskError, errors.RuntimeEnvSetupError, errors.TaskUnschedulableError) as error:
             raise WorkerError(
                 f"a task of Ray cannot make {part_name(part.number)}. All nodes need the same release of lmdbloader: "
@@ -186,6 +187,8 @@ class _Run:
         except errors.RayError as error:
             self._bury(part, error)
             return None
+        for line in lines:
+            self._log(line)
         if isinstance(found, LockedError):
             self._put_off(part, found)
             return None
@@ -195,38 +198,38 @@ class _Run:
         return done
 
     def _bury(self, part: _Part, error: Exception) -> None:
-        """Have a part made again whose worker died.
+        """Put a part whose worker died first among those that wait.
 
         Raises:
-            WorkerError: It died too often.
+            WorkerError: Too many of its workers died.
         """
         part.deaths += 1
         reason = plain(str(error).strip().partition("\n")[0])
         if part.deaths >= _MOST_DEATHS:
             raise WorkerError(
                 f"{part.deaths} workers of Ray died while making {part_name(part.number)}; the last one: {reason} "
-                f"Out of memory? Make fewer parts at a time ({option('workers')}), or more of them "
-                f"({option('parts')}). Convert again with the same options: the parts that are complete stay."
+                f"Out of memory? Make fewer parts at a time ({option('workers')}), or smaller ones "
+                f"({option('parts')}). The same conversion resumes: parts that are complete are kept."
             ) from error
-        self._log(f"{part_name(part.number)}: its worker died ({reason}); another one makes it again")
+        self._log(f"{part_name(part.number)}: its worker died ({reason}); another worker makes it again")
         self.waiting.appendleft(part)
 
     def _put_off(self, part: _Part, error: LockedError) -> None:
-        """Try a part later that another process is making.
+        """Retry a part later, because another process is making it.
 
         Raises:
-            LockedError: Nothing else has happened for a long time.
+            LockedError: The conversion has made no other progress for a long time.
         """
         now = time.monotonic()
         if now - self._moved > _PATIENCE_SECONDS:
             raise error
         if not part.is_held:
-            self._log(f"{part_name(part.number)}: another process is making it; trying again until it ends ({error})")
+            self._log(f"{part_name(part.number)}: another process is making it; retrying until that ends ({error})")
         part.is_held, part.waits_until = True, now + _PAUSE_SECONDS
         self.waiting.append(part)
 
     def _read_messages(self) -> None:
-        """Show what tasks have sent; without the messages the conversion goes on as well."""
+        """Show the progress and log the lines that tasks have sent; the conversion does not depend on them."""
         try:
             sent = self._ray.get(self._messages.take.remote(), timeout=10)
         except self._ray.exceptions.RayError:
@@ -243,12 +246,15 @@ class _Run:
                 self._log(line)
 
     def stop(self) -> None:
-        """End the tasks that still run, after an error."""
-        for reference in self.busy:
-            self._ray.cancel(reference, force=True)
-        if self.busy:
-            self._ray.wait(list(self.busy), num_returns=len(self.busy), timeout=5)
-        with contextlib.suppress(self._ray.exceptions.RayError):  # its node may be gone
+        """Cancel the tasks that still run, as after an error, and end the actor."""
+        # Errors of Ray would hide the one that ends the conversion: the node of the actor, or the cluster, may be gone.
+        lost = (self._ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError)
+        with contextlib.suppress(*lost):
+            for reference in self.busy:
+                self._ray.cancel(reference, force=True)
+            if self.busy:
+                self._ray.wait(list(self.busy), num_returns=len(self.busy), timeout=5)
+        with contextlib.suppress(*lost):
             self._ray.kill(self._messages)
 
 
@@ -256,7 +262,7 @@ class Messages:
     """An actor that keeps the messages of tasks until they are read."""
 
     def __init__(self) -> None:
-        """Start without any."""
+        """Begin with no messages."""
         self._sent: list[Any] = []
 
     def put(self, *message: Any) -> None:
@@ -271,19 +277,20 @@ class Messages:
 
 def make_part(
     target: str, number: int, keywords: Mapping[str, Any], attempt: int, flags: Mapping[str, str], messages: Any
-) -> ConvertedPart | LmdbloaderError:
-    """Make a part; the task.
+) -> tuple[ConvertedPart | LmdbloaderError, list[str]]:
+    """Make a part: the function that tasks run.
 
     Args:
-        target: The set, absolute.
-        number: Of the part.
-        keywords: For `convert_part`.
-        attempt: Which task for this part it is.
-        flags: How messages name options.
-        messages: The actor that gets them.
+        target: The absolute path of the set.
+        number: The number of the part.
+        keywords: Keyword arguments of `convert_part`.
+        attempt: The number of this task among those for the part, from 1.
+        flags: The flags by which messages name options; see `base.option_names`.
+        messages: The actor that collects progress and messages.
 
     Returns:
-        Facts about the part, or the error.
+        Facts about the part, or the error; and the lines for the log that were not sent to the actor, which may end
+        before it is read again.
     """
     sent_at, num_sources, nbytes = 0.0, 0, 0
     lines: list[str] = []
@@ -300,13 +307,12 @@ def make_part(
         if time.monotonic() - sent_at > _LOOK_SECONDS:
             send()
 
+    found: ConvertedPart | LmdbloaderError
     with naming_flags(flags):
         try:
-            return convert_part(target, number, **keywords, advance=advance, log=lines.append)
+            found = convert_part(target, number, **keywords, advance=advance, log=lines.append)
         except LmdbloaderError as error:
-            return error
+            found = error
         except Exception:
-            return WorkerError(f"making {part_name(number)} failed:\n{traceback.format_exc()}")
-        finally:
-            if num_sources or lines:
-                send()
+            found = WorkerError(f"making {part_name(number)} failed:\n{traceback.format_exc()}")
+    return found, lines

@@ -1,4 +1,4 @@
-"""Ray, which is not a requirement of the package: imported when it is needed, or an error that says how to get it."""
+"""Imports Ray, an optional requirement, where it is needed; or raises an error that says how to install it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def need_ray(call: str, *, data: bool = False) -> Any:
 
     Args:
         call: What needs it, for the message.
-        data: Whether it needs ray.data too, which has requirements of its own.
+        data: Whether ray.data is needed too, which has requirements of its own.
 
     Raises:
         OptionError: It cannot be imported.

@@ -11,7 +11,7 @@ import torch
 from lmdbloader.base.arguments import flag, optional, whole
 from lmdbloader.base.foreign_names import READ_LMDB, understands
 from lmdbloader.base.option_names import option, shown
-from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.batch.dataset import LMDBDataset, chosen_fields
 from lmdbloader.errors import OptionError
 from lmdbloader.ray.needed import need_ray
 from lmdbloader.transforms import ToDtype
@@ -32,18 +32,18 @@ def read_lmdb(
     memory: float | None = None,
     ray_remote_args: Mapping[str, Any] | None = None,
 ) -> ray.data.Dataset:
-    """Return a dataset as a `ray.data.Dataset`, whose tasks each read a contiguous range of samples.
+    """Return a dataset as a `ray.data.Dataset`; each of its read tasks reads a contiguous range of samples.
 
     A row is a dict of the fields. Images are arrays as `ray.data.read_images` gives them: (H, W, C) uint8 or uint16,
-    and (H, W) if all images of the field are grey; sizes may differ. Masks are (H, W), other arrays, boxes, points and
-    labels of boxes arrays as they were written, and the rest is int, float, str, bytes, and what JSON holds. Every
-    checksum is verified. Columns that `select_columns` leaves out are not read.
+    and (H, W) if all images of the field are grey; sizes may differ. Masks are arrays (H, W). Other arrays, boxes,
+    points and labels of boxes have the shapes in which they were written. The rest is int, float, str, bytes, and
+    values of JSON. Every checksum is verified. Columns that `select_columns` leaves out are not read.
 
-    The path must be the same on all nodes of the cluster, which have lmdbloader installed.
+    Every node of the cluster must have lmdbloader installed, and see the dataset under the same path.
 
     Args:
-        dataset: The path of a dataset, or an LMDBDataset, which may be a view of some samples and may have compiled
-            transforms; images that these scale are float32 or float16.
+        dataset: The path or URL of a dataset, or an LMDBDataset, which may be a view of some samples and may have
+            compiled transforms. Images that these scale are float32 or float16.
         fields: The fields to read, in this order; by default all that the dataset has.
         include_sources: Add a column `source`: the relative path of the file that each sample was made from.
         override_num_blocks: The number of read tasks; by default Ray decides.
@@ -53,11 +53,11 @@ def read_lmdb(
         ray_remote_args: Other options of `ray.remote` for the read tasks.
 
     Raises:
-        OptionError: Ray is not installed; or the dataset has no such field, no sources, a transform in Python, or a
-            form of its own (`as_`).
+        OptionError: Ray is not installed; or the dataset has no such field, no sources, a transform in Python, a form
+            of its own (`as_`), or bfloat16 images.
         NotFoundError: There is nothing at the path.
         FormatError: It is not a finished dataset of this format version.
-        CorruptError: A file is damaged. Of a damaged sample, the task that reads it raises it.
+        CorruptError: A file is damaged. If a sample is damaged, the task that reads it raises this.
     """
     options = {
         "override_num_blocks": optional(_count, "override_num_blocks", override_num_blocks),
@@ -70,8 +70,8 @@ def read_lmdb(
     include_sources = flag("include_sources", include_sources)
     if include_sources and not opened.reader.manifest.with_source:
         raise OptionError(
-            f"{option('include_sources', True)}: {opened.path} has no sources, as it was written from Python. Leave it "
-            "out."
+            f"{option('include_sources', True)}: {opened.path} has no sources, because it was written from Python. "
+            "Leave it out."
         )
     ray = need_ray("read_lmdb", data=True)
     from lmdbloader.ray.datasource import LmdbDatasource
@@ -95,7 +95,7 @@ def _opened(dataset: Any, fields: Sequence[str] | None) -> tuple[LMDBDataset, tu
         return opened, tuple(opened.fields)
     if dataset.has_own_transform or type(dataset).__getitem__ is not LMDBDataset.__getitem__:
         raise OptionError(
-            f"read_lmdb({shown(dataset)}): its samples go through a function in Python. Write "
+            f"read_lmdb({shown(dataset)}): its samples pass through a function in Python. Write "
             "read_lmdb(path).map(function), where rows are dicts."
         )
     if dataset._form not in (None, "dict"):
@@ -108,7 +108,7 @@ def _opened(dataset: Any, fields: Sequence[str] | None) -> tuple[LMDBDataset, tu
             f"read_lmdb({shown(dataset)}): its images are bfloat16, which NumPy and Arrow do not have. Convert them to "
             "float32 or float16."
         )
-    names = tuple(dataset.fields) if fields is None else tuple(LMDBDataset(dataset.path, fields).fields)
+    names = tuple(dataset.fields) if fields is None else chosen_fields(dataset.reader, fields)
     if missing := [name for name in names if name not in dataset.fields]:
         raise OptionError(f"fields: the dataset was opened without {missing[0]!r}; it has {', '.join(dataset.fields)}")
     return dataset, names

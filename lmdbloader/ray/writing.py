@@ -1,4 +1,4 @@
-"""`write_lmdb`: the rows of a `ray.data.Dataset` to one dataset."""
+"""`write_lmdb`: writes the rows of a `ray.data.Dataset` to one dataset."""
 
 from __future__ import annotations
 
@@ -38,30 +38,31 @@ def write_lmdb(
     concurrency: int | None = None,
     ray_remote_args: Mapping[str, Any] | None = None,
 ) -> Written:
-    """Write the rows of a `ray.data.Dataset` into a dataset, a set of parts, in the order of its blocks.
+    """Write the rows of a `ray.data.Dataset` to one dataset, a set of parts, in the order of its blocks.
 
-    Each write task writes one part, a complete dataset, and this process joins them at the end: index and manifest
-    only. The samples, their order and the content digest are those that `lmdbloader.write` makes of the same rows.
-    A task that fails or is retried leaves nothing behind, and if the job fails, nothing is at `path`.
+    Each write task writes one part, a complete dataset. At the end this process joins them, which writes only an index
+    and a manifest. The samples, their order and the content digest are those that `lmdbloader.write` makes of the same
+    rows. A task that fails or is retried leaves nothing behind, and if the job fails, there is nothing at `path`.
 
-    The folder of `path` must be the same on all nodes of the cluster, which have lmdbloader installed.
+    Every node of the cluster must have lmdbloader installed, and see the folder of `path` under the same path.
 
     Args:
-        data: Rows of what `lmdbloader.write` takes: arrays (H, W, 3) and (H, W) of uint8 or uint16 are images, other
-            arrays keep their shape, and masks, boxes, points and their labels are declared in `fields`.
+        data: A dataset whose rows are samples as `lmdbloader.write` takes them: arrays (H, W, 3) and (H, W) of uint8 or
+            uint16 are images, other arrays keep their shape, and masks, boxes, points and their labels are declared in
+            `fields`.
         path: The new dataset.
         fields: The columns to write, in this order (default: all); or a mapping from columns to types, such as Mask(),
             to set types that should not be guessed.
-        classes: By field of ints or Labels(), the names of its values from 0 on.
-        codec: As in `lmdbloader.write`, like the next four. What is not given is chosen once, by the task that has its
-            first rows first.
+        classes: The names of the values from 0 on, by field of ints or Labels().
+        codec: As in `lmdbloader.write`, like the next four. By default chosen once for all parts, from the first rows
+            of the task that starts first.
         write_mode: As in `lmdbloader.write`; not "proportion".
         max_resolution: As in `lmdbloader.write`.
         jpeg_quality: As in `lmdbloader.write`.
         smart_threshold: As in `lmdbloader.write`.
         overwrite: Replace an existing dataset, once the new one is complete.
-        min_rows_per_part: Blocks are put together until they have so many rows. By default a part is one block, about
-            128 MiB of rows.
+        min_rows_per_part: The fewest rows of a part; blocks are put together until they have as many. By default a part
+            is one block, about 128 MiB of rows.
         concurrency: The most write tasks that run at the same time; by default Ray decides.
         ray_remote_args: Options of `ray.remote` for the write tasks.
 
@@ -71,6 +72,7 @@ def write_lmdb(
     Raises:
         OptionError: Ray is not installed; or there are no rows, a row does not fit, or an option is out of range.
         DestinationError: `path` is taken, locked, has no parent folder, or has the name of an unfinished conversion.
+        FormatError: The parts do not fit together.
         DiskFullError: No room left.
 
     >>> write_lmdb(ray.data.read_images("photos"), "photos.lmdb")  # doctest: +SKIP
@@ -82,8 +84,8 @@ def write_lmdb(
     modes = write_mode.values() if isinstance(write_mode, Mapping) else [write_mode]
     if "proportion" in modes:
         raise OptionError(
-            f"{option('write_mode', write_mode)}: which images are stored as JPEG would depend on how Ray divides the "
-            'rows into parts. Write write_mode="smart" or "jpg".'
+            f"{option('write_mode', write_mode)}: the images that are stored as JPEG would depend on how Ray divides "
+            'the rows into parts. Write write_mode="smart" or "jpg".'
         )
     if isinstance(fields, str):
         raise OptionError(f"{option('fields', fields)}: expected a list of names, such as [{fields!r}]")
@@ -114,7 +116,7 @@ def _count(name: str, value: Any) -> int:
 
 @contextmanager
 def _in_order(data: Any) -> Iterator[None]:
-    """Let Ray keep the order of the blocks, as it does only on request."""
+    """Make Ray keep the order of the blocks, which it does on request only."""
     options = data.context.execution_options
     before, options.preserve_order = options.preserve_order, True
     try:

@@ -20,7 +20,7 @@ from lmdbloader.errors import DestinationError, OptionError
 from lmdbloader.show.labels import in_colors
 from lmdbloader.show.lettering import font_of, printable
 from lmdbloader.show.places import draw_places
-from lmdbloader.store import Reader, check_rows
+from lmdbloader.store import Reader, check_rows, open_reader
 
 Pixels = npt.NDArray[Any]
 
@@ -112,7 +112,7 @@ def preview(
     columns = optional(whole, "columns", columns)
     if output is not None:
         _check_output(new_path("output", output))
-    reader = Reader(path)
+    reader = open_reader(path)
     sheet = contact_sheet(reader, spread(len(reader), count, seed), columns=columns)
     if output is not None:
         save_sheet(sheet, output)

@@ -15,7 +15,7 @@ from lmdbloader.base.foreign_names import understands
 from lmdbloader.base.text import extent, plain
 from lmdbloader.format.codecs import name_counts
 from lmdbloader.format.layout import SKIPPED_FILE, Field
-from lmdbloader.store import Names, Reader
+from lmdbloader.store import Names, Reader, open_reader
 
 _TYPES_SHOWN = 3
 # Bytes of a value, and what several are called.
@@ -155,7 +155,7 @@ def info(path: str | os.PathLike[str]) -> Summary:
     >>> image.height, image.width, image.channels
     ((8, 8), (6, 8), {1: 3})
     """
-    return summarize_reader(Reader(path), os.fspath(path))
+    return summarize_reader(open_reader(path), os.fspath(path))
 
 
 def summarize_reader(reader: Reader, path: str) -> Summary:

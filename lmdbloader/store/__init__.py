@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lmdbloader.store.readahead import Ticket as Ticket
     from lmdbloader.store.reader import Reader as Reader
     from lmdbloader.store.reader import check_rows as check_rows
+    from lmdbloader.store.reader import open_reader as open_reader
     from lmdbloader.store.records import Block as Block
     from lmdbloader.store.records import Chunk as Chunk
     from lmdbloader.store.records import encode_blocks as encode_blocks
@@ -47,7 +48,7 @@ __getattr__, __dir__, __all__ = lazy(
         "lmdb_records": "num_committed",
         "opening": "IO read_manifest",
         "readahead": "Readahead Ticket",
-        "reader": "Reader check_rows",
+        "reader": "Reader check_rows open_reader",
         "records": "Block Chunk encode_blocks",
         "writing.publish": "check_destination clear_leftovers is_dataset partial_folder put_in_place",
         "writing.writer": "Writer Written estimate_map_nbytes map_nbytes_of open_writer",

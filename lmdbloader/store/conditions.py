@@ -120,9 +120,11 @@ def matching(reader: Reader, rows: Rows, condition: str | pc.Expression, advice:
         schema = pa.schema([pa.field(name, pa.large_string()) if name in long else short.field(name) for name in names])
         parsed = parse_condition(condition, schema, reader.manifest.classes, advice or Advice())
         text = unicodedata.normalize("NFKC", condition)  # as Python reads names
-        needed = [name for name in names if name not in long or name in text]
     else:
-        parsed, needed = check_expression(condition), names
+        parsed = check_expression(condition)
+        text = str(parsed)
+    # A column may be named by its place among all.
+    needed = [name for name in names if name not in long or name in text or "FieldPath" in text]
     table = table_of(reader, rows, needed)
     numbered = table.append_column("sample number", pa.array(np.arange(table.num_rows)))
     try:

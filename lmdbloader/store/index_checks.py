@@ -11,10 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.errors import CorruptError, FormatError
-from lmdbloader.format.codecs import are_tiles, limits_of, tile_table_nbytes
+from lmdbloader.format.codecs import TABLE, are_tiles, limits_of, tile_table_nbytes
+from lmdbloader.format.features import TILE_GROUPS
 from lmdbloader.format.layout import (
     ARRAY_DTYPES,
     CODEC_RAW,
+    CODEC_TILES,
     DATA_FILE,
     MANIFEST_FILE,
     MAX_PAYLOAD_NBYTES,
@@ -46,6 +48,10 @@ _LONGEST_TEXT = 64
 _MOST_DIGITS, _MOST_SIZES = 12, 32
 # NumPy refuses arrays whose sizes, zeros left out, have a larger product.
 _MOST_NBYTES = 2.0**62
+_OF_A_LATER_RELEASE = (
+    f"the codecs of this release, {min(TABLE)} to {max(TABLE)}: a later release of lmdbloader wrote it, or it is "
+    "damaged. Install the newest lmdbloader; if it says the same, it is damaged"
+)
 
 
 def check_index(columns: Columns, manifest: Manifest, data_nbytes: int, path: Path) -> dict[str, Facts]:
@@ -77,7 +83,7 @@ def check_index(columns: Columns, manifest: Manifest, data_nbytes: int, path: Pa
             rows = slice(first, first + _ROWS_AT_ONCE)
             part = {name: arrays[f"{f.name}.{name}"][rows] for name in _PARTS + (_SHAPE if f.has_pixels else ())}
             lengths = None if of_types is None else of_types[columns.names[f"{f.name}.type"].codes[rows]]
-            for wrong, reason in _rules(f, part, lengths, spans):
+            for wrong, reason in _rules(f, part, lengths, spans, manifest.features):
                 if wrong.any():
                     raise where.error(f, arrays, first + int(np.flatnonzero(wrong)[0]), reason)
             so_far.add(part)
@@ -123,7 +129,11 @@ class _Where:
 
 
 def _rules(
-    f: Field, columns: Arrays, lengths: npt.NDArray[np.float64] | None, spans: tuple[I64, I64]
+    f: Field,
+    columns: Arrays,
+    lengths: npt.NDArray[np.float64] | None,
+    spans: tuple[I64, I64],
+    features: frozenset[str],
 ) -> Iterator[tuple[Bools, str]]:
     """Yield each rule as the rows (n,) that break it, and the end of the sentence "does not fit ..."."""
     at, codec = columns["offset"], columns["codec"]
@@ -134,8 +144,12 @@ def _rules(
     else:
         part = np.maximum(np.searchsorted(begins, at, side="right") - 1, 0)
         yield (at < begins[part]) | (at > ends[part] - stored), f"one of the {len(begins)} parts' {DATA_FILE}"
+    is_unknown = np.logical_not(limits_of(codec, lambda entry: True, False))
+    yield np.broadcast_to(is_unknown, codec.shape), _OF_A_LATER_RELEASE
     fits_kind = limits_of(codec, lambda entry: not entry.only_kinds or f.kind in entry.only_kinds, False)
     yield np.broadcast_to(np.logical_not(fits_kind), codec.shape), f"the codecs of {f.kind}s"
+    if TILE_GROUPS not in features:
+        yield codec == CODEC_TILES, f'{MANIFEST_FILE}, whose "requires" does not list {TILE_GROUPS!r}'
     yield np.maximum(stored, raw) > MAX_PAYLOAD_NBYTES, f"the {MAX_PAYLOAD_NBYTES} bytes that one payload may have"
     yield (codec == CODEC_RAW) & (raw != stored), "the raw codec, which does not change a length"
     body = stored

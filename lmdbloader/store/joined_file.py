@@ -1,4 +1,4 @@
-"""Several data files as one: in one range of addresses, and with offsets that count through all of them."""
+"""Several data files as one file: mapped into one range of addresses, with offsets that count through all of them."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ from lmdbloader.store.opening import I64, IO, DataFile, guard_of, wrong_size
 
 
 class JoinedFile(DataFile):
-    """Open data files, one behind the other, each at a multiple of 2 MiB; used as one.
+    """Open data files in a row, each at a multiple of 2 MiB, used like one file.
 
     Attributes:
-        io, nbytes, data: As of a DataFile, of all files together. Bytes between the files must not be touched.
+        io, nbytes, data: As in DataFile, for all files together. The bytes between two files must not be accessed.
         descriptor: The first file's.
-        begins: Where each file begins.
-        names: Of the files, for messages.
+        begins: The offset at which each file begins.
+        names: The names of the files, for messages.
     """
 
     def __init__(self, path: Path, files: Sequence[DataFile], names: Sequence[str], io: IO) -> None:
         """Join files.
 
         Args:
-            path: Of the dataset, for messages.
-            files: At least one, opened with "pread"; this keeps them. None is empty.
-            names: Of the files, for messages.
+            path: The dataset, for messages.
+            files: At least one file, opened with "pread"; this object keeps them open. No file may be empty.
+            names: The names of the files, for messages.
             io: "mmap" or "pread".
 
         Raises:
-            OptionError: The process may not map that many bytes or files, or the system cannot map files in a row.
+            OptionError: The process may not map that many bytes or files, or the system cannot map several files into
+                one range of addresses.
         """
         self.io, self._files, self.names = io, tuple(files), tuple(names)
         *self.begins, self.nbytes = part_begins([file.nbytes for file in files])
@@ -55,7 +56,7 @@ class JoinedFile(DataFile):
         self._descriptors = np.array([file.descriptor for file in files], np.int64)
 
     def _make_directory(self) -> I64:
-        """Return the words by which kernels find the file of a payload."""
+        """Return the table in which kernels look up the file of a payload."""
         words = np.zeros(NUM_HEAD + NUM_ENTRY * len(self._files), np.int64)
         words[NUM_MARKS] = -len(self._files)
         words[NUM_HEAD:].reshape(-1, NUM_ENTRY)[:] = [
@@ -74,17 +75,17 @@ class JoinedFile(DataFile):
         return JoinedFile(path, self._files, self.names, io)
 
     def for_kernels(self) -> tuple[int, int, int, int]:
-        """As `DataFile.for_kernels`."""
+        """See `DataFile.for_kernels`."""
         by = BY_DIRECTORY if self.io == "pread" else -1
         return self.data.ctypes.data, self.nbytes, by, self._directory.ctypes.data
 
     def _find(self, at: int) -> tuple[DataFile, int]:
-        """Return the file of a byte, and its place there."""
+        """Return the file that holds a byte, and the byte's offset in that file."""
         number = max(bisect.bisect_right(self.begins, at) - 1, 0)
         return self._files[number], at - self.begins[number]
 
     def read(self, at: int, nbytes: int) -> bytes:
-        """Return a copy of some bytes of one file, fewer at its end.
+        """See `DataFile.read`; the bytes are in one file, and there are fewer at its end.
 
         Raises:
             OSError: The disk cannot read them.
@@ -93,16 +94,16 @@ class JoinedFile(DataFile):
         return file.read(here, nbytes)
 
     def read_into(self, buffer: Any, at: int) -> int:
-        """As `DataFile.read_into`, of one file."""
+        """See `DataFile.read_into`; the bytes are in one file."""
         file, here = self._find(at)
         return file.read_into(buffer, here)
 
     def places(self, starts: I64, stops: I64) -> tuple[I64, I64, I64, I64]:
-        """As `DataFile.places`."""
+        """See `DataFile.places`."""
         first = np.maximum(np.searchsorted(self._begins, starts, side="right") - 1, 0)
         last = np.maximum(np.searchsorted(self._begins, stops, side="left") - 1, 0)
         counts = np.maximum(last - first + 1, 1)
-        # A range over several files is one in each of them.
+        # A range that spans several files becomes one range in each of them.
         owner = np.repeat(np.arange(len(starts)), counts)
         number = first[owner] + np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
         low = np.maximum(starts[owner], self._begins[number])
@@ -112,17 +113,17 @@ class JoinedFile(DataFile):
         return low, high, self._descriptors[number], self._begins[number]
 
     def is_cached(self, at: int) -> bool | None:
-        """As `DataFile.is_cached`."""
+        """See `DataFile.is_cached`."""
         file, here = self._find(at)
         return file.is_cached(here)
 
     def place(self, at: int) -> tuple[str, int]:
-        """As `DataFile.place`."""
+        """See `DataFile.place`."""
         number = max(bisect.bisect_right(self.begins, at) - 1, 0)
         return self.names[number], at - self.begins[number]
 
     def lost(self) -> tuple[str, int] | None:
-        """As `DataFile.lost`."""
+        """See `DataFile.lost`."""
         for name, file in zip(self.names, self._files, strict=True):
             if found := file.lost():
                 return name, found[1]
@@ -130,12 +131,12 @@ class JoinedFile(DataFile):
 
 
 def open_data(path: Path, manifest: Manifest, io: IO) -> DataFile:
-    """Return the open data file of a dataset, or those of a set as one.
+    """Open the data file of a dataset, or those of a set as one.
 
     Raises:
-        FileNotFoundError: One is missing.
-        CorruptError: One is shorter or longer than the manifest states.
-        OptionError: The process may not open or map so many.
+        FileNotFoundError: A file is missing.
+        CorruptError: A file is shorter or longer than the manifest states.
+        OptionError: The process may not open or map that many files.
     """
     if not manifest.parts:
         return _of_length(DataFile(path / DATA_FILE, io), path, DATA_FILE, manifest.sizes["data_nbytes"])
@@ -149,7 +150,7 @@ def open_data(path: Path, manifest: Manifest, io: IO) -> DataFile:
             raise
         raise OptionError(
             f"{path}: has {len(names)} parts, and this process may not open that many files ({len(files)} are open). "
-            "Raise the limit with `ulimit -n`, or write them into one with `lmdbloader merge`."
+            "Raise the limit with `ulimit -n`, or write the parts into one file with `lmdbloader merge`."
         ) from error
     return JoinedFile(path, files, names, io)
 
@@ -161,15 +162,16 @@ def _of_length(file: DataFile, path: Path, name: str, expected: int) -> DataFile
 
 
 def _map(path: Path, files: Sequence[tuple[int, int, int]]) -> Any:
-    """Return a map of files; see `system.map_in_a_row`."""
+    """Map files into one range of addresses; see `system.map_in_a_row`."""
     nbytes = files[-1][1] + files[-1][2]
     try:
         return system.map_in_a_row(files, nbytes)
     except OSError as error:
         if error.errno == errno.ENOTSUP:
             raise OptionError(
-                f"{path}: has {len(files)} parts, and this system cannot map several files in a row. "
-                'Read it without a map, with io="pread"; or write the parts into one with `lmdbloader merge`.'
+                f"{path}: has {len(files)} parts, and this system cannot map several files into one range of "
+                'addresses. Read it without a map, with io="pread"; or write the parts into one file with '
+                "`lmdbloader merge`."
             ) from error
         if error.errno != errno.ENOMEM:
             raise

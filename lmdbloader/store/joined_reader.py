@@ -1,4 +1,4 @@
-"""Several datasets read as one, without a copy of their files: what a mixture and torch's ConcatDataset read."""
+"""Reads several datasets as one, from their own files, for mixtures and torch's ConcatDataset."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ I64 = npt.NDArray[np.int64]
 
 
 class _JoinedIndex(Index):
-    """The indexes of several datasets one below the other, in memory."""
+    """The indexes of several datasets as one, in memory: the rows of one dataset after those of the other."""
 
     def __init__(self, readers: Sequence[Reader], manifest: Manifest, begins: Sequence[int]) -> None:
-        """Join them; `begins` says where the data file of each reader begins."""
+        """Join the indexes of readers; `begins` has the offset at which the data of each reader begins."""
         expected = index_columns(manifest.fields, with_source=manifest.with_source, large_names=True)
         indexes = [reader.index for reader in readers]
         self.content, self.column_names = b"", tuple(expected)
@@ -56,7 +56,7 @@ class _JoinedIndex(Index):
 
     @cached_property
     def batch(self) -> pa.RecordBatch:
-        """Every column, one row a sample; imports Arrow's library."""
+        """All columns, with one row per sample; imports pyarrow."""
         import pyarrow as pa
 
         manifest = self._manifest
@@ -73,28 +73,29 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 
 class JoinedReader(Reader):
-    """The samples of several datasets, one dataset after the other, from their own files.
+    """Reads the samples of several datasets, one dataset after the other, from their own files.
 
-    The index takes memory: about 45 bytes for each sample with one image, more with texts. A set's parts count as files
-    of their own.
+    The joined index is in memory: about 45 bytes for each sample with one image, more with texts. Each part of a set is
+    a file of its own.
 
     Attributes:
-        readers: Of the datasets.
+        readers: The readers of the datasets.
         firsts: The number of each dataset's first sample.
     """
 
     def __init__(self, readers: Sequence[Reader], fields: Sequence[str]) -> None:
-        """Join datasets that have the same fields; the caller has checked it.
+        """Join datasets with the same fields, which the caller has checked.
 
         Args:
-            readers: At least one, all with the same `io`.
-            fields: Names of the fields that are read.
+            readers: At least one reader; all have the same `io`.
+            fields: The names of the fields to read.
 
         Raises:
-            OptionError: The process may not map that many bytes or files.
+            OptionError: The process may not map that many bytes or files, or the system cannot map several files into
+                one range of addresses.
         """
         self.readers, self._names, self.io = tuple(readers), tuple(fields), readers[0].io
-        self._remote = None  # of one dataset at a URL
+        self._remote = None  # the attribute of a reader of one dataset at a URL
         self.path = _common_folder([reader.path for reader in readers])
         self.manifest = _manifest(readers, fields)
         self.firsts: list[int] = np.cumsum([0, *map(len, readers)])[:-1].tolist()
@@ -112,11 +113,11 @@ class JoinedReader(Reader):
 
     @property
     def on_disk(self) -> tuple[Path, ...]:
-        """As `Reader.on_disk`, of all datasets."""
+        """See `Reader.on_disk`; those of all datasets."""
         return tuple(path for reader in self.readers for path in reader.on_disk)
 
     def with_io(self, io: IO) -> JoinedReader:
-        """As `Reader.with_io`, of all datasets."""
+        """See `Reader.with_io`."""
         if check_io(io) == self.io:
             return self
         return JoinedReader([reader.with_io(io) for reader in self.readers], self._names)
@@ -133,55 +134,55 @@ class JoinedReader(Reader):
         return self.readers[number], row - self.firsts[number]
 
     def source(self, row: int) -> str | None:
-        """As `Reader.source`."""
+        """See `Reader.source`."""
         reader, own = self._own(row)
         return reader.source(own)
 
     def where(self, name: str, row: int) -> str:
-        """Return dataset, field, sample and source, for messages: those of the sample's own dataset."""
+        """See `Reader.where`; the sample has its number in its own dataset."""
         reader, own = self._own(row)
         return reader.where(name, own)
 
     def damaged(self, name: str, row: int, status: int, said: OSError | None = None) -> CorruptError:
-        """As `Reader.damaged`, for the sample's own dataset."""
+        """See `Reader.damaged`; the sample has its number in its own dataset."""
         reader, own = self._own(row)
         return reader.damaged(name, own, status, said)
 
     def corrupt(self, name: str, row: int, reason: str) -> CorruptError:
-        """As `Reader.corrupt`, for the sample's own dataset."""
+        """See `Reader.corrupt`; the sample has its number in its own dataset."""
         reader, own = self._own(row)
         return reader.corrupt(name, own, reason)
 
 
 class _Remotes:
-    """What fetches the bytes of joined files, of which some are at URLs; used like the `Cache` of one file."""
+    """The caches of joined files, some of which are at URLs; used like the `Cache` of one file."""
 
     def __init__(self, files: Sequence[DataFile], begins: Sequence[int]) -> None:
-        """Use the caches of files that begin at these places."""
+        """Take the caches of files that begin at these offsets."""
         self._caches = [(file.remote, begin, begin + file.nbytes) for file, begin in zip(files, begins, strict=False)]
 
     def _shares(self, starts: I64, stops: I64) -> Iterator[tuple[Cache, npt.NDArray[np.bool_], I64, I64]]:
-        """Yield each cache, which of some ranges are of its file, and those, counted from the file's beginning."""
+        """Yield each cache, which of the ranges are in its file, (n,) bool, and their starts and stops in that file."""
         for cache, begin, end in self._caches:
             if cache is not None and (own := (starts >= begin) & (starts < end)).any():
                 yield cache, own, starts[own] - begin, stops[own] - begin
 
     def present(self) -> _Remotes:
-        """As `Cache.present`."""
+        """See `Cache.present`."""
         return self
 
     @property
     def is_complete(self) -> bool:
-        """Whether all files are here for good."""
+        """Whether all pieces of all files are on the disk for good."""
         return all(cache is None or cache.present().is_complete for cache, _, _ in self._caches)
 
     @property
     def streams(self) -> bool:
-        """Whether pieces of a file are given back after use."""
+        """Whether pieces of any file are freed after use."""
         return any(cache is not None and cache.streams for cache, _, _ in self._caches)
 
     def hold(self, starts: I64, stops: I64) -> _AllHeld:
-        """As `Cache.hold`."""
+        """See `Cache.hold`."""
         held = _AllHeld()
         try:
             for cache, _, own_starts, own_stops in self._shares(starts, stops):
@@ -193,11 +194,14 @@ class _Remotes:
         return held
 
     def renew(self, starts: I64, stops: I64) -> bool:
-        """As `Cache.renew`."""
-        return any(cache.renew(*ranges) for cache, _, *ranges in self._shares(starts, stops))
+        """See `Cache.renew`."""
+        renewed = False
+        for cache, _, *ranges in self._shares(starts, stops):
+            renewed |= cache.renew(*ranges)
+        return renewed
 
     def are_here(self, starts: I64, stops: I64) -> npt.NDArray[np.bool_]:
-        """As `Cache.are_here`; files on a disk are."""
+        """See `Cache.are_here`; all bytes of local files are."""
         found = np.ones(len(starts), np.bool_)
         for cache, own, *ranges in self._shares(starts, stops):
             found[own] = cache.are_here(*ranges)
@@ -221,19 +225,19 @@ class _Remotes:
 
 
 class _AllHeld:
-    """Pieces of several files that stay until `release`."""
+    """Pieces of several files that stay on the disk until `release`."""
 
     def __init__(self) -> None:
         self.all: list[Held] = []
 
     def release(self) -> None:
-        """Need the pieces no more."""
+        """Allow the pieces to be freed."""
         while self.all:
             self.all.pop().release()
 
 
 def _common_folder(paths: Sequence[Path]) -> Path:
-    """Return the folder that holds all datasets; the first dataset if there is none."""
+    """Return the deepest folder that holds all datasets; the first dataset if there is none."""
     try:
         return Path(os.path.commonpath(paths))
     except ValueError:  # several drives
@@ -241,7 +245,7 @@ def _common_folder(paths: Sequence[Path]) -> Path:
 
 
 def _manifest(readers: Sequence[Reader], names: Sequence[str]) -> Manifest:
-    """Return the description of all samples."""
+    """Return a manifest that describes all samples."""
     first = readers[0].manifest
     fields = tuple(readers[0].fields[name] for name in names)
     digests = "\n".join(f"{reader.manifest.content_digest} {len(reader)}" for reader in readers)
@@ -292,7 +296,7 @@ def _joined_names(columns: Sequence[Names]) -> Names:
 
 
 def _joined_facts(readers: Sequence[Reader], name: str) -> Facts:
-    """Return what is true of the payloads of a field in all datasets."""
+    """Return the facts about the payloads of a field in all datasets together."""
     found = [reader.index.facts[name] for reader in readers if len(reader)] or [readers[0].index.facts[name]]
     extremes: Mapping[str, tuple[int, int]] = {
         part: (min(facts.extremes[part][0] for facts in found), max(facts.extremes[part][1] for facts in found))

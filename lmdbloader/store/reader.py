@@ -83,7 +83,7 @@ class Reader:
         *,
         io: IO = "mmap",
         cache_dir: str | os.PathLike[str] | None = None,
-        cache_fraction: Fraction = 1.0,
+        cache_fraction: Fraction | None = None,
     ) -> None:
         """Open a dataset.
 
@@ -91,7 +91,8 @@ class Reader:
             path: The dataset's folder, or its URL.
             io: "mmap" or "pread".
             cache_dir: For datasets at a URL, the folder of their caches; by default in the user's cache folder.
-            cache_fraction: How much of such a dataset is kept there: a share from 0 to 1, or a size such as "20GiB".
+            cache_fraction: How much of such a dataset is kept there: a share from 0 to 1, or a size such as "20GiB";
+                by default all of it.
 
         Raises:
             NotFoundError: There is nothing at `path`.
@@ -99,20 +100,24 @@ class Reader:
             CorruptError: A file is cut short or damaged.
             DiskError: The service at a URL does not answer.
             DiskFullError: There is no room for the cache.
-            OptionError: `path` is not a path; or `io` is neither "mmap" nor "pread".
+            OptionError: `path` is not a path; or `io` is neither "mmap" nor "pread"; or a dataset on a disk has options
+                of a cache.
         """
         io = check_io(io)
         text = path_text("path", path)
         if is_url(text):
             from lmdbloader.store.remote.opening import check_fraction, open_place
 
-            self._open_remote(open_place(text, cache_dir, check_fraction(cache_fraction)), io)
+            share = check_fraction(1.0 if cache_fraction is None else cache_fraction)
+            self._open_remote(open_place(text, cache_dir, share), io)
             return
-        if cache_dir is not None:
-            raise OptionError(
-                f"cache_dir={os.fspath(cache_dir)!r}: {text} is on a disk, and only a dataset at a URL has a cache. "
-                "Leave it out; `lmdbloader stage DB FOLDER` copies a dataset to a faster disk."
-            )
+        for name, value in (("cache_dir", cache_dir), ("cache_fraction", cache_fraction)):
+            if value is not None:
+                given = value if isinstance(value, int | float) else str(value)
+                raise OptionError(
+                    f"{name}={given!r}: {text} is on a disk, and only a dataset at a URL has a cache. Leave it out; "
+                    "`lmdbloader stage DB FOLDER` copies a dataset to a faster disk."
+                )
         self._remote: Place | None = None
         self.path = local_path("path", path).absolute()
         self.manifest = read_manifest(path)
@@ -534,7 +539,11 @@ class Reader:
 
     def _texts(self, name: str, rows: I64, clock: Clock) -> tuple[I64, npt.NDArray[np.uint8]]:
         """Return the bytes of texts in data.mdb, one after the other, and their ends (n + 1,), from 0 on."""
-        ends: I64 = np.append(0, np.cumsum(self.raw_nbytes(name, rows)))
+        ends, nbytes = np.zeros(len(rows) + 1, np.int64), self.index.arrays[f"{name}.raw_nbytes"]
+        if len(rows) == 1:  # as of ds[i]: NumPy takes microseconds for a sum
+            ends[1] = nbytes[rows[0]]
+        else:
+            np.cumsum(nbytes[rows], out=ends[1:])
         data = np.empty(int(ends[-1]), np.uint8)
         self.read_into(name, rows, data, ends[:-1], clock=clock)
         return ends, data
@@ -668,6 +677,25 @@ def _has_grown(path: Path, manifest: Manifest) -> bool:
     with suppress(FormatError, OSError):
         return read_manifest(path).manifest_digest != manifest.manifest_digest
     return False
+
+
+def open_reader(path: str | os.PathLike[str], io: IO = "mmap") -> Reader:
+    """Open a dataset for a call that takes no `io`: without a map if this process, or this system, cannot map it.
+
+    Args:
+        path: The dataset's folder.
+        io: As of `Reader`.
+
+    Raises:
+        NotFoundError, FormatError, CorruptError: As `Reader`.
+        OptionError: `path` is not a path, or the process may not open so many files.
+    """
+    try:
+        return Reader(path, io=io)
+    except OptionError:
+        if io == "pread":
+            raise
+        return Reader(path, io="pread")
 
 
 def check_rows(rows: Sequence[int] | I64, length: int) -> I64:

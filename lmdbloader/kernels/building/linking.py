@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import json
 import os
@@ -53,7 +54,8 @@ def build(
         targets: One for each library.
         out: Created if necessary; libraries of other targets are removed.
         units: Where lowered kernels are kept for the next build; by default in the folder.
-        if_changed: Whether to do nothing if the folder has these libraries, undamaged and from the present sources.
+        if_changed: Whether to keep the folder's libraries of these targets that are undamaged and from the present
+            sources; where all are, nothing is done.
         report: Called with a line about each step.
 
     Raises:
@@ -65,17 +67,19 @@ def build(
         for left in out.glob(f"{_TEMPORARY}*") if is_alone else ():  # by a process that was killed
             shutil.rmtree(left, ignore_errors=True)
         sources = source_digest()
-        if if_changed and built_from(out) == sources and _are_whole(targets, out):
+        digests = _kept(targets, out) if if_changed and built_from(out) == sources else {}
+        missing = [target for target in targets if target.file_name not in digests]
+        if not missing:
             return
         units = units or out / "units"
         units.mkdir(parents=True, exist_ok=True)
         lowering = Lowering(units)
         entries = [(name, s) for entry in all_entries() for name, s in entry.variants.items()]
-        text = lowering.lower(entries)
+        with _without_collections():
+            text = lowering.lower(entries)
         lowering.prune()
         report(f"lowered {lowering.num_lowered}, kept {lowering.num_kept} unchanged")
-        digests = {}
-        for target in targets:
+        for target in missing:
             with tempfile.TemporaryDirectory(dir=out, prefix=_TEMPORARY) as folder:
                 compiled, library = Path(folder, "kernels.o"), Path(folder, target.file_name)
                 compiled.write_bytes(optimised(text, target))
@@ -86,14 +90,29 @@ def build(
         _finish(out, digests, sources)
 
 
-def _are_whole(targets: Iterable[Target], out: Path) -> bool:
-    """Return whether a folder has the libraries of these targets, undamaged."""
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Leave what Numba makes to the end: to look for garbage in it takes a third of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _kept(targets: Iterable[Target], out: Path) -> dict[str, str]:
+    """Return the digests of a folder's undamaged libraries of these targets."""
     try:
         digests = json.loads((out / INVENTORY).read_text("utf-8"))["libraries"]
-        found = {t.file_name: hashlib.sha256((out / t.file_name).read_bytes()).hexdigest() for t in targets}
     except (OSError, ValueError, KeyError):
-        return False
-    return found.items() <= digests.items()
+        return {}
+    found = {}
+    for target in targets:
+        with contextlib.suppress(OSError):
+            found[target.file_name] = hashlib.sha256((out / target.file_name).read_bytes()).hexdigest()
+    return {name: digest for name, digest in found.items() if digests.get(name) == digest}
 
 
 def _finish(out: Path, digests: dict[str, str], sources: str) -> None:

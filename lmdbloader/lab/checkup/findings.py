@@ -14,7 +14,7 @@ import numpy as np
 from lmdbloader.lab.formatting import wrap
 from lmdbloader.lab.machine import FileSystem, Machine, filesystem_of, residency_of_all
 from lmdbloader.lab.stored import codec_shares
-from lmdbloader.store import Reader
+from lmdbloader.store import open_reader
 
 if TYPE_CHECKING:
     from lmdbloader.lab.profiling import Profile
@@ -162,7 +162,7 @@ def dataset_facts(path: str | os.PathLike[str], root: Path = _ROOT) -> DatasetFa
         FormatError: Not a finished dataset of this format version.
         CorruptError: A file is cut short or damaged.
     """
-    reader = Reader(path)
+    reader = open_reader(path)
     arrays = reader.index.arrays
     columns = []
     sides: list[int] = []

@@ -1,4 +1,4 @@
-"""The part of a plan that is about several nodes and one storage: its options, its table, and advice."""
+"""The part of a plan for several nodes on one storage: its options, its table, and its advice."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class ClusterPlan:
 
     Attributes:
         cluster: The ranks of one experiment, and the dataset.
-        storage: The share of the storage that one of the experiments gets.
-        set_ups: Ways to read, from the plainest on, in the second epoch and later.
-        memory: That reading takes, of a rank and of a node.
-        copy_seconds: To copy the dataset to all nodes at the same time; None if no bandwidth is known.
-        assumptions: What the model takes for granted.
+        storage: The share of the storage that each experiment gets.
+        set_ups: Ways to read the dataset, the simplest first, in the second epoch and later.
+        memory: The memory that reading takes, in a rank and on a node.
+        copy_seconds: The time to copy the dataset to all nodes at once; None if no bandwidth is known.
+        assumptions: The assumptions of the model.
     """
 
     cluster: Cluster
@@ -82,7 +82,7 @@ class ClusterPlan:
         yield from align(rows)
 
     def sentences(self) -> Iterator[str]:
-        """Yield the consequences and advice."""
+        """Yield what the figures mean, and advice, in sentences."""
         yield from self._feeding()
         yield from self._lanes()
         yield from self._copies()
@@ -95,8 +95,9 @@ class ClusterPlan:
         for name, each in ("random", plain), ("quasi_random", packed):
             if each.limit is not None:
                 yield (
-                    f'Read in place with order="{name}", the storage feeds {each.fed:.0%} of the GPUs, as many as '
-                    f"{each.fed * cluster.ranks:,.1f} of {cluster.ranks:,}: its limit is {_limits(each, self.storage)}."
+                    f'With order="{name}" and no copies, the storage feeds {each.fed:.0%} of the GPUs '
+                    f"({each.fed * cluster.ranks:,.1f} of {cluster.ranks:,}): it is limited to "
+                    f"{_limits(each, self.storage)}."
                 )
         best = max(self.set_ups, key=lambda each: each.fed)
         if best.fed < 1 and best.limit is not None:
@@ -113,11 +114,12 @@ class ClusterPlan:
         lanes = num_lanes(max(1, cluster.dataset_nbytes // BLOCK_NBYTES))
         better = lanes_for(cluster.ranks)
         problem = (
-            f"{cluster.ranks:,} ranks do not divide the {lanes} lanes of the quasi-random order: several nodes read "
-            f"the same blocks, and all together {packed.overlap:.3g} times the dataset in each epoch."
+            f"The {lanes} lanes of the quasi-random order cannot be divided evenly among {cluster.ranks:,} ranks, so "
+            f"several nodes read the same blocks: all nodes together read {packed.overlap:.3g} times the dataset in "
+            "each epoch."
         )
         if better is None:
-            yield f"{problem} Take a number of ranks that is a power of two, or three times a power of two."
+            yield f"{problem} Use a number of ranks that is a power of two, or three times a power of two."
         elif better * BLOCK_NBYTES <= cluster.dataset_nbytes:
             yield (
                 f"{problem} With order=QuasiRandom(window_nbytes={better * BLOCK_NBYTES}) there are {better:,} lanes, "
@@ -132,14 +134,14 @@ class ClusterPlan:
         took = "" if self.copy_seconds is None else f" and {show_seconds(self.copy_seconds)} if all nodes copy at once"
         if cluster.local_disk_nbytes is not None and cluster.local_disk_nbytes >= cluster.dataset_nbytes:
             yield (
-                f"A copy on each node takes {size}{took} (`lmdbloader stage`, once for all jobs); then the storage "
-                "serves nothing."
+                f"A copy on each node takes {size}{took} (`lmdbloader stage`, once for all jobs); after that, nothing "
+                "is read from the storage."
             )
         elif cluster.local_disk_nbytes is not None:
             yield (
                 f"A node's disk holds {cluster.local_disk_nbytes / cluster.dataset_nbytes:.0%} of the dataset. A "
-                "pinned random part serves that share of the reads; a cache of what was read last serves less, because "
-                "an epoch begins with what was read longest ago. Datasets behind a URL keep such a part: "
+                "pinned random part serves that share of the reads; an LRU cache serves less, because an epoch begins "
+                "with what was read longest ago. Datasets at a URL keep such a part: "
                 'LMDBDataset("s3://...", cache_dir=..., cache_fraction=...).'
             )
         elif any(each.limit for each in self.set_ups):
@@ -150,22 +152,22 @@ class ClusterPlan:
         total = memory.node_nbytes(cluster.ranks_per_node)
         yield (
             f"Memory of a rank: {show_nbytes(memory.rank_nbytes)} of its own, and in quasi-random order "
-            f"{show_nbytes(memory.window_nbytes)} of the page cache. The index ({INDEX_ROW_NBYTES} bytes a sample) "
-            f"takes {show_nbytes(memory.index_nbytes)} of it on each node: all together {show_nbytes(total)}, without "
-            "the model and the training program."
+            f"{show_nbytes(memory.window_nbytes)} of the page cache. The index ({INDEX_ROW_NBYTES} bytes per sample) "
+            f"takes another {show_nbytes(memory.index_nbytes)} of the page cache on each node. In total a node needs "
+            f"{show_nbytes(total)} for reading, not counting the model and the training program."
         )
         if cluster.node_memory_nbytes is not None and total > cluster.node_memory_nbytes:
             yield (
-                f"That is more than the {show_nbytes(cluster.node_memory_nbytes)} of a node: parts of the index are "
+                f"That is more than the {show_nbytes(cluster.node_memory_nbytes)} of a node, so parts of the index are "
                 "read from storage again and again. Divide the dataset, and train on one part after the other."
             )
         if memory.order_nbytes > _LARGE_ORDER_NBYTES:
             block = BLOCK_NBYTES * 2 ** (memory.order_nbytes // _LARGE_ORDER_NBYTES).bit_length()
             window = block * (lanes_for(cluster.ranks) or MOST_LANES)
             yield (
-                f"The arrays of the quasi-random order take {show_nbytes(memory.order_nbytes)} in each rank. Larger "
-                f"blocks are fewer: order=QuasiRandom({block}, {window}), which takes {block // BLOCK_NBYTES} times as "
-                "much of the page cache."
+                f"The arrays of the quasi-random order take {show_nbytes(memory.order_nbytes)} in each rank. With "
+                f"larger blocks there are fewer: order=QuasiRandom({block}, {window}), which takes "
+                f"{block // BLOCK_NBYTES} times as much of the page cache."
             )
 
 
@@ -179,14 +181,14 @@ def cluster_plan(
     """Return the plan of one experiment's nodes.
 
     Args:
-        nodes: Of one experiment; None for one.
-        ranks: Its GPUs.
-        experiments: That share the storage.
-        cluster: With one node, which has all the ranks.
-        storage: All of it.
+        nodes: The nodes of one experiment; None for a single one.
+        ranks: The GPUs of one experiment.
+        experiments: The number of experiments that share the storage.
+        cluster: The cluster as one node that has all ranks.
+        storage: The whole storage.
 
     Raises:
-        OptionError: The nodes do not have equally many GPUs.
+        OptionError: The GPUs cannot be divided evenly among the nodes.
     """
     nodes = 1 if nodes is None else nodes
     if ranks % nodes:
@@ -204,10 +206,10 @@ def cluster_plan(
 
 
 def parse_rate(given: int | float | str | None, name: str) -> float | None:
-    """Return bytes a second; None if nothing was given.
+    """Return a rate in bytes per second; None if none was given.
 
     Raises:
-        OptionError: It is something else, or bits.
+        OptionError: It is not a rate, or in bits.
 
     >>> parse_rate("2GB/s", "storage_bandwidth"), parse_rate("800 MiB", "storage_bandwidth")
     (2000000000.0, 838860800.0)
@@ -236,16 +238,16 @@ def _eighth(number: str) -> str:
 
 
 def parse_requests(given: int | str | None, name: str) -> float | None:
-    """Return requests a second; None if nothing was given.
+    """Return requests per second; None if none were given.
 
     Raises:
-        OptionError: It is no whole number of at least 1.
+        OptionError: It is not a whole number of at least 1.
     """
     if given is None:
         return None
     value = WHOLE.parse(given) if isinstance(given, str) else given
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise OptionError(f"{option(name, given)}: expected requests a second, a whole number of at least 1, as 50000")
+        raise OptionError(f"{option(name, given)}: expected requests a second, a whole number such as 50000")
     return float(value)
 
 

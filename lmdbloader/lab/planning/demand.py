@@ -1,4 +1,4 @@
-"""The arithmetic of a plan: reads and bytes per second, the storage that serves them, and the batch that fits a GPU."""
+"""Computes reads and bytes per second, how much storage serves them, and the batch that fits on a GPU."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Demand:
     """The data that storage must deliver while some experiments run.
 
     Attributes:
-        experiments: How many, at the same time.
-        samples_per_step: Samples that all their GPUs take in one step.
-        samples_per_s: Samples a second: n / t.
-        nbytes_per_s: Bytes a second: example size x n / t.
-        reads: The same, read in three ways.
+        experiments: The number of experiments at the same time.
+        samples_per_step: Samples that all their GPUs consume in one step.
+        samples_per_s: Samples per second: n / t.
+        nbytes_per_s: Bytes per second: example size x n / t.
+        reads: The reads per second that deliver them, in three ways.
     """
 
     experiments: int
@@ -71,8 +71,8 @@ class Compute:
     """The work of a step, from which its time follows if it was not measured.
 
     Attributes:
-        example_flops: Floating-point operations of one sample, forward and backward.
-        device_flops: Of the device, a second, at its peak.
+        example_flops: Floating-point operations for one sample, forward and backward.
+        device_flops: Peak floating-point operations per second of the device.
         utilization: The share of the peak that the model reaches.
     """
 
@@ -141,9 +141,9 @@ class StorageClass:
         kind: "local" for a device in the machine, "network" for a file system that machines share.
         reads_per_s: Small random reads a second.
         nbytes_per_s: Bytes a second of large reads.
-        seeks: Whether each read first costs a movement of the head, so that time to find and time to read add up; else
-            whichever limit comes first holds.
-        machine_nbytes_per_s: The most that one machine gets; None if that is all of it.
+        seeks: Whether each read begins with a movement of the head, so that seek time and transfer time add up;
+            otherwise the lower of the two limits applies.
+        machine_nbytes_per_s: The most that one machine gets; None if one machine can use all of it.
         source: The publication.
     """
 
@@ -156,18 +156,18 @@ class StorageClass:
     source: str
 
     def reads_of(self, read_nbytes: float) -> float:
-        """Return how many random reads of a size one delivers a second."""
+        """Return how many random reads of a size one device serves per second."""
         if self.seeks:
             return 1 / (1 / self.reads_per_s + max(0.0, read_nbytes - _SEEK_NBYTES) / self.nbytes_per_s)
         return min(self.reads_per_s, self.nbytes_per_s / read_nbytes)
 
     def needed(self, reads_per_s: float, read_nbytes: float) -> int:
-        """Return how many of these serve a rate of random reads of a size.
+        """Return how many of these devices serve a rate of random reads of a size.
 
         >>> STORAGE[0].needed(5885, 64 * 1024)
         45
         """
-        # A hair below a whole number is that number, whatever the last digit of a division says.
+        # Rounding errors of the division must not add a device.
         return max(1, math.ceil(reads_per_s / self.reads_of(read_nbytes) - 1e-9))
 
 

@@ -1,4 +1,4 @@
-"""`plan`: checks the options, and computes the figures of a plan."""
+"""`lab.plan`: checks the options, and computes the figures of a plan."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def plan(
     node_memory: int | str | None = None,
     local_disk: int | str | None = None,
 ) -> Plan:
-    """Return the samples, reads and bytes a second that a training run needs, and the storage that serves them.
+    """Return the samples, reads and bytes per second that a training run needs, and the storage that serves them.
 
     The arithmetic is that of "Feeding the beast": a batch of n samples must be ready when the GPU has finished the
-    previous one, every t seconds, so storage reads n / t samples a second. Sizes are bytes, or text such as "64KiB",
+    previous one, every t seconds, so storage reads n / t samples per second. Sizes are bytes, or text such as "64KiB",
     "500K" (thousands) and "150GB"; FLOPS are numbers, or text such as "4G" and "7 TFLOPS".
 
     Args:
@@ -54,30 +54,32 @@ def plan(
         step_seconds: Time of a step on the GPU, forward, backward and update.
         example_flops: Instead of that: floating-point operations to train on one sample. Tables of models usually count
             the multiply-adds of a forward pass: two operations each, and training does about three times as much.
-        device_flops: Floating-point operations that the GPU does a second, at the precision of the training.
-        utilization: The share of these that the model reaches. With 1 a step takes the least time that it can, and the
-            demand is the most that there can be.
+        device_flops: Floating-point operations per second of the GPU, at the precision of the training.
+        utilization: The share of these that the model reaches. With 1, a step takes the least possible time, so the
+            demand is an upper bound.
         example_size: A sample on storage, 64KiB by default.
-        preset: Name of a published workload, which gives whatever is not given here; `PRESETS` of
-            `lmdbloader.lab.planning` has them.
+        preset: The name of a published workload, which sets whatever is not given here; see `PRESETS` in
+            `lmdbloader.lab.planning`.
         gpus: GPUs of one experiment, each with a batch of its own.
         experiments: How many run at the same time on the same storage; (fewest, most) for a range.
-        dataset_size: Of all data in use.
-        gpu_memory: Of one GPU; with the next two it says whether the batch fits, and the largest that does.
+        dataset_size: The size of all data in use.
+        gpu_memory: The memory of one GPU. With the next two, the plan says whether the batch fits, and which is the
+            largest that does.
         example_memory: GPU memory of the activations of one sample in training.
         model_memory: GPU memory of the parameters; best with their gradients and the optimizer's state.
-        cache_fraction: Share of the dataset, drawn at random, that each machine keeps on its own disk: from the second
-            epoch on, the shared storage delivers that much less.
-        nodes: Machines of one experiment, with equally many GPUs. With this or one of the next five, which need
-            dataset_size, the plan predicts what one storage can feed, what caches save, and the memory of a rank.
-        storage_bandwidth: Bytes a second that the storage delivers to all nodes together, such as "2GB/s".
-        storage_iops: Requests a second that it serves, of all nodes together.
-        network_bandwidth: Bytes a second that the network gives one node.
-        node_memory: Of a node, for reading: what the training program does not take.
-        local_disk: Of a node, for a copy of the dataset or a part of it.
+        cache_fraction: The share of the dataset, drawn at random, that each machine keeps on its own disk: from the
+            second epoch on, the shared storage delivers that much less.
+        nodes: Machines of one experiment, each with the same number of GPUs. With this or one of the next five, which
+            need dataset_size, the plan predicts which share of the GPUs one storage feeds, what caches save, and the
+            memory of a rank.
+        storage_bandwidth: Bytes per second that the storage delivers to all nodes together, such as "2GB/s".
+        storage_iops: Requests per second of all nodes together that the storage serves.
+        network_bandwidth: Bytes per second that the network delivers to one node.
+        node_memory: The memory of a node that is free for reading, without that of the training program.
+        local_disk: The space on a node's own disk for a copy of the dataset or a part of it.
 
     Raises:
-        OptionError: Something is missing or out of its range.
+        OptionError: An option is missing or out of its range.
 
     >>> found = plan(batch_size=128, step_seconds=0.087, example_size="64KiB", gpus=4)
     >>> round(found.most.samples_per_s), round(found.most.nbytes_per_s / 1e6, 1)
@@ -97,13 +99,13 @@ def plan(
     example_nbytes = _nbytes("example_size", example_size, found.example_nbytes if found else None)
     dataset_nbytes = _nbytes("dataset_size", dataset_size, found.dataset_nbytes if found else None)
     if isinstance(cache_fraction, bool) or not isinstance(cache_fraction, Real) or not 0 <= cache_fraction <= 1:
-        raise OptionError(f"cache_fraction={cache_fraction!r}: expected a share from 0 to 1")
+        raise OptionError(f"{option('cache_fraction', cache_fraction)}: expected a share from 0 to 1")
     if example_nbytes is None:
         example_nbytes = parse_nbytes(_EXAMPLE)
     if dataset_nbytes is not None and dataset_nbytes < example_nbytes:
         raise OptionError(
-            f"dataset_size={dataset_size!r}: is smaller than one sample of {example_nbytes} bytes. Give both in the "
-            "same units."
+            f"{option('dataset_size', dataset_size)}: is smaller than one sample of {example_nbytes} bytes. Give both "
+            "in the same units."
         )
     demands = [demand(batch_size, step_seconds, example_nbytes, gpus, count) for count in (fewest, most)]
     rates = (storage_bandwidth, storage_iops, network_bandwidth)
@@ -135,7 +137,7 @@ def _cluster(
     rates: tuple[int | float | str | None, int | str | None, int | float | str | None],
     sizes: tuple[int | str | None, int | str | None],
 ) -> ClusterPlan | None:
-    """Return the plan of several nodes; None if nothing was asked about them."""
+    """Return the plan of several nodes; None if no option asks for one."""
     names = ("storage_bandwidth", "storage_iops", "network_bandwidth", "node_memory", "local_disk")
     given = [name for name, value in zip(("nodes", *names), (nodes, *rates, *sizes), strict=True) if value is not None]
     if not given:
@@ -143,8 +145,8 @@ def _cluster(
     batch_size, example_nbytes, dataset_nbytes, samples_per_s = per_experiment
     if dataset_nbytes is None:
         raise OptionError(
-            f"{option(given[0])} without {option('dataset_size')}: what caches save and what memory is taken follow "
-            f"from the size of the dataset. Add it: {option('dataset_size', '10TB')}"
+            f"{option(given[0])} without {option('dataset_size')}: what caches save and the memory for reading depend "
+            f"on the size of the dataset. Add it: {option('dataset_size', '10TB')}"
         )
     nodes = None if nodes is None else _count("nodes", nodes)
     memory, disk = (
@@ -199,7 +201,9 @@ def _flops(name: str, given: float | str | None, preset: float | None) -> float 
 def _step(batch_size: int | None, step_seconds: float | None, preset: Preset | None) -> tuple[int, float]:
     if preset is None and (batch_size is None or step_seconds is None):
         missing = " and ".join(
-            name for name, value in (("batch_size", batch_size), ("step_seconds", step_seconds)) if value is None
+            option(name)
+            for name, value in (("batch_size", batch_size), ("step_seconds", step_seconds))
+            if value is None
         )
         raise OptionError(
             f"{missing}: not given. Everything follows from the batch size and the time of a step: give both, or a "
@@ -213,8 +217,8 @@ def _step(batch_size: int | None, step_seconds: float | None, preset: Preset | N
             step_seconds = preset.step_seconds
         else:
             raise OptionError(
-                f"batch_size={count}: preset {preset.name} gives the time of a step only for batches of "
-                f"{preset.batch_size}. Give step_seconds, too."
+                f"{option('batch_size', count)}: preset {preset.name} gives the time of a step only for batches of "
+                f"{preset.batch_size}. Give {option('step_seconds')} too."
             )
     if (
         isinstance(step_seconds, bool)
@@ -222,23 +226,23 @@ def _step(batch_size: int | None, step_seconds: float | None, preset: Preset | N
         or not math.isfinite(step_seconds)
         or step_seconds <= 0
     ):
-        raise OptionError(f"step_seconds={step_seconds!r}: expected seconds, more than 0")
+        raise OptionError(f"{option('step_seconds', step_seconds)}: expected seconds, more than 0")
     return count, float(step_seconds)
 
 
 def _count(name: str, value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise OptionError(f"{name}={value!r}: expected a whole number of at least 1")
+        raise OptionError(f"{option(name, value)}: expected a whole number of at least 1")
     return int(value)
 
 
 def _range(experiments: int | tuple[int, int]) -> tuple[int, int]:
     ends = experiments if isinstance(experiments, tuple | list) else (experiments, experiments)
     if len(ends) != 2:
-        raise OptionError(f"experiments={experiments!r}: expected a number, or (fewest, most)")
+        raise OptionError(f"{option('experiments', experiments)}: expected a number, or (fewest, most)")
     fewest, most = (_count("experiments", end) for end in ends)
     if fewest > most:
-        raise OptionError(f"experiments={experiments!r}: expected the fewest first")
+        raise OptionError(f"{option('experiments', experiments)}: expected the fewest first")
     return fewest, most
 
 
@@ -260,10 +264,9 @@ def _gpu_fit(
         return fit_gpu(batch_size, example, model or 0, gpu)
     if gpu_memory is not None or example_memory is not None or model_memory is not None:
         raise OptionError(
-            f"gpu_memory={gpu_memory!r}, example_memory={example_memory!r}, model_memory={model_memory!r}: the largest "
-            "batch follows from gpu_memory and example_memory, the memory of the activations of one sample in "
-            "training. Give both, or a preset that has them. To measure example_memory, compare "
-            "torch.cuda.max_memory_allocated() of steps with one and with two samples."
+            f"the largest batch follows from {option('gpu_memory')} and {option('example_memory')}, the memory of the "
+            "activations of one sample in training. Give both, or a preset that has them. To measure the latter, "
+            "compare torch.cuda.max_memory_allocated() of steps with one and with two samples."
         )
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lmdbloader.base.option_names import option
 from lmdbloader.base.units import GIB, KIB, MIB
 from lmdbloader.errors import OptionError
 
@@ -166,8 +167,8 @@ def find_preset(name: str) -> Preset:
     """Return a preset.
 
     Raises:
-        OptionError: There is none of that name.
+        OptionError: There is no preset of that name.
     """
     if name not in PRESETS:
-        raise OptionError(f"preset={name!r}: no such preset; expected one of {', '.join(PRESETS)}")
+        raise OptionError(f"{option('preset', name)}: no such preset; expected one of {', '.join(PRESETS)}")
     return PRESETS[name]

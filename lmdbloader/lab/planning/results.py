@@ -1,4 +1,4 @@
-"""A plan: its figures, and the table and the advice that `print` shows."""
+"""The figures of a plan, and the table and advice that `print` shows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MANY_READS, _FEW_READS = 10_000, 2000
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """How many of a storage class serve the demand.
+    """How many devices of a storage class serve the demand.
 
     Attributes:
         storage: Name of the class.
@@ -40,19 +40,19 @@ class Plan:
     """The data rate and storage that a training run needs.
 
     Attributes:
-        batch_size, step_seconds: n of one GPU and t, from which all figures follow. Each sample must be there
-            within t, and 99 % of the batches.
+        batch_size, step_seconds: n of one GPU and t, from which all figures follow. Each sample must be ready within t,
+            and so must 99 % of the batches.
         compute: The work of a step if t follows from it; None if t was given, or published.
         example_nbytes: Bytes of a sample on storage.
         gpus: GPUs of one experiment.
         fewest, most: The demand of the fewest and of the most experiments; the same if one number was given.
-        serving: How many of each storage class would serve it.
-        fit: How the batch fits the GPU; None if its memory or the model's is not known.
+        serving: How many devices of each storage class serve the demand.
+        fit: How the batch fits on the GPU; None if the memory of the GPU or of a sample is not known.
         dataset_nbytes: Size of the dataset, None if it was not given.
         cache_fraction: Share of the dataset that each machine keeps on a disk of its own.
-        preset: The workload that figures not given were taken from.
+        preset: The published workload from which missing figures were taken; None without one.
         notes: Differences from the source of the preset, and their reasons.
-        cluster: What several nodes need of one storage; None if nothing was asked about them.
+        cluster: The plan for several nodes on one storage; None if no option asks for one.
     """
 
     batch_size: int
@@ -77,7 +77,7 @@ class Plan:
 
     @property
     def epoch_seconds(self) -> float | None:
-        """Time in which one experiment goes through the dataset if its GPUs never wait; None without its size."""
+        """Time of an epoch of one experiment if its GPUs never wait; None if the size of the dataset is not known."""
         if self.num_samples is None:
             return None
         return self.num_samples * self.step_seconds / (self.batch_size * self.gpus)
@@ -95,7 +95,7 @@ class Plan:
         }
 
     def __str__(self) -> str:
-        """Return a table, and its consequences in sentences."""
+        """Return a table, and what it means in sentences."""
         return as_text(self)
 
 
@@ -117,7 +117,7 @@ def as_text(found: Plan) -> str:
 
 
 def sentences(found: Plan) -> list[str]:
-    """Return the consequences of a plan and advice, the most important first."""
+    """Return what a plan means, and advice, in sentences, the most important first."""
     of_nodes = found.cluster.sentences() if found.cluster is not None else ()
     return [*_pace(found), *_memory(found), *_packing(found), *_storage(found), *_caching(found), *of_nodes]
 
@@ -161,8 +161,8 @@ def _needed(found: Plan) -> Iterator[tuple[str, str]]:
 
 
 def reading_table(found: Plan) -> Iterator[str]:
-    """Yield the table of reads a second by their size, and of how many of each storage class serve them."""
-    # A record holds only one large sample: then records are not another way to read.
+    """Yield the table of reads per second by size, and of how many devices of each storage class serve them."""
+    # If samples are larger than records, a record holds one of them, and is not another way to read.
     pairs = list(zip(found.fewest.reads, found.most.reads, strict=True))
     ways = [pair for i, pair in enumerate(pairs) if i == 0 or pair[1].read_nbytes > pairs[i - 1][1].read_nbytes]
     heads = [f"{'a ' + way.name} of {show_size(way.read_nbytes)}" for _, way in ways]
@@ -219,14 +219,14 @@ def _memory(found: Plan) -> Iterator[str]:
         yield (
             f"A batch of {found.batch_size:,} does not fit the GPU; {found.fit.largest:,} do"
             + (f", {found.fit.largest_power:,} as a power of two. " if found.fit.largest else ": not even one. ")
-            + "Mixed precision halves the activations; several GPUs share a larger batch."
+            + "Mixed precision halves the activations; several GPUs can share a larger batch."
         )
     elif found.fit.largest_power > found.batch_size:
         yield f"The GPU has room for batches of {found.fit.largest_power:,}."
     else:
         yield (
-            f"Batches of {2 * found.batch_size:,} would not fit the GPU. Gradients and the optimizer's state come on "
-            "top of the parameters: this formula counts them once."
+            f"Batches of {2 * found.batch_size:,} would not fit the GPU. Gradients and the optimizer's state need "
+            "memory too: the formula counts the parameters only once."
         )
 
 
@@ -242,7 +242,7 @@ def _packing(found: Plan) -> Iterator[str]:
         else ""
     )
     yield (
-        f"One file a sample, or any random access, costs {alone.reads_per_s:,.0f} reads a second. The same bytes are "
+        f"One file per sample, or any random access, costs {alone.reads_per_s:,.0f} reads a second. The same bytes are "
         f"{in_records}{block.reads_per_s:,.0f} reads of {show_size(block.read_nbytes)}, which is how "
         'order="quasi_random" reads a dataset, still shuffled in every epoch: '
         f"{_plural(disks['block'][1], 'spinning disk')} in place of {disks['sample'][1]:,}."

@@ -1,7 +1,7 @@
-"""Many nodes on one storage: what it must deliver, what caches save, and what a node's memory holds. A model.
+"""A model of many nodes on one storage: what it must deliver, what caches save, and the memory that reading takes.
 
-It is arithmetic, not a measurement: `ASSUMPTIONS` says what it takes for granted, and `benchmarks/scale.py` compares it
-with real processes.
+These are predictions. `ASSUMPTIONS` lists what the model assumes, and `benchmarks/scale.py` compares it with real
+processes.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from lmdbloader.base.units import MIB
 from lmdbloader.lab.planning.demand import BLOCK_NBYTES
 
-# Those of order="quasi_random" on one rank: blocks that are mixed at a time.
+# The lanes of order="quasi_random" on one rank: blocks that are mixed at a time.
 MOST_LANES = 192
 # Measured: a process with torch and this package, before it has batches.
 PROCESS_NBYTES = 150 * MIB
-# Of a Loader: those that threads fill, that are ready, and that the loop holds.
+# Batches in a Loader: being filled, ready, and held by the loop.
 BATCHES_HELD = 6
-# Bytes of a sample in index.arrow: an image and a label, without the names of sources.
+# Bytes per sample in index.arrow, for an image and a label, without the names of sources.
 INDEX_ROW_NBYTES = 45
-# Measured: arrays of a quasi-random order at the start of an epoch, for each block.
+# Measured: bytes per block of the arrays of a quasi-random order, at the start of an epoch.
 ORDER_BLOCK_NBYTES = 56
 ASSUMPTIONS = (
     "The storage delivers the given bytes and requests a second to all nodes together, whatever their number and the "
@@ -40,7 +40,7 @@ class Storage:
     Attributes:
         nbytes_per_s: Bytes a second to all nodes together; None if not known.
         requests_per_s: Requests a second (IOPS) of all nodes together; None if not known.
-        node_nbytes_per_s: What the network gives one node; None if not known.
+        node_nbytes_per_s: Bytes a second that the network delivers to one node; None if not known.
     """
 
     nbytes_per_s: float | None
@@ -54,13 +54,13 @@ class Cluster:
 
     Attributes:
         nodes: Machines.
-        ranks_per_node: Processes of each, one for each GPU.
-        batch_size: Samples of a rank's batch.
-        example_nbytes: Of a sample on storage.
-        dataset_nbytes: Of all samples.
-        samples_per_s: That all ranks take together.
-        node_memory_nbytes: Of a node for the page cache; None if not known.
-        local_disk_nbytes: Of a node's own disk, for a copy or a cache; None if there is none.
+        ranks_per_node: Processes on each node, one for each GPU.
+        batch_size: Samples in a rank's batch.
+        example_nbytes: Bytes of a sample on storage.
+        dataset_nbytes: Bytes of all samples.
+        samples_per_s: Samples that all ranks together consume per second.
+        node_memory_nbytes: Memory of a node for reading, the page cache included; None if not known.
+        local_disk_nbytes: Space on a node's own disk for a copy or a cache; None if there is none.
     """
 
     nodes: int
@@ -74,17 +74,17 @@ class Cluster:
 
     @property
     def ranks(self) -> int:
-        """Of all nodes."""
+        """The ranks on all nodes."""
         return self.nodes * self.ranks_per_node
 
     @property
     def num_samples(self) -> int:
-        """Of the dataset."""
+        """The samples of the dataset."""
         return max(1, round(self.dataset_nbytes / self.example_nbytes))
 
     @property
     def nbytes_per_s(self) -> float:
-        """Bytes of samples that all ranks take a second."""
+        """Bytes of samples that all ranks together consume per second."""
         return self.samples_per_s * self.example_nbytes
 
 
@@ -93,14 +93,14 @@ class SetUp:
     """One way to read the dataset, in the second epoch and later.
 
     Attributes:
-        name: Of the way.
-        read_nbytes: Of a request to the storage.
-        overlap: Bytes that all nodes read together in an epoch, as a multiple of the dataset, if nothing is cached.
-        hits: Share of them that caches on the nodes deliver.
-        nbytes_per_s, requests_per_s: That the storage must deliver.
-        node_nbytes_per_s: That one node gets from it.
-        fed: Share of the time in which the GPUs are not waiting for the storage, at most 1.
-        limit: What limits it: "bandwidth", "requests" or "network"; None if nothing does, or nothing is known.
+        name: A name to show.
+        read_nbytes: Bytes of a request to the storage.
+        overlap: Bytes that all nodes together read in an epoch, as a multiple of the dataset, if nothing is cached.
+        hits: The share of these bytes that caches on the nodes deliver.
+        nbytes_per_s, requests_per_s: What the storage must deliver.
+        node_nbytes_per_s: What it must deliver to one node.
+        fed: The share of the time in which the GPUs do not wait for the storage, at most 1.
+        limit: The bottleneck: "bandwidth", "requests" or "network"; None if there is none, or nothing is known.
     """
 
     name: str
@@ -119,10 +119,10 @@ class Memory:
     """The memory that reading takes; a prediction.
 
     Attributes:
-        process_nbytes: Of each rank, its own: Python, torch, this package, and the batches.
-        order_nbytes: Of each rank, its own: the arrays of a quasi-random order.
-        window_nbytes: Of each rank in the page cache: the blocks that it mixes and those that come next.
-        index_nbytes: Of each node in the page cache, shared by its ranks.
+        process_nbytes: Private memory of each rank: Python, torch, this package, and the batches.
+        order_nbytes: Private memory of each rank for the arrays of a quasi-random order.
+        window_nbytes: Page cache of each rank: the blocks that it mixes and those that come next.
+        index_nbytes: Page cache of each node for the index, which its ranks share.
     """
 
     process_nbytes: int
@@ -132,11 +132,11 @@ class Memory:
 
     @property
     def rank_nbytes(self) -> int:
-        """Of each rank, its own."""
+        """Private memory of each rank."""
         return self.process_nbytes + self.order_nbytes
 
     def node_nbytes(self, ranks: int) -> int:
-        """Of a node with so many ranks."""
+        """Return the memory of a node with a number of ranks."""
         return ranks * (self.rank_nbytes + self.window_nbytes) + self.index_nbytes
 
 
@@ -154,8 +154,8 @@ def num_lanes(num_blocks: int, most: int = MOST_LANES) -> int:
 def node_share(nodes: int, ranks_per_node: int, lanes: int) -> float:
     """Return the share of a dataset that one node reads in a quasi-random epoch.
 
-    Ranks whose numbers differ by a multiple of gcd(ranks, lanes) share lanes: both read the lanes' blocks, on one node
-    through its page cache.
+    Ranks whose numbers differ by a multiple of gcd(ranks, lanes) share lanes: each of them reads the blocks of these
+    lanes. Ranks on one node read them once, because they share its page cache.
 
     >>> node_share(2, 8, 192), node_share(128, 8, 192), node_share(1, 5, 192)
     (0.5, 0.125, 1.0)
@@ -165,7 +165,7 @@ def node_share(nodes: int, ranks_per_node: int, lanes: int) -> float:
 
 
 def lanes_for(ranks: int) -> int | None:
-    """Return the fewest lanes, at least 192, of which each rank has its own; None if no number of lanes divides so.
+    """Return the smallest number of lanes, at least 192, that is a multiple of `ranks`; None if there is none.
 
     >>> [lanes_for(ranks) for ranks in (8, 96, 128, 1024, 40)]
     [192, 192, 256, 1024, None]
@@ -175,15 +175,15 @@ def lanes_for(ranks: int) -> int | None:
 
 
 def lru_hits(kept: float, share: float) -> float:
-    """Return the share of reads that find their bytes in a cache of what was read last, epoch after epoch.
+    """Return the hit rate of an LRU cache, epoch after epoch.
 
-    Each epoch is a new permutation, of which a node reads a random share; the cache keeps a share of the dataset. With
-    one node that reads everything a cache of 20 % hits 2 %. With many nodes, each of which rarely reads the same bytes
-    twice, it approaches the share that is kept.
+    Each epoch is a new permutation, of which a node reads a random share; the cache keeps a share of the dataset. If
+    one node reads everything, a cache of 20 % has a hit rate of 2 %. With many nodes, each of which rarely reads the
+    same bytes twice, the hit rate approaches the share that is kept.
 
     Args:
-        kept: Bytes of the cache, as a share of the dataset.
-        share: Of the dataset that the node reads in an epoch.
+        kept: The size of the cache, as a share of the dataset.
+        share: The share of the dataset that the node reads in an epoch.
 
     >>> [round(lru_hits(0.2, share), 3) for share in (1, 0.5, 0.125, 0.001)]
     [0.021, 0.043, 0.145, 0.2]
@@ -214,7 +214,7 @@ def _chance_above(least: float, low: float) -> float:
 
 
 def set_ups(cluster: Cluster, storage: Storage) -> tuple[SetUp, ...]:
-    """Return the ways to read the dataset, from the plainest on."""
+    """Return the ways to read the dataset, the simplest first."""
     blocks = max(1, cluster.dataset_nbytes // BLOCK_NBYTES)
     lanes = num_lanes(blocks)
     share = node_share(cluster.nodes, cluster.ranks_per_node, lanes)
@@ -282,11 +282,11 @@ def convert_seconds(
     """Return how long a conversion takes.
 
     Args:
-        num_samples: Images.
-        samples_per_s: That one worker converts.
-        workers: Of all parts together.
-        nbytes: Read and written.
-        nbytes_per_s: Of the storage, for both together; None if it is no limit.
+        num_samples: The number of images.
+        samples_per_s: Images that one worker converts per second.
+        workers: The number of workers, for all parts together.
+        nbytes: Bytes that are read and written.
+        nbytes_per_s: Bandwidth of the storage for reading and writing together; None if it is not a limit.
 
     >>> convert_seconds(1e7, 500, 16, 2e12, 1e9)
     2000.0

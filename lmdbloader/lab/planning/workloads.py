@@ -1,4 +1,4 @@
-"""Several workloads on one storage: their files, the hardest of them, and the union of their data."""
+"""Plans several workloads on one storage: reads their files, finds the hardest one, and the union of their data."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ _OF_PLAN = frozenset(_KEYS) - {"name", "experiments", "data"}
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A training run that is planned.
+    """A training run to plan.
 
     Attributes:
-        name: Of the workload.
+        name: Its name.
         place: Its file, for messages.
-        options: The keyword arguments of `plan` in it.
-        experiments: How many run at the same time, the fewest and the most; None if the file does not say.
+        options: Its keyword arguments of `plan`.
+        experiments: The fewest and the most that run at the same time; None if the file does not state them.
         data: Bytes of each dataset that it reads, by name.
     """
 
@@ -68,14 +68,14 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class SharedPlan:
-    """What storage needs that several workloads share.
+    """The plan of a storage that several workloads share.
 
     Attributes:
-        names: Of the workloads.
-        plans: Of each workload, as if all experiments were its own.
-        hardest_reads, hardest_bandwidth: The workloads with the most reads and the most bytes a second, by index.
-        serving: How many of each storage class serve the workload that is the hardest for it, and so any mix.
-        data: Bytes of each dataset, by name; one that several workloads read is there once.
+        names: The names of the workloads.
+        plans: The plan of each workload, as if all experiments were of its kind.
+        hardest_reads, hardest_bandwidth: Indices of the workloads with the most reads and the most bytes per second.
+        serving: How many devices of each storage class serve the workload that needs the most, and thus any mix.
+        data: Bytes of each dataset, by name; one that several workloads read counts once.
         readers: The workloads that read each dataset.
         dataset_nbytes: Bytes of all datasets together; 0 if no workload names any.
     """
@@ -115,19 +115,19 @@ def plan_shared(
 ) -> SharedPlan:
     """Return what storage must deliver and hold for several workloads.
 
-    "Feeding the beast" has the rule: store the union of all datasets, and take a challenging combination of t, n and
-    the size of a sample from one of the workloads, with n for all experiments at the same time. Here every workload is
-    computed as if all experiments were its own, and the one with the most reads a second decides about reads, the one
-    with the most bytes a second about bandwidth; they may differ.
+    The rule is that of "Feeding the beast": store the union of all datasets, and take a challenging combination of t, n
+    and the size of a sample from one of the workloads, with n for all experiments at the same time. Each workload is
+    computed as if all experiments were of its kind. The one with the most reads per second determines the reads, and
+    the one with the most bytes per second the bandwidth; these may be two workloads.
 
     Args:
         workloads: JSON files, or mappings with the same keys; or a single one.
-        experiments: How many run at the same time, of whatever workload; (fewest, most) for a range. By default the sum
-            of those in the files, where a file without a number counts as one.
+        experiments: How many run at the same time, of any workload; (fewest, most) for a range. By default the sum of
+            the numbers in the files; a file without a number counts as one.
         cache_fraction: As in `plan`.
 
     Raises:
-        OptionError: A file cannot be read, or is wrong; the message has the line to write.
+        OptionError: A file cannot be read, or is not valid; the message has the line to write.
 
     >>> shared = plan_shared([
     ...     {"name": "photos", "batch_size": 128, "step_seconds": 0.1, "data": {"a": "1GB", "b": "2GB"}},
@@ -161,9 +161,9 @@ def plan_shared(
 
 
 def _most(plans: Sequence[Plan]) -> tuple[Serving, ...]:
-    """Return how many of each storage class serve any of the plans.
+    """Return how many devices of each storage class serve the plan that needs the most.
 
-    A mix of experiments takes of each class the mean of what its workloads take, so it takes no more than this.
+    A mix of experiments needs a weighted mean of what its workloads need, and so never more than this.
     """
     found = []
     for several in zip(*(each.serving for each in plans), strict=True):
@@ -255,7 +255,7 @@ def _parse(body: Any, place: str, default_name: str) -> Workload:
         if key not in _KEYS:
             known = nearest(str(key), _KEYS)
             paste = f" Write {_line(known)}" if known else f" The keys are {', '.join(_KEYS)}."
-            raise OptionError(f"{where}: {str(key)!r:.60} is no key{did_you_mean(key, _KEYS) or '.'}{paste}")
+            raise OptionError(f"{where}: {str(key)!r:.60} is not a key{did_you_mean(key, _KEYS) or '.'}{paste}")
     name = body.get("name", default_name)
     if not isinstance(name, str) or not name.strip():
         raise OptionError(f"{where}: name is {name!r:.60}; expected text: {_line('name')}")

@@ -1,4 +1,4 @@
-"""What a check of a dataset has found, and the remedy."""
+"""The findings of a check of a dataset, and the remedy for them."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ class Verification:
 
 @dataclass(slots=True)
 class Findings:
-    """Findings so far, in order.
+    """The findings so far, in order.
 
     Attributes:
-        folder: The dataset's.
-        problems: Faults: the file's name, "" of the dataset as a whole, and a sentence.
+        folder: The dataset.
+        problems: Faults, each with the name of the file, "" for the dataset as a whole, and a sentence.
         files: Names of the files that are missing or were changed.
         damaged: Values that cannot be read.
         num_samples: Samples checked.
-        is_mixed: Whether a file, or a part of a set, is of another dataset.
+        is_mixed: Whether a file, or a part of a set, belongs to another dataset.
         has_description: Whether data.mdb holds a copy of the manifest's content, as far as is known.
-        reader: Of a dataset that opens.
+        reader: The reader of a dataset that opens; None otherwise.
     """
 
     folder: Path
@@ -62,7 +62,7 @@ class Findings:
     reader: Reader | None = None
 
     def add(self, file: str, *texts: str) -> None:
-        """Add faults of a file, or with "" of the dataset as a whole, one sentence each."""
+        """Add faults of a file, or of the dataset as a whole ("" for `file`), one sentence each."""
         if texts and file:
             self.files.setdefault(file)
         more = [f"and {len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else []

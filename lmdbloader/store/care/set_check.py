@@ -37,8 +37,8 @@ def check_set(folder: Path, manifest: Manifest, progress: Callable[[int], None])
     """Check all of a set; nothing is changed.
 
     Args:
-        folder: The set's.
-        manifest: Its own.
+        folder: The set.
+        manifest: The set's manifest.
         progress: Called with the number of samples checked since the last call.
 
     Raises:
@@ -47,7 +47,7 @@ def check_set(folder: Path, manifest: Manifest, progress: Callable[[int], None])
     check_scheme(manifest.content_scheme, folder / MANIFEST_FILE)
     found = Findings(folder)
     check_text(found, manifest)
-    # Through a map: the index of all samples need not fit in memory.
+    # Mapped, because the index of all samples may not fit in memory.
     index = check_index_file(found, manifest, "mmap")
     begins = part_begins([part.data_nbytes for part in manifest.parts])
     first = 0
@@ -84,15 +84,15 @@ def check_set_without_manifest(folder: Path, progress: Callable[[int], None]) ->
 
 
 def parts_there(folder: Path) -> list[str]:
-    """Return the names of the parts of a set whose manifest is lost; none if a folder does not hold a set.
+    """Return the names of the parts of a set whose manifest is lost; an empty list if a folder does not hold a set.
 
-    The name of its index says how many there were: of parts that are missing, the first is listed; those behind that
-    number are of a set that was not finished.
+    The name of the set's index states the number of parts. If some of them are missing, the list ends with the first
+    that is. Parts beyond that number were appended by a call that did not finish, and are not listed.
     """
     if not (folder / part_name(0)).is_dir():
         return []
     stated = [int(match[1]) for path in folder.iterdir() if (match := _SET_INDEX.fullmatch(path.name))]
-    # Of a dataset that grows, the old files are there until the set is.
+    # While a dataset with one file becomes a set, its old files are still there.
     if not stated and any((folder / name).exists() for name in (DATA_FILE, INDEX_FILE)):
         return []
     num_there = sum(1 for _ in takewhile(lambda number: (folder / part_name(number)).is_dir(), count()))
@@ -100,7 +100,7 @@ def parts_there(folder: Path) -> list[str]:
 
 
 def _check_part(folder: Path, progress: Callable[[int], None]) -> Findings:
-    """Return the findings of a part; what is not a dataset is a fault."""
+    """Check a part; a part that is missing or not a dataset is a fault of the set."""
     try:
         return check_dataset(folder, progress)
     except NotFoundError:
@@ -114,7 +114,7 @@ def _check_part(folder: Path, progress: Callable[[int], None]) -> Findings:
 
 
 def _place_of(theirs: Manifest, part: Part, manifest: Manifest) -> str:
-    """Return the name of the part whose dataset is in a part's folder; its own if it is of none."""
+    """Return the name under which the set knows the dataset in a part's folder; that of the folder if it knows none."""
     names = [other.name for other in manifest.parts if other.manifest_digest == theirs.manifest_digest]
     return part.name if part.name in names else next(iter(names), part.name)
 
@@ -122,14 +122,14 @@ def _place_of(theirs: Manifest, part: Part, manifest: Manifest) -> str:
 def _judge(
     found: Findings, manifest: Manifest, part: Part, theirs: Manifest, differences: Sequence[str] | None
 ) -> None:
-    """Add what is wrong with a part that opens, as far as the set is concerned.
+    """Add the contradictions between a set and a part that opens.
 
     Args:
         found: The findings of the set.
-        manifest: The set's.
-        part: What it states of the part.
+        manifest: The set's manifest.
+        part: What this manifest states of the part.
         theirs: The part's manifest.
-        differences: Of the indices; None if the set's is damaged.
+        differences: How the indices differ; None if the set's index is damaged.
     """
     facts = (theirs.num_samples, theirs.sizes.get("data_nbytes"))
     if facts != (part.num_samples, part.data_nbytes):
@@ -145,20 +145,20 @@ def _judge(
     else:
         found.add(
             part.name,
-            f"is another dataset than that of the set: the digest of its manifest is {theirs.manifest_digest}, "
+            f"is not the dataset that belongs to the set: the digest of its manifest is {theirs.manifest_digest}, "
             f"expected {part.manifest_digest}",
         )
         found.is_mixed = True
 
 
 def _compare(index: Index, manifest: Manifest, part: Reader, first: int, begin: int) -> Iterator[str]:
-    """Yield how the index of a set differs from that of a part, a sentence for each column.
+    """Yield the differences between the index of a set and that of a part, a sentence for each column.
 
     Args:
-        index, manifest: The set's.
+        index, manifest: Those of the set.
         part: The part.
         first: The number of its first sample in the set.
-        begin: Where its data file begins in the offsets of the set.
+        begin: What the set adds to the offsets of the part.
     """
     theirs = part.manifest
     if theirs.with_source != manifest.with_source or list(map(_kind, theirs.fields)) != list(
@@ -188,7 +188,7 @@ def _starts(part: Reader) -> range:
 
 
 def _same(index: Index, part: Index, name: str, first: int, at: int, begin: int) -> bool:
-    """Return whether some rows of a column are those of the part; places of payloads are moved by `begin`."""
+    """Return whether rows of a column equal those of the part, whose offsets grow by `begin`."""
     if name not in part.column_names:
         return False
     num_rows = min(_ROWS_AT_ONCE, part.batch.num_rows - at)
@@ -210,7 +210,7 @@ def _texts(column: pa.Array) -> pa.Array:
 
 
 def _same_texts(index: Index, part: Reader, name: str, first: int, at: int, begin: int) -> bool:
-    """Return whether the places of texts that the part has in its index too hold these texts."""
+    """Return whether texts that the part has in its index are stored where the set's index says."""
     rows = np.arange(at, min(at + _ROWS_AT_ONCE, len(part)), dtype=np.int64)
     texts = [text.encode() for text in part.read_texts(name, rows)]
     nbytes, sums = np.array(list(map(len, texts)), np.int64), np.empty(len(texts), np.uint64)

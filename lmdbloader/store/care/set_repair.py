@@ -1,4 +1,4 @@
-"""Repairs a set: files of its parts first, then its own index and manifest; or saves the sound samples of all parts."""
+"""Repairs a set: the files of its parts, then its own index and manifest; or saves the sound samples of all parts."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def repair_set(folder: Path, found: Verification, out: Path | None, log: Callabl
     Args:
         folder: The set.
         found: Its faults.
-        out: The new dataset, None if none may be written.
-        log: Called with each message.
+        out: The new dataset; None if none may be written.
+        log: Called with each message, a line of text.
 
     Raises:
         CorruptError: It cannot be repaired, or not without `out`.
@@ -69,7 +69,7 @@ def _manifest_of(folder: Path) -> Manifest | None:
 def _rebuild_parts(
     folder: Path, names: Sequence[str], found: Verification, log: Callable[[str], None]
 ) -> dict[str, tuple[str, ...]]:
-    """Rebuild the indices and manifests of parts with sound data; return the files that were replaced, by part."""
+    """Rebuild damaged indices and manifests of parts whose data is sound; return the replaced files, by part."""
     rebuilt = {}
     for name in names:
         damaged = [file for file in (INDEX_FILE, MANIFEST_FILE) if f"{name}/{file}" in found.files]
@@ -84,14 +84,14 @@ def _rebuild_parts(
 def _refuse_others(
     folder: Path, manifest: Manifest | None, rebuilt: Mapping[str, tuple[str, ...]], found: Verification
 ) -> None:
-    """Raise CorruptError if a part is another dataset than the set says."""
+    """Raise CorruptError if a part is not the dataset that the set's manifest states."""
     if manifest is None or MANIFEST_FILE in found.files:
         return
     for part in manifest.parts:
         theirs = _manifest_of(folder / part.name)
         if theirs is not None and part.name not in rebuilt and theirs.manifest_digest != part.manifest_digest:
             raise CorruptError(
-                f"{folder}: cannot be repaired: {part.name} is another dataset than that of the set. Put back the "
+                f"{folder}: cannot be repaired: {part.name} is not the dataset that belongs to the set. Put back the "
                 "right one, or move it away to save the samples of the other parts.",
                 path=str(folder),
             )
@@ -105,7 +105,7 @@ def _rebuild_own(
     found: Verification,
     log: Callable[[str], None],
 ) -> Repair:
-    """Make the index and the manifest of a set whose parts are sound, if they are damaged or state other parts."""
+    """Write the index and manifest of a set whose parts are sound, if they are damaged or do not match the parts."""
     replaced = [f"{name}/{file}" for name, files in rebuilt.items() for file in files]
     stated = [part.manifest_digest for part in manifest.parts] if manifest else None
     own = [file for file in found.files if "/" not in file and (folder / file).suffix]
@@ -126,7 +126,7 @@ def _rebuild_own(
 
 
 def _description_of_parts(folder: Path, names: Sequence[str], log: Callable[[str], None]) -> Description:
-    """Return the description of a set whose manifest is lost: the first part's, with the most classes of any."""
+    """Return the description of a set whose manifest is lost: that of its first part, with the classes of all parts."""
     known = [found for name in names if (found := _description_of(folder / name)) is not None]
     if not known:
         raise CorruptError(
@@ -153,7 +153,8 @@ def _description_of(part: Path) -> Description | None:
     if manifest := _manifest_of(part):
         return manifest.description
     with suppress(FormatError, OSError):
-        return find_description(DataFile(part / DATA_FILE, "pread").descriptor, str(part))
+        data = DataFile(part / DATA_FILE, "pread")  # which closes its descriptor when it is freed
+        return find_description(data.descriptor, str(part))
     return None
 
 
@@ -189,9 +190,9 @@ class _Saved:
     """The sound samples of a set, part by part. The attributes are complete once all chunks were taken.
 
     Attributes:
-        left_out: The damaged values that they lack.
-        may_lack_more: Whether they may lack other samples, because their number is unknown.
-        lines: Messages about samples that were lost together.
+        left_out: The damaged values that are left out.
+        may_lack_more: Whether other samples may be missing too, because their number is unknown.
+        lines: Messages about ranges of samples that are lost.
     """
 
     def __init__(
@@ -207,10 +208,10 @@ class _Saved:
 
         Args:
             folder: The set.
-            names: Of its parts.
-            broken: Those with a damaged or missing data file.
-            stated: How many samples each had, as far as the set's manifest is readable.
-            description: For parts that have lost theirs.
+            names: The names of its parts.
+            broken: The names of the parts whose data file is damaged or missing.
+            stated: The number of samples of each part, if the set's manifest is readable.
+            description: The description to use for parts that have lost their own.
             found: The faults of the set.
         """
         self.left_out: list[Damage] = []
@@ -261,7 +262,7 @@ class _Saved:
         return num_samples
 
     def _lose(self, samples: range, reason: str) -> None:
-        """Note samples that were lost together."""
+        """Note a range of samples that is lost."""
         if samples:
             self.left_out += [Damage(sample, "all", None, reason) for sample in samples]
             self.lines.append(f"samples {samples.start} to {samples.stop - 1}: {reason}")

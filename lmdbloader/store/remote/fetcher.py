@@ -257,5 +257,6 @@ class Fetcher:
 def _again(error: LmdbloaderError) -> LmdbloaderError:
     """Return an error for another thread to raise; one that is raised twice would keep both traces."""
     fresh = type(error)(*error.args)
+    fresh.__dict__.update(error.__dict__)  # a CorruptError has its path there
     fresh.__cause__ = error.__cause__
     return fresh

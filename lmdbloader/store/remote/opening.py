@@ -1,4 +1,4 @@
-"""Opens a dataset at a URL: its manifest and index come to the cache folder, its data file piece by piece."""
+"""Opens a dataset at a URL: copies its manifest and index into the cache; its data file follows in pieces."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,11 @@ from lmdbloader.store.remote.cache import Cache, Held
 from lmdbloader.store.remote.pieces import LAYOUT, PIECE_NBYTES, Pieces
 from lmdbloader.store.remote.service import Facts, Service
 
-# In the folder of one dataset in the cache.
+# The name of the manifest's copy in the cache, where it must not make the folder look like a complete dataset.
 MANIFEST_NAME = "manifest.remote.json"
 Fraction = float | int | str
+# A share that was written as text: as a size it would be a byte, or none.
+_SHARE = re.compile(r"\s*(0|1|[01]?\.[0-9]+)\s*")
 # A file system where the status of a file may be this old has a server: other machines may have the folder, too.
 _OF_SERVERS_SECONDS = 60.0
 _SPARE_NBYTES = 16 * 2**20
@@ -45,7 +48,7 @@ _INDEX_NBYTES = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a dataset at a URL is cached; it pickles, and opens what is cached without a request.
+    """Where a dataset at a URL is cached. It pickles, and opens what is cached without a request.
 
     Attributes:
         url: The dataset's.
@@ -65,21 +68,21 @@ class Place:
         """Return the manifest.
 
         Raises:
-            CorruptError: The folder is gone, or holds something else.
+            CorruptError: The folder was removed or damaged.
         """
         try:
             return parse_manifest((self.folder / MANIFEST_NAME).read_bytes(), self.url)
         except (OSError, FormatError) as error:
             raise CorruptError(
-                f"{self.folder}: the cache of {self.url} is gone or damaged ({error}). Open the dataset again.",
+                f"{self.folder}: the cache of {self.url} was removed or damaged ({error}). Open the dataset again.",
                 path=self.url,
             ) from error
 
     def renew_index(self, manifest: Manifest) -> None:
-        """Fetch the index again, after the one in the cache was found to be damaged.
+        """Fetch the index again, because its copy in the cache is damaged.
 
         Raises:
-            CorruptError: The one at the URL is damaged, too, or another one.
+            CorruptError: The index at the URL is damaged too, or belongs to another dataset.
             NotFoundError, DiskError: As `open_place`.
         """
         content = _read_index(self.service, manifest, self.service.facts(INDEX_FILE))
@@ -90,8 +93,9 @@ class Place:
         """Return the data file.
 
         Raises:
-            DiskFullError: The disk has no room for the pieces that are still to come.
-            OptionError: This user may not write to the folder.
+            CorruptError: The cache holds pieces of another file.
+            DiskFullError: The disk has no room for the pieces that are still missing.
+            OptionError: This user may not write to the folder, or its file system has no locks.
         """
         with _usable(self.folder.parent, self.url):
             cache = self._cache(nbytes)
@@ -122,10 +126,10 @@ system.after_fork(_restart_in_child)
 
 
 class RemoteData(DataFile):
-    """The data file of a dataset at a URL, of which the pieces that were needed are on the disk.
+    """The data file of a dataset at a URL; pieces that are not on the disk yet are fetched when they are read.
 
     Attributes:
-        remote: Brings ranges of it here.
+        remote: The cache, which fetches them.
     """
 
     def __init__(self, cache: Cache, io: IO) -> None:
@@ -137,7 +141,7 @@ class RemoteData(DataFile):
         return RemoteData(self.remote, io)
 
     def read_into(self, buffer: Any, at: int) -> int:
-        """Read into a writable buffer what is fetched first; return the number of bytes, 0 at the end of the file.
+        """Fetch bytes, and read them into a writable buffer; return their number, 0 at the end of the file.
 
         Raises:
             OSError: The disk cannot read them.
@@ -155,7 +159,7 @@ class RemoteData(DataFile):
         return self.remote.hold(np.array([at], np.int64), np.array([stop], np.int64)) if at < stop else None
 
     def read(self, at: int, nbytes: int) -> bytes:
-        """Return a copy of some bytes, which are fetched first.
+        """Fetch some bytes, and return a copy of them.
 
         Raises:
             OSError: The disk cannot read them.
@@ -175,17 +179,14 @@ def check_fraction(value: Fraction) -> Fraction:
     Raises:
         OptionError: It is neither.
     """
-    if isinstance(value, str):
-        if parse_nbytes(value, name="cache_fraction") < 2:  # nobody means a byte by "1" or "1.0"
-            raise OptionError(
-                f"{option('cache_fraction', value)}: is a size of one byte. Write a share as a number, "
-                f'cache_fraction={float(value):g}; or a size with its unit, such as "20GiB"'
-            )
-    elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise OptionError(
-            f'{option("cache_fraction", value)}: expected a share of the dataset from 0 to 1, or a size such as "20GiB"'
-        )
-    return value
+    given = option("cache_fraction", value)
+    if isinstance(value, str) and not _SHARE.fullmatch(value):
+        parse_nbytes(value, name="cache_fraction")
+        return value
+    if isinstance(value, str | bool) or not isinstance(value, Real) or not 0 <= value <= 1:
+        line = f". Write cache_fraction={float(value)}." if isinstance(value, str) and float(value) <= 1 else ""
+        raise OptionError(f'{given}: expected a share of the dataset from 0 to 1, or a size such as "20GiB"{line}')
+    return float(value)
 
 
 def _limit(value: Fraction, nbytes: int) -> int:
@@ -198,20 +199,20 @@ def _limit(value: Fraction, nbytes: int) -> int:
 
 
 def open_place(url: str, cache_dir: str | os.PathLike[str] | None, fraction: Fraction) -> Place:
-    """Ask the service for a dataset, and bring its manifest and its index here unless they are.
+    """Look up a dataset at a URL, and copy its manifest and index into the cache unless they are there already.
 
     Args:
-        url: The dataset's.
-        cache_dir: The folder of all cached datasets; None for that in the user's cache folder.
-        fraction: As `check_fraction` wants it.
+        url: The dataset's URL.
+        cache_dir: The folder of all cached datasets; None for the one in the user's cache folder.
+        fraction: The part to keep, from `check_fraction`.
 
     Raises:
         NotFoundError: There is no dataset at the URL.
-        FormatError: It is not one of this format version.
-        CorruptError: A file of it is damaged.
-        DiskError: The service does not answer.
+        FormatError: It is not a dataset of this format version.
+        CorruptError: One of its files is damaged.
+        DiskError: The server does not answer, or denies access.
         DiskFullError: There is no room for the cache.
-        OptionError: A package is missing, or this system cannot do it.
+        OptionError: A package is missing, this system cannot do it, or the cache folder cannot be written to.
     """
     if not system.CAN_LOCK_PARTS:
         raise OptionError(
@@ -223,8 +224,8 @@ def open_place(url: str, cache_dir: str | os.PathLike[str] | None, fraction: Fra
     limit = _limit(fraction, nbytes)
     if limit < nbytes and not system.CAN_FREE_PARTS:
         raise OptionError(
-            f"{option('cache_fraction', fraction)}: this system cannot free parts of a file; a part of a dataset can "
-            "be cached on Linux only. Write cache_fraction=1.0."
+            f"{option('cache_fraction', fraction)}: this system cannot free a part of a file, so it keeps all that it "
+            "fetches; a fraction of a dataset can be cached on Linux only. Write cache_fraction=1.0."
         )
     with _usable(cache_dir, service.url):
         folder = _make_folder(cache_dir, service, data_facts, manifest)
@@ -239,7 +240,7 @@ def open_place(url: str, cache_dir: str | os.PathLike[str] | None, fraction: Fra
 
 
 def describe(service: Service) -> tuple[Manifest, Facts, Facts, bytes]:
-    """Return the manifest of a dataset, the facts about its data file and its index, and the manifest's bytes.
+    """Return the manifest of a dataset, sizes and versions of its data file and its index, and the manifest's bytes.
 
     Raises:
         NotFoundError, FormatError, CorruptError, DiskError: As `open_place`.
@@ -290,10 +291,10 @@ def _usable(cache_dir: str | os.PathLike[str] | None, url: str) -> Iterator[None
 
 
 def _read_index(service: Service, manifest: Manifest, facts: Facts) -> bytes:
-    """Return the bytes of the index, by requests of 8 MiB at most.
+    """Return the bytes of the index, fetched in requests of at most 8 MiB.
 
     Raises:
-        CorruptError: They are not those that were written.
+        CorruptError: Their digest is not that of the manifest.
     """
     parts = [
         service.get(INDEX_FILE, at, min(at + _INDEX_NBYTES, facts.nbytes), facts.version)
@@ -334,7 +335,11 @@ def _make_folder(cache_dir: str | os.PathLike[str] | None, service: Service, fac
 
 
 def _machine(folder: Path) -> str:
-    """Return what tells this machine from others that may have the folder, too; "" if it is on a disk of its own."""
+    """Return an identifier of this machine if the folder is on a network mount; "" on a local disk.
+
+    The states of pieces are in a shared map, of which machines would not see each other's changes.
+
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         settling = system.settling_seconds(descriptor)
@@ -344,7 +349,7 @@ def _machine(folder: Path) -> str:
 
 
 def _put(path: Path, data: bytes) -> None:
-    """Write a file as a whole, unless it is there: processes that open a dataset at once write the same."""
+    """Write a file in one step, unless it has this content: processes that open a dataset together write the same."""
     try:
         if path.read_bytes() == data:
             return
@@ -370,5 +375,5 @@ def _check_room(place: Place, pieces: Pieces) -> None:
         share = max(int(100 * (free - _SPARE_NBYTES) / pieces.nbytes) / 100 - 0.05, 0)
         raise DiskFullError(
             f"{place.folder}: {show_nbytes(missing)} of {place.url} are still to be cached, and {show_nbytes(free)} "
-            f"are free. Keep a part of it, cache_fraction={share:.2f}; or choose another disk, cache_dir=FOLDER."
+            f"are free. Keep a fraction of it, cache_fraction={share:.2f}; or choose another disk, cache_dir=FOLDER."
         )

@@ -186,7 +186,8 @@ class Pieces:
         with explain_full_disk(folder):
             self.claims = claims_of(folder / CLAIMS_NAME)
             self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
-            weakref.finalize(self, os.close, self.descriptor)
+            # Not at exit: a thread may still write then, and the system gives the number to the next file.
+            weakref.finalize(self, os.close, self.descriptor).atexit = False
             is_new = os.fstat(self.descriptor).st_size == 0
             if is_new:
                 os.ftruncate(self.descriptor, nbytes)
@@ -212,6 +213,8 @@ class Pieces:
         try:
             if os.fstat(descriptor).st_size < needed:
                 system.reserve(descriptor, 0, needed)  # a page without space would end the process
+                if os.fstat(descriptor).st_size < needed:  # macOS takes the space, and leaves the length
+                    os.ftruncate(descriptor, needed)
             mapped = mmap.mmap(descriptor, needed)
         finally:
             os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The files of a dataset at a URL: their facts, and ranges of their bytes, through fsspec."""
+"""The server behind a URL: the sizes and versions of a dataset's files, and ranges of their bytes, through fsspec."""
 
 from __future__ import annotations
 
@@ -13,27 +13,29 @@ from typing import Any, TypeVar
 from lmdbloader.errors import CorruptError, DiskError, LmdbloaderError, NotFoundError, OptionError
 
 T = TypeVar("T")
-# Facts of a service by which a file that was replaced is known: the first of a row that it states. The time is used
-# where there is nothing better.
+# Keys of fsspec's `info` that change when a file is replaced; the first that the server reports is used. Times are the
+# last resort: they may have a resolution of a second.
 _VERSIONS = (("ETag", "etag", "e_tag"), ("generation", "version_id", "VersionId"))
 _TIMES = ("LastModified", "Last-Modified", "last_modified", "mtime", "updated", "created")
-# A connection, and the next bytes of an answer, are waited for this long.
+# Time limits of one attempt: to connect, and between two packets of a response.
 _CONNECT_SECONDS, _READ_SECONDS = 8, 14
-# Errors are tried again until then, and three times at least: an unreachable server is an error within a minute.
+# A request that fails is retried for this long, and at least this often, so that an unreachable server is an error
+# within a minute.
 _RETRY_SECONDS, _LEAST_ATTEMPTS = 30.0, 3
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 4.0
-# Of all threads of a process.
+# Requests in flight at the same time, of all threads of a process.
 MOST_REQUESTS = 32
 _S3 = ("s3", "s3a")
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a service says about a file.
+    """The size and the version of a file, as the server reports them.
 
     Attributes:
         nbytes: Its size.
-        version: Changes when the file is replaced: its ETag, or another fact; "" if the service states none.
+        version: A text that changes when the file is replaced: its ETag, a generation, or a time; "" if the server
+            reports none of these.
     """
 
     nbytes: int
@@ -41,7 +43,7 @@ class Facts:
 
 
 class ReplacedError(CorruptError):
-    """The file at the URL is another one than when it was opened."""
+    """The file at the URL was replaced after it was opened."""
 
 
 class _WrongLengthError(OSError):
@@ -49,13 +51,13 @@ class _WrongLengthError(OSError):
 
 
 class Service:
-    """The service behind a URL; several threads may use it.
+    """The server behind a URL. Thread-safe.
 
-    It pickles without keys, which are read from the environment where it is unpickled.
+    It pickles without credentials: the process that unpickles it reads its own environment.
     """
 
     def __init__(self, url: str) -> None:
-        """Read the variables that say how to connect; nothing is requested yet."""
+        """Read endpoint, region and credentials from the environment; nothing is requested yet."""
         self.url = url.rstrip("/")
         self._options = _options_of(self.url)
         self._restart()
@@ -75,47 +77,48 @@ class Service:
 
     @property
     def endpoint(self) -> str:
-        """The server that the variables name; "" for the service's own."""
+        """The endpoint that the environment names; "" for the service's default."""
         return str(self._options.get("endpoint_url", ""))
 
     def facts(self, name: str) -> Facts:
-        """Return facts about a file of the dataset.
+        """Return the size and the version of a file of the dataset.
 
         Raises:
-            NotFoundError: The service has no such file.
-            DiskError: The service does not answer, or refuses.
+            NotFoundError: There is no such file.
+            DiskError: The server does not answer, denies access, or does not report the size.
+            OptionError: A package for this kind of URL is missing.
         """
         info = self.info(name)
         if info.get("type") == "directory" or info.get("size") is None:
             raise DiskError(
-                f"{self.url}/{name}: the server does not state the size of the file. Copy the dataset to a disk with "
+                f"{self.url}/{name}: the server does not report the size of this file. Copy the dataset to a disk with "
                 "another program."
             )
         return Facts(int(info["size"]), _version_of(info))
 
     def info(self, name: str) -> dict[str, Any]:
-        """Return all that the service says about a file; the errors are those of `facts`."""
+        """Return fsspec's `info` of a file; the errors are those of `facts`."""
         return self._again(name, lambda: self._info(name))
 
     def read(self, name: str, nbytes: int, version: str = "") -> bytes:
         """Return the bytes of a whole file.
 
         Raises:
-            NotFoundError, DiskError: As `facts`.
+            ReplacedError, NotFoundError, DiskError: As `get`.
         """
         return self.get(name, 0, nbytes, version) if nbytes else b""
 
     def get(self, name: str, start: int, stop: int, version: str = "") -> bytes:
-        """Return the bytes start ... stop - 1 of a file; errors that may pass are tried again for half a minute.
+        """Return the bytes start ... stop - 1 of a file; temporary errors are retried for half a minute.
 
         Args:
-            name: The file's, in the dataset.
-            start, stop: The range, not empty.
-            version: Of the file as it was opened.
+            name: The file's name in the dataset.
+            start, stop: The range in bytes, not empty.
+            version: The version that was opened; "" accepts any.
 
         Raises:
-            ReplacedError: The file has another version, if the service says so.
-            NotFoundError, DiskError: As `facts`.
+            ReplacedError: The file has another version now, as far as the server can tell.
+            NotFoundError, DiskError: As `facts`; a server that ignores ranges is a DiskError too.
         """
 
         def ask() -> bytes:
@@ -129,7 +132,10 @@ class Service:
     # -- How each kind of service is asked
 
     def _connect(self) -> tuple[Any, str]:
-        """Return the file system and the dataset's path in it, made once for each process and each kind of thread."""
+        """Return the file system and the dataset's path in it.
+
+        An asynchronous file system is thread-safe, so each process makes one; of any other kind, each thread makes one.
+        """
         opened = self._opened
         if opened is not None and opened[0] == os.getpid():
             return opened[1:]
@@ -172,35 +178,36 @@ class Service:
             raise replaced(self.url, name, f"it has {found}, not {version}")
 
     def _again(self, name: str, ask: Callable[[], T]) -> T:
-        """Return an answer; after an error that may pass, ask again."""
+        """Return the result of `ask`, which is called again after temporary errors, with growing pauses."""
         began, attempt = time.monotonic(), 0
         while True:
             try:
                 return ask()
             except LmdbloaderError:
                 raise
-            except Exception as error:  # each service has its own errors
+            except Exception as error:  # each package of fsspec has errors of its own
                 attempt += 1
                 permanent = self._permanent(name, error)
                 if permanent is not None:
                     raise permanent from error
                 if attempt >= _LEAST_ATTEMPTS and time.monotonic() - began > _RETRY_SECONDS:
                     raise DiskError(
-                        f"{self.url}/{name}: cannot be read: {_told(error)}. It was tried {attempt} times in "
+                        f"{self.url}/{name}: cannot be read: {_described(error)}. It was tried {attempt} times in "
                         f"{time.monotonic() - began:.0f} s. Check the network and the server{self._at_endpoint()}."
                     ) from error
             pause = min(_FIRST_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE_SECONDS)
+            # At random, so that the threads of all ranks do not come back at the same moment.
             time.sleep(pause * random.uniform(0.5, 1.0))
 
     def _at_endpoint(self) -> str:
         return f" ({self.endpoint})" if self.endpoint else ""
 
     def _permanent(self, name: str, error: Exception) -> LmdbloaderError | None:
-        """Return the error to raise at once; None if it may pass."""
+        """Return the error to raise at once; None if another attempt may succeed."""
         where = f"{self.url}/{name}"
         cause: Any = error.__cause__
         if isinstance(error, FileNotFoundError) and type(cause).__module__.startswith("aiohttp"):
-            # The facts about a file on a web server: fsspec calls every failure so.
+            # fsspec's `info` of a file on a web server raises FileNotFoundError whatever the failure was.
             status = getattr(cause, "status", 0)
             if status not in (401, 403, 404, 410):
                 return None
@@ -215,34 +222,35 @@ class Service:
                 "use a server that answers ranges (nginx, Apache and all object stores do)."
             )
         if isinstance(error, PermissionError):
-            return DiskError(f"{where}: access denied ({_told(error)}). Check the keys and the bucket's rules.")
+            return DiskError(f"{where}: access denied ({_described(error)}). Check the keys and the bucket's policy.")
         if type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError"):
             return DiskError(
-                f"{where}: no keys were found ({_told(error)}). Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
-                "AWS_PROFILE; for a public bucket set FSSPEC_S3_ANON=true."
+                f"{where}: no keys were found ({_described(error)}). Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+                "or AWS_PROFILE; for a public bucket set FSSPEC_S3_ANON=true."
             )
+
         return None
 
 
 def replaced(url: str, name: str, what: str) -> ReplacedError:
-    """Return the error for a file that is another one than when it was opened."""
+    """Return the error for a file that was replaced after it was opened."""
     return ReplacedError(
-        f"{url}/{name}: was replaced since it was opened ({what}). Open the dataset again; what was cached of the one "
-        "before is not used for it.",
+        f"{url}/{name}: was replaced since it was opened ({what}). Open the dataset again; the new one gets a cache of "
+        "its own.",
         path=url,
     )
 
 
 class _ReplacedAnswer(Exception):
-    """A server says that the file has another version."""
+    """The server reports that the file has another version."""
 
 
 class _WholeAnswer(Exception):
-    """A server does not send ranges."""
+    """The server sends the whole file instead of a range."""
 
 
-def _told(error: Exception) -> str:
-    """Return what an error says."""
+def _described(error: Exception) -> str:
+    """Return the type and the message of an error."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
@@ -250,7 +258,7 @@ _SECRETS = ("key", "secret", "token")
 
 
 def _options_of(url: str) -> dict[str, Any]:
-    """Return how to connect, from the variables that are set now."""
+    """Return fsspec's options for a URL, from the environment; empty for anything but S3."""
     protocol = url.partition("://")[0].lower()
     if protocol not in _S3:
         return {}
@@ -260,7 +268,7 @@ def _options_of(url: str) -> dict[str, Any]:
 
         known = conf.get("s3", {})
     except ImportError:
-        pass  # `_open` says which package is missing
+        pass  # `_open` raises, and names the missing package
     variables = {
         "endpoint_url": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
         "key": ("AWS_ACCESS_KEY_ID",),
@@ -273,13 +281,14 @@ def _options_of(url: str) -> dict[str, Any]:
         value = next((os.environ[name] for name in names if os.environ.get(name)), None)
         if value is not None and option not in known:
             found[option] = value
-    if "key" not in found or "secret" not in found:  # a profile or a role of the machine, which botocore finds
+    # Without both, botocore looks for a profile or the machine's role; half a pair would keep it from doing so.
+    if "key" not in found or "secret" not in found:
         found = {option: value for option, value in found.items() if option not in _SECRETS}
     return found
 
 
 def _open(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return a file system of its own, and the dataset's path in it.
+    """Return a new file system that nothing else uses, and the dataset's path in it.
 
     Raises:
         OptionError: The protocol is unknown, or a package for it is missing.
@@ -314,12 +323,12 @@ def _open(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     except ValueError as error:
         raise OptionError(f"{url}: {error}") from error
     if protocol in _S3:
-        filesystem.retries = 1  # `_again` tries again, and knows when to stop
+        filesystem.retries = 1  # `_again` has a time limit; s3fs has none
     return filesystem, path.rstrip("/")
 
 
 async def _get_s3(filesystem: Any, path: str, start: int, stop: int, version: str) -> bytes:
-    """Ask S3 for a range, on the condition that the file is the same one."""
+    """Return a range of an object in S3, on the condition that its ETag is unchanged."""
     bucket, key, number = filesystem.split_path(path)
     given = {"VersionId": number} if number else {}
     etag = version.removeprefix("ETag ") if version.startswith("ETag ") else ""
@@ -343,10 +352,10 @@ async def _get_s3(filesystem: Any, path: str, start: int, stop: int, version: st
 
 
 async def _get_http(filesystem: Any, path: str, start: int, stop: int, version: str) -> bytes:
-    """Ask a web server for a range, on the condition that the file is the same one."""
+    """Return a range of a file on a web server, on the condition that its ETag is unchanged."""
     etag = version.removeprefix("ETag ") if version.startswith("ETag ") else ""
     headers = {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
-    if etag and not etag.startswith("W/"):  # a weak one never matches
+    if etag and not etag.startswith("W/"):  # If-Match compares strongly, so a weak ETag would never match
         headers["If-Match"] = etag
     session = await filesystem.set_session()
     async with session.get(filesystem.encode_url(path), headers=headers) as answer:
@@ -366,6 +375,7 @@ async def _get_http(filesystem: Any, path: str, start: int, stop: int, version: 
 
 
 def _compare(expected: str, found: str) -> None:
+    """Raise _ReplacedAnswer if a response has another ETag than expected; some servers send none."""
     if expected and found and expected != found:
         what = "" if expected.startswith("Last-Modified") else "ETag is "
         raise _ReplacedAnswer(f"its {what}{found}, not {expected}")
@@ -378,7 +388,7 @@ def _compare_range(start: int, stop: int, found: str) -> None:
 
 
 def _version_of(info: Mapping[str, Any]) -> str:
-    """Return what tells a file from another one at the same place.
+    """Return the text that changes when a file is replaced; "" if the server reports nothing of the kind.
 
     >>> _version_of({"ETag": '"0a"', "LastModified": "2026"}), _version_of({"mtime": 2.5}), _version_of({})
     ('ETag "0a"', 'mtime 2.5', '')

@@ -1,4 +1,4 @@
-"""A dataset that gets further parts: it becomes the first part of a set, and remains of older states are removed."""
+"""Makes a dataset the first part of a set, so that it can grow, and removes files that interrupted calls have left."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ from lmdbloader.format.manifest import Manifest
 from lmdbloader.store.writing.ownership import is_own_file
 from lmdbloader.store.writing.publish import COLUMNS_FOLDER, flush
 
-# Files that a set does not have itself, as its first part has them.
+# Files that move to the first part when the dataset becomes a set.
 _OF_PART = (DATA_FILE, INDEX_FILE, SOURCES_FILE)
-# Notes for people, which stay where people look, with the record of how the dataset was made.
+# Notes for people, which stay in the set's folder too, where people look.
 _NOTES = (SKIPPED_FILE, LEFT_OUT_FILE)
 _INDEX_OF_SET = re.compile(r"index-[0-9]{5,}\.arrow(\.new)?|manifest\.json\.new")
 
 
 def link_first_part(folder: Path, advice: str) -> None:
-    """Make a dataset its own first part: the files get further names in the part's folder, and nothing is copied.
+    """Make a dataset its own first part, by hard links in the part's folder; no data is copied.
 
     The dataset stays as it is. `clear_remains` undoes this until the manifest is replaced by that of a set.
 
     Args:
-        folder: Of the dataset.
-        advice: What to do instead if files cannot have several names, for the error.
+        folder: The dataset.
+        advice: What to do instead, for the error.
 
     Raises:
-        DestinationError: They cannot.
+        DestinationError: Its file system has no hard links, or a file is a symbolic link.
+        DiskFullError: No room left for the links.
     """
     part = folder / part_name(0)
     fresh = part.with_name(part.name + PARTIAL_SUFFIX)
@@ -62,8 +63,8 @@ def link_first_part(folder: Path, advice: str) -> None:
 
 
 def _link(file: Path, name: Path, advice: str) -> None:
-    """Give a file another name."""
-    reason = "it is a link itself" if file.is_symlink() else ""
+    """Make a hard link; `advice` is for the error."""
+    reason = "it is a symbolic link" if file.is_symlink() else ""
     try:
         if not reason:
             system.link_file(file, name)
@@ -73,22 +74,22 @@ def _link(file: Path, name: Path, advice: str) -> None:
         reason = str(error.strerror)
     if reason:
         raise DestinationError(
-            f"{file}: cannot get a second name in {name.parent} ({reason}), by which it would become the first part of "
-            f"a set without being copied. {advice}"
+            f"{file}: cannot be hard-linked into {name.parent} ({reason}), which makes it the first part of a set "
+            f"without a copy. {advice}"
         )
 
 
 def clear_remains(folder: Path, manifest: Manifest) -> None:
-    """Remove what is no longer, or not yet, a part of a dataset: of a call that was killed, or just completed.
+    """Remove files that do not belong to a dataset any more, or not yet, as a completed or killed call leaves them.
 
-    What cannot be removed, because a process has it open on a system that forbids this, stays for the next call.
+    A file that the system does not let go of, because a process has it open, stays for the next call.
 
     Args:
-        folder: Of the dataset, which no other process writes to.
-        manifest: Its present one.
+        folder: The dataset, which no other process writes to.
+        manifest: Its present manifest.
 
     Raises:
-        DestinationError: There is another dataset where its first part would be.
+        DestinationError: Another dataset is in the place of its first part.
     """
     first = folder / part_name(0)
     if manifest.parts:

@@ -1,4 +1,4 @@
-"""Makes the index and the manifest of a set from its parts, complete datasets in one folder."""
+"""Writes the index and the manifest of a set, given its parts: complete datasets in one folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from lmdbloader.store.writing.writer import Written
 
 _ROWS_AT_ONCE = 2**16
 _INDEX_ROW_NBYTES = 60
-# Of files until they have their names.
+# The suffix of files until they are complete.
 _NEW = ".new"
 
 
@@ -50,22 +50,24 @@ def write_set(
     made_by: Mapping[str, Any],
     expected: str | None = None,
 ) -> Written:
-    """Write index and manifest of a set; the manifest last, in one step, so a set that is there stays until then.
+    """Write the index and the manifest of a set.
 
-    The parts are not changed. The content digest is that of one dataset with the same samples.
+    The manifest is replaced last, in one step; until then, a set that was there before stays as it is. The parts are
+    not changed. The content digest is that of a single dataset with the same samples.
 
     Args:
-        folder: Of the set.
-        names: Of the parts in it, in order: those of `part_name`.
-        classes, made_by: As in the manifest. The classes of each part are the first of these.
-        expected: The content digest that the set must have; nothing is put in place otherwise.
+        folder: The set.
+        names: The names of its parts, in order: those of `part_name`, from 0 on.
+        classes: The names of the classes, by field. The classes of each part must be the first of these.
+        made_by: How the set was made, for the manifest.
+        expected: The content digest that the set must have; otherwise nothing is put in place.
 
     Returns:
-        Facts about the set.
+        A summary of the set.
 
     Raises:
-        FormatError: The parts do not have the same fields, digests or classes, or one has no samples.
-        CorruptError: One is damaged, or the set does not have the expected content digest.
+        FormatError: The parts differ in their fields, digests or classes, or one has no samples.
+        CorruptError: A part is damaged, or the set does not have the expected content digest.
         DiskFullError: No room left.
     """
     if list(names) != [part_name(number) for number in range(len(names))]:
@@ -118,12 +120,12 @@ def _manifest(description: Description, spool: Spool, index: Path, parts: tuple[
 
 
 def _publish(folder: Path, index: Path, manifest: Manifest, expected: str | None) -> None:
-    """Put the index of a set in place, and then its manifest, if the set has the expected content digest."""
+    """Put the index of a set in place, then its manifest; raise CorruptError if the content digest is not expected."""
     if expected not in (None, manifest.content_digest):
         index.unlink()
         raise CorruptError(
-            f"{folder}: the content digest of its parts is {manifest.content_digest}, expected {expected}: they are "
-            "not those of this set.",
+            f"{folder}: the content digest of its parts is {manifest.content_digest}, expected {expected}: they belong "
+            "to another set.",
             path=str(folder),
         )
     _put_in_place(index)
@@ -141,7 +143,7 @@ def _put_in_place(fresh: Path) -> None:
 
 
 def _open(folder: Path, part: Part) -> Reader:
-    """Return a reader of a part; one at a time is open, since its index is in memory."""
+    """Open a part; only one is open at a time, because its index is in memory."""
     reader = Reader(folder / part.name, io="pread")
     if reader.manifest.manifest_digest != part.manifest_digest:
         raise CorruptError(f"{reader.path}: was changed while its set was made. Try again.", path=str(reader.path))
@@ -176,18 +178,18 @@ def _check_alike(
 
 
 def _plain(fields: Sequence[Field]) -> tuple[Field, ...]:
-    """Return fields without their codecs, which each sample has in the index."""
+    """Return fields without their codecs, which may differ: the index has the codec of each sample."""
     return tuple(replace(f, codec=None) for f in fields)
 
 
 def _settled(fields_of_parts: Sequence[Sequence[Field]]) -> tuple[Field, ...]:
-    """Return the fields of a set: texts are in data.mdb alone if they are in one of the parts."""
+    """Return the fields of a set: a text field is stored in data.mdb if it is in at least one part."""
     columns = zip(*fields_of_parts, strict=True)
     return tuple(next((f for f in same if f.holds_text and f.is_payload), same[0]) for same in columns)
 
 
 def _add(spool: Spool, reader: Reader, begin: int) -> I64:
-    """Add the rows of a part; return how much is to be added to the offsets of each block, (blocks,)."""
+    """Add the rows of a part; return what to add to the offsets of each block, (blocks,) int64."""
     index = reader.index
     places = _places_of_texts(spool, reader)
     counts = []
@@ -210,7 +212,7 @@ def _parts_of(length: int) -> Iterator[slice]:
 
 
 def _places_of_texts(spool: Spool, reader: Reader) -> dict[str, dict[str, np.ndarray[Any, Any]]]:
-    """Return offsets and checksums of texts that the set has as payloads, and the index of this part does not."""
+    """Return the offsets and checksums of texts that are payloads in the set, but in this part's index alone."""
     lacking = [f.name for f in spool.fields if f.holds_text and f.is_payload and not reader.fields[f.name].is_payload]
     if not lacking:
         return {}
