@@ -41,7 +41,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
 
 @pytest.fixture
 def server(local: LMDBDataset, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(cache_module, "_SPARE", 2)
+    monkeypatch.setattr(cache_module, "_SPARE", 32)  # 2 MiB
     with serving(objects_of(Path(local.path))) as found:
         yield found
 
@@ -149,7 +149,7 @@ def test_a_piece_that_is_held_stays(server: Server, local: LMDBDataset, tmp_path
         return remote.hold(np.array([piece * PIECE_NBYTES]), np.array([piece * PIECE_NBYTES + 1]))
 
     def read_others() -> None:
-        for piece in range(1, 40):
+        for piece in range(1, 60):
             hold(piece).release()
 
     held = hold(0)
@@ -175,7 +175,7 @@ def test_a_piece_that_is_held_stays(server: Server, local: LMDBDataset, tmp_path
     child.join()
     read_others()
     assert remote.pieces.states[0] == 0
-    assert int(np.count_nonzero(remote.pieces.states)) <= 3
+    assert int(np.count_nonzero(remote.pieces.states)) <= 33
 
 
 def test_two_processes_and_single_samples_share_a_part(server: Server, local: LMDBDataset, tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_what_one_keeps_and_another_has_fetched_stays(server: Server, local: LMD
     assert same(little[1], local[1])
     gc.collect()
     assert 0.5 * local.reader.data_file.nbytes - 2 * MIB <= cached_nbytes(tmp_path)
-    assert cached_nbytes(tmp_path) <= 0.5 * local.reader.data_file.nbytes + 2 * MIB
+    assert cached_nbytes(tmp_path) <= 0.5 * local.reader.data_file.nbytes + 5 * MIB
 
 
 def test_what_ended_workers_have_left_goes_after_the_next_use(
@@ -255,7 +255,7 @@ def test_what_ended_workers_have_left_goes_after_the_next_use(
     child.join()
     assert cached_nbytes(tmp_path) >= 30 * MIB
     assert torch.equal(epoch(dataset, 0), epoch(local, 0))
-    assert cached_nbytes(tmp_path) <= 2 * MIB
+    assert cached_nbytes(tmp_path) <= 3 * MIB
 
 
 def test_a_process_that_is_stopped_is_an_error_and_no_endless_wait(

@@ -225,12 +225,6 @@ def test_a_replacement_that_no_request_tells_is_named_when_its_bytes_are_damage(
     assert same(dataset[0], local[0])
 
 
-@pytest.mark.parametrize("share", ["1", "1.0", "0.2"])
-def test_a_share_as_a_text_is_refused(local: LMDBDataset, tmp_path: Path, share: str) -> None:
-    with pytest.raises(errors.OptionError, match="cache_fraction"):
-        LMDBDataset(f"file://{local.path}", cache_dir=tmp_path, cache_fraction=share)
-
-
 @pytest.mark.parametrize("fault", ["503", "cut", "hang"])
 def test_a_server_that_fails_for_good_is_an_error_and_cached_pieces_stay(
     server: Server, local: LMDBDataset, tmp_path: Path, soon: None, fault: str
