@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import unicodedata
 from collections.abc import Iterable, Sequence
 
@@ -54,6 +55,17 @@ def table(rows: Iterable[Iterable[str]]) -> bytes:
     b'name\\treason\\na\\\\tcat.png\\tno image\\n'
     """
     return "".join("\t".join(map(plain, row)) + "\n" for row in rows).encode()
+
+
+def command(*words: str | os.PathLike[str]) -> str:
+    """Return a line of the command lmdbloader for a message, quoted as a shell takes it.
+
+    >>> command("verify", "train.lmdb"), command("repair", "my set.lmdb", "OUT")
+    ('`lmdbloader verify train.lmdb`', "`lmdbloader repair 'my set.lmdb' OUT`")
+    """
+    import shlex
+
+    return f"`{shlex.join(['lmdbloader', *map(str, words)])}`"
 
 
 def plain(text: str) -> str:

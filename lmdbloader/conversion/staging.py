@@ -18,7 +18,7 @@ from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.foreign_names import STAGE, understands
 from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import ProgressBar
-from lmdbloader.base.text import plain
+from lmdbloader.base.text import command, counted, plain
 from lmdbloader.conversion.destination import named_folder, refuse_inside
 from lmdbloader.conversion.staging_parts import (
     compare,
@@ -179,7 +179,8 @@ def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Call
     digests = digests_of(source)
     kept = keep_parts(source.manifest, times_of(source), target, partial, digests, check=check)
     if kept:
-        log(plain(f"{target}: keeps {len(kept) // 3} of {len(source.manifest.parts)} parts of the copy that is there"))
+        of = f"{len(kept) // 3} of {counted(len(source.manifest.parts), 'part')}"
+        log(plain(f"{target}: keeps {of} of the copy that is there"))
     names = [name for name in files_of(source, log) if name not in kept]
     nbytes = sum(_size(source.path / name) for name in names)
     free = shutil.disk_usage(partial).free
@@ -205,7 +206,7 @@ def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Call
             if (expected := digests.get(name, "")) not in ("", digest):
                 raise CorruptError(
                     f"{source.path / name}: its digest is {digest}, expected {expected}: it was changed after it was "
-                    f"written, and is not copied. `lmdbloader verify {source.path}` says what is damaged.",
+                    f"written, and is not copied. {command('verify', source.path)} says what is damaged.",
                     path=str(source.path),
                 )
             _compare(partial / name, sums, source.path / name, bar)

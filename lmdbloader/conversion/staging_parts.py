@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lmdbloader.base import system
 from lmdbloader.base.disk_errors import naming
+from lmdbloader.base.text import command
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format.digests import read_digest
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
@@ -68,7 +69,7 @@ def _manifests(folder: Path, manifest: Manifest) -> Iterator[Manifest]:
         theirs = read_manifest(folder / part.name)
         if theirs.manifest_digest != part.manifest_digest:
             raise CorruptError(
-                f"{folder / part.name}: is not the part that the set states. `lmdbloader verify {folder}` suggests "
+                f"{folder / part.name}: is not the part that the set states. {command('verify', folder)} suggests "
                 "remedies.",
                 path=str(folder),
             )

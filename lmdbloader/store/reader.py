@@ -19,6 +19,7 @@ from lmdbloader.base import clock_words
 from lmdbloader.base.arguments import is_url, local_path, path_text
 from lmdbloader.base.disk_errors import DISK_FAILED
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
+from lmdbloader.base.text import command
 from lmdbloader.errors import CorruptError, FormatError, LmdbloaderError, OptionError
 from lmdbloader.fields import kind_named
 from lmdbloader.format.codecs import are_tiles, by_number, checksum, codec_of
@@ -98,7 +99,7 @@ class Reader:
             NotFoundError: There is nothing at `path`.
             FormatError: Not a finished dataset of this format version.
             CorruptError: A file is cut short or damaged.
-            DiskError: The service at a URL does not answer.
+            DiskError: The server of a URL does not answer.
             DiskFullError: There is no room for the cache.
             OptionError: `path` is not a path; or `io` is neither "mmap" nor "pread"; or a dataset on a disk has options
                 of a cache.
@@ -130,7 +131,7 @@ class Reader:
                 return
             raise CorruptError(
                 f"{error.filename}: is missing. Copy the dataset again; "
-                f"`lmdbloader verify {self.path}` suggests other remedies.",
+                f"{command('verify', self.path)} suggests other remedies.",
                 path=str(self.path),
             ) from error
         except KeyError as error:
@@ -267,9 +268,9 @@ class Reader:
         return self.corrupt(
             name,
             row,
-            f"{reason}. `lmdbloader verify {self.path}` lists every damaged sample; "
+            f"{reason}. {command('verify', self.path)} lists every damaged sample; "
             "restore the dataset from a copy, or convert again; "
-            f"`lmdbloader repair {self.path} OUT` leaves them out of a new one.",
+            f"{command('repair', self.path, 'OUT')} leaves them out of a new one.",
         )
 
     def _why_unread(self, name: str, row: int, said: OSError | None) -> str:

@@ -363,7 +363,6 @@ def _machine(folder: Path) -> str:
     """Return an identifier of this machine if the folder is on a network mount; "" on a local disk.
 
     The states of pieces are in a shared map, of which machines would not see each other's changes.
-
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
