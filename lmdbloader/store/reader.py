@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from lmdbloader.store.remote.opening import Fraction, Place
 
 I64 = npt.NDArray[np.int64]
+# Of a dataset at a URL that is cached in part: more rows would have their pieces on the disk all at once.
+_ROWS_HELD = 1024
 
 
 class _Call:
@@ -139,13 +141,12 @@ class Reader:
         """Open a dataset at a URL whose manifest and index are in the cache."""
         self._remote, self.path = place, place.folder
         self.manifest = place.manifest()
-        expected = self.manifest.sizes["data_nbytes"]
-        data = place.data_file(io, expected)
+        data = place.data_file(io, self.manifest)
         try:
-            index = open_checked(self.path, self.manifest, expected, io)
+            index = open_checked(self.path, self.manifest, data.nbytes, io)
         except (CorruptError, FileNotFoundError):  # of the copy in the cache
             place.renew_index(self.manifest)
-            index = open_checked(self.path, self.manifest, expected, io)
+            index = open_checked(self.path, self.manifest, data.nbytes, io)
         self._use(data, index)
 
     @property
@@ -261,7 +262,8 @@ class Reader:
         """Return the error for a kernel's status; `said` is the system's error, if known."""
         reason = (status == OUT_OF_BOUNDS and self._why_unread(name, row, said)) or DAMAGES[status]
         if self._remote is not None:
-            advice = "It was fetched twice: the dataset at the URL is damaged. Upload it again from a copy"
+            file, _ = self.data_file.place(int(self.index.arrays[f"{name}.offset"][row]))
+            advice = f"It was fetched twice: {self.place}/{file} is damaged. Upload the dataset again from a copy"
             return self.corrupt(name, row, f"{reason}. {advice}.")
         return self.corrupt(
             name,
@@ -371,6 +373,12 @@ class Reader:
         Raises:
             CorruptError: A payload is damaged; the message names the sample and its source.
         """
+        remote = self.data_file.remote
+        if len(rows) > _ROWS_HELD and remote is not None and remote.streams:
+            for first in range(0, len(rows), _ROWS_HELD):
+                part = slice(first, first + _ROWS_HELD)
+                self.read_into(name, rows[part], out, start[part], verify=verify, clock=clock)
+            return
         columns, _, _, _, has_in_python = self._gathered[name]
         if has_in_python:
             in_python = self.decodes_in_python(columns[CODEC][rows])
