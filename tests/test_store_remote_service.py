@@ -55,6 +55,7 @@ def test_another_version_is_an_error_at_once(server: Server, scheme: str) -> Non
 
 
 def test_a_server_that_ignores_conditions_is_found_out_by_its_answer() -> None:
+    pytest.importorskip("aiohttp", reason="aiohttp is not installed: pip install 'lmdbloader[remote]'")
     with serve({"bucket": {"d/data.mdb": DATA}}) as (url, _):  # it knows no If-Match
         service = Service(f"{url}/bucket/d")
         assert service.get("data.mdb", 0, 10, service.facts("data.mdb").version) == DATA[:10]
@@ -63,6 +64,7 @@ def test_a_server_that_ignores_conditions_is_found_out_by_its_answer() -> None:
 
 
 def test_a_server_without_ranges_is_refused_and_its_file_not_loaded() -> None:
+    pytest.importorskip("aiohttp", reason="aiohttp is not installed: pip install 'lmdbloader[remote]'")
     with serve({"files": {"d/data.mdb": DATA}}, NoRanges) as (url, requests):
         with pytest.raises(errors.DiskError, match="sends the whole file instead of a range"):
             Service(f"{url}/d").get("data.mdb", 0, 10)
