@@ -29,6 +29,17 @@ def counted(number: int, noun: str, nouns: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
 
 
+def rough_time(seconds: float) -> str:
+    """Return a time that is only known roughly.
+
+    >>> rough_time(0.2), rough_time(75), rough_time(170), rough_time(9000)
+    ('1 s', '75 s', '3 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{max(round(seconds), 1)} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 def extent(values: tuple[int, int]) -> str:
     """Return the smallest and the largest.
 
