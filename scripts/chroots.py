@@ -98,6 +98,8 @@ NOT_EMULATED = (
     "test_store_claim.py::test_without_locks_a_process_of_this_host_is_known_by_its_number",
     # A step of training takes 17 s.
     "test_loader_exit.py::test_a_training_script_ends_with_a_line",
+    # It gives no process a limit of the address space.
+    "test_store_joined_file.py::test_too_little_address_space_is_explained",
     # It has less address space.
     "test_conversion_from_python.py::test_samples_of_every_origin_keep_their_order[too long]",
 )
@@ -115,6 +117,7 @@ DEBIANS = (
         # Debian's torch lacks libuv, which torchrun asks for.
         options=(
             "--deselect", "tests/test_train_classifier.py::test_two_processes_share_the_data_and_end_with_one_model",
+            "--deselect", "tests/test_loader_ranks.py::test_an_epoch_goes_through_groups_of_all_sizes",
         ),
         tests=(),
     ),

@@ -1,4 +1,4 @@
-"""Trains a super-resolution model on a dataset of (lr, hr) patches, on the CPU or a CUDA device."""
+"""Trains a super-resolution model on a dataset of (lr, hr) images or patches, on the CPU or a CUDA device."""
 
 from __future__ import annotations
 
@@ -11,30 +11,52 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from tqdm import tqdm
 from training.command import check_checkpoint, exit_status, positive
 from training.stopping import Stopping
 
 import lmdbloader
+from lmdbloader.base.text import counted, extent, plain
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.profiling import StepTimer
 from lmdbloader.loader.checkpoints import load_checkpoint, save_checkpoint
 from lmdbloader.superres.evaluation import Evaluation, Scores, bicubic, evaluate, pair_scale, score
 from lmdbloader.superres.models import MODEL_NAMES, build_model
 from lmdbloader.superres.training import cosine_rate, train_epoch
-from lmdbloader.transforms import RandomDihedral, RandomHorizontalFlip, RandomVerticalFlip, Transform
+from lmdbloader.transforms import RandomCrop, RandomDihedral, RandomHorizontalFlip, RandomVerticalFlip, Transform
+
+# Images that an error names.
+SHOWN = 5
 
 
 def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__,
         epilog="DATASET is made by, for example:\n"
-        "  lmdbloader convert PHOTOS DATASET --patch-size 96 --stride 96 --scale 2\n"
+        "  lmdbloader convert PHOTOS DATASET --scale 2, whole images: train with --crop 96\n"
+        "  lmdbloader convert PHOTOS DATASET --patch-size 96 --stride 96 --scale 2, patches: train without --crop\n"
         "VAL is best made without --patch-size: whole images, as the literature scores them.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("dataset", type=Path, metavar="DATASET", help="patches to train on, with the fields lr and hr")
+    parser.add_argument("dataset", type=Path, metavar="DATASET", help="images to train on, with the fields lr and hr")
+    parser.add_argument(
+        "--crop",
+        type=positive,
+        metavar="N",
+        help="train on random N x N windows of hr, and the same windows of lr, as for whole images; without it, all "
+        "samples must have one size",
+    )
+    parser.add_argument(
+        "--repeat",
+        type=positive,
+        metavar="K",
+        help="read each sample K times an epoch, with another random window each time, as BasicSR's "
+        "dataset_enlarge_ratio (default with --crop: as many as the mean image has N x N windows side by side, so that "
+        "an epoch reads about as many pixels as the dataset has; else 1)",
+    )
     parser.add_argument(
         "--val", type=Path, metavar="VAL", help="dataset to score after every epoch, compared with bicubic"
     )
@@ -102,10 +124,74 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def augmentation(dataset: lmdbloader.LMDBDataset) -> list[Transform]:
-    """Return random flips and, for square patches, quarter turns."""
-    height, width = dataset[0].hr.shape[-2:]
+def augmentation(dataset: lmdbloader.LMDBDataset, crop: int | None) -> list[Transform]:
+    """Return random flips and, for square crops or patches, quarter turns."""
+    height, width = (crop, crop) if crop else dataset[0].hr.shape[-2:]
     return [RandomDihedral()] if height == width else [RandomHorizontalFlip(), RandomVerticalFlip()]
+
+
+def check_crop(dataset: lmdbloader.LMDBDataset, crop: int, scale: int) -> None:
+    """Check that a crop can be cut from every image, before an epoch meets the one that is too small.
+
+    Raises:
+        OptionError: It is not a multiple of the scale, or images or patches are smaller.
+    """
+    if crop % scale:
+        below = crop // scale * scale
+        near = f"{below} or {below + scale}" if below else str(scale)
+        raise OptionError(
+            f"--crop {crop}: expected a multiple of {scale}, the scale of {dataset.path}: no window of lr matches "
+            f"others. Use --crop {near}."
+        )
+    heights, widths = sides(dataset)
+    shorter = np.minimum(heights, widths)
+    small = np.flatnonzero(shorter < crop)
+    if not small.size:
+        return
+    patch = dataset.reader.manifest.made_by.get("options", {}).get("patch_size")
+    if patch is not None:
+        raise OptionError(
+            f"--crop {crop}: {dataset.path} has patches of {patch} x {patch} pixels, which are smaller. Train on them "
+            "without --crop, or convert whole images, without --patch-size: lmdbloader convert PHOTOS whole.lmdb "
+            f"--scale {scale}"
+        )
+    examples = [
+        f"{plain(dataset.reader.source(row) or f'sample {row}')} ({widths[row]} x {heights[row]})"
+        for row in small[:SHOWN].tolist()
+    ]
+    raise OptionError(
+        f"--crop {crop}: {len(small):,} of {counted(len(dataset), 'image')} in {dataset.path} "
+        f"{'is' if len(small) == 1 else 'are'} smaller: {', '.join(examples)}{', ...' * (len(small) > SHOWN)}. Use "
+        f"--crop {int(shorter.min()) // scale * scale} or less, or convert again without these images."
+    )
+
+
+def check_patches(dataset: lmdbloader.LMDBDataset, batch_size: int) -> None:
+    """Check that samples fit into one batch without a crop.
+
+    Raises:
+        OptionError: They differ in size.
+    """
+    heights, widths = sides(dataset)
+    if batch_size > 1 and (np.ptp(heights) or np.ptp(widths)):
+        raise OptionError(
+            f"{dataset.path}: its images have different shapes, hr of {extent((int(widths.min()), int(widths.max())))} "
+            f"by {extent((int(heights.min()), int(heights.max())))} pixels, which do not fit into one batch. Train on "
+            "random windows of them: --crop 96"
+        )
+
+
+def sides(dataset: lmdbloader.LMDBDataset) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the heights and widths of all hr images, (len(dataset),) in pixels, from the index: no pixel is read."""
+    larger = list(dataset.fields)[1]
+    columns = dataset.reader.index.arrays
+    return columns[f"{larger}.height"].astype(np.int64), columns[f"{larger}.width"].astype(np.int64)
+
+
+def default_repeat(dataset: lmdbloader.LMDBDataset, crop: int) -> int:
+    """Return how many windows of crop x crop pixels the mean image has, at least 1."""
+    heights, widths = sides(dataset)
+    return max(round(float((heights * widths).mean()) / crop**2), 1)
 
 
 def train(options: argparse.Namespace, stopping: Stopping) -> None:
@@ -115,6 +201,11 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
     validation = lmdbloader.LMDBDataset(options.val) if options.val else None
     if validation is not None and (found := pair_scale(validation)) != scale:
         raise OptionError(f"{options.val}: scale {found}; {options.dataset} has scale {scale}.")
+    if options.crop:
+        check_crop(dataset, options.crop, scale)
+    else:
+        check_patches(dataset, options.batch_size)
+    repeat = options.repeat or (default_repeat(dataset, options.crop) if options.crop else 1)
     check_checkpoint(options.checkpoint, resume=options.resume)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise OptionError(
@@ -128,6 +219,9 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
     names = ("model", "batch_size", "epochs", "lr", "seed", "no_augment", "limit_steps")
     settings = {name: getattr(options, name) for name in names}
     settings |= {"scale": scale, "dataset": dataset.reader.manifest.content_digest}
+    # Left out where they change nothing: checkpoints of earlier releases do not have them.
+    settings |= {"crop": options.crop} if options.crop else {}
+    settings |= {"repeat": repeat} if repeat != 1 else {}
 
     # An epoch depends only on its number and the seed, so a resumed run sees the samples of an uninterrupted one.
     loader = lmdbloader.Loader(
@@ -135,7 +229,11 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
         options.batch_size,
         shuffle=True,
         seed=options.seed,
-        transforms=[] if options.no_augment else augmentation(dataset),
+        repeat=repeat,
+        transforms=[
+            *([RandomCrop(options.crop)] if options.crop else []),
+            *([] if options.no_augment else augmentation(dataset, options.crop)),
+        ],
         num_threads=options.num_threads or "auto",
     )
     num_steps = min(len(loader), options.limit_steps or len(loader))
@@ -148,7 +246,10 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
         print(f"continuing {options.checkpoint} after epoch {first_epoch}" + f" and {steps:,} steps" * bool(steps))
         if first_epoch == options.epochs:
             print("all its epochs are done")
-    print(f"{options.model} x{scale} on {device}: {len(dataset):,} pairs, {num_steps:,} steps an epoch")
+    pairs = f"{len(dataset):,} pairs"
+    if options.crop:
+        pairs += f", {counted(repeat, 'crop')} of {options.crop} x {options.crop} of each"
+    print(f"{options.model} x{scale} on {device}: {pairs}, {num_steps:,} steps an epoch")
     baseline: Scores | None = None
     if validation is not None:
         baseline = score(lambda lr: bicubic(lr, scale), validation, scale)

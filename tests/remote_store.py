@@ -6,13 +6,14 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
+from part_sets import make_set, tree
 from s3_server import Handler, serve
 
 import lmdbloader
@@ -29,8 +30,16 @@ def write_dataset(path: Path, *, seed: int = 0, num_samples: int = NUM_SAMPLES) 
     return path
 
 
+def write_parts(path: Path, counts: Sequence[int], *, seed: int = 0) -> Path:
+    """Write a set with parts of so many images, as `write_dataset` does."""
+    noise = np.random.default_rng(seed).integers(0, 256, (sum(counts), 64, 64, 3), np.uint8)
+    samples = [{"image": noise[i], "label": i, "caption": f"{i} " * 60} for i in range(len(noise))]
+    ends = np.cumsum(counts).tolist()
+    return make_set(path, [samples[end - count : end] for count, end in zip(counts, ends, strict=True)])
+
+
 def objects_of(path: Path, name: str = "train.lmdb") -> dict[str, bytes]:
-    return {f"{name}/{file.name}": file.read_bytes() for file in path.iterdir()}
+    return {f"{name}/{key}": content for key, content in tree(path).items()}
 
 
 @dataclass
@@ -61,8 +70,12 @@ class Server:
 
     def ranges(self) -> list[tuple[int, int]]:
         """Return the ranges of data.mdb that were requested, first and last byte."""
-        found = [re.search(r"^GET .*data\.mdb.* bytes=(\d+)-(\d+)$", line) for line in self.requests]
-        return [(int(match[1]), int(match[2])) for match in found if match]
+        return [(first, last) for _, first, last in self.ranges_of_parts()]
+
+    def ranges_of_parts(self) -> list[tuple[str, int, int]]:
+        """Return the ranges with the folder of their data.mdb."""
+        found = [re.search(r"^GET .*?([^/]+)/data\.mdb.* bytes=(\d+)-(\d+)$", line) for line in self.requests]
+        return [(match[1], int(match[2]), int(match[3])) for match in found if match]
 
 
 class Faulty(Handler):

@@ -35,6 +35,26 @@ case "$1" in
     requeue) [[ -z "${NO_REQUEUE:-}" && "$2" == "$SLURM_JOB_ID" ]] && touch "$CLUSTER/requeued" ;;
 esac
 """,
+    # Runs a job, or each task of an array, at once.
+    "sbatch": """
+job=$(( $(cat "$CLUSTER/jobs" 2> /dev/null || echo 100) + 1 )) tasks=none
+echo $job > "$CLUSTER/jobs"
+while [[ "$1" == --* ]]; do
+    echo "$1" >> "$CLUSTER/submitted"
+    case "$1" in
+        --array=*) range="${1#--array=}"; tasks="$(seq "${range%-*}" "${range#*-}")" ;;
+        --dependency=afterok:*) [[ "$(cat "$CLUSTER/status-${1##*:}")" == 0 ]] || { echo "$job"; exit; } ;;
+    esac
+    shift
+done
+status=0
+for task in $tasks; do
+    [[ "$task" == none ]] || export SLURM_ARRAY_TASK_ID="$task"
+    SLURM_JOB_ID=$job bash "$@" >&2 || status=$?
+done
+echo $status > "$CLUSTER/status-$job"
+echo "$job;cluster"
+""",
     "lmdbloader": f'exec "{sys.executable}" "{ROOT / "tests" / "slurm_convert.py"}" "$@"\n',
     "torchrun": f'exec "{sys.executable}" "{ROOT / "tests" / "slurm_train.py"}" "$@"\n',
 }

@@ -59,7 +59,7 @@ def test_messages_name_flags(place: Path, db: Path, tmp_path: Path, capsys: Capt
     status, _, errors = run(capsys, "append", labels, place / "a")
     assert status == 2 and "Take only those: --fields label." in errors
     status, _, errors = run(capsys, "append", labels, place / "a", "--fields", "label")
-    assert status == 2 and "add them behind those: --add-classes." in errors
+    assert status == 2 and "add them after those: --add-classes." in errors
     status, said, errors = run(capsys, "append", labels, place / "a", "--fields", "label", "--add-classes")
     assert (status, errors) == (0, "") and "1 class of a added: dog" in said
     assert LMDBDataset(labels).targets == [1, *[1, 2] * 5]

@@ -56,6 +56,35 @@ def test_a_set_is_planned_converted_and_joined(src: Path, out: Path, capsys: Cap
     assert sorted(os.listdir(out.parent)) == ["out", "src"]
 
 
+def test_a_part_of_a_set_that_is_in_place_is_complete(src: Path, out: Path, capsys: Capture) -> None:
+    for name in ("0.png", "1.png"):
+        (src / name).write_bytes(b"no image")
+    words = ("convert", src, out, "--on-error", "skip", "--part")
+    for number in range(4):
+        assert run(capsys, *words, f"{number}/4")[0] == 0
+    assert run(capsys, "join", out)[1].startswith(f"{out}: 2 samples in ")
+    expected = f"{out}: the set is complete, with this part; nothing to do\n"
+    assert run(capsys, *words, "3/4") == (0, expected, "")
+    assert run(capsys, *words, "3/4", "--quiet", "--overwrite") == (0, "", "")
+    status, _, errors = run(capsys, *words, "3/4", "--codec", "raw")
+    assert status == 1 and "with other options (--codec auto, now raw" in errors
+    assert sorted(os.listdir(out.parent)) == ["out", "src"]
+
+
+def test_one_of_each_is_said_in_the_singular(src: Path, out: Path, capsys: Capture) -> None:
+    for i in range(1, 4):
+        (src / f"{i}.png").unlink()
+    said = run(capsys, "convert", src, out, "--parts", 1, "--plan-only")[1]
+    assert f"{out}: 1 image, layout images" in said and "planned 1 part. " in said and "--part 0/1 in place" in said
+    assert "counted from 0: 1 sample in " in run(capsys, "convert", src, out, "--part", "0/1")[1]
+    assert "1 of 1 part is complete" in run(capsys, "convert", src, out, "--parts", 1, "--plan-only")[1]
+    assert run(capsys, "join", out)[1].startswith(f"{out}: 1 sample in ")
+    assert "(1 sample); nothing to do" in run(capsys, "join", out)[1]
+    assert ": 2 samples, " in run(capsys, "merge", out, out, "-o", out.with_name("both"))[1]
+    said = run(capsys, "append", out, out)[1]
+    assert "1 sample appended (part-00001)" in said and said.endswith("; 2 samples\n")
+
+
 def test_the_first_part_makes_the_plan(src: Path, out: Path, capsys: Capture) -> None:
     for number in range(2):
         status, said, _ = run(capsys, "convert", src, out, "--part", f"{number}/2", "--on-error", "skip")
@@ -111,3 +140,15 @@ def test_refusals_name_flags(src: Path, out: Path, capsys: Capture) -> None:
     assert status == 1 and "1.png" in errors and "out.partial: the progress is kept here." in errors
     status, _, errors = run(capsys, "convert", src, out, "--part", "0/2", "--on-error", "skip")
     assert status == 0 and errors.startswith("skipped: 1.png: ")
+
+
+def test_the_folder_of_an_unfinished_set_is_not_its_name(src: Path, out: Path, capsys: Capture) -> None:
+    run(capsys, "convert", src, out, "--parts", 2, "--plan-only")
+    partial = out.with_name("out.partial")
+    for words in (["join", partial], ["convert", src, partial, "--part", "0/2"]):
+        status, _, errors = run(capsys, *words)
+        assert (
+            status == 1
+            and f"unfinished dataset is there until it is complete. Name the dataset itself: {out}\n" in errors
+        )
+    assert run(capsys, "convert", src, out, "--part", "0/2", "--quiet") == (0, "", "")

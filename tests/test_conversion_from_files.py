@@ -262,8 +262,8 @@ def test_log_names_the_dataset_and_the_map_size(src: Path, out: Path) -> None:
     save(src / "a.png", noise(4, 4))
     lines: list[str] = []
     convert(src, out, log=lines.append)
-    assert lines[0] == f"{out}: 1 images, layout images"
-    assert lines[1].startswith("data.mdb: about ") and "estimated from 1 of 1 inputs; map size: " in lines[1]
+    assert lines[0] == f"{out}: 1 image, layout images"
+    assert lines[1].startswith("data.mdb: about ") and "estimated from 1 of 1 input; map size: " in lines[1]
     assert "; codec: image " in lines[1]
 
 

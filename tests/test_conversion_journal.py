@@ -189,7 +189,7 @@ def rewrite_unnoticed(path: Path) -> None:
         (lambda src: (src / "03.png").unlink(), r"04\.png replaces another input", {}),
         (lambda src: save(src / "02b.png", 5), r"02b\.png replaces another input", {}),
         (lambda src: (src / "03.png").rename(src / "99.png"), r"04\.png replaces another input", {}),
-        (lambda src: [p.unlink() for p in sorted(src.iterdir())[3:]], r"there are 3 inputs, fewer", {}),
+        (lambda src: [p.unlink() for p in sorted(src.iterdir())[3:]], r"3 inputs are there, fewer", {}),
     ],
     ids=["size", "time", "hash", "removed", "added", "renamed", "fewer"],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import pickle
@@ -27,7 +29,9 @@ from lmdbloader.base import system
 from lmdbloader.conversion import ConvertedPart, convert_part, join, part_writers, parts, plan_parts
 from lmdbloader.conversion.shares import choose_bounds
 from lmdbloader.errors import (
+    CorruptError,
     DestinationError,
+    DiskError,
     ImageError,
     LockedError,
     NotFoundError,
@@ -537,6 +541,27 @@ def test_what_is_finished_is_left_as_it_is(src: Path, out: Path) -> None:
         lmdbloader.convert(src, out, parts=2)
 
 
+def test_a_part_that_is_made_again_after_the_join_is_complete(src: Path, out: Path) -> None:
+    for name in ("02.png", "03.png"):
+        damage(src / name)
+    by_hand(src, out, 4, on_error="skip")
+    before = files(out)
+    assert len(read_manifest(out).parts) == 3
+    for options in ({}, {"overwrite": True}, {"on_error": "skip", "overwrite": True}):
+        plan = parts.saved_plan(src, out, parts=4, **options)
+        assert (plan.is_finished, plan.num_parts) == (True, 4)
+    with pytest.raises(DestinationError, match="parts 4, now 5"):
+        parts.saved_plan(src, out, parts=5, on_error="skip")
+    # Which of the parts that are left was this one is not known.
+    assert convert_part(out, 3) == ConvertedPart(3, 0, 0, was_finished=True)
+    with pytest.raises(OptionError, match=r"number=4: .* has 4 parts, numbered from 0: expected 0 to 3"):
+        convert_part(out, 4)
+    save(src / "99.png", 99)
+    with pytest.raises(DestinationError, match="inputs 8, now 9"):
+        parts.saved_plan(src, out, parts=4, on_error="skip")
+    assert files(out) == before and names(out.parent) == ["out", "src"]
+
+
 def test_a_set_is_replaced_once_the_new_one_is_complete(
     src: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -650,6 +675,27 @@ def test_inputs_that_change_between_parts_are_refused(src: Path, out: Path) -> N
         convert_part(out, 0)
 
 
+def test_inputs_that_are_gone_are_refused_and_new_ones_are_not_converted(src: Path, out: Path) -> None:
+    plan_parts(src, out, parts=2, on_error="skip")
+    save(src / "06b.png", 60)
+    os.rename(src / "05.png", src.parent / "05.png")
+    os.rename(src / "06.png", src.parent / "06.png")
+    with pytest.raises(
+        DestinationError, match=r"since the parts were planned: 05\.png, 06\.png are gone\. Put them back"
+    ):
+        convert_part(out, 1)
+    os.rename(src.parent / "05.png", src / "05.png")
+    damage(src / "05.png")
+    with pytest.raises(DestinationError, match=r"planned: 05\.png; 06\.png is gone\. Put them back"):
+        convert_part(out, 1)
+    save(src / "05.png", 5)
+    os.rename(src.parent / "06.png", src / "06.png")
+    for number in range(2):
+        convert_part(out, number)
+    assert join(out).num_samples == 8
+    assert "06b.png" not in lmdbloader.LMDBDataset(out).table["source"].to_pylist()
+
+
 def test_a_tar_that_changes_between_parts_is_refused(out: Path, tmp_path: Path) -> None:
     options = make_tars(tmp_path)
     plan_parts(options["src"], out, parts=2)
@@ -675,6 +721,56 @@ def test_a_damaged_plan_and_a_damaged_part_have_a_way_out(src: Path, out: Path) 
     (partial / "plan.json").write_text("{}")
     with pytest.raises(DestinationError, match=r"plan\.json: does not decode"):
         join(out)
+
+
+def test_notes_of_a_part_that_are_damaged_cost_that_part_only(src: Path, out: Path) -> None:
+    plan_parts(src, out, parts=2)
+    for number in range(2):
+        convert_part(out, number)
+    partial = out.with_name("out.partial")
+    notes = partial / "shares" / "notes-00001.npz"
+    notes.write_bytes(b"PK\x03\x04")
+    advice = (
+        rf"notes-00001\.npz: does not decode .*Remove it and the folder {partial}/part-00001, and convert part 1 again"
+    )
+    with pytest.raises(DestinationError, match=advice):
+        join(out)
+    notes.unlink()
+    with pytest.raises(DestinationError, match=r"part-00001: .* notes for the join are lost\. Remove this folder"):
+        convert_part(out, 1)
+    shutil.rmtree(partial / "part-00001")
+    convert_part(out, 1)
+    assert join(out).num_samples == 8
+
+
+def test_a_disk_that_cannot_read_a_part_is_not_a_part_that_is_missing(
+    src: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan_parts(src, out, parts=2)
+    for number in range(2):
+        convert_part(out, number)
+
+    class Failing(io.FileIO):
+        """A file on a disk that fails."""
+
+        def read(self, *size: Any) -> Any:
+            raise OSError(errno.EIO, "Input/output error")
+
+    real = open
+    for name, error in (("notes-00001.npz", DiskError), ("manifest.json", CorruptError)):
+        with monkeypatch.context() as patch, pytest.raises(error, match=rf"{name}: the disk (failed|cannot read it)"):
+
+            def opened(path: Any, *rest: Any, name: str = name, **more: Any) -> Any:
+                is_there = isinstance(path, int | str | Path) and str(_path_of(path)).endswith(name)
+                return Failing(path) if is_there else real(path, *rest, **more)
+
+            patch.setattr("builtins.open", opened)
+            join(out)
+    assert join(out).num_samples == 8
+
+
+def _path_of(file: Any) -> Any:
+    return os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else file
 
 
 def test_files_that_are_in_the_way_are_never_replaced(src: Path, out: Path) -> None:

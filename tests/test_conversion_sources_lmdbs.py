@@ -84,7 +84,7 @@ def test_basicsr_names_its_images_in_meta_info(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "meta", "message"),
     [
-        ((b"0001",), BASICSR, r"1 images, but meta_info\.txt lists 2; folder/0002 is not in the LMDB"),
+        ((b"0001",), BASICSR, r"1 image, but meta_info\.txt lists 2; folder/0002 is not in the LMDB"),
         ((b"0001", b"folder/0002", b"x"), BASICSR, r"3 images, but meta_info\.txt lists 2; x is not in the list"),
         ((b"0001",), "0001.png 6 6 3\n", r"line 1 is b'0001\.png 6 6 3'; expected a name, \(height,width,channels\)"),
     ],

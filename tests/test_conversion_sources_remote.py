@@ -211,3 +211,17 @@ def test_parts_of_files_are_right_whichever_of_them_come_together(parts: list[tu
     files = [Span(f"memory://parts/{name}".encode(), start, nbytes) for name, start, nbytes in parts]
     expected = [data[name][start : start + nbytes] for name, start, nbytes in parts]
     assert read_remote([*files, b"memory://parts/a"]) == [*expected, data["a"]]
+
+
+def test_a_dataset_behind_a_url_is_not_taken_for_images(memory: None) -> None:
+    filesystem = fsspec.filesystem("memory")
+    for name in ("one/data.mdb", "one/index.arrow", "set/part-00000/data.mdb", "set/index-00001.arrow"):
+        filesystem.pipe(f"/sets/{name}", b"bytes")
+    for name in ("one", "set"):
+        filesystem.pipe(f"/sets/{name}/manifest.json", b"{}")
+        line = f"`lmdbloader stage memory://sets/{name} FOLDER`"
+        with pytest.raises(SourceError, match=rf"is a dataset of lmdbloader already, .*: {line}; or .*LMDBDataset\("):
+            list_sources(f"memory://sets/{name}")
+    filesystem.pipe("/sets/images/manifest.json", b"{}")
+    filesystem.pipe("/sets/images/a.png", png(1))
+    assert len(list_sources("memory://sets/images").sources) == 1

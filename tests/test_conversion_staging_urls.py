@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from remote_store import Server, objects_of, same, serving, write_dataset
+from part_sets import tree
+from remote_store import Server, objects_of, same, serving, write_dataset, write_parts
 
 from lmdbloader import LMDBDataset, errors, stage
 from lmdbloader.cli import main
@@ -75,4 +76,78 @@ def test_what_is_no_dataset_is_refused(server: Server, tmp_path: Path) -> None:
         stage("s3://bucket/none.lmdb", tmp_path)
     with pytest.raises(errors.OptionError, match="has no name for the copy"):
         stage("s3://", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = write_parts(tmp_path_factory.mktemp("sets") / "train.lmdb", [30, 400, 20])
+    (out / "part-00001" / "skipped.tsv").write_text("a note\n")
+    return out
+
+
+def test_a_set_is_copied_once(parts: Path, tmp_path: Path) -> None:
+    lines: list[str] = []
+    with serving(objects_of(parts)) as server:
+        path = stage(URL, tmp_path, log=lines.append)
+        assert tree(path) == tree(parts)
+        assert len(LMDBDataset(path)) == 450
+        count = len(server.ranges())
+        assert stage(URL, tmp_path, log=lines.append) == path
+        assert len(server.ranges()) == count
+    assert lines[-1] == f"{path}: staged already"
+
+
+def test_only_the_new_parts_of_a_grown_set_are_copied(parts: Path, tmp_path: Path) -> None:
+    lines: list[str] = []
+    with serving(objects_of(parts)) as server:
+        path = stage(URL, tmp_path)
+        before = {file.parent.name: file.stat().st_ino for file in path.glob("part-*/data.mdb")}
+        grown = write_parts(tmp_path / "grown.lmdb", [30, 400, 20, 10])
+        server.objects.clear()
+        server.objects.update(objects_of(grown))
+        count = len(server.ranges())
+        assert stage(URL, tmp_path, log=lines.append) == path
+        assert {name for name, _, _ in server.ranges_of_parts()[count:]} == {"part-00003"}
+    assert any("keeps 3 of 4 parts" in line for line in lines)
+    assert tree(path) == tree(grown)
+    after = {file.parent.name: file.stat().st_ino for file in path.glob("part-*/data.mdb")}
+    assert {name: after[name] for name in before} == before
+
+
+def test_a_damaged_copy_of_a_part_is_replaced(parts: Path, tmp_path: Path) -> None:
+    with serving(objects_of(parts)) as server:
+        path = stage(URL, tmp_path)
+        data = path / "part-00002" / "data.mdb"
+        content = bytearray(data.read_bytes())
+        content[10_000] ^= 1
+        data.write_bytes(content)
+        count = len(server.ranges())
+        stage(URL, tmp_path)
+        assert {name for name, _, _ in server.ranges_of_parts()[count:]} == {"part-00002"}
+    assert tree(path) == tree(parts)
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ("damaged", r"part-00001/data\.mdb: the digest of the copy is"),
+        ("missing", r"part-00001: a file of this part of the set is missing"),
+        ("short", r"part-00001/data\.mdb: \d+ bytes, expected"),
+        ("other", r"part-00001: is not the part that the set states"),
+    ],
+)
+def test_a_set_with_a_wrong_part_is_not_put_in_place(parts: Path, tmp_path: Path, change: str, said: str) -> None:
+    objects = objects_of(parts)
+    key = "train.lmdb/part-00001/data.mdb"
+    if change == "missing":
+        del objects[key]
+    elif change == "short":
+        objects[key] = objects[key][:-1]
+    elif change == "damaged":
+        objects[key] = objects[key][:-1] + bytes([objects[key][-1] ^ 1])
+    else:
+        objects["train.lmdb/part-00001/manifest.json"] = objects["train.lmdb/part-00000/manifest.json"]
+    with serving(objects), pytest.raises(errors.CorruptError, match=said):
+        stage(URL, tmp_path)
     assert list(tmp_path.iterdir()) == []

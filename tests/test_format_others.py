@@ -218,6 +218,16 @@ def test_an_unfinished_conversion_gets_the_line_that_resumes_it(tmp_path: Path) 
             LMDBDataset(tmp_path / name)
 
 
+@pytest.mark.parametrize("name", sorted(READERS))
+def test_an_unfinished_conversion_in_parts_gets_the_lines_that_finish_it(name: str, tmp_path: Path) -> None:
+    (tmp_path / "d.lmdb.partial" / "shares").mkdir(parents=True)
+    for path in (tmp_path / "d.lmdb", tmp_path / "d.lmdb.partial"):
+        with pytest.raises(FormatError, match="It is made in parts: ") as caught:
+            READERS[name](path, tmp_path / "out")
+        assert f"`lmdbloader join {tmp_path}/d.lmdb` names those" in str(caught.value)
+        assert f"`lmdbloader convert SRC {tmp_path}/d.lmdb --part I/N`" in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["verify", "repair"])
 def test_a_url_gets_the_line_that_copies_it(name: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="is a URL; expected a dataset on a disk") as caught:
@@ -269,6 +279,13 @@ def test_only_a_shell_knows_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> 
         LMDBDataset("~/train.lmdb")
     with pytest.raises(SourceNotFoundError, match=r"Only a shell expands ~: write '/home/me/photos'"):
         lmdbloader.convert("~/photos", "out")
+
+
+@pytest.mark.parametrize("given", ["s3:/bucket/train.lmdb", Path("s3://bucket/train.lmdb")])
+def test_a_url_that_lost_a_slash_is_written_out(given: str | Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NotFoundError, match=r"A URL has two slashes, .*: write the text 's3://bucket/train\.lmdb'"):
+        LMDBDataset(given)
 
 
 # The others take datasets of other libraries too, or no path.

@@ -39,7 +39,11 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytest.Mon
     with pytest.MonkeyPatch.context() as patch:
         here = Path(__file__).resolve().parent
         patch.setenv("PYTHONPATH", os.pathsep.join(map(str, (Path(lmdbloader.__file__).parent.parent, here))))
-        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        home = tmp_path_factory.mktemp("home")
+        token = Path.home() / ".ray" / "auth_token"
+        if token.exists():  # which this process has read already, if it had a cluster before
+            patch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
+        patch.setenv("HOME", str(home))
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
         yield patch

@@ -105,6 +105,13 @@ def copy_units(folder: Path) -> None:
         shutil.copytree(libraries.BUILT / "units", folder / "units", dirs_exist_ok=True)
 
 
+def of_the_set_up() -> list[Path]:
+    """Return the libraries of this clone for processors of this system, which need not be built again."""
+    if not libraries.is_checkout():
+        return []
+    return [path for target in targets_here() if (path := libraries.BUILT / target.file_name).exists()]
+
+
 @pytest.fixture(scope="session")
 def levels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the libraries of every kind of processor of this system."""
@@ -112,9 +119,9 @@ def levels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     # The folders of processes that test side by side have the same parent: one of them builds, the others wait.
     folder = (base.parent if hasattr(request.config, "workerinput") else base) / "levels"
     copy_units(folder)
-    if libraries.is_checkout() and not (folder / libraries.INVENTORY).exists():
-        for path in (libraries.BUILT / libraries.INVENTORY, libraries.BUILT / linking.best_here().file_name):
-            shutil.copy2(path, folder)  # what the set-up has built is not built again
+    if not (folder / libraries.INVENTORY).exists():
+        for path in (*of_the_set_up(), libraries.BUILT / libraries.INVENTORY):
+            shutil.copy2(path, folder)
     command = [sys.executable, "-m", "lmdbloader.kernels.building", "--all-here", "--if-changed", "--out", str(folder)]
     subprocess.run(command, check=True, capture_output=True, cwd=PACKAGE.parent)
     return folder
@@ -136,6 +143,8 @@ def test_an_inventory_names_exactly_its_libraries(levels: Path) -> None:
     inventory = json.loads((levels / libraries.INVENTORY).read_text("utf-8"))
     assert sorted(inventory["libraries"]) == sorted(target.file_name for target in targets_here())
     assert inventory["sources"] == libraries.source_digest()
+    for path in of_the_set_up():  # one that is there and whole is not built again
+        assert (levels / path.name).stat().st_mtime_ns == path.stat().st_mtime_ns
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="reads the symbols of an ELF file")

@@ -142,6 +142,38 @@ def test_caches_and_copies() -> None:
     assert shared.set_ups[0].fed == pytest.approx(copied.set_ups[0].fed / 2)
 
 
+def test_what_would_feed_all_gpus_does() -> None:
+    options: dict[str, Any] = {**STEP, "gpus": 128, "nodes": 16, "dataset_size": "10TB", "storage_bandwidth": "2GB/s"}
+    found = plan(**options, storage_iops=5000, network_bandwidth="0.5GB/s")
+    text = " ".join(str(found).split())
+    advice = re.search(
+        r"None of these ways feeds all GPUs, the best of them 16%. Any one of these would: a storage that delivers "
+        r"(\S+ GB/s) and ([\d,]+) requests a second and (\S+ MB/s) to each node; a disk in each node for "
+        r"(\S+ TB) of the dataset \(local_disk\), from the second epoch on; or images that take (0.\d+) times",
+        text,
+    )
+    assert advice is not None
+    bandwidth, requests, network, disk, ratio = advice.groups()
+    enough: list[dict[str, Any]] = [
+        {"storage_bandwidth": "12.9GB/s", "storage_iops": "6200", "network_bandwidth": "0.81GB/s"},
+        {"local_disk": "8.5TB"},
+        {"example_size": 15_000},
+    ]
+    assert (bandwidth, requests, network) == ("12.8 GB/s", "6,104", "800 MB/s")
+    assert (disk, ratio) == ("8.44 TB", "0.16")
+    for change in enough:
+        fed = plan(**{**options, "storage_iops": 5000, **change}).cluster
+        assert fed is not None and fed.set_ups[-1].fed == 1
+
+
+def test_a_node_of_several_needs_its_share_of_the_experiment() -> None:
+    options: dict[str, Any] = {**STEP, "gpus": 64, "dataset_size": "10TB", "storage_bandwidth": "1GB/s"}
+    one, several = (" ".join(str(plan(**options, nodes=nodes)).split()) for nodes in (1, 8))
+    assert "in the machine can serve it as it is" in one and "less than one experiment needs" in one  # 6.4 GB/s
+    assert "in each of the 8 nodes can serve its GPUs, 800 MB/s, from a copy" in several
+    assert "in the machine" not in several and "(*)" not in several
+
+
 def test_memory_grows_with_the_dataset_and_is_said() -> None:
     small, large = (plan(**STEP, gpus=8, nodes=1, dataset_size=size).cluster for size in ("100GB", "1000TB"))
     assert small is not None and large is not None
@@ -172,6 +204,7 @@ def test_a_plan_without_nodes_is_as_it_was_and_one_with_them_says_that_it_predic
         ({"nodes": 0}, "nodes=0: expected a whole number of at least 1"),
         ({"nodes": 2.5}, "nodes=2.5: expected a whole number"),
         ({"nodes": 3, "gpus": 8}, "gpus=8 on nodes=3: expected equally many on each node, a multiple of 3: gpus=9"),
+        ({"nodes": 3, "gpus": 8}, "It counts the GPUs of all nodes: with 8 on each node write gpus=24"),
         ({"nodes": 2}, "gpus=1 on nodes=2: expected equally many on each node, a multiple of 2: gpus=2"),
         ({"storage_bandwidth": "fast"}, "storage_bandwidth='fast': expected bytes a second, such as 2GB/s"),
         ({"storage_bandwidth": "0"}, "storage_bandwidth='0': expected bytes a second"),

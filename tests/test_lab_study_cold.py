@@ -101,3 +101,11 @@ def test_it_is_left_out_where_it_cannot_be_measured(place: Path, monkeypatch: py
         monkeypatch.setattr("lmdbloader.lab.study.cold.filesystem_of", lambda path: memory)
         study = study_of(place)
         assert study.cold == () and any("is on a file system in memory" in note for note in study.notes)
+
+
+def test_a_dataset_at_a_url_is_not_measured(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fsspec")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place / "home"))
+    study = lmdbloader.lab.bench(f"file://{place / 'made.lmdb'}", only=["cold"], **QUICK)
+    assert study.cold == ()
+    assert "is at a URL. Copy it to a disk with `lmdbloader stage`" in str(study.notes)

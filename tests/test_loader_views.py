@@ -176,6 +176,7 @@ def of(module: str, **attributes: Any) -> Any:
         (of("webdataset.compat"), "`lmdbloader convert SHARDS train.lmdb`"),
         ({"test": 1}, "lmdbloader.write(dataset['test'], \"test.lmdb\")"),
         ([LMDBDataset.__new__(LMDBDataset)] * 2, "lmdbloader.Loader(lmdbloader.mix(datasets), batch_size)"),
+        (["/", Path("/")], "lmdbloader.Loader(lmdbloader.mix(datasets), batch_size)"),
         ([1, 2], 'lmdbloader.write(dataset, "train.lmdb")'),
         (Stream(), 'lmdbloader.write(dataset, "train.lmdb", fields=("image", "label"))'),
         (DataLoader([1, 2]), "Loader(loader.dataset, batch_size)"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import enum
 import importlib.util
-import itertools
+import re
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,12 +18,13 @@ import torch
 
 import lmdbloader
 from lmdbloader import LMDBDataset
+from lmdbloader.base.foreign_names import WRITE_LMDB
 from lmdbloader.cli import main
 from lmdbloader.conversion.options import RunOptions
 from lmdbloader.conversion.part_writers import convert_parts
-from lmdbloader.conversion.parts import ConvertedPart
-from lmdbloader.errors import DestinationError, NotFoundError, OptionError, SourceError
-from lmdbloader.ray import engine, read_lmdb, write_lmdb
+from lmdbloader.errors import DestinationError, NotFoundError, OptionError
+from lmdbloader.ray import read_lmdb, write_lmdb
+from lmdbloader.ray.cluster import connected
 from lmdbloader.transforms import RandomHorizontalFlip
 
 without_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
@@ -97,6 +99,12 @@ def test_a_dataset_that_is_not_there_is_named(tmp_path: Path) -> None:
         read_lmdb(tmp_path / "nothing.lmdb")
 
 
+class SaveMode(str, enum.Enum):
+    """As in ray.data."""
+
+    APPEND, OVERWRITE, ERROR = "append", "overwrite", "error"
+
+
 @without_ray
 def test_without_ray_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"^write_lmdb needs Ray with ray\.data, .*pip install 'lmdbloader\[ray\]'"):
@@ -113,7 +121,11 @@ def test_without_ray_nothing_is_written(tmp_path: Path) -> None:
         ({"overwrite": "no"}, "expected True or False"),
         ({"min_rows_per_part": 0}, "expected a whole number of at least 1"),
         ({"columns": ["image"]}, r"write fields=\['image'\]"),
-        ({"mode": "append"}, r"join both: lmdbloader\.merge"),
+        ({"mode": "append"}, r"lmdbloader\.append\(dataset, \[folder\]\), or `lmdbloader append DATASET FOLDER`"),
+        ({"mode": SaveMode.APPEND}, r"lmdbloader\.append\(dataset, \[folder\]\)"),
+        ({"mode": "ignore"}, r"if not os\.path\.exists\(path\): write_lmdb\(data, path\)"),
+        ({"mode": "upsert"}, r"write overwrite=True"),
+        ({"mode": 3}, r"write overwrite=True"),
         ({"num_rows_per_file": 10}, "write min_rows_per_part=10"),
         ({"workers": 3}, "no such option"),
     ],
@@ -123,6 +135,20 @@ def test_arguments_of_writing_are_checked_before_ray_is_needed(
 ) -> None:
     with pytest.raises(OptionError, match=message):
         write_lmdb(None, tmp_path / "d.lmdb", **options)
+
+
+@pytest.mark.parametrize(
+    ("mode", "meant"),
+    [
+        ("error", {}),
+        ("create", {}),
+        ("overwrite", {"overwrite": True}),
+        (SaveMode.OVERWRITE, {"overwrite": True}),
+        (SaveMode.ERROR, {}),
+    ],
+)
+def test_modes_of_ray_that_there_are_here_mean_the_same(mode: str, meant: dict[str, Any]) -> None:
+    assert WRITE_LMDB["mode"].same(mode) == meant
 
 
 def test_the_name_of_an_unfinished_dataset_is_refused(tmp_path: Path) -> None:
@@ -146,6 +172,23 @@ def test_a_conversion_with_ray_has_parts(photos: Path, tmp_path: Path, capsys: p
     assert "--parts 64; or their size: --part-size 4GiB" in capsys.readouterr().err
     with pytest.raises(OptionError, match="Did you mean address='h:1'"):
         lmdbloader.ray.convert(photos, tmp_path / "d.lmdb", parts=2, adress="h:1")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+@pytest.mark.parametrize("how", ["argument", "variable"])
+def test_an_address_where_nothing_listens_is_refused_at_once(
+    host: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"{host}:{taken.getsockname()[1]}"
+        ray = SimpleNamespace(is_initialized=lambda: False)  # its `init` would be called next
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        if how == "variable":
+            monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(OptionError, match=rf"no Ray cluster answers at {re.escape(address)}") as raised:
+            connected(ray, address if how == "argument" else None, None).__enter__()
+        assert ("RAY_ADDRESS" in str(raised.value)) == (how == "variable")
 
 
 @pytest.mark.parametrize(
@@ -172,92 +215,3 @@ def test_inputs_in_the_memory_of_this_process_are_refused(photos: Path, tmp_path
         memory.pipe(f"/ray/{photo.name}", photo.read_bytes())
     with pytest.raises(OptionError, match="only this process can see the inputs"):
         convert_parts("memory://ray", tmp_path / "d.lmdb", RunOptions(parts=2), engine=lambda *_: iter(()))
-
-
-class _Remote:
-    """A function, or a method of an actor, with the call that Ray adds."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.remote = function
-
-
-class _Actor:
-    def __init__(self) -> None:
-        self.put, self.take = _Remote(lambda *message: None), _Remote(list)
-
-
-class _FakeRay:
-    """Ray as far as the engine needs it: tasks run when they are started, and all messages to the actor are late."""
-
-    exceptions = SimpleNamespace(**{
-        name: type(name, (Exception,), {})
-        for name in ("RayError", "RayTaskError", "RuntimeEnvSetupError", "TaskUnschedulableError")
-    })  # fmt: skip
-
-    def nodes(self) -> list[dict[str, bool]]:
-        return [{"Alive": True}]
-
-    def cluster_resources(self) -> dict[str, float]:
-        return {"CPU": 1}
-
-    def remote(self, **options: Any) -> Any:
-        results = itertools.count()
-
-        def decorate(function: Any) -> Any:
-            def run(*arguments: Any) -> str:
-                reference = f"result {next(results)}"
-                self.results[reference] = function(*arguments)
-                return reference
-
-            return _Remote(run)
-
-        return decorate
-
-    def __init__(self) -> None:
-        self.results: dict[str, Any] = {}
-
-    def wait(self, references: list[str], **options: Any) -> tuple[list[str], list[str]]:
-        return references[:1], references[1:]
-
-    def get(self, reference: Any, **options: Any) -> Any:
-        return self.results.get(reference, []) if isinstance(reference, str) else []
-
-    def kill(self, actor: Any) -> None:
-        pass
-
-
-def test_what_a_part_logs_last_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def convert_part(target: str, number: int, *, log: Any, **options: Any) -> ConvertedPart:
-        log(f"part {number} was taken over")
-        return ConvertedPart(number, 1, 1)
-
-    monkeypatch.setattr(engine, "convert_part", convert_part)
-    monkeypatch.setattr(engine._Run, "_make_messages", lambda run: _Actor())
-    lines: list[str] = []
-    made = engine.make_parts(
-        _FakeRay(), tmp_path, range(3), {}, lambda *counts: None, lines.append, at_once=1, is_local=True
-    )
-    assert [part.number for part in made] == [0, 1, 2]
-    assert lines[1:] == [f"part {number} was taken over" for number in range(3)]
-
-
-def test_the_error_of_a_part_is_raised_though_the_cluster_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Lost(_FakeRay):
-        def cancel(self, reference: str, **options: Any) -> None:
-            raise self.exceptions.RayError("the cluster is gone")
-
-        def kill(self, actor: Any) -> None:
-            raise ConnectionError("the cluster is gone")
-
-    def convert_part(target: str, number: int, **options: Any) -> ConvertedPart:
-        raise SourceError(f"part {number} cannot be made")
-
-    monkeypatch.setattr(engine, "convert_part", convert_part)
-    monkeypatch.setattr(engine._Run, "_make_messages", lambda run: _Actor())
-    made = engine.make_parts(
-        Lost(), tmp_path, range(3), {}, lambda *counts: None, lambda line: None, at_once=2, is_local=True
-    )
-    with pytest.raises(SourceError, match="part 0 cannot be made"):
-        next(made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from PIL import Image
 from slurm_cluster import SCRIPTS, Cluster
 
 import lmdbloader
+from lmdbloader import LMDBDataset
+from lmdbloader.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
 NUM_IMAGES = 60
@@ -202,6 +205,65 @@ def test_work_on_other_storage_is_copied_to_the_vault(cluster: Cluster, images: 
     job = cluster.submit("convert", **variables, AGAIN="1")
     assert job.end() == 0 and "nothing to do" in job.log
     assert names(work) == [] and names(vault) == ["train.lmdb"]
+
+
+# --- Converting in parts ---
+
+
+@pytest.fixture
+def noted(cluster: Cluster) -> Callable[[], list[list[str]]]:
+    """Return what was asked of `lmdbloader` on the cluster since the last call, where it only notes its words."""
+    program = """#!/bin/bash
+printf '%s\\0' "$@" >> "$CLUSTER/words"
+echo >> "$CLUSTER/words"
+[[ -z "${FAIL:-}" || "$*" != *"$FAIL"* ]]
+"""
+    (cluster.folder / "bin" / "lmdbloader").write_text(program)
+
+    def words() -> list[list[str]]:
+        lines = (cluster.folder / "words").read_text().splitlines()
+        (cluster.folder / "words").unlink()
+        return [line.split("\0")[:-1] for line in lines]
+
+    return words
+
+
+def test_parts_are_planned_made_and_joined_by_jobs(
+    cluster: Cluster, noted: Callable[[], list[list[str]]], images: Path, content: str
+) -> None:
+    more = "--account='my account' --partition=cpu"
+    variables = settings(cluster, images, PARTS="3", SLURM_JOB_ID="", SUBMIT=more, NAME="my train.lmdb")
+    job = cluster.submit("convert_parts", **variables)
+    assert job.end() == 0, job.log
+    assert "submitted: plan 101, parts 102, join 103" in job.log
+    given = (cluster.folder / "submitted").read_text().splitlines()
+    assert "--account=my account" in given and "--array=0-2" in given
+    assert [word for word in given if "dep" in word] == [
+        "--dependency=afterok:101",
+        "--kill-on-invalid-dep=yes",
+        "--dependency=afterany:102",
+    ]
+    commands = noted()
+    assert [command[0] for command in commands] == ["convert"] * 4 + ["join"]
+    for _ in range(2):  # jobs that are submitted once more do no harm
+        assert [main(command) for command in commands] == [0] * 5
+    vault = cluster.folder / "the vault"
+    assert names(vault) == ["my train.lmdb"] and digest(vault / "my train.lmdb") == content
+    assert len(LMDBDataset(vault / "my train.lmdb").reader.manifest.parts) == 3
+
+
+def test_a_plan_that_fails_keeps_parts_back_and_a_part_that_fails_does_not_keep_the_join_back(
+    cluster: Cluster, noted: Callable[[], list[list[str]]], images: Path
+) -> None:
+    variables = settings(cluster, images, PARTS="2", SLURM_JOB_ID="")
+    job = cluster.submit("convert_parts", **variables, FAIL="--plan-only")
+    assert job.end() == 0 and [command[0] for command in noted()] == ["convert", "join"]
+    job = cluster.submit("convert_parts", **variables, FAIL="--part 0/2")
+    assert job.end() == 0 and [command[-1] for command in noted()][1:3] == ["0/2", "1/2"]
+    job = cluster.submit("convert_parts", **{**variables, "SLURM_JOB_ID": "7"})
+    assert job.end() == 2 and "run it with bash on a login node" in job.log
+    job = cluster.submit("convert_parts", **variables, STEP="parts")
+    assert job.end() == 2 and "expected plan, part or join" in job.log
 
 
 # --- Training ---

@@ -173,6 +173,7 @@ def test_the_source_of_patches_can_be_asked_for(photos: Path, tmp_path: Path) ->
     [
         ("lable == 3", r"there is no column 'lable'\. Did you mean label\? The columns are image\.height"),
         ("image.hight == 3", r"Did you mean image\.height\?"),
+        ("width >= 8", r"there is no column 'width'\. Did you mean image\.width\?"),
         ("colour == 3", r"there is no column 'colour'\. The columns are"),
         ("label == cat", "cat is a class: write 'cat' in quotes"),
         ("label == 'catt'", r"label has no class 'catt'\. Did you mean 'cat'\?"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,13 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from part_sets import make_set, tree
 
 import lmdbloader
 from lmdbloader.base import system
 from lmdbloader.errors import DestinationError, DiskFullError
 from lmdbloader.format.layout import make_field
 from lmdbloader.store import check_destination, is_dataset, open_writer
-from lmdbloader.store.writing import publish
+from lmdbloader.store.writing import claim, publish
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -125,6 +128,23 @@ def test_a_folder_with_other_things_is_never_replaced(tmp_path: Path, files: dic
     assert os.listdir(tmp_path) == ["d"]
 
 
+def test_a_part_of_a_set_is_never_replaced(tmp_path: Path) -> None:
+    samples = [[{"n": k}, {"n": k + 1}] for k in range(2)]
+    path = make_set(tmp_path / "set", samples)
+    before = tree(path)
+    for part in (path / "part-00001", path / "part-00000"):
+        with pytest.raises(DestinationError, match=r"is a part of the set .*set, which lists its samples"):
+            lmdbloader.write(samples[0], part, overwrite=True)
+        with pytest.raises(DestinationError, match="is a part of the set"):
+            publish_over(part)
+    assert tree(path) == before
+    alone = tmp_path / "part-00001"  # a dataset of that name, which no set lists
+    for _ in range(2):
+        lmdbloader.write(samples[1], alone, overwrite=True)
+    lmdbloader.write(samples[0], path / "part-00007")
+    lmdbloader.write(samples[1], path / "part-00007", overwrite=True)
+
+
 def publish_over(out: Path) -> None:
     with open_writer(out, [make_field("n", "int")], with_source=False, map_nbytes=2**20) as writer:
         writer.finish(classes={}, made_by={})
@@ -227,6 +247,20 @@ def test_a_partial_name_that_is_taken_is_an_error(tmp_path: Path, kind: str) -> 
         write(tmp_path / "d")
     assert sorted(os.listdir(tmp_path)) == ["d.partial", "elsewhere"]
     assert (tmp_path / "elsewhere" / "data.mdb").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"), [(errno.EROFS, "Make {} writable for this user, or"), (errno.EEXIST, "Free that name, or")]
+)
+def test_a_folder_that_this_user_may_not_write_to_gets_another_advice(
+    number: int, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(claim, "open_folder", refuse)
+    with pytest.raises(DestinationError, match=re.escape(f"{advice.format(tmp_path)} choose another destination.")):
+        write(tmp_path / "d")
 
 
 def test_a_full_disk_is_explained_wherever_it_shows(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from lmdbloader.errors import CorruptError
 from lmdbloader.store.remote.cache import Cache
+from lmdbloader.store.remote.parts import OneFile
 from lmdbloader.store.remote.pieces import Pieces
 from lmdbloader.store.remote.service import Service, replaced
 
@@ -21,7 +22,7 @@ def test_an_error_names_the_dataset_in_every_read_that_fails(tmp_path: Path) -> 
             raise replaced(self.url, name, "for a test")
 
     service = Replaced("memory://bucket/d")
-    cache = Cache(Pieces(tmp_path, 2 * MIB), service, "data.mdb", "", 2 * MIB)
+    cache = Cache(Pieces(tmp_path, 2 * MIB), lambda: OneFile(service, "data.mdb", ""), 2 * MIB)
     for _ in range(2):
         with pytest.raises(CorruptError, match="was replaced since it was opened") as caught:
             cache.hold(np.array([0]), np.array([1]))

@@ -10,7 +10,7 @@ from pathlib import Path
 import fsspec
 import pytest
 from remote_store import Server, serving
-from s3_server import NoRanges, serve
+from s3_server import Handler, NoRanges, serve
 
 from lmdbloader import errors
 from lmdbloader.store.remote import service as service_module
@@ -55,6 +55,7 @@ def test_another_version_is_an_error_at_once(server: Server, scheme: str) -> Non
 
 
 def test_a_server_that_ignores_conditions_is_found_out_by_its_answer() -> None:
+    pytest.importorskip("aiohttp", reason="aiohttp is not installed: pip install 'lmdbloader[remote]'")
     with serve({"bucket": {"d/data.mdb": DATA}}) as (url, _):  # it knows no If-Match
         service = Service(f"{url}/bucket/d")
         assert service.get("data.mdb", 0, 10, service.facts("data.mdb").version) == DATA[:10]
@@ -63,6 +64,7 @@ def test_a_server_that_ignores_conditions_is_found_out_by_its_answer() -> None:
 
 
 def test_a_server_without_ranges_is_refused_and_its_file_not_loaded() -> None:
+    pytest.importorskip("aiohttp", reason="aiohttp is not installed: pip install 'lmdbloader[remote]'")
     with serve({"files": {"d/data.mdb": DATA}}, NoRanges) as (url, requests):
         with pytest.raises(errors.DiskError, match="sends the whole file instead of a range"):
             Service(f"{url}/d").get("data.mdb", 0, 10)
@@ -114,3 +116,38 @@ def test_without_an_etag_the_time_tells_versions_apart(tmp_path: Path) -> None:
 def test_a_url_that_nobody_knows_is_an_option_error() -> None:
     with pytest.raises(errors.OptionError, match="nosuch"):
         Service("nosuch://bucket/x").facts("data.mdb")
+
+
+class NoETags(Handler):
+    """A web server that states times only, and may answer with another range."""
+
+    modified, shift = "Mon, 01 Jan 2024 00:00:00 GMT", 0
+
+    def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        headers = {name: value for name, value in headers.items() if name != "ETag"}
+        if "Content-Range" in headers:
+            first, last = (int(text) + self.shift for text in headers["Content-Range"].split()[1][:-6].split("-"))
+            headers["Content-Range"] = f"bytes {first}-{last}/{len(DATA)}"
+            body = DATA[first : last + 1]
+        super()._send(status, body, {**headers, "Last-Modified": self.modified})
+
+
+def test_a_web_server_without_etags_that_replaced_a_file_is_found_out(soon: None) -> None:
+    handler = type("Own", (NoETags,), {})
+    with serve({"bucket": {"d/data.mdb": DATA}}, handler) as (url, _):
+        service = Service(f"{url}/bucket/d")
+        version = service.facts("data.mdb").version
+        assert service.get("data.mdb", 0, 10, version) == DATA[:10]
+        handler.modified = "Tue, 02 Jan 2024 00:00:00 GMT"
+        with pytest.raises(errors.CorruptError, match=r"was replaced since it was opened .*Tue, 02"):
+            service.get("data.mdb", 0, 10, version)
+        with pytest.raises(errors.CorruptError, match="was replaced since it was opened"):
+            service.check_version("data.mdb", version)
+        service.check_version("data.mdb", service.facts("data.mdb").version)
+
+
+def test_another_range_than_the_requested_one_is_no_answer(soon: None) -> None:
+    handler = type("Own", (NoETags,), {"shift": 256})
+    told = "bytes 356-456/10240 arrived instead of bytes 100-200"
+    with serve({"bucket": {"d/data.mdb": DATA}}, handler) as (url, _), pytest.raises(errors.DiskError, match=told):
+        Service(f"{url}/bucket/d").get("data.mdb", 100, 201)

@@ -16,7 +16,7 @@ from damage import flip
 from part_sets import forge, join, make_set, tree
 
 import lmdbloader
-from lmdbloader.errors import FormatError
+from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.layout import DATA_FILE, MANIFEST_FILE, part_name
 from lmdbloader.store import Reader, read_manifest, verify
@@ -96,13 +96,21 @@ def test_a_cut_part_is_damaged_where_it_ends(path: Path) -> None:
     assert f"repair {path} OUT" in found.advice
 
 
-@pytest.mark.parametrize("name", [part_name(0), part_name(2)])
-def test_a_missing_part_is_named(path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "samples"), [(part_name(0), "0 to 9"), (part_name(2), "20 to 23")])
+def test_a_missing_part_is_named_with_its_samples(path: Path, name: str, samples: str) -> None:
     shutil.rmtree(path / name)
     found = verify(path)
-    assert found.problems == (f"{name}: is missing",)
+    assert found.problems == (f"{name}: is missing, with samples {samples}",)
     assert found.files == (f"{name}/data.mdb",)
     assert found.advice.startswith(f"Restore {name} from a copy") and f"repair {path} OUT" in found.advice
+
+
+def test_lines_to_paste_are_quoted_for_a_shell(path: Path, tmp_path: Path) -> None:
+    moved = path.rename(tmp_path / "my set.lmdb")
+    (moved / "part-00001" / "data.mdb").unlink()
+    assert f"`lmdbloader repair '{moved}' OUT` writes" in verify(moved).advice
+    with pytest.raises(CorruptError, match=f"`lmdbloader verify '{moved}'` suggests"):
+        Reader(moved)
 
 
 @pytest.mark.parametrize("name", ["data.mdb", "index.arrow", MANIFEST_FILE])
@@ -133,7 +141,7 @@ def test_a_part_that_was_replaced_by_another_dataset_is_found(path: Path, others
     lmdbloader.write([make_sample(100 + i) for i in range(others)], path / "part-00001", codec="raw")
     found = verify(path)
     assert len(found.problems) == 1 and found.problems[0].startswith("part-00001: ")
-    assert "is another dataset" in found.problems[0] or "has 5 samples" in found.problems[0]
+    assert "is not the dataset that belongs" in found.problems[0] or "has 5 samples" in found.problems[0]
     assert found.advice.startswith("Put back the part that was replaced; or, ")
 
 

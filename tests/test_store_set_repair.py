@@ -123,6 +123,19 @@ def test_a_missing_part_leaves_the_others(path: Path, tmp_path: Path) -> None:
     assert numbers(tmp_path / "out") == [*range(10), *range(20, COUNT)]
     assert [damage.sample for damage in done.left_out] == list(range(10, 20))
     assert not done.may_lack_more and "missing" in done.left_out[0].reason
+    assert read_manifest(tmp_path / "out").made_by["inputs"]["left_out"] == 10
+    rows = [line.split("\t") for line in (tmp_path / "out" / "left_out.tsv").read_text().splitlines()]
+    assert rows == [["sample", "field", "source", "reason"], ["10-19", "all", "", done.left_out[0].reason]]
+
+
+def test_samples_that_were_lost_together_are_one_line_and_others_one_each(path: Path, tmp_path: Path) -> None:
+    flip(path / "part-00000", int(Reader(path / "part-00000").index.arrays["blob.offset"][8]) + 9)
+    flip(path / "part-00000", int(Reader(path / "part-00000").index.arrays["blob.offset"][9]) + 9)
+    for name in ("part-00001", "part-00002"):
+        shutil.rmtree(path / name)
+    repair(path, tmp_path / "out")
+    rows = [line.split("\t")[:2] for line in (tmp_path / "out" / "left_out.tsv").read_text().splitlines()]
+    assert rows[1:] == [["8", "blob"], ["9", "blob"], [f"10-{COUNT - 1}", "all"]]
 
 
 def test_a_cut_part_without_an_index_gives_its_records(path: Path, tmp_path: Path) -> None:
@@ -169,7 +182,7 @@ def test_another_dataset_as_a_part_is_refused_until_the_manifest_is_removed(path
     with pytest.raises(CorruptError, match="Put back the part that was replaced"):
         repair(path)
     flip(path / "part-00000", int(Reader(path / "part-00000").index.arrays["blob.offset"][1]) + 9)
-    with pytest.raises(CorruptError, match="part-00001 is another dataset"):
+    with pytest.raises(CorruptError, match="part-00001 is not the dataset that belongs"):
         repair(path, tmp_path / "out")
     flip(path / "part-00000", int(Reader(path / "part-00000").index.arrays["blob.offset"][1]) + 9)
     (path / MANIFEST_FILE).unlink()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -199,6 +201,8 @@ def test_a_checkpoint_is_not_overwritten_unasked(
         (["--lr", "0"], "--lr: must be a number above 0"),
         (["--lr", "nan"], "--lr: must be a number above 0"),
         (["--epochs", "0"], "must be 1 or more"),
+        (["--crop", "0"], "must be 1 or more"),
+        (["--repeat", "-1"], "must be 1 or more"),
         (["--num-threads", "0"], "must be 1 or more"),
         (["--model", "vdsr"], "invalid choice: 'vdsr'"),
     ],
@@ -244,7 +248,118 @@ def test_a_validation_dataset_of_another_scale_is_named(
 
 def test_whole_images_of_different_size_cannot_be_batches(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(whole, "--batch-size", 2) == 1
-    assert "different shapes" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "different shapes, hr of 50 to 64 by 48 to 66 pixels" in said
+    assert said.endswith("--crop 96\n")
+
+
+# --- Crops of whole images ---
+
+
+def test_crops_of_whole_images_are_trained_on_and_an_epoch_reads_as_many_pixels_as_there_are(
+    whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The photographs have 64 x 48 and 50 x 66 pixels."""
+    assert run(whole, "--val", whole, "--crop", 16, "--epochs", 1, "--batch-size", 8) == 0
+    line = capsys.readouterr().out.splitlines()[0]
+    assert line == "srcnn915 x2 on cpu: 2 pairs, 12 crops of 16 x 16 of each, 3 steps an epoch"
+
+    assert run(whole, "--crop", 48, "--epochs", 1, "--repeat", 1, "--no-augment") == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith("2 pairs, 1 crop of 48 x 48 of each, 1 steps an epoch")
+
+
+@pytest.mark.parametrize("options", [(), ("--no-augment",)])
+def test_every_crop_is_another_window_and_that_of_lr_is_the_same(
+    options: tuple[str, ...], whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[Tensor, Tensor]] = []
+    train = train_sr.train_epoch
+
+    def keep(model: object, optimizer: object, batches: Iterable[tuple[Tensor, Tensor]], **hooks: Any) -> object:
+        seen.extend(kept := list(batches))
+        return train(model, optimizer, kept, **hooks)
+
+    monkeypatch.setattr(train_sr, "train_epoch", keep)
+    assert run(whole, "--crop", 16, "--repeat", 5, "--epochs", 2, "--batch-size", 10, *options) == 0
+
+    assert [tuple(image.shape) for pair in seen for image in pair] == [(10, 3, 8, 8), (10, 3, 16, 16)] * 2
+    assert len({hr.numpy().tobytes() for _, crops in seen for hr in crops}) > 15
+    for lr, hr in seen:
+        # Shifted by a pixel, these photographs differ by several times as much.
+        means = torch.nn.functional.avg_pool2d(hr.float(), 2)
+        here = (means - lr.float()).abs().mean()
+        shifted = (means.roll(1, -1) - lr.float()).abs().mean()
+        assert here < 0.5 * shifted
+
+
+def test_grey_and_coloured_photographs_are_cropped_together(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mixed").mkdir()
+    photograph = Image.open(photos / "coffee.png").crop((0, 0, 64, 48))
+    photograph.save(tmp_path / "mixed" / "colour.png")
+    photograph.convert("L").save(tmp_path / "mixed" / "grey.png")
+    lmdbloader.convert(tmp_path / "mixed", tmp_path / "mixed.lmdb", layout="images", scale=2, workers=1)
+
+    assert run(tmp_path / "mixed.lmdb", "--crop", 16, "--epochs", 1, "--batch-size", 12) == 0
+    assert "2 pairs, 12 crops of 16 x 16 of each, 2 steps" in capsys.readouterr().out
+
+
+def test_crops_of_patches_are_trained_on(patches: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(patches, "--crop", 32, "--epochs", 1, "--limit-steps", 1, "--batch-size", 2) == 0
+    assert "2 crops of 32 x 32 of each" in capsys.readouterr().out
+
+
+def test_a_run_on_crops_that_is_resumed_ends_where_an_unbroken_one_does(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = (whole, "--crop", 16, "--repeat", 3, "--epochs", 2, "--batch-size", 2, "--checkpoint-steps", 1)
+    assert run(*options, "--checkpoint", tmp_path / "unbroken.pt") == 0
+    with monkeypatch.context() as patch:
+        interrupt_at_save(patch, train_sr, 5)  # in the middle of the second epoch: two in the first, one after it
+        assert run(*options, "--checkpoint", tmp_path / "broken.pt") == 130
+    assert torch.load(tmp_path / "broken.pt", weights_only=True)["loader"]["position"] == 4
+    assert run(*options, "--checkpoint", tmp_path / "broken.pt", "--resume") == 0
+
+    unbroken, resumed = (torch.load(tmp_path / name, weights_only=True) for name in ("unbroken.pt", "broken.pt"))
+    assert unbroken["loader"] == resumed["loader"]
+    for key, weights in unbroken["model"].items():
+        assert torch.equal(weights, resumed["model"][key]), key
+    capsys.readouterr()
+    for others, message in [
+        (("--crop", 32), "made with crop=16; this run has crop=32"),
+        (("--repeat", 4), "made with repeat=3; this run has repeat=4"),
+    ]:
+        assert run(*options, *others, "--checkpoint", tmp_path / "broken.pt", "--resume") == 1
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("crop", "message"),
+    [
+        (17, "--crop 17: expected a multiple of 2, the scale of "),
+        (17, "Use --crop 16 or 18."),
+        (1, "Use --crop 2."),
+        (50, "1 of 2 images in "),
+        (50, " is smaller: wide.png (64 x 48). Use --crop 48 or less"),
+        (52, "2 of 2 images in "),
+        (1000, " are smaller: tall.png (50 x 66), wide.png (64 x 48). Use --crop 48 or less"),
+    ],
+)
+def test_a_crop_that_does_not_fit_the_images_is_refused(
+    crop: int, message: str, whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(whole, "--crop", crop) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_crop_larger_than_patches_is_refused_with_the_line_for_whole_images(
+    patches: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(patches, "--crop", 64) == 1
+    said = capsys.readouterr().err
+    assert "has patches of 48 x 48 pixels, which are smaller" in said
+    assert "lmdbloader convert PHOTOS whole.lmdb --scale 2" in said
 
 
 # --- Steps ---

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lmdbloader.base import system
+from lmdbloader.base.text import command
 from lmdbloader.errors import CorruptError, DiskError, DiskFullError
 
 # Errors of a disk, or of the connection to it, that no program causes.
@@ -30,7 +31,7 @@ def unreadable_is_corrupt(file: Path, *, dataset: Path) -> Iterator[None]:
             raise
         raise CorruptError(
             f"{file}: the disk cannot read it ({error.strerror}). Restore the dataset from a copy, or copy the files "
-            f"that can still be read to another disk; `lmdbloader verify {dataset}` lists the samples that are lost.",
+            f"that can still be read to another disk; {command('verify', dataset)} lists the samples that are lost.",
             path=str(dataset),
         ) from error
 

@@ -678,14 +678,26 @@ READ_LMDB: dict[str, Foreign] = {
     "transform": Foreign(_TORCHVISION, "write read_lmdb(path).map(function), where rows are dicts.", _ONLY_NONE),
 }
 
+_SAVE_MODES = {
+    "append": "to put rows behind those of a dataset, write them to a folder of their own, then append that: "
+    "lmdbloader.append(dataset, [folder]), or `lmdbloader append DATASET FOLDER`.",
+    "ignore": "to keep a dataset that is there, ask first: if not os.path.exists(path): write_lmdb(data, path).",
+}
+
+
+def _save_mode(value: Any) -> str:
+    """Return the name of a mode that is one, or ray.data's SaveMode, which is a text too; "" for others."""
+    return str(getattr(value, "value", value)) if isinstance(value, str) else ""
+
+
 WRITE_LMDB: dict[str, Foreign] = {
     "columns": Foreign(_RAY, "write fields={value}."),
     "column": Foreign(_RAY, "write fields=[{value}]."),
     "file_format": Foreign(_RAY, 'images are stored as write_mode says: write write_mode="jpg" for JPEG.'),
     "mode": Foreign(
         _RAY,
-        "write overwrite=True to replace a dataset. To put rows behind those of another, join both: lmdbloader.merge.",
-        _either(("overwrite", {"overwrite": True}), ("error", _NOTHING)),
+        lambda value: _SAVE_MODES.get(_save_mode(value), 'write overwrite=True to replace a dataset, as "overwrite".'),
+        lambda value: {"overwrite": {"overwrite": True}, "error": {}, "create": {}}.get(_save_mode(value)),
     ),
     "min_rows_per_file": Foreign(_RAY, "write min_rows_per_part={value}.", lambda value: {"min_rows_per_part": value}),
     "num_rows_per_file": Foreign(_RAY, "write min_rows_per_part={value}."),

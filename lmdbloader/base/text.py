@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import unicodedata
 from collections.abc import Iterable, Sequence
 
@@ -26,6 +27,17 @@ def counted(number: int, noun: str, nouns: str | None = None) -> str:
     ('1 sample', '1,280 samples', '2 processes')
     """
     return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
+
+
+def rough_time(seconds: float) -> str:
+    """Return a time that is only known roughly.
+
+    >>> rough_time(0.2), rough_time(75), rough_time(170), rough_time(9000)
+    ('1 s', '75 s', '3 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{max(round(seconds), 1)} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def extent(values: tuple[int, int]) -> str:
@@ -54,6 +66,17 @@ def table(rows: Iterable[Iterable[str]]) -> bytes:
     b'name\\treason\\na\\\\tcat.png\\tno image\\n'
     """
     return "".join("\t".join(map(plain, row)) + "\n" for row in rows).encode()
+
+
+def command(*words: str | os.PathLike[str]) -> str:
+    """Return a line of the command lmdbloader for a message, quoted as a shell takes it.
+
+    >>> command("verify", "train.lmdb"), command("repair", "my set.lmdb", "OUT")
+    ('`lmdbloader verify train.lmdb`', "`lmdbloader repair 'my set.lmdb' OUT`")
+    """
+    import shlex
+
+    return f"`{shlex.join(['lmdbloader', *map(str, words)])}`"
 
 
 def plain(text: str) -> str:

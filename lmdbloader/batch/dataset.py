@@ -87,7 +87,7 @@ class LMDBDataset(Dataset[Any]):
             NotFoundError: There is nothing at `path`.
             FormatError: It is not a finished dataset of this format version.
             CorruptError: A file is truncated or damaged, or was replaced at its URL.
-            DiskError: The service at a URL does not answer.
+            DiskError: The server of a URL does not answer.
             DiskFullError: There is no room for the cache.
             OptionError: The dataset has no such field, `transform` cannot be called, `io` is neither "mmap" nor
                 "pread", or a dataset on a disk has options of a cache.

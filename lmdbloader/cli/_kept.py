@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from lmdbloader.base.text import mebibytes
+from lmdbloader.base.text import counted, mebibytes
 from lmdbloader.cli._streams import say
 
 if TYPE_CHECKING:
     from lmdbloader.conversion import Combined
 
 
-def tell_kept(out: Any, advice: str) -> None:
+def _tell_kept(out: Any, advice: str) -> None:
     """Say where the progress of an unfinished dataset is kept.
 
     Args:
@@ -28,6 +29,55 @@ def tell_kept(out: Any, advice: str) -> None:
         say(f"{partial}: the progress is kept here. {advice}", error=True)
 
 
+@contextmanager
+def progress_kept(place: Callable[[], Any], *others: type[Exception]) -> Iterator[None]:
+    """Say where the progress is kept if a command ends with an error.
+
+    Args:
+        place: Returns the future dataset.
+        others: Errors besides DestinationError whose messages have their own advice.
+    """
+    from lmdbloader.errors import CorruptError, DestinationError, LmdbloaderError
+
+    with_advice: tuple[type[Exception], ...] = (DestinationError, *others)
+    try:
+        yield
+    except with_advice:
+        raise
+    except CorruptError:
+        _tell_kept(place(), "--restart discards it and starts again.")
+        raise
+    except (LmdbloaderError, OSError, MemoryError, KeyboardInterrupt):
+        _tell_kept(place(), "The same command resumes it; --restart starts again.")
+        raise
+
+
+def add_choices(parser: argparse.ArgumentParser, first: str, others: str, when: str = "") -> None:
+    """Add the flags about what datasets that are put together may differ in.
+
+    Args:
+        parser: Of the command.
+        first: The dataset whose classes come first.
+        others: Those whose sources get a prefix.
+        when: When the names of sources may be left out, with a comma before it.
+    """
+    parser.add_argument("--add-classes", action="store_true", help=f"add classes that {first} lacks, after its own")
+    parser.add_argument(
+        "--prefix-sources",
+        action="store_true",
+        help=f"put the name of {others}'s folder, without .lmdb, in front of the names of its sources",
+    )
+    parser.add_argument("--drop-sources", action="store_true", help=f"leave the names of sources out{when}")
+
+
+def add_running(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of how a command that resumes runs."""
+    parser.add_argument(
+        "--restart", action="store_true", help="discard the progress of an interrupted run (default: resume it)"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+
+
 def add_out(parser: argparse.ArgumentParser) -> None:
     """Add the flags of a command that makes a dataset of others."""
     parser.add_argument("-o", "--out", required=True, metavar="OUT", help="the dataset to make")
@@ -35,10 +85,7 @@ def add_out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--overwrite", action="store_true", help="replace the dataset at OUT once the new one is complete"
     )
-    parser.add_argument(
-        "--restart", action="store_true", help="discard the progress of an interrupted run (default: resume it)"
-    )
-    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    add_running(parser)
 
 
 def names_in(text: str | None) -> list[str] | None:
@@ -48,18 +95,8 @@ def names_in(text: str | None) -> list[str] | None:
 
 def combine(make: Callable[[], Combined], options: argparse.Namespace) -> int:
     """Make a dataset of others, and print what was made; return the exit status."""
-    from lmdbloader.errors import CorruptError, DestinationError, LmdbloaderError
-
-    try:
+    with progress_kept(lambda: options.out):
         done = make()
-    except DestinationError:
-        raise  # its message has its own advice
-    except CorruptError:
-        tell_kept(options.out, "--restart discards it and starts again.")
-        raise
-    except (LmdbloaderError, OSError, MemoryError, KeyboardInterrupt):
-        tell_kept(options.out, "The same command resumes it; --restart starts again.")
-        raise
     if options.quiet:
         return 0
     if done.was_finished:
@@ -67,5 +104,6 @@ def combine(make: Callable[[], Combined], options: argparse.Namespace) -> int:
         return 0
     nbytes = done.sizes["payload_nbytes"]
     speed = nbytes / 1e6 / max(done.seconds, 1e-9)
-    say(f"{done.path}: {done.num_samples:,} samples, {mebibytes(nbytes)} in {done.seconds:.1f} s ({speed:.0f} MB/s)")
+    samples = counted(done.num_samples, "sample")
+    say(f"{done.path}: {samples}, {mebibytes(nbytes)} in {done.seconds:.1f} s ({speed:.0f} MB/s)")
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lmdbloader.base.text import mebibytes
+from lmdbloader.base.text import counted, mebibytes
 from lmdbloader.cli._streams import say
 
 if TYPE_CHECKING:
@@ -29,16 +29,17 @@ def tell(report: Report, *, quiet: bool) -> None:
 def _show(report: Report) -> None:
     if report.was_finished:
         say(
-            f"{report.path}: already made from the same inputs with the same options ({report.num_samples} samples); "
-            "nothing to do"
+            f"{report.path}: already made from the same inputs with the same options "
+            f"({counted(report.num_samples, 'sample')}); nothing to do"
         )
         return
     sizes = report.sizes
     rate = report.num_sources / max(report.seconds, 1e-9)
     stored_as = ", ".join(f"{count} {name}" for name, count in report.stored_as.items())
+    samples = counted(report.num_samples, "sample")
     ratio = sizes["data_nbytes"] / max(sizes["payload_nbytes"], 1)
-    grown = f"; the map was grown {report.map_growths} times" if report.map_growths else ""
-    say(f"{report.path}: {report.num_samples} samples in {report.seconds:.1f} s ({rate:.1f} inputs/s){grown}")
+    grown = f"; the map was grown {counted(report.map_growths, 'time')}" if report.map_growths else ""
+    say(f"{report.path}: {samples} in {report.seconds:.1f} s ({rate:.1f} inputs/s){grown}")
     print(f"  pixels   {mebibytes(sizes['raw_nbytes'])}, stored as {mebibytes(sizes['payload_nbytes'])} ({stored_as})")
     print(
         f"  data.mdb {mebibytes(sizes['data_nbytes'])}, {ratio:.3f} x the payload; "

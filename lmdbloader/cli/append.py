@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from lmdbloader.base.text import mebibytes
-from lmdbloader.cli._kept import names_in, tell_kept
+from lmdbloader.base.text import counted, mebibytes
+from lmdbloader.cli._kept import add_choices, add_running, names_in, progress_kept
 from lmdbloader.cli._streams import say, say_nothing
 
 if TYPE_CHECKING:
@@ -44,27 +44,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fields", metavar="NAMES", help="the fields of DB, separated by commas, if the others have more of them"
     )
-    parser.add_argument("--add-classes", action="store_true", help="add classes that DB lacks behind its own")
-    parser.add_argument(
-        "--prefix-sources",
-        action="store_true",
-        help="put the name of each appended dataset's folder, without .lmdb, in front of the names of its sources",
-    )
-    parser.add_argument(
-        "--drop-sources", action="store_true", help="leave the names of sources out, if DB does not have any"
-    )
-    parser.add_argument(
-        "--restart", action="store_true", help="discard the progress of an interrupted run (default: resume it)"
-    )
-    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    add_choices(parser, "DB", "each appended dataset", ", if DB does not have any")
+    add_running(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     from lmdbloader.conversion.appending import append, next_part
-    from lmdbloader.errors import CorruptError, DestinationError, FormatError, LmdbloaderError, NotFoundError
+    from lmdbloader.errors import FormatError, NotFoundError
 
-    try:
+    with progress_kept(lambda: next_part(options.db), NotFoundError, FormatError):
         done = append(
             options.db,
             options.datasets,
@@ -76,14 +65,6 @@ def run(options: argparse.Namespace) -> int:
             progress=not options.quiet,
             log=say_nothing if options.quiet else say,
         )
-    except (DestinationError, NotFoundError, FormatError):
-        raise  # their messages have their own advice
-    except CorruptError:
-        tell_kept(next_part(options.db), "--restart discards it and starts again.")
-        raise
-    except (LmdbloaderError, OSError, MemoryError, KeyboardInterrupt):
-        tell_kept(next_part(options.db), "The same command resumes it; --restart starts again.")
-        raise
     if not options.quiet:
         say(_summary(done))
     return 0
@@ -92,6 +73,7 @@ def run(options: argparse.Namespace) -> int:
 def _summary(done: Appended) -> str:
     speed = done.appended_nbytes / 1e6 / max(done.seconds, 1e-9)
     return (
-        f"{done.path}: {done.num_appended:,} samples appended ({done.part}), {mebibytes(done.appended_nbytes)} in "
-        f"{done.seconds:.1f} s ({speed:.0f} MB/s); {done.num_samples:,} samples"
+        f"{done.path}: {counted(done.num_appended, 'sample')} appended ({done.part}), "
+        f"{mebibytes(done.appended_nbytes)} in {done.seconds:.1f} s ({speed:.0f} MB/s); "
+        f"{counted(done.num_samples, 'sample')}"
     )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Callable, Iterator, Set
-from contextlib import contextmanager
+import shlex
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any
 
 from lmdbloader.base.option_names import option
-from lmdbloader.base.text import plain
-from lmdbloader.cli._kept import tell_kept
+from lmdbloader.base.text import counted, plain
+from lmdbloader.cli._kept import progress_kept
 from lmdbloader.cli._options import add_flags, given, splits_of
 from lmdbloader.cli._options import foreign_flags as foreign_flags
 from lmdbloader.cli._report import tell
@@ -153,7 +153,7 @@ def run(options: argparse.Namespace) -> int:
     if options.part is not None or options.plan_only:
         if options.split:
             options.parser.error("--split makes several datasets: plan the parts of each on its own")
-        with _progress_kept(out):
+        with progress_kept(lambda: out):
             _convert_part(options, src, out) if options.part is not None else _plan(options, src, out)
     elif options.split:
         _convert_splits(options, src, out)
@@ -217,10 +217,11 @@ def _plan(options: argparse.Namespace, src: str | None, out: str) -> None:
     if plan.is_finished:
         say(f"{plan.path}: already made from the same inputs with the same options; nothing to do")
         return
+    last = plan.num_parts - 1
+    numbers = f"0/{plan.num_parts} to {last}/{plan.num_parts}" if last else "0/1"
     say(
-        f"{plan.path}: planned {plan.num_parts} parts. Convert each with the same options, with --part "
-        f"0/{plan.num_parts} to {plan.num_parts - 1}/{plan.num_parts} in place of --plan-only. Then: lmdbloader join "
-        f"{plan.path}"
+        f"{plan.path}: planned {counted(plan.num_parts, 'part')}. Convert each with the same options, with --part "
+        f"{numbers} in place of --plan-only. Then: lmdbloader join {shlex.quote(plan.path)}"
     )
 
 
@@ -234,8 +235,14 @@ def _convert_part(options: argparse.Namespace, src: str | None, out: str) -> Non
     if options.part_size is None:
         keywords["parts"] = count
     plan = saved_plan(src, out, **keywords, log=_log(options))
+    if plan.is_finished:
+        if not options.quiet:
+            say(f"{plan.path}: the set is complete, with this part; nothing to do")
+        return
     if plan.num_parts != count:
-        raise OptionError(f"{option('part', options.part)}: {plan.path} has {plan.num_parts} parts, not {count}")
+        raise OptionError(
+            f"{option('part', options.part)}: {plan.path} has {counted(plan.num_parts, 'part')}, not {count}"
+        )
     part = convert_part(
         out,
         number,
@@ -249,10 +256,10 @@ def _convert_part(options: argparse.Namespace, src: str | None, out: str) -> Non
     if not options.quiet:
         of = f"{plan.path}: part {number} of {count}, counted from 0"
         if part.was_finished:
-            say(f"{of}: complete already ({part.num_samples} samples); nothing to do")
+            say(f"{of}: complete already ({counted(part.num_samples, 'sample')}); nothing to do")
         else:
             rate = part.num_sources / max(part.seconds, 1e-9)
-            say(f"{of}: {part.num_samples} samples in {part.seconds:.1f} s ({rate:.1f} inputs/s)")
+            say(f"{of}: {counted(part.num_samples, 'sample')} in {part.seconds:.1f} s ({rate:.1f} inputs/s)")
     for name, reason in part.skipped:
         say(plain(f"skipped: {name}: {reason}"), error=True)
 
@@ -287,7 +294,7 @@ def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> A
     else:
         from lmdbloader.conversion import convert  # type: ignore[assignment]
 
-    with _progress_kept(out):
+    with progress_kept(lambda: out):
         return convert(
             src,
             out,
@@ -297,20 +304,3 @@ def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> A
             progress=not options.quiet,
             log=_log(options),
         )
-
-
-@contextmanager
-def _progress_kept(out: Any) -> Iterator[None]:
-    """Say where the progress is kept if a conversion ends with an error."""
-    from lmdbloader.errors import CorruptError, DestinationError, LmdbloaderError
-
-    try:
-        yield
-    except DestinationError:
-        raise  # its message has its own advice
-    except CorruptError:
-        tell_kept(out, "--restart discards it and starts again.")
-        raise
-    except (LmdbloaderError, OSError, MemoryError, KeyboardInterrupt):
-        tell_kept(out, "The same command resumes it; --restart starts again.")
-        raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from lmdbloader.base.text import mebibytes
+from lmdbloader.base.text import counted, mebibytes
 from lmdbloader.cli._streams import say
 
 ORDER = 90
@@ -105,5 +105,6 @@ def run(options: argparse.Namespace) -> int:
             progress=bar.update,
         )
     if not options.quiet:
-        say(f"{done.path}: {done.num_samples:,} samples in {done.num_files:,} files, {mebibytes(done.nbytes)}")
+        written = f"{counted(done.num_samples, 'sample')} in {counted(done.num_files, 'file')}"
+        say(f"{done.path}: {written}, {mebibytes(done.nbytes)}")
     return 0

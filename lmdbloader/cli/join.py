@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from lmdbloader.base.text import counted
 from lmdbloader.cli._report import tell
 from lmdbloader.cli._streams import say, say_nothing
 
@@ -45,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     report = join(options.out, take_over=options.take_over, log=say_nothing if options.quiet else say)
     if report.was_finished:
         if not options.quiet:
-            say(f"{report.path}: is in place already ({report.num_samples} samples); nothing to do")
+            say(f"{report.path}: is in place already ({counted(report.num_samples, 'sample')}); nothing to do")
     else:
         tell(report, quiet=options.quiet)
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from lmdbloader.cli._kept import add_out, combine, names_in
+from lmdbloader.cli._kept import add_choices, add_out, combine, names_in
 from lmdbloader.cli._streams import say, say_nothing
 
 if TYPE_CHECKING:
@@ -39,15 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("datasets", nargs="+", metavar="DB", help="the datasets' folders, in order")
     add_out(parser)
-    parser.add_argument(
-        "--add-classes", action="store_true", help="add classes that the first dataset lacks behind its own"
-    )
-    parser.add_argument(
-        "--prefix-sources",
-        action="store_true",
-        help="put the name of each dataset's folder, without .lmdb, in front of the names of its sources",
-    )
-    parser.add_argument("--drop-sources", action="store_true", help="leave the names of sources out")
+    add_choices(parser, "the first dataset", "each dataset")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from lmdbloader.base.text import counted
 from lmdbloader.base.units import WHOLE
 from lmdbloader.cli._numbers import number
 from lmdbloader.cli._streams import say
@@ -42,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
 
     sheet = preview(options.dataset, options.output, count=options.count, seed=options.seed, columns=options.columns)
     size = f"{sheet.image.width} x {sheet.image.height} pixels"
-    say(f"{options.output}: {len(sheet.rows):,} of {sheet.num_samples:,} samples, {size}")
+    say(f"{options.output}: {len(sheet.rows):,} of {counted(sheet.num_samples, 'sample')}, {size}")
     if sheet.note:
         say(f"  {sheet.note}")
     return 0

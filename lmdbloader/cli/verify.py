@@ -10,6 +10,7 @@ from dataclasses import asdict
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from lmdbloader.base.text import counted
 from lmdbloader.cli._streams import say
 
 if TYPE_CHECKING:
@@ -66,13 +67,14 @@ def run(options: argparse.Namespace) -> int:
     for damage in chain.from_iterable(shown):
         say(str(damage))
     if len(samples) > len(shown):
-        say(f"and {len(samples) - len(shown):,} more damaged samples; --all prints them")
+        more = counted(len(samples) - len(shown), "more damaged sample")
+        say(f"and {more}; --all prints {'them' if len(samples) - len(shown) > 1 else 'it'}")
     if found.is_sound:
         if not options.quiet:
-            say(f"{options.dataset}: sound, {found.num_samples} samples")
+            say(f"{options.dataset}: sound, {counted(found.num_samples, 'sample')}")
         return 0
     say(
-        f"{options.dataset}: DAMAGED: {len(samples)} of {found.num_samples} samples, "
+        f"{options.dataset}: DAMAGED: {len(samples):,} of {counted(found.num_samples, 'sample')}, "
         f"problems of the dataset as a whole: {len(found.problems)}"
     )
     say(found.advice)

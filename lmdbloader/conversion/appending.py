@@ -8,7 +8,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,7 @@ def append(
         datasets: Paths, or LMDBDatasets, which may be views of some samples or fields; or torch's ConcatDataset of
             them. One may be the dataset itself, with its samples from before the call.
         fields: The fields of `db`, if the others have more (default: refuse such datasets).
-        add_classes: Add classes that `db` lacks after its own (default: refuse them).
+        add_classes: Add classes that `db` lacks, after its own (default: refuse them).
         prefix_sources: Put the name of each appended dataset's folder, without .lmdb, in front of the names of its
             sources: a/0001.png. The names that `db` has stay as they are.
         drop_sources: Leave the names of sources out, if `db` has none (default: refuse datasets that have them).
@@ -131,24 +131,30 @@ def append(
         flag("progress", progress),
     )
     prefix_sources, drop_sources = flag("prefix_sources", prefix_sources), flag("drop_sources", drop_sources)
-    folder = _folder_of(db)
-    with explain_full_disk(folder), partial_folder(folder, log=log):
-        clear_remains(folder, read_manifest(folder))
+
+    def grow(folder: Path) -> Appended:
         others = flattened(datasets, "append", "append(db, [...])")
         if not others:
             raise OptionError("append(db, []): expected at least one dataset")
         parts = titled(open_parts([folder, *others], "append"))
         call = _Call(parts, fields, add_classes, prefix_sources, drop_sources)
         recipe, notes = call.recipe()
+        done, made = _grow(folder, call.manifest, recipe, notes, restart=restart, progress=progress, log=log)
+        return Appended(
+            os.fspath(named_folder(db)), Path(done.path).name, done.num_samples, made.num_samples,
+            done.sizes["payload_nbytes"], made.sizes, made.content_digest, tuple(notes),
+        )  # fmt: skip
+
+    folder = _folder_of(db)
+    with explain_full_disk(folder), partial_folder(folder, log=log):
+        clear_remains(folder, read_manifest(folder))
         try:
-            done, made = _grow(folder, call.manifest, recipe, notes, restart=restart, progress=progress, log=log)
+            appended = grow(folder)
         finally:
+            # Not in `grow`: what it had open is closed now, which on Windows could not be removed.
             with suppress(OSError):
                 clear_remains(folder, read_manifest(folder))
-    return Appended(
-        os.fspath(named_folder(db)), Path(done.path).name, done.num_samples, made.num_samples,
-        done.sizes["payload_nbytes"], made.sizes, made.content_digest, tuple(notes), time.monotonic() - began,
-    )  # fmt: skip
+    return replace(appended, seconds=time.monotonic() - began)
 
 
 def next_part(db: str | os.PathLike[str]) -> Path:

@@ -22,7 +22,7 @@ from lmdbloader.base.arguments import shown
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import ProgressBar
-from lmdbloader.base.text import mebibytes, plain
+from lmdbloader.base.text import counted, mebibytes, plain
 from lmdbloader.conversion.destination import refuse_inside
 from lmdbloader.conversion.journal import Begun, read_plan, write_plan
 from lmdbloader.conversion.provenance import APPENDED
@@ -385,7 +385,7 @@ def combine(
             empty(folder)
         keep = _resume(recipe, folder, made_by)
         if keep:
-            log(plain(f"{out}{PARTIAL_SUFFIX}: resuming after {keep:,} of {recipe.num_samples:,} samples"))
+            log(plain(f"{out}{PARTIAL_SUFFIX}: resuming after {keep:,} of {counted(recipe.num_samples, 'sample')}"))
         written = _write(recipe, folder, out, made_by, keep, overwrite=overwrite, progress=progress)
     seconds = time.monotonic() - began
     return Combined(str(out), written.num_samples, written.sizes, written.content_digest, tuple(notes), False, seconds)

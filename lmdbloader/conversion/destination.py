@@ -29,6 +29,11 @@ def new_folder(path: str | os.PathLike[str]) -> Path:
         DestinationError: Unfinished or replaced datasets have such names.
     """
     found = named_folder(new_path("path", path))
+    if found.name.endswith(PARTIAL_SUFFIX) and found.is_dir():
+        raise DestinationError(
+            f"{found}: an unfinished dataset is there until it is complete. Name the dataset itself: "
+            f"{found.with_name(found.name.removesuffix(PARTIAL_SUFFIX))}"
+        )
     for suffix in (PARTIAL_SUFFIX, ASIDE_SUFFIX):
         if found.name.endswith(suffix):
             raise DestinationError(

@@ -14,6 +14,7 @@ from lmdbloader.base import system
 from lmdbloader.base.disk_errors import naming
 from lmdbloader.base.files import read_regular
 from lmdbloader.base.option_names import option
+from lmdbloader.base.text import counted
 from lmdbloader.conversion.provenance import ContentHash, Seen, changed_options
 from lmdbloader.conversion.sources.listing import Source
 from lmdbloader.conversion.sources.reading import changed_at
@@ -310,7 +311,8 @@ def _compare(
             if changed:
                 raise _changed(partial, f"{source.name} {changed}")
     if len(now) < len(done):
-        raise _changed(partial, f"there are {first + len(now)} inputs, fewer than were converted")
+        now_are = counted(first + len(now), "input is", "inputs are")
+        raise _changed(partial, f"{now_are} there, fewer than were converted")
 
 
 def _changed(partial: Path, change: str) -> DestinationError:

@@ -60,7 +60,7 @@ def merge(
             them. A dataset that is given twice is stored twice.
         out: The new dataset. One that was made of the same samples by the same call is left as it is.
         fields: The fields to copy, in this order; by default all of the first dataset, which the others must have too.
-        add_classes: Add classes that the first dataset lacks behind its own (default: refuse them).
+        add_classes: Add classes that the first dataset lacks, after its own (default: refuse them).
         prefix_sources: Put the name of each dataset's folder, without .lmdb, in front of the names of its sources:
             a/0001.png. Equal names in several datasets then stay apart.
         drop_sources: Leave the names of sources out (default: refuse datasets of which only some have them).
@@ -276,7 +276,7 @@ def _other_classes(first: Part, part: Part, name: str, new: Sequence[str]) -> Op
     return OptionError(
         f"{part.title} has {counted(len(new), 'class', 'classes')} of {name!r} that {first.title} lacks "
         f"({first_of(new)}). {first.title} has {first_of(first.reader.manifest.classes[name])}. If they are other "
-        f"classes, add them behind those: {option('add_classes', True)}. If they are the same under other names, write "
+        f"classes, add them after those: {option('add_classes', True)}. If they are the same under other names, write "
         "one of the datasets again with the names of the other: lmdbloader.write(LMDBDataset(path), out, classes=...)."
     )
 

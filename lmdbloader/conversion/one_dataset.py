@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from lmdbloader.base.progress import ProgressBar
-from lmdbloader.base.text import mebibytes, plain, table
+from lmdbloader.base.text import counted, mebibytes, plain, table
 from lmdbloader.conversion.doubts import describe_classes
 from lmdbloader.conversion.journal import Begun, Journal, Progress, check_kept, read_plan, recover, write_plan
 from lmdbloader.conversion.options import RunOptions
@@ -52,15 +52,15 @@ class Job:
 def announce(job: Job) -> None:
     """Log what will be converted: how many inputs, their classes, and what is missing."""
     listing, log = job.plan.listing, job.options.log
-    log(plain(f"{job.target}: {len(listing.sources)} {_noun(job)}, layout {listing.layout}"))
+    log(plain(f"{job.target}: {_counted(len(listing.sources), job)}, layout {listing.layout}"))
     if classes := count_classes(listing):
         log(plain(describe_classes(classes, "image" if listing.sources.annotations is None else "box")))
     for note in job.plan.notes:
         log(plain(f"note: {note}."))
 
 
-def _noun(job: Job) -> str:
-    return "pairs" if job.plan.listing.layout == "pairs" else "images"
+def _counted(number: int, job: Job) -> str:
+    return counted(number, "pair" if job.plan.listing.layout == "pairs" else "image")
 
 
 def decide(job: Job, pool: WorkerPool) -> tuple[Begun, Trial]:
@@ -79,7 +79,8 @@ def describe_trial(trial: Trial, num_sources: int) -> str:
         return f"map size: {mebibytes(trial.map_nbytes)}, from the size of the files; {codecs}"
     return (
         f"data.mdb: about {mebibytes(data.value)} ({mebibytes(data.low)} to {mebibytes(data.high)}), estimated "
-        f"from {trial.num_sources} of {num_sources} inputs; map size: {mebibytes(trial.map_nbytes)}; {codecs}"
+        f"from {trial.num_sources} of {counted(num_sources, 'input')}; map size: {mebibytes(trial.map_nbytes)}; "
+        f"{codecs}"
     )
 
 
@@ -102,7 +103,7 @@ def fill(job: Job, folder: Path) -> tuple[Begun, Progress, Written]:
             write_plan(folder, begun)
         done = recover(folder, sources, check_content=options.check_content, digest=options.digest)
         if done.num_sources:
-            progress = f"resuming after {done.num_sources} of {len(sources)} {_noun(job)} that are done"
+            progress = f"resuming after {done.num_sources} of {_counted(len(sources), job)} that are done"
             options.log(plain(f"{job.target}{PARTIAL_SUFFIX}: {progress}"))
         with closing(Journal(folder, done.records)) as journal:
             return begun, done, _write(job, folder, begun, done, pool, lambda num_sources, nbytes: None, journal)
@@ -202,10 +203,10 @@ def _finish(job: Job, done: Progress, writer: Writer, journal: Journal | None) -
 
 def nothing_to_write(target: Path, done: Progress) -> SourceError:
     """Return the error for a conversion of inputs none of which can be used."""
-    return SourceError(
-        f"{target}: nothing to write: none of the {done.num_sources} inputs could be used; "
-        f"the first: {': '.join(done.skipped[0])}"
-    )
+    none = f"none of the {done.num_sources:,} inputs could be used"
+    if done.num_sources == 1:
+        none = "the only input could not be used"
+    return SourceError(f"{target}: nothing to write: {none}; the first: {': '.join(done.skipped[0])}")
 
 
 def skipped_table(skipped: Iterable[tuple[str, str]]) -> bytes:

@@ -14,7 +14,7 @@ import numpy as np
 from lmdbloader import __version__
 from lmdbloader.base import system
 from lmdbloader.base.arguments import flag, whole
-from lmdbloader.base.disk_errors import explain_full_disk
+from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.option_names import flags_in_use, option
 from lmdbloader.base.text import counted, first_of, plain
 from lmdbloader.conversion.destination import new_folder, refuse_inside
@@ -36,6 +36,7 @@ from lmdbloader.conversion.options import ConvertOptions, RunOptions, checked, s
 from lmdbloader.conversion.plan import Plan, make_plan
 from lmdbloader.conversion.pool import WorkerPool, choose_workers
 from lmdbloader.conversion.provenance import (
+    APPENDED,
     ContentHash,
     are_unchanged,
     describe,
@@ -53,6 +54,7 @@ from lmdbloader.conversion.shares import (
     load,
     load_listing,
     load_notes,
+    restart_option,
     save,
     save_notes,
 )
@@ -60,7 +62,8 @@ from lmdbloader.conversion.sources.listing import Source, Sources, Span, is_url
 from lmdbloader.conversion.sources.remote import locate
 from lmdbloader.conversion.tasks import Recipe
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, LockedError, NotFoundError, OptionError
-from lmdbloader.format.layout import SKIPPED_FILE, SOURCES_FILE, part_name
+from lmdbloader.format.layout import MANIFEST_FILE, SHARES_FOLDER, SKIPPED_FILE, SOURCES_FILE, part_name
+from lmdbloader.format.manifest import Manifest
 from lmdbloader.store import (
     Reader,
     Written,
@@ -73,7 +76,6 @@ from lmdbloader.store import (
     read_manifest,
 )
 from lmdbloader.store.writing.publish import (
-    SHARES_FOLDER,
     discard,
     empty,
     flush,
@@ -121,7 +123,8 @@ class ConvertedPart:
     Attributes:
         number: Its number, from 0.
         num_sources: Its images or pairs.
-        num_samples: Its samples; 0 if none of its inputs could be used.
+        num_samples: Its samples; 0 if none of its inputs could be used. In a set that is in place, the parts that have
+            samples may have other numbers: then this and `num_sources` are 0.
         was_finished: Whether it was complete already, and nothing was done.
         map_growths: How often the map size was too small.
         seconds: The time of this call.
@@ -191,8 +194,15 @@ def _short(target: Path, found: Shared | Report) -> PartsPlan:
     if isinstance(found, Shared):
         numbers = found.num_parts, found.num_sources, found.bounds, found.nbytes
         return PartsPlan(str(target), *numbers, in_process=found.listing.in_process)
-    parts = read_manifest(target).parts
-    return PartsPlan(str(target), len(parts), found.num_sources, (), (), is_finished=True)
+    manifest = read_manifest(target)
+    num_parts = _num_planned(manifest) or len(manifest.parts)
+    return PartsPlan(str(target), num_parts, found.num_sources, (), (), is_finished=True)
+
+
+def _num_planned(manifest: Manifest) -> int | None:
+    """Return how many parts were planned of a set that is in place, which may have fewer; None if nothing states it."""
+    number = manifest.made_by.get("options", {}).get("parts")
+    return number if isinstance(number, int) else None
 
 
 def prepare(src: Any, target: Path, options: RunOptions, *, lists_again: bool) -> Shared | Report:
@@ -217,8 +227,10 @@ def prepare(src: Any, target: Path, options: RunOptions, *, lists_again: bool) -
     job = None
     if is_dataset(target):
         job = _list(src, target, options)
-        # A set that was put in place by a run that was killed right then need not be made once more.
-        if (not options.overwrite or is_just_published(target)) and (found := report_finished(job)) is not None:
+        # A set that was put in place by a run that was killed right then need not be made once more, nor one of which a
+        # part is asked for that was made already.
+        may_stay = not options.overwrite or not lists_again or is_just_published(target)
+        if may_stay and (found := _finished_set(job, lists_again)) is not None:
             return found
         if not options.overwrite:
             refuse_others(target, job.made_by)
@@ -265,8 +277,18 @@ def _prepare_in(
             f"back as they were, or discard all parts with {option('restart', True)}."
         )
     done = sum(is_dataset(folder / part_name(number)) for number in range(saved.num_parts))
-    options.log(plain(f"{partial_of(target)}: resuming: {done} of {saved.num_parts} parts are complete"))
+    of = f"{done} of {counted(saved.num_parts, 'part is', 'parts are')} complete"
+    options.log(plain(f"{partial_of(target)}: resuming: {of}"))
     return saved
+
+
+def _finished_set(job: Job, lists_again: bool) -> Report | None:
+    """Return the report of a set that is in place, None if it is another one."""
+    if (found := report_finished(job)) is not None or lists_again:
+        return found
+    # `on_error` may differ between parts, and the set has "skip" if one of them had.
+    others = {**job.made_by["options"], "on_error": "stop" if job.options.on_error == "skip" else "skip"}
+    return report_finished(replace(job, made_by={**job.made_by, "options": others}))
 
 
 def _list(src: Any, target: Path, options: RunOptions) -> Job:
@@ -295,7 +317,7 @@ def _plan(folder: Path, job: Job, asked: dict[str, Any]) -> Shared:
         expected = begun.data_nbytes or int(sources.nbytes.sum())
         num_parts = min(-(-expected // (options.part_size or 1)), len(sources), 100_000) or 1
     save(folder, job.plan, begun, asked, options.overwrite, choose_bounds(sources.nbytes, num_parts))
-    options.log(plain(f"{job.target}: {num_parts} parts"))
+    options.log(plain(f"{job.target}: {counted(num_parts, 'part')}"))
     return load(folder)
 
 
@@ -342,7 +364,7 @@ def _check_release(folder: Path, saved: Shared) -> None:
     if (maker := saved.begun.made_by["lmdbloader"]) != __version__:
         raise DestinationError(
             f"{folder}: the parts were planned by lmdbloader {maker}, and this is {__version__}. Use that release for "
-            f"all parts, or restart with {option('restart', True)}."
+            f"all parts, or plan again with {restart_option()}."
         )
 
 
@@ -393,11 +415,7 @@ def convert_part(
         return _published_part(target, number)
     saved = load(folder)
     _check_release(folder, saved)
-    if number >= saved.num_parts:
-        raise OptionError(
-            f"{option('number', number)}: {target} has {saved.num_parts} parts, numbered from 0: expected 0 to "
-            f"{saved.num_parts - 1}"
-        )
+    _refuse_number(number, target, saved.num_parts)
     run: dict[str, Any] = {"take_over": take_over, "check_content": check_content, "progress": progress, "log": log}
     options = checked(RunOptions(**_given(saved, on_error), workers=workers, **run))
     made = _make_part(folder, saved, number, options, advance)
@@ -435,11 +453,27 @@ def _joined_part(folder: Path, saved: Shared, number: int) -> ConvertedPart:
 
 def _published_part(target: Path, number: int) -> ConvertedPart:
     """Return a part of a set that is in place."""
-    if is_dataset(target) and is_dataset(target / part_name(number)):
-        manifest = read_manifest(target / part_name(number))
-        num_sources = manifest.made_by.get("inputs", {}).get("num_sources", 0)
-        return ConvertedPart(number, num_sources, manifest.num_samples, was_finished=True)
-    raise NotFoundError(f"{partial_of(target)}: no conversion in parts is planned there. {_how_to_plan(target)}")
+    if not (is_dataset(target) and (target / part_name(0)).is_dir()):
+        raise NotFoundError(f"{partial_of(target)}: no conversion in parts is planned there. {_how_to_plan(target)}")
+    manifest = read_manifest(target)
+    planned, there = _num_planned(manifest), len(manifest.parts)
+    may_lack_parts = manifest.made_by.get("options", {}).get("on_error") == "skip"
+    if planned is not None or not may_lack_parts:
+        _refuse_number(number, target, planned or there)
+    # Parts without samples are not in the set, and the others were numbered again; appended ones are of no conversion.
+    if may_lack_parts and (planned != there or APPENDED in manifest.made_by):
+        return ConvertedPart(number, 0, 0, was_finished=True)
+    part = read_manifest(target / part_name(number))
+    num_sources = part.made_by.get("inputs", {}).get("num_sources", 0)
+    return ConvertedPart(number, num_sources, part.num_samples, was_finished=True)
+
+
+def _refuse_number(number: int, target: Path, num_parts: int) -> None:
+    """Raise OptionError if a set does not have such a part."""
+    if number >= num_parts:
+        has = f"has {counted(num_parts, 'part')}, numbered from 0"
+        expected = f"0 to {num_parts - 1}" if num_parts > 1 else "0"
+        raise OptionError(f"{option('number', number)}: {target} {has}: expected {expected}")
 
 
 def _how_to_plan(target: Path) -> str:
@@ -501,36 +535,45 @@ def _finished_part(job: Job, folder: Path, number: int) -> ConvertedPart | None:
             f"{job.target}: is complete, but damaged. Remove this folder and convert the part again. {error}"
         ) from error
     clear_leftovers(job.target)
-    notes = load_notes(folder, number)
-    skipped = () if notes is None else notes.skipped
-    return ConvertedPart(number, num_sources, manifest.num_samples, was_finished=True, skipped=skipped)
+    if (notes := load_notes(folder, number)) is None:
+        raise DestinationError(
+            f"{job.target}: is complete, but its notes for the join are lost. Remove this folder and convert the part "
+            "again."
+        )
+    return ConvertedPart(number, num_sources, manifest.num_samples, was_finished=True, skipped=notes.skipped)
 
 
 def _refuse_changed(folder: Path, saved: Shared, sources: Sources) -> None:
-    """Raise DestinationError if inputs do not have the sizes that they had when they were listed.
+    """Raise DestinationError if inputs are gone, or do not have the sizes that they had when they were listed.
 
-    Files that are missing are left to the conversion.
+    Also with `on_error="skip"`: on a machine that does not see the inputs, a part would be complete without a sample.
     """
     changed = changed_holders(saved, sources)
-    changed += [source.name for source in sources if _has_changed(source)][: 1 if changed else None]
-    if changed:
+    states = [(source.name, _state(source)) for source in sources]
+    changed += [name for name, state in states if state == "changed"][: 1 if changed else None]
+    gone = [name for name, state in states if state == "gone"]
+    if changed or gone:
+        found = [first_of(changed)] if changed else []
+        found += [f"{first_of(gone)} {'are' if gone[1:] else 'is'} gone"] if gone else []
         raise DestinationError(
-            f"{folder}: inputs have changed since the parts were planned: {first_of(changed)}. Put them back as they "
+            f"{folder}: inputs have changed since the parts were planned: {'; '.join(found)}. Put them back as they "
             f"were, or plan again with {option('restart', True)}, which discards all parts."
         )
 
 
-def _has_changed(source: Source) -> bool:
-    """Return whether a source of whole local files has another size."""
+def _state(source: Source) -> str:
+    """Return whether a source of whole local files is gone, has changed, having another size, or neither ("")."""
     nbytes = 0
     for file in source.files:
         if isinstance(file, Span) or is_url(file):
-            return False
+            return ""
         try:
             nbytes += os.stat(file).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return "gone"
         except OSError:
-            return False
-    return nbytes != source.nbytes
+            return ""
+    return "changed" if nbytes != source.nbytes else ""
 
 
 def join(
@@ -645,9 +688,10 @@ def _complete(folder: Path, target: Path, saved: Shared) -> list[Notes]:
     missing = []
     for number, found in enumerate(notes):
         part = folder / part_name(number)
-        if found is None or (found.num_samples and not is_dataset(part)):
+        if found is None or (found.num_samples and not (part / MANIFEST_FILE).exists()):
             missing.append(number)
         elif found.num_samples:
+            read_manifest(part)  # a disk that cannot read it must not look like a part that is missing
             clear_leftovers(part)
     if missing:
         line = f"lmdbloader convert SRC {target} --part {missing[0]}/{saved.num_parts}"
@@ -683,13 +727,15 @@ def _write_notes(folder: Path, saved: Shared, notes: Sequence[Notes], skipped: S
     for name in (SKIPPED_FILE, SOURCES_FILE):
         (folder / name).unlink(missing_ok=True)
     if skipped:
-        (folder / SKIPPED_FILE).write_bytes(skipped_table(skipped))
+        with naming(folder / SKIPPED_FILE):
+            (folder / SKIPPED_FILE).write_bytes(skipped_table(skipped))
     seen = [found.seen for found in notes if found.seen is not None]
     if len(seen) == len(notes):
         columns = [np.concatenate(column) for column in zip(*seen, strict=True)]
         nbytes = np.concatenate([found.nbytes for found in notes])
         if (note := note_of((nbytes, *columns), saved.listing.changed_ns)) is not None:
-            (folder / SOURCES_FILE).write_bytes(note)
+            with naming(folder / SOURCES_FILE):
+                (folder / SOURCES_FILE).write_bytes(note)
 
 
 def _record(saved: Shared, notes: Sequence[Notes]) -> dict[str, Any]:

@@ -272,6 +272,9 @@ def codecs_by_field(fields: Sequence[Field], codec: str | Mapping[str, str]) -> 
     asked = dict.fromkeys(names, codec) if isinstance(codec, str) else dict.fromkeys(names, "auto") | dict(codec)
     for name, value in asked.items():
         if name not in names:
-            raise OptionError(f"codec for {name!r}: expected one of the fields with a codec: {', '.join(names)}")
+            found = next((f"; it is a field of kind {f.kind}, which has none" for f in fields if f.name == name), "")
+            raise OptionError(
+                f"codec for {name!r}: expected one of the fields with a codec: {', '.join(names) or 'none'}{found}"
+            )
         check_codec(value)
     return asked

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from lmdbloader.base.arguments import ordered_texts
 from lmdbloader.base.foreign_names import understands
 from lmdbloader.base.option_names import option, pasted_convert
+from lmdbloader.base.text import counted
 from lmdbloader.conversion.sources.folders import holds_images, is_circular
 from lmdbloader.conversion.sources.layouts import Layout, list_sources
 from lmdbloader.conversion.sources.listing import Listing, Names
@@ -37,7 +38,7 @@ def choose_subset(listing: Listing, count: int, seed: int) -> Listing:
     """
     total = len(listing.sources)
     if not 1 <= count <= total:
-        raise OptionError(f"{option('subset', count)} of {total} sources: expected 1 to {total}")
+        raise OptionError(f"{option('subset', count)} of {counted(total, 'source')}: expected 1 to {total}")
     order = _random_order(listing.sources.names, seed)
     return replace(listing, sources=listing.sources.take(np.sort(order[:count])))
 

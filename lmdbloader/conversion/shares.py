@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -19,14 +20,15 @@ import numpy.typing as npt
 
 from lmdbloader.base import system
 from lmdbloader.base.disk_errors import naming
-from lmdbloader.base.option_names import option
+from lmdbloader.base.option_names import flags_in_use, option
 from lmdbloader.conversion.journal import Begun, Progress, parse_plan, plan_text
 from lmdbloader.conversion.plan import Plan
 from lmdbloader.conversion.report import count_classes
 from lmdbloader.conversion.sources.listing import Annotations, Listing, Names, Sources, Spans, is_url
 from lmdbloader.conversion.storage import Storage
 from lmdbloader.errors import DestinationError
-from lmdbloader.store.writing.publish import PLAN_FILE, SHARES_FOLDER, flush
+from lmdbloader.format.layout import SHARES_FOLDER, part_name
+from lmdbloader.store.writing.publish import PLAN_FILE, flush
 
 _NO_SOURCES = Sources(Names.join(b"", []), np.zeros(0, np.int64))
 _LISTED = ("layout", "classes", "fields", "ignored", "changed_ns", "in_process", "notes")
@@ -227,7 +229,8 @@ def load_notes(partial: Path, number: int) -> Notes | None:
     path = partial / SHARES_FOLDER / _notes_name(number)
     if not path.exists():
         return None
-    with _explain(path):
+    advice = f". Remove it and the folder {partial / part_name(number)}, and convert part {number} again."
+    with _explain(path, advice):
         arrays = _load_arrays(path)
         facts = json.loads(arrays["facts"].tobytes())
         seen = tuple(arrays[name] for name in ("mtime", "ctime", "ends")) if "ends" in arrays else None
@@ -264,21 +267,24 @@ def _notes_name(number: int) -> str:
     return f"notes-{number:05d}.npz"
 
 
+def restart_option() -> str:
+    """Return the option that discards all parts, also for commands that do not have it."""
+    return "--restart" if flags_in_use() else option("restart", True)
+
+
 class _explain:
     """Turns the errors of a damaged file into DestinationError."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, advice: str = "") -> None:
+        self._path, self._advice = path, advice
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, (ValueError, KeyError, TypeError, IndexError, EOFError, BadZipFile, FileNotFoundError)):
-            raise DestinationError(
-                f"{self._path}: does not decode ({error!r:.80}), so the plan of the set is lost. Restart with "
-                f"{option('restart', True)}, which discards all of its parts."
-            ) from error
+            lost = f", so the plan of the set is lost. Plan again with {restart_option()}, which discards all parts."
+            raise DestinationError(f"{self._path}: does not decode ({error!r:.80}){self._advice or lost}") from error
 
 
 def _save_arrays(path: Path, arrays: Arrays) -> None:
@@ -289,7 +295,10 @@ def _save_arrays(path: Path, arrays: Arrays) -> None:
 
 
 def _load_arrays(path: Path) -> Arrays:
-    with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
+    # The error of a disk that cannot read must not look like a file that does not decode.
+    with naming(path), open(path, "rb") as file:
+        content = file.read()
+    with np.load(BytesIO(content), allow_pickle=False) as found:
         return {name: found[name] for name in found.files}
 
 

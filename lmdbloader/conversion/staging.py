@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,25 +18,23 @@ from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.foreign_names import STAGE, understands
 from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import ProgressBar
-from lmdbloader.base.text import plain
+from lmdbloader.base.text import command, counted, plain
 from lmdbloader.conversion.destination import named_folder, refuse_inside
 from lmdbloader.conversion.staging_parts import (
     compare,
-    compare_digest,
     digests_of,
     files_of,
     has_data,
-    has_time,
     is_earlier,
     keep_parts,
     open_file,
-    set_time,
     set_times,
+    times_of,
 )
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, LockedError, OptionError
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.digests import DigestName, new_file_digest
-from lmdbloader.format.layout import DATA_FILE, MANIFEST_FILE
+from lmdbloader.format.layout import MANIFEST_FILE
 from lmdbloader.store import Reader, check_destination, open_reader, partial_folder, put_in_place, read_manifest
 from lmdbloader.store.writing.ownership import open_own_file
 from lmdbloader.store.writing.publish import flush
@@ -117,12 +115,12 @@ def stage(
             with explain_full_disk(target), partial_folder(target, log=log) as partial:
                 # The process that held the lock a moment ago may have put the copy in place.
                 if not _is_staged(source, target, check, log):
-                    check_destination(target, overwrite=overwrite or _may_replace(source, target))
+                    check_destination(target, overwrite=overwrite or is_earlier(source.manifest, target))
                     if isinstance(source, Reader):
                         _fill(source, partial, target, progress, log, check)
                     else:
-                        source.fill(partial, target, functools.partial(_progress, progress), log)
-                        _put_in_place(partial, target, source.time_ns)
+                        source.fill(partial, target, functools.partial(_progress, progress), log, check=check)
+                        put_in_place(partial, target)
             return target
         except LockedError as error:
             if until is not None and time.monotonic() >= until:
@@ -160,11 +158,6 @@ def _is_same_dataset(source: Reader | RemoteSource, target: Path) -> bool:
         return False
 
 
-def _may_replace(source: Reader | RemoteSource, target: Path) -> bool:
-    """Return whether a dataset is an older copy of the source, which is replaced."""
-    return is_earlier(source, target) if isinstance(source, Reader) else _is_same_dataset(source, target)
-
-
 def _is_staged(source: Reader | RemoteSource, target: Path, check: bool, log: Callable[[str], None]) -> bool:
     """Return whether there is a sound copy, by manifest, sizes, the index's digest, and the data's time or digest."""
     if not _is_same_dataset(source, target):
@@ -173,31 +166,21 @@ def _is_staged(source: Reader | RemoteSource, target: Path, check: bool, log: Ca
         copy = open_reader(target)
         if isinstance(source, Reader):
             compare(source, copy, check=check, log=lambda line: log(plain(line)))
-        elif check or source.time_ns is None or not has_time(copy.descriptor, source.time_ns):
-            log(plain(f"{target}: reading and comparing the copy that is already there"))
-            compare_digest(target / DATA_FILE, copy.descriptor, copy.manifest, source.manifest.data_digest)
-            if source.time_ns is not None:
-                with suppress(OSError):  # the copy of another user is read each time
-                    set_time(target / DATA_FILE, source.time_ns)
+        else:
+            source.compare(copy, check=check, log=lambda line: log(plain(line)))
     except (CorruptError, FormatError, OSError) as error:
         log(plain(f"{target}: a copy is there, but damaged; it is copied again. {error}"))
         return False
     return True
 
 
-def _put_in_place(partial: Path, target: Path, time_ns: int | None) -> None:
-    """Give a complete copy its name, and its data file the time by which it is known."""
-    if time_ns is not None:
-        set_time(partial / DATA_FILE, time_ns)
-    put_in_place(partial, target)
-
-
 def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Callable[[str], None], check: bool) -> None:
     """Copy every file of a dataset, check the copy and put it in place."""
     digests = digests_of(source)
-    kept = keep_parts(source, target, partial, digests, check=check)
+    kept = keep_parts(source.manifest, times_of(source), target, partial, digests, check=check)
     if kept:
-        log(plain(f"{target}: keeps {len(kept) // 3} of {len(source.manifest.parts)} parts of the copy that is there"))
+        of = f"{len(kept) // 3} of {counted(len(source.manifest.parts), 'part')}"
+        log(plain(f"{target}: keeps {of} of the copy that is there"))
     names = [name for name in files_of(source, log) if name not in kept]
     nbytes = sum(_size(source.path / name) for name in names)
     free = shutil.disk_usage(partial).free
@@ -223,7 +206,7 @@ def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Call
             if (expected := digests.get(name, "")) not in ("", digest):
                 raise CorruptError(
                     f"{source.path / name}: its digest is {digest}, expected {expected}: it was changed after it was "
-                    f"written, and is not copied. `lmdbloader verify {source.path}` says what is damaged.",
+                    f"written, and is not copied. {command('verify', source.path)} says what is damaged.",
                     path=str(source.path),
                 )
             _compare(partial / name, sums, source.path / name, bar)

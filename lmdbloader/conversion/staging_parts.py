@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from lmdbloader.base import system
 from lmdbloader.base.disk_errors import naming
+from lmdbloader.base.text import command
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format.digests import read_digest
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
@@ -68,7 +69,7 @@ def _manifests(folder: Path, manifest: Manifest) -> Iterator[Manifest]:
         theirs = read_manifest(folder / part.name)
         if theirs.manifest_digest != part.manifest_digest:
             raise CorruptError(
-                f"{folder / part.name}: is not the part that the set states. `lmdbloader verify {folder}` suggests "
+                f"{folder / part.name}: is not the part that the set states. {command('verify', folder)} suggests "
                 "remedies.",
                 path=str(folder),
             )
@@ -127,8 +128,8 @@ def has_data(source: Reader, partial: Path) -> bool:
     return lengths == ([part.data_nbytes for part in manifest.parts] or [manifest.sizes["data_nbytes"]])
 
 
-def is_earlier(source: Reader, target: Path) -> bool:
-    """Return whether a folder has a copy of the source, sound or damaged, or of the dataset that it was before it grew.
+def is_earlier(manifest: Manifest, target: Path) -> bool:
+    """Return whether a folder has a copy of a dataset, sound or damaged, or of the one that it was before it grew.
 
     A dataset that has one data.mdb becomes the first part of a set when it grows.
     """
@@ -136,19 +137,28 @@ def is_earlier(source: Reader, target: Path) -> bool:
         there = read_manifest(target)
     except (FormatError, OSError):
         return False
-    if there.manifest_digest == source.manifest.manifest_digest:
+    if there.manifest_digest == manifest.manifest_digest:
         return True
-    parts = source.manifest.parts
+    parts = manifest.parts
     if not there.parts:
         return bool(parts) and parts[0].manifest_digest == there.manifest_digest
     return len(there.parts) < len(parts) and there.parts == parts[: len(there.parts)]
 
 
-def keep_parts(source: Reader, target: Path, partial: Path, digests: Mapping[str, str], *, check: bool) -> list[str]:
+def keep_parts(
+    manifest: Manifest,
+    times: Sequence[int | None],
+    target: Path,
+    partial: Path,
+    digests: Mapping[str, str],
+    *,
+    check: bool,
+) -> list[str]:
     """Give the parts of an earlier copy that are sound and still needed a second name in a new one.
 
     Args:
-        source: What is staged.
+        manifest: Of what is staged.
+        times: Of its data files, in nanoseconds; None if they are unknown.
         target: Where the earlier copy may be.
         partial: Where the new one is made.
         digests: Of `digests_of`.
@@ -158,22 +168,22 @@ def keep_parts(source: Reader, target: Path, partial: Path, digests: Mapping[str
         The names of the files that need not be copied.
     """
     kept: list[str] = []
-    parts = source.manifest.parts
-    if not parts or not is_earlier(source, target):
+    parts = manifest.parts
+    if not parts or not is_earlier(manifest, target):
         return kept
     folders = [target / part.name for part in parts]
     if not read_manifest(target).parts:
         folders[0] = target
-    for part, file, folder in zip(parts, source.data_file.files, folders, strict=True):
+    for part, time_ns, folder in zip(parts, times, folders, strict=True):
         with suppress(OSError, FormatError, CorruptError):
-            if _is_sound(folder, part, time_of(file.descriptor), source.manifest, digests, check):
+            if _is_sound(folder, part, time_ns, manifest, digests, check):
                 _link(folder, partial / part.name)
                 kept += [f"{part.name}/{name}" for name in _OF_PART]
     return kept
 
 
 def _is_sound(
-    folder: Path, part: Part, time_ns: int, manifest: Manifest, digests: Mapping[str, str], check: bool
+    folder: Path, part: Part, time_ns: int | None, manifest: Manifest, digests: Mapping[str, str], check: bool
 ) -> bool:
     """Return whether a folder of an earlier copy holds a part; raise CorruptError or OSError if it is damaged."""
     if read_manifest(folder).manifest_digest != part.manifest_digest:
@@ -183,7 +193,7 @@ def _is_sound(
         try:
             if name == DATA_FILE and os.fstat(descriptor).st_size != part.data_nbytes:
                 return False
-            if name == INDEX_FILE or check or not has_time(descriptor, time_ns):
+            if name == INDEX_FILE or check or time_ns is None or not has_time(descriptor, time_ns):
                 compare_digest(folder / name, descriptor, manifest, digests[f"{part.name}/{name}"])
         finally:
             os.close(descriptor)
@@ -205,6 +215,11 @@ def _link(folder: Path, part: Path) -> None:
 def time_of(descriptor: int) -> int:
     """Return the time of a file's last change in nanoseconds."""
     return os.fstat(descriptor).st_mtime_ns
+
+
+def times_of(source: Reader) -> list[int | None]:
+    """Return the times of the data files of a dataset."""
+    return [time_of(file.descriptor) for file in source.data_file.files]
 
 
 def set_time(path: Path, time_ns: int) -> None:

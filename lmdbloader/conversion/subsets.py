@@ -15,6 +15,7 @@ from lmdbloader.base.arguments import flag, number, optional, whole
 from lmdbloader.base.foreign_names import SUBSET, understands
 from lmdbloader.base.option_names import option
 from lmdbloader.base.suggestions import did_you_mean
+from lmdbloader.base.text import counted
 from lmdbloader.conversion.combining import Combined, Part, Recipe, chosen_fields, combine, open_part
 from lmdbloader.conversion.destination import new_folder
 from lmdbloader.conversion.selection import mixed
@@ -104,7 +105,8 @@ def subset(
     if indices is not None:
         part = _by_number(part, indices)
         if repeats := len(part) - len(np.unique(part.rows if part.rows is not None else np.arange(len(part)))):
-            notes.append(f"{repeats:,} samples are taken more than once, and stored as often")
+            are = counted(repeats, "sample is", "samples are")
+            notes.append(f"{are} taken more than once, and stored as often")
     if names is not None:
         part = _by_name(part, names)
     if where is not None:
@@ -112,7 +114,7 @@ def subset(
         part = part.selected(matching(part.reader, rows, where, _advice()))
     if not len(part):
         what = f"no sample fits the condition {where}" if where is not None else "no sample is chosen"
-        raise OptionError(f"{part.title}: {what}, of {given:,} samples; a dataset has at least one.")
+        raise OptionError(f"{part.title}: {what}, of {counted(given, 'sample')}; a dataset has at least one.")
     part = _some(part, limit, fraction, seed)
     chosen = chosen_fields([part], fields)
     manifest = part.reader.manifest
@@ -126,7 +128,7 @@ def subset(
         "subset",
         choices,
     )
-    log(f"{target}: {len(part):,} of {given:,} samples")
+    log(f"{target}: {len(part):,} of {counted(given, 'sample')}")
     return combine(recipe, target, notes, overwrite=overwrite, restart=restart, progress=progress, log=log)
 
 
@@ -163,8 +165,8 @@ def _by_number(part: Part, indices: Any) -> Part:
     if chosen.dtype == np.bool_:
         if chosen.shape != (len(part),):
             raise OptionError(
-                f"{option('indices')}: a mask of shape {chosen.shape} for {len(part)} samples; expected one bool per "
-                "sample"
+                f"{option('indices')}: a mask of shape {chosen.shape} for {counted(len(part), 'sample')}; expected one "
+                "bool per sample"
             )
         return part.selected(np.flatnonzero(chosen))
     try:
@@ -226,7 +228,7 @@ def _some(part: Part, limit: int | None, fraction: float | None, seed: int | Non
     if limit is not None and share is not None:
         raise OptionError(f"{option('limit')} and {option('fraction')} are both given. Leave one of them out.")
     if limit is not None and not 1 <= limit <= len(part):
-        raise OptionError(f"{option('limit', limit)} of {len(part):,} samples: expected 1 to {len(part)}")
+        raise OptionError(f"{option('limit', limit)} of {counted(len(part), 'sample')}: expected 1 to {len(part)}")
     if share is not None and not 0 < share <= 1:
         raise OptionError(f"{option('fraction', fraction)}: expected a share above 0, at most 1")
     count = limit if limit is not None else max(1, math.floor((share or 0) * len(part) + 0.5))

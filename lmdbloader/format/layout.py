@@ -32,9 +32,11 @@ FORMAT_VERSIONS = (1, 2)
 DATA_FILE = "data.mdb"
 INDEX_FILE = "index.arrow"
 MANIFEST_FILE = "manifest.json"
-# In the cache of a dataset at a URL: the URL, and what the service said about it.
+# In the cache of a dataset at a URL: the URL, the endpoint and the version that was opened.
 REMOTE_FILE = "remote.json"
 PARTIAL_SUFFIX = ".partial"
+# In OUT.partial of a conversion in parts: the sources of each part, and the notes of finished ones.
+SHARES_FOLDER = "shares"
 # Where the parts of a set begin in its virtual file: a multiple of the pages of every system, also of the large ones by
 # which a processor finds addresses in large files faster. The bytes between the parts are addresses only.
 PART_ALIGNMENT = 2 * 2**20

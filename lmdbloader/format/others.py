@@ -112,6 +112,10 @@ def _describe_folder(folder: Path) -> str:
 def suggest_path(path: Path) -> str:
     """Return a sentence with the path that was probably meant, with a space before it; "" if none is known."""
     text = str(path)
+    if collapsed := re.fullmatch(r"([a-z0-9]{2,}):/([^/].*)", text):
+        return (
+            f" A URL has two slashes, of which a Path keeps one: write the text {f'{collapsed[1]}://{collapsed[2]}'!r}."
+        )
     if text.startswith("~"):
         with suppress(RuntimeError):
             return f" Only a shell expands ~: write {str(path.expanduser())!r}."

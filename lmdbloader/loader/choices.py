@@ -141,7 +141,7 @@ class Orders:
                 if not num_samples:
                     raise OptionError(f"num_samples={draws}, weights: the dataset has no samples to draw from")
             if not callable(weights):
-                # Those of this moment, from which another Loader is made: the caller may change theirs.
+                # A copy, from which another Loader may be made: the caller may change the list.
                 weights = self.options["weights"] = _numbers_of_weights(weights, num_samples, "weights").copy()
             self._weights = weights if callable(weights) else _sums(weights, "weights")
             self.shown: Any = "weighted"
@@ -331,7 +331,7 @@ def _with_occurrences(numbers: I64, num_samples: int) -> I64:
 
 
 def _for_numpy(given: Any) -> Any:
-    """Return tensors, of any type and device, as something that NumPy makes an array of; anything else as it is."""
+    """Return tensors, of any dtype and device, in a form that NumPy can convert; anything else unchanged."""
     if isinstance(given, torch.Tensor):
         given = given.detach().cpu()
         return given.double() if given.is_floating_point() else given  # NumPy has no bfloat16
@@ -344,7 +344,7 @@ def _numbers_of_weights(given: Any, num_samples: int, name: str) -> F64:
     """Return weights as an array (n,).
 
     Raises:
-        OptionError: They are not weights: negative, not finite, or not one for each sample.
+        OptionError: A weight is negative or not finite, or there is not one for each sample.
     """
     try:
         array = np.asarray(_for_numpy(given))
@@ -365,7 +365,7 @@ def _numbers_of_weights(given: Any, num_samples: int, name: str) -> F64:
 
 
 def _sums(weights: F64, name: str) -> F64:
-    """Return the sums of weights up to each sample, (n,).
+    """Return the cumulative sums of weights, (n,) float64.
 
     Raises:
         OptionError: They are all 0, or add up to more than a float holds.

@@ -25,7 +25,7 @@ from lmdbloader.loader.views import union_of, view_of
 from lmdbloader.store import check_rows
 
 I64 = npt.NDArray[np.int64]
-# A sampler computes so many numbers at once.
+# The number of positions that a sampler computes at once.
 _AT_ONCE = 4096
 
 
@@ -146,10 +146,10 @@ def mix(
     Orders, ranks and states are those of a Loader, which refuses a state of other datasets or weights.
 
     Args:
-        datasets: LMDBDatasets or paths; they may be views. They have the same fields and the same names of classes.
-        weights: Numbers in proportion to the shares of the draws, one for each dataset; by default the lengths. A share
-            is 0 or at least 1e-10, if the weights are not whole numbers.
-        length: Draws of an epoch; by default the samples of all datasets.
+        datasets: LMDBDatasets, which may be views, or paths. All have the same fields and the same names of classes.
+        weights: Numbers in proportion to the shares of the draws, one for each dataset; by default the lengths. Unless
+            they are whole numbers, a share is 0 or at least 1e-10.
+        length: The number of draws in an epoch; by default the number of samples of all datasets.
 
     Returns:
         A Mix, for `Loader` and `dataloader`.

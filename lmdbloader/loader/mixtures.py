@@ -35,7 +35,7 @@ _ROUNDED = 2**40
 _CLOSE = 1e-9
 # Rounded to a 2**40th, a smaller one would be another share by more than half a percent.
 _SMALLEST = Fraction(1, 10**10)
-# Of so many positions in a row each dataset has its share, wherever they begin, if that is a whole number.
+# In any run of so many positions each dataset has exactly its share, if that is a whole number.
 _STRETCH = 1000
 
 
@@ -47,7 +47,8 @@ def whole_shares(weights: Sequence[float], lengths: Sequence[int]) -> tuple[int,
         lengths: The numbers of samples of the datasets.
 
     Raises:
-        OptionError: They are not weights, one is too small beside the others, or a dataset without samples has one.
+        OptionError: A weight is negative, not finite, or too small compared with the others; all are 0; there is not
+            one for each dataset; or a dataset without samples has a weight above 0.
 
     >>> whole_shares([0.7, 0.3], [10, 10]), whole_shares([1 / 3, 2 / 3], [10, 10]), whole_shares([800, 2650], [9, 9])
     ((7, 3), (1, 2), (16, 53))

@@ -146,12 +146,17 @@ def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
         return False
 
 
+def _is_one(part: Any) -> bool:
+    """Return whether one of several is a dataset, or the path of something that may be one."""
+    return isinstance(part, LMDBDataset) or (isinstance(part, str | os.PathLike) and os.path.isdir(part))
+
+
 def _line(dataset: Any) -> str:
     """Return the advice for a dataset of another library."""
     origin = type(dataset).__module__.partition(".")[0]
     root = getattr(dataset, "root", None)
     has_items = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
-    if isinstance(dataset, list | tuple) and dataset and all(isinstance(part, LMDBDataset) for part in dataset):
+    if isinstance(dataset, list | tuple) and dataset and all(map(_is_one, dataset)):
         return "expected one dataset. Write lmdbloader.Loader(lmdbloader.mix(datasets), batch_size)."
     if isinstance(dataset, Mapping) and dataset and all(isinstance(d, LMDBDataset) for d in dataset.values()):
         name = next(iter(dataset))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +16,8 @@ from lmdbloader.errors import OptionError
 
 # Ray would reserve a third of the memory for objects, and tasks exchange none but their small results.
 _STORE_NBYTES = 100 * 2**20
+_HOST_PORT = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:/\[\]]+)):([0-9]+)")
+_ANSWER_SECONDS = 10.0
 
 
 @contextmanager
@@ -48,6 +52,7 @@ def connected(ray: Any, address: str | None, num_cpus: int | None) -> Iterator[b
         settings |= {"object_store_memory": _STORE_NBYTES, "address": "local"}
     elif address is not None:
         settings["address"] = address
+    _check_answers(address or os.environ.get("RAY_ADDRESS", ""), _shown(address))
     try:
         ray.init(**settings)
     except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
@@ -57,6 +62,23 @@ def connected(ray: Any, address: str | None, num_cpus: int | None) -> Iterator[b
         yield is_new
     finally:
         ray.shutdown()
+
+
+def _check_answers(address: str, shown: str) -> None:
+    """Raise OptionError if nothing listens at HOST:PORT, which Ray would try for minutes.
+
+    Other addresses ("auto", ray://...) are left to Ray.
+    """
+    found = _HOST_PORT.fullmatch(address)
+    if found is None:
+        return
+    try:
+        socket.create_connection((found[1] or found[2], int(found[3])), _ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise OptionError(
+            f"{option('address')}: no Ray cluster answers at {shown}: {error}. Expected HOST:PORT of a running one; "
+            "`ray start --head` prints it."
+        ) from error
 
 
 def _shown(address: str | None) -> str:

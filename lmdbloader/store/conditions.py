@@ -302,7 +302,8 @@ class _Condition:
             return name
         if any(name in of_labels for of_labels in self._classes.values()):
             self.refuse(f"{name} is a class: write {name!r} in quotes")
-        meant = nearest(name, names)
+        ends = [other for other in names if other.endswith(f".{name}")]
+        meant = ends[0] if len(ends) == 1 else nearest(name, names)
         instead = f". Did you mean {meant}?" if meant else "."
         self.refuse(f"there is no column {name!r}{instead} The columns are {', '.join(names)}")
 

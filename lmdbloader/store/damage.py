@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from lmdbloader.base.text import plain
 
+#: The field of damage to a whole sample.
+ALL_FIELDS = "all"
+
 
 @dataclass(frozen=True, slots=True)
 class Damage:
@@ -13,7 +16,7 @@ class Damage:
 
     Attributes:
         sample: The sample's number.
-        field: The field that cannot be read.
+        field: The field that cannot be read; "all" if the whole sample is lost.
         source: Relative path of the file that it was made from, None if the dataset has no sources.
         reason: The damage.
     """

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lmdbloader.base.text import command
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format.digests import digest_of_file
 from lmdbloader.format.features import LARGE_NAMES
@@ -61,7 +62,7 @@ class Index:
         if facts is None and (found := digest_of_file(content, manifest.digest)) != manifest.index_digest:
             raise CorruptError(
                 f"{where}: its digest is {found}, expected {manifest.index_digest}: it is cut short or was damaged. "
-                f"`lmdbloader repair {path}` makes a new one.",
+                f"{command('repair', path)} makes a new one.",
                 path=str(path),
             )
         expected = index_columns(manifest.fields, **_storage(manifest))

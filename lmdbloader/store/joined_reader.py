@@ -207,21 +207,21 @@ class _Remotes:
             found[own] = cache.are_here(*ranges)
         return found
 
-    def request(self, starts: I64, stops: I64, *, once: bool) -> None:
+    def request(self, starts: I64, stops: I64, *, once: bool, owner: int = 0) -> None:
         """As `Cache.request`."""
         for cache, _, *ranges in self._shares(starts, stops):
-            cache.request(*ranges, once=once)
+            cache.request(*ranges, once=once, owner=owner)
 
-    def expect(self, starts: I64, stops: I64, *, times: int) -> None:
+    def expect(self, starts: I64, stops: I64, *, times: int, owner: int = 0) -> None:
         """As `Cache.expect`."""
         for cache, _, *ranges in self._shares(starts, stops):
-            cache.expect(*ranges, times=times)
+            cache.expect(*ranges, times=times, owner=owner)
 
-    def forget_requests(self) -> None:
+    def forget_requests(self, owner: int = 0) -> None:
         """As `Cache.forget_requests`."""
         for cache, _, _ in self._caches:
             if cache is not None:
-                cache.forget_requests()
+                cache.forget_requests(owner)
 
 
 class _AllHeld:

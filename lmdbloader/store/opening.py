@@ -22,6 +22,7 @@ from lmdbloader.base.arguments import local_path
 from lmdbloader.base.disk_errors import unreadable_is_corrupt
 from lmdbloader.base.files import NotRegularError, open_regular
 from lmdbloader.base.limits import no_address_space
+from lmdbloader.base.text import command
 from lmdbloader.errors import CorruptError, FormatError, NotFoundError, OptionError
 from lmdbloader.format.layout import (
     DATA_FILE,
@@ -30,6 +31,7 @@ from lmdbloader.format.layout import (
     MANIFEST_FILE,
     PARTIAL_SUFFIX,
     REMOTE_FILE,
+    SHARES_FOLDER,
     part_name,
 )
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
@@ -74,7 +76,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         raise _not_a_folder(folder)
     if folder.name.endswith(PARTIAL_SUFFIX):
         out = folder.name.removesuffix(PARTIAL_SUFFIX)
-        raise FormatError(f"{folder}: is an unfinished conversion. {_resume(folder.with_name(out))}")
+        raise FormatError(f"{folder}: is an unfinished conversion. {_resume(folder.with_name(out), folder)}")
     try:
         with (
             unreadable_is_corrupt(folder / MANIFEST_FILE, dataset=folder),
@@ -90,17 +92,17 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
             ) from None
         if (folder / INDEX_FILE).exists():
             raise FormatError(
-                f"{folder}: {MANIFEST_FILE} is missing. `lmdbloader repair {folder}` makes a new one."
+                f"{folder}: {MANIFEST_FILE} is missing. {command('repair', folder)} makes a new one."
             ) from None
         if (folder / part_name(0)).is_dir():
             raise FormatError(
-                f"{folder}: {MANIFEST_FILE} is missing: the folder holds parts of a set. `lmdbloader repair {folder}` "
+                f"{folder}: {MANIFEST_FILE} is missing: the folder holds parts of a set. {command('repair', folder)} "
                 "makes a new one from them."
             ) from None
         if what := describe_folder(folder):
             raise FormatError(f"{folder}: has no {MANIFEST_FILE}, so it is not a dataset; it {what}.") from None
         raise FormatError(
-            f"{folder}: has no {MANIFEST_FILE}, so it is not a dataset (a {FORMAT_NAME} dataset has {MANIFEST_FILE}, "
+            f"{folder}: has no {MANIFEST_FILE}, so it is not a dataset (an {FORMAT_NAME} dataset has {MANIFEST_FILE}, "
             f"{INDEX_FILE} and {DATA_FILE}). Make one with `lmdbloader convert`."
         ) from None
 
@@ -109,15 +111,21 @@ def _not_a_folder(path: Path) -> FormatError | NotFoundError:
     """Return the error for a path without a folder."""
     partial = path.with_name(path.name + PARTIAL_SUFFIX) if path.name else path
     if partial.is_dir():
-        return FormatError(f"{path}: its conversion is not finished ({partial} is there). {_resume(path)}")
+        return FormatError(f"{path}: its conversion is not finished ({partial} is there). {_resume(path, partial)}")
     if path.exists():
         what = describe_file(path)
         return FormatError(f"{path}: is a file, not a dataset folder" + (f"; it {what}." if what else "."))
     return NotFoundError(f"{path}: there is no such folder; expected a dataset made by lmdbloader.{suggest_path(path)}")
 
 
-def _resume(out: Path) -> str:
-    return f"Run the conversion again: the same `lmdbloader convert SRC {shlex.quote(str(out))}` resumes it."
+def _resume(out: Path, partial: Path) -> str:
+    name = shlex.quote(str(out))
+    if (partial / SHARES_FOLDER).is_dir():
+        return (
+            f"It is made in parts: `lmdbloader join {name}` names those that are not complete, or else finishes it. "
+            f"`lmdbloader convert SRC {name} --part I/N`, with the options of the plan, makes one of them."
+        )
+    return f"Run the conversion again: the same `lmdbloader convert SRC {name}` resumes it."
 
 
 class DataFile:
@@ -313,7 +321,7 @@ def wrong_size(path: Path, found: int, expected: int, dataset: Path | None = Non
     dataset = path.parent if dataset is None else dataset
     return CorruptError(
         f"{path}: {found} bytes, expected {expected}: it is cut short or was changed. Copy it again; "
-        f"`lmdbloader verify {dataset}` suggests other remedies.",
+        f"{command('verify', dataset)} suggests other remedies.",
         path=str(dataset),
     )
 

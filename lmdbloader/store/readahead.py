@@ -284,7 +284,9 @@ class Readahead:
             times: 1 or -1.
         """
         if self._file.remote is not None and not self._closed:
-            self._file.remote.expect(*self._ranges(rows, whole=True), times=times)
+            self._file.remote.expect(*self._ranges(rows, whole=True), times=times, owner=id(self))
+            if self._closed:  # meanwhile, by another thread
+                self._file.remote.forget_requests(id(self))
 
     def advise(self, *, random: bool) -> None:
         """Advise the system about the order of reads, for every user of the same reader.
@@ -308,7 +310,7 @@ class Readahead:
         """End the thread; all tickets are done, and later requests do nothing."""
         self._closed = True
         if self._file.remote is not None:
-            self._file.remote.forget_requests()
+            self._file.remote.forget_requests(id(self))
         worker = self._workers.get(os.getpid())
         if worker is not None:
             worker.stop()
@@ -336,7 +338,7 @@ class Readahead:
         A batch waits for its own pieces only: other requests go on, so that the link has something to do.
         """
         here = remote.are_here(starts, stops)
-        remote.request(starts, stops, once=not awaited)
+        remote.request(starts, stops, once=not awaited, owner=id(self))
         return starts[here], stops[here], awaited and bool(here.all())
 
     def _ranges(self, rows: I64, *, whole: bool) -> tuple[I64, I64]:

@@ -19,6 +19,7 @@ from lmdbloader.base import clock_words
 from lmdbloader.base.arguments import is_url, local_path, path_text
 from lmdbloader.base.disk_errors import DISK_FAILED
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
+from lmdbloader.base.text import command
 from lmdbloader.errors import CorruptError, FormatError, LmdbloaderError, OptionError
 from lmdbloader.fields import kind_named
 from lmdbloader.format.codecs import are_tiles, by_number, checksum, codec_of
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from lmdbloader.store.remote.opening import Fraction, Place
 
 I64 = npt.NDArray[np.int64]
+# Of a dataset at a URL that is cached in part: more rows would have their pieces on the disk all at once.
+_ROWS_HELD = 1024
 
 
 class _Call:
@@ -96,7 +99,7 @@ class Reader:
             NotFoundError: There is nothing at `path`.
             FormatError: Not a finished dataset of this format version.
             CorruptError: A file is cut short or damaged.
-            DiskError: The service at a URL does not answer.
+            DiskError: The server of a URL does not answer.
             DiskFullError: There is no room for the cache.
             OptionError: `path` is not a path; or `io` is neither "mmap" nor "pread"; or a dataset on a disk has options
                 of a cache.
@@ -128,7 +131,7 @@ class Reader:
                 return
             raise CorruptError(
                 f"{error.filename}: is missing. Copy the dataset again; "
-                f"`lmdbloader verify {self.path}` suggests other remedies.",
+                f"{command('verify', self.path)} suggests other remedies.",
                 path=str(self.path),
             ) from error
         except KeyError as error:
@@ -138,13 +141,12 @@ class Reader:
         """Open a dataset at a URL whose manifest and index are in the cache."""
         self._remote, self.path = place, place.folder
         self.manifest = place.manifest()
-        expected = self.manifest.sizes["data_nbytes"]
-        data = place.data_file(io, expected)
+        data = place.data_file(io, self.manifest)
         try:
-            index = open_checked(self.path, self.manifest, expected, io)
+            index = open_checked(self.path, self.manifest, data.nbytes, io)
         except (CorruptError, FileNotFoundError):  # of the copy in the cache
             place.renew_index(self.manifest)
-            index = open_checked(self.path, self.manifest, expected, io)
+            index = open_checked(self.path, self.manifest, data.nbytes, io)
         self._use(data, index)
 
     @property
@@ -260,14 +262,15 @@ class Reader:
         """Return the error for a kernel's status; `said` is the system's error, if known."""
         reason = (status == OUT_OF_BOUNDS and self._why_unread(name, row, said)) or DAMAGES[status]
         if self._remote is not None:
-            advice = "It was fetched twice: the dataset at the URL is damaged. Upload it again from a copy"
+            file, _ = self.data_file.place(int(self.index.arrays[f"{name}.offset"][row]))
+            advice = f"It was fetched twice: {self.place}/{file} is damaged. Upload the dataset again from a copy"
             return self.corrupt(name, row, f"{reason}. {advice}.")
         return self.corrupt(
             name,
             row,
-            f"{reason}. `lmdbloader verify {self.path}` lists every damaged sample; "
+            f"{reason}. {command('verify', self.path)} lists every damaged sample; "
             "restore the dataset from a copy, or convert again; "
-            f"`lmdbloader repair {self.path} OUT` leaves them out of a new one.",
+            f"{command('repair', self.path, 'OUT')} leaves them out of a new one.",
         )
 
     def _why_unread(self, name: str, row: int, said: OSError | None) -> str:
@@ -370,6 +373,12 @@ class Reader:
         Raises:
             CorruptError: A payload is damaged; the message names the sample and its source.
         """
+        remote = self.data_file.remote
+        if len(rows) > _ROWS_HELD and remote is not None and remote.streams:
+            for first in range(0, len(rows), _ROWS_HELD):
+                part = slice(first, first + _ROWS_HELD)
+                self.read_into(name, rows[part], out, start[part], verify=verify, clock=clock)
+            return
         columns, _, _, _, has_in_python = self._gathered[name]
         if has_in_python:
             in_python = self.decodes_in_python(columns[CODEC][rows])

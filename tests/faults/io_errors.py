@@ -88,7 +88,7 @@ class Errors:
         place.finish(FEW)
         self._sound = disk / "sound.lmdb"
         shutil.copytree(place.out, self._sound)
-        self._half = disk.with_name("half")
+        self._half, self._parts = disk.with_name("half"), disk.with_name("parts")
         self._done = 0
 
     def jobs(self) -> list[Job]:
@@ -96,6 +96,7 @@ class Errors:
         sound, out = str(self._sound), self._place.out
         convert = tuple(FEW.command(self._disk / "sources", out))
         self._make_half(convert)
+        self._make_parts(convert)
         work = self._place.folder
         return [
             Job("convert", lambda: self._place.begin(FEW), convert, self._check_conversion),
@@ -108,6 +109,7 @@ class Errors:
             Job("repair into a new one", self._damage, ("repair", str(work / "d"), str(out)), self._check_new),
             Job("stage", self._clear, ("stage", sound, str(work), "--quiet"), self._check_staged),
             Job("extract", self._clear, ("extract", sound, str(work / "files")), self._check_extracted),
+            Job("join", self._begin_parts, ("join", str(out)), self._check_conversion_of_parts),
         ]
 
     def numbers(self, job: Job, call: str) -> range:
@@ -175,6 +177,18 @@ class Errors:
         expect(ended.status == 1 and place.committed() > 0, f"exit status {ended.status}", ended)
         shutil.copytree(place.folder, self._half)
 
+    def _make_parts(self, convert: tuple[str, ...]) -> None:
+        """Keep the parts of a set that is to be joined."""
+        self._clear()
+        for step in (("--parts", "2", "--plan-only"), ("--part", "0/2"), ("--part", "1/2")):
+            ended = self._run((*convert, *step), None)
+            expect(ended.status == 0, f"exit status {ended.status}", ended)
+        shutil.copytree(self._place.folder, self._parts)
+
+    def _begin_parts(self) -> None:
+        shutil.rmtree(self._place.folder, ignore_errors=True)
+        shutil.copytree(self._parts, self._place.folder)
+
     def _begin_half(self) -> None:
         shutil.rmtree(self._place.folder, ignore_errors=True)
         shutil.copytree(self._half, self._place.folder)
@@ -203,6 +217,13 @@ class Errors:
             return
         # Nothing that was committed is decoded again, be it before this run or in it.
         self._place.finish_after(FEW, self._done)
+
+    def _check_conversion_of_parts(self, ended: Ended) -> None:
+        if ended.status:
+            again = self._run(("join", str(self._place.out)), None)
+            expect(again.status == 0, f"exit status {again.status} at last", again)
+        expect(manifest_of(self._place.out)["content_digest"] == self._whole.digest, "another digest", ended)
+        self._place.check_sound(self._place.out, ended)
 
     def _check_written(self, ended: Ended) -> None:
         if ended.status and not self._place.out.exists():

@@ -156,11 +156,11 @@ def populate(mapped: mmap.mmap) -> bool:
 
 
 def link_file(source: str | Path, target: str | Path) -> None:
-    """Give a file a second name.
+    """Make a hard link to a file.
 
     Raises:
         FileExistsError: There is a file of that name.
-        OSError: The file system has no second names.
+        OSError: The file system has no hard links.
     """
     os.link(source, target)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lmdbloader.base.text import counted
 from lmdbloader.conversion.sources.listing import I64, Found, Listing, Location, Names, Sources, Span, Spans, as_text
 from lmdbloader.conversion.sources.reading import read
 from lmdbloader.errors import CorruptError, OptionError, SourceError, SourceNotFoundError
@@ -139,7 +140,7 @@ def _rename(src: Path, keys: Names, meta: Path) -> Names:
             else f"{as_text(missing or b'')} is not in the LMDB"
         )
         raise SourceError(
-            f"{src}: {len(keys)} images, but {META_FILE} lists {len(named)}; {which}. If the LMDB is right, remove "
-            f"{META_FILE}."
+            f"{src}: {counted(len(keys), 'image')}, but {META_FILE} lists {len(named)}; {which}. If the LMDB is right, "
+            f"remove {META_FILE}."
         )
     return Names.join(b"", (named[key] for key in keys))

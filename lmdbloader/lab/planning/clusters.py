@@ -101,11 +101,23 @@ class ClusterPlan:
                 )
         best = max(self.set_ups, key=lambda each: each.fed)
         if best.fed < 1 and best.limit is not None:
-            yield (
-                f"None of these ways feeds all GPUs, the best of them {best.fed:.0%}. Give each node a larger disk of "
-                f"its own ({option('local_disk')}), store smaller images (lmdbloader convert --max-resolution), or "
-                "divide the dataset among several storages."
-            )
+            yield f"None of these ways feeds all GPUs, the best of them {best.fed:.0%}. {self._what_would()}"
+
+    def _what_would(self) -> str:
+        """Return what feeds all GPUs: each of the three alone does."""
+        # What caches do not deliver, the storage must: the same share of all its limits.
+        way = max((each for each in self.set_ups if not each.hits), key=lambda each: (each.fed, each.read_nbytes))
+        disk = show_decimal_nbytes(self.cluster.dataset_nbytes * (1 - way.fed))
+        to_all = [f"{show_decimal_nbytes(way.nbytes_per_s)}/s"]
+        if self.storage.requests_per_s is not None:
+            to_all.append(f"{show_number(way.requests_per_s)} requests a second")
+        if self.storage.node_nbytes_per_s is not None:
+            to_all.append(f"{show_decimal_nbytes(way.node_nbytes_per_s)}/s to each node")
+        return (
+            f"Any one of these would: a storage that delivers {' and '.join(to_all)}; a disk in each node for {disk} "
+            f"of the dataset ({option('local_disk')}), from the second epoch on; or images that take "
+            f"{way.fed:.2g} times the bytes (lmdbloader convert --max-resolution)."
+        )
 
     def _lanes(self) -> Iterator[str]:
         cluster, packed = self.cluster, self.set_ups[1]
@@ -194,7 +206,8 @@ def cluster_plan(
     if ranks % nodes:
         raise OptionError(
             f"{option('gpus', ranks)} on {option('nodes', nodes)}: expected equally many on each node, a multiple of "
-            f"{nodes}: {option('gpus', nodes * max(1, round(ranks / nodes)))}"
+            f"{nodes}: {option('gpus', nodes * max(1, round(ranks / nodes)))}. It counts the GPUs of all nodes: with "
+            f"{ranks} on each node write {option('gpus', nodes * ranks)}"
         )
     cluster = replace(cluster, nodes=nodes, ranks_per_node=ranks // nodes)
     storage = Storage(

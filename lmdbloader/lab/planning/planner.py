@@ -111,6 +111,7 @@ def plan(
     rates = (storage_bandwidth, storage_iops, network_bandwidth)
     sizes = (node_memory, local_disk)
     per_experiment = batch_size, example_nbytes, dataset_nbytes, demands[1].samples_per_s / most
+    cluster = _cluster(nodes, gpus, most, per_experiment, rates, sizes)
     return Plan(
         batch_size,
         step_seconds,
@@ -119,13 +120,13 @@ def plan(
         gpus,
         demands[0],
         demands[1],
-        _serving(demands[0], demands[1]),
+        _serving(demands[0], demands[1], 1 if cluster is None else cluster.cluster.nodes),
         _gpu_fit(batch_size, gpu_memory, example_memory, model_memory, found),
         dataset_nbytes,
         float(cache_fraction),
         found,
         found.notes if found else (),
-        _cluster(nodes, gpus, most, per_experiment, rates, sizes),
+        cluster,
     )
 
 
@@ -271,14 +272,14 @@ def _gpu_fit(
     return None
 
 
-def _serving(fewest: Demand, most: Demand) -> tuple[Serving, ...]:
+def _serving(fewest: Demand, most: Demand, nodes: int) -> tuple[Serving, ...]:
     found = []
     for kind in STORAGE:
         needed = {
             low.name: (kind.needed(low.reads_per_s, low.read_nbytes), kind.needed(high.reads_per_s, high.read_nbytes))
             for low, high in zip(fewest.reads, most.reads, strict=True)
         }
-        one = most.nbytes_per_s / most.experiments
+        one = most.nbytes_per_s / most.experiments / nodes
         limits = kind.machine_nbytes_per_s is not None and one > kind.machine_nbytes_per_s
         found.append(Serving(kind.name, needed, limits))
     return tuple(found)

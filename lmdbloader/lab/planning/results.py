@@ -27,7 +27,7 @@ class Serving:
     Attributes:
         storage: Name of the class.
         needed: For each way of reading ("sample", "record", "block") how many, for the fewest and the most experiments.
-        limits_machine: Whether one machine, with one experiment, gets less from it than it needs.
+        limits_machine: Whether one machine, with its share of one experiment, gets less from it than it needs.
     """
 
     storage: str
@@ -184,7 +184,8 @@ def reading_table(found: Plan) -> Iterator[str]:
     yield from align(rows)
     for serving in found.serving:
         if serving.limits_machine:
-            yield from _wrapped("(*) one machine gets less from it than one experiment needs.", "  ")
+            whose = "its GPUs need" if _nodes(found) > 1 else "one experiment needs"
+            yield from _wrapped(f"(*) one machine gets less from it than {whose}.", "  ")
             break
 
 
@@ -249,9 +250,29 @@ def _packing(found: Plan) -> Iterator[str]:
     )
 
 
+def _nodes(found: Plan) -> int:
+    return 1 if found.cluster is None else found.cluster.cluster.nodes
+
+
+def _each_node(found: Plan, nodes: int) -> str:
+    """Return what serves one node of several from its own disks, or from its memory."""
+    alone = found.most.reads[0]
+    kinds = {kind.name: kind.needed(alone.reads_per_s / nodes, alone.read_nbytes) for kind in STORAGE}
+    name = "SATA SSD" if kinds["SATA SSD"] == 1 else "NVMe SSD"
+    size = "the dataset" if found.dataset_nbytes is None else show_decimal_nbytes(found.dataset_nbytes)
+    text = (
+        f"{_plural(kinds[name], name)} in each of the {nodes:,} nodes can serve its GPUs, "
+        f"{show_decimal_nbytes(found.most.nbytes_per_s / nodes)}/s, from a copy of the dataset; nodes with more than "
+        f"{size} of free memory read from storage in the first epoch only."
+    )
+    return text[0].upper() + text[1:]
+
+
 def _storage(found: Plan) -> Iterator[str]:
     alone = found.most.reads[0]
-    if found.most.experiments == 1:
+    if found.most.experiments == 1 and _nodes(found) > 1:
+        yield _each_node(found, _nodes(found))
+    elif found.most.experiments == 1:
         count_of = {serving.storage: serving.needed["sample"][1] for serving in found.serving}
         name = "SATA SSD" if count_of["SATA SSD"] == 1 else "NVMe SSD"
         what = f"{_plural(count_of[name], name)} in the machine can serve it as it is"
@@ -277,7 +298,8 @@ def _storage(found: Plan) -> Iterator[str]:
     if any(serving.limits_machine for serving in found.serving):
         names = " and ".join(serving.storage for serving in found.serving if serving.limits_machine)
         limit = min(k.machine_nbytes_per_s for k in STORAGE if k.machine_nbytes_per_s is not None)
-        yield f"{names} gives one machine at most {show_decimal_nbytes(limit)}/s, less than one experiment needs."
+        whose = "its GPUs need" if _nodes(found) > 1 else "one experiment needs"
+        yield f"{names} gives one machine at most {show_decimal_nbytes(limit)}/s, less than {whose}."
     if found.example_nbytes >= 256 * KIB:
         yield (
             "Store images no larger than they are trained at (`lmdbloader convert --max-resolution`): then no "

@@ -19,6 +19,7 @@ from lmdbloader.lab.study.rows import (
     ThreadsRow,
     Training,
 )
+from lmdbloader.lab.study.turns import forget_turns
 
 __all__ = [
     "BATCH_SIZES",
@@ -39,4 +40,5 @@ __all__ = [
     "ThreadsRow",
     "Training",
     "bench",
+    "forget_turns",
 ]

@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from lmdbloader.base import system
+from lmdbloader.base.arguments import is_url
 from lmdbloader.format.layout import MANIFEST_FILE
 from lmdbloader.lab.machine import filesystem_of, residency
 from lmdbloader.lab.study.endless_loader import BenchData, random_crop
@@ -47,6 +48,11 @@ def read_cold(plan: BenchSetup, notes: list[str]) -> Iterator[ColdRow]:
         notes.append("Cold reads were not measured: this system does not let a program drop pages of the page cache.")
         return
     for place in _places(plan.material):
+        if is_url(place):
+            notes.append(
+                f"Cold reads were not measured: {place} is at a URL. Copy it to a disk with `lmdbloader stage`."
+            )
+            return
         if filesystem_of(place).kind == "memory":
             notes.append(f"Cold reads were not measured: {place} is on a file system in memory.")
             return

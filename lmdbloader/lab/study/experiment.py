@@ -6,8 +6,8 @@ import os
 import shlex
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -18,6 +18,7 @@ from lmdbloader import __version__
 from lmdbloader.base import system
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.foreign_names import understands
+from lmdbloader.base.text import counted
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import DATA_FILE
@@ -25,13 +26,14 @@ from lmdbloader.lab.machine import describe, describe_environment, environment_r
 from lmdbloader.lab.study.cold import read_cold
 from lmdbloader.lab.study.endless_loader import BenchData
 from lmdbloader.lab.study.image_files import extract_files, find_files
-from lmdbloader.lab.study.interrupts import interruptible
-from lmdbloader.lab.study.isolation import isolate
+from lmdbloader.lab.study.interrupts import check, interruptible
+from lmdbloader.lab.study.isolation import isolate, sizes_of
 from lmdbloader.lab.study.results import Study
 from lmdbloader.lab.study.rows import AUTO, BaselineFolder, StudiedDataset, StudiedField, StudySettings
 from lmdbloader.lab.study.setup import BenchSetup, choose_batch_sizes, choose_crops, choose_dataset, has_images
-from lmdbloader.lab.study.sweeps import oversubscribe, scale_threads, sweep
+from lmdbloader.lab.study.sweeps import PER_CORE, oversubscribe, scale_threads, settings_of, sweep, thread_counts
 from lmdbloader.lab.study.training import Trainer, why_unknown
+from lmdbloader.lab.study.turns import Turns, file_of
 from lmdbloader.show import info
 from lmdbloader.superres.models import MODEL_NAMES, ModelName
 
@@ -66,6 +68,9 @@ def bench(
     Batches of the image fields as they are stored, in random order: from `Loader`, from `lmdbloader.dataloader`, and
     from torch's DataLoader over the same images as files. The loaders take turns; the figures are medians.
 
+    Every turn is kept in the user's cache folder. If the study is interrupted, the same call on the same machine goes
+    on within a day; a note in the study says so. The cold passes are measured again.
+
     Args:
         dataset: A dataset's folder, or an open dataset; a view's own fields and samples are read.
         baseline: A folder with the same images as files: one that `lmdbloader extract` wrote, or any for one image
@@ -84,7 +89,8 @@ def bench(
             default 1, and as many as cores, from 2 to 8.
         num_workers: Worker processes of torch's DataLoader; by default one for each core, 16 at most.
         device: Where to train: "cuda", "cuda:1", "cpu"; by default CUDA if there is a device.
-        progress: Called with a line of text when a part of the study begins.
+        progress: Called with a line of text when a part of the study begins, with the time that is left, and with a
+            sentence on what is kept if the study is interrupted.
 
     Returns:
         All figures; `print` shows them as tables and sentences.
@@ -104,6 +110,10 @@ def bench(
     with ExitStack() as stack:
         stack.enter_context(interruptible())
         material, compared = _material(chosen, baseline, notes, stack, progress)
+        command = _command(
+            chosen.path, baseline, batch_sizes, crops, model, only, seconds, repeats, processes, num_workers, device
+        )
+        turns = stack.enter_context(_kept_turns(chosen, command, progress))
         windows = choose_crops(material.dataset, crops, notes)
         if material.files is not None and baseline is not None and os.fspath(baseline) != AUTO:
             progress("baseline: reading the files")
@@ -119,6 +129,7 @@ def bench(
             device=str(where),
             num_samples=len(chosen),
             progress=progress,
+            turns=turns,
         )
         environment, machine = _machine(chosen)
         # First, as long as nothing in this process has touched the data.
@@ -135,14 +146,15 @@ def bench(
             device=_named(where),
             num_threads=cores,
             num_workers=workers,
-            command=_command(
-                chosen.path, baseline, batch_sizes, crops, model, only, seconds, repeats, processes, num_workers, device
-            ),
+            command=command,
         )
+        turns.expect(_count_turns(plan, only, counts, trains=trainer is not None))
         rows = tuple(sweep(plan, trainer)) if "sweep" in only else ()
         threads = tuple(scale_threads(plan, cores)) if "threads" in only else ()
         oversubscription = tuple(oversubscribe(plan, cores)) if "oversubscription" in only else ()
         isolation = tuple(isolate(plan, counts, cores)) if "isolation" in only else ()
+    if turns.num_reused:
+        notes.append(f"The study was interrupted and went on: {counted(turns.num_reused, 'turn')} had been measured.")
     _note_what_lacks(notes, where, trainer, rows, has_images(chosen))
     return Study(
         release=__version__,
@@ -161,6 +173,33 @@ def bench(
         notes=tuple(notes),
         cold=cold,
     )
+
+
+@contextmanager
+def _kept_turns(dataset: LMDBDataset, command: str, progress: Callable[[str], None]) -> Iterator[Turns]:
+    """Yield the turns of a study, which are kept if it is interrupted or fails."""
+    turns = Turns(file_of(dataset, command))
+    try:
+        yield turns
+        check()
+    except BaseException:
+        turns.close(is_done=False)
+        if kept := turns.describe_kept():
+            progress(kept)
+        raise
+    turns.close(is_done=True)
+
+
+def _count_turns(plan: BenchSetup, only: Sequence[str], processes: Sequence[int], *, trains: bool) -> int:
+    """Return the number of turns of all sections but the cold one."""
+    settings, sources = settings_of(plan), len(plan.material.sources)
+    in_sections = {
+        "sweep": len(settings) * (1 + trains) * plan.repeats + sum(s.source == "lmdbloader" for s in settings),
+        "threads": len(thread_counts(plan.num_threads)) * plan.repeats,
+        "oversubscription": len(PER_CORE) * sources * plan.repeats,
+        "isolation": len(processes) * len(sizes_of(plan)) * sources * plan.repeats,
+    }
+    return sum(number for section, number in in_sections.items() if section in only)
 
 
 def _check(

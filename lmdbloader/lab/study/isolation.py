@@ -98,6 +98,11 @@ class Helper:
         )
 
 
+def sizes_of(plan: BenchSetup) -> list[int]:
+    """Return the batch sizes to measure: the smallest, the middle one and the largest."""
+    return sorted({plan.batch_sizes[0], plan.batch_sizes[len(plan.batch_sizes) // 2], plan.batch_sizes[-1]})
+
+
 def isolate(plan: BenchSetup, processes: Sequence[int], cores: int) -> Iterator[IsolationRow]:
     """Yield the speed of several processes that load at the same time, by source and batch size.
 
@@ -106,15 +111,15 @@ def isolate(plan: BenchSetup, processes: Sequence[int], cores: int) -> Iterator[
         processes: How many, one after the other.
         cores: Shared out among the loaders as threads or workers, at least one each.
     """
-    sizes = sorted({plan.batch_sizes[0], plan.batch_sizes[len(plan.batch_sizes) // 2], plan.batch_sizes[-1]})
+    sizes = sizes_of(plan)
     helpers: list[Helper] = []
     try:
-        plan.progress(f"isolation: starting {max(processes)} processes")
+        plan.tell(f"isolation: starting {max(processes)} processes")
         for _ in range(max(processes)):
             helpers.append(Helper(plan))
         for count in processes:
             for size in sizes:
-                plan.progress(f"isolation: {counted(count, 'process', 'processes')}, batches of {size}")
+                plan.tell(f"isolation: {counted(count, 'process', 'processes')}, batches of {size}")
                 yield from _together(plan, helpers[:count], size, max(1, cores // count))
     finally:
         for helper in helpers:
@@ -123,7 +128,11 @@ def isolate(plan: BenchSetup, processes: Sequence[int], cores: int) -> Iterator[
 
 def _together(plan: BenchSetup, helpers: Sequence[Helper], size: int, workers_each: int) -> Iterator[IsolationRow]:
     settings = [LoaderSetting(source, size, plan.crops[-1], workers_each) for source in plan.material.sources]
-    found = in_turns(settings, plan.repeats, lambda setting, _: take_turns(helpers, setting, plan.seconds))
+    section = f"isolation, {counted(len(helpers), 'process', 'processes')}"
+    found = in_turns(
+        plan, section, settings, lambda setting, _: take_turns(helpers, setting, plan.seconds),
+        lambda value: [float(value[k]) for k in range(len(helpers))],
+    )  # fmt: skip
     for setting, turns in zip(settings, found, strict=True):
         middle = middle_turns(turns)
         yield IsolationRow(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from lmdbloader.errors import OptionError
 from lmdbloader.lab.machine import describe
 from lmdbloader.lab.stored import column, image_sizes
 from lmdbloader.lab.study.endless_loader import BenchData, random_crop
+from lmdbloader.lab.study.turns import Turns
 from lmdbloader.loader import Loader
 
 # Share of the free memory that batches which are ready may take together.
@@ -36,6 +37,7 @@ class BenchSetup:
         device: "cpu", "cuda".
         num_samples: Of the whole dataset, for the time of an epoch.
         progress: Gets a line when something begins.
+        turns: Measures every turn, or has it from an interrupted study.
     """
 
     material: BenchData
@@ -48,6 +50,12 @@ class BenchSetup:
     device: str
     num_samples: int
     progress: Callable[[str], None]
+    turns: Turns = field(default_factory=Turns)
+
+    def tell(self, line: str) -> None:
+        """Report what begins, and the time that is left for all."""
+        left = self.turns.left()
+        self.progress(f"{line}; {left}" if left else line)
 
 
 def choose_dataset(given: str | os.PathLike[str] | LMDBDataset) -> LMDBDataset:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lmdbloader.base.stage_times import STAGES
 from lmdbloader.base.stopwatch import BatchTimes
 from lmdbloader.lab.study.endless_loader import LoaderSetting, latency_of, median_speed, open_endless, take_turn
+from lmdbloader.lab.study.results import from_plain
 from lmdbloader.lab.study.rows import LoaderKind, OversubscriptionRow, SweepRow, ThreadsRow
 from lmdbloader.lab.study.setup import BenchSetup
-from lmdbloader.lab.study.training import Trainer, TrainingTurn, take_training_turn, training_of
+from lmdbloader.lab.study.training import Trainer, TrainingTurn, read_training, take_training_turn, training_of
 
 T = TypeVar("T")
 _BATCH_SIZE = 32
@@ -20,20 +22,32 @@ PER_CORE = (1, 2, 3, 4)
 
 
 def in_turns(
-    settings: Sequence[LoaderSetting], repeats: int, measure: Callable[[LoaderSetting, int], T]
+    plan: BenchSetup,
+    section: str,
+    settings: Sequence[LoaderSetting],
+    measure: Callable[[LoaderSetting, int], T],
+    read: Callable[[Any], T],
 ) -> list[list[T]]:
     """Return each setting's measurements: one turn of every setting, then the next turn of every setting.
 
     Args:
+        plan: The settings of all experiments.
+        section: The name of the experiment, for the turns that are kept.
         settings: To measure.
-        repeats: Turns of each.
         measure: Measures one turn of a setting; gets the number of the turn.
+        read: Makes a turn of what is kept of it.
     """
     found: list[list[T]] = [[] for _ in settings]
-    for number in range(repeats):
+    for number in range(plan.repeats):
         for turns, setting in zip(found, settings, strict=True):
-            turns.append(measure(setting, number))
+            name = f"{section}: {setting}, turn {number}"
+            turns.append(plan.turns.take(name, functools.partial(measure, setting, number), read))
     return found
+
+
+def read_times(value: Any) -> BatchTimes:
+    """Return a turn of loading from what is kept of it."""
+    return from_plain(BatchTimes, value, "turn")
 
 
 def sweep(plan: BenchSetup, trainer: Trainer | None) -> list[SweepRow]:
@@ -44,6 +58,7 @@ def sweep(plan: BenchSetup, trainer: Trainer | None) -> list[SweepRow]:
         trainer: Trains after loading alone was measured; None: no training.
     """
     settings = settings_of(plan)
+    warm: set[LoaderSetting] = set()  # in this process: the first turns may have been kept
 
     def load(setting: LoaderSetting, number: int) -> BatchTimes:
         _report(plan, "loads", number, setting)
@@ -54,10 +69,14 @@ def sweep(plan: BenchSetup, trainer: Trainer | None) -> list[SweepRow]:
         assert trainer is not None
         _report(plan, "trains", number, setting)
         with open_endless(plan.material, setting) as loader:
-            return take_training_turn(loader, trainer, plan.seconds, warm_up=number == 0)
+            is_first = setting not in warm
+            warm.add(setting)
+            return take_training_turn(loader, trainer, plan.seconds, warm_up=is_first)
 
-    loading = in_turns(settings, plan.repeats, load)
-    training = in_turns(settings, plan.repeats if trainer is not None else 0, train)
+    loading = in_turns(plan, "loads", settings, load, read_times)
+    training: list[list[TrainingTurn]] = [[] for _ in settings]
+    if trainer is not None:
+        training = in_turns(plan, "trains", settings, train, read_training)
     return [_row(plan, *found) for found in zip(settings, loading, training, strict=True)]
 
 
@@ -82,7 +101,7 @@ def _report(plan: BenchSetup, activity: str, number: int, setting: LoaderSetting
     """Report progress, once in a turn for each size."""
     if setting.source == plan.material.sources[0]:
         window = "whole images" if setting.crop is None else f"crop {setting.crop}"
-        plan.progress(f"sweep: {activity}, turn {number + 1}/{plan.repeats}, {window}, batches of {setting.batch_size}")
+        plan.tell(f"sweep: {activity}, turn {number + 1}/{plan.repeats}, {window}, batches of {setting.batch_size}")
 
 
 def _row(
@@ -108,18 +127,31 @@ def _stages(plan: BenchSetup, setting: LoaderSetting) -> dict[str, float] | None
     """Return seconds of thread time for each sample by stage, from a turn of its own: watching costs a little."""
     if setting.source != "lmdbloader":
         return None
-    with open_endless(plan.material, _in_host_memory(setting)) as loader, loader.timed_stages() as found:
-        take_turn(loader, plan.seconds / 2)
-    times = found[0]
-    return {name: getattr(times, name) / max(times.num_samples, 1) for name in STAGES}
+
+    def measure() -> dict[str, float]:
+        with open_endless(plan.material, _in_host_memory(setting)) as loader, loader.timed_stages() as found:
+            take_turn(loader, plan.seconds / 2)
+        times = found[0]
+        return {name: getattr(times, name) / max(times.num_samples, 1) for name in STAGES}
+
+    return plan.turns.take(f"stages: {setting}", measure, lambda value: {name: float(value[name]) for name in STAGES})
+
+
+def thread_counts(cores: int) -> list[int]:
+    """Return the numbers of threads to measure.
+
+    >>> thread_counts(6)
+    [1, 2, 4, 6]
+    """
+    return sorted({*(2**k for k in range(cores.bit_length())), cores})
 
 
 def scale_threads(plan: BenchSetup, cores: int) -> Iterator[ThreadsRow]:
     """Yield the speed of the Loader with one thread, two, four and so on, and one for each core."""
-    counts = sorted({*(2**k for k in range(cores.bit_length())), cores})
-    plan.progress(f"threads: {', '.join(map(str, counts))}")
+    counts = thread_counts(cores)
+    plan.tell(f"threads: {', '.join(map(str, counts))}")
     size = middle_size(plan)
-    for count, speed in zip(counts, _speeds(plan, [("lmdbloader", n) for n in counts]), strict=True):
+    for count, speed in zip(counts, _speeds(plan, "threads", [("lmdbloader", n) for n in counts]), strict=True):
         yield ThreadsRow(count, size, speed)
 
 
@@ -127,8 +159,8 @@ def oversubscribe(plan: BenchSetup, cores: int) -> Iterator[OversubscriptionRow]
     """Yield the speed of every source with one to four threads or worker processes for each core."""
     size = middle_size(plan)
     for source in plan.material.sources:
-        plan.progress(f"oversubscription: {source}, {', '.join(str(n * cores) for n in PER_CORE)} on {cores} cores")
-        speeds = _speeds(plan, [(source, n * cores) for n in PER_CORE])
+        plan.tell(f"oversubscription: {source}, {', '.join(str(n * cores) for n in PER_CORE)} on {cores} cores")
+        speeds = _speeds(plan, "oversubscription", [(source, n * cores) for n in PER_CORE])
         for n, speed in zip(PER_CORE, speeds, strict=True):
             yield OversubscriptionRow(source, n * cores, float(n), size, speed, speed / speeds[0])
 
@@ -138,10 +170,10 @@ def middle_size(plan: BenchSetup) -> int:
     return min(plan.batch_sizes, key=lambda size: abs(size - _BATCH_SIZE))
 
 
-def _speeds(plan: BenchSetup, ways: Sequence[tuple[LoaderKind, int]]) -> list[float]:
+def _speeds(plan: BenchSetup, section: str, ways: Sequence[tuple[LoaderKind, int]]) -> list[float]:
     def measure(setting: LoaderSetting, number: int) -> BatchTimes:
         with open_endless(plan.material, setting) as loader:
             return take_turn(loader, plan.seconds)
 
     settings = [LoaderSetting(source, middle_size(plan), plan.crops[-1], count) for source, count in ways]
-    return [median_speed(turns) for turns in in_turns(settings, plan.repeats, measure)]
+    return [median_speed(turns) for turns in in_turns(plan, section, settings, measure, read_times)]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ from lmdbloader.errors import OptionError
 from lmdbloader.lab.machine.gpu import watched
 from lmdbloader.lab.stored import image_sizes
 from lmdbloader.lab.study.endless_loader import EndlessLoader, latency_of
+from lmdbloader.lab.study.results import from_plain
 from lmdbloader.lab.study.rows import GpuLoad, Phases, Training
 from lmdbloader.superres.models import ModelName, build_model
 from lmdbloader.superres.tensors import unit_floats
@@ -109,6 +111,17 @@ def take_training_turn(feed: EndlessLoader, trainer: Trainer, seconds: float, *,
             count = take_steps(batches, trainer.step, max(seconds, least), timer, least=_LEAST_STEPS)
             rows = timer.rows()[:, : len(_PHASES)]
     return TrainingTurn(count * feed.setting.batch_size, rows, gpu[0] if gpu else None)
+
+
+def read_training(value: Any) -> TrainingTurn:
+    """Return a turn of training from the JSON of its fields.
+
+    Raises:
+        FormatError, KeyError, TypeError, ValueError: It is something else.
+    """
+    gpu = None if value["gpu"] is None else from_plain(GpuLoad, value["gpu"], "turn")
+    steps = np.array(value["steps"], np.float64).reshape(-1, len(_PHASES))
+    return TrainingTurn(int(value["num_samples"]), steps, gpu)
 
 
 def training_of(turns: Sequence[TrainingTurn], num_samples: int) -> Training:

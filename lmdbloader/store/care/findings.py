@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from lmdbloader.base.text import command
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE
 from lmdbloader.store.damage import Damage
 from lmdbloader.store.reader import Reader
@@ -103,7 +104,7 @@ def advice_for(found: Findings) -> str:
     if found.is_mixed:
         return (
             f"Put back the file that was replaced; or, if {DATA_FILE} is the right one, remove {MANIFEST_FILE}: "
-            f"`lmdbloader repair {found.folder}` then makes a new one."
+            f"{command('repair', found.folder)} then makes a new one."
         )
     if MANIFEST_FILE in lost and not found.has_description:
         return (
@@ -112,9 +113,9 @@ def advice_for(found: Findings) -> str:
         )
     if DATA_FILE in found.files:
         return (
-            f"`lmdbloader repair {found.folder} OUT` writes the samples that are sound into a new dataset, OUT, and "
+            f"{command('repair', found.folder, 'OUT')} writes the samples that are sound into a new dataset, OUT, and "
             "lists the others."
         )
     if lost:
-        return f"`lmdbloader repair {found.folder}` rebuilds {' and '.join(lost)} from {DATA_FILE}."
+        return f"{command('repair', found.folder)} rebuilds {' and '.join(lost)} from {DATA_FILE}."
     return "Its files contradict each other. Restore all of them from one copy, or convert again."

@@ -19,7 +19,7 @@ from lmdbloader.store.care.salvage import LOST, RecordSalvage
 from lmdbloader.store.care.saving import Repair, num_samples_of, report, sound_samples, write_samples
 from lmdbloader.store.care.set_repair import is_set, repair_set
 from lmdbloader.store.care.verify import verify
-from lmdbloader.store.damage import Damage
+from lmdbloader.store.damage import ALL_FIELDS, Damage
 from lmdbloader.store.opening import read_manifest
 
 
@@ -112,7 +112,7 @@ def _write_salvaged(
     salvage = RecordSalvage(folder, description, num_samples_of(folder, description, manifest))
 
     def left_out() -> tuple[Damage, ...]:
-        return tuple(Damage(sample, "all", None, LOST) for lost in salvage.lost for sample in lost)
+        return tuple(Damage(sample, ALL_FIELDS, None, LOST) for lost in salvage.lost for sample in lost)
 
     num_samples = write_samples(folder, description, salvage.chunks(), left_out, out, lambda: salvage.may_lack_more)
     if manifest and not left_out() and read_manifest(out).content_digest != manifest.content_digest:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lmdbloader.base.text import plain, table
+from lmdbloader.base.text import counted, plain, table
 from lmdbloader.errors import CorruptError
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, SKIPPED_FILE
 from lmdbloader.format.manifest import Description, Manifest
 from lmdbloader.store.care.findings import Verification
 from lmdbloader.store.care.pages import find_num_samples
 from lmdbloader.store.copying import copied_samples
-from lmdbloader.store.damage import Damage
+from lmdbloader.store.damage import ALL_FIELDS, Damage
 from lmdbloader.store.index import Index
 from lmdbloader.store.opening import DataFile, open_index
 from lmdbloader.store.reader import Reader
@@ -108,8 +109,7 @@ def write_samples(
         # The inputs in the manifest must show that the dataset does not hold all of them.
         lacks: dict[str, Any] = {}
         if damaged := left_out():
-            rows = [(str(d.sample), d.field, d.source or "", d.reason) for d in damaged]
-            writer.add_file(LEFT_OUT_FILE, table([("sample", "field", "source", "reason"), *rows]))
+            writer.add_file(LEFT_OUT_FILE, table([("sample", "field", "source", "reason"), *_rows(damaged)]))
             lacks["left_out"] = len({d.sample for d in damaged})
         if may_lack_more():
             lacks["may_lack_more"] = True
@@ -123,6 +123,20 @@ def write_samples(
         return writer.finish(classes=description.classes, made_by=made_by, digest=digest, scheme=scheme).num_samples
 
 
+def _rows(damaged: Sequence[Damage]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the rows of the list of damaged values; samples in a row that were lost together have one: 100-199."""
+    # The difference stays the same as long as the samples follow each other.
+    for _, found in groupby(
+        enumerate(damaged), lambda item: (item[1].sample - item[0], item[1].field, item[1].source, item[1].reason)
+    ):
+        together = [d for _, d in found]
+        first, last = together[0], together[-1]
+        if first.field == ALL_FIELDS and last is not first:
+            yield f"{first.sample}-{last.sample}", first.field, first.source or "", first.reason
+        else:
+            yield from ((str(d.sample), d.field, d.source or "", d.reason) for d in together)
+
+
 def report(folder: Path, done: Repair, log: Callable[[str], None]) -> Repair:
     """Log what a repair has written, and return it.
 
@@ -132,7 +146,7 @@ def report(folder: Path, done: Repair, log: Callable[[str], None]) -> Repair:
         log: Called with a line of text.
     """
     lost = len({damage.sample for damage in done.left_out})
-    listed = f"; {lost} left out, listed in {done.out}/{LEFT_OUT_FILE}" if lost else ""
+    listed = f"; {lost:,} left out, listed in {done.out}/{LEFT_OUT_FILE}" if lost else ""
     unknown = f"; {_NOT_KNOWN}" if done.may_lack_more else ""
-    log(plain(f"{done.out}: written, {done.num_samples} samples of {folder}{listed}{unknown}"))
+    log(plain(f"{done.out}: written, {counted(done.num_samples, 'sample')} of {folder}{listed}{unknown}"))
     return done

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lmdbloader.base.text import command
 from lmdbloader.errors import CorruptError, FormatError, NotFoundError
 from lmdbloader.format.layout import CODEC_RAW, DATA_FILE, INDEX_FILE, MANIFEST_FILE, Field, part_name
 from lmdbloader.format.manifest import Manifest, Part, part_begins
@@ -54,6 +55,10 @@ def check_set(folder: Path, manifest: Manifest, progress: Callable[[int], None])
     exchanged: list[str] = []
     for part, begin in zip(manifest.parts, begins[:-1], strict=True):
         checked = _check_part(folder / part.name, progress)
+        if checked.problems == [("", _LOST_PART)]:
+            last = first + part.num_samples - 1
+            samples = f"sample {first}" if last == first else f"samples {first} to {last}"
+            checked.problems = [("", f"{_LOST_PART}, with {samples}")]
         found.add_part(part.name, checked, first)
         if checked.reader is not None and MANIFEST_FILE not in checked.files:
             theirs = checked.reader.manifest
@@ -228,14 +233,14 @@ def _advice(found: Findings, exchanged: list[str], manifest: Manifest | None) ->
     if found.is_sound:
         return ""
     folder = found.folder
-    missing = [file for file, text in found.problems if text == _LOST_PART and not (folder / file).suffix]
-    save = f"`lmdbloader repair {folder} OUT` writes the samples that are sound into a new dataset, OUT, and lists"
+    missing = [file for file, text in found.problems if text.startswith(_LOST_PART) and not (folder / file).suffix]
+    save = f"{command('repair', folder, 'OUT')} writes the samples that are sound into a new dataset, OUT, and lists"
     if exchanged:
         return f"Exchange the names of {' and '.join(exchanged[:2])}, and verify it again."
     if found.is_mixed:
         return (
             f"Put back the part that was replaced; or, if the parts are right, remove {MANIFEST_FILE}: "
-            f"`lmdbloader repair {folder}` then makes a new one from them."
+            f"{command('repair', folder)} then makes a new one from them."
         )
     if missing:
         return f"Restore {missing[0]} from a copy, or convert again. {save} those that are missing."
@@ -245,5 +250,5 @@ def _advice(found: Findings, exchanged: list[str], manifest: Manifest | None) ->
     if found.files:
         names = " and ".join(found.files)
         made = "" if manifest else ", and the index of the set,"
-        return f"`lmdbloader repair {folder}` rebuilds {names}{made} from the data files."
+        return f"{command('repair', folder)} rebuilds {names}{made} from the data files."
     return "Its files contradict each other. Restore all of them from one copy, or convert again."

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from lmdbloader.base.disk_errors import explain_full_disk
-from lmdbloader.base.text import plain
+from lmdbloader.base.text import counted, plain
 from lmdbloader.errors import CorruptError, FormatError, NotFoundError
 from lmdbloader.format.features import PARTS
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE
@@ -18,7 +18,7 @@ from lmdbloader.store.care.rebuild import rebuild, what_is_known, work_folder
 from lmdbloader.store.care.salvage import LOST, RecordSalvage
 from lmdbloader.store.care.saving import Repair, num_samples_of, report, sound_samples, write_samples
 from lmdbloader.store.care.set_check import parts_there
-from lmdbloader.store.damage import Damage
+from lmdbloader.store.damage import ALL_FIELDS, Damage
 from lmdbloader.store.opening import DataFile, read_manifest
 from lmdbloader.store.records import Chunk
 from lmdbloader.store.writing.sets import write_set
@@ -119,7 +119,7 @@ def _rebuild_own(
         except (CorruptError, FormatError) as error:
             raise CorruptError(f"{folder}: cannot be repaired: {error} {found.advice}", path=str(folder)) from error
         own = [read_manifest(folder).index_file, MANIFEST_FILE]
-        log(plain(f"{folder}: {' and '.join(own)} rebuilt from its {len(names)} parts"))
+        log(plain(f"{folder}: {' and '.join(own)} rebuilt from its {counted(len(names), 'part')}"))
     if not replaced and not own:
         raise CorruptError(f"{folder}: cannot be repaired. {found.advice}", path=str(folder))
     return Repair(found, (*replaced, *own), None, read_manifest(folder).num_samples, ())
@@ -130,8 +130,8 @@ def _description_of_parts(folder: Path, names: Sequence[str], log: Callable[[str
     known = [found for name in names if (found := _description_of(folder / name)) is not None]
     if not known:
         raise CorruptError(
-            f"{folder}: cannot be repaired: neither it nor one of its {len(names)} parts has a description. Restore it "
-            "from a copy, or convert again.",
+            f"{folder}: cannot be repaired: neither it nor one of its {counted(len(names), 'part')} has a description. "
+            "Restore it from a copy, or convert again.",
             path=str(folder),
         )
     classes = {name: max((d.classes.get(name, ()) for d in known), key=len) for name in known[0].classes}
@@ -264,5 +264,5 @@ class _Saved:
     def _lose(self, samples: range, reason: str) -> None:
         """Note a range of samples that is lost."""
         if samples:
-            self.left_out += [Damage(sample, "all", None, reason) for sample in samples]
+            self.left_out += [Damage(sample, ALL_FIELDS, None, reason) for sample in samples]
             self.lines.append(f"samples {samples.start} to {samples.stop - 1}: {reason}")

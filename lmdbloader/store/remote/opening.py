@@ -13,11 +13,13 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lmdbloader.base import system
 from lmdbloader.base.arguments import path_text
@@ -31,7 +33,8 @@ from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, REMOT
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
 from lmdbloader.store.opening import IO, DataFile
 from lmdbloader.store.remote.cache import Cache, Held
-from lmdbloader.store.remote.pieces import PIECE_NBYTES, Pieces
+from lmdbloader.store.remote.parts import Layout, OneFile, Parts, data_nbytes, wrong_length
+from lmdbloader.store.remote.pieces import LAYOUT, PIECE_NBYTES, Pieces
 from lmdbloader.store.remote.service import Facts, Service
 
 # The name of the manifest's copy in the cache, where it must not make the folder look like a complete dataset.
@@ -42,6 +45,8 @@ _SHARE = re.compile(r"\s*(0|1|[01]?\.[0-9]+)\s*")
 # A file system where the status of a file may be this old has a server: other machines may have the folder, too.
 _OF_SERVERS_SECONDS = 60.0
 _SPARE_NBYTES = 16 * 2**20
+# Of an index, by one request.
+_INDEX_NBYTES = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ class Place:
         url: The dataset's.
         service: That has it.
         folder: Of its manifest, its index and its pieces.
-        version: Of the data file, as the service says.
+        version: Of the data file, as the service says; of a set, that of the manifest.
         limit_nbytes: Of the pieces that are kept.
     """
 
@@ -83,12 +88,12 @@ class Place:
             CorruptError: The index at the URL is damaged too, or belongs to another dataset.
             NotFoundError, DiskError: As `open_place`.
         """
-        content = _read_index(self.service, manifest, self.service.facts(INDEX_FILE))
+        content = _read_index(self.service, manifest, self.service.facts(manifest.index_file))
         with explain_full_disk(self.folder):
-            _put(self.folder / INDEX_FILE, content)
+            _put(self.folder / manifest.index_file, content)
 
-    def data_file(self, io: IO, nbytes: int) -> RemoteData:
-        """Return the data file.
+    def data_file(self, io: IO, manifest: Manifest) -> RemoteData:
+        """Return the data file; of a set, those of its parts as one.
 
         Raises:
             CorruptError: The cache holds pieces of another file.
@@ -96,19 +101,27 @@ class Place:
             OptionError: This user may not write to the folder, or its file system has no locks.
         """
         with _usable(self.folder.parent, self.url):
-            cache = self._cache(nbytes)
-        return RemoteData(cache, io)
+            cache = self._cache(manifest)
+        return RemoteData(cache, io, Layout(manifest))
 
-    def _cache(self, nbytes: int) -> Cache:
+    def _cache(self, manifest: Manifest) -> Cache:
         """Return the cache, which all users in a process share."""
         key = (str(self.folder), self.limit_nbytes)
         with _lock:
             found = _caches.get(key)
             if found is None:
-                pieces = Pieces(self.folder, nbytes)
-                _check_room(self, pieces)
-                found = _caches[key] = Cache(pieces, self.service, DATA_FILE, self.version, self.limit_nbytes)
+                pieces = Pieces(self.folder, data_nbytes(manifest))
+                gaps = _gaps(Layout(manifest))
+                _check_room(self, pieces, gaps)
+                pieces.skip(gaps)
+                found = _caches[key] = Cache(pieces, partial(self._open, manifest), self.limit_nbytes)
             return found
+
+    def _open(self, manifest: Manifest) -> OneFile | Parts:
+        """Return what fetches bytes, for one process."""
+        if manifest.parts:
+            return Parts(self.service, self.folder, manifest)
+        return OneFile(self.service, DATA_FILE, self.version)
 
 
 _caches: weakref.WeakValueDictionary[tuple[str, int], Cache] = weakref.WeakValueDictionary()
@@ -130,13 +143,19 @@ class RemoteData(DataFile):
         remote: The cache, which fetches them.
     """
 
-    def __init__(self, cache: Cache, io: IO) -> None:
+    def __init__(self, cache: Cache, io: IO, layout: Layout) -> None:
         self.remote: Cache = cache
+        self._layout = layout
         super().__init__(cache.pieces.path, io, descriptor=cache.pieces.descriptor)
 
     def with_io(self, path: Path, io: IO) -> RemoteData:
         """Return the same file with another `io`; `path` is not needed."""
-        return RemoteData(self.remote, io)
+        return RemoteData(self.remote, io, self._layout)
+
+    def place(self, at: int) -> tuple[str, int]:
+        """As `DataFile.place`."""
+        number = self._layout.find(at)
+        return self._layout.names[number], at - self._layout.begins[number]
 
     def read_into(self, buffer: Any, at: int) -> int:
         """Fetch bytes, and read them into a writable buffer; return their number, 0 at the end of the file.
@@ -196,6 +215,15 @@ def _limit(value: Fraction, nbytes: int) -> int:
     return min(parse_nbytes(value), nbytes) if isinstance(value, str) else int(value * nbytes)
 
 
+def _limit_of(value: Fraction, manifest: Manifest) -> int:
+    """Return the bytes of the virtual file that may be kept, of which a set has some without data."""
+    nbytes = data_nbytes(manifest)
+    if not manifest.parts:
+        return _limit(value, nbytes)
+    on_disk = sum(-(-part.data_nbytes // PIECE_NBYTES) * PIECE_NBYTES for part in manifest.parts)
+    return _limit(value, on_disk) * nbytes // on_disk
+
+
 def open_place(url: str, cache_dir: str | os.PathLike[str] | None, fraction: Fraction) -> Place:
     """Look up a dataset at a URL, and copy its manifest and index into the cache unless they are there already.
 
@@ -218,9 +246,8 @@ def open_place(url: str, cache_dir: str | os.PathLike[str] | None, fraction: Fra
         )
     service = Service(url)
     manifest, data_facts, index_facts, content = describe(service)
-    nbytes = data_facts.nbytes
-    limit = _limit(fraction, nbytes)
-    if limit < nbytes and not system.CAN_FREE_PARTS:
+    limit = _limit_of(fraction, manifest)
+    if limit < data_facts.nbytes and not system.CAN_FREE_PARTS:
         raise OptionError(
             f"{option('cache_fraction', fraction)}: this system cannot free a part of a file, so it keeps all that it "
             "fetches; a fraction of a dataset can be cached on Linux only. Write cache_fraction=1.0."
@@ -231,7 +258,7 @@ def open_place(url: str, cache_dir: str | os.PathLike[str] | None, fraction: Fra
         place = {"url": service.url, "endpoint": service.endpoint, "version": data_facts.version}
         _put(folder / REMOTE_FILE, json.dumps(place, indent=2).encode())
         _put(folder / MANIFEST_NAME, content)
-        index = folder / INDEX_FILE
+        index = folder / manifest.index_file
         if not index.is_file() or index.stat().st_size != index_facts.nbytes:
             _put(index, _read_index(service, manifest, index_facts))
     return Place(service.url, service, folder, data_facts.version, limit)
@@ -239,6 +266,8 @@ def open_place(url: str, cache_dir: str | os.PathLike[str] | None, fraction: Fra
 
 def describe(service: Service) -> tuple[Manifest, Facts, Facts, bytes]:
     """Return the manifest of a dataset, sizes and versions of its data file and its index, and the manifest's bytes.
+
+    Of a set, the data file is the virtual one, and its version the manifest's: nothing is asked about the parts.
 
     Raises:
         NotFoundError, FormatError, CorruptError, DiskError: As `open_place`.
@@ -256,21 +285,18 @@ def describe(service: Service) -> tuple[Manifest, Facts, Facts, bytes]:
     content = service.read(MANIFEST_FILE, facts.nbytes, facts.version)
     manifest = parse_manifest(content, url)
     if manifest.parts:
-        raise OptionError(
-            f"{url}: is a set of parts, and a set cannot be read from a URL yet. Copy it to a disk with another "
-            "program; or open one of its parts, which are datasets: add /part-00000 to the URL."
-        )
-    found = []
-    for name, key in ((DATA_FILE, "data_nbytes"), (INDEX_FILE, "index_nbytes")):
-        expected, here = manifest.sizes[key], service.facts(name)
-        if here.nbytes != expected:
-            raise CorruptError(
-                f"{url}/{name}: {here.nbytes} bytes, expected {expected}: it is cut short, or belongs to another "
-                "dataset. Upload the dataset again.",
-                path=url,
-            )
-        found.append(here)
-    return manifest, found[0], found[1], content
+        data = Facts(data_nbytes(manifest), facts.version)
+    else:
+        data = _facts(service, DATA_FILE, manifest.sizes["data_nbytes"])
+    return manifest, data, _facts(service, manifest.index_file, manifest.sizes["index_nbytes"]), content
+
+
+def _facts(service: Service, name: str, expected: int) -> Facts:
+    """Return the facts about a file that has the length that the manifest states."""
+    found = service.facts(name)
+    if found.nbytes != expected:
+        raise wrong_length(service.url, name, found.nbytes, expected)
+    return found
 
 
 @contextmanager
@@ -294,14 +320,15 @@ def _read_index(service: Service, manifest: Manifest, facts: Facts) -> bytes:
     Raises:
         CorruptError: Their digest is not that of the manifest.
     """
-    size = 8 * PIECE_NBYTES
+    name = manifest.index_file
     parts = [
-        service.get(INDEX_FILE, at, min(at + size, facts.nbytes), facts.version) for at in range(0, facts.nbytes, size)
+        service.get(name, at, min(at + _INDEX_NBYTES, facts.nbytes), facts.version)
+        for at in range(0, facts.nbytes, _INDEX_NBYTES)
     ]
     data = b"".join(parts)
     if (found := digest_of_file(data, manifest.digest)) != manifest.index_digest:
         raise CorruptError(
-            f"{service.url}/{INDEX_FILE}: its digest is {found}, expected {manifest.index_digest}: it was changed, or "
+            f"{service.url}/{name}: its digest is {found}, expected {manifest.index_digest}: it was changed, or "
             "belongs to another dataset. Upload the dataset again.",
             path=service.url,
         )
@@ -323,7 +350,7 @@ def _make_folder(cache_dir: str | os.PathLike[str] | None, service: Service, fac
         root = Path(path_text("cache_dir", cache_dir)).absolute()
     with explain_full_disk(root):
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    key = [service.url, service.endpoint, facts.nbytes, facts.version, manifest.manifest_digest, _machine(root)]
+    key = [service.url, service.endpoint, facts.nbytes, facts.version, manifest.manifest_digest, _machine(root), LAYOUT]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", service.url.rpartition("/")[2])[:60] or "dataset"
     digest = hashlib.blake2b(json.dumps(key).encode(), digest_size=10).hexdigest()
     folder = root / f"{name}-{digest}"
@@ -336,7 +363,6 @@ def _machine(folder: Path) -> str:
     """Return an identifier of this machine if the folder is on a network mount; "" on a local disk.
 
     The states of pieces are in a shared map, of which machines would not see each other's changes.
-
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -365,12 +391,22 @@ def _put(path: Path, data: bytes) -> None:
             raise
 
 
-def _check_room(place: Place, pieces: Pieces) -> None:
-    """Raise DiskFullError if the disk cannot take what is still to be cached."""
-    missing = min(place.limit_nbytes, pieces.nbytes) - pieces.num_present() * PIECE_NBYTES
+def _gaps(layout: Layout) -> npt.NDArray[np.int64]:
+    """Return (n,) the pieces between the parts of a set, which hold no bytes of any."""
+    firsts, ends = (-(-end // PIECE_NBYTES) for end in layout.ends), (at // PIECE_NBYTES for at in layout.begins[1:])
+    runs = [np.arange(first, end, dtype=np.int64) for first, end in zip(firsts, ends, strict=False)]
+    return np.concatenate([np.empty(0, np.int64), *runs])
+
+
+def _check_room(place: Place, pieces: Pieces, gaps: npt.NDArray[np.int64]) -> None:
+    """Raise DiskFullError if the disk cannot take what is still to be cached; `gaps` are the pieces without bytes."""
+    on_disk = (pieces.count - len(gaps)) * PIECE_NBYTES
+    wanted = min(place.limit_nbytes, pieces.nbytes) * on_disk // max(pieces.nbytes, 1)
+    num_present = np.count_nonzero(pieces.states) - np.count_nonzero(pieces.states[gaps])
+    missing = wanted - int(num_present) * PIECE_NBYTES
     free = shutil.disk_usage(place.folder).free
     if missing > 0 and missing + _SPARE_NBYTES > free:
-        share = max(int(100 * (free - _SPARE_NBYTES) / pieces.nbytes) / 100 - 0.05, 0)
+        share = max(int(100 * (free - _SPARE_NBYTES) / on_disk) / 100 - 0.05, 0)
         raise DiskFullError(
             f"{place.folder}: {show_nbytes(missing)} of {place.url} are still to be cached, and {show_nbytes(free)} "
             f"are free. Keep a fraction of it, cache_fraction={share:.2f}; or choose another disk, cache_dir=FOLDER."

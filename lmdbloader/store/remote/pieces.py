@@ -3,6 +3,7 @@
 A piece is in one of three states. PRESENT: its bytes are in the file. ABSENT: they are not. UNCHECKED: they were there
 when the machine was last started; as a machine that lost its power may have lost some, they are compared with their
 checksum first. Whoever fetches a piece has locked its number in the file `claims`, which a process that dies unlocks.
+A piece may also be marked as passing: then it is given back after use. Others stay.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import mmap
 import os
 import threading
+import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,16 +22,84 @@ import numpy.typing as npt
 
 from lmdbloader.base import system
 from lmdbloader.base.disk_errors import explain_full_disk
-from lmdbloader.errors import CorruptError
+from lmdbloader.errors import CorruptError, DiskError
 from lmdbloader.format.codecs import checksum
 
 I64 = npt.NDArray[np.int64]
-PIECE_NBYTES = 2**20
+# Small, because a block of samples may begin and end anywhere: what it touches of others is fetched with it.
+PIECE_NBYTES = 2**16
+# Neighbours that are kept are kept together, and fetched together.
+GROUP_NBYTES = 2**20
+PER_GROUP = GROUP_NBYTES // PIECE_NBYTES
 ABSENT, PRESENT, UNCHECKED = 0, 1, 2
 DATA_NAME, STATES_NAME, CLAIMS_NAME = "data.pieces", "states", "claims"
-_MAGIC = b"lmdbloader pieces 1\n"
+# Of everything below; it changes with them.
+LAYOUT = f"lmdbloader pieces 2, {PIECE_NBYTES}"
+_MAGIC = f"{LAYOUT}\n".encode()
 _HEAD_NBYTES = 4096
 _BOOT_AT, _BOOT_NBYTES = 64, 64
+# A process that fetches ends with the bytes or an error, also on a slow link. One that was stopped does neither.
+_OTHERS_SECONDS = 600.0
+_PAUSE_SECONDS = 0.002
+
+
+def runs_of(pieces: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield runs of neighbours (first, end), in the order given.
+
+    >>> list(runs_of([4, 5, 6, 1, 9]))
+    [(4, 7), (1, 2), (9, 10)]
+    """
+    first = end = -1
+    for piece in pieces:
+        if piece != end:
+            if first >= 0:
+                yield first, end
+            first = piece
+        end = piece + 1
+    if first >= 0:
+        yield first, end
+
+
+def spread(firsts: I64, counts: I64) -> I64:
+    """Return the numbers of runs, each once, in the order in which they come first.
+
+    Args:
+        firsts: (n,) the first number of each run.
+        counts: (n,) how many it has, at least one.
+
+    >>> spread(np.array([7, 2, 8]), np.array([2, 1, 3])).tolist()
+    [7, 8, 2, 9, 10]
+    """
+    numbers = np.repeat(firsts - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
+    found, at = np.unique(numbers, return_index=True)
+    in_order: I64 = found[np.argsort(at)]
+    return in_order
+
+
+class Patience:
+    """Waits for another process, and not for ever."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin again, as something went on."""
+        self._since = time.monotonic()
+
+    def check(self) -> None:
+        """Raise DiskError after a long time."""
+        if time.monotonic() - self._since > _OTHERS_SECONDS:
+            raise DiskError(
+                f"{self._folder}: another process has locked a part of this cache for {_OTHERS_SECONDS:.0f} s. Is one "
+                "of those that use it stopped (Ctrl-Z, a debugger)? Let it go on or end it; or use a cache of your "
+                "own, cache_dir=FOLDER."
+            )
+
+    def pause(self) -> None:
+        """Wait a moment; raise DiskError after a long time."""
+        self.check()
+        time.sleep(_PAUSE_SECONDS)
 
 
 class Claims:
@@ -37,7 +107,7 @@ class Claims:
 
     Attributes:
         lock: Guards the others.
-        active: Pieces that threads of this process fetch or give back now.
+        active: Pieces that threads of this process fetch now.
         held: How many readers of this process need a piece to stay.
     """
 
@@ -51,16 +121,17 @@ class Claims:
         self.active: set[int] = set()
         self.held: dict[int, int] = {}
 
-    def claim(self, piece: int, *, shared: bool = False) -> bool:
-        """Lock a piece against other processes; False if one of them has locked it."""
-        return system.lock_part(self._descriptor, piece, 1, shared=shared)
+    def claim(self, piece: int, count: int = 1, *, shared: bool = False) -> bool:
+        """Lock neighbours against other processes, all or none; False if one of these has locked some."""
+        return system.lock_part(self._descriptor, piece, count, shared=shared)
 
-    def unclaim(self, piece: int) -> None:
-        """Give up the claim of a piece; readers of this process keep their shared one. The caller has `lock`."""
-        if self.held.get(piece):
-            system.lock_part(self._descriptor, piece, 1, shared=True)
-        else:
-            system.unlock_part(self._descriptor, piece, 1)
+    def unclaim(self, piece: int, count: int = 1) -> None:
+        """Give up the claims of neighbours; readers of this process keep their shared ones. The caller has `lock`."""
+        numbers = range(piece, piece + count)
+        for first, end in runs_of(number for number in numbers if self.held.get(number)):
+            system.lock_part(self._descriptor, first, end - first, shared=True)
+        for first, end in runs_of(number for number in numbers if not self.held.get(number)):
+            system.unlock_part(self._descriptor, first, end - first)
 
 
 # By device and inode of the file, and never removed: a process that closes any descriptor of it loses all its locks.
@@ -98,6 +169,7 @@ class Pieces:
         nbytes: Of the file.
         count: Number of pieces.
         states: (count,) uint8, in memory that all processes of the machine share.
+        passing: (count,) uint8, likewise: 1 for those that are given back after use.
         claims: The locks.
         descriptor: Of the sparse file.
     """
@@ -107,7 +179,7 @@ class Pieces:
 
         Raises:
             DiskFullError: There is no room for the states.
-            CorruptError: The folder holds the cache of another file.
+            CorruptError: The folder holds the cache of another file, or of another version of this package.
         """
         self.folder, self.nbytes, self.count = folder, nbytes, -(-nbytes // PIECE_NBYTES)
         self.path = folder / DATA_NAME
@@ -123,6 +195,8 @@ class Pieces:
         if os.fstat(self.descriptor).st_size != nbytes or self._map[: len(_MAGIC)] != _MAGIC:
             raise CorruptError(f"{folder}: this cache is damaged. Delete the folder, and open again.", path=str(folder))
         self.states: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8, self.count, _HEAD_NBYTES)
+        at = _HEAD_NBYTES + self.count
+        self.passing: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8, self.count, at)
         self._sums: npt.NDArray[np.uint64] = np.frombuffer(self._map, np.uint64, self.count, self._sums_at)
         if is_new:  # if only this file was deleted, the states are those of another one
             self.states[:] = ABSENT
@@ -130,10 +204,10 @@ class Pieces:
 
     @property
     def _sums_at(self) -> int:
-        return _HEAD_NBYTES + -(-self.count // 8) * 8
+        return _HEAD_NBYTES + -(-2 * self.count // 8) * 8
 
     def _map_states(self) -> mmap.mmap:
-        """Return the states: a head, a byte and a checksum of each piece."""
+        """Return the states: a head, and of each piece its state, whether it is passing, and a checksum."""
         needed = self._sums_at + 8 * self.count
         descriptor = os.open(self.folder / STATES_NAME, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -151,31 +225,37 @@ class Pieces:
     def _doubt_after_a_start(self) -> None:
         """Check what was written before the machine was started."""
         boot = system.boot_id().encode()[:_BOOT_NBYTES].ljust(_BOOT_NBYTES, b"\0")
-        place = slice(_BOOT_AT, _BOOT_AT + _BOOT_NBYTES)
-        if self._map[place] == boot:
-            return
-        with self.claims.lock:
-            if not self.claims.claim(self.count):
-                return  # another process does the same
-            try:
-                if self._map[place] != boot:
-                    self.states[self.states == PRESENT] = UNCHECKED
-                    self._map[place] = boot
-            finally:
-                self.claims.unclaim(self.count)
+        place, patience = slice(_BOOT_AT, _BOOT_AT + _BOOT_NBYTES), Patience(self.folder)
+        while self._map[place] != boot:
+            with self.claims.lock:
+                is_mine = self.claims.claim(self.count)
+                if is_mine:
+                    try:
+                        if self._map[place] != boot:
+                            self.states[self.states == PRESENT] = UNCHECKED
+                            self._map[place] = boot
+                    finally:
+                        self.claims.unclaim(self.count)
+            if not is_mine:  # another process does the same; what it has not reached yet must not be read
+                patience.pause()
+
+    @staticmethod
+    def _ends(starts: I64, stops: I64) -> tuple[I64, I64]:
+        """Return the first piece of ranges (n,), and how many each touches."""
+        first = starts // PIECE_NBYTES
+        return first, (stops - 1) // PIECE_NBYTES - first + 1
 
     def of(self, starts: I64, stops: I64) -> I64:
-        """Return the pieces that ranges (n,) touch, each once: in the order of the ranges, unless these are long."""
-        first, last = starts // PIECE_NBYTES, (stops - 1) // PIECE_NBYTES
-        if len(first) and int((last - first).max()) > 1:
-            marks = np.zeros(self.count + 1, np.int64)
-            np.add.at(marks, first, 1)
-            np.add.at(marks, last + 1, -1)
-            spanned: I64 = np.flatnonzero(np.cumsum(marks[:-1]))
-            return spanned
-        found, at = np.unique(np.stack([first, last], 1).ravel(), return_index=True)
-        in_order: I64 = found[np.argsort(at)]
-        return in_order
+        """Return the pieces that ranges (n,) touch, each once, in the order of the ranges."""
+        return spread(*self._ends(starts, stops))
+
+    def are_present(self, starts: I64, stops: I64) -> npt.NDArray[np.bool_]:
+        """Return for ranges (n,), at least one, whether all their pieces are PRESENT."""
+        first, counts = self._ends(starts, stops)
+        begins = np.cumsum(counts) - counts
+        numbers = np.repeat(first - begins, counts) + np.arange(int(counts.sum()))
+        found: npt.NDArray[np.bool_] = np.logical_and.reduceat(self.states[numbers] == PRESENT, begins)
+        return found
 
     def absent(self, pieces: I64) -> I64:
         """Return those that are not PRESENT."""
@@ -195,8 +275,13 @@ class Pieces:
                 return True
         return False
 
-    def put(self, first: int, data: memoryview) -> None:
+    def put(self, first: int, data: memoryview, passing: npt.NDArray[np.bool_]) -> None:
         """Write whole pieces from `first` on; they are PRESENT then. The caller has claimed them.
+
+        Args:
+            first: The first piece.
+            data: Its bytes, and those of its neighbours.
+            passing: (n,) whether each is given back after use. Those that are PRESENT already are as they were.
 
         Raises:
             DiskFullError: The disk is full.
@@ -210,13 +295,21 @@ class Pieces:
                 rest, at = rest[count:], at + count
         for number, begin in enumerate(range(0, len(data), PIECE_NBYTES)):
             self._sums[first + number] = checksum(data[begin : begin + PIECE_NBYTES])
-            self.states[first + number] = PRESENT
+        own = slice(first, first + len(passing))
+        self.passing[own] = np.where(self.states[own] == PRESENT, self.passing[own], passing)
+        self.states[own] = PRESENT
 
-    def forget(self, pieces: Iterable[int]) -> None:
-        """Make pieces ABSENT. The caller has claimed them."""
-        for piece in pieces:
-            self.states[piece] = ABSENT
+    def skip(self, pieces: I64) -> None:
+        """Make pieces PRESENT that hold nothing: zeros, as whatever was not written to a sparse file."""
+        self._sums[pieces] = checksum(bytes(PIECE_NBYTES))
+        self.states[pieces] = PRESENT
 
-    def num_present(self) -> int:
-        """Return how many pieces are here."""
-        return int(np.count_nonzero(self.states))
+    def free(self, first: int, end: int) -> bool:
+        """Make pieces ABSENT and give their space back; False if that failed. The caller has claimed them."""
+        self.states[first:end] = ABSENT
+        start, stop = self.bounds(first, end)
+        return system.free_part(self.descriptor, start, stop - start)
+
+    def can_free(self) -> bool:
+        """Return whether the file system can give the space of pieces back; it tries it behind the end of the file."""
+        return system.free_part(self.descriptor, (self.count + 1) * PIECE_NBYTES, PIECE_NBYTES)

@@ -47,7 +47,7 @@ class ReplacedError(CorruptError):
 
 
 class _WrongLengthError(OSError):
-    """Another number of bytes arrived than was requested."""
+    """Other bytes arrived than were requested, or another number of them."""
 
 
 class Service:
@@ -129,6 +129,10 @@ class Service:
 
         return self._again(name, ask)
 
+    def compares(self, version: str) -> bool:
+        """Return whether `get` itself finds out that a file has another version."""
+        return version.startswith("ETag ") and _special(self._connect()[0]) is not None
+
     # -- How each kind of service is asked
 
     def _connect(self) -> tuple[Any, str]:
@@ -161,15 +165,19 @@ class Service:
 
     def _get(self, name: str, start: int, stop: int, version: str) -> bytes:
         filesystem, root = self._connect()
-        path = f"{root}/{name}"
-        kinds = filesystem.protocol if isinstance(filesystem.protocol, tuple) else (filesystem.protocol,)
-        special = _get_s3 if set(kinds) & {*_S3} else _get_http if set(kinds) & {"http", "https"} else None
-        if special is None or not hasattr(filesystem, "loop"):
+        path, special = f"{root}/{name}", _special(filesystem)
+        if special is None:
             return bytes(filesystem.cat_file(path, start=start, end=stop))
         from fsspec.asyn import sync
 
         data: bytes = sync(filesystem.loop, special, filesystem, path, start, stop, version)
         return data
+
+    def check_version(self, name: str, version: str) -> None:
+        """Raise ReplacedError if a file has another version now, as far as the service states versions."""
+        found = self.facts(name).version
+        if found and version and found != version:
+            raise replaced(self.url, name, f"it has {found}, not {version}")
 
     def _again(self, name: str, ask: Callable[[], T]) -> T:
         """Return the result of `ask`, which is called again after temporary errors, with growing pauses."""
@@ -321,6 +329,14 @@ def _open(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     return filesystem, path.rstrip("/")
 
 
+def _special(filesystem: Any) -> Callable[..., Any] | None:
+    """Return the function that asks for a range on a condition, None if there is none for such a service."""
+    kinds = filesystem.protocol if isinstance(filesystem.protocol, tuple) else (filesystem.protocol,)
+    if not hasattr(filesystem, "loop"):
+        return None
+    return _get_s3 if set(kinds) & {*_S3} else _get_http if set(kinds) & {"http", "https"} else None
+
+
 async def _get_s3(filesystem: Any, path: str, start: int, stop: int, version: str) -> bytes:
     """Return a range of an object in S3, on the condition that its ETag is unchanged."""
     bucket, key, number = filesystem.split_path(path)
@@ -338,6 +354,7 @@ async def _get_s3(filesystem: Any, path: str, start: int, stop: int, version: st
         raise
     try:
         _compare(etag, answer.get("ETag") or "")
+        _compare_range(start, stop, answer.get("ContentRange") or "")
         data: bytes = await answer["Body"].read()
         return data
     finally:
@@ -358,8 +375,11 @@ async def _get_http(filesystem: Any, path: str, start: int, stop: int, version: 
             raise PermissionError(f"status {answer.status}")
         filesystem._raise_not_found_for_status(answer, path)
         _compare(etag, answer.headers.get("ETag") or "")
+        if version.startswith("Last-Modified "):  # of a server without ETags
+            _compare(version, f"Last-Modified {answer.headers.get('Last-Modified') or version[14:]}")
         if answer.status != 206:
             raise _WholeAnswer
+        _compare_range(start, stop, answer.headers.get("Content-Range") or "")
         data: bytes = await answer.read()
         return data
 
@@ -367,7 +387,14 @@ async def _get_http(filesystem: Any, path: str, start: int, stop: int, version: 
 def _compare(expected: str, found: str) -> None:
     """Raise _ReplacedAnswer if a response has another ETag than expected; some servers send none."""
     if expected and found and expected != found:
-        raise _ReplacedAnswer(f"its ETag is {found}, not {expected}")
+        what = "" if expected.startswith("Last-Modified") else "ETag is "
+        raise _ReplacedAnswer(f"its {what}{found}, not {expected}")
+
+
+def _compare_range(start: int, stop: int, found: str) -> None:
+    """Raise an error that may pass if an answer says that it has other bytes: a cache in between may be broken."""
+    if found and not found.startswith(f"bytes {start}-{stop - 1}/"):
+        raise _WrongLengthError(f"{found} arrived instead of bytes {start}-{stop - 1}")
 
 
 def _version_of(info: Mapping[str, Any]) -> str:

@@ -267,9 +267,11 @@ def _open(partial: Path) -> int:
                 continue
             if error.errno in DISK_FULL:
                 raise
+            may_not = error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
+            how = f"Make {partial.absolute().parent} writable for this user" if may_not else "Free that name"
             raise DestinationError(
                 f"{partial}: cannot be made ({error.strerror}); a dataset is written there until it is complete. "
-                "Free that name, or choose another destination."
+                f"{how}, or choose another destination."
             ) from error
 
 

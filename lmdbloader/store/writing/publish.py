@@ -21,6 +21,7 @@ from lmdbloader.format.layout import (
     LEFT_OUT_FILE,
     MANIFEST_FILE,
     PARTIAL_SUFFIX,
+    SHARES_FOLDER,
     SKIPPED_FILE,
     SOURCES_FILE,
 )
@@ -31,9 +32,8 @@ from lmdbloader.store.writing.ownership import ASIDE_SUFFIX, exchange, inside, i
 COLUMNS_FOLDER = "columns"
 # The plan of a conversion that can be resumed, and the journal of the sources that are done.
 PLAN_FILE, JOURNAL_FILE = "plan.json", "journal"
-# Next to the plan of a set: the sources of each part, and the notes of finished ones. The parts are folders with such
-# names; in OUT.partial, a part that is being written has the name of the part with a suffix.
-SHARES_FOLDER = "shares"
+# The parts are folders with such names; in OUT.partial, a part that is being written has the name of the part with a
+# suffix.
 _PARTS, _PARTS_BEGUN = "part-*", f"part-*{PARTIAL_SUFFIX}*"
 # Needed to resume a run that was killed, so they are removed once the dataset is in place. The owner's note is removed
 # last: without it, the other files count as the user's.
@@ -55,7 +55,7 @@ def check_destination(out: Path, *, overwrite: bool) -> None:
     """Refuse a destination that is taken.
 
     Raises:
-        DestinationError: `out` exists, is not an empty folder, and may not be replaced.
+        DestinationError: `out` exists, is not an empty folder, and may not be replaced; or it is a part of a set.
     """
     if out.is_symlink() or (out.exists() and not out.is_dir()):
         raise DestinationError(f"{out}: exists and is not a folder. Choose another destination.")
@@ -70,11 +70,27 @@ def check_destination(out: Path, *, overwrite: bool) -> None:
             f"{out}: a dataset is there already. Choose another destination, or overwrite it "
             f"({option('overwrite', True)})."
         )
+    if _is_listed(out):
+        raise DestinationError(
+            f"{out}: is a part of the set {out.absolute().parent}, which lists its samples and would not open without "
+            "it. Choose another destination, or make the whole set again."
+        )
     if others := _others(out):
         raise DestinationError(
             f"{out}: lmdbloader did not write {others[0]!r} in it, which would be lost with the dataset that is "
             "replaced. Move it away."
         )
+
+
+def _is_listed(out: Path) -> bool:
+    """Return whether a folder is a part of the set in the folder above."""
+    if not _A_PART.fullmatch(out.name):
+        return False
+    try:
+        above = load_json(read_regular(out.absolute().parent / MANIFEST_FILE, MAX_MANIFEST_NBYTES))
+        return any(part["name"] == out.name for part in above["parts"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return False
 
 
 def is_dataset(path: Path) -> bool:

@@ -1,0 +1,104 @@
+"""The engine on Ray, with a stand-in for Ray: messages and errors when tasks end, or when the cluster is lost."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lmdbloader.conversion.parts import ConvertedPart
+from lmdbloader.errors import SourceError
+from lmdbloader.ray import engine
+
+
+class _Remote:
+    """A function, or a method of an actor, with the call that Ray adds."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.remote = function
+
+
+class _Actor:
+    def __init__(self) -> None:
+        self.put, self.take = _Remote(lambda *message: None), _Remote(list)
+
+
+class _FakeRay:
+    """Ray as far as the engine needs it: tasks run when they are started, and all messages to the actor are late."""
+
+    exceptions = SimpleNamespace(**{
+        name: type(name, (Exception,), {})
+        for name in ("RayError", "RayTaskError", "RuntimeEnvSetupError", "TaskUnschedulableError")
+    })  # fmt: skip
+
+    def nodes(self) -> list[dict[str, bool]]:
+        return [{"Alive": True}]
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 1}
+
+    def remote(self, **options: Any) -> Any:
+        results = itertools.count()
+
+        def decorate(function: Any) -> Any:
+            def run(*arguments: Any) -> str:
+                reference = f"result {next(results)}"
+                self.results[reference] = function(*arguments)
+                return reference
+
+            return _Remote(run)
+
+        return decorate
+
+    def __init__(self) -> None:
+        self.results: dict[str, Any] = {}
+
+    def wait(self, references: list[str], **options: Any) -> tuple[list[str], list[str]]:
+        return references[:1], references[1:]
+
+    def get(self, reference: Any, **options: Any) -> Any:
+        return self.results.get(reference, []) if isinstance(reference, str) else []
+
+    def kill(self, actor: Any) -> None:
+        pass
+
+
+def test_what_a_part_logs_last_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def convert_part(target: str, number: int, *, log: Any, **options: Any) -> ConvertedPart:
+        log(f"part {number} was taken over")
+        return ConvertedPart(number, 1, 1)
+
+    monkeypatch.setattr(engine, "convert_part", convert_part)
+    monkeypatch.setattr(engine._Run, "_make_messages", lambda run: _Actor())
+    lines: list[str] = []
+    made = engine.make_parts(
+        _FakeRay(), tmp_path, range(3), {}, lambda *counts: None, lines.append, at_once=1, is_local=True
+    )
+    assert [part.number for part in made] == [0, 1, 2]
+    assert lines[1:] == [f"part {number} was taken over" for number in range(3)]
+
+
+def test_the_error_of_a_part_is_raised_though_the_cluster_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Lost(_FakeRay):
+        def cancel(self, reference: str, **options: Any) -> None:
+            raise self.exceptions.RayError("the cluster is gone")
+
+        def kill(self, actor: Any) -> None:
+            raise ConnectionError("the cluster is gone")
+
+    def convert_part(target: str, number: int, **options: Any) -> ConvertedPart:
+        raise SourceError(f"part {number} cannot be made")
+
+    monkeypatch.setattr(engine, "convert_part", convert_part)
+    monkeypatch.setattr(engine._Run, "_make_messages", lambda run: _Actor())
+    made = engine.make_parts(
+        Lost(), tmp_path, range(3), {}, lambda *counts: None, lambda line: None, at_once=2, is_local=True
+    )
+    with pytest.raises(SourceError, match="part 0 cannot be made"):
+        next(made)
