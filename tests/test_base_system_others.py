@@ -183,7 +183,10 @@ def test_the_life_of_a_set(system: str, photos: Path, tmp_path: Path) -> None:
     assert found["again"] is True
     assert found["pread"] == [int(batch.image.sum()) for batch in loader]
     if system == "windows":  # one error, and what has no `io` works all the same
-        assert "this system cannot map several files into one range of addresses" in found["mmap"] and 'io="pread"' in found["mmap"]
+        assert (
+            "this system cannot map several files into one range of addresses" in found["mmap"]
+            and 'io="pread"' in found["mmap"]
+        )
     else:
         assert found["mmap"] == found["pread"]
     assert found["parts"] == 2 and found["problems"] == [] and found["merged"] == 0
