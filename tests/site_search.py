@@ -24,13 +24,17 @@ _SOUGHT = {
         GLIBC_2.17, CUDA out of memory, DataLoader worker killed, crash, segmentation fault, command not found,
         different results
     """,
-    "how-to/clusters": "Slurm, sbatch, NFS, Lustre, HPC, Singularity, Apptainer, multi-node, local SSD, torchrun",
+    "how-to/clusters": "Slurm, sbatch, NFS, Lustre, HPC, Singularity, Apptainer, multi-node, local SSD",
     "how-to/load": """
-        DDP, distributed, distributed training, multi-GPU, DistributedSampler, FSDP, deterministic,
-        reproducible, reproducibility, seed, normalization, normalize, data augmentation, augmentation, mixup,
-        cutmix, shuffle, pin memory, pin_memory, prefetch, resume, DataLoader, bfloat16, channels_last,
+        deterministic, reproducible, reproducibility, seed, normalization, normalize, data augmentation, augmentation,
+        mixup, cutmix, shuffle, pin memory, pin_memory, prefetch, resume, DataLoader, bfloat16, channels_last,
         checkpoint, progressive resizing
     """,
+    "how-to/distributed": """
+        DDP, distributed, distributed training, multi-GPU, multiple GPUs, DistributedSampler, FSDP, torchrun,
+        DistributedDataParallel
+    """,
+    "how-to/from-lmdb": "own LMDB, hand-written LMDB, lz4, unpickle, msgpack",
     "concepts/orders": """
         class imbalance, imbalanced, weights, WeightedRandomSampler, sampler, random order, curriculum
     """,
