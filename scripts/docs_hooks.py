@@ -33,6 +33,10 @@ one it names the right one. The same holds for attributes of datasets: `ds.filte
 """
 _TITLES = {"attributes": "Attributes of a dataset", "samples": "Attributes of a sample or a batch"}
 _CLI_HEAD = """\
+---
+tags: [CLI, command line]
+---
+
 # Command line
 
 The output of `lmdbloader --help` and `lmdbloader COMMAND --help`. `python -m lmdbloader` is the same command.

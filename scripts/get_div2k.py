@@ -33,6 +33,12 @@ PARTS = {
         for scale in (2, 3, 4)
     },
 }
+# As people know them: by the names of the archives, in any case.
+_NAMES = {
+    spelling.casefold(): name
+    for name, (archive, _) in PARTS.items()
+    for spelling in (name, archive.removesuffix(".zip"), archive.removesuffix(".zip").removeprefix("DIV2K_"))
+}
 CHUNK_NBYTES = 1 << 20
 ATTEMPTS = 5
 
@@ -277,6 +283,14 @@ def get_part(name: str, out: Path, *, base_url: str, timeout: float, keep_zip: b
     return out / folder
 
 
+def part_named(text: str) -> str:
+    """Return the name of a part as written on the command line: `train_HR`, `DIV2K_train_LR_bicubic_X2` or `train_x2`.
+
+    Any other text is returned as it is.
+    """
+    return _NAMES.get(text.casefold().removesuffix(".zip"), text)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(
@@ -290,11 +304,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--parts",
         nargs="+",
+        type=part_named,
         choices=[*PARTS, "all"],
         default=["train_hr", "valid_hr"],
         metavar="PART",
         help=f"which archives: {', '.join(PARTS)}, or all "
-        "(default: train_hr valid_hr, 4 GB; LR images can be made from them)",
+        "(default: train_hr valid_hr, 4 GB; LR images can be made from them). The names of the archives mean the same: "
+        "train_HR, train_LR_bicubic_X2",
     )
     parser.add_argument("--base-url", default=BASE_URL, help="where the archives are (default: %(default)s)")
     parser.add_argument(

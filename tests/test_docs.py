@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from browser import Browser
+from site_search import FIRST, TERMS, Search
 
 import lmdbloader
 from lmdbloader.base.foreign_names import TABLES
@@ -314,20 +316,62 @@ def test_pages_open_from_disk_in_a_browser(site: Path, browser: Browser, dark: b
             page.close()
 
 
-def test_the_search_works_from_disk(site: Path, browser: Browser) -> None:
+@pytest.fixture(scope="module")
+def search(site: Path) -> Search:
+    """Return the site's search, in Python."""
+    return Search(site)
+
+
+def test_what_people_look_for_is_among_the_first_results(search: Search) -> None:
+    missing = {}
+    for term, page in TERMS.items():
+        found = [hit.page for hit in search.find(term)][:FIRST]
+        if page not in found:
+            missing[term] = f"expected {page}, found {found}"
+    assert missing == {}, "add the words to these pages, or to `tags` at their heads"
+
+
+def test_a_word_is_not_found_inside_of_another(search: Search) -> None:
+    assert search.find("oom")
+    assert search.find("quasi_rand")
+    assert not search.find("oubleshooting")
+
+
+# Types each term into the search field, as a person does, and returns the first links.
+SEARCH_ALL = """(async terms => {
+    const field = document.querySelector("[data-md-component=search-query]");
+    const items = () => [...document.querySelectorAll(".md-search-result__item")];
+    const found = () => items().map(item => item.querySelector("a").href);
+    const type = async (text, isDone) => {
+        do {
+            field.value = text;
+            field.dispatchEvent(new Event("keyup", { bubbles: true }));
+            await new Promise(done => setTimeout(done, 5));
+        } while (!isDone());
+    };
+    field.focus();
+    const results = [];
+    for (const term of terms) {
+        await type("", () => !found().length);
+        await type(term, () => found().length);
+        results.push(found().slice(0, %d));
+    }
+    return results;
+})"""
+
+
+def test_the_search_of_the_site_finds_the_same_from_disk(site: Path, browser: Browser, search: Search) -> None:
     page = browser.open(site / "reference" / "loaders.html")
-    page.evaluate(
-        """new Promise(done => {
-            const field = document.querySelector("[data-md-component=search-query]");
-            const look = () => {
-                field.value = "quasi_random";
-                field.dispatchEvent(new Event("keyup", { bubbles: true }));
-                document.querySelector(".md-search-result__link[href*='h=quasi']") ? done(0) : setTimeout(look, 50);
-            };
-            field.focus();
-            look();
-        })"""
-    )
+    terms = [*TERMS, "quasi_random"]
+    results = page.evaluate(f"{SEARCH_ALL % FIRST}({json.dumps(terms)})")
+    base = site.resolve().as_uri() + "/"
+    for term, links in zip(terms, results, strict=True):
+        pages = [re.sub(r"\.html.*", "", link.removeprefix(base)) for link in links]
+        scores = {hit.page: hit.score for hit in search.find(term)}
+        best = [*scores.values()][:FIRST]
+        assert [scores.get(name, 0.0) for name in pages] == pytest.approx(best, rel=1e-6), (
+            term
+        )  # equal ones in any order
     assert page.errors == []
     page.close()
 

@@ -303,6 +303,18 @@ def test_an_archive_that_does_not_fit_is_refused_before_anything_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["large.zip"]
 
 
+@pytest.mark.parametrize(
+    ("written", "part"),
+    [
+        ("train_HR", "train_hr"), ("DIV2K_valid_HR", "valid_hr"), ("DIV2K_train_HR.zip", "train_hr"),
+        ("train_LR_bicubic_X2", "train_x2"), ("valid_lr_bicubic_x4", "valid_x4"), ("VALID_X3", "valid_x3"),
+        ("all", "all"), ("train_LR_bicubic_X8", "train_LR_bicubic_X8"),
+    ],
+)  # fmt: skip
+def test_a_part_may_have_its_archives_name(written: str, part: str) -> None:
+    assert get_div2k.part_named(written) == part
+
+
 def test_an_unknown_part_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_info:
         get_div2k.main([str(tmp_path), "--parts", "test_hr"])
