@@ -36,6 +36,7 @@ from lmdbloader.lab.study.rows import (
     focus,
     loading,
     on_gpu,
+    stage_rows,
     training,
 )
 
@@ -125,9 +126,7 @@ def stages(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart:
 
     Arguments and errors are those of `throughput`.
     """
-    sweep = _having(Sweep(tuple(row for row in study.sweep if row.stages)), "stages")
-    sizes = list(dict.fromkeys((sweep.batch_sizes[0], sweep.batch_sizes[-1])))
-    chosen = [row for crop in sweep.crops for size in sizes if (row := sweep.row("lmdbloader", size, crop))]
+    chosen = list(_some(stage_rows(study), "stages"))
     with settings():
         canvas = Canvas(
             "Where the Loader's time goes", "Microseconds of thread time for each sample", list(STAGES.values()),

@@ -19,7 +19,8 @@ from lmdbloader.errors import DestinationError, OptionError
 from lmdbloader.lab.formatting import Table
 from lmdbloader.lab.reporting import charts, style, svg
 from lmdbloader.lab.reporting.canvas import NARROW, WIDE, Chart
-from lmdbloader.lab.study import findings
+from lmdbloader.lab.study import conclusion, findings
+from lmdbloader.lab.study.conclusion import Step
 from lmdbloader.lab.study.findings import Section
 from lmdbloader.lab.study.results import Study
 
@@ -56,6 +57,7 @@ class Page:
         notes: Sentences for the page's end.
         created: When it was measured, in ISO 8601's format.
         release: Of lmdbloader.
+        steps: What to do now, at the end.
     """
 
     title: str
@@ -67,6 +69,7 @@ class Page:
     notes: tuple[str, ...]
     created: str
     release: str
+    steps: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +98,16 @@ def render(study: Study) -> str:
 
     return render_page(
         Page(
-            title=f"{name}: {findings.question(study)}",
+            title=f"{name}: {conclusion.question(study)}",
             subject=name,
-            headline=findings.headline(study),
+            headline=conclusion.headline(study),
             findings=findings.summary(study),
             sections=tuple(PageSection(found, partial(draw, found.name)) for found in findings.sections(study)),
             facts=(*_facts(study), *((row[0], " ".join(row[1:])) for row in study.machine if row)),
             notes=study.notes,
             created=study.created,
             release=study.release,
+            steps=conclusion.next_steps(study),
         )
     )
 
