@@ -98,7 +98,7 @@ def _steps(study: StudyFigures) -> Iterator[Step]:
     if pair is not None and _may_differ(pair):
         yield Step(
             "Some turns overlap. Measure longer, on an idle machine:",
-            _changed(study.settings.command, seconds=f"{_LONG_SECONDS:g}", repeats=str(_LONG_REPEATS)),
+            longer(study.settings.command),
         )
     if not any(field.kind == "image" for field in study.dataset.fields):
         return  # neither files nor a model can take them
@@ -151,6 +151,12 @@ def _limit(study: StudyFigures) -> str:
     if stall <= _FED:
         return "the model is your limit"
     return f"the model waits for data up to {percent(stall)} of the time"
+
+
+def longer(command: str, file: str = "") -> str:
+    """Return a command with turns that are long enough for figures to keep, and the JSON file that it writes."""
+    options = {"json": file} if file.endswith(".json") else {}
+    return _changed(command, seconds=f"{_LONG_SECONDS:g}", repeats=str(_LONG_REPEATS), **options)
 
 
 def _changed(command: str, **options: str) -> str:

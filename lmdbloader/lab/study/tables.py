@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from lmdbloader.base.stage_times import STAGES
@@ -123,13 +123,18 @@ def isolation(study: StudyFigures) -> Table:
     )  # fmt: skip
 
 
+def _beyond(cores: int) -> Callable[[int], str]:
+    """Return a function that writes a number of workers and marks it if there are fewer cores."""
+    return lambda count: f"{count} (of {cores} cores)" if count > cores else str(count)
+
+
 def oversubscription(study: StudyFigures) -> Table:
     """Return the speeds with more workers than cores."""
     return Table(
         "Threads of the Loader, workers of the DataLoader",
         (
-            _SOURCE, Column("workers"), Column("for each core", "{:g}".format), _BATCH, Column("samples/s"),
-            Column("of one for each core", percent),
+            _SOURCE, Column("workers", _beyond(study.cores)), Column("for each core", "{:g}".format), _BATCH,
+            Column("samples/s"), Column("of one for each core", percent),
         ),
         tuple(
             (

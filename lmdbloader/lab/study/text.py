@@ -39,6 +39,8 @@ def _head(study: StudyFigures) -> Iterator[tuple[str, str]]:
         yield "files", f"{where}: {files.num_files:,} ({', '.join(files.formats)}), {mebibytes(files.nbytes)}"
     yield from ((name, " ".join(value)) for name, *value in study.machine)
     workers = f"{counted(s.num_threads, 'thread')} of the Loader, {counted(s.num_workers, 'worker')} of torch's"
+    if s.num_workers > study.cores:
+        workers += f", more than the {counted(study.cores, 'core')}"
     yield (
         "measured",
         f"medians of {counted(s.repeats, 'turn')} of {s.seconds:g} s that all settings took by turns; {workers}; "
@@ -72,7 +74,7 @@ def _tables(study: StudyFigures) -> Iterator[tuple[str, list[str]]]:
         title = f"Threads or workers on {counted(study.cores, 'core')}, batches of "
         yield (
             f"{title}{study.oversubscription[0].batch_size}: samples/s (of what one for each core gives)",
-            _oversubscription(tables.oversubscription(study)),
+            _oversubscription(tables.oversubscription(study), study.cores),
         )
     if study.cold:
         found = tables.cold(study)
@@ -137,14 +139,16 @@ def _steps(study: StudyFigures, table: Table) -> list[str]:
     return align([header, *_apart(rows, 2)], indent="  ") if rows else []
 
 
-def _oversubscription(table: Table) -> list[str]:
+def _oversubscription(table: Table, cores: int) -> list[str]:
     counts = {(r["workers"],): None for r in table.records()}
     rows, _ = _pivot(
         table, ("source",), counts, ("workers",),
         lambda r: f"{r['samples/s']} ({r['of one for each core']:.0%})",
     )  # fmt: skip
-    header = ["", *(str(count) for (count,) in counts)]
-    return align([header, *([LOADER_NAMES[source], *cells] for source, *cells in rows)], indent="  ")
+    header = ["", *(f"{count}*" if count > cores else str(count) for (count,) in counts)]
+    lines = align([header, *([LOADER_NAMES[source], *cells] for source, *cells in rows)], indent="  ")
+    beyond = any(count > cores for (count,) in counts)
+    return [*lines, f"  * more than the {counted(cores, 'core')}"] if beyond else lines
 
 
 def _isolation(table: Table) -> list[str]:
