@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from typing import Any
@@ -104,15 +105,16 @@ def make_study(*, gpu: bool = False, baseline: bool = True, model: str | None = 
             for source in sources
             for pinned in ((True, False) if gpu and source != "lmdbloader" else (gpu,))
         ),
-        threads=tuple(ThreadsRow(n, 32, 16_400.0 * n**0.93) for n in (1, 2, 3, 4)),
+        threads=tuple(ThreadsRow(n, 32, speed, _turns(speed)) for n in (1, 2, 3, 4) for speed in [16_400.0 * n**0.93]),
         oversubscription=tuple(
-            OversubscriptionRow(source, 4 * n, float(n), 32, _speed(source, 32, 64) * share, share)
+            OversubscriptionRow(source, 4 * n, float(n), 32, speed, share, _turns(speed))
             for source in sources
             for n in (1, 2, 3, 4)
             for share in [1.0 if source == "lmdbloader" else 1 - 0.06 * (n - 1)]
+            for speed in [_speed(source, 32, 64) * share]
         ),
         isolation=tuple(
-            IsolationRow(source, k, size, 4 // k, total, total / k * 0.94, total / k * 1.05)
+            IsolationRow(source, k, size, 4 // k, total, total / k * 0.94, total / k * 1.05, _turns(total))
             for source in sources
             for k in (1, 2, 4)
             for size in BATCH_SIZES
@@ -120,14 +122,28 @@ def make_study(*, gpu: bool = False, baseline: bool = True, model: str | None = 
         ),
         notes=tuple(notes),
         cold=tuple(
-            ColdRow(source, order, 32, 64, 8_000, _speed(source, 32, 64) * share, _speed(source, 32, 64), 0.0)
+            ColdRow(source, order, 32, 64, 8_000, speed * share, speed, 0.0, _turns(speed * share), _turns(speed))
             for source, order, share in (
                 ("lmdbloader", "random", 0.4),
                 ("lmdbloader", "quasi_random", 0.9),
                 *((source, "random", 0.3) for source in sources[1:]),
             )
+            for speed in [_speed(source, 32, 64)]
         ),
     )
+
+
+def faster(study: Study, times: float) -> Study:
+    """Return a study whose Loader is so many times as fast loading alone, in the sweep."""
+    rows = [
+        dataclasses.replace(
+            row, samples_per_s=row.samples_per_s * times, turns=tuple(turn * times for turn in row.turns)
+        )
+        if row.source == "lmdbloader"
+        else row
+        for row in study.sweep
+    ]
+    return dataclasses.replace(study, sweep=tuple(rows))
 
 
 def make_latency(p50: float, count: int = 400) -> Latency:
@@ -138,6 +154,10 @@ def make_latency(p50: float, count: int = 400) -> Latency:
     weights = [math.exp(-((c if c < 0 else c / 2) ** 2) * 2) for c in centres]
     counts = [round(count * weight / sum(weights)) for weight in weights]
     return Latency(p50, p50 * 6.5, p50 * 16, p50 * 1.3, tuple(edges), tuple(counts))
+
+
+def _turns(speed: float) -> tuple[float, ...]:
+    return speed * 0.96, speed, speed * 1.02
 
 
 def _speed(source: LoaderKind, batch_size: int, crop: int) -> float:
@@ -155,7 +175,7 @@ def _row(source: LoaderKind, batch_size: int, crop: int, pinned: bool, gpu: bool
         crop=crop,
         is_pinned=pinned,
         samples_per_s=speed,
-        turns=(speed * 0.96, speed, speed * 1.02),
+        turns=_turns(speed),
         epoch_seconds=NUM_SAMPLES / speed,
         latency=make_latency(batch_size / speed),
         cpu_seconds_per_sample=3.8 / speed,
@@ -179,4 +199,5 @@ def _training(batch_size: int, crop: int, speed: float, gpu: bool) -> Training:
         wait=make_latency(data),
         gpu=GpuLoad(100 * busy, 90 + 380 * busy, 620 + pixels * 9e-4) if gpu else None,
         num_steps=400,
+        turns=_turns(batch_size / phases.total),
     )

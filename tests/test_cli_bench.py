@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from study_example import make_study
+from study_example import faster, make_study
 
 import lmdbloader
 from lmdbloader.cli import main
@@ -153,6 +153,30 @@ def test_a_stored_study_is_shown(asked: dict[str, Any], capsys: pytest.CaptureFi
     stored.write_text("{")
     assert main(["bench", str(stored)]) == 1
     assert "study.json: is not JSON" in capsys.readouterr().err
+
+
+def test_two_stored_studies_are_compared(
+    asked: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.json").write_text(json.dumps(make_study().as_json()))
+    Path("b.json").write_text(json.dumps(faster(make_study(), 2.0).as_json()))
+    assert main(["bench", "a.json", "b.json", "--report", "c.html", "--json", "c.json"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("In b.json loading is 2 times as fast as in a.json; training is not measurably faster")
+    assert "report: c.html" in err and "<svg" in Path("c.html").read_text("utf-8")
+    stored = json.loads(Path("c.json").read_text())
+    assert stored["comparison_version"] == 1 and stored["names"] == ["a.json", "b.json"]
+    assert main(["bench", "a.json", "b.json", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out) == stored
+    assert main(["bench", "a.json", "train.lmdb"]) == 2
+    assert "lmdbloader bench train.lmdb --json study.json" in capsys.readouterr().err
+    assert main(["bench", "a.json", "b.json", "--charts", "charts"]) == 2
+    assert "--charts: draws one study. Give --report FILE.html" in capsys.readouterr().err
+    assert main(["bench", "a.json", "b.json", "--seconds", "2"]) == 2
+    assert "--seconds would need a new measurement" in capsys.readouterr().err
+    assert main(["bench", "a.json", "none.json"]) == 1
+    assert not asked
 
 
 @pytest.mark.parametrize(

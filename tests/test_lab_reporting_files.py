@@ -41,6 +41,66 @@ def test_the_lines_of_throughput_are_the_figures_of_the_study(study: Study, narr
             assert list(line.get_ydata()) == pytest.approx([row.samples_per_s for row in rows])
 
 
+def test_values_that_differ_by_more_than_20_have_a_logarithmic_axis() -> None:
+    for name in ("throughput", "isolation", "cold"):
+        chart = charts.CHARTS[name](make_study())
+        assert {axes.get_yscale() for axes in chart.axes} == {"log"}
+        (subtitle,) = [text.get_text() for text in chart.texts if "Samples per second" in text.get_text()]
+        assert subtitle.endswith("logarithmic axis")
+        for axes in chart.axes:
+            values = [float(value) for line in axes.lines for value in line.get_ydata()]
+            assert axes.get_ylim()[0] < min(values) and max(values) < axes.get_ylim()[1]
+        # Without files nothing differs by more than 20.
+        chart = charts.CHARTS[name](make_study(baseline=False))
+        assert {axes.get_yscale() for axes in chart.axes} == {"linear"}
+        assert not any("logarithmic" in text.get_text() for text in chart.texts)
+    still = make_study()
+    rows = tuple(dataclasses.replace(row, samples_per_s=0.0, turns=(0.0, 0.0)) for row in still.isolation[:1])
+    nothing = charts.isolation(dataclasses.replace(still, isolation=(*rows, *still.isolation[1:])))
+    assert {axes.get_yscale() for axes in nothing.axes} == {"linear"}
+
+
+def test_whiskers_are_the_turns_and_ends_have_their_digits() -> None:
+    study = make_study()
+    chart = charts.throughput(study)
+    for axes, crop in zip(chart.axes, (16, 64), strict=True):
+        found = sorted(
+            (float(path.vertices[0, 1]), float(path.vertices[1, 1]))
+            for collection in axes.collections
+            for path in collection.get_paths()
+        )
+        rows = [row for row in study.sweep if row.crop == crop]
+        assert found == sorted((min(row.turns), max(row.turns)) for row in rows)
+        expected = {16: ["86,000", "20,000", "3,060"], 64: ["52,000", "12,700", "1,860"]}
+        assert [text.get_text() for text in axes.texts] == expected[crop]
+    one_turn = dataclasses.replace(
+        study, sweep=tuple(dataclasses.replace(row, turns=row.turns[:1]) for row in study.sweep)
+    )
+    assert not any(axes.collections for axes in charts.throughput(one_turn).axes)
+
+
+def test_workers_beyond_the_cores_are_marked() -> None:
+    study = make_study()
+    (axes,) = charts.oversubscription(study).axes
+    (mark,) = axes.patches
+    # One, two, three and four for each core: all but the first are more than the cores.
+    assert (mark.get_x(), mark.get_x() + mark.get_width()) == pytest.approx((0.5, 3.35))
+    assert "more than the 4 cores" in [text.get_text() for text in axes.texts]
+    (section,) = [part for part in findings.sections(study) if part.name == "oversubscription"]
+    counts = [row[1] for row in section.table.cells()]
+    assert counts[:4] == ["4", "8 (of 4 cores)", "12 (of 4 cores)", "16 (of 4 cores)"]
+    lines = str(study).splitlines()
+    place = next(i for i, line in enumerate(lines) if line.startswith("Threads or workers on 4 cores"))
+    assert lines[place + 1].split() == ["4", "8*", "12*", "16*"]
+    assert lines[place + 5] == "  * more than the 4 cores"
+    assert "more than the 4 cores" not in "\n".join(lines[:place])
+    settings = dataclasses.replace(study.settings, num_workers=8)
+    text = " ".join(str(dataclasses.replace(study, settings=settings)).split())
+    assert "8 workers of torch's, more than the 4 cores;" in text
+    titles = [axes.get_title(loc="left") for axes in charts.isolation(dataclasses.replace(study, cores=2)).axes]
+    assert titles == ["1 process", "2 processes", "4 processes, more than cores"]
+
+
 def test_the_bars_of_an_epoch_add_up_to_the_epoch(study: Study) -> None:
     chart = charts.split(study)
     heights = [sum(bar.get_height() for bar in axes.patches) for axes in chart.axes]

@@ -33,7 +33,7 @@ def place(tmp_path: Path, photos: Path) -> Path:
 def study_of(place: Path, **options: Any) -> Study:
     study = lmdbloader.lab.bench(place / "made.lmdb", only=["cold"], **{**QUICK, **options})
     assert Study.from_json(json.loads(json.dumps(study.as_json(), allow_nan=False))) == study
-    assert max(map(len, str(study).splitlines())) <= 100
+    assert max(map(len, str(study).partition("What to do now")[0].splitlines())) <= 100
     return study
 
 
@@ -59,10 +59,11 @@ def test_every_loader_reads_from_cold_and_again(place: Path) -> None:
     for row in study.cold:
         assert row.num_samples == study.dataset.num_samples and row.held < 0.05
         assert row.cold_samples_per_s > 0 and row.warm_samples_per_s > 0
+        assert (row.cold_turns, row.warm_turns) == ((row.cold_samples_per_s,), (row.warm_samples_per_s,))
     assert study.sweep == study.threads == ()
     text = str(study)
     assert "From a cold page cache, and the same again: samples/s" in text
-    assert "From cold storage the Loader is " in " ".join(text.split())
+    assert "From cold storage the Loader " in " ".join(text.split())
     assert "stayed in the page cache" not in text
     assert study.settings.command.endswith("--only cold --seconds 0.05 --repeats 1 --num-workers 1")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -36,10 +37,13 @@ by torch's DataLoader over the same images as files. The sections:
                     so it is measured only with --only cold (Linux)
 
 The settings take turns, and medians are shown, because other programs disturb
-the measurement. Sentences below the tables state the findings, and what was
-left out and why. Progress goes to stderr, with the time that is left. By
-default it takes two to three minutes on 2 cores. A study that was interrupted
-(Ctrl-C) goes on with the same command; only "cold" is measured again.
+the measurement. The first sentence is the conclusion. Sentences below the
+tables state the findings, and what was left out and why; settings whose turns
+overlap are not called different. The last lines are what to do now. Two stored
+studies are compared: of two machines, or before and after a change. Progress
+goes to stderr, with the time that is left. By default it takes two to three
+minutes on 2 cores. A study that was interrupted (Ctrl-C) goes on with the same
+command; only "cold" is measured again.
 """
 EPILOG = """\
 examples:
@@ -48,6 +52,7 @@ examples:
   lmdbloader bench train.lmdb --baseline photos --only cold
   lmdbloader bench train.lmdb --baseline photos --seconds 2 --json study.json
   lmdbloader bench study.json --report report.html
+  lmdbloader bench before.json after.json --report change.html
 """
 _SECTIONS = ("sweep", "threads", "oversubscription", "isolation", "cold")
 # Options of measuring, and their defaults.
@@ -62,6 +67,7 @@ _MODELS = ("srcnn915", "srcnn955", "residual", "none")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("dataset", metavar="DB", help="the dataset's folder, or a study.json to show")
+    parser.add_argument("other", metavar="JSON", nargs="?", help="a second study.json: the two are compared")
     parser.add_argument(
         "--baseline",
         metavar="DIR",
@@ -144,7 +150,9 @@ def _crop(text: str) -> int | None:
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     _check_outputs(options)
-    study = _stored(options) if _is_stored(options.dataset) else _measured(options)
+    if options.other is not None:
+        return _compare(options)
+    study = _stored(options.dataset, options) if _is_stored(options.dataset) else _measured(options)
     text = json.dumps(study.as_json(), indent=1, allow_nan=False)
     if options.json not in (None, "-"):
         with open(options.json, "w", encoding="utf-8") as file:
@@ -159,6 +167,33 @@ def run(options: argparse.Namespace) -> int:
         from lmdbloader.lab.reporting import write_charts
 
         say(f"charts: {len(write_charts(study, options.charts))} files in {options.charts}", error=True)
+    return 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    """Compare two stored studies."""
+    from lmdbloader.lab.study import compare_studies
+
+    for name in (options.dataset, options.other):
+        if not _is_stored(name):
+            raise OptionError(
+                f"{name}: two studies are compared, and each is a file that ends in .json. Write it first: "
+                f"lmdbloader bench {shlex.quote(name)} --json study.json"
+            )
+    if options.charts is not None:
+        raise OptionError("--charts: draws one study. Give --report FILE.html for charts of a comparison.")
+    studies = [_stored(name, options) for name in (options.dataset, options.other)]
+    found = compare_studies(studies[0], studies[1], names=(options.dataset, options.other))
+    text = json.dumps(found.as_json(), indent=1, allow_nan=False)
+    if options.json not in (None, "-"):
+        with open(options.json, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+    print(text if options.json == "-" else found)
+    if options.report is not None:
+        from lmdbloader.lab.reporting import write_comparison
+
+        write_comparison(found, studies[1], options.report)
+        say(f"report: {options.report}", error=True)
     return 0
 
 
@@ -183,10 +218,10 @@ def _is_stored(name: str) -> bool:
     return name.endswith(".json") and not os.path.isdir(name)
 
 
-def _stored(options: argparse.Namespace) -> Study:
+def _stored(name: str, options: argparse.Namespace) -> Study:
     from lmdbloader.lab.study import Study
 
-    path = Path(options.dataset)
+    path = Path(name)
     asked = [name for name, default in _MEASURING.items() if getattr(options, name) != default]
     if asked:
         given = ", ".join("--" + name.replace("_", "-") for name in asked)

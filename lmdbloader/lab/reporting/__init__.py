@@ -19,8 +19,10 @@ from lmdbloader.lab.reporting.page import (
     check_charts_folder,
     check_report_path,
     render,
+    render_comparison,
     render_page,
     write_charts,
+    write_comparison,
     write_page,
     write_report,
 )
@@ -32,8 +34,10 @@ __all__ = [
     "check_charts_folder",
     "check_report_path",
     "render",
+    "render_comparison",
     "render_page",
     "write_charts",
+    "write_comparison",
     "write_page",
     "write_report",
 ]

@@ -14,7 +14,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Annotation
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from lmdbloader.lab.formatting import number, seconds, three_digits
 from lmdbloader.lab.reporting.style import FRAME, UNITS_PER_INCH, Look, settings
@@ -26,6 +26,8 @@ LABEL_SIZE = 10.5
 # Between the values at the ends of lines, so that they do not touch.
 _LABEL_GAP = 13.0
 _MAX_TICKS = 4
+# An axis is in powers of ten if its values differ by more; below so many powers there is a tick between them.
+_WIDE_RATIO, _FEW_DECADES = 20, 2.5
 # Width of a place's name.
 _LETTER_WIDTH, _NAME_GAP = 7, 4
 # Width of a panel's vertical axis and of the values at the ends of lines.
@@ -205,9 +207,47 @@ def categories(axes: Axes, names: Sequence[str], width: float, *, margin: float 
 
 def amounts(axes: Axes, top: float, *, unit: str = "") -> None:
     """Make the vertical axis one of amounts, from nothing to a little over the largest."""
+    axes.set_yscale("linear")
     axes.set_ylim(0, top * 1.08 or 1.0)
     axes.yaxis.set_major_locator(MaxNLocator(_MAX_TICKS, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value) + unit))
+
+
+def scaled(axes: Axes, values: Sequence[float], *, is_log: bool | None = None) -> None:
+    """Make the vertical axis one of amounts, in powers of ten where they are far apart.
+
+    Args:
+        axes: The panel.
+        values: That it shows.
+        is_log: Whether in powers of ten; None: if `is_wide`. Amounts of nothing are never.
+    """
+    if not (is_wide(values) if is_log is None else is_log and bool(values) and min(values) > 0):
+        amounts(axes, max(values, default=0.0))
+        return
+    axes.set_yscale("log")
+    axes.set_ylim(min(values) / 1.3, max(values) * 1.3)
+    decades = math.log10(max(values) / min(values))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0) if decades < _FEW_DECADES else (1.0,)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
+def is_wide(values: Sequence[float]) -> bool:
+    """Return whether a linear axis would press the smallest value onto its end.
+
+    >>> is_wide([10.0, 200.0]), is_wide([10.0, 201.0]), is_wide([0.0, 1.0]), is_wide([])
+    (False, True, False, False)
+    """
+    return bool(values) and min(values) > 0 and max(values) > _WIDE_RATIO * min(values)
+
+
+def whiskers(axes: Axes, curves: Mapping[Look, Sequence[tuple[float, float, float]]]) -> None:
+    """Draw ranges: a thin vertical line for each (x, low, high), in the colour of its meaning."""
+    for look, ranges in curves.items():
+        shown = [(x, low, high) for x, low, high in ranges if high > low > 0]
+        if shown:
+            axes.vlines(*zip(*shown, strict=True), color=look.light, linewidth=1.1, zorder=4)
 
 
 def changes(axes: Axes, values: Sequence[float]) -> None:
@@ -233,6 +273,7 @@ def lines(
     axes: Axes,
     curves: Mapping[Look, Sequence[tuple[float, float]]],
     show: Callable[[float], str] = number,
+    ends: Mapping[Look, str] | None = None,
 ) -> None:
     """Draw a line for each meaning and write its last value at its end.
 
@@ -241,11 +282,13 @@ def lines(
         axes: The panel, its axes' limits set.
         curves: Points (x, y) of each line.
         show: Writes a value.
+        ends: Words at the end of lines in place of the last value.
     """
     for order, (look, points) in enumerate(curves.items()):
         if points:
             axes.plot(*zip(*points, strict=True), **line_style(look), zorder=10 - order, clip_on=False)
-            canvas.end(axes, *points[-1], show(three_digits(points[-1][1])), look)
+            text = (ends or {}).get(look) or show(three_digits(points[-1][1]))
+            canvas.end(axes, *points[-1], text, look)
 
 
 def spread(places: Sequence[float], gap: float) -> list[float]:

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
 from matplotlib.ticker import NullLocator
 
+from lmdbloader.base.text import counted
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.formatting import percent, seconds, window
 from lmdbloader.lab.reporting.canvas import (
@@ -21,21 +22,29 @@ from lmdbloader.lab.reporting.canvas import (
     changes,
     durations,
     heading,
+    is_wide,
     line_style,
     lines,
+    scaled,
+    whiskers,
 )
 from lmdbloader.lab.reporting.style import FRAME, PHASES, SOURCES, STAGES, Look, settings
+from lmdbloader.lab.study.compare import StudyComparison
+from lmdbloader.lab.study.ranges import measured, show_times
 from lmdbloader.lab.study.results import Study
 from lmdbloader.lab.study.rows import (
+    IsolationRow,
     Latency,
     LoaderKind,
     Phases,
     Sweep,
     SweepRow,
+    ThreadsRow,
     both_memories,
     focus,
     loading,
     on_gpu,
+    stage_rows,
     training,
 )
 
@@ -58,12 +67,25 @@ def throughput(study: Study, *, narrow: bool = False, titled: bool = True) -> Ch
     sweep = _having(loading(study), "throughput")
     with settings():
         canvas = Canvas(
-            "Throughput by batch size", "Samples per second, loading alone, by batch size",
+            "Throughput by batch size",
+            "Samples per second, loading alone, by batch size" + _axis(_spans(sweep, lambda row: row.samples_per_s)),
             [SOURCES[source] for source in sweep.sources], narrow=narrow, titled=titled,
             panels=len(sweep.crops), in_a_row=1 if narrow else 2, panel_height=_PANEL_HEIGHT + 24,
         )  # fmt: skip
         for axes, crop in zip(canvas.panels, sweep.crops, strict=True):
-            sources_by_batch(canvas, axes, sweep, crop, lambda row: row.samples_per_s)
+            last = {source: sweep.curve(source, crop)[-1:] for source in sweep.sources}
+            ends = {SOURCES[source]: _end(row) for source, rows in last.items() for row in rows}
+            sources_by_batch(canvas, axes, sweep, crop, lambda row: row.samples_per_s, ends)
+            whiskers(
+                axes,
+                {
+                    SOURCES[source]: [
+                        (float(sweep.batch_sizes.index(row.batch_size)), *turns_of(row.turns))
+                        for row in sweep.curve(source, crop)
+                    ]
+                    for source in sweep.sources
+                },
+            )
             heading(axes, window(crop))
         return canvas.finish()
 
@@ -125,9 +147,7 @@ def stages(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart:
 
     Arguments and errors are those of `throughput`.
     """
-    sweep = _having(Sweep(tuple(row for row in study.sweep if row.stages)), "stages")
-    sizes = list(dict.fromkeys((sweep.batch_sizes[0], sweep.batch_sizes[-1])))
-    chosen = [row for crop in sweep.crops for size in sizes if (row := sweep.row("lmdbloader", size, crop))]
+    chosen = list(_some(stage_rows(study), "stages"))
     with settings():
         canvas = Canvas(
             "Where the Loader's time goes", "Microseconds of thread time for each sample", list(STAGES.values()),
@@ -156,21 +176,24 @@ def threads(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart
     """
     rows = sorted(_some(study.threads, "threads"), key=lambda row: row.num_threads)
     first, look = rows[0], SOURCES["lmdbloader"]
+    numbers = [row.num_threads for row in rows]
+    perfect = [first.samples_per_s * number / first.num_threads for number in numbers]
+    reached = [*perfect, *(row.samples_per_s for row in rows)]
     with settings():
         canvas = Canvas(
-            "Scaling by threads", f"Samples per second by number of threads, batches of {first.batch_size:,}", [],
+            "Scaling by threads",
+            f"Samples per second by number of threads, batches of {first.batch_size:,}" + _axis([reached]), [],
             panels=1, in_a_row=1, panel_height=_PANEL_HEIGHT, narrow=narrow, titled=titled,
         )  # fmt: skip
         (axes,) = canvas.panels
-        numbers = [row.num_threads for row in rows]
-        perfect = [first.samples_per_s * number / first.num_threads for number in numbers]
-        amounts(axes, max(*perfect, *(row.samples_per_s for row in rows), 0.0))
+        scaled(axes, reached)
+        whiskers(axes, {look: [(float(i), *turns_of(row.turns)) for i, row in enumerate(rows)]})
         categories(axes, [str(number) for number in numbers], canvas.panel_width)
-        measured = [(float(i), row.samples_per_s) for i, row in enumerate(rows)]
+        points = [(float(i), row.samples_per_s) for i, row in enumerate(rows)]
         if len(rows) > 1:
             axes.plot(range(len(rows)), perfect, color=FRAME["muted"].light, linestyle=(0, (2, 2)), linewidth=1.2)
             canvas.end(axes, len(rows) - 1, perfect[-1], "in proportion", FRAME["muted"])
-        lines(canvas, axes, {look: measured})
+        lines(canvas, axes, {look: points}, ends={look: _end(rows[-1])})
         return canvas.finish()
 
 
@@ -185,14 +208,26 @@ def isolation(study: Study, *, narrow: bool = False, titled: bool = True) -> Cha
     sources = [source for source in SOURCES if any(row.source == source for row in rows)]
     with settings():
         canvas = Canvas(
-            "Several processes at once", "Samples per second of all processes together, by batch size",
+            "Several processes at once",
+            "Samples per second of all processes together, by batch size"
+            + _axis([[row.samples_per_s for row in rows]]),
             [SOURCES[source] for source in sources], narrow=narrow, titled=titled,
             panels=len(counts), in_a_row=1 if narrow else 3, panel_height=_PANEL_HEIGHT - 10, share_y=True,
         )  # fmt: skip
-        highest = max(row.samples_per_s for row in rows)
         for axes, count in zip(canvas.panels, counts, strict=True):
-            amounts(axes, highest)
+            scaled(axes, [row.samples_per_s for row in rows])
             categories(axes, [str(size) for size in sizes], canvas.panel_width)
+            whiskers(
+                axes,
+                {
+                    SOURCES[source]: [
+                        (float(sizes.index(row.batch_size)), *turns_of(row.turns))
+                        for row in rows
+                        if row.source == source and row.num_processes == count
+                    ]
+                    for source in sources
+                },
+            )
             curves = {
                 SOURCES[source]: sorted(
                     (float(sizes.index(row.batch_size)), row.samples_per_s)
@@ -201,8 +236,10 @@ def isolation(study: Study, *, narrow: bool = False, titled: bool = True) -> Cha
                 )
                 for source in sources
             }
-            heading(axes, f"{count} process" + ("es" if count > 1 else ""))
-            lines(canvas, axes, curves)
+            over = ", more than cores" if count > study.cores else ""
+            heading(axes, f"{count} process" + ("es" if count > 1 else "") + over)
+            here = sorted((row for row in rows if row.num_processes == count), key=lambda row: row.batch_size)
+            lines(canvas, axes, curves, ends={SOURCES[row.source]: _end(row) for row in here})
         return canvas.finish()
 
 
@@ -225,6 +262,13 @@ def oversubscription(study: Study, *, narrow: bool = False, titled: bool = True)
         (axes,) = canvas.panels
         amounts(axes, max(100.0, *(100 * row.of_one_per_core for row in rows)), unit=" %")
         categories(axes, [f"{load:g}" for load in loads], canvas.panel_width)
+        beyond = [i for i, load in enumerate(loads) if load > 1]
+        if beyond:
+            axes.axvspan(beyond[0] - 0.5, len(loads) - 1 + 0.35, color=FRAME["rule"].light, alpha=0.5, linewidth=0)
+            axes.annotate(
+                f"more than the {counted(study.cores, 'core')}", (beyond[0] - 0.5, 0), (6, 8),
+                textcoords="offset points", color=FRAME["muted"].light, fontsize=LABEL_SIZE,
+            )  # fmt: skip
         curves = {
             SOURCES[source]: sorted(
                 (float(loads.index(row.per_core)), 100 * row.of_one_per_core) for row in rows if row.source == source
@@ -241,20 +285,26 @@ def cold(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart:
     Arguments and errors are those of `throughput`.
     """
     rows = [row for row in _some(study.cold, "cold") if row.order == "random"]
+    speeds = [speed for row in rows for speed in (row.cold_samples_per_s, row.warm_samples_per_s)]
     with settings():
         canvas = Canvas(
             "From a cold page cache",
             f"Samples per second from storage and from memory, batches of {rows[0].batch_size:,}, "
-            f"{window(rows[0].crop)}",
+            f"{window(rows[0].crop)}{_axis([speeds])}",
             [SOURCES[row.source] for row in rows], narrow=narrow, titled=titled,
             panels=1, in_a_row=1, panel_height=_PANEL_HEIGHT,
         )  # fmt: skip
         (axes,) = canvas.panels
-        amounts(axes, max(max(row.cold_samples_per_s, row.warm_samples_per_s) for row in rows))
+        scaled(axes, speeds)
+        whiskers(
+            axes,
+            {SOURCES[row.source]: [(0.0, *turns_of(row.cold_turns)), (1.0, *turns_of(row.warm_turns))] for row in rows},
+        )
         categories(axes, ["cold", "warm"], canvas.panel_width)
         lines(
             canvas, axes,
             {SOURCES[row.source]: [(0.0, row.cold_samples_per_s), (1.0, row.warm_samples_per_s)] for row in rows},
+            ends={SOURCES[row.source]: str(measured(row.warm_samples_per_s, row.warm_turns)) for row in rows},
         )  # fmt: skip
         return canvas.finish()
 
@@ -303,7 +353,40 @@ def gpu(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart:
             sources_by_batch(canvas, axes, sweep, crop, value)
             if name == _UTILISATION:
                 amounts(axes, 100.0)
-            heading(axes, name)
+            heading(axes, f"{name} (logarithmic)" if axes.get_yscale() == "log" else name)
+        return canvas.finish()
+
+
+def ratios(found: StudyComparison, section: str, *, narrow: bool = False, titled: bool = True) -> Chart:
+    """Draw how many times as fast the second of two studies is: a panel for each group, a line for each source.
+
+    Arguments and errors are those of `throughput`; `section` is the name of one of the comparison's.
+    """
+    rows = _some([row for row in found.rows if row.section == section], section)
+    groups = list(dict.fromkeys(row.group for row in rows))
+    sources = [source for source in SOURCES if any(row.source == source for row in rows)]
+    is_log = is_wide([row.times.value for row in rows])
+    with settings():
+        canvas = Canvas(
+            "Two studies compared",
+            "How many times as fast the second study is; vertical lines: what the turns allow"
+            + ("; logarithmic axis" if is_log else ""),
+            [SOURCES[source] for source in sources], narrow=narrow, titled=titled,
+            panels=len(groups), in_a_row=1 if narrow else 2, panel_height=_PANEL_HEIGHT,
+        )  # fmt: skip
+        values = [value for row in rows for value in (row.times.low, row.times.high, 1.0)]
+        for axes, group in zip(canvas.panels, groups, strict=True):
+            here = [row for row in rows if row.group == group]
+            places = sorted({row.place for row in here}, key=int)
+            scaled(axes, values, is_log=is_log)
+            categories(axes, places, canvas.panel_width)
+            axes.axhline(1.0, color=FRAME["axis"].light, linewidth=1.0, zorder=1)
+            at = {place: float(i) for i, place in enumerate(places)}
+            curves = {SOURCES[s]: [(at[r.place], r.times) for r in here if r.source == s] for s in sources}
+            whiskers(axes, {look: [(x, t.low, t.high) for x, t in points] for look, points in curves.items()})
+            ends = {look: show_times(points[-1][1]).removesuffix(" times") for look, points in curves.items() if points}
+            lines(canvas, axes, {look: [(x, t.value) for x, t in points] for look, points in curves.items()}, ends=ends)
+            heading(axes, group)
         return canvas.finish()
 
 
@@ -316,6 +399,29 @@ def _some(rows: Sequence[T], chart: str) -> Sequence[T]:
     if not rows:
         raise OptionError(f"chart {chart!r}: the study has no figures for it; it was not measured, or cannot be here")
     return rows
+
+
+def _spans(sweep: Sweep, value: Callable[[SweepRow], float | None]) -> list[list[float]]:
+    """Return the values of each panel, one for each crop."""
+    return [
+        [y for source in sweep.sources for row in sweep.curve(source, crop) if (y := value(row)) is not None]
+        for crop in sweep.crops
+    ]
+
+
+def _axis(panels: Sequence[Sequence[float]]) -> str:
+    """Return words for the subtitle if an axis is in powers of ten."""
+    return "; logarithmic axis" if any(map(is_wide, panels)) else ""
+
+
+def _end(row: SweepRow | ThreadsRow | IsolationRow) -> str:
+    """Return the speed of a row with the digits that its turns agree on."""
+    return str(measured(row.samples_per_s, row.turns))
+
+
+def turns_of(turns: Sequence[float]) -> tuple[float, float]:
+    """Return the slowest and the fastest turn; zeros if that is not known."""
+    return (min(turns), max(turns)) if len(turns) > 1 else (0.0, 0.0)
 
 
 BAR_WIDTH = 0.72
@@ -334,8 +440,9 @@ def sources_by_batch(
     sweep: Sweep,
     crop: int | None,
     value: Callable[[SweepRow], float | None],
+    ends: Mapping[Look, str] | None = None,
 ) -> None:
-    """Draw a figure by batch size, a line for each source."""
+    """Draw a figure by batch size, a line for each source; `ends` are words at the end of lines."""
     places = {size: float(i) for i, size in enumerate(sweep.batch_sizes)}
     curves = {
         SOURCES[source]: [
@@ -343,9 +450,11 @@ def sources_by_batch(
         ]
         for source in sweep.sources
     }
-    amounts(axes, max((y for points in curves.values() for _, y in points), default=0.0))
+    # All panels have the same kind of axis.
+    is_log = any(map(is_wide, _spans(sweep, value)))
+    scaled(axes, [y for points in curves.values() for _, y in points], is_log=is_log)
     categories(axes, [str(size) for size in sweep.batch_sizes], canvas.panel_width)
-    lines(canvas, axes, curves)
+    lines(canvas, axes, curves, ends=ends)
 
 
 def gains(sweep: Sweep, source: LoaderKind, crop: int | None) -> list[tuple[float, float]]:

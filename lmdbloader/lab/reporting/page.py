@@ -19,7 +19,9 @@ from lmdbloader.errors import DestinationError, OptionError
 from lmdbloader.lab.formatting import Table
 from lmdbloader.lab.reporting import charts, style, svg
 from lmdbloader.lab.reporting.canvas import NARROW, WIDE, Chart
-from lmdbloader.lab.study import findings
+from lmdbloader.lab.study import conclusion, findings
+from lmdbloader.lab.study.compare import StudyComparison
+from lmdbloader.lab.study.conclusion import Step
 from lmdbloader.lab.study.findings import Section
 from lmdbloader.lab.study.results import Study
 
@@ -56,6 +58,7 @@ class Page:
         notes: Sentences for the page's end.
         created: When it was measured, in ISO 8601's format.
         release: Of lmdbloader.
+        steps: What to do now, at the end.
     """
 
     title: str
@@ -67,6 +70,7 @@ class Page:
     notes: tuple[str, ...]
     created: str
     release: str
+    steps: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +99,16 @@ def render(study: Study) -> str:
 
     return render_page(
         Page(
-            title=f"{name}: {findings.question(study)}",
+            title=f"{name}: {conclusion.question(study)}",
             subject=name,
-            headline=findings.headline(study),
+            headline=conclusion.headline(study),
             findings=findings.summary(study),
             sections=tuple(PageSection(found, partial(draw, found.name)) for found in findings.sections(study)),
             facts=(*_facts(study), *((row[0], " ".join(row[1:])) for row in study.machine if row)),
             notes=study.notes,
             created=study.created,
             release=study.release,
+            steps=conclusion.next_steps(study),
         )
     )
 
@@ -143,6 +148,50 @@ def write_report(study: Study, path: str | os.PathLike[str]) -> None:
     target = Path(path)
     check_report_path(target)
     _write(render(study), target)
+
+
+def render_comparison(found: StudyComparison, created: str, release: str) -> str:
+    """Return the report of two studies compared, an HTML document that loads nothing and runs no script.
+
+    Args:
+        found: The comparison.
+        created: When the second study was measured.
+        release: Of lmdbloader, of the second study.
+    """
+    first, second = found.names
+    return render_page(
+        Page(
+            title=f"{second} compared with {first}",
+            subject=f"{second} compared with {first}",
+            headline=found.headline,
+            findings=tuple(f"{section.title}: {section.sentences[0]}" for section in found.sections())[:3],
+            sections=tuple(
+                PageSection(section, partial(_draw_ratios, found, section.name)) for section in found.sections()
+            ),
+            facts=tuple((name, f"{here} | {there}") for name, here, there in found.differences),
+            notes=found.notes,
+            created=created,
+            release=release,
+            steps=found.steps,
+        )
+    )
+
+
+def _draw_ratios(found: StudyComparison, section: str, narrow: bool) -> Chart:
+    return charts.ratios(found, section, narrow=narrow, titled=False)
+
+
+def write_comparison(found: StudyComparison, second: Study, path: str | os.PathLike[str]) -> None:
+    """Write the report of two studies compared, as `write_report` does; it raises the same errors.
+
+    Args:
+        found: The comparison.
+        second: Its second study.
+        path: Of the file; it ends in .html or .htm.
+    """
+    target = Path(path)
+    check_report_path(target)
+    _write(render_comparison(found, second.created, second.release), target)
 
 
 def write_page(page: Page, path: str | os.PathLike[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from lmdbloader.lab.study.compare import ComparedRow, StudyComparison, compare_studies
+from lmdbloader.lab.study.conclusion import Step
 from lmdbloader.lab.study.experiment import BATCH_SIZES, CROPS, SECTIONS, bench
 from lmdbloader.lab.study.results import Study
 from lmdbloader.lab.study.rows import (
@@ -27,18 +29,22 @@ __all__ = [
     "SECTIONS",
     "BaselineFolder",
     "ColdRow",
+    "ComparedRow",
     "GpuLoad",
     "IsolationRow",
     "Latency",
     "OversubscriptionRow",
     "Phases",
+    "Step",
     "StudiedDataset",
     "StudiedField",
     "Study",
+    "StudyComparison",
     "StudySettings",
     "SweepRow",
     "ThreadsRow",
     "Training",
     "bench",
+    "compare_studies",
     "forget_turns",
 ]

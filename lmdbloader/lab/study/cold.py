@@ -71,7 +71,7 @@ def read_cold(plan: BenchSetup, notes: list[str]) -> Iterator[ColdRow]:
         left = max(left, *held)
         yield ColdRow(
             source, order, middle_size(plan), plan.crops[-1], count, statistics.median(cold), statistics.median(warm),
-            max(held),
+            max(held), tuple(cold), tuple(warm),
         )  # fmt: skip
     if left > 0.05:
         notes.append(

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from lmdbloader.base.text import counted
-from lmdbloader.lab.formatting import Table, number, percent, seconds, times, window
+from lmdbloader.lab.formatting import Table, percent, seconds, window
 from lmdbloader.lab.study import tables
+from lmdbloader.lab.study.ranges import (
+    Measured,
+    duration,
+    is_clear,
+    measured,
+    ratio,
+    show_seconds,
+    show_span,
+    show_times,
+)
 from lmdbloader.lab.study.rows import (
     AUTO,
     LOADER_NAMES,
@@ -22,13 +31,10 @@ from lmdbloader.lab.study.rows import (
     focus,
     loading,
     on_gpu,
+    stage_rows,
     training,
 )
 
-# Differences below this are noise: timings of a busy machine vary as much.
-_ALIKE = 0.05
-# A model that waits for at most this share of the time is fed.
-_FED = 0.05
 _OURS: LoaderKind = "lmdbloader"
 _OTHERS: dict[LoaderKind, str] = {
     "dataloader": "torch's DataLoader over the same dataset",
@@ -100,31 +106,10 @@ def batch_cost(study: StudyFigures, source: LoaderKind, crop: int | None) -> Bat
     return fit_batch_cost([row.batch_size for row in rows], [row.batch_size / row.samples_per_s for row in rows])
 
 
-def small_to_large(sweep: Sweep, source: LoaderKind, crop: int | None) -> float | None:
+def small_to_large(sweep: Sweep, source: LoaderKind, crop: int | None) -> Measured | None:
     """Return an epoch's time with the smallest batches over that with the largest; None for fewer than two sizes."""
-    speeds = [_speed(row) for row in sweep.curve(source, crop)]
-    return speeds[-1] / speeds[0] if len(speeds) > 1 else None
-
-
-def headline(study: StudyFigures) -> str:
-    """Return the main finding of a study."""
-    stalls = [row.training.stall for row in study.sweep if row.source == _OURS and row.training]
-    if stalls and max(stalls) <= _FED:
-        return f"The model is fed: it waits for data at most {percent(max(stalls))} of the time"
-    if stalls:
-        return f"The model waits for data up to {percent(max(stalls))} of the time"
-    sweep = loading(study)
-    curve = sweep.curve(_OURS, sweep.crops[-1]) if sweep.rows else ()
-    if not curve:
-        return "A study"
-    return f"{number(curve[0].samples_per_s)} samples a second in batches of {curve[0].batch_size:,}"
-
-
-def question(study: StudyFigures) -> str:
-    """Return the question that a study answers."""
-    if not training(study).rows:
-        return "how fast are batches loaded?"
-    return "is the model fed?" if study.settings.device.startswith("cpu") else "is the GPU fed?"
+    speeds = [speed_of(row) for row in sweep.curve(source, crop)]
+    return ratio(speeds[-1], speeds[0]) if len(speeds) > 1 else None
 
 
 def summary(study: StudyFigures) -> tuple[str, ...]:
@@ -149,8 +134,18 @@ def conclusions(study: StudyFigures) -> list[str]:
     return [*_other_images(study), *found, *study.notes]
 
 
-def _speed(row: SweepRow) -> float:
-    return row.samples_per_s if row.training is None else row.training.samples_per_s
+def speed_of(row: SweepRow) -> Measured:
+    """Return the samples a second of a row: of training if a model was trained."""
+    found = row if row.training is None else row.training
+    return measured(found.samples_per_s, found.turns)
+
+
+def _unclear(names: Sequence[str], what: str = "") -> str:
+    """Return a sentence about loaders whose turns overlap; it is empty without any."""
+    if not names:
+        return ""
+    listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    return f" With {listed} {what or 'the speed'} does not differ as far as the turns tell."
 
 
 def _loading_only(study: StudyFigures) -> Sweep:
@@ -176,11 +171,6 @@ def _rows_at(sweep: Sweep, size: int, crop: int | None) -> dict[LoaderKind, Swee
     return {source: row for source in sweep.sources if (row := sweep.row(source, size, crop)) is not None}
 
 
-def _span(ratios: Sequence[float]) -> str:
-    low, high = times(min(ratios)), times(max(ratios))
-    return low if low == high else f"{low.removesuffix(' times')} to {high}"
-
-
 def _speed_at_focus(study: StudyFigures) -> Iterator[str]:
     """Say how fast the Loader is with the smallest batches, and how many times as fast as the others."""
     size, crop = focus(study)
@@ -188,35 +178,34 @@ def _speed_at_focus(study: StudyFigures) -> Iterator[str]:
     ours = rows.pop(_OURS, None)
     if ours is None:
         return
-    text = f"In batches of {size:,} ({window(crop)}) the Loader gives {number(ours.samples_per_s)} samples a second"
-    others = [
-        f"{_factor(ours.samples_per_s, rows[source].samples_per_s)} {name}"
-        for source, name in _compared(study).items()
+    speed = measured(ours.samples_per_s, ours.turns)
+    text = f"In batches of {size:,} ({window(crop)}) the Loader gives {speed} samples a second"
+    ratios = {
+        name: ratio(speed, measured(rows[source].samples_per_s, rows[source].turns))
+        for source, name in compared(study).items()
         if source in rows
-    ]
-    yield f"{text}: {' and '.join(others)}." if others else f"{text}."
+    }
+    others = [f"{show_times(found)} as many as {name}" for name, found in ratios.items() if is_clear(found)]
+    yield (f"{text}: {' and '.join(others)}." if others else f"{text}.") + _unclear(
+        [name for name, found in ratios.items() if not is_clear(found)]
+    )
 
 
 def _other_images(study: StudyFigures) -> Iterator[str]:
     """Say why files that make other samples are not compared."""
-    if study.baseline is not None and _compared(study) != _OTHERS:
+    if study.baseline is not None and compared(study) != _OTHERS:
         yield (
             f"The files make {study.baseline.num_samples:,} samples, the dataset {study.dataset.num_samples:,}: they "
             "are other images, so their speeds are not compared. --baseline auto reads the same images."
         )
 
 
-def _compared(study: StudyFigures) -> dict[LoaderKind, str]:
+def compared(study: StudyFigures) -> dict[LoaderKind, str]:
     """Return what the Loader's speed is compared with: files only if they make as many samples."""
     files = study.baseline
     if files is None or files.path == AUTO or files.num_samples == study.dataset.num_samples:
         return _OTHERS
     return {source: name for source, name in _OTHERS.items() if source != "folder"}
-
-
-def _factor(ours: float, theirs: float) -> str:
-    ratio = ours / theirs if theirs else 1.0
-    return "as many as" if 1 - _ALIKE <= ratio < 1 + _ALIKE else f"{times(ratio)} as many as"
 
 
 def _epochs_by_batch(study: StudyFigures) -> Iterator[str]:
@@ -226,12 +215,16 @@ def _epochs_by_batch(study: StudyFigures) -> Iterator[str]:
     name = f"An epoch of {study.settings.model or 'training'}" if trained.rows else "Reading all samples"
     curves = {source: curve for source in sweep.sources if len(curve := sweep.curve(source, sweep.crops[-1])) > 1}
     spans = {
-        source: " and ".join(seconds((row.training or row).epoch_seconds) for row in (curve[0], curve[-1]))
+        source: " and ".join(show_seconds(_epoch_of(study, row)) for row in (curve[0], curve[-1]))
         for source, curve in curves.items()
     }
     if _OURS in curves:
         first, last = curves[_OURS][0], curves[_OURS][-1]
         yield (f"{name} takes, in batches of {first.batch_size:,} and of {last.batch_size:,}, {_listed(spans)}.")
+
+
+def _epoch_of(study: StudyFigures, row: SweepRow) -> Measured:
+    return duration(study.dataset.num_samples, speed_of(row))
 
 
 def _waiting(study: StudyFigures) -> Iterator[str]:
@@ -251,17 +244,20 @@ def _waiting(study: StudyFigures) -> Iterator[str]:
 
 def _throughput(study: StudyFigures) -> Iterator[str]:
     sweep = loading(study)
-    found = {
-        other: [
-            ours.samples_per_s / theirs.samples_per_s
+    for other, name in compared(study).items():
+        ratios = [
+            ratio(measured(ours.samples_per_s, ours.turns), measured(theirs.samples_per_s, theirs.turns))
             for crop in sweep.crops
-            for ours, theirs in zip(sweep.curve(_OURS, crop), sweep.curve(other, crop), strict=False)
+            for ours in sweep.curve(_OURS, crop)
+            if (theirs := sweep.row(other, ours.batch_size, crop)) is not None
         ]
-        for other in _compared(study)
-    }
-    parts = [f"{_span(ratios)} the samples of {_OTHERS[other]}" for other, ratios in found.items() if ratios]
-    if parts:
-        yield f"Loading alone, the Loader gives {' and '.join(parts)}, by batch size and crop."
+        clear = [found for found in ratios if is_clear(found)]
+        if clear:
+            text = f"Loading alone, the Loader gives {show_span(clear)} the samples of {name}, by batch size and crop"
+            unclear = len(ratios) - len(clear)
+            yield f"{text}; in {unclear} of {len(ratios)} settings they do not differ." if unclear else f"{text}."
+        elif ratios:
+            yield f"Loading alone, the Loader and {name} do not differ as far as the turns tell."
     yield from _small_batches(study, _loading_only(study), "loading")
     yield from _growth(study)
     yield from _processor(study)
@@ -271,13 +267,20 @@ def _small_batches(study: StudyFigures, sweep: Sweep, kind: str) -> Iterator[str
     """Say how much longer an epoch takes with small batches."""
     crop = study.settings.crops[-1]
     ratios = {source: small_to_large(sweep, source, crop) for source in sweep.sources}
-    parts = {source: f"{ratio:.2f} times" for source, ratio in ratios.items() if ratio is not None}
-    if parts:
-        sizes = sweep.batch_sizes
-        yield (
+    clear = {source: found for source, found in ratios.items() if found is not None and is_clear(found)}
+    alike = [
+        f"the {LOADER_NAMES[source]}" for source, found in ratios.items() if found is not None and source not in clear
+    ]
+    sizes, text = sweep.batch_sizes, ""
+    if clear:
+        parts = {source: show_times(found) for source, found in clear.items()}
+        text = (
             f"Compared with batches of {sizes[-1]:,}, an epoch of {kind} in batches of {sizes[0]:,} ({window(crop)}) "
             f"takes {_listed(parts, 'as long')}."
         )
+    about = "it" if clear else f"an epoch of {kind} in batches of {sizes[0]:,} and of {sizes[-1]:,} ({window(crop)})"
+    if clear or alike:
+        yield (text + _unclear(alike, about)).strip()
 
 
 def _growth(study: StudyFigures) -> Iterator[str]:
@@ -287,9 +290,14 @@ def _growth(study: StudyFigures) -> Iterator[str]:
         found = batch_cost(study, source, crop)
         if found is None:
             continue
+        grown = small_to_large(_loading_only(study), source, crop)
+        if grown is None or not is_clear(grown):
+            yield f"The time to load a batch grows in proportion to its size with the {LOADER_NAMES[source]}."
+            continue
         text = f"its size to the power of {found.exponent:.2f} with the {LOADER_NAMES[source]} ({window(crop)})"
         if found.fixed_seconds > 0 and found.sample_seconds > 0:
-            text += f"; a line fits {seconds(found.fixed_seconds)} and {seconds(found.sample_seconds)} for each sample"
+            fixed, each = (measured(value, ()) for value in (found.fixed_seconds, found.sample_seconds))
+            text += f"; a line fits {show_seconds(fixed)} and {show_seconds(each)} for each sample"
         yield f"The time to load a batch grows as {text}."
 
 
@@ -303,9 +311,10 @@ def _processor(study: StudyFigures) -> Iterator[str]:
         for source in sweep.sources
     }
     text = "A sample takes (median of the settings) "
-    text += _listed(((source, seconds(cost)) for source, cost in costs.items()), "of processor time")
-    if costs.get("folder") and costs.get(_OURS):
-        text += f"; files cost {times(costs['folder'] / costs[_OURS])} as much as the Loader"
+    shown = {source: measured(cost, ()) for source, cost in costs.items()}
+    text += _listed(((source, show_seconds(cost)) for source, cost in shown.items()), "of processor time")
+    if costs.get("folder") and costs.get(_OURS) and is_clear(found := ratio(shown["folder"], shown[_OURS])):
+        text += f"; files cost {show_times(found)} as much as the Loader"
     yield f"{text}."
 
 
@@ -313,7 +322,7 @@ def _split(study: StudyFigures) -> Iterator[str]:
     size, crop = focus(study)
     sweep, model = training(study), study.settings.model or "the model"
     parts = {
-        source: f"{seconds(row.training.epoch_seconds)} ({percent(row.training.stall)} of it waiting)"
+        source: f"{show_seconds(_epoch_of(study, row))} ({percent(row.training.stall)} of it waiting)"
         for source, row in _rows_at(sweep, size, crop).items()
         if row.training is not None
     }
@@ -340,10 +349,18 @@ def _latency(study: StudyFigures) -> Iterator[str]:
 
 
 def _stages(study: StudyFigures) -> Iterator[str]:
-    found = next(row.stages for row in reversed(study.sweep) if row.stages)
-    most = max(found, key=lambda name: found[name])
-    share = percent(found[most] / (sum(found.values()) or 1.0))
-    yield f"The largest part of a thread's time, {share}, goes to {_STAGES.get(most, most)}."
+    """Name the longest part of each bar of the chart."""
+    shares: dict[str, list[float]] = {}
+    for row in stage_rows(study):
+        stages = row.stages or {}
+        most = max(stages, key=lambda name: stages[name])
+        shares.setdefault(most, []).append(stages[most] / (sum(stages.values()) or 1.0))
+    count = sum(map(len, shares.values()))
+    for most, found in sorted(shares.items(), key=lambda pair: -len(pair[1])):
+        low, high = percent(min(found)), percent(max(found))
+        span = low if low == high else f"{low.removesuffix(' %')} to {high}"
+        bars = "each bar" if len(found) == count > 1 else f"{len(found)} of {counted(count, 'bar')}"
+        yield f"The longest part of {bars} is {most} ({_STAGES.get(most, most)}): {span} of a thread's time."
 
 
 def _threads(study: StudyFigures) -> Iterator[str]:
@@ -351,35 +368,54 @@ def _threads(study: StudyFigures) -> Iterator[str]:
     first, last = rows[0], rows[-1]
     if len(rows) < 2 or not first.samples_per_s:
         count = counted(last.num_threads, "thread")
-        yield f"One setting was measured: {count}, {number(last.samples_per_s)} samples a second."
+        speed = measured(last.samples_per_s, last.turns)
+        yield f"One setting was measured: {count}, {speed} samples a second."
         return
-    yield (
-        f"{last.num_threads} threads load {last.samples_per_s / first.samples_per_s:.2f} times as much as "
-        f"{counted(first.num_threads, 'thread')}, on {counted(study.cores, 'core')} (batches of {first.batch_size:,})."
-    )
+    found = ratio(measured(last.samples_per_s, last.turns), measured(first.samples_per_s, first.turns))
+    one, where = counted(first.num_threads, "thread"), f"on {counted(study.cores, 'core')}"
+    if is_clear(found):
+        reach = f"{last.num_threads} threads load {show_times(found)} as much as {one}, {where}"
+    else:
+        reach = f"{last.num_threads} threads and {one} do not differ as far as the turns tell, {where}"
+    yield f"{reach} (batches of {first.batch_size:,})."
+
+
+def worst_oversubscription(study: StudyFigures) -> dict[LoaderKind, Measured]:
+    """Return the lowest speed of each loader with more workers than cores, as a ratio to one for each."""
+    ones = {row.source: row for row in study.oversubscription if row.per_core == 1}
+    found: dict[LoaderKind, Measured] = {}
+    for row in study.oversubscription:
+        if row.per_core > 1 and (one := ones.get(row.source)) is not None:
+            share = ratio(measured(row.samples_per_s, row.turns), measured(one.samples_per_s, one.turns))
+            found[row.source] = min(found.get(row.source, share), share, key=lambda entry: entry.value)
+    return found
 
 
 def _oversubscription(study: StudyFigures) -> Iterator[str]:
-    drops: dict[LoaderKind, float] = {}
-    for row in study.oversubscription:
-        drops[row.source] = min(drops.get(row.source, math.inf), row.of_one_per_core)
+    worst = worst_oversubscription(study)
     most = max(row.per_core for row in study.oversubscription)
-    shares = _listed(((source, percent(share)) for source, share in drops.items()), "of the speed")
-    yield (
-        f"Compared with one thread or worker for each core, up to {most:g} give at worst {shares}. The Loader never "
-        "starts more threads than cores."
-    )
+    lower = {source: share for source, share in worst.items() if is_clear(share) and share.value < 1}
+    start = f"Compared with one thread or worker for each core, up to {most:g}"
+    if lower:
+        shares = _listed(((source, f"{100 * share.rounded:.0f} %") for source, share in lower.items()), "of the speed")
+        yield f"{start} give at worst {shares}."
+    elif worst:
+        yield f"{start} make no difference as far as the turns tell."
+    yield "The Loader never starts more threads than cores."
     # The Loader's rows are all the same setting: differences among them are noise.
-    if min((share for source, share in drops.items() if source != _OURS), default=1.0) < 1 - _ALIKE:
+    if any(source != _OURS for source in lower):
         yield "Warning: give torch's DataLoader no more workers than cores."
 
 
 def _isolation(study: StudyFigures) -> Iterator[str]:
     counts = sorted({row.num_processes for row in study.isolation})
-    speeds = {(row.source, row.num_processes, row.batch_size): row.samples_per_s for row in study.isolation}
+    speeds = {
+        (row.source, row.num_processes, row.batch_size): measured(row.samples_per_s, row.turns)
+        for row in study.isolation
+    }
     sizes = sorted({row.batch_size for row in study.isolation})
     sources = list(dict.fromkeys(row.source for row in study.isolation))
-    together = {s: number(speeds[s, counts[-1], sizes[0]]) for s in sources if (s, counts[-1], sizes[0]) in speeds}
+    together = {s: str(speeds[s, counts[-1], sizes[0]]) for s in sources if (s, counts[-1], sizes[0]) in speeds}
     if together:
         yield (
             f"{counted(counts[-1], 'process', 'processes')}, each with a loader of its own and no model, "
@@ -388,17 +424,20 @@ def _isolation(study: StudyFigures) -> Iterator[str]:
         )
     ratios = {
         s: [
-            speeds[s, counts[-1], size] / speeds[s, counts[0], size]
+            ratio(speeds[s, counts[-1], size], speeds[s, counts[0], size])
             for size in sizes
             if (s, counts[0], size) in speeds and (s, counts[-1], size) in speeds
         ]
         for s in sources
     }
-    parts = {source: _span(found) for source, found in ratios.items() if found}
-    if len(counts) > 1 and parts:
-        fewest = "one process" if counts[0] == 1 else f"{counts[0]} processes"
-        reach = _listed(parts, "the speed")
-        yield f"Compared with {fewest} on all cores, {counts[-1]} processes together reach {reach}."
+    clear = {source: [one for one in found if is_clear(one)] for source, found in ratios.items()}
+    parts = {source: show_span(found) for source, found in clear.items() if found}
+    fewest = "one process" if counts[0] == 1 else f"{counts[0]} processes"
+    start = f"Compared with {fewest} on all cores, {counts[-1]} processes together"
+    if len(counts) > 1 and any(ratios.values()):
+        alike = [f"the {LOADER_NAMES[source]}" for source in ratios if ratios[source] and source not in parts]
+        reach = f"reach {_listed(parts, 'the speed')}." if parts else "do not differ as far as the turns tell."
+        yield f"{start} {reach}{_unclear(alike) if parts else ''}"
 
 
 def _cold(study: StudyFigures) -> Iterator[str]:
@@ -407,23 +446,29 @@ def _cold(study: StudyFigures) -> Iterator[str]:
     ours = rows.get((_OURS, "random"))
     quasi = rows.get((_OURS, "quasi_random"))
     files = rows.get(("folder", "random"))
+    cold = {key: measured(row.cold_samples_per_s, row.cold_turns) for key, row in rows.items()}
+    warm = {key: measured(row.warm_samples_per_s, row.warm_turns) for key, row in rows.items()}
     parts = [
-        f"the {LOADER_NAMES[row.source]} {number(row.cold_samples_per_s)} "
-        f"({percent(row.cold_samples_per_s / row.warm_samples_per_s)} of its speed from memory)"
-        for row in study.cold
-        if row.order == "random"
+        f"the {LOADER_NAMES[source]} {speed} ({percent(ratio(speed, warm[source, order]).rounded)} of its speed "
+        "from memory)"
+        for (source, order), speed in cold.items()
+        if order == "random"
     ]
     listed = " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
     yield f"Samples read a second with nothing in the page cache: {listed}."
-    if files is not None and ours is not None and "folder" in _compared(study):
-        yield (
-            f"From cold storage the Loader is {times(ours.cold_samples_per_s / files.cold_samples_per_s)} as fast as "
-            f"the files, each of which is a look-up and a read of its own; from memory "
-            f"{times(ours.warm_samples_per_s / files.warm_samples_per_s)}."
-        )
+    if files is not None and ours is not None and "folder" in compared(study):
+        for place, speeds in (("cold storage", cold), ("memory", warm)):
+            found = ratio(speeds[_OURS, "random"], speeds["folder", "random"])
+            yield (
+                f"From {place} the Loader is {show_times(found)} as fast as the files"
+                if is_clear(found)
+                else f"From {place} the Loader and the files do not differ as far as the turns tell"
+            ) + (", each of which is a look-up and a read of its own." if place == "cold storage" else ".")
     if quasi is not None and ours is not None:
-        ratio = quasi.cold_samples_per_s / ours.cold_samples_per_s
-        yield f'With order="quasi_random", which reads blocks of 2 MiB, the cold Loader is {times(ratio)} as fast.'
+        found = ratio(cold[_OURS, "quasi_random"], cold[_OURS, "random"])
+        yield 'With order="quasi_random", which reads blocks of 2 MiB, the cold Loader ' + (
+            f"is {show_times(found)} as fast." if is_clear(found) else "is not measurably faster or slower."
+        )
 
 
 def _memory(study: StudyFigures) -> Iterator[str]:
@@ -432,17 +477,20 @@ def _memory(study: StudyFigures) -> Iterator[str]:
     for source in sweep.sources:
         gains = []
         for crop in sweep.crops:
-            paged = {row.batch_size: _speed(row) for row in sweep.curve(source, crop, pinned=False)}
+            paged = {row.batch_size: speed_of(row) for row in sweep.curve(source, crop, pinned=False)}
             for row in sweep.curve(source, crop, pinned=True):
-                if paged.get(row.batch_size):
+                if row.batch_size in paged:
                     where = f"batches of {row.batch_size:,}, {window(crop)}"
-                    gains.append((_speed(row) / paged[row.batch_size], where))
-        if gains:
-            (low, at_low), (high, at_high) = min(gains), max(gains)
-            yield (
-                f"With the {LOADER_NAMES[source]}, pinned memory changes the speed of training by "
-                f"{100 * (low - 1):+.0f} % ({at_low}) to {100 * (high - 1):+.0f} % ({at_high})."
-            )
+                    gains.append((ratio(speed_of(row), paged[row.batch_size]), where))
+        clear = [gain for gain in gains if is_clear(gain[0])]
+        name = f"With the {LOADER_NAMES[source]}, pinned memory"
+        if clear:
+            (low, at_low), (high, at_high) = (choose(clear, key=lambda gain: gain[0].value) for choose in (min, max))
+            span = f"{100 * (low.rounded - 1):+.0f} % ({at_low})"
+            span += f" to {100 * (high.rounded - 1):+.0f} % ({at_high})" if len(clear) > 1 else ""
+            yield f"{name} changes the speed of training by {span}."
+        elif gains:
+            yield f"{name} does not change the speed of training as far as the turns tell."
 
 
 def _gpu(study: StudyFigures) -> Iterator[str]:

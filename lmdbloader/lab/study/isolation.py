@@ -143,6 +143,7 @@ def _together(plan: BenchSetup, helpers: Sequence[Helper], size: int, workers_ea
             samples_per_s=fmean(map(sum, middle)),
             slowest=fmean(map(min, middle)),
             fastest=fmean(map(max, middle)),
+            turns=tuple(map(sum, turns)),
         )
 
 

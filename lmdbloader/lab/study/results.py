@@ -41,7 +41,7 @@ class Study(StudyFigures):
     """
 
     def __str__(self) -> str:
-        """Return the tables, no wider than 100 columns, and the findings."""
+        """Return the conclusion, the tables and the findings in 100 columns, and lines to paste."""
         return as_text(self)
 
     def as_json(self) -> dict[str, Any]:

@@ -179,6 +179,7 @@ class Training:
         wait: How long steps waited for their batch.
         gpu: None if there is none, or NVML is not there.
         num_steps: Measured, over all turns.
+        turns: Samples a second of each turn; empty in studies of older releases.
     """
 
     samples_per_s: float
@@ -187,6 +188,7 @@ class Training:
     wait: Latency
     gpu: GpuLoad | None
     num_steps: int
+    turns: tuple[float, ...] = ()
 
     @property
     def stall(self) -> float:
@@ -234,11 +236,13 @@ class ThreadsRow:
         num_threads: Threads, at most the cores.
         batch_size: Samples in a batch.
         samples_per_s: Median of the turns.
+        turns: Samples a second of each turn; empty in studies of older releases.
     """
 
     num_threads: int
     batch_size: int
     samples_per_s: float
+    turns: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +256,7 @@ class OversubscriptionRow:
         batch_size: Samples in a batch.
         samples_per_s: Median of the turns.
         of_one_per_core: samples_per_s as a share of that with one worker for each core; 0.9 is a drop by 10 %.
+        turns: Samples a second of each turn; empty in studies of older releases.
     """
 
     source: LoaderKind
@@ -260,6 +265,7 @@ class OversubscriptionRow:
     batch_size: int
     samples_per_s: float
     of_one_per_core: float
+    turns: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +279,7 @@ class IsolationRow:
         workers_each: Threads or worker processes of each loader.
         samples_per_s: Of all processes together.
         slowest, fastest: Samples a second of the slowest and of the fastest process.
+        turns: Samples a second of all processes together in each turn; empty in studies of older releases.
     """
 
     source: LoaderKind
@@ -282,6 +289,7 @@ class IsolationRow:
     samples_per_s: float
     slowest: float
     fastest: float
+    turns: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +304,7 @@ class ColdRow:
         num_samples: Samples in a pass: an epoch, or what was read in the time.
         cold_samples_per_s, warm_samples_per_s: Medians of the passes, with the start of threads or workers.
         held: Share of the files that stayed in the page cache when it was dropped, at most; 0 if unknown.
+        cold_turns, warm_turns: Samples a second of each pass; empty in studies of older releases.
     """
 
     source: LoaderKind
@@ -306,6 +315,8 @@ class ColdRow:
     cold_samples_per_s: float
     warm_samples_per_s: float
     held: float
+    cold_turns: tuple[float, ...] = ()
+    warm_turns: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,3 +416,11 @@ def focus(study: StudyFigures) -> tuple[int, int | None]:
     """Return the batch size and the window that sentences are about: the smallest, which is hardest, and the last."""
     sweep = loading(study)
     return sweep.batch_sizes[0], sweep.crops[-1]
+
+
+def stage_rows(study: StudyFigures) -> tuple[SweepRow, ...]:
+    """Return the rows whose stages are drawn: the Loader's smallest and largest batches of every crop."""
+    sweep = Sweep(tuple(row for row in study.sweep if row.stages))
+    sizes = dict.fromkeys((sweep.batch_sizes[0], sweep.batch_sizes[-1])) if sweep.rows else ()
+    found = (sweep.row("lmdbloader", size, crop) for crop in sweep.crops for size in sizes)
+    return tuple(row for row in found if row is not None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -151,8 +152,8 @@ def scale_threads(plan: BenchSetup, cores: int) -> Iterator[ThreadsRow]:
     counts = thread_counts(cores)
     plan.tell(f"threads: {', '.join(map(str, counts))}")
     size = middle_size(plan)
-    for count, speed in zip(counts, _speeds(plan, "threads", [("lmdbloader", n) for n in counts]), strict=True):
-        yield ThreadsRow(count, size, speed)
+    for count, turns in zip(counts, _speeds(plan, "threads", [("lmdbloader", n) for n in counts]), strict=True):
+        yield ThreadsRow(count, size, statistics.median(turns), turns)
 
 
 def oversubscribe(plan: BenchSetup, cores: int) -> Iterator[OversubscriptionRow]:
@@ -160,9 +161,10 @@ def oversubscribe(plan: BenchSetup, cores: int) -> Iterator[OversubscriptionRow]
     size = middle_size(plan)
     for source in plan.material.sources:
         plan.tell(f"oversubscription: {source}, {', '.join(str(n * cores) for n in PER_CORE)} on {cores} cores")
-        speeds = _speeds(plan, "oversubscription", [(source, n * cores) for n in PER_CORE])
-        for n, speed in zip(PER_CORE, speeds, strict=True):
-            yield OversubscriptionRow(source, n * cores, float(n), size, speed, speed / speeds[0])
+        found = _speeds(plan, "oversubscription", [(source, n * cores) for n in PER_CORE])
+        speeds = [statistics.median(turns) for turns in found]
+        for n, speed, turns in zip(PER_CORE, speeds, found, strict=True):
+            yield OversubscriptionRow(source, n * cores, float(n), size, speed, speed / speeds[0], turns)
 
 
 def middle_size(plan: BenchSetup) -> int:
@@ -170,10 +172,13 @@ def middle_size(plan: BenchSetup) -> int:
     return min(plan.batch_sizes, key=lambda size: abs(size - _BATCH_SIZE))
 
 
-def _speeds(plan: BenchSetup, section: str, ways: Sequence[tuple[LoaderKind, int]]) -> list[float]:
+def _speeds(plan: BenchSetup, section: str, ways: Sequence[tuple[LoaderKind, int]]) -> list[tuple[float, ...]]:
+    """Return the samples a second of each turn, for each way."""
+
     def measure(setting: LoaderSetting, number: int) -> BatchTimes:
         with open_endless(plan.material, setting) as loader:
             return take_turn(loader, plan.seconds)
 
     settings = [LoaderSetting(source, middle_size(plan), plan.crops[-1], count) for source, count in ways]
-    return [median_speed(turns) for turns in in_turns(plan, section, settings, measure, read_times)]
+    found = in_turns(plan, section, settings, measure, read_times)
+    return [tuple(t.samples_per_s for t in turns) for turns in found]

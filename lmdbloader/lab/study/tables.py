@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from lmdbloader.base.stage_times import STAGES
 from lmdbloader.lab.formatting import Column, Table, number, percent, seconds
-from lmdbloader.lab.study.rows import LOADER_NAMES, Latency, StudyFigures, SweepRow, both_memories
+from lmdbloader.lab.study.ranges import Measured, duration, measured, ratio, show_seconds
+from lmdbloader.lab.study.rows import LOADER_NAMES, IsolationRow, Latency, StudyFigures, SweepRow, both_memories
 
 PHASES = ("data", "copy", "forward", "backward", "update")
 _SOURCE = Column("source", lambda source: LOADER_NAMES[source], is_text=True)
@@ -25,9 +26,20 @@ def throughput(study: StudyFigures) -> Table:
     return _sweep(
         "Loading alone: the median of the turns, the slowest and the fastest turn",
         study,
-        [*_columns(number, "samples/s", "slowest", "fastest"), *_columns(seconds, "epoch", "CPU for a sample")],
+        [
+            *_columns(str, "samples/s"),
+            *_columns(number, "slowest", "fastest"),
+            *_columns(show_seconds, "epoch"),
+            *_columns(seconds, "CPU for a sample"),
+        ],
         (
-            (row, row.samples_per_s, *_extremes(row.turns), row.epoch_seconds, row.cpu_seconds_per_sample)
+            (
+                row,
+                speed := measured(row.samples_per_s, row.turns),
+                *_extremes(row.turns),
+                duration(study.dataset.num_samples, speed),
+                row.cpu_seconds_per_sample,
+            )
             for row in study.sweep
         ),
     )
@@ -40,12 +52,12 @@ def split(study: StudyFigures) -> Table:
         study,
         [
             *_columns(seconds, "step", *PHASES), *_columns(percent, "waiting"),
-            *_columns(seconds, "99 % wait", "epoch"), *_columns(number, "samples/s"),
+            *_columns(seconds, "99 % wait"), *_columns(show_seconds, "epoch"), *_columns(str, "samples/s"),
         ],
         (
             (
                 row, t.phases.total, *(getattr(t.phases, phase) for phase in PHASES), t.stall, t.wait.p99_seconds,
-                t.epoch_seconds, t.samples_per_s,
+                duration(study.dataset.num_samples, speed := measured(t.samples_per_s, t.turns)), speed,
             )
             for row in study.sweep
             if (t := row.training) is not None
@@ -76,15 +88,18 @@ def stages(study: StudyFigures) -> Table:
 def threads(study: StudyFigures) -> Table:
     """Return the speeds by threads."""
     first = next((row for row in study.threads if row.num_threads == 1), None)
-    one = first.samples_per_s if first is not None else 0.0
+    one = None if first is None or not first.samples_per_s else measured(first.samples_per_s, first.turns)
     return Table(
         "The Loader by threads",
         (
-            Column("threads"), _BATCH, Column("samples/s", number),
-            Column("of one thread", lambda ratio: f"{ratio:.2f}" if ratio else ""),
+            Column("threads"), _BATCH, Column("samples/s"),
+            Column("of one thread", lambda found: "" if found is None else f"{found.rounded:g}"),
         ),
         tuple(
-            (row.num_threads, row.batch_size, row.samples_per_s, row.samples_per_s / one if one else None)
+            (
+                row.num_threads, row.batch_size, speed := measured(row.samples_per_s, row.turns),
+                ratio(speed, one) if one is not None else None,
+            )
             for row in study.threads
         ),
     )  # fmt: skip
@@ -96,13 +111,21 @@ def isolation(study: StudyFigures) -> Table:
         "Processes at the same time: samples a second of all, of the slowest and of the fastest process",
         (
             _SOURCE, Column("processes"), Column("workers each"), _BATCH,
-            *_columns(number, "samples/s", "slowest", "fastest"),
+            *_columns(str, "samples/s", "slowest", "fastest"),
         ),
         tuple(
-            (r.source, r.num_processes, r.workers_each, r.batch_size, r.samples_per_s, r.slowest, r.fastest)
+            (
+                r.source, r.num_processes, r.workers_each, r.batch_size,
+                *(_alike(value, r) for value in (r.samples_per_s, r.slowest, r.fastest)),
+            )
             for r in study.isolation
         ),
     )  # fmt: skip
+
+
+def _beyond(cores: int) -> Callable[[int], str]:
+    """Return a function that writes a number of workers and marks it if there are fewer cores."""
+    return lambda count: f"{count} (of {cores} cores)" if count > cores else str(count)
 
 
 def oversubscription(study: StudyFigures) -> Table:
@@ -110,11 +133,14 @@ def oversubscription(study: StudyFigures) -> Table:
     return Table(
         "Threads of the Loader, workers of the DataLoader",
         (
-            _SOURCE, Column("workers"), Column("for each core", "{:g}".format), _BATCH, Column("samples/s", number),
-            Column("of one for each core", percent),
+            _SOURCE, Column("workers", _beyond(study.cores)), Column("for each core", "{:g}".format), _BATCH,
+            Column("samples/s"), Column("of one for each core", percent),
         ),
         tuple(
-            (row.source, row.num_workers, row.per_core, row.batch_size, row.samples_per_s, row.of_one_per_core)
+            (
+                row.source, row.num_workers, row.per_core, row.batch_size, measured(row.samples_per_s, row.turns),
+                row.of_one_per_core,
+            )
             for row in study.oversubscription
         ),
     )  # fmt: skip
@@ -126,11 +152,12 @@ def cold(study: StudyFigures) -> Table:
         "From a cold page cache, and the same again: samples/s, with the start of threads and workers",
         (
             _SOURCE, Column("order", is_text=True), _BATCH, Column("samples", "{:,}".format),
-            *_columns(number, "cold", "warm"), Column("cold / warm", percent),
+            *_columns(str, "cold", "warm"), Column("cold / warm", percent),
         ),
         tuple(
             (
-                r.source, r.order, r.batch_size, r.num_samples, r.cold_samples_per_s, r.warm_samples_per_s,
+                r.source, r.order, r.batch_size, r.num_samples, measured(r.cold_samples_per_s, r.cold_turns),
+                measured(r.warm_samples_per_s, r.warm_turns),
                 r.cold_samples_per_s / r.warm_samples_per_s,
             )
             for r in study.cold
@@ -143,9 +170,9 @@ def memory(study: StudyFigures) -> Table:
     return _sweep(
         "Training from pinned and from paged memory",
         study,
-        [*_columns(number, "samples/s"), *_columns(seconds, "copy"), *_columns(percent, "waiting")],
+        [*_columns(str, "samples/s"), *_columns(seconds, "copy"), *_columns(percent, "waiting")],
         (
-            (row, t.samples_per_s, t.phases.copy, t.stall)
+            (row, measured(t.samples_per_s, t.turns), t.phases.copy, t.stall)
             for row in both_memories(study).rows
             if (t := row.training) is not None
         ),
@@ -189,6 +216,13 @@ def _columns(show: Any, *names: str) -> list[Column]:
 
 def _extremes(turns: Sequence[float]) -> tuple[float, float]:
     return (min(turns), max(turns)) if turns else (0.0, 0.0)
+
+
+def _alike(value: float, row: IsolationRow) -> Measured:
+    """Return a figure of one process with the relative range of all processes together."""
+    together = measured(row.samples_per_s, row.turns)
+    share = value / row.samples_per_s if row.samples_per_s else 1.0
+    return Measured(value, together.low * share, together.high * share)
 
 
 def _waits(found: Latency) -> tuple[float, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 from lmdbloader.base.text import counted, mebibytes, plain
 from lmdbloader.lab.formatting import WIDTH, Table, align, define, wrap
 from lmdbloader.lab.study import tables
+from lmdbloader.lab.study.conclusion import headline, next_steps, scope
 from lmdbloader.lab.study.findings import conclusions
 from lmdbloader.lab.study.rows import LOADER_NAMES, StudyFigures
 
@@ -16,11 +17,15 @@ Show = Callable[[Record], str]
 
 
 def as_text(study: StudyFigures) -> str:
-    """Return the tables and the sentences."""
-    parts = ["\n".join(define([(name, plain(value)) for name, value in _head(study)], width=WIDTH))]
+    """Return the conclusion, the tables and the sentences, and what to do now."""
+    first = " ".join(filter(None, (f"{headline(study)}.", scope(study))))
+    parts = ["\n".join(wrap(plain(first)))]
+    parts += ["\n".join(define([(name, plain(value)) for name, value in _head(study)], width=WIDTH))]
     parts += [f"{title}\n" + "\n".join(lines) for title, lines in _tables(study) if lines]
     sentences = [line for text in conclusions(study) for line in wrap(plain(text), "- ", "  ")]
     parts.append("\n".join(["What this says", *sentences]))
+    steps = [line for step in next_steps(study) for line in (f"  {plain(step.why)}", f"    {plain(step.line)}")]
+    parts.append("\n".join(["What to do now", *steps]))
     return "\n\n".join(parts)
 
 
@@ -34,6 +39,8 @@ def _head(study: StudyFigures) -> Iterator[tuple[str, str]]:
         yield "files", f"{where}: {files.num_files:,} ({', '.join(files.formats)}), {mebibytes(files.nbytes)}"
     yield from ((name, " ".join(value)) for name, *value in study.machine)
     workers = f"{counted(s.num_threads, 'thread')} of the Loader, {counted(s.num_workers, 'worker')} of torch's"
+    if s.num_workers > study.cores:
+        workers += f", more than the {counted(study.cores, 'core')}"
     yield (
         "measured",
         f"medians of {counted(s.repeats, 'turn')} of {s.seconds:g} s that all settings took by turns; {workers}; "
@@ -67,7 +74,7 @@ def _tables(study: StudyFigures) -> Iterator[tuple[str, list[str]]]:
         title = f"Threads or workers on {counted(study.cores, 'core')}, batches of "
         yield (
             f"{title}{study.oversubscription[0].batch_size}: samples/s (of what one for each core gives)",
-            _oversubscription(tables.oversubscription(study)),
+            _oversubscription(tables.oversubscription(study), study.cores),
         )
     if study.cold:
         found = tables.cold(study)
@@ -79,7 +86,7 @@ def _tables(study: StudyFigures) -> Iterator[tuple[str, list[str]]]:
 
 
 def _speed(record: Record) -> str:
-    return f"{record['samples/s']:,.0f} ({_figure(record['epoch'])})"
+    return f"{record['samples/s']} ({record['epoch']})"
 
 
 def _gpu(record: Record) -> str:
@@ -132,20 +139,22 @@ def _steps(study: StudyFigures, table: Table) -> list[str]:
     return align([header, *_apart(rows, 2)], indent="  ") if rows else []
 
 
-def _oversubscription(table: Table) -> list[str]:
+def _oversubscription(table: Table, cores: int) -> list[str]:
     counts = {(r["workers"],): None for r in table.records()}
     rows, _ = _pivot(
         table, ("source",), counts, ("workers",),
-        lambda r: f"{r['samples/s']:,.0f} ({r['of one for each core']:.0%})",
+        lambda r: f"{r['samples/s']} ({r['of one for each core']:.0%})",
     )  # fmt: skip
-    header = ["", *(str(count) for (count,) in counts)]
-    return align([header, *([LOADER_NAMES[source], *cells] for source, *cells in rows)], indent="  ")
+    header = ["", *(f"{count}*" if count > cores else str(count) for (count,) in counts)]
+    lines = align([header, *([LOADER_NAMES[source], *cells] for source, *cells in rows)], indent="  ")
+    beyond = any(count > cores for (count,) in counts)
+    return [*lines, f"  * more than the {counted(cores, 'core')}"] if beyond else lines
 
 
 def _isolation(table: Table) -> list[str]:
     sources = {(r["source"],): None for r in table.records()}
     by = ("processes", "workers each", "batch")
-    rows, _ = _pivot(table, by, sources, ("source",), lambda r: f"{r['samples/s']:,.0f} ({r['slowest']:,.0f})")
+    rows, _ = _pivot(table, by, sources, ("source",), lambda r: f"{r['samples/s']} ({r['slowest']})")
     header = [*by, *(LOADER_NAMES[source] for (source,) in sources)]
     return align([header, *_apart([list(map(str, row)) for row in rows], 0)], (), indent="  ") if rows else []
 

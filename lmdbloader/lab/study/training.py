@@ -131,16 +131,18 @@ def training_of(turns: Sequence[TrainingTurn], num_samples: int) -> Training:
         turns: Of one setting.
         num_samples: Of the dataset, for the time of an epoch.
     """
-    speed = statistics.median(turn.num_samples / turn.steps.sum() for turn in turns)
+    speeds = [float(turn.num_samples / turn.steps.sum()) for turn in turns]
+    speed = statistics.median(speeds)
     steps = np.concatenate([turn.steps for turn in turns])
     used = [turn.gpu for turn in turns if turn.gpu is not None]
     return Training(
-        samples_per_s=float(speed),
-        epoch_seconds=num_samples / float(speed),
+        samples_per_s=speed,
+        epoch_seconds=num_samples / speed,
         phases=Phases(*steps.mean(axis=0).tolist()),
         wait=latency_of(steps[:, 0].tolist()),
         gpu=_mean_use(used) if used else None,
         num_steps=len(steps),
+        turns=tuple(speeds),
     )
 
 
