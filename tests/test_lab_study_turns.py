@@ -79,6 +79,10 @@ def test_an_interrupted_study_goes_on_and_a_finished_one_leaves_nothing(dataset:
     study, lines = resumed(dataset, only=["sweep"])
 
     assert reused(study) == 10
+    assert lines[0].startswith(
+        "going on from 10 turns of an interrupted study of the same; to measure again, use --rest"
+    )
+    assert lines[0].endswith(f"delete {kept}")
     assert [line for line in lines if "sweep" in line] == ["sweep: trains, turn 3/3, crop 16, batches of 2"]
     assert len(study.sweep) == 2 and all(row.training is not None for row in study.sweep)
     assert all(f'"{source}"' in stored or f"'{source}'" in stored for source in ("lmdbloader", "dataloader"))

@@ -243,6 +243,8 @@ def _stored(name: str, options: argparse.Namespace) -> Study:
 
 
 def _measured(options: argparse.Namespace) -> Study:
+    progress = _Progress()
+    progress("loading torch")
     import lmdbloader.lab.study as studies
 
     if options.restart:
@@ -259,7 +261,7 @@ def _measured(options: argparse.Namespace) -> Study:
         processes=options.processes,
         num_workers=options.num_workers,
         device=options.device,
-        progress=_Progress(),
+        progress=progress,
     )
 
 

@@ -47,7 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
-    from lmdbloader.conversion import estimate
+    from lmdbloader.base.first_steps import shown_steps
+    from lmdbloader.conversion import estimate as measured
+
+    def estimate(source: Any, **keywords: Any) -> Any:
+        with shown_steps():
+            return measured(source, **keywords)
 
     if len(options.paths) > 1 or bool(options.paths) == bool(options.hr):
         options.parser.error("expected SRC, or --hr and --lr")

@@ -78,7 +78,6 @@ def run(options: argparse.Namespace) -> int:
     if options.batch_size is None:
         options.parser.error("the following arguments are required: --batch-size")
     from lmdbloader.base.progress import ProgressBar
-    from lmdbloader.lab.tuning import tune
 
     with ProgressBar(
         total=round(options.seconds, 1),
@@ -87,16 +86,31 @@ def run(options: argparse.Namespace) -> int:
         disable=not sys.stderr.isatty(),
         leave=False,
     ) as bar:
+        from lmdbloader.lab.tuning import tune  # loads torch, which takes seconds
+
         found = tune(
             options.dataset,
             options.batch_size,
             step_seconds=options.step_seconds,
             crop=options.crop,
             seconds=options.seconds,
-            progress=bar.update,
+            progress=bar.update if sys.stderr.isatty() else _Log(options.seconds),
         )
     say_lines(json.dumps(found.as_json(), indent=2, allow_nan=False) if options.json else str(found))
     return 1 if found.verdict is not None and not found.verdict.passed else 0
+
+
+class _Log:
+    """Says once, where there is no bar, how long measuring may take."""
+
+    def __init__(self, most: float) -> None:
+        self._most, self._passed, self._has_said = most, 0.0, False
+
+    def __call__(self, seconds: float) -> None:
+        self._passed += seconds
+        if self._passed >= 2 and not self._has_said:
+            self._has_said = True
+            say(f"measuring: {self._passed:.0f} of at most {self._most:.0f} s", error=True)
 
 
 def _forget(options: argparse.Namespace) -> int:

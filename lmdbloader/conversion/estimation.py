@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.base.first_steps import watched
 from lmdbloader.conversion.options import EstimateOptions, with_options
-from lmdbloader.conversion.plan import Plan, make_plan, settle_scale, try_codecs
+from lmdbloader.conversion.plan import Plan, make_plan, part_sources, settle_scale, try_codecs
 from lmdbloader.conversion.pool import WorkerPool
 from lmdbloader.conversion.sampling import Interval, draw_sample
 from lmdbloader.conversion.sources.listing import Source, Sources, as_text
@@ -156,7 +157,7 @@ def _try(recipe: Recipe, sources: list[Source], plan: Plan, pool: WorkerPool) ->
         open_writer(Path(folder) / "tried", recipe.fields, with_source=True, map_nbytes=_WRITTEN_NBYTES) as writer,
     ):
 
-        def write(parts: Iterator[Part]) -> Iterator[Part]:
+        def write(parts: Iterable[Part]) -> Iterator[Part]:
             nonlocal seconds
             nbytes = 0
             for part in parts:
@@ -167,7 +168,8 @@ def _try(recipe: Recipe, sources: list[Source], plan: Plan, pool: WorkerPool) ->
                     seconds += time.perf_counter() - began
                     nbytes += sum(int(p.stored_nbytes.sum()) for p in part.chunk.payloads.values())
 
-        tried.add_all(write(pool.convert(recipe, [[source] for source in sources])))
+        parts = pool.convert(recipe, [[source] for source in sources])
+        tried.add_all(write(watched("trying images", parts, len(sources), part_sources)))
         if writer.num_samples:
             began = time.perf_counter()
             written = writer.finish(classes={}, made_by={}, digest=plan.options.digest)

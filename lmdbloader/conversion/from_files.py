@@ -6,6 +6,7 @@ import os
 import time
 
 from lmdbloader.base.disk_errors import explain_full_disk
+from lmdbloader.base.first_steps import shown_steps
 from lmdbloader.conversion.destination import new_folder, refuse_inside
 from lmdbloader.conversion.doubts import refuse_swapped
 from lmdbloader.conversion.one_dataset import Job, announce, fill, report, report_finished
@@ -48,7 +49,8 @@ def convert(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], opt
     refuse_swapped(src, target, options)
     if options.parts is not None or options.part_size is not None:
         return convert_parts(src, target, options)
-    plan = make_plan(src, options)
+    with shown_steps(shown=options.progress, in_logs=False):
+        plan = make_plan(src, options)
     for folder in plan.folders:
         refuse_inside(target, folder)
     job = Job(target, plan, options, describe(plan))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from lmdbloader.base.first_steps import shown_steps
 from lmdbloader.base.progress import ProgressBar
 from lmdbloader.base.text import counted, mebibytes, plain, table
 from lmdbloader.conversion.doubts import describe_classes
@@ -98,7 +99,8 @@ def fill(job: Job, folder: Path) -> tuple[Begun, Progress, Written]:
     with WorkerPool(job.plan.num_workers) as pool:
         begun = read_plan(folder, job.made_by)
         if begun is None:
-            begun, trial = decide(job, pool)
+            with shown_steps(shown=options.progress, in_logs=False):
+                begun, trial = decide(job, pool)
             options.log(describe_trial(trial, len(sources)))
             write_plan(folder, begun)
         done = recover(folder, sources, check_content=options.check_content, digest=options.digest)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from lmdbloader.base.first_steps import watched
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.doubts import notes_on
 from lmdbloader.conversion.options import ConvertOptions, shared
@@ -21,7 +22,7 @@ from lmdbloader.conversion.sources.listing import Listing, Source, Sources, is_u
 from lmdbloader.conversion.sources.reading import read
 from lmdbloader.conversion.sources.remote import locate
 from lmdbloader.conversion.storage import make_storage, pixels_only
-from lmdbloader.conversion.tasks import Recipe, decode_pair, read_files
+from lmdbloader.conversion.tasks import Part, Recipe, decode_pair, read_files
 from lmdbloader.conversion.trial import Tried, make_guess
 from lmdbloader.errors import ImageError, OptionError, SourceError
 from lmdbloader.fields import IGNORED
@@ -272,8 +273,9 @@ def try_codecs(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -
     """Encode some inputs, evenly spread, to choose the codecs."""
     chosen = _choose(sources)
     # The conversion itself will report inputs that cannot be used.
-    parts = pool.convert(recipe.changed(on_error="skip"), [[s] for s in chosen])
+    parts: Iterable[Part] = pool.convert(recipe.changed(on_error="skip"), [[s] for s in chosen])
     # Only the sizes are kept, to save memory.
+    parts = watched("trying codecs on images", parts, len(chosen), part_sources)
     tried = [{n: _sizes(x) for n, x in p.chunk.payloads.items()} for p in parts if p.chunk]
     if not tried:
         return Codecs(recipe.fields, tuple(f"{f.name} {f.codec}" for f in recipe.fields if f.is_payload))
@@ -295,6 +297,11 @@ def try_codecs(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -
     return Codecs(tuple(fields), tuple(names))
 
 
+def part_sources(part: Part) -> int:
+    """Return the sources that a part completes: a large one has several parts, and its last one counts."""
+    return part.num_sources
+
+
 def try_out(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -> Trial:
     """Encode some inputs to choose the codecs, and others, drawn at random by size, to estimate the map size."""
     codecs = try_codecs(recipe, sources, pool, codec)
@@ -302,7 +309,8 @@ def try_out(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -> T
     drawn = _draw(recipe, sources)
     chosen = [sources[row] for row in drawn.rows.tolist()]
     tried = Tried(chosen, recipe.fields)
-    tried.add_all(pool.convert(recipe, [[source] for source in chosen]))
+    parts = pool.convert(recipe, [[source] for source in chosen])
+    tried.add_all(watched("estimating the size from images", parts, len(chosen), part_sources))
     if not tried.num_samples.any():
         return Trial(
             codecs.fields, estimate_map_nbytes(int(sources.nbytes.sum()), len(sources)), None, codecs.names, len(chosen)

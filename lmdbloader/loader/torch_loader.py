@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from lmdbloader.base import system
 from lmdbloader.base.cores import count_own_cores
+from lmdbloader.base.first_steps import shown_steps, watched
 from lmdbloader.base.foreign_names import DATALOADER, understands
 from lmdbloader.batch.assembly import collate
 from lmdbloader.batch.dataset import LMDBDataset
@@ -183,7 +184,8 @@ def accelerator() -> torch.device | None:
 def tuned_workers(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any = collate) -> Workers:
     """Return the fastest settings for a dataset here: remembered ones, else the workers measured now.
 
-    Measuring takes about a second for each number of workers; 0 wins unless more are 10 % faster.
+    Measuring takes about a second for each number of workers, and says so on the standard error: on a terminal at
+    once, elsewhere after two seconds. 0 wins unless more are 10 % faster.
     """
     case = case_of(dataset, batch_size, (), () if collate_fn in (collate, None) else (collate_fn,))
     remembered = recall_workers(case)
@@ -191,11 +193,13 @@ def tuned_workers(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any
         return remembered
     if free_nbytes() == 0:  # not remembered: there may be room for queues the next time
         return Workers(0)
-    with unmoved(dataset):
-        best, best_speed = 0, _speed(dataset, batch_size, collate_fn, 0)
-        for num_workers in _candidates():
+    numbers = [0, *_candidates()]
+    best, best_speed = 0, 0.0
+    with unmoved(dataset), shown_steps():
+        title = "measuring, once, how many workers load this dataset fastest"
+        for num_workers in watched(title, numbers, len(numbers)):
             speed = _speed(dataset, batch_size, collate_fn, num_workers)
-            if speed <= best_speed * _WORTH_A_WORKER:
+            if num_workers and speed <= best_speed * _WORTH_A_WORKER:
                 break
             best, best_speed = num_workers, speed
     remember_workers(case, Workers(best), best_speed)

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.base.first_steps import watched
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.layout import Kind
 from lmdbloader.images.decode import IMAGE_SUFFIXES
@@ -467,5 +468,5 @@ def walk(top: bytes, entries: Callable[[bytes], Iterable[bytes]], size: Callable
             else:
                 ignored.append((as_text(name), found))
 
-    names = Names.join(top, files())
+    names = Names.join(top, watched("listing images", files()))
     return Found(names, np.array(nbytes, np.int64), ignored=tuple(sorted(ignored)))

@@ -179,6 +179,8 @@ def bench(
 def _kept_turns(dataset: LMDBDataset, command: str, progress: Callable[[str], None]) -> Iterator[Turns]:
     """Yield the turns of a study, which are kept if it is interrupted or fails."""
     turns = Turns(file_of(dataset, command))
+    if found := turns.describe_found():
+        progress(found)
     try:
         yield turns
         check()

@@ -49,6 +49,15 @@ class Turns:
         """Say how many turns there are in all, for `left`."""
         self._expected, self._began = number, time.monotonic()
 
+    def describe_found(self) -> str:
+        """Return a sentence on what an interrupted study has left; empty if there is nothing."""
+        if not self._kept:
+            return ""
+        return (
+            f"going on from {counted(len(self._kept), 'turn')} of an interrupted study of the same; to measure again, "
+            f"use --restart or delete {self.path}"
+        )
+
     def take(self, name: str, measure: Callable[[], T], read: Callable[[Any], T]) -> T:
         """Return a turn that is kept, else measure it and keep it.
 

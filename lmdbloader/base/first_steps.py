@@ -1,0 +1,121 @@
+"""The line about what comes before the first result: what is done, how far it is, and how much time is left.
+
+Code that works through items wraps them in `watched`; a command or function that begins such work shows it with
+`shown_steps`. Without that, nothing is shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from typing import TypeVar
+
+from lmdbloader.base.text import rough_time
+
+T = TypeVar("T")
+# Seconds between two states of the line on a terminal; elsewhere a line of its own, first after a while.
+_EVERY, _FIRST_LINE, _EVERY_LINE = 0.1, 2.0, 60.0
+
+
+class _Line:
+    """The line of a terminal, which is written again and again; in a log, a line now and then."""
+
+    def __init__(self, *, in_logs: bool) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._in_logs = in_logs
+        self._due = time.monotonic() + (0.0 if self._is_terminal else _FIRST_LINE)
+        self._is_drawn = False
+        self._title, self._done, self._began = "", 0, 0.0
+        self._total: int | None = None
+
+    def begin(self, title: str, total: int | None) -> None:
+        self._title, self._total, self._done, self._began = title, total, 0, time.monotonic()
+        self._draw(time.monotonic())
+
+    def advance(self, number: int) -> None:
+        self._done += number
+        now = time.monotonic()
+        if now >= self._due:
+            self._draw(now)
+
+    def clear(self) -> None:
+        if self._is_drawn:
+            self._write("\r\x1b[K")
+            self._is_drawn = False
+
+    def _draw(self, now: float) -> None:
+        if self._is_terminal:
+            width = shutil.get_terminal_size().columns - 1
+            self._write(f"\r\x1b[K{self._text(now)[:width]}")
+            self._is_drawn, self._due = True, now + _EVERY
+        elif self._in_logs and now >= self._due:
+            self._write(f"{self._text(now)}\n")
+            self._due = now + _EVERY_LINE
+
+    def _text(self, now: float) -> str:
+        if self._total is None:
+            return f"{self._title}: {self._done:,} so far"
+        text = f"{self._title}: {self._done:,} of {self._total:,}"
+        if 0 < self._done < self._total:
+            text += f", about {rough_time((self._total - self._done) * (now - self._began) / self._done)} left"
+        return text
+
+    def _write(self, text: str) -> None:
+        # A line that cannot be written must not end the work.
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+
+_line: ContextVar[_Line | None] = ContextVar("line", default=None)
+
+
+@contextlib.contextmanager
+def shown_steps(*, shown: bool = True, in_logs: bool = True) -> Iterator[None]:
+    """Show on the standard error how far `watched` work is; the line of a terminal is cleared at the end.
+
+    Of several processes of one training run, only the first shows it.
+
+    Args:
+        shown: Whether to show anything.
+        in_logs: Whether to write where there is no terminal: a line after two seconds, and one every minute.
+    """
+    is_first = os.environ.get("RANK", "0") == "0"
+    if not shown or not is_first or sys.stderr is None or _line.get() is not None:
+        yield
+        return
+    line = _Line(in_logs=in_logs)
+    token = _line.set(line)
+    try:
+        yield
+    finally:
+        _line.reset(token)
+        line.clear()
+
+
+def watched(
+    title: str, items: Iterable[T], total: int | None = None, count: Callable[[T], int] = lambda item: 1
+) -> Iterable[T]:
+    """Return items; if steps are shown, each counts as done when the next one is asked for.
+
+    Args:
+        title: What is done with them.
+        items: The items.
+        total: Their number, from which the time that is left is estimated; None if it is not known.
+        count: Returns how many an item counts for; all of them together are `total`.
+    """
+    line = _line.get()
+    return items if line is None else _counted(line, title, items, total, count)
+
+
+def _counted(line: _Line, title: str, items: Iterable[T], total: int | None, count: Callable[[T], int]) -> Iterator[T]:
+    line.begin(title, total)
+    for item in items:
+        number = count(item)
+        yield item
+        line.advance(number)
