@@ -66,8 +66,8 @@ __getattr__, __dir__, __all__ = lazy(
         "example_times": "ExampleTimes time_examples",
         "planning": "Compute Demand GpuFit Plan Preset Reads Serving SharedPlan plan plan_shared",
         "profiling": "Advice Comparison PhaseTimes Profile Recorder StepTimer ThreadTimes profile rehearse",
-        "study": "BaselineFolder ColdRow ComparedRow GpuLoad IsolationRow Latency Measured OversubscriptionRow Phases Step "
-        "StudiedDataset StudiedField Study StudyComparison StudySettings SweepRow ThreadsRow Training bench "
+        "study": "BaselineFolder ColdRow ComparedRow GpuLoad IsolationRow Latency Measured OversubscriptionRow Phases "
+        "Step StudiedDataset StudiedField Study StudyComparison StudySettings SweepRow ThreadsRow Training bench "
         "compare_studies",
         "tuning": "ReadSetting StepTrial Tuning TuningRow tune",
     },
