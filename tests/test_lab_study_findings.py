@@ -79,6 +79,12 @@ def test_a_negative_fixed_cost_is_not_reported() -> None:
     assert "a line fits 20 µs and 19 µs for each sample" in "\n".join(conclusions(make_study()))
 
 
+def test_batches_that_cost_less_the_larger_they_are_have_no_growth() -> None:
+    study = make_study(baseline=False)
+    rows = tuple(dataclasses.replace(row, samples_per_s=100.0 * row.batch_size**1.5, turns=()) for row in study.sweep)
+    assert "grows as" not in " ".join(conclusions(dataclasses.replace(study, sweep=rows)))
+
+
 def slower(study: Study, share: float, loaders: float = 1.0) -> Study:
     """Return a study whose settings with more workers than cores have a share of the others' speed."""
     rows = []

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from lmdbloader.lab.study import GpuLoad as GpuLoad
     from lmdbloader.lab.study import IsolationRow as IsolationRow
     from lmdbloader.lab.study import Latency as Latency
+    from lmdbloader.lab.study import Measured as Measured
     from lmdbloader.lab.study import OversubscriptionRow as OversubscriptionRow
     from lmdbloader.lab.study import Phases as Phases
     from lmdbloader.lab.study import Step as Step
@@ -65,8 +66,8 @@ __getattr__, __dir__, __all__ = lazy(
         "example_times": "ExampleTimes time_examples",
         "planning": "Compute Demand GpuFit Plan Preset Reads Serving SharedPlan plan plan_shared",
         "profiling": "Advice Comparison PhaseTimes Profile Recorder StepTimer ThreadTimes profile rehearse",
-        "study": "BaselineFolder ColdRow ComparedRow GpuLoad IsolationRow Latency OversubscriptionRow Phases Step "
-        "StudiedDataset StudiedField Study StudyComparison StudySettings SweepRow ThreadsRow Training bench "
+        "study": "BaselineFolder ColdRow ComparedRow GpuLoad IsolationRow Latency Measured OversubscriptionRow Phases "
+        "Step StudiedDataset StudiedField Study StudyComparison StudySettings SweepRow ThreadsRow Training bench "
         "compare_studies",
         "tuning": "ReadSetting StepTrial Tuning TuningRow tune",
     },

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lmdbloader.lab.study.compare import ComparedRow, StudyComparison, compare_studies
 from lmdbloader.lab.study.conclusion import Step
 from lmdbloader.lab.study.experiment import BATCH_SIZES, CROPS, SECTIONS, bench
+from lmdbloader.lab.study.ranges import Measured
 from lmdbloader.lab.study.results import Study
 from lmdbloader.lab.study.rows import (
     BaselineFolder,
@@ -33,6 +34,7 @@ __all__ = [
     "GpuLoad",
     "IsolationRow",
     "Latency",
+    "Measured",
     "OversubscriptionRow",
     "Phases",
     "Step",

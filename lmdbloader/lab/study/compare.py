@@ -153,6 +153,9 @@ def compare_studies(
         second: The other one.
         names: What they are called in sentences.
 
+    Returns:
+        The settings that both have, with the ratio of their speeds; `print` shows it.
+
     Raises:
         OptionError: They read other images, or have no setting in common.
     """

@@ -288,7 +288,7 @@ def _growth(study: StudyFigures) -> Iterator[str]:
     crop = study.settings.crops[-1]
     for source in loading(study).sources:
         found = batch_cost(study, source, crop)
-        if found is None:
+        if found is None or found.exponent <= 0:  # large batches take no longer: there is no growth to state
             continue
         grown = small_to_large(_loading_only(study), source, crop)
         if grown is None or not is_clear(grown):
