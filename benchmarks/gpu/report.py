@@ -22,6 +22,11 @@ from report_text import cell_text, table
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "benchmarks" / "gpu.md"
 _HEAD = """\
+---
+# What people also call this: the search finds these words.
+tags: [GPU benchmarks, H100]
+---
+
 # Benchmarks on a GPU
 
 <!-- Made by benchmarks/gpu/report.py from benchmarks/results/gpu. Change those, not this. -->
