@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -440,3 +441,13 @@ def test_a_part_that_kills_its_worker_every_time_is_given_up(
     monkeypatch.setattr(engine, "make_part", dies)
     with pytest.raises(WorkerError, match=r"4 workers of Ray died while making part-00000; .*Out of memory\?"):
         lmdbloader.ray.convert(photos, tmp_path / "d.lmdb", parts=1)
+
+
+def test_the_benchmark_of_the_engines_runs(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parent.parent
+    command = [sys.executable, str(root / "benchmarks" / "engines.py"), "--quick", "--folder", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert found.returncode == 0, found.stderr
+    assert re.search(r"^local  +[\d. ]+$", found.stdout, re.M) and re.search(r"^ray  +[\d. ]+$", found.stdout, re.M)
+    assert re.search(r"Ray: \d\.\d\d of the local engine in the steady state", found.stdout)
