@@ -32,7 +32,7 @@ demo: setup  ## Convert real photographs, train SRCNN and a classifier, compare 
 	@$(ENV) scripts/demo.py $(if $(IMAGES),--images "$(IMAGES)") $(ARGS)
 
 test: $(if $(ARGS),setup,lint)  ## Run the linters and every test; with ARGS only the tests that they name
-	@$(ENV) -m pytest $(if $(findstring .py,$(ARGS)),,--numprocesses 3 --dist worksteal) $(ARGS)
+	@$(ENV) -m pytest $(if $(findstring .py,$(ARGS)),,--numprocesses 2 --dist worksteal) $(ARGS)
 
 test-floors:  ## Run the tests of pixels and datasets with the lowest versions of setup.cfg, in .venv-floors
 	@$(PYTHON) scripts/floors.py $(if $(TORCH_INDEX),--torch-index "$(TORCH_INDEX)") $(ARGS)

@@ -120,7 +120,7 @@ def test_of_tiles_those_that_are_touched_are_read(tmp_path: Path) -> None:
     assert 0 < part.nbytes < whole.nbytes / 2
 
 
-@pytest.mark.parametrize("transforms", [[CenterCrop(40)], [RandomResizedCrop(20)]])
+@pytest.mark.parametrize("transforms", [[CenterCrop(180)], [RandomResizedCrop(160)]])
 def test_jpegs_are_decoded_and_transformed(tmp_path: Path, photos: Path, transforms: Any) -> None:
     (tmp_path / "src").mkdir()
     for number, path in enumerate(sorted(photos.iterdir())[:4]):

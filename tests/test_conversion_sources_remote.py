@@ -58,6 +58,7 @@ def s3() -> Iterator[list[str]]:
 def memory() -> Iterator[None]:
     """The same files behind memory://."""
     filesystem = fsspec.filesystem("memory")
+    filesystem.store.clear()  # other modules of this process write there, too
     filesystem.pipe({f"/bucket/{key}": data for key, data in OBJECTS.items() if not key.endswith("/")})
     yield
     filesystem.store.clear()

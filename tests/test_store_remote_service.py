@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,9 +77,11 @@ def test_faults_that_stay_are_an_error_after_several_attempts(
     server: Server, soon: None, fault: str, told: str
 ) -> None:
     server.fault = lambda number, start: fault
+    state = random.getstate()
     with pytest.raises(errors.DiskError, match=rf"data\.mdb: cannot be read: .*({told}).*tried [3-9] times"):
         Service("s3://bucket/train.lmdb").get("data.mdb", 0, 1000)
     assert server.num_data >= 3
+    assert random.getstate() == state  # a program that has seeded it draws the same numbers as without faults
 
 
 def test_a_missing_file_is_an_error_at_once(server: Server) -> None:

@@ -25,6 +25,8 @@ _RETRY_SECONDS, _LEAST_ATTEMPTS = 30.0, 3
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 4.0
 # Requests in flight at the same time, of all threads of a process.
 MOST_REQUESTS = 32
+# Not the state of `random`, which a program may have seeded, and which forked processes share.
+_jitter = random.SystemRandom()
 _S3 = ("s3", "s3a")
 
 
@@ -199,7 +201,7 @@ class Service:
                     ) from error
             pause = min(_FIRST_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE_SECONDS)
             # At random, so that the threads of all ranks do not come back at the same moment.
-            time.sleep(pause * random.uniform(0.5, 1.0))
+            time.sleep(pause * _jitter.uniform(0.5, 1.0))
 
     def _at_endpoint(self) -> str:
         return f" ({self.endpoint})" if self.endpoint else ""
