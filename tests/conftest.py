@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,16 @@ LONGEST = ("test_kernels_building", "test_snippets", "test_slurm", "test_noteboo
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run what takes longest first: processes that share the tests then end together, with the short ones."""
     items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
+@pytest.fixture(autouse=True)
+def empty_memory_file_system() -> Iterator[None]:
+    """Empty the files of memory:// after each test: all tests of a process share them."""
+    yield
+    module = sys.modules.get("fsspec.implementations.memory")
+    if module is not None:
+        module.MemoryFileSystem.store.clear()
+        module.MemoryFileSystem.pseudo_dirs[:] = [""]
 
 
 @pytest.fixture(scope="session", autouse=True)
