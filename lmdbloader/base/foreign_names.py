@@ -679,7 +679,7 @@ READ_LMDB: dict[str, Foreign] = {
 }
 
 _SAVE_MODES = {
-    "append": "to put rows behind those of a dataset, write them to a folder of their own, then append that: "
+    "append": "to add rows to a dataset, write them to a folder of their own, then append that: "
     "lmdbloader.append(dataset, [folder]), or `lmdbloader append DATASET FOLDER`.",
     "ignore": "to keep a dataset that is there, ask first: if not os.path.exists(path): write_lmdb(data, path).",
 }

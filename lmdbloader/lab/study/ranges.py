@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lmdbloader.lab.formatting import number, seconds
 
-# Of a figure with fewer than two turns nobody knows the range. Turns of a quiet machine differ by about as much.
+# The range of a figure with fewer than two turns is unknown. Turns on a quiet machine differ by about this much.
 _ASSUMED = 0.1
 _MOST_DIGITS = 3
 # Differences below this say nothing, however little the turns differ.
