@@ -97,7 +97,8 @@ def test_ctrl_c_ends_a_loop_that_waits_for_a_batch(nursery: Nursery, path: Path,
         "def slow(batch): time.sleep(0.3); return batch\n"
         "loader = lmdbloader.Loader(ds, 4, shuffle=True, transforms=[slow], num_threads=1)\n"
         "try:\n"
-        "    for batch in loader: print('running', flush=True)\n"
+        # In one write: the signal may come between the word and the end of its line.
+        "    for batch in loader: print('running\\n', end='', flush=True)\n"
         "except KeyboardInterrupt:\n"
         "    print('interrupted')\n"
         "print(sum(1 for _ in lmdbloader.Loader(ds, 4, shuffle=True)))\n"
