@@ -129,7 +129,8 @@ DEBIANS = (
         # The last one that is known to come without CUDA for this processor.
         torch="torch==2.9.1",
         requirements=(
-            "h5py", "hypothesis", "jinja2", "matplotlib", "numba", "psutil", "pytest", "pytest-xdist", "scikit-image",
+            "aiohttp", "h5py", "hypothesis", "jinja2", "matplotlib", "numba", "psutil", "pytest", "pytest-xdist",
+            "scikit-image",
         ),
         extras=(),
         # Small kernels are compiled by Numba in their tests; to compile all of them takes too long when emulated.
