@@ -316,6 +316,36 @@ def test_pages_open_from_disk_in_a_browser(site: Path, browser: Browser, dark: b
             page.close()
 
 
+HIGHEST = 6000
+# Pages to look something up in, of any height: the reference, tables, and answers by message.
+LOOKED_UP = ("reference/", "benchmarks", "coverage", "troubleshooting")
+
+
+def too_high(site: Path, browser: Browser) -> dict[str, float]:
+    """Return the heights of pages over 6,000 pixels in a window of 1280, without those to look something up in."""
+    found = {}
+    for path in sorted(site.rglob("*.html")):
+        name = path.relative_to(site).with_suffix("").as_posix()
+        if path.name == "404.html" or name.startswith(LOOKED_UP):
+            continue
+        page = browser.open(path, width=1280)
+        height = page.evaluate("document.documentElement.scrollHeight")
+        page.close()
+        if height > HIGHEST:
+            found[name] = height
+    return found
+
+
+def test_no_page_but_references_and_tables_is_over_6000_pixels_high(site: Path, browser: Browser) -> None:
+    assert too_high(site, browser) == {}, "move rules and tables to docs/reference, or a second task to its own page"
+
+
+def test_a_page_that_is_too_high_is_found(browser: Browser, tmp_path: Path) -> None:
+    for name, height in ("a.html", 6001), ("b.html", 6000), ("coverage.html", 9000), ("404.html", 9000):
+        (tmp_path / name).write_text(f"<!doctype html><body style='height: {height}px; margin: 0'>", "utf-8")
+    assert too_high(tmp_path, browser) == {"a": 6001}
+
+
 @pytest.fixture(scope="module")
 def search(site: Path) -> Search:
     """Return the site's search, in Python."""
