@@ -318,7 +318,7 @@ def test_pages_open_from_disk_in_a_browser(site: Path, browser: Browser, dark: b
 
 HIGHEST = 6000
 # Pages to look something up in, of any height: the reference, tables, and answers by message.
-LOOKED_UP = ("reference/", "benchmarks", "coverage", "troubleshooting")
+LOOKED_UP = ("reference/", "benchmarks/tables", "benchmarks/gpu-tables", "coverage", "troubleshooting")
 
 
 def too_high(site: Path, browser: Browser) -> dict[str, float]:
