@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,14 @@ def page(notebook: Path) -> tuple[str, dict[str, bytes]]:
             continue
         # Blocks that open: the imports with what makes the images to work with, and code that only draws.
         draws = "plt.show()" in source and source.count("\n") > _SHORT
-        folded = "Imports and photographs" if is_first else "The code of the picture" if draws else ""
-        parts.append(_folded(source, folded) if folded else _fenced(source, "python"))
-        is_first = False
+        code, shown = _fenced(source, "python"), []
         for output in cell["outputs"]:
-            parts += _output(output, pictures, f"{notebook.stem}_{len(pictures) + 1}.png")
+            shown += _output(output, pictures, f"{notebook.stem}_{len(pictures) + 1}.png")
+        if is_first:
+            parts.append(_folded([code, *shown], "Imports and photographs"))
+        else:
+            parts += [_folded([code], "The code of the picture") if draws else code, *shown]
+        is_first = False
     title = parts.index(next(part for part in parts if part.startswith("# ")))
     heading, _, rest = parts[title].partition("\n")
     parts[title] = rest
@@ -54,9 +57,9 @@ def _output(output: dict[str, Any], pictures: dict[str, bytes], name: str) -> It
         yield _fenced("".join(output.get("text", data.get("text/plain", ""))).rstrip(), "{.text .notebook-text}")
 
 
-def _folded(source: str, title: str) -> str:
-    code = _fenced(source, "python")
-    return f'<details class="example" markdown="1">\n<summary>{title}</summary>\n\n{code}\n\n</details>'
+def _folded(parts: Sequence[str], title: str) -> str:
+    text = "\n\n".join(parts)
+    return f'<details class="example" markdown="1">\n<summary>{title}</summary>\n\n{text}\n\n</details>'
 
 
 def _fenced(text: str, language: str) -> str:

@@ -34,6 +34,7 @@ _SOUGHT = {
         normalization, normalize, data augmentation, augmentation, mixup, cutmix, bfloat16, progressive resizing,
         label smoothing
     """,
+    "how-to/dataloader": "transformed, worker processes",
     "how-to/resume": "resume, checkpoint, StatefulDataLoader",
     "reference/loading": "pin memory, pin_memory, prefetch, channels_last, non_blocking",
     "how-to/distributed": """

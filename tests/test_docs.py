@@ -321,18 +321,30 @@ HIGHEST = 6000
 LOOKED_UP = ("reference/", "benchmarks/tables", "benchmarks/gpu-tables", "coverage", "troubleshooting")
 
 
+def heights(paths: list[Path], browser: Browser) -> Iterator[tuple[Path, float]]:
+    """Yield each page with its height in a window of 1280, without its scripts: about as with them, and faster."""
+    page = browser.open(paths[0], width=1280)
+    page.call("Emulation.setScriptExecutionDisabled", value=True)
+    for path in paths:
+        page.is_loaded = False
+        page.call("Page.navigate", url=path.resolve().as_uri())
+        while not page.is_loaded:
+            page.call("Page.getLayoutMetrics")
+        yield path, page.call("Page.getLayoutMetrics")["cssContentSize"]["height"]
+    page.close()
+
+
 def too_high(site: Path, browser: Browser) -> dict[str, float]:
     """Return the heights of pages over 6,000 pixels in a window of 1280, without those to look something up in."""
+    names = {path: path.relative_to(site).with_suffix("").as_posix() for path in sorted(site.rglob("*.html"))}
+    paths = [path for path, name in names.items() if name != "404" and not name.startswith(LOOKED_UP)]
     found = {}
-    for path in sorted(site.rglob("*.html")):
-        name = path.relative_to(site).with_suffix("").as_posix()
-        if path.name == "404.html" or name.startswith(LOOKED_UP):
-            continue
+    for path in [path for path, height in heights(paths, browser) if height > 0.95 * HIGHEST]:
         page = browser.open(path, width=1280)
         height = page.evaluate("document.documentElement.scrollHeight")
         page.close()
         if height > HIGHEST:
-            found[name] = height
+            found[names[path]] = height
     return found
 
 
