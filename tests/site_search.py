@@ -31,8 +31,7 @@ _SOUGHT = {
         deterministic, reproducible, reproducibility, seed, shuffle, DataLoader
     """,
     "how-to/transform": """
-        normalization, normalize, data augmentation, augmentation, mixup, cutmix, bfloat16, progressive resizing,
-        label smoothing
+        normalization, normalize, data augmentation, augmentation, mixup, cutmix, bfloat16, progressive resizing
     """,
     "how-to/dataloader": "transformed, worker processes",
     "how-to/resume": "resume, checkpoint, StatefulDataLoader",
@@ -46,6 +45,11 @@ _SOUGHT = {
         class imbalance, imbalanced, weights, WeightedRandomSampler, sampler, random order, curriculum
     """,
     "reference/transforms": "dtype, RandomResizedCrop, flip, ColorJitter",
+    "reference/transform-gallery": """
+        transform gallery, gallery, illustration of transforms, augmentations, augmentation examples, Cutout,
+        random erasing, RandomErasing, color jitter, random crop, horizontal flip, solarize, label smoothing, MixUp,
+        CutMix
+    """,
     "reference/names": "collate_fn",
     "how-to/from-imagefolder": "RandAugment, rotation, Albumentations, ImageFolder",
     "how-to/subclass": "custom transform, custom dataset",

@@ -358,6 +358,19 @@ def test_a_page_that_is_too_high_is_found(browser: Browser, tmp_path: Path) -> N
     assert too_high(tmp_path, browser) == {"a": 6001}
 
 
+def test_the_gallery_shows_its_pictures_in_one_page_of_readable_length(site: Path, browser: Browser) -> None:
+    for width, dark in ((1280, False), (1280, True), (400, False)):
+        page = browser.open(site / "reference" / "transform-gallery.html", width=width, dark=dark)
+        shown = "[...document.querySelectorAll('.gallery img')].map(image => image.naturalWidth && image.width)"
+        widths = page.evaluate(shown)
+        assert len(widths) > 15 and min(widths) > 300
+        assert page.evaluate("document.querySelectorAll('.gallery svg.drawing').length") == 3
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert width < 1280 or page.evaluate("document.documentElement.scrollHeight") < 6000
+        assert page.errors == []
+        page.close()
+
+
 @pytest.fixture(scope="module")
 def search(site: Path) -> Search:
     """Return the site's search, in Python."""

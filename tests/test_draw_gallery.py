@@ -1,0 +1,169 @@
+"""The transform gallery: every transform has a card, and each picture shows what the card's line does."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from loading_scripts import load_script
+from PIL import Image
+
+from lmdbloader import transforms as T
+
+ROOT = Path(__file__).resolve().parent.parent
+REFERENCE = ROOT / "docs" / "reference"
+PAGE = (REFERENCE / "transform-gallery.md").read_text("utf-8")
+SECTIONS = {text.partition("\n")[0]: text for text in re.split(r"(?m)^### ", PAGE)[1:]}
+TORCHVISIONS = json.loads((Path(__file__).parent / "data/torchvision/signatures.json").read_text())["names"]
+# Bases that do nothing by themselves, and a tuple of dtypes.
+SHOWN = sorted({*T.__all__} - {"DTYPES", "Geometry", "Transform"})
+# In levels: a codec or a resampler of another version may round otherwise.
+NEAR = 1.0
+
+
+@pytest.fixture(scope="module")
+def gallery() -> ModuleType:
+    return load_script("draw_gallery")
+
+
+@pytest.fixture(scope="module")
+def drawn(gallery: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pictures")
+    assert gallery.main(["--out", str(folder)]) == 0
+    return folder
+
+
+def distance(one: Image.Image, other: Image.Image) -> float:
+    """Return the mean difference of two pictures, in levels of 8 bits."""
+    if one.size != other.size:
+        return 255.0
+    return float(np.abs(np.asarray(one, np.float64) - np.asarray(other, np.float64)).mean())
+
+
+def numbers_of(drawing: str) -> list[float]:
+    found = re.findall(r"[-\N{MINUS SIGN}]?\d+(?:\.\d+)?", drawing)
+    return [float(number.replace("\N{MINUS SIGN}", "-")) for number in found]
+
+
+# The page
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_every_transform_has_a_card(name: str) -> None:
+    assert name in SECTIONS, f"add a card `### {name}` to docs/reference/transform-gallery.md"
+    card = SECTIONS[name]
+    assert re.search(rf"(?ms)^```python\n.*\bT\.{name}\b.*^```$", card)
+    assert re.search(r"(?m)^torchvision: .", card)
+    (arguments,) = re.findall(rf"\[(.*)\]\(transforms\.md#lmdbloader\.transforms\.{name}\)", card)
+    if name == "BatchFunction":
+        _, *names = inspect.signature(T.BatchFunction.apply).parameters
+        assert arguments == f"`apply({', '.join(names)})`"
+        return
+    written = "" if arguments == "no arguments" else arguments.strip("`")
+    shown = inspect.signature(eval(f"lambda {written}: None")).parameters.values()
+    real = [p for p in inspect.signature(getattr(T, name)).parameters.values() if p.name != "fields"]
+    assert [(p.name, p.default) for p in shown] == [(p.name, p.default) for p in real]
+    assert {p.name for p in shown if p.kind is p.KEYWORD_ONLY} <= {p.name for p in real if p.kind is p.KEYWORD_ONLY}
+
+
+@pytest.mark.parametrize("name", sorted({*SHOWN} & {*TORCHVISIONS}))
+def test_a_card_names_torchvisions_counterpart(name: str) -> None:
+    assert f"\ntorchvision: `{name}`" in SECTIONS[name]
+
+
+def test_pictures_are_those_of_the_page_and_small(gallery: ModuleType) -> None:
+    cards = gallery.read_cards(PAGE)
+    assert [card.name for card in cards] == [*SECTIONS]
+    stored = {path.name: path.stat().st_size for path in gallery.PICTURES.iterdir()}
+    assert sorted(stored) == sorted(card.picture for card in cards)
+    assert sum(stored.values()) < 1_200_000
+
+
+def test_a_card_without_code_or_picture_is_an_error(gallery: ModuleType) -> None:
+    with pytest.raises(SystemExit, match=r"the section Cutout has no block ```python; expected both"):
+        gallery.read_cards("### Cutout\n\n![A cat](pictures/a.jpg)\n")
+    with pytest.raises(SystemExit, match=r"the section Cutout has no picture"):
+        gallery.read_cards("### Cutout\n\n```python\nT.Cutout(3)\n```\n\n## More\n![A cat](pictures/a.png)\n")
+
+
+# The pictures
+
+
+def test_the_stored_pictures_are_current(gallery: ModuleType, drawn: Path) -> None:
+    stale = []
+    for path in sorted(drawn.iterdir()):
+        stored = gallery.PICTURES / path.name
+        if not stored.exists():
+            is_current = False
+        elif path.suffix == ".svg":
+            text, other = path.read_text("utf-8"), stored.read_text("utf-8")
+            is_current = numbers_of(text) == pytest.approx(numbers_of(other), abs=0.5)
+        else:
+            with Image.open(path) as image, Image.open(stored) as other_image:
+                is_current = distance(image, other_image) < NEAR
+        if not is_current:
+            stale.append(path.name)
+    assert stale == [], "run `python scripts/draw_gallery.py` and commit docs/reference/pictures"
+
+
+def test_another_draw_is_seen(
+    gallery: ModuleType, drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As otherwise an old picture would pass for a current one."""
+    names = ("RandomCrop", "RandomHorizontalFlip", "RandomErasing", "ColorJitter", "MixUp", "Masks")
+    for name in names:
+        monkeypatch.setitem(gallery.SEEDS, name, 11)
+    assert gallery.main(["--out", str(tmp_path), "--only", *names]) == 0
+    assert len([*tmp_path.iterdir()]) == len(names)
+    for path in tmp_path.iterdir():
+        with Image.open(path) as image, Image.open(drawn / path.name) as other:
+            assert distance(image, other) > 2 * NEAR, path.name
+
+
+def tiles_of(gallery: ModuleType, picture: Image.Image, columns: int) -> list[Image.Image]:
+    """Return the cells of a picture with two rows, without their captions."""
+    width, height = (
+        (side + gallery.GAP) // n - gallery.GAP for side, n in zip(picture.size, (columns, 2), strict=True)
+    )
+    cells = [
+        (column * (width + gallery.GAP), row * (height + gallery.GAP)) for row in (0, 1) for column in range(columns)
+    ]
+    bottom = height - gallery.LETTERS - 8
+    return [picture.crop((left, top, left + width, top + bottom)) for left, top in cells]
+
+
+def test_a_picture_shows_what_the_line_does(gallery: ModuleType) -> None:
+    def tiles(code: str) -> list[Image.Image]:
+        return tiles_of(gallery, gallery.draw_choices(gallery.Card("Any", code, "any.jpg")), 3)
+
+    original, *same = tiles("T.RandomHorizontalFlip(0.0)")
+    assert [distance(original, tile) for tile in same] == [0.0] * 5
+    mirrored = original.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    _, *flipped = tiles("T.RandomHorizontalFlip(1.0)")
+    assert max(distance(mirrored, tile) for tile in flipped) < 1 < distance(original, mirrored)
+
+
+def test_a_mask_moves_with_its_image(gallery: ModuleType) -> None:
+    def tiles(code: str) -> list[Image.Image]:
+        return tiles_of(gallery, gallery.draw_masks(gallery.Card("Masks", code, "any.jpg")), 4)
+
+    still, moved = tiles("T.CenterCrop(300)"), tiles("[T.CenterCrop(300), T.RandomHorizontalFlip(1.0)]")
+    for number in (1, 2, 3, 5, 6, 7):
+        assert distance(still[number].transpose(Image.Transpose.FLIP_LEFT_RIGHT), moved[number]) < 1
+        assert distance(still[number], moved[number]) > 5
+
+
+def test_the_command_draws_what_is_asked_for(
+    gallery: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert gallery.main(["--out", str(tmp_path / "new"), "--only", "LabelSmoothing"]) == 0
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["LabelSmoothing.svg"]
+    assert capsys.readouterr().out.startswith("LabelSmoothing.svg: ")
+    with pytest.raises(SystemExit):
+        gallery.main(["--only", "Cutuot"])
+    assert "has no section Cutuot; it has RandomCrop, " in capsys.readouterr().err
