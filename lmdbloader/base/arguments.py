@@ -177,6 +177,18 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
 
+_PROTOCOL = re.compile(r"(?:^|(?<=::))[A-Za-z][A-Za-z0-9+.-]*(?=::|://)")
+
+
+def plain_url(url: str) -> str:
+    """Return a URL with its protocols in small letters, as programs compare them.
+
+    >>> plain_url("S3://Bucket/Photos"), plain_url("ZIP://A::HTTPS://host/B.zip")
+    ('s3://Bucket/Photos', 'zip://A::https://host/B.zip')
+    """
+    return _PROTOCOL.sub(lambda match: match[0].lower(), url)
+
+
 def local_path(name: str, value: Any) -> Path:
     """Return the path of a dataset, which is on a disk.
 
