@@ -18,6 +18,7 @@ from lmdbloader.base.arguments import listed
 from lmdbloader.base.foreign_names import ATTRIBUTES, DATASET, understands
 from lmdbloader.base.option_names import shown
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
+from lmdbloader.base.text import counted
 from lmdbloader.batch.assembly import Assembler, each
 from lmdbloader.batch.draws import Draws
 from lmdbloader.batch.forms import Form, check_form
@@ -258,7 +259,7 @@ class LMDBDataset(Dataset[Any]):
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{f.name} ({f.kind})" for f in self.fields.values())
-        return f"{type(self).__name__}({self.path!r}: {len(self)} samples of {fields})"
+        return f"{type(self).__name__}({self.path!r}: {counted(len(self), 'sample')} of {fields})"
 
     def _repr_html_(self) -> str:
         """Return Jupyter's view: some samples, the fields, the sizes; damaged samples are marked."""
@@ -397,7 +398,8 @@ class LMDBDataset(Dataset[Any]):
         array = np.asarray(indices)
         if array.dtype == np.bool_ and array.shape != (len(self),):
             raise OptionError(
-                f"a mask of shape {array.shape} for a dataset of {len(self)} samples; expected one bool per sample"
+                f"a mask of shape {array.shape} for a dataset of {counted(len(self), 'sample')}; "
+                "expected one bool per sample"
             )
         chosen = np.flatnonzero(array) if array.dtype == np.bool_ else check_rows(array, len(self))
         return self.with_rows(compact(self.rows_of(chosen)))

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from lmdbloader.base import system
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.foreign_names import TUNE, understands
+from lmdbloader.base.text import counted
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.memory import free_nbytes
 from lmdbloader.errors import OptionError
@@ -94,7 +95,8 @@ def tune(
     length = len(ds)  # type: ignore[arg-type]
     if length < batch_size:
         raise OptionError(
-            f"tune({ds!r}, {batch_size}): it has {length} samples, fewer than one batch. Use smaller batches."
+            f"tune({ds!r}, {batch_size}): it has {counted(length, 'sample')}, fewer than one batch. "
+            "Use smaller batches."
         )
     everything = [*([] if crop is None else [crop_of(ds, crop)]), *transforms]
     compiled, functions = compiled_and_functions(everything)
