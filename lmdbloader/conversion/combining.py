@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -21,7 +20,7 @@ from lmdbloader import __version__
 from lmdbloader.base.arguments import shown
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.option_names import option
-from lmdbloader.base.progress import ProgressBar
+from lmdbloader.base.progress import progress_bar
 from lmdbloader.base.text import counted, mebibytes, plain
 from lmdbloader.conversion.destination import refuse_inside
 from lmdbloader.conversion.journal import Begun, read_plan, write_plan
@@ -553,11 +552,8 @@ def _renumbered(part: Part, name: str, rows: I64, labels: npt.NDArray[Any], numb
 
 def _show(chunks: Iterator[Chunk], total: int, first: int, progress: bool) -> Iterator[Chunk]:
     """Yield chunks, and show samples, MB/s of stored bytes and the remaining time in a bar."""
-    shown_at = progress and sys.stderr is not None and sys.stderr.isatty()
     began, nbytes = time.monotonic(), 0
-    with ProgressBar(
-        total=total, initial=first, unit=" samples", disable=not shown_at, dynamic_ncols=True, smoothing=0.1
-    ) as bar:
+    with progress_bar("copying", total, shown=progress, first=first, smoothing=0.1) as bar:
         for chunk in chunks:
             yield chunk
             nbytes += sum(payloads.data.nbytes for payloads in chunk.payloads.values())
