@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
-from lmdbloader.base.arguments import listed
+from lmdbloader.base.arguments import field_names, listed
 from lmdbloader.base.foreign_names import ATTRIBUTES, DATASET, understands
 from lmdbloader.base.option_names import shown
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
@@ -526,18 +526,7 @@ def chosen_fields(reader: Reader, given: Any) -> tuple[str, ...]:
     Raises:
         OptionError: They are not a list of names of fields, each once.
     """
-    if isinstance(given, str):
-        raise OptionError(f"fields={given!r}: expected a list of names, such as [{given!r}]")
-    try:
-        names = tuple(reader.fields) if given is None else tuple(given)
-    except TypeError as error:
-        raise OptionError(f"fields={shown(given)}: expected a list of names") from error
-    for name in names:
-        if name not in reader.fields:
-            raise OptionError(f"{reader.place}: no field {name!r}; it has {', '.join(reader.fields)}")
-    if not names or len(set(names)) != len(names):
-        raise OptionError(f"fields={names!r}: expected at least one name, each once")
-    return names
+    return field_names(given, [(reader.place, reader.fields)])
 
 
 def check_images(dataset: LMDBDataset, call: str) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader import __version__
-from lmdbloader.base.arguments import shown
+from lmdbloader.base.arguments import field_names, shown
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import progress_bar
@@ -321,18 +321,7 @@ def chosen_fields(parts: Sequence[Part], fields: Sequence[str] | None) -> tuple[
     Raises:
         OptionError: A dataset does not have one of them, or a name is given twice.
     """
-    if fields is None:
-        return parts[0].names
-    if isinstance(fields, str):
-        raise OptionError(f"{option('fields', fields)}: expected a list of names, such as [{fields!r}]")
-    names = tuple(fields)
-    for part in parts:
-        for name in names:
-            if name not in part.names:
-                raise OptionError(f"{part.title}: no field {name!r:.80}; it has {', '.join(part.names)}")
-    if not names or len(set(names)) != len(names):
-        raise OptionError(f"{option('fields', names)}: expected at least one name, each once")
-    return names
+    return parts[0].names if fields is None else field_names(fields, [(part.title, part.names) for part in parts])
 
 
 def combine(
