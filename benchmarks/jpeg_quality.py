@@ -199,6 +199,7 @@ def _shown(interval: Interval, form: str, unit: str = "") -> str:
 
 def draw(found: dict[str, list[Result]]) -> str:
     """Return an SVG: the difference of accuracy to pixels with its interval, and bytes an image, over the quality."""
+    from drawing import drawing
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
     from lmdbloader.lab.reporting.canvas import Canvas, heading, line_style, lines
@@ -242,20 +243,10 @@ def draw(found: dict[str, list[Result]]) -> str:
             axes.set_xticks(list(places), names)
             axes.set_xlim(-0.35, len(names) - 0.65)
         size.set_xlabel("quality of the JPEGs")
-        return _document(canvas.finish())
-
-
-def _document(chart: Any) -> str:
-    """Return a chart as a file whose colours follow the reader's light or dark theme."""
-    from lmdbloader.lab.reporting.style import variables
-    from lmdbloader.lab.reporting.svg import inline
-
-    title = "Accuracy, and bytes an image, by the quality of the JPEGs"
-    told = "Two lines: accuracy minus that from pixels, with intervals; and bytes an image. The docs have the table."
-    head, body = inline(chart, "jpeg-quality", title=title, description=told).split(">", 1)
-    dark = f"@media (prefers-color-scheme: dark) {{ svg {{ {variables(dark=True)} }} }}"
-    style = f"svg {{ font-family: system-ui, sans-serif; {variables(dark=False)} }}\n{dark}"
-    return head.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1) + f">\n<style>{style}</style>\n{body}\n"
+        return drawing(
+            canvas.finish(), "jpeg-quality", title="Accuracy, and bytes an image, by the quality of the JPEGs",
+            description="Two lines: accuracy minus that from pixels, with intervals; and bytes an image.",
+        )  # fmt: skip
 
 
 def main() -> None:

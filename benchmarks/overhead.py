@@ -21,17 +21,18 @@ KINDS = ("32 x 32 pixels, label", "96 x 96 pixels, label", "JPEG file of a photo
 # Of 3, 27 and about 12 KB: as many as take some hundred megabytes at most.
 MOST = (100_000, 10_000, 30_000)
 QUICK_MOST = (100, 100, 100)
-_STYLE = """
-    text { font: 13px system-ui, sans-serif; fill: #1c1c1c; }
-    .frame { stroke: #d8d8d8; fill: none; }
-    .line { fill: none; stroke-width: 2; }
-    .k0 { stroke: #1c5d99; } .k1 { stroke: #d1495b; } .k2 { stroke: #3a7d44; }
-    .d0 { fill: #1c5d99; } .d1 { fill: #d1495b; } .d2 { fill: #3a7d44; }
-    @media (prefers-color-scheme: dark) {
-      text { fill: #e8e8e8; } .frame { stroke: #444444; }
-      .k0 { stroke: #6fa8dc; } .k1 { stroke: #f07f8c; } .k2 { stroke: #7cc48a; }
-      .d0 { fill: #6fa8dc; } .d1 { fill: #f07f8c; } .d2 { fill: #7cc48a; }
-    }"""
+_LIGHT = "--ink: #1c1c1c; --frame: #d8d8d8; --c0: #1c5d99; --c1: #d1495b; --c2: #3a7d44;"
+_DARK = "--ink: #e8e8e8; --frame: #444444; --c0: #6fa8dc; --c1: #f07f8c; --c2: #7cc48a;"
+# The documentation puts the drawing into a page, which has other drawings, and a switch for dark colours.
+_STYLE = f"""
+    .overhead {{ font: 13px system-ui, sans-serif; {_LIGHT} }}
+    @media (prefers-color-scheme: dark) {{ svg.overhead:root {{ {_DARK} }} }}
+    [data-md-color-scheme="slate"] .overhead {{ {_DARK} }}
+    .overhead text {{ fill: var(--ink); }}
+    .overhead .frame {{ stroke: var(--frame); fill: none; }}
+    .overhead .line {{ fill: none; stroke-width: 2; }}
+    .overhead .k0 {{ stroke: var(--c0); }} .overhead .k1 {{ stroke: var(--c1); }} .overhead .k2 {{ stroke: var(--c2); }}
+    .overhead .d0 {{ fill: var(--c0); }} .overhead .d1 {{ fill: var(--c1); }} .overhead .d2 {{ fill: var(--c2); }}"""
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 760, 380, 70, 230, 36, 46
 
 
@@ -144,7 +145,8 @@ def draw(names: Sequence[str], curves: Sequence[Sequence[tuple[int, float]]]) ->
     body = "\n".join(parts)
     title = "Overhead in bytes a sample, by the number of samples"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{title}">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" class="drawing overhead" '
+        f'role="img" aria-label="{title}">\n'
         f"<title>{title}</title>\n<style>{_STYLE}\n</style>\n{body}\n</svg>\n"
     )
 

@@ -17,6 +17,7 @@ from pathlib import Path
 # Each page, and what people look for who must find it among the first three.
 _SOUGHT = {
     "installation": "install, pip, conda, wheel, Docker, Windows, macOS, aarch64, glibc",
+    "pillow-simd": "pillow-simd",
     "faq": "FAQ, license, citation, cite, contributing",
     "troubleshooting": """
         troubleshooting, OOM, out of memory, deadlock, hang, hangs, freeze, bus error, shm, too many open files,
@@ -24,12 +25,17 @@ _SOUGHT = {
         GLIBC_2.17, CUDA out of memory, DataLoader worker killed, crash, segmentation fault, command not found,
         different results
     """,
-    "how-to/clusters": "Slurm, sbatch, NFS, Lustre, HPC, Singularity, Apptainer, multi-node, local SSD",
+    "how-to/clusters": "Slurm, sbatch, NFS, Lustre, HPC, multi-node, local SSD",
+    "how-to/containers": "Singularity, Apptainer, Kubernetes, Podman, NUMA",
     "how-to/load": """
-        deterministic, reproducible, reproducibility, seed, normalization, normalize, data augmentation, augmentation,
-        mixup, cutmix, shuffle, pin memory, pin_memory, prefetch, resume, DataLoader, bfloat16, channels_last,
-        checkpoint, progressive resizing
+        deterministic, reproducible, reproducibility, seed, shuffle, DataLoader
     """,
+    "how-to/transform": """
+        normalization, normalize, data augmentation, augmentation, mixup, cutmix, bfloat16, progressive resizing
+    """,
+    "how-to/dataloader": "transformed, worker processes",
+    "how-to/resume": "resume, checkpoint, StatefulDataLoader",
+    "reference/loading": "pin memory, pin_memory, prefetch, channels_last, non_blocking",
     "how-to/distributed": """
         DDP, distributed, distributed training, multi-GPU, multiple GPUs, DistributedSampler, FSDP, torchrun,
         DistributedDataParallel
@@ -49,21 +55,26 @@ _SOUGHT = {
     "how-to/subclass": "custom transform, custom dataset",
     "how-to/mix": "balanced datasets, concat datasets",
     "how-to/convert": """
-        convert, grayscale, 16-bit, JPEG, PNG, TIFF, alpha channel, COCO, YOLO, patches, compression, train val
-        split
+        convert, grayscale, JPEG, PNG, patches, compression, train val split
     """,
+    "reference/convert-rules": "16-bit, TIFF, alpha channel, EXIF, CMYK",
+    "how-to/convert-labels": "COCO, YOLO, annotations",
+    "how-to/convert-sources": "tar shards, fsspec",
     "how-to/combine": "append, merge, subset",
-    "how-to/write": "numpy, medical images",
+    "how-to/write": "medical images",
+    "how-to/write-samples": "numpy, torchvision dataset, Hugging Face datasets",
     "how-to/look": "extract, preview, visualize",
     "how-to/train-segmentation": "segmentation, mask, masks, semantic segmentation",
     "how-to/train-detection": "bounding box, object detection, detection, keypoints",
     "how-to/train-sr": "super-resolution, SRCNN, DIV2K, PSNR",
-    "how-to/train-classifier": "classification, ImageNet, CIFAR, mixed precision, ResNet",
+    "how-to/train-classifier": "classification, CIFAR, ResNet",
+    "how-to/train-imagenet": "ImageNet, mixed precision",
     "how-to/from-basicsr": "BasicSR",
     "how-to/from-ffcv": "FFCV, migrate",
     "how-to/from-webdataset": "WebDataset, tar",
     "concepts/alternatives": "LitData, HDF5, TFRecord, DALI, MosaicML, Parquet",
-    "how-to/frameworks": "Hugging Face, Lightning, timm, Accelerate, Keras, fastai, Transformers",
+    "how-to/frameworks": "Hugging Face, Lightning, timm, Accelerate, Transformers",
+    "how-to/frameworks-more": "Keras, fastai, MONAI",
     "how-to/ray": "Ray",
     "how-to/remote": "S3, object storage, streaming, cache, GCS, bucket",
     "concepts/feeding": "GPU utilization",
@@ -73,7 +84,9 @@ _SOUGHT = {
     "benchmarks": "data loading speed",
     "how-to/plan": "IOPS",
     "benchmarks/gpu": "H100",
-    "reliability": "corrupt, checksum, repair, power cut, security, pickle",
+    "reliability": "corrupt, checksum, power cut",
+    "how-to/repair": "repair",
+    "reference/untrusted": "security, pickle",
     "reference/checking": "verify",
     "reference/cli": "CLI",
     "reference/index": "API",

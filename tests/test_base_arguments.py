@@ -173,3 +173,29 @@ def test_numbers_of_numpy_make_the_same_dataset(src: Path, tmp_path: Path) -> No
     lmdbloader.convert(src, os.fsencode(tmp_path / "numpy"), **plain, **others, overwrite=np.False_)
     made = [(tmp_path / name / "manifest.json").read_bytes() for name in ("python", "numpy")]
     assert made[0] == made[1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ("label", r"^fields='label': expected a list of names, such as \['label'\]$"),
+        (3, r"^fields=3: expected a list of names$"),
+        (["label", "label"], r"^fields=\('label', 'label'\): expected at least one name, each once$"),
+        ([], r"^fields=\(\): expected at least one name, each once$"),
+        (["mask"], r"a\.lmdb: no field 'mask'; it has label, number$"),
+    ],
+)
+def test_names_of_fields_are_checked_alike_wherever_they_are_given(tmp_path: Path, fields: Any, message: str) -> None:
+    place = tmp_path / "a.lmdb"
+    lmdbloader.write([{"label": 1, "number": 2.5}], place)
+    for use in (
+        lambda: lmdbloader.LMDBDataset(place, fields),
+        lambda: lmdbloader.merge([place], tmp_path / "out", fields=fields),
+        lambda: lmdbloader.subset(place, tmp_path / "out", limit=1, fields=fields),
+    ):
+        with pytest.raises(OptionError, match=message):
+            use()
+    # A view of fewer fields does not stand for the dataset.
+    view = lmdbloader.LMDBDataset(place, ["label"])
+    with pytest.raises(OptionError, match=r"a\.lmdb: no field 'number'; it has label$"):
+        lmdbloader.merge([view, place], tmp_path / "out", fields=["number"])

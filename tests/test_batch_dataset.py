@@ -769,3 +769,16 @@ def test_a_column_is_in_the_table(labelled: LMDBDataset) -> None:
     with pytest.raises(OptionError, match=r"write dataset\.table\['age'\]\.to_pylist\(\)"):
         labelled["age"]
     assert labelled.table["age"].to_pylist() == list(range(9))
+
+
+def test_messages_about_one_sample_say_sample(tmp_path: Path) -> None:
+    lmdbloader.write([{"image": np.zeros((4, 4, 3), np.uint8), "label": 0}], tmp_path / "one")
+    dataset = LMDBDataset(tmp_path / "one")
+    with pytest.raises(IndexError, match=r"sample 5 of a dataset of 1 sample$"):
+        dataset[5]
+    for read in (lambda: dataset.select([5]), lambda: dataset.select([-7])):
+        with pytest.raises(IndexError, match=r"sample (5|-7) of a dataset of 1 sample$"):
+            read()
+    with pytest.raises(OptionError, match=r"for a dataset of 1 sample; expected one bool"):
+        dataset.select(np.array([True, False]))
+    assert ": 1 sample of " in repr(dataset)

@@ -384,12 +384,13 @@ def test_the_model_of_many_ranks_stands_beside_real_ones(module: Callable[[str],
 
 
 def test_the_page_of_scale_has_the_stored_figures(module: Callable[[str], Any]) -> None:
-    text = (FOLDER.parent / "docs" / "scale.md").read_text("utf-8")
+    text = (FOLDER.parent / "docs" / "reference" / "scale-model.md").read_text("utf-8")
     stored = json.loads((FOLDER / "results" / "scale.json").read_text("utf-8"))
-    command = "python benchmarks/scale.py --page benchmarks/results/scale.json docs/scale.md"
+    command = "python benchmarks/scale.py --page benchmarks/results/scale.json docs/reference/scale-model.md"
     assert module("scale").page(stored, text) == text, f"run `{command}`"
     assert text.count("<!-- figures: ") == 6 == text.count("<!-- end of figures -->")
     assert all(assumption in " ".join(text.split()) for assumption in ASSUMPTIONS)
     many = json.loads((FOLDER / "results" / "many-samples.json").read_text("utf-8"))
     reading = many["Random reading"]
+    text = (FOLDER.parent / "docs" / "scale.md").read_text("utf-8")
     assert f"{reading['ratio']:.2f} x" in text and f"{1e6 * reading['large']:.2f} us" in text

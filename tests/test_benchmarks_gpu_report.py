@@ -40,13 +40,13 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
 
 @pytest.fixture
 def build(module: Callable[[str], Any], tmp_path: Path) -> Build:
-    """Return a function that builds the page of a folder of results: its text, and its charts by name."""
+    """Return a function that builds the pages of a folder of results: both texts, and the charts by name."""
 
     def run(results: Path, *options: str) -> tuple[str, dict[str, str]]:
         out = tmp_path / "page" / "gpu.md"
         assert module("report").main([str(results), "--out", str(out), *options]) == 0
         charts = {path.stem: path.read_text("utf-8") for path in out.parent.rglob("*.svg")}
-        return out.read_text("utf-8"), charts
+        return "".join(path.read_text("utf-8") for path in (out, out.with_name("gpu-tables.md"))), charts
 
     return run
 
@@ -407,10 +407,11 @@ def labels(chart: str) -> list[str]:
 def test_the_committed_page_follows_from_the_stored_results(build: Build) -> None:
     page, charts = build(RESULTS)
 
-    assert PAGE.read_text("utf-8") == page, "run `python benchmarks/gpu/report.py benchmarks/results/gpu`"
-    committed = {path.stem: path.read_text("utf-8") for path in (PAGE.parent / "pictures").glob("gpu-*.svg")}
+    committed = "".join(path.read_text("utf-8") for path in (PAGE, PAGE.with_name("gpu-tables.md")))
+    assert committed == page, "run `python benchmarks/gpu/report.py benchmarks/results/gpu`"
+    drawn = {path.stem: path.read_text("utf-8") for path in (PAGE.parent / "pictures").glob("gpu-*.svg")}
     # Other releases of matplotlib place things a little differently.
-    assert {name: labels(chart) for name, chart in committed.items()} == {
+    assert {name: labels(chart) for name, chart in drawn.items()} == {
         name: labels(chart) for name, chart in charts.items()
     }
 
@@ -542,6 +543,31 @@ def test_every_stage_has_its_figures_on_the_page(build: Build, results: Path) ->
     assert {f"pictures/{name}.svg" for name in charts} == set(re.findall(r"\]\((pictures/[^)]+)\)", page))
 
 
+def test_the_page_begins_with_three_sentences_and_the_charts(build: Build, results: Path) -> None:
+    page, _ = build(results)
+    text = page.partition("-->")[2].strip()
+    first, _, rest = text.partition("\n\n")
+    loading, trained, slower = re.split(r"(?<=\.) (?=[A-Z])", first)
+    assert loading == (
+        "With as many threads as cores, the Loader loads 1.2 times as many JPEG files, 2.0 times as many images stored"
+        " as pixels and 4.0 times as many pairs of patches per second as FFCV, and 4.2 times as many JPEG files as"
+        " torch's `DataLoader`."
+    )
+    assert trained.startswith("ResNet-50 trains on images of 224 pixels at 98 % of the rate")
+    assert slower == "It holds training up most with SRCNN in batches of 8, at 60 % of that rate."
+    assert rest.startswith("2031-05-06, NVIDIA Made-up 100, 16 cores.")
+    assert rest.index("gpu-cores.svg") < rest.index("gpu-fed.svg") < rest.index("\n| ")
+
+
+def test_where_the_loader_is_slower_is_in_the_first_paragraph(build: Build, results: Path) -> None:
+    behind = cores()
+    for row in behind["pairs"]:
+        row["samples_per_s"] *= 0.2 if row["what"] == "Loader" else 1.0
+    write_run(results / "2031-05-07-b", {"cores": behind})
+    first = build(results)[0].partition("-->")[2].strip().partition("\n\n")[0]
+    assert "is slower than FFCV with pairs of patches (0.80 times)" in first
+
+
 def test_a_comparison_has_its_conclusion_and_its_tables(build: Build, results: Path) -> None:
     page, _ = build(results)
     section = page.partition("\n## Image files, LMDB and Loader")[2].partition("\n## ")[0]
@@ -560,7 +586,7 @@ def test_every_question_is_answered_where_there_are_all_figures(build: Build, re
         for line in page.splitlines()
         if line.startswith("##")
     }
-    assert set(re.findall(r"\]\(#([^)]+)\)", page)) <= places
+    assert set(re.findall(r"\]\(gpu-tables\.md#([^)]+)\)", page)) <= places
     assert lines_of(page, "FFCV", "4.0 x (pairs_raw), 2.0 x (raw256), 1.2 x (original); 16 threads")
     assert lines_of(page, "pinned memory worth it", "Loader, 16 px, 8: 1.5 x; Loader, 64 px, 8: 1.5 x")
     assert lines_of(

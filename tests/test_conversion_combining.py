@@ -19,7 +19,7 @@ from damage import flip
 import lmdbloader
 from lmdbloader import LMDBDataset
 from lmdbloader.conversion import combining
-from lmdbloader.errors import CorruptError, DestinationError, DiskFullError
+from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError
 from lmdbloader.store import read_manifest
 from lmdbloader.store.writing import writer
 
@@ -134,6 +134,42 @@ def test_another_call_does_not_continue_it(db: Path, stopped: Path, photos: Path
         lmdbloader.write(iter([{"number": 1}]), stopped)
     merge(db, stopped)
     assert lmdbloader.verify(stopped).is_sound
+
+
+@pytest.mark.parametrize("command", ["merge", "subset", "append", "write"])
+def test_opening_unfinished_work_names_the_command_that_resumes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    a, out = tmp_path / "a", tmp_path / "new out"
+    samples = [{"number": i} for i in range(50)]
+    lmdbloader.write(samples, a)
+    lmdbloader.write(samples, tmp_path / "b")
+    if command == "append":
+        lmdbloader.append(a, [tmp_path / "b"])
+        out = a / "part-00002"
+    begin: dict[str, Any] = {
+        "merge": lambda: lmdbloader.merge([a, tmp_path / "b"], out),
+        "subset": lambda: lmdbloader.subset(LMDBDataset(a)[:20], out),
+        "append": lambda: lmdbloader.append(a, [tmp_path / "b"]),
+        "write": lambda: lmdbloader.write(samples, out),
+    }
+    monkeypatch.setattr(writer, "TRANSACTION_NBYTES", 100)
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="stopped"):
+        patch.setattr(writer.Writer, "finish", _fail)
+        begin[command]()
+    line = {
+        "merge": f"`lmdbloader merge A B ... -o '{out}'`",
+        "subset": f"`lmdbloader subset DB EXPRESSION -o '{out}'`",
+        "append": f"`lmdbloader append {a} A B ...`",
+        "write": f"the same write(samples, {str(out)!r}) resumes it",
+    }[command]
+    for path in (out, out.with_name(f"{out.name}.partial")):
+        with pytest.raises(FormatError, match=r"unfinished|not finished") as caught:
+            LMDBDataset(path)
+        assert line in str(caught.value)
+        assert "convert" not in str(caught.value)
+    begin[command]()
+    assert len(LMDBDataset(out)) in (20, 50, 100)
 
 
 def test_other_names_of_classes_or_fields_do_not_continue_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

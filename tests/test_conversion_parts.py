@@ -32,6 +32,7 @@ from lmdbloader.errors import (
     CorruptError,
     DestinationError,
     DiskError,
+    DiskFullError,
     ImageError,
     LockedError,
     NotFoundError,
@@ -827,3 +828,39 @@ def test_a_part_may_have_workers_and_shows_no_bar_without_a_terminal(
     found = convert_part(out, 0, workers=2, progress=True)
     assert 0 < found.seconds <= time.monotonic() - began
     assert capsys.readouterr() == ("", "")
+
+
+def test_the_progress_of_a_resumed_set_counts_parts_without_samples(
+    src: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for name in ("02.png", "03.png"):
+        damage(src / name)
+    plan_parts(src, out, parts=4, on_error="skip")
+    for number in (0, 1):
+        convert_part(out, number, on_error="skip")
+    assert not (out.with_name("out.partial") / "part-00001").exists()
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert lmdbloader.convert(src, out, parts=4, on_error="skip", workers=1, progress=True).num_samples == 6
+    assert " 4/8 " in terminal.getvalue() and " 8/8 " in terminal.getvalue()
+
+
+@pytest.mark.parametrize("options", [{"parts": 3}, {}])
+def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(
+    src: Path, out: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    usage = shutil.disk_usage(src)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2000))
+        with pytest.raises(
+            DiskFullError, match=r"still to be written, estimated .* 2\.0 KiB are free: about .* missing"
+        ):
+            lmdbloader.convert(src, out, workers=1, **options)
+    partial = out.with_name("out.partial")
+    assert not list(partial.glob("part-*")) and not (partial / "data.mdb").exists()
+    lmdbloader.convert(src, out, workers=1, **options)
+    assert len(Reader(out)) == 8

@@ -163,9 +163,12 @@ def test_a_part_that_is_a_link_is_read_and_not_copied(db: Path, node: Path) -> N
     os.rename(db / "part-00001", db.with_name("elsewhere"))
     os.symlink(db.with_name("elsewhere"), db / "part-00001")
     assert len(lmdbloader.LMDBDataset(db)) == COUNT
-    with pytest.raises(FormatError, match=r"part-00001: is a link, and links are not followed"):
+    with pytest.raises(FormatError, match=r"part-00001: is a link, and links are not followed") as caught:
         lmdbloader.stage(db, node)
+    assert f"`lmdbloader merge {db} -o OUT`" in str(caught.value)
     assert not list(node.iterdir())
+    lmdbloader.merge([db], node / "whole")
+    assert len(lmdbloader.LMDBDataset(lmdbloader.stage(node / "whole", node.parent))) == COUNT
 
 
 def test_a_part_that_was_replaced_is_not_copied(db: Path, node: Path) -> None:

@@ -316,6 +316,48 @@ def test_pages_open_from_disk_in_a_browser(site: Path, browser: Browser, dark: b
             page.close()
 
 
+HIGHEST = 6000
+# Pages to look something up in, of any height: the reference, tables, and answers by message.
+LOOKED_UP = ("reference/", "benchmarks/tables", "benchmarks/gpu-tables", "coverage", "troubleshooting")
+
+
+def heights(paths: list[Path], browser: Browser) -> Iterator[tuple[Path, float]]:
+    """Yield each page with its height in a window of 1280, without its scripts: about as with them, and faster."""
+    page = browser.open(paths[0], width=1280)
+    page.call("Emulation.setScriptExecutionDisabled", value=True)
+    for path in paths:
+        page.is_loaded = False
+        page.call("Page.navigate", url=path.resolve().as_uri())
+        while not page.is_loaded:
+            page.call("Page.getLayoutMetrics")
+        yield path, page.call("Page.getLayoutMetrics")["cssContentSize"]["height"]
+    page.close()
+
+
+def too_high(site: Path, browser: Browser) -> dict[str, float]:
+    """Return the heights of pages over 6,000 pixels in a window of 1280, without those to look something up in."""
+    names = {path: path.relative_to(site).with_suffix("").as_posix() for path in sorted(site.rglob("*.html"))}
+    paths = [path for path, name in names.items() if name != "404" and not name.startswith(LOOKED_UP)]
+    found = {}
+    for path in [path for path, height in heights(paths, browser) if height > 0.95 * HIGHEST]:
+        page = browser.open(path, width=1280)
+        height = page.evaluate("document.documentElement.scrollHeight")
+        page.close()
+        if height > HIGHEST:
+            found[names[path]] = height
+    return found
+
+
+def test_no_page_but_references_and_tables_is_over_6000_pixels_high(site: Path, browser: Browser) -> None:
+    assert too_high(site, browser) == {}, "move rules and tables to docs/reference, or a second task to its own page"
+
+
+def test_a_page_that_is_too_high_is_found(browser: Browser, tmp_path: Path) -> None:
+    for name, height in ("a.html", 6001), ("b.html", 6000), ("coverage.html", 9000), ("404.html", 9000):
+        (tmp_path / name).write_text(f"<!doctype html><body style='height: {height}px; margin: 0'>", "utf-8")
+    assert too_high(tmp_path, browser) == {"a": 6001}
+
+
 def test_the_gallery_shows_its_pictures_in_one_page_of_readable_length(site: Path, browser: Browser) -> None:
     for width, dark in ((1280, False), (1280, True), (400, False)):
         page = browser.open(site / "reference" / "transform-gallery.html", width=width, dark=dark)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ import lmdbloader
 from lmdbloader import LMDBDataset, Loader, fields
 from lmdbloader.errors import CorruptError, DestinationError, ImageError, OptionError, WorkerError
 from lmdbloader.ray import engine, read_lmdb, write_lmdb
+from lmdbloader.store import read_manifest
 from lmdbloader.transforms import RandomCrop
 
 ray = pytest.importorskip("ray")
@@ -104,6 +106,29 @@ def check_equal(row: dict[str, Any], sample: dict[str, Any]) -> None:
             assert np.array_equal(row[name], value), name
         else:
             assert row[name] == value and type(row[name]) is type(value), name
+
+
+def test_names_of_classes_that_would_be_lost_are_named(cluster: None, tmp_path: Path) -> None:
+    names = ["ant", "bee", "cat"]
+    lmdbloader.write(({"label": i % 3, "number": i} for i in range(9)), tmp_path / "a", classes={"label": names})
+    data = read_lmdb(tmp_path / "a")
+    changed = data.map(lambda row: row).union(data)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        write_lmdb(changed, tmp_path / "b")
+    (message,) = [str(warning.message) for warning in told if "write_lmdb" in str(warning.message)]
+    assert f"the names of classes that {tmp_path / 'a'} has for label." in message
+    assert f"write classes={ {'label': names} }; for no names, classes={{}}." in message
+    assert not read_manifest(tmp_path / "b").classes
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        write_lmdb(data, tmp_path / "c", classes={"label": names})
+        write_lmdb(data, tmp_path / "d", classes={})
+        write_lmdb(data, tmp_path / "e", fields=["number"])
+        write_lmdb(read_lmdb(tmp_path / "a", ["number"]), tmp_path / "f")
+    assert not [warning for warning in told if "write_lmdb" in str(warning.message)]
+    assert read_manifest(tmp_path / "c").classes == {"label": tuple(names)}
+    assert LMDBDataset(tmp_path / "d").classes == ()
 
 
 @pytest.mark.parametrize("num_blocks", [1, 3, None])

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -308,6 +309,31 @@ def test_images_of_different_shapes_are_refused_with_a_remedy(jpegs: Path) -> No
         lmdbloader.lab.tune(jpegs, 4)
     with pytest.raises(OptionError, match="only an LMDBDataset"):
         lmdbloader.lab.tune(TensorDataset(torch.zeros(9)), 4, crop=5)
+
+
+def test_grey_and_colour_images_are_tuned_for_the_loader_and_named(
+    tmp_path: Path, two_cores: None, speeds: dict[ReadSetting, float]
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (12, 16, 16, 3), np.uint8)
+    samples = [{"image": image[:, :, 0] if i in (5, 7) else image} for i, image in enumerate(noise)]
+    lmdbloader.write(samples, tmp_path / "mixed")
+    dataset = LMDBDataset(tmp_path / "mixed")
+    found = lmdbloader.lab.tune(dataset, 8)
+    assert (found.workers, found.num_threads) == (None, 2)
+    said = (
+        "DataLoader was not measured: of field 'image', 2 images are grey, such as sample 5, and 10 are in colour, "
+        "such as sample 0. "
+    )
+    assert said in found.advice[0] and said in str(found)
+    # What the advice says.
+    with pytest.raises(OptionError, match=r"grey and colour .*lmdbloader\.Loader"):
+        next(iter(lmdbloader.dataloader(dataset, 12, num_workers=0)))
+    assert next(iter(Loader(dataset, 12, order="sequential"))).image[5].float().std(dim=0, correction=0).max() == 0
+    cropped = dataset.transformed([RandomCrop(8)])
+    assert next(iter(lmdbloader.dataloader(cropped, 12, num_workers=0))).image.shape == (12, 3, 8, 8)
+    for tuned in (lmdbloader.lab.tune(dataset, 8, crop=8), lmdbloader.lab.tune(cropped, 8)):
+        assert tuned.workers == Workers(1) and not any("not measured: of" in line for line in tuned.advice)
+    assert lmdbloader.lab.tune(dataset[:5], 4).workers == Workers(1)
 
 
 def test_a_damaged_dataset_is_an_error_and_nothing_is_remembered(path: Path, tmp_path: Path, cache: Path) -> None:

@@ -55,6 +55,27 @@ def numbers(batches: Any) -> list[int]:
     return [number for number, _ in read(batches)]
 
 
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
+    """More samples than a Loader computes the order of at once."""
+    path = tmp_path_factory.mktemp("choices") / "many.lmdb"
+    pixel = np.zeros((1, 1, 3), np.uint8)
+    lmdbloader.write(({"image": pixel, "number": i} for i in range(5003)), path, codec="raw")
+    return LMDBDataset(path)
+
+
+@pytest.mark.parametrize("order", ["random", "quasi_random", "sequential"])
+@pytest.mark.parametrize(("batch_size", "num_threads"), [(1, 2), (7, 1), (64, 3), (1000, 2), (1500, 2)])
+def test_batches_of_any_size_go_through_a_long_epoch_in_one_order(
+    many: LMDBDataset, order: Any, batch_size: int, num_threads: int
+) -> None:
+    (whole,) = (batch.number.tolist() for batch in Loader(many, len(many), order=order, seed=3))
+    loader = Loader(many, batch_size, order=order, seed=3, num_threads=num_threads)
+    batches = [batch.number.tolist() for batch in loader]
+    assert [number for batch in batches for number in batch] == whole
+    assert [len(batch) for batch in batches[:-1]] == [batch_size] * (len(loader) - 1)
+
+
 def orders(count: int = COUNT, seed: int = 3, **options: Any) -> Orders:
     given_ones: dict[str, Any] = {"order": None, "shuffle": None, "weights": None, "draws": None, "repeat": 1}
     return Orders(count, seed, **{**given_ones, **options})

@@ -58,7 +58,11 @@ def run(world_size: int, out: Path, *, launcher: str, **plan: Any) -> list[list[
         command = ["torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}", str(PROGRAM), str(out)]
         environment = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[1]), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
-            [sys.executable, "-m", *command], env=environment, capture_output=True, text=True, timeout=200
+            [sys.executable, "-m", *command],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,  # emulated it is slow
         )
         assert done.returncode == 0, done.stderr
     return [json.loads((out / f"{rank}.json").read_text()) for rank in range(world_size)]

@@ -187,7 +187,7 @@ def test_the_figures_above_the_fold_are_those_of_the_results() -> None:
     computed += (pairs / speed("pairs", "FFCV", "pairs"),)
     assert said[:4] == [f"{computed[0]:.1f}", f"{computed[1]:.1f}", f"{computed[2]:.0f}", f"{computed[3]:.2f}"]
     # The rest of that sentence is on the page of the results, of the same run.
-    page = (ROOT / "docs/benchmarks/gpu.md").read_text("utf-8")
+    page = (ROOT / "docs/benchmarks/gpu-tables.md").read_text("utf-8")
     (row,) = re.findall(r"\| Loader, original files +\| +12 \| (\S+) ± (\S+) \|[^|]*\|[^|]*\| +(\S+) \|", page)
     (other,) = re.findall(r"\| folder, DataLoader +\| +11 \| (0\.\S+) ± (\S+) \|", page)
     assert said[4:] == [row[2]]

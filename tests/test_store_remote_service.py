@@ -136,6 +136,7 @@ class NoETags(Handler):
 
 
 def test_a_web_server_without_etags_that_replaced_a_file_is_found_out(soon: None) -> None:
+    pytest.importorskip("aiohttp", reason="aiohttp is not installed: pip install 'lmdbloader[remote]'")
     handler = type("Own", (NoETags,), {})
     with serve({"bucket": {"d/data.mdb": DATA}}, handler) as (url, _):
         service = Service(f"{url}/bucket/d")
@@ -150,6 +151,7 @@ def test_a_web_server_without_etags_that_replaced_a_file_is_found_out(soon: None
 
 
 def test_another_range_than_the_requested_one_is_no_answer(soon: None) -> None:
+    pytest.importorskip("aiohttp", reason="aiohttp is not installed: pip install 'lmdbloader[remote]'")
     handler = type("Own", (NoETags,), {"shift": 256})
     told = "bytes 356-456/10240 arrived instead of bytes 100-200"
     with serve({"bucket": {"d/data.mdb": DATA}}, handler) as (url, _), pytest.raises(errors.DiskError, match=told):

@@ -1,4 +1,6 @@
-"""Builds docs/benchmarks/gpu.md and its charts from the results of runs on a GPU; no number is typed by hand.
+"""Builds docs/benchmarks/gpu.md, its charts and gpu-tables.md from the results of runs on a GPU.
+
+No number is typed by hand:
 
     python benchmarks/gpu/report.py benchmarks/results/gpu
 
@@ -17,6 +19,7 @@ from pathlib import Path
 from report_answers import answers
 from report_results import Results, read_results
 from report_sections import SECTIONS
+from report_summary import TABLES, summary
 from report_text import cell_text, table
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -31,13 +34,20 @@ tags: [GPU benchmarks, H100]
 
 <!-- Made by benchmarks/gpu/report.py from benchmarks/results/gpu. Change those, not this. -->
 """
+_TABLES_HEAD = """\
+# Tables of the GPU benchmarks
+
+<!-- Made by benchmarks/gpu/report.py from benchmarks/results/gpu. Change those, not this. -->
+
+Every figure behind [Benchmarks on a GPU](gpu.md).
+"""
 _NOTHING = """
 **There are no figures from a GPU yet.** The package's CUDA code is tested against stand-ins only. Figures of two cores,
 without a GPU, are in [Benchmarks](../benchmarks.md).
 """
 _FOUND = """
-These figures were measured by the scripts in `benchmarks/gpu/` and come from their files in `benchmarks/results/gpu/`.
-Figures of two cores, without a GPU, are in [Benchmarks](../benchmarks.md).
+The scripts in `benchmarks/gpu/` measured these figures, and `benchmarks/results/gpu/` has them. Figures of two cores,
+without a GPU, are in [Benchmarks](../benchmarks.md).
 """
 _HOW = """
 ## Reproduce the figures
@@ -51,7 +61,7 @@ $RUN --stages correct cores                                  # each command ends
 $RUN --stages copies fed accuracy
 $RUN --stages more                                           # measurements that the other stages leave for the end
 $RUN --stages compare                                        # scripts/compare_training.py
-python benchmarks/gpu/report.py benchmarks/results/gpu       # builds this page
+python benchmarks/gpu/report.py benchmarks/results/gpu       # builds these pages
 ```
 
 `make gpu-rehearsal` runs all of it in tiny sizes on a machine without a GPU.
@@ -59,19 +69,28 @@ python benchmarks/gpu/report.py benchmarks/results/gpu       # builds this page
 
 
 def page(results: Results) -> str:
-    """Return the page in Markdown."""
-    sections = [text for make in SECTIONS if (text := make(results))] if results.runs else []
+    """Return the page in Markdown: the summary, charts, questions and answers, and how to measure again."""
     asked = table(["question", "answer", "where"], [list(map(cell_text, row)) for row in answers(results)])
-    parts = [_HEAD + (_FOUND if sections else _NOTHING), *sections[:1]]
-    parts += ["## Questions and answers" if sections else "## Open questions", asked]
-    parts += [*sections[1:], _HOW.strip()]
-    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+    parts = [_HEAD, summary(results) if results.runs else "", _FOUND if results.runs else _NOTHING]
+    parts += ["## Questions and answers" if results.runs else "## Open questions", asked, _HOW]
+    return _joined(parts)
+
+
+def tables(results: Results) -> str:
+    """Return the page with all tables in Markdown."""
+    sections = [make(results) for make in SECTIONS] if results.runs else [_NOTHING]
+    return _joined([_TABLES_HEAD, *sections])
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
 def write(results: Results, path: Path) -> None:
-    """Write the page and its charts; charts without figures are removed."""
+    """Write the page, that of the tables next to it, and the charts; charts without figures are removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page(results), "utf-8")
+    (path.parent / TABLES).write_text(tables(results), "utf-8")
     from report_charts import CHARTS
 
     for name, draw in CHARTS.items():

@@ -26,7 +26,7 @@ def answers(results: Results) -> list[tuple[str, str, str]]:
     found = []
     for question in QUESTIONS:
         answer = question.answer_of(results)
-        link = f"[{question.where}](#{_ANCHORS[question.where]})"
+        link = f"[{question.where}](gpu-tables.md#{_ANCHORS[question.where]})"
         found.append((question.text, answer or UNKNOWN, link if answer else ""))
     return found
 

@@ -1,4 +1,4 @@
-"""The sections of docs/benchmarks/gpu.md on loading alone: all cores without the GPU, and copies to the device."""
+"""Sections of docs/benchmarks/gpu-tables.md on loading alone: all cores without the GPU, and copies to the device."""
 
 from __future__ import annotations
 
@@ -46,9 +46,6 @@ def cores(results: Results) -> str:
         "FFCV's images are cropped, flipped and normalised by its own operations. Its pairs are read by one compiled"
         " operation written for this comparison, which only copies and mirrors them. The Loader verifies every"
         " checksum, and applies one of eight flips and rotations to pairs.",
-        "![Samples per second by threads: Loader, FFCV, DataLoader and copying memory](pictures/gpu-cores.svg)"
-        if any(tables)
-        else None,
         *parts,
     )
 

@@ -1,4 +1,4 @@
-"""The sections of docs/benchmarks/gpu.md in their order; here the machine, the tests on it, and the missing figures."""
+"""The sections of docs/benchmarks/gpu-tables.md in their order; here the machine, tests on it, and missing figures."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def machine(results: Results) -> str:
         source(results, first),
         lines,
         "The runs, named by date, and the outcome of each stage:",
-        table(["run", "stage", "ended", "seconds", "figures on this page", "reason"], rows),
+        table(["run", "stage", "ended", "seconds", "figures used", "reason"], rows),
     )
 
 

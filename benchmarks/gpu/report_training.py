@@ -1,4 +1,4 @@
-"""The sections of docs/benchmarks/gpu.md on training: fed or not, and the same accuracy."""
+"""The sections of docs/benchmarks/gpu-tables.md on training: fed or not, and the same accuracy."""
 
 from __future__ import annotations
 
@@ -47,9 +47,6 @@ def fed(results: Results) -> str:
         source(results, "fed"),
         "Samples per second of whole training steps: from batches that are already on the device (the ceiling), and"
         " from each feed. In brackets: the share of the ceiling." + (f" Precision: {told}." if told else ""),
-        "![Training as a share of the ceiling, by network and feed](pictures/gpu-fed.svg)"
-        if any(row.get("share_of_ceiling") is not None for row in rows if row.get("kind") != "resident")
-        else None,
         above_the_ceiling(rows),
         trainings("### Classifiers", images),
         trainings("### Super-resolution, by batch size", pairs),

@@ -6,7 +6,7 @@ import operator
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from numbers import Real
 from pathlib import Path
 from typing import Any, TypeVar
@@ -165,6 +165,34 @@ def path_text(name: str, value: Any) -> str:
     return text
 
 
+def field_names(given: Any, known: Sequence[tuple[str, Iterable[str]]]) -> tuple[str, ...]:
+    """Return the names of fields in an option `fields`, each of which all datasets have; None means all of the first.
+
+    Args:
+        given: The option.
+        known: The place of each dataset, at least one, and the names of its fields.
+
+    Raises:
+        OptionError: It is not a list of such names, each once.
+
+    >>> field_names(["image"], [("a.lmdb", ["image", "label"])]), field_names(None, [("a.lmdb", ["image"])])
+    (('image',), ('image',))
+    """
+    if isinstance(given, str):
+        raise _refused("fields", given, f"a list of names, such as [{given!r}]")
+    try:
+        names = tuple(known[0][1] if given is None else given)
+    except TypeError as error:
+        raise OptionError(f"fields={shown(given)}: expected a list of names") from error
+    for place, has in known:
+        for name in names:
+            if name not in has:
+                raise OptionError(f"{place}: no field {name!r:.80}; it has {', '.join(has)}")
+    if not names or len(set(names)) != len(names):
+        raise _refused("fields", names, "at least one name, each once")
+    return names
+
+
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::[A-Za-z][A-Za-z0-9+.-]*)*://")
 
 
@@ -175,6 +203,18 @@ def is_url(text: str) -> bool:
     (True, False)
     """
     return _URL.match(text) is not None
+
+
+_PROTOCOL = re.compile(r"(?:^|(?<=::))[A-Za-z][A-Za-z0-9+.-]*(?=::|://)")
+
+
+def plain_url(url: str) -> str:
+    """Return a URL with its protocols in small letters, as programs compare them.
+
+    >>> plain_url("S3://Bucket/Photos"), plain_url("ZIP://A::HTTPS://host/B.zip")
+    ('s3://Bucket/Photos', 'zip://A::https://host/B.zip')
+    """
+    return _PROTOCOL.sub(lambda match: match[0].lower(), url)
 
 
 def local_path(name: str, value: Any) -> Path:

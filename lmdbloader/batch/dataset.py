@@ -14,10 +14,11 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
-from lmdbloader.base.arguments import listed
+from lmdbloader.base.arguments import field_names, listed
 from lmdbloader.base.foreign_names import ATTRIBUTES, DATASET, understands
 from lmdbloader.base.option_names import shown
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
+from lmdbloader.base.text import counted
 from lmdbloader.batch.assembly import Assembler, each
 from lmdbloader.batch.draws import Draws
 from lmdbloader.batch.forms import Form, check_form
@@ -258,7 +259,7 @@ class LMDBDataset(Dataset[Any]):
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{f.name} ({f.kind})" for f in self.fields.values())
-        return f"{type(self).__name__}({self.path!r}: {len(self)} samples of {fields})"
+        return f"{type(self).__name__}({self.path!r}: {counted(len(self), 'sample')} of {fields})"
 
     def _repr_html_(self) -> str:
         """Return Jupyter's view: some samples, the fields, the sizes; damaged samples are marked."""
@@ -397,7 +398,8 @@ class LMDBDataset(Dataset[Any]):
         array = np.asarray(indices)
         if array.dtype == np.bool_ and array.shape != (len(self),):
             raise OptionError(
-                f"a mask of shape {array.shape} for a dataset of {len(self)} samples; expected one bool per sample"
+                f"a mask of shape {array.shape} for a dataset of {counted(len(self), 'sample')}; "
+                "expected one bool per sample"
             )
         chosen = np.flatnonzero(array) if array.dtype == np.bool_ else check_rows(array, len(self))
         return self.with_rows(compact(self.rows_of(chosen)))
@@ -524,18 +526,7 @@ def chosen_fields(reader: Reader, given: Any) -> tuple[str, ...]:
     Raises:
         OptionError: They are not a list of names of fields, each once.
     """
-    if isinstance(given, str):
-        raise OptionError(f"fields={given!r}: expected a list of names, such as [{given!r}]")
-    try:
-        names = tuple(reader.fields) if given is None else tuple(given)
-    except TypeError as error:
-        raise OptionError(f"fields={shown(given)}: expected a list of names") from error
-    for name in names:
-        if name not in reader.fields:
-            raise OptionError(f"{reader.place}: no field {name!r}; it has {', '.join(reader.fields)}")
-    if not names or len(set(names)) != len(names):
-        raise OptionError(f"fields={names!r}: expected at least one name, each once")
-    return names
+    return field_names(given, [(reader.place, reader.fields)])
 
 
 def check_images(dataset: LMDBDataset, call: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from lmdbloader.cli._streams import say
 
@@ -44,9 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
-    from lmdbloader.base.progress import ProgressBar
+    from lmdbloader.base.progress import progress_bar
     from lmdbloader.store import repair
 
-    with ProgressBar(unit=" samples checked", disable=not sys.stderr.isatty()) as bar:
+    with progress_bar("repairing", None, "samples checked", shown=True) as bar:
         repair(options.dataset, options.out, progress=bar.update, log=say)
     return 0

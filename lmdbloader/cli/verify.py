@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import chain
@@ -50,12 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
-    from lmdbloader.base.progress import ProgressBar
+    from lmdbloader.base.progress import progress_bar
     from lmdbloader.store import verify
 
-    with ProgressBar(
-        total=_num_samples(options.dataset), unit=" samples", disable=options.quiet or not sys.stderr.isatty()
-    ) as bar:
+    with progress_bar("verifying", _num_samples(options.dataset), shown=not options.quiet) as bar:
         found = verify(options.dataset, progress=bar.update)
     if options.json:
         say(json.dumps({"is_sound": found.is_sound, **asdict(found)}, allow_nan=False))

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -18,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader import __version__
-from lmdbloader.base.arguments import shown
+from lmdbloader.base.arguments import field_names, shown
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.option_names import option
-from lmdbloader.base.progress import ProgressBar
+from lmdbloader.base.progress import progress_bar
 from lmdbloader.base.text import counted, mebibytes, plain
 from lmdbloader.conversion.destination import refuse_inside
 from lmdbloader.conversion.journal import Begun, read_plan, write_plan
@@ -322,18 +321,7 @@ def chosen_fields(parts: Sequence[Part], fields: Sequence[str] | None) -> tuple[
     Raises:
         OptionError: A dataset does not have one of them, or a name is given twice.
     """
-    if fields is None:
-        return parts[0].names
-    if isinstance(fields, str):
-        raise OptionError(f"{option('fields', fields)}: expected a list of names, such as [{fields!r}]")
-    names = tuple(fields)
-    for part in parts:
-        for name in names:
-            if name not in part.names:
-                raise OptionError(f"{part.title}: no field {name!r:.80}; it has {', '.join(part.names)}")
-    if not names or len(set(names)) != len(names):
-        raise OptionError(f"{option('fields', names)}: expected at least one name, each once")
-    return names
+    return parts[0].names if fields is None else field_names(fields, [(part.title, part.names) for part in parts])
 
 
 def combine(
@@ -553,11 +541,8 @@ def _renumbered(part: Part, name: str, rows: I64, labels: npt.NDArray[Any], numb
 
 def _show(chunks: Iterator[Chunk], total: int, first: int, progress: bool) -> Iterator[Chunk]:
     """Yield chunks, and show samples, MB/s of stored bytes and the remaining time in a bar."""
-    shown_at = progress and sys.stderr is not None and sys.stderr.isatty()
     began, nbytes = time.monotonic(), 0
-    with ProgressBar(
-        total=total, initial=first, unit=" samples", disable=not shown_at, dynamic_ncols=True, smoothing=0.1
-    ) as bar:
+    with progress_bar("copying", total, shown=progress, first=first, smoothing=0.1) as bar:
         for chunk in chunks:
             yield chunk
             nbytes += sum(payloads.data.nbytes for payloads in chunk.payloads.values())

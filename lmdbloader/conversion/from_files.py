@@ -6,7 +6,7 @@ import os
 import time
 
 from lmdbloader.base.disk_errors import explain_full_disk
-from lmdbloader.base.first_steps import shown_steps
+from lmdbloader.base.first_steps import WORK_SECONDS, shown_steps
 from lmdbloader.conversion.destination import new_folder, refuse_inside
 from lmdbloader.conversion.doubts import refuse_swapped
 from lmdbloader.conversion.one_dataset import Job, announce, fill, report, report_finished
@@ -49,7 +49,7 @@ def convert(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], opt
     refuse_swapped(src, target, options)
     if options.parts is not None or options.part_size is not None:
         return convert_parts(src, target, options)
-    with shown_steps(shown=options.progress, in_logs=False):
+    with shown_steps(shown=options.progress, log_after=WORK_SECONDS):
         plan = make_plan(src, options)
     for folder in plan.folders:
         refuse_inside(target, folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +15,7 @@ from lmdbloader.base.arguments import flag, function, whole
 from lmdbloader.base.disk_errors import explain_full_disk
 from lmdbloader.base.foreign_names import WRITE, understands
 from lmdbloader.base.option_names import option
-from lmdbloader.base.progress import ProgressBar
+from lmdbloader.base.progress import progress_bar
 from lmdbloader.conversion.destination import new_folder
 from lmdbloader.conversion.foreign_datasets import adapt, names_of
 from lmdbloader.conversion.journal import Begun, Journal, Progress, check_kept, read_plan, recover, write_plan
@@ -144,8 +143,8 @@ def write(
             Random numbers in the dataset or in `prepare` depend on it.
         threads: Use threads instead of processes; several threads then call the dataset at once.
         restart: Discard the progress of an interrupted run; by default it is continued.
-        progress: True for a bar on a terminal; or a function that is called with the number of samples written since
-            the last call.
+        progress: True for a bar on a terminal, in a log a line every 30 seconds; or a function that is called with the
+            number of samples written since the last call.
 
     Returns:
         A summary of the dataset.
@@ -482,13 +481,10 @@ def _parts(job: _Job, state: _State) -> Generator[Part, None, None]:
 
 def _show(parts: Generator[Part, None, None], source: _Source, first: int, shows_bar: bool) -> Iterator[Part]:
     """Yield parts, and show samples and the remaining time in a bar."""
-    shown_at = shows_bar and sys.stderr is not None and sys.stderr.isatty()
     total = source.num_samples if source.is_indexed else None  # the length of an iterable may be wrong
     with (
         closing(parts),
-        ProgressBar(
-            total=total, initial=first, unit=" samples", disable=not shown_at, dynamic_ncols=True, smoothing=0.1
-        ) as bar,
+        progress_bar("writing", total, shown=shows_bar, first=first, smoothing=0.1) as bar,
     ):
         for part in parts:
             yield part

@@ -22,11 +22,11 @@ from lmdbloader.conversion.tasks import Part, hash_files, read_files
 from lmdbloader.errors import CorruptError, DestinationError, FormatError
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName
-from lmdbloader.format.layout import DATA_FILE, Field
+from lmdbloader.format.layout import DATA_FILE, PLAN_FILE, Field
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, field_json, parse_field
 from lmdbloader.store import num_committed
 from lmdbloader.store.records import chained
-from lmdbloader.store.writing.publish import JOURNAL_FILE, PLAN_FILE, empty, flush, is_begun
+from lmdbloader.store.writing.publish import JOURNAL_FILE, empty, flush, is_begun
 
 _PLAN_VERSION = 1
 # A plan has the names of classes that a manifest has, in ASCII: a character takes up to three times its bytes in UTF-8.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from lmdbloader.base.first_steps import shown_steps
-from lmdbloader.base.progress import ProgressBar
+from lmdbloader.base.first_steps import WORK_SECONDS, shown_steps
+from lmdbloader.base.progress import progress_bar
 from lmdbloader.base.text import counted, mebibytes, plain, table
 from lmdbloader.conversion.doubts import describe_classes
 from lmdbloader.conversion.journal import Begun, Journal, Progress, check_kept, read_plan, recover, write_plan
@@ -22,7 +22,7 @@ from lmdbloader.conversion.provenance import ContentHash, find_finished, make_no
 from lmdbloader.conversion.report import Report, count_classes, count_images, overlap_of
 from lmdbloader.conversion.sources.listing import Sources
 from lmdbloader.conversion.tasks import Part
-from lmdbloader.errors import SourceError
+from lmdbloader.errors import DiskFullError, SourceError
 from lmdbloader.format.layout import PARTIAL_SUFFIX, SKIPPED_FILE, SOURCES_FILE
 from lmdbloader.store import Reader, Writer, Written, check_destination, clear_leftovers
 
@@ -85,6 +85,22 @@ def describe_trial(trial: Trial, num_sources: int) -> str:
     )
 
 
+def check_room(folder: Path, expected_nbytes: int) -> None:
+    """Raise DiskFullError if a disk surely has no room for the data that is still to be written.
+
+    Args:
+        folder: On the disk.
+        expected_nbytes: An estimate. Nine tenths of it are needed.
+    """
+    free = shutil.disk_usage(folder).free
+    if expected_nbytes * 9 // 10 > free:
+        raise DiskFullError(
+            f"{folder}: about {mebibytes(expected_nbytes)} are still to be written, estimated from a few inputs, and "
+            f"{mebibytes(free)} are free: about {mebibytes(expected_nbytes - free)} are missing. Free some space, or "
+            "choose another disk. `lmdbloader estimate` says how much other options would take."
+        )
+
+
 def fill(job: Job, folder: Path) -> tuple[Begun, Progress, Written]:
     """Convert the sources that are not done yet, in the locked folder of the dataset, and put it in place.
 
@@ -99,11 +115,14 @@ def fill(job: Job, folder: Path) -> tuple[Begun, Progress, Written]:
     with WorkerPool(job.plan.num_workers) as pool:
         begun = read_plan(folder, job.made_by)
         if begun is None:
-            with shown_steps(shown=options.progress, in_logs=False):
+            with shown_steps(shown=options.progress, log_after=WORK_SECONDS):
                 begun, trial = decide(job, pool)
             options.log(describe_trial(trial, len(sources)))
             write_plan(folder, begun)
         done = recover(folder, sources, check_content=options.check_content, digest=options.digest)
+        if begun.data_nbytes is not None:
+            left = int(sources.nbytes[done.num_sources :].sum()) / max(int(sources.nbytes.sum()), 1)
+            check_room(folder, int(begun.data_nbytes * left))
         if done.num_sources:
             progress = f"resuming after {done.num_sources} of {_counted(len(sources), job)} that are done"
             options.log(plain(f"{job.target}{PARTIAL_SUFFIX}: {progress}"))
@@ -228,7 +247,7 @@ def show_bar(sources: Sources, first: int, progress: bool) -> Iterator[Advance]:
     Args:
         sources: All sources.
         first: The number of sources that are done.
-        progress: Whether to show a bar, which appears on a terminal only.
+        progress: Whether to show a bar on a terminal, and lines now and then in a log.
     """
     done_nbytes, total_nbytes = int(sources.nbytes[:first].sum()), int(sources.nbytes.sum())
     with show_progress(first, len(sources), done_nbytes, total_nbytes, progress) as advance:
@@ -238,11 +257,8 @@ def show_bar(sources: Sources, first: int, progress: bool) -> Iterator[Advance]:
 @contextmanager
 def show_progress(first: int, total: int, done_nbytes: int, total_nbytes: int, progress: bool) -> Iterator[Advance]:
     """Show a bar as `show_bar` does, given the numbers of sources and bytes that are done and in all."""
-    shown = progress and sys.stderr is not None and sys.stderr.isatty()
     done, began = done_nbytes, time.monotonic()
-    with ProgressBar(
-        total=total, initial=first, unit=" images", disable=not shown, dynamic_ncols=True, smoothing=0.1
-    ) as bar:
+    with progress_bar("converting", total, "images", shown=progress, first=first, smoothing=0.1) as bar:
 
         def advance(num_sources: int, nbytes: int) -> None:
             nonlocal done

@@ -280,7 +280,7 @@ class RunOptions(ConvertOptions):
         "head and tail, and read the content only if the timestamp has changed)",
         flag="--hash",
     )
-    progress: bool = opt(False, RUN, "show a progress bar on a terminal", flag=None)
+    progress: bool = opt(False, RUN, "show a progress bar on a terminal, in a log a line every 30 seconds", flag=None)
     log: Callable[[str], None] = opt(lambda line: None, RUN, "called with each message, a line of text", flag=None)
 
 

@@ -18,15 +18,14 @@ from lmdbloader.base import system
 from lmdbloader.base.limits import explain_limit
 from lmdbloader.base.option_names import flags_in_use, option, use_flags
 from lmdbloader.base.text import plain
-from lmdbloader.conversion.one_dataset import Advance, show_progress
+from lmdbloader.conversion.one_dataset import Advance, check_room, show_progress
 from lmdbloader.conversion.options import RunOptions
-from lmdbloader.conversion.parts import ConvertedPart, convert_part, join, prepare
+from lmdbloader.conversion.parts import ConvertedPart, convert_part, finished_parts, join, prepare
 from lmdbloader.conversion.pool import choose_workers, one_thread
 from lmdbloader.conversion.report import Report
 from lmdbloader.conversion.shares import Shared
 from lmdbloader.errors import LmdbloaderError, OptionError, WorkerError
 from lmdbloader.format.layout import part_name
-from lmdbloader.store import is_dataset
 from lmdbloader.store.writing.publish import partial_of
 
 _START = (
@@ -66,6 +65,7 @@ def run_parts(target: Path, plan: Shared, options: RunOptions, engine: Engine | 
 
     Raises:
         LmdbloaderError: The first error of a part, as by `convert_part`.
+        DiskFullError: The disk has no room for the parts that are left, as far as their size can be estimated.
         WorkerError: A process died.
         OptionError: There is an engine, and only this process can see the inputs.
     """
@@ -80,9 +80,12 @@ def run_parts(target: Path, plan: Shared, options: RunOptions, engine: Engine | 
         "check_content": options.check_content,
     }
     partial = partial_of(target)
-    finished = {number for number in range(plan.num_parts) if is_dataset(partial / part_name(number))}
+    finished = finished_parts(partial, plan, options.on_error)
     sizes = [last - first for first, last in zip(plan.bounds, plan.bounds[1:], strict=False)]
     first, first_nbytes = (sum(column[number] for number in finished) for column in (sizes, plan.nbytes))
+    if plan.begun.data_nbytes is not None:
+        left = 1 - first_nbytes / max(sum(plan.nbytes), 1)
+        check_room(partial, int(plan.begun.data_nbytes * left))
     with show_progress(first, plan.num_sources, first_nbytes, sum(plan.nbytes), options.progress) as show:
         numbers = range(plan.num_parts)
         if engine is not None:

@@ -15,6 +15,7 @@ from lmdbloader import __version__
 from lmdbloader.base import system
 from lmdbloader.base.arguments import flag, whole
 from lmdbloader.base.disk_errors import explain_full_disk, naming
+from lmdbloader.base.first_steps import WORK_SECONDS, shown_steps
 from lmdbloader.base.option_names import flags_in_use, option
 from lmdbloader.base.text import counted, first_of, plain
 from lmdbloader.conversion.destination import new_folder, refuse_inside
@@ -292,7 +293,8 @@ def _finished_set(job: Job, lists_again: bool) -> Report | None:
 
 
 def _list(src: Any, target: Path, options: RunOptions) -> Job:
-    plan = make_plan(src, options)
+    with shown_steps(shown=options.progress, log_after=WORK_SECONDS):
+        plan = make_plan(src, options)
     for folder in plan.folders:
         refuse_inside(target, folder)
     return Job(target, plan, options, describe(plan))
@@ -309,7 +311,7 @@ def _plan(folder: Path, job: Job, asked: dict[str, Any]) -> Shared:
         )
     # These workers end with the trial, which reads about 5 % of the inputs.
     num_workers = min(job.plan.num_workers, choose_workers(None, int(sources.nbytes.sum()) // 20))
-    with WorkerPool(num_workers) as pool:
+    with WorkerPool(num_workers) as pool, shown_steps(shown=options.progress, log_after=WORK_SECONDS):
         begun, trial = decide(job, pool)
     options.log(describe_trial(trial, len(sources)))
     num_parts = options.parts
@@ -702,6 +704,26 @@ def _complete(folder: Path, target: Path, saved: Shared) -> list[Notes]:
             f"{how}. Then join again."
         )
     return [found for found in notes if found is not None]
+
+
+def finished_parts(folder: Path, saved: Shared, on_error: str) -> set[int]:
+    """Return the numbers of the parts that are complete, also of those without samples, which were not written.
+
+    Args:
+        folder: OUT.partial.
+        saved: The plan.
+        on_error: Of this run: with "stop", a part without samples is made again.
+    """
+    if _is_numbered(folder):
+        return set(range(saved.num_parts))
+
+    def is_finished(number: int) -> bool:
+        if is_dataset(folder / part_name(number)):
+            return True
+        notes = load_notes(folder, number) if on_error == "skip" else None
+        return notes is not None and not notes.num_samples
+
+    return set(filter(is_finished, range(saved.num_parts)))
 
 
 def _is_numbered(folder: Path) -> bool:

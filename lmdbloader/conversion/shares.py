@@ -27,8 +27,8 @@ from lmdbloader.conversion.report import count_classes
 from lmdbloader.conversion.sources.listing import Annotations, Listing, Names, Sources, Spans, is_url
 from lmdbloader.conversion.storage import Storage
 from lmdbloader.errors import DestinationError
-from lmdbloader.format.layout import SHARES_FOLDER, part_name
-from lmdbloader.store.writing.publish import PLAN_FILE, flush
+from lmdbloader.format.layout import PLAN_FILE, SHARES_FOLDER, part_name
+from lmdbloader.store.writing.publish import flush
 
 _NO_SOURCES = Sources(Names.join(b"", []), np.zeros(0, np.int64))
 _LISTED = ("layout", "classes", "fields", "ignored", "changed_ns", "in_process", "notes")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from lmdbloader.base.arguments import is_url, new_path, path_text
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.foreign_names import STAGE, understands
 from lmdbloader.base.option_names import option
-from lmdbloader.base.progress import ProgressBar
+from lmdbloader.base.progress import ProgressBar, progress_bar
 from lmdbloader.base.text import command, counted, plain
 from lmdbloader.conversion.destination import named_folder, refuse_inside
 from lmdbloader.conversion.staging_parts import (
@@ -77,7 +76,7 @@ def stage(
         overwrite: Replace another dataset that has its name there.
         check: Read and compare an existing copy, even if its timestamp is the source's.
         timeout: Seconds to wait for a process that is copying; without limit by default.
-        progress: Show a progress bar on a terminal.
+        progress: Show a progress bar on a terminal, in a log a line every 30 seconds.
         log: Called with each message, a line of text.
 
     Returns:
@@ -298,19 +297,13 @@ def _check_copy(source: Reader, partial: Path) -> None:
 
 def _progress(shown: bool, nbytes: int) -> ProgressBar:
     """Return a progress bar of a download."""
-    is_shown = shown and sys.stderr is not None and sys.stderr.isatty()
-    bar = ProgressBar(
-        total=nbytes, unit="B", unit_scale=True, unit_divisor=1024, disable=not is_shown, dynamic_ncols=True
-    )
+    bar = progress_bar("copying", nbytes, "B", shown=shown)
     bar.set_description("copying")
     return bar
 
 
 @contextmanager
 def _bar(nbytes: int, progress: bool) -> Iterator[Any]:
-    shown = progress and sys.stderr is not None and sys.stderr.isatty()
-    with ProgressBar(
-        total=nbytes, unit="B", unit_scale=True, unit_divisor=1024, disable=not shown, dynamic_ncols=True
-    ) as bar:
+    with progress_bar("copying and reading back", nbytes, "B", shown=progress) as bar:
         bar.set_description("copying and reading back")
         yield bar

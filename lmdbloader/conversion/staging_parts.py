@@ -35,7 +35,7 @@ def files_of(source: Reader, log: Callable[[str], None]) -> list[str]:
         if (source.path / part.name).is_symlink():
             raise FormatError(
                 f"{source.path / part.name}: is a link, and links are not followed in a dataset that is copied. Put "
-                "the folder itself there."
+                f"the folder itself there, or make a dataset in one file: {command('merge', source.path, '-o', 'OUT')}."
             )
     folders = [f"{part.name}/" for part in manifest.parts]
     notes = []

@@ -25,7 +25,7 @@ from lmdbloader.format.manifest import Part, parse_manifest
 from lmdbloader.store import Reader
 from lmdbloader.store.remote.opening import describe
 from lmdbloader.store.remote.parts import wrong_length
-from lmdbloader.store.remote.service import Facts, Service
+from lmdbloader.store.remote.service import Facts, Service, dataset_url
 from lmdbloader.store.writing.publish import flush
 
 _PIECE_NBYTES = 4 * 2**20
@@ -55,7 +55,8 @@ class RemoteSource:
             DiskError: The service does not answer.
             OptionError: The URL has no last part, or a package is missing.
         """
-        self.name = url.partition("://")[2].rstrip("/").rpartition("/")[2]
+        url = dataset_url(url)
+        self.name = url.partition("://")[2].rpartition("/")[2]
         if self.name in ("", ".", ".."):
             raise OptionError(
                 f"{url}: has no name for the copy; expected the URL of a folder, such as s3://bucket/train.lmdb"

@@ -69,7 +69,7 @@ def subset(
         fields: The fields to copy, in this order; by default all.
         overwrite: Replace an existing dataset, once the new one is complete.
         restart: Discard the progress of an interrupted call; by default it is continued.
-        progress: Show a progress bar on a terminal.
+        progress: Show a progress bar on a terminal, in a log a line every 30 seconds.
         log: Called with each message, a line of text.
 
     Returns:

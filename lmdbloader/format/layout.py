@@ -35,6 +35,8 @@ MANIFEST_FILE = "manifest.json"
 # In the cache of a dataset at a URL: the URL, the endpoint and the version that was opened.
 REMOTE_FILE = "remote.json"
 PARTIAL_SUFFIX = ".partial"
+# In OUT.partial: what is made there, and how; it can be continued.
+PLAN_FILE = "plan.json"
 # In OUT.partial of a conversion in parts: the sources of each part, and the notes of finished ones.
 SHARES_FOLDER = "shares"
 # Where the parts of a set begin in its virtual file: a multiple of the pages of every system, also of the large ones by

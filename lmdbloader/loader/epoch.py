@@ -35,6 +35,8 @@ _SAMPLES_AHEAD = 512
 _NBYTES_AHEAD = 256 * 2**20
 # Windows of more samples than that are looked at in a few places before the numbers of all are made.
 _MANY_SAMPLES, _PROBED_WINDOWS = 2**15, 4
+# A call that computes the order costs as much as some 50 samples, so it is made for a stretch of about this many.
+_SAMPLES_TOGETHER, _STRETCHES_KEPT = 1024, 3
 
 
 class EpochReadahead:
@@ -220,6 +222,9 @@ class EpochRun:
         self._stopwatch = stopwatch
         self._readahead = EpochReadahead(reader, order, positions)
         self.num_groups = -(-len(positions) // plan.batches_at_once)
+        # Groups whose samples are computed at once, and the latest such stretches: threads are in neighbouring ones.
+        self._groups_together = max(_SAMPLES_TOGETHER // (plan.batches_at_once * positions.batch_size), 1)
+        self._computed: dict[int, I64] = {}
         self.results: SimpleQueue[tuple[int, list[Item], BaseException | None]] = SimpleQueue()
         # The batches that threads have begun together, by group.
         self.shared: dict[int, _SharedBatch] = {}
@@ -248,8 +253,19 @@ class EpochRun:
                 yield self.results.get_nowait()
 
     def _samples(self, first: int, end: int) -> I64:
-        """Return the samples of batches first ... end - 1."""
-        return self._order.samples(self._positions.of_batches(first, end))
+        """Return the samples of batches first ... end - 1, which are of one group."""
+        together = self._groups_together * self._at_once
+        number, batch_size = first // together, self._positions.batch_size
+        begin = number * together
+        latest = self._computed
+        computed = latest.get(number)
+        if computed is None:
+            until = min(begin + together, len(self._positions))
+            computed = self._order.samples(self._positions.of_batches(begin, until))
+            # Replaced, not changed: other threads may be looking at it.
+            kept = sorted(latest, reverse=True)[: _STRETCHES_KEPT - 1]
+            self._computed = {**{other: latest[other] for other in kept}, number: computed}
+        return computed[(first - begin) * batch_size : (end - begin) * batch_size]
 
     def jobs(self, group: int) -> list[Job]:
         """Return the jobs of threads that read a group; the one that ends last puts it into `results`."""

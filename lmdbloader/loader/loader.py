@@ -205,7 +205,7 @@ class Loader(DataLoader[Any]):
                 torch.distributed whenever an iteration begins, so processes may be started after the loader was made.
             resolution: A schedule of sizes, from small ones to that of the transforms; see `set_resolution`.
             io: "mmap" reads through a memory map; "pread" reads copies, which costs some speed and avoids the map's
-                rare risks (see docs/reliability.md). By default as the dataset was opened.
+                rare risks (see docs/reference/memory-map.md). By default as the dataset was opened.
             verify: Whether to verify every payload's checksum before it is used.
             on_corrupt: "raise" ends the iteration with CorruptError at a damaged sample; "skip" leaves it out of its
                 batch, logs it and lists it in `corrupt`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -39,6 +39,17 @@ class LmdbDatasource(Datasource):  # type: ignore[misc]
         self._dataset, self._columns = dataset, tuple(columns)
         # Ray sets this in a copy of this object when a pipeline needs fewer columns.
         self._projection_map: dict[str, str] | None = None
+
+    @property
+    def place(self) -> str:
+        """The dataset's path, or its URL."""
+        return self._dataset.path
+
+    @property
+    def classes(self) -> Mapping[str, tuple[str, ...]]:
+        """The names of the values of the columns that are read, by field."""
+        named = self._dataset.reader.manifest.classes
+        return {name: names for name, names in named.items() if name in self._columns}
 
     def supports_projection_pushdown(self) -> bool:
         """Return True: columns that the pipeline does not need are not read."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,9 @@ from lmdbloader.store import Written, check_destination, partial_folder
 
 if TYPE_CHECKING:
     import ray.data
+
+# Characters of a line to paste.
+_MOST_PASTED = 400
 
 
 @understands(WRITE_LMDB)
@@ -53,7 +57,8 @@ def write_lmdb(
         path: The new dataset.
         fields: The columns to write, in this order (default: all); or a mapping from columns to types, such as Mask(),
             to set types that should not be guessed.
-        classes: The names of the values from 0 on, by field of ints or Labels().
+        classes: The names of the values from 0 on, by field of ints or Labels(). Rows of `read_lmdb` do not have those
+            of their dataset; there is a warning if these are given up.
         codec: As in `lmdbloader.write`, like the next four. By default chosen once for all parts, from the first rows
             of the task that starts first.
         write_mode: As in `lmdbloader.write`; not "proportion".
@@ -96,6 +101,8 @@ def write_lmdb(
             "lmdbloader.write(samples, path)."
         )
     check_destination(out, overwrite=overwrite)
+    if classes is None:
+        _warn_of_classes(data, fields)
     from lmdbloader.ray.datasink import LmdbDatasink
 
     storage = {
@@ -108,6 +115,37 @@ def write_lmdb(
         sink = LmdbDatasink(out, folder, fields=fields, classes=classes, codec=codec, storage=storage, least=least)
         data.write_datasink(sink, ray_remote_args=dict(ray_remote_args or {}), concurrency=at_once)
     return sink.written
+
+
+def _warn_of_classes(data: Any, fields: Any) -> None:
+    """Warn of names of classes that the datasets behind the rows have: rows hold numbers only.
+
+    Args:
+        data: The rows. After `materialize` Ray does not know where they are from.
+        fields: The columns to write, as given.
+    """
+    for source in _sources_of(getattr(getattr(data, "_logical_plan", None), "dag", None)):
+        found = {name: [*names] for name, names in source.classes.items() if fields is None or name in fields}
+        if found:
+            line = f"classes={found!r}"
+            if len(line) > _MOST_PASTED:
+                line = f"classes=LMDBDataset({source.place!r}).reader.manifest.classes"
+            warnings.warn(
+                f"write_lmdb: rows hold labels as numbers, so the new dataset does not get the names of classes that "
+                f"{source.place} has for {', '.join(found)}. If the numbers mean the same, write {line}; for no names, "
+                "classes={}.",
+                stacklevel=4,
+            )
+            return
+
+
+def _sources_of(operator: Any) -> Iterator[Any]:
+    """Yield the datasets of lmdbloader that a plan of ray.data reads; another release of Ray may not show them."""
+    source = getattr(operator, "_datasource", None) or getattr(operator, "datasource", None)
+    if hasattr(source, "classes"):
+        yield source
+    for inner in getattr(operator, "input_dependencies", ()):
+        yield from _sources_of(inner)
 
 
 def _count(name: str, value: Any) -> int:

@@ -16,6 +16,7 @@ from PIL import Image, ImageDraw
 from lmdbloader.base.arguments import new_path, optional, whole
 from lmdbloader.base.files import replacing
 from lmdbloader.base.foreign_names import PREVIEW, understands
+from lmdbloader.base.text import counted
 from lmdbloader.errors import DestinationError, OptionError
 from lmdbloader.show.labels import in_colors
 from lmdbloader.show.lettering import font_of, printable
@@ -149,7 +150,9 @@ def contact_sheet(reader: Reader, rows: Sequence[int], *, columns: int | None = 
     strips = [_strip(reader, names, row, white) for row in numbers]
     captions = [_numbered(row, *caption(reader, row)) for row in numbers]
     note = f"16-bit pixels are shown in 8 bits, 0 to {white:,} as black to white." if white else ""
-    title = f"{len(numbers):,} of {len(reader):,} samples" + (f", each {' | '.join(names)}" if len(names) > 1 else "")
+    title = f"{len(numbers):,} of {counted(len(reader), 'sample')}" + (
+        f", each {' | '.join(names)}" if len(names) > 1 else ""
+    )
     image = _draw(os.path.basename(reader.place), f"{title}. {note}" if note else title, strips, captions, columns)
     return Sheet(image, numbers, len(reader), note)
 

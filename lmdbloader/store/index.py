@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lmdbloader.base.text import command
+from lmdbloader.base.text import command, counted
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format.digests import digest_of_file
 from lmdbloader.format.features import LARGE_NAMES
@@ -71,7 +71,10 @@ class Index:
         except ArrowFileError as error:
             raise FormatError(f"{where}: is not a valid index of this dataset ({error})") from error
         if columns.num_rows != manifest.num_samples:
-            raise FormatError(f"{where}: {columns.num_rows} rows, the manifest says {manifest.num_samples} samples")
+            raise FormatError(
+                f"{where}: {counted(columns.num_rows, 'row')}, the manifest says "
+                f"{counted(manifest.num_samples, 'sample')}"
+            )
         # Kernels read them by address.
         if not all(array.flags.aligned for array in columns.arrays.values()):
             raise FormatError(f"{where}: a column is not aligned to the size of its numbers")

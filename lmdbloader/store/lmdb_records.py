@@ -14,6 +14,7 @@ import pyarrow as pa
 from lmdbloader.base import system
 from lmdbloader.base.disk_errors import naming
 from lmdbloader.base.option_names import option
+from lmdbloader.base.text import counted
 from lmdbloader.errors import CorruptError
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.layout import (
@@ -175,7 +176,7 @@ def damaged_records(data: Path, description: Description | None) -> list[str]:
 def _progress_problems(transaction: lmdb.Transaction, num_samples: int) -> list[str]:
     if bytes(transaction.get(PROGRESS_KEY, b"")) == progress_value(num_samples):
         return []
-    return [f"its progress entry does not state {num_samples} samples"]
+    return [f"its progress entry does not state {counted(num_samples, 'sample')}"]
 
 
 def _end_of(record: tuple[int, int, Any], description: Description) -> int:
@@ -221,7 +222,7 @@ def _differences(reader: Reader, transaction: lmdb.Transaction, schema: pa.Schem
                 yield f"{where}: its column {name!r} differs from the index"
         row += count
     if row != len(reader):
-        yield f"holds {row} samples, the index {len(reader)}"
+        yield f"holds {counted(row, 'sample')}, the index {len(reader)}"
 
 
 def _next_row(transaction: lmdb.Transaction, key: Any, reader: Reader) -> int:

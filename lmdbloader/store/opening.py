@@ -6,6 +6,7 @@ import errno
 import itertools
 import mmap
 import os
+import re
 import shlex
 import time
 import weakref
@@ -20,7 +21,7 @@ import numpy.typing as npt
 from lmdbloader.base import system
 from lmdbloader.base.arguments import local_path
 from lmdbloader.base.disk_errors import unreadable_is_corrupt
-from lmdbloader.base.files import NotRegularError, open_regular
+from lmdbloader.base.files import NotRegularError, open_regular, read_regular
 from lmdbloader.base.limits import no_address_space
 from lmdbloader.base.text import command
 from lmdbloader.errors import CorruptError, FormatError, NotFoundError, OptionError
@@ -30,11 +31,12 @@ from lmdbloader.format.layout import (
     INDEX_FILE,
     MANIFEST_FILE,
     PARTIAL_SUFFIX,
+    PLAN_FILE,
     REMOTE_FILE,
     SHARES_FOLDER,
     part_name,
 )
-from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
+from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, load_json, parse_manifest
 from lmdbloader.format.others import describe_file, describe_folder, suggest_path
 from lmdbloader.kernels.runtime.guard_words import NUM_HEAD
 
@@ -49,6 +51,8 @@ _AT_ONCE_SECONDS = 4e-6
 _PIECE_NBYTES = 2**20
 # To bring an index of this size into the map takes about a millisecond.
 _READ_NBYTES = 16 * 2**20
+# The parts of a set that tasks on a Ray cluster write, before these are numbered.
+_OF_RAY = re.compile(r"part-[0-9]{13}")
 
 
 def check_io(io: str) -> IO:
@@ -76,7 +80,8 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         raise _not_a_folder(folder)
     if folder.name.endswith(PARTIAL_SUFFIX):
         out = folder.name.removesuffix(PARTIAL_SUFFIX)
-        raise FormatError(f"{folder}: is an unfinished conversion. {_resume(folder.with_name(out), folder)}")
+        noun, advice = _unfinished(folder.with_name(out), folder)
+        raise FormatError(f"{folder}: is an unfinished {noun}. {advice}")
     try:
         with (
             unreadable_is_corrupt(folder / MANIFEST_FILE, dataset=folder),
@@ -111,21 +116,49 @@ def _not_a_folder(path: Path) -> FormatError | NotFoundError:
     """Return the error for a path without a folder."""
     partial = path.with_name(path.name + PARTIAL_SUFFIX) if path.name else path
     if partial.is_dir():
-        return FormatError(f"{path}: its conversion is not finished ({partial} is there). {_resume(path, partial)}")
+        noun, advice = _unfinished(path, partial)
+        return FormatError(f"{path}: its {noun} is not finished ({partial} is there). {advice}")
     if path.exists():
         what = describe_file(path)
         return FormatError(f"{path}: is a file, not a dataset folder" + (f"; it {what}." if what else "."))
     return NotFoundError(f"{path}: there is no such folder; expected a dataset made by lmdbloader.{suggest_path(path)}")
 
 
-def _resume(out: Path, partial: Path) -> str:
+def _unfinished(out: Path, partial: Path) -> tuple[str, str]:
+    """Return what is unfinished, as a noun, and what finishes it."""
     name = shlex.quote(str(out))
+    layout = _layout_of(partial)
+    if layout == "append":
+        line = f"lmdbloader append {shlex.quote(str(out.parent))} A B ..."
+        return "appended part", f"Run the command again: the same `{line}` resumes it."
+    lines = {"merge": f"merge A B ... -o {name}", "subset": f"subset DB EXPRESSION -o {name}"}
+    if layout in lines:
+        call = f"{layout}(..., {str(out)!r})"
+        return layout, f"Run it again: the same `lmdbloader {lines[layout]}`, or the call {call}, resumes it."
+    if layout == "python":
+        return "dataset of `write`", f"Call it again: the same write(samples, {str(out)!r}) resumes it."
+    if layout == "ray":
+        return "dataset of lmdbloader.ray", f"Call it again: write_lmdb(data, {str(out)!r}) begins from the first row."
+    return "conversion", _resume(name, partial)
+
+
+def _layout_of(partial: Path) -> str:
+    """Return what the plan in OUT.partial says that is made; "ray" if parts are written without one, or ""."""
+    try:
+        return str(load_json(read_regular(partial / PLAN_FILE, MAX_MANIFEST_NBYTES))["made_by"]["layout"])
+    except FileNotFoundError:
+        return "ray" if any(map(_OF_RAY.fullmatch, os.listdir(partial))) else ""
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return ""
+
+
+def _resume(name: str, partial: Path) -> str:
     if (partial / SHARES_FOLDER).is_dir():
         return (
             f"It is made in parts: `lmdbloader join {name}` names those that are not complete, or else finishes it. "
             f"`lmdbloader convert SRC {name} --part I/N`, with the options of the plan, makes one of them."
         )
-    return f"Run the conversion again: the same `lmdbloader convert SRC {name}` resumes it."
+    return f"Run the same command or call again; of a conversion, `lmdbloader convert SRC {name}` resumes it."
 
 
 class DataFile:

@@ -19,7 +19,7 @@ from lmdbloader.base import clock_words
 from lmdbloader.base.arguments import is_url, local_path, path_text
 from lmdbloader.base.disk_errors import DISK_FAILED
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
-from lmdbloader.base.text import command
+from lmdbloader.base.text import command, counted
 from lmdbloader.errors import CorruptError, FormatError, LmdbloaderError, OptionError
 from lmdbloader.fields import kind_named
 from lmdbloader.format.codecs import are_tiles, by_number, checksum, codec_of
@@ -712,7 +712,7 @@ def check_rows(rows: Sequence[int] | I64, length: int) -> I64:
     if found.ndim == 1 and found.dtype.char in "LQO":
         beyond = [row for row in found.tolist() if isinstance(row, int) and not -length <= row < length]
         if beyond:
-            raise IndexError(f"sample {beyond[0]} of a dataset of {length} samples")
+            raise IndexError(f"sample {beyond[0]} of a dataset of {counted(length, 'sample')}")
     if found.ndim != 1 or found.dtype.kind not in "iu":
         raise TypeError(f"sample numbers of dtype {found.dtype} and shape {found.shape}: expected a list of ints")
     found = found.astype(np.int64, copy=False)
@@ -721,5 +721,5 @@ def check_rows(rows: Sequence[int] | I64, length: int) -> I64:
         return found
     low, high = int(found.min()), int(found.max())
     if low < -length or high >= length:
-        raise IndexError(f"sample {low if low < -length else high} of a dataset of {length} samples")
+        raise IndexError(f"sample {low if low < -length else high} of a dataset of {counted(length, 'sample')}")
     return np.where(found < 0, found + length, found)

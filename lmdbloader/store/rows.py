@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.base.text import counted
 from lmdbloader.format.codecs import RunningChecksum
 
 I64 = npt.NDArray[np.int64]
@@ -66,7 +67,7 @@ def places_in(places: range, length: int) -> range | None:
         return range(0)
     low, high = min(places[0], places[-1]), max(places[0], places[-1])
     if low < -length or high >= length:
-        raise IndexError(f"sample {low if low < -length else high} of a dataset of {length} samples")
+        raise IndexError(f"sample {low if low < -length else high} of a dataset of {counted(length, 'sample')}")
     if low >= 0:
         return places
     return range(places.start + length, places.stop + length, places.step) if high < 0 else None

@@ -17,7 +17,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"these only, of {', '.join(names)}")
     parser.add_argument("--count", type=int, help="how many of each (default: the full count of each)")
     parser.add_argument("--seed", type=int, default=0, help="of all that is random (default: %(default)s)")
-    parser.add_argument("--write", action="store_true", help="put the results into docs/reliability.md")
+    parser.add_argument("--write", action="store_true", help="put the results into docs/reference/faults.md")
     options = parser.parse_args()
     outcomes = []
     for fault in FAULTS:

@@ -1,4 +1,4 @@
-"""The table of the faults' outcomes, on the screen and in docs/reliability.md."""
+"""The table of the faults' outcomes, on the screen and in docs/reference/faults.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from .outcome import Outcome
 from .registry import FAULTS
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reference" / "faults.md"
 BEGIN = "<!-- faults: the table below is written by `make faults ARGS=--write` -->"
 END = "<!-- faults: end -->"
 _HEAD = ("Fault", "Outcome", "Must hold", "Result", "Seconds", "Day")

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from lmdbloader.base.arguments import is_url, path_text
+from lmdbloader.base.arguments import is_url, path_text, plain_url
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.sources.listing import (
     File,
@@ -46,8 +46,9 @@ def locate(path: str | os.PathLike[str], name: str = "source") -> Location:
     text = path_text(name, path)
     if not is_url(text):
         return Path(text)
+    text = plain_url(text)
     protocol, _, rest = text.partition("://")
-    return Path(rest) if protocol.lower() in _LOCAL else text
+    return Path(rest) if protocol in _LOCAL else text
 
 
 def only_here(url: str) -> bool:

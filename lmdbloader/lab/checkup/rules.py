@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from lmdbloader.base import system
 from lmdbloader.base.arguments import is_url
+from lmdbloader.base.text import counted
 from lmdbloader.base.units import GIB, KIB, MIB, show_nbytes
 from lmdbloader.lab.checkup.findings import DatasetFacts, Finding
 from lmdbloader.lab.machine import Machine
@@ -269,7 +270,7 @@ def _cache(dataset: DatasetFacts, machine: Machine, fits: bool) -> Iterator[Find
 
 
 def _order(dataset: DatasetFacts, fits: bool) -> Iterator[Finding]:
-    each = f"{show_nbytes(dataset.sample_nbytes)} a sample, {dataset.num_samples:,} samples"
+    each = f"{show_nbytes(dataset.sample_nbytes)} a sample, {counted(dataset.num_samples, 'sample')}"
     if fits:
         yield Finding("order", "good", f"{each}: any order is as fast, once it is in memory")
     else:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from lmdbloader.base.text import counted
 from lmdbloader.base.units import GIB, KIB, show_decimal_nbytes, show_flops, show_nbytes
 from lmdbloader.lab.formatting import align, define, wrap
 from lmdbloader.lab.planning.clusters import ClusterPlan
@@ -144,7 +145,10 @@ def _needed(found: Plan) -> Iterator[tuple[str, str]]:
     yield "bandwidth", f"{_rate(low, high, decimal=True)} ({_rate(low, high, decimal=False)})"
     if found.dataset_nbytes is not None and found.num_samples is not None and found.epoch_seconds is not None:
         size = show_decimal_nbytes(found.dataset_nbytes)
-        yield "dataset", f"{size}: {found.num_samples:,} samples, an epoch in {show_seconds(found.epoch_seconds)}"
+        yield (
+            "dataset",
+            f"{size}: {counted(found.num_samples, 'sample')}, an epoch in {show_seconds(found.epoch_seconds)}",
+        )
     if found.fit is not None:
         verdict = "fits" if found.fit.fits else "does NOT fit"
         yield (

@@ -7,6 +7,7 @@ import numbers
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from lmdbloader.base import system
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.foreign_names import TUNE, understands
+from lmdbloader.base.text import counted
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.memory import free_nbytes
 from lmdbloader.errors import OptionError
@@ -94,13 +96,16 @@ def tune(
     length = len(ds)  # type: ignore[arg-type]
     if length < batch_size:
         raise OptionError(
-            f"tune({ds!r}, {batch_size}): it has {length} samples, fewer than one batch. Use smaller batches."
+            f"tune({ds!r}, {batch_size}): it has {counted(length, 'sample')}, fewer than one batch. "
+            "Use smaller batches."
         )
     everything = [*([] if crop is None else [crop_of(ds, crop)]), *transforms]
     compiled, functions = compiled_and_functions(everything)
     if compiled and not isinstance(ds, LMDBDataset):
         raise OptionError(f"tune({type(ds).__name__}, transforms={compiled}): only an LMDBDataset has transforms")
-    settings = _settings(ds, can_load=_can_load(ds, batch_size, everything, crop), has_functions=bool(functions))
+    can_load = _can_load(ds, batch_size, everything, crop)
+    mixed = _mixed_channels(ds) if can_load and isinstance(ds, LMDBDataset) and not compiled else ""
+    settings = _settings(ds, can_load=can_load, has_dataloader=not functions and not mixed)
     began = time.perf_counter()  # everything that is loaded at first use is loaded by now
     measurer = Measurer(ds, batch_size, everything, accelerator())
     race = Race(settings)
@@ -117,7 +122,8 @@ def tune(
         best, verdict = _try(race, _better(fitting, cheapest), measurer, step_seconds, left, progress)
     took = time.perf_counter() - began
     examples = time_examples(ds, batch_size, transforms=compiled, seconds=min(_MOST_ALONE, _SHARE_ALONE * seconds))
-    return _tuning(ds, measurer, race, picks, best, verdict, examples, took)
+    found = _tuning(ds, measurer, race, picks, best, verdict, examples, took)
+    return replace(found, advice=(mixed, *found.advice)) if mixed else found
 
 
 def _check(batch_size: int, step_seconds: float | None, crop: int | None, seconds: float) -> None:
@@ -168,11 +174,29 @@ def _can_load(dataset: Any, batch_size: int, transforms: Sequence[Any], crop: in
     return True
 
 
-def _settings(dataset: Any, *, can_load: bool, has_functions: bool) -> list[ReadSetting]:
+def _mixed_channels(dataset: LMDBDataset) -> str:
+    """Return why a DataLoader cannot read batches: images of one field that differ in channels only; "" if it can."""
+    if dataset.all_transforms:
+        return ""
+    for name in (name for name, f in dataset.fields.items() if f.kind == "image"):
+        channels = column(dataset, name, "channels")
+        is_grey = channels == 1
+        if is_grey.any() and not is_grey.all():
+            grey, colour = int(np.argmax(is_grey)), int(np.argmin(is_grey))
+            return (
+                f"The DataLoader was not measured: of field {name!r}, {int(is_grey.sum()):,} images are grey, such as "
+                f"sample {grey}, and {int((~is_grey).sum()):,} are in colour, such as sample {colour}. Its batches "
+                "cannot hold both. A Loader gives grey images three equal channels, and so does a DataLoader with "
+                "transforms: tune(..., crop=N)."
+            )
+    return ""
+
+
+def _settings(dataset: Any, *, can_load: bool, has_dataloader: bool) -> list[ReadSetting]:
     """Return the settings to measure."""
     cores = count_cores()
     found = [ReadSetting("threads", n) for n in counts(cores)] if can_load else []
-    if not has_functions:
+    if has_dataloader:
         has_room = not system.QUEUES_NEED_FILES or free_nbytes()  # for the queues of workers
         workers = [0, *counts(cores)] if has_room else [0]
         pinning = (False, True) if accelerator() is not None else (False,)

@@ -12,6 +12,7 @@ import numpy as np
 
 from lmdbloader.base import system
 from lmdbloader.base.disk_errors import explain_full_disk, naming
+from lmdbloader.base.text import counted
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, LockedError
 from lmdbloader.format.layout import (
     DATA_FILE,
@@ -117,7 +118,7 @@ def _make(data: Path, description: Description, work: Path) -> Manifest:
             spool_records(transaction, spool, schema, data)
             if bytes(transaction.get(PROGRESS_KEY, b"")) != progress_value(spool.num_samples):
                 raise CorruptError(
-                    f"{data}: holds {spool.num_samples} samples; its progress entry states another number"
+                    f"{data}: holds {counted(spool.num_samples, 'sample')}; its progress entry states another number"
                 )
         spool.write(work / INDEX_FILE, places)
         return make_manifest(description, spool, work / INDEX_FILE, data)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lmdbloader.base.text import command
+from lmdbloader.base.text import command, counted
 from lmdbloader.errors import CorruptError, FormatError, NotFoundError
 from lmdbloader.format.layout import CODEC_RAW, DATA_FILE, INDEX_FILE, MANIFEST_FILE, Field, part_name
 from lmdbloader.format.manifest import Manifest, Part, part_begins
@@ -140,7 +140,8 @@ def _judge(
     if facts != (part.num_samples, part.data_nbytes):
         found.add(
             part.name,
-            f"has {facts[0]} samples and {facts[1]} bytes of data, expected {part.num_samples} and {part.data_nbytes}",
+            f"has {counted(facts[0], 'sample')} and {facts[1]} bytes of data, expected "
+            f"{part.num_samples} and {part.data_nbytes}",
         )
         found.is_mixed = True
     elif theirs.manifest_digest == part.manifest_digest:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import platform
 import re
 import shutil
 import threading
+import warnings
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,28 +20,23 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base import system
-from lmdbloader.base.arguments import path_text
 from lmdbloader.base.disk_errors import explain_full_disk
 from lmdbloader.base.option_names import option
 from lmdbloader.base.units import parse_nbytes, show_nbytes
-from lmdbloader.base.user_cache import cache_folder
 from lmdbloader.errors import CorruptError, DiskFullError, FormatError, LmdbloaderError, NotFoundError, OptionError
 from lmdbloader.format.digests import digest_of_file
-from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, REMOTE_FILE
+from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
 from lmdbloader.store.opening import IO, DataFile
 from lmdbloader.store.remote.cache import Cache, Held
+from lmdbloader.store.remote.folders import MANIFEST_NAME, Copy, last_copy, make_folder, put, root_of, write_facts
 from lmdbloader.store.remote.parts import Layout, OneFile, Parts, data_nbytes, wrong_length
-from lmdbloader.store.remote.pieces import LAYOUT, PIECE_NBYTES, Pieces
-from lmdbloader.store.remote.service import Facts, Service
+from lmdbloader.store.remote.pieces import PIECE_NBYTES, Pieces
+from lmdbloader.store.remote.service import Facts, Service, UnreachableError
 
-# The name of the manifest's copy in the cache, where it must not make the folder look like a complete dataset.
-MANIFEST_NAME = "manifest.remote.json"
 Fraction = float | int | str
 # A share that was written as text: as a size it would be a byte, or none.
 _SHARE = re.compile(r"\s*(0|1|[01]?\.[0-9]+)\s*")
-# A file system where the status of a file may be this old has a server: other machines may have the folder, too.
-_OF_SERVERS_SECONDS = 60.0
 _SPARE_NBYTES = 16 * 2**20
 # Of an index, by one request.
 _INDEX_NBYTES = 8 * 2**20
@@ -90,7 +83,7 @@ class Place:
         """
         content = _read_index(self.service, manifest, self.service.facts(manifest.index_file))
         with explain_full_disk(self.folder):
-            _put(self.folder / manifest.index_file, content)
+            put(self.folder / manifest.index_file, content)
 
     def data_file(self, io: IO, manifest: Manifest) -> RemoteData:
         """Return the data file; of a set, those of its parts as one.
@@ -236,7 +229,8 @@ def open_place(url: str, cache_dir: str | os.PathLike[str] | None, fraction: Fra
         NotFoundError: There is no dataset at the URL.
         FormatError: It is not a dataset of this format version.
         CorruptError: One of its files is damaged.
-        DiskError: The server does not answer, or denies access.
+        DiskError: The server denies access; or it does not answer, and not all of the version that it stated last is
+            cached. If all of it is, there is a warning, and the cached one is used.
         DiskFullError: There is no room for the cache.
         OptionError: A package is missing, this system cannot do it, or the cache folder cannot be written to.
     """
@@ -245,36 +239,64 @@ def open_place(url: str, cache_dir: str | os.PathLike[str] | None, fraction: Fra
             f"{url}: a dataset at a URL is cached on Linux and macOS only. Copy it first: `lmdbloader stage {url} DIR`."
         )
     service = Service(url)
-    manifest, data_facts, index_facts, content = describe(service)
+    root = root_of(cache_dir, service.url)
+    copy = last_copy(root, service)
+    try:
+        manifest, data_facts, index_facts, content = describe(service, is_brief=copy is not None)
+    except UnreachableError as error:
+        assert copy is not None
+        _warn(service.url, copy, error)
+        limit = _limit_of(fraction, copy.manifest)
+        _check_limit(fraction, limit, copy.manifest)
+        return Place(service.url, service, copy.folder, copy.version, limit)
     limit = _limit_of(fraction, manifest)
-    if limit < data_facts.nbytes and not system.CAN_FREE_PARTS:
+    _check_limit(fraction, limit, manifest)
+    with _usable(cache_dir, service.url):
+        folder = make_folder(root, service, data_facts.version, manifest)
+    with _usable(cache_dir, service.url), explain_full_disk(folder):
+        write_facts(folder, service, data_facts.version)
+        put(folder / MANIFEST_NAME, content)
+        index = folder / manifest.index_file
+        if not index.is_file() or index.stat().st_size != index_facts.nbytes:
+            put(index, _read_index(service, manifest, index_facts))
+    return Place(service.url, service, folder, data_facts.version, limit)
+
+
+def _check_limit(fraction: Fraction, limit: int, manifest: Manifest) -> None:
+    """Raise OptionError if less than all is to be kept, and this system cannot free the rest."""
+    if limit < data_nbytes(manifest) and not system.CAN_FREE_PARTS:
         raise OptionError(
             f"{option('cache_fraction', fraction)}: this system cannot free a part of a file, so it keeps all that it "
             "fetches; a fraction of a dataset can be cached on Linux only. Write cache_fraction=1.0."
         )
-    with _usable(cache_dir, service.url):
-        folder = _make_folder(cache_dir, service, data_facts, manifest)
-    with _usable(cache_dir, service.url), explain_full_disk(folder):
-        place = {"url": service.url, "endpoint": service.endpoint, "version": data_facts.version}
-        _put(folder / REMOTE_FILE, json.dumps(place, indent=2).encode())
-        _put(folder / MANIFEST_NAME, content)
-        index = folder / manifest.index_file
-        if not index.is_file() or index.stat().st_size != index_facts.nbytes:
-            _put(index, _read_index(service, manifest, index_facts))
-    return Place(service.url, service, folder, data_facts.version, limit)
 
 
-def describe(service: Service) -> tuple[Manifest, Facts, Facts, bytes]:
+def _warn(url: str, copy: Copy, error: UnreachableError) -> None:
+    """Warn that a dataset is read from the cache alone."""
+    version = copy.version or "of an unknown version"
+    warnings.warn(
+        f"{url}: the server was not reached, so nobody can say whether the dataset was replaced since. The complete "
+        f"copy in {copy.folder} is used: {version}, digest {copy.manifest.manifest_digest}. ({error})",
+        stacklevel=5,
+    )
+
+
+def describe(service: Service, *, is_brief: bool = False) -> tuple[Manifest, Facts, Facts, bytes]:
     """Return the manifest of a dataset, sizes and versions of its data file and its index, and the manifest's bytes.
 
     Of a set, the data file is the virtual one, and its version the manifest's: nothing is asked about the parts.
 
+    Args:
+        service: That has the dataset.
+        is_brief: Whether to give up after a few seconds if the server does not answer at all.
+
     Raises:
+        UnreachableError: It does not, and `is_brief` is set.
         NotFoundError, FormatError, CorruptError, DiskError: As `open_place`.
     """
     url = service.url
     try:
-        facts = service.facts(MANIFEST_FILE)
+        facts = service.facts(MANIFEST_FILE, is_brief=is_brief)
     except NotFoundError as error:
         raise NotFoundError(
             f"{url}: there is no dataset: it has no {MANIFEST_FILE}. Expected the URL of a folder with "
@@ -333,62 +355,6 @@ def _read_index(service: Service, manifest: Manifest, facts: Facts) -> bytes:
             path=service.url,
         )
     return data
-
-
-def _make_folder(cache_dir: str | os.PathLike[str] | None, service: Service, facts: Facts, manifest: Manifest) -> Path:
-    """Return the folder of one dataset in the cache, made if it is missing.
-
-    Raises:
-        OptionError: The user has no home, and no folder is given.
-    """
-    if cache_dir is None:
-        own = cache_folder()
-        if own is None:
-            raise OptionError(f"{service.url}: there is no home folder to cache it in. Write cache_dir=FOLDER.")
-        root = own / "remote"
-    else:
-        root = Path(path_text("cache_dir", cache_dir)).absolute()
-    with explain_full_disk(root):
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    key = [service.url, service.endpoint, facts.nbytes, facts.version, manifest.manifest_digest, _machine(root), LAYOUT]
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", service.url.rpartition("/")[2])[:60] or "dataset"
-    digest = hashlib.blake2b(json.dumps(key).encode(), digest_size=10).hexdigest()
-    folder = root / f"{name}-{digest}"
-    with explain_full_disk(root):
-        folder.mkdir(mode=0o700, exist_ok=True)
-    return folder
-
-
-def _machine(folder: Path) -> str:
-    """Return an identifier of this machine if the folder is on a network mount; "" on a local disk.
-
-    The states of pieces are in a shared map, of which machines would not see each other's changes.
-    """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        settling = system.settling_seconds(descriptor)
-    finally:
-        os.close(descriptor)
-    return "" if settling is not None and settling < _OF_SERVERS_SECONDS else system.machine_id() or platform.node()
-
-
-def _put(path: Path, data: bytes) -> None:
-    """Write a file in one step, unless it has this content: processes that open a dataset together write the same."""
-    try:
-        if path.read_bytes() == data:
-            return
-    except FileNotFoundError:
-        pass
-    import tempfile
-
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
-        try:
-            file.write(data)
-            file.close()
-            system.replace_file(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
 
 
 def _gaps(layout: Layout) -> npt.NDArray[np.int64]:

@@ -162,6 +162,19 @@ def _restart_in_child() -> None:
 system.after_fork(_restart_in_child)
 
 
+def holds_all(folder: Path, nbytes: int) -> bool:
+    """Return whether a folder holds every piece of a file of this length, and none that is given back after use."""
+    count = -(-nbytes // PIECE_NBYTES)
+    try:
+        with open(folder / STATES_NAME, "rb") as file:
+            is_right = file.read(len(_MAGIC)) == _MAGIC and os.stat(folder / DATA_NAME).st_size == nbytes
+            file.seek(_HEAD_NBYTES)
+            states = np.frombuffer(file.read(2 * count), np.uint8)
+    except OSError:
+        return False
+    return is_right and len(states) == 2 * count and bool(states[:count].all()) and not states[count:].any()
+
+
 class Pieces:
     """The pieces of one file in a folder.
 

@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from lmdbloader.base.arguments import plain_url
+from lmdbloader.base.text import counted
 from lmdbloader.errors import CorruptError, DiskError, LmdbloaderError, NotFoundError, OptionError
+from lmdbloader.format.layout import MANIFEST_FILE
 
 T = TypeVar("T")
 # Keys of fsspec's `info` that change when a file is replaced; the first that the server reports is used. Times are the
@@ -22,6 +25,8 @@ _CONNECT_SECONDS, _READ_SECONDS = 8, 14
 # A request that fails is retried for this long, and at least this often, so that an unreachable server is an error
 # within a minute.
 _RETRY_SECONDS, _LEAST_ATTEMPTS = 30.0, 3
+# A brief request, where there is a complete copy to use instead: for one attempt, and for all of them.
+_BRIEF_SECONDS, _BRIEF_RETRY_SECONDS = 5, 3.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 4.0
 # Requests in flight at the same time, of all threads of a process.
 MOST_REQUESTS = 32
@@ -48,6 +53,10 @@ class ReplacedError(CorruptError):
     """The file at the URL was replaced after it was opened."""
 
 
+class UnreachableError(DiskError):
+    """The server did not answer a brief request, or with temporary errors only."""
+
+
 class _WrongLengthError(OSError):
     """Other bytes arrived than were requested, or another number of them."""
 
@@ -60,7 +69,7 @@ class Service:
 
     def __init__(self, url: str) -> None:
         """Read endpoint, region and credentials from the environment; nothing is requested yet."""
-        self.url = url.rstrip("/")
+        self.url = dataset_url(url)
         self._options = _options_of(self.url)
         self._restart()
 
@@ -82,15 +91,20 @@ class Service:
         """The endpoint that the environment names; "" for the service's default."""
         return str(self._options.get("endpoint_url", ""))
 
-    def facts(self, name: str) -> Facts:
+    def facts(self, name: str, *, is_brief: bool = False) -> Facts:
         """Return the size and the version of a file of the dataset.
 
+        Args:
+            name: The file's.
+            is_brief: Whether to give up after a few seconds instead of half a minute.
+
         Raises:
+            UnreachableError: The server does not answer a brief request.
             NotFoundError: There is no such file.
             DiskError: The server does not answer, denies access, or does not report the size.
             OptionError: A package for this kind of URL is missing.
         """
-        info = self.info(name)
+        info = self.info(name, is_brief=is_brief)
         if info.get("type") == "directory" or info.get("size") is None:
             raise DiskError(
                 f"{self.url}/{name}: the server does not report the size of this file. Copy the dataset to a disk with "
@@ -98,9 +112,9 @@ class Service:
             )
         return Facts(int(info["size"]), _version_of(info))
 
-    def info(self, name: str) -> dict[str, Any]:
-        """Return fsspec's `info` of a file; the errors are those of `facts`."""
-        return self._again(name, lambda: self._info(name))
+    def info(self, name: str, *, is_brief: bool = False) -> dict[str, Any]:
+        """Return fsspec's `info` of a file; arguments and errors are those of `facts`."""
+        return self._again(name, lambda: self._info(name, is_brief=is_brief), is_brief=is_brief)
 
     def read(self, name: str, nbytes: int, version: str = "") -> bytes:
         """Return the bytes of a whole file.
@@ -159,10 +173,16 @@ class Service:
         self._own.opened = (os.getpid(), *found)
         return found
 
-    def _info(self, name: str) -> dict[str, Any]:
+    def _info(self, name: str, *, is_brief: bool) -> dict[str, Any]:
         filesystem, root = self._connect()
         filesystem.invalidate_cache()
-        found: dict[str, Any] = filesystem.info(f"{root}/{name}")
+        found: dict[str, Any]
+        if is_brief and hasattr(filesystem, "loop"):
+            from fsspec.asyn import sync
+
+            found = sync(filesystem.loop, filesystem._info, f"{root}/{name}", timeout=_BRIEF_SECONDS)
+        else:
+            found = filesystem.info(f"{root}/{name}")
         return found
 
     def _get(self, name: str, start: int, stop: int, version: str) -> bytes:
@@ -181,9 +201,10 @@ class Service:
         if found and version and found != version:
             raise replaced(self.url, name, f"it has {found}, not {version}")
 
-    def _again(self, name: str, ask: Callable[[], T]) -> T:
+    def _again(self, name: str, ask: Callable[[], T], *, is_brief: bool = False) -> T:
         """Return the result of `ask`, which is called again after temporary errors, with growing pauses."""
         began, attempt = time.monotonic(), 0
+        limit, least = (_BRIEF_RETRY_SECONDS, 1) if is_brief else (_RETRY_SECONDS, _LEAST_ATTEMPTS)
         while True:
             try:
                 return ask()
@@ -194,9 +215,10 @@ class Service:
                 permanent = self._permanent(name, error)
                 if permanent is not None:
                     raise permanent from error
-                if attempt >= _LEAST_ATTEMPTS and time.monotonic() - began > _RETRY_SECONDS:
-                    raise DiskError(
-                        f"{self.url}/{name}: cannot be read: {_described(error)}. It was tried {attempt} times in "
+                if attempt >= least and time.monotonic() - began > limit:
+                    raise (UnreachableError if is_brief else DiskError)(
+                        f"{self.url}/{name}: cannot be read: {_described(error)}. "
+                        f"It was tried {counted(attempt, 'time')} in "
                         f"{time.monotonic() - began:.0f} s. Check the network and the server{self._at_endpoint()}."
                     ) from error
             pause = min(_FIRST_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE_SECONDS)
@@ -234,6 +256,17 @@ class Service:
             )
 
         return None
+
+
+def dataset_url(url: str) -> str:
+    """Return the URL of a dataset as it is compared; that of its manifest means the dataset.
+
+    >>> dataset_url("S3://bucket/train.lmdb/manifest.json"), dataset_url("https://host/train.lmdb/")
+    ('s3://bucket/train.lmdb', 'https://host/train.lmdb')
+    """
+    plain = plain_url(url).rstrip("/")
+    shorter = plain.removesuffix(f"/{MANIFEST_FILE}").rstrip("/")
+    return plain if shorter.endswith(":") else shorter
 
 
 def replaced(url: str, name: str, what: str) -> ReplacedError:

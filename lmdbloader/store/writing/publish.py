@@ -21,6 +21,7 @@ from lmdbloader.format.layout import (
     LEFT_OUT_FILE,
     MANIFEST_FILE,
     PARTIAL_SUFFIX,
+    PLAN_FILE,
     SHARES_FOLDER,
     SKIPPED_FILE,
     SOURCES_FILE,
@@ -30,8 +31,8 @@ from lmdbloader.store.writing.claim import OWNER_FILE, claim, is_mine
 from lmdbloader.store.writing.ownership import ASIDE_SUFFIX, exchange, inside, is_at, named
 
 COLUMNS_FOLDER = "columns"
-# The plan of a conversion that can be resumed, and the journal of the sources that are done.
-PLAN_FILE, JOURNAL_FILE = "plan.json", "journal"
+# The journal of the sources that are done.
+JOURNAL_FILE = "journal"
 # The parts are folders with such names; in OUT.partial, a part that is being written has the name of the part with a
 # suffix.
 _PARTS, _PARTS_BEGUN = "part-*", f"part-*{PARTIAL_SUFFIX}*"

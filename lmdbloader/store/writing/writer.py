@@ -20,6 +20,7 @@ import pyarrow as pa
 from lmdbloader.base import system
 from lmdbloader.base.disk_errors import DISK_FULL, disk_failed, disk_full, explain_full_disk, has_no_room, naming
 from lmdbloader.base.limits import no_address_space
+from lmdbloader.base.text import counted
 from lmdbloader.errors import CorruptError, DestinationError
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName, digest_of_file, read_digest, scheme_for
@@ -257,7 +258,7 @@ class Writer:
             for _, block_checksum, _ in records(transaction):
                 self.kept_records = chained(self.kept_records, block_checksum)
         if self.num_samples != keep_samples:
-            raise CorruptError(f"{data}: holds {self.num_samples} samples, expected {keep_samples}")
+            raise CorruptError(f"{data}: holds {counted(self.num_samples, 'sample')}, expected {keep_samples}")
 
     def _missing_nbytes(self) -> int:
         """Return about how many bytes of data.mdb are still to be written."""

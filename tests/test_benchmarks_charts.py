@@ -1,0 +1,87 @@
+"""The charts of the page on two cores follow from the stored results, and its first sentences have their figures."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER, PAGE = ROOT / "benchmarks", ROOT / "docs" / "benchmarks.md"
+
+
+@pytest.fixture
+def charts(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """Import benchmarks/charts.py, and forget the short names of that folder afterwards."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield importlib.import_module("charts")
+    for path in FOLDER.glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+def labels(drawing: str) -> list[str]:
+    """Return the texts in a drawing."""
+    root = ElementTree.fromstring(drawing)
+    return [
+        "".join(element.itertext()) for element in root.iter() if element.tag.rpartition("}")[2] in ("text", "desc")
+    ]
+
+
+def test_the_charts_are_current(charts: ModuleType) -> None:
+    drawn = {name: labels(text) for name, text in charts.draw().items()}
+    # Other releases of matplotlib place things a little differently.
+    stored = {name: labels((charts.PICTURES / name).read_text("utf-8")) for name in drawn}
+    assert stored == drawn, "run `python benchmarks/charts.py` and commit docs/benchmarks/pictures"
+
+
+def test_the_bars_are_the_figures_of_the_tables(charts: ModuleType) -> None:
+    (photographs, pairs) = charts.loading(charts.TABLES.read_text("utf-8")).values()
+    assert photographs["DataLoader, files, Pillow"] == 469 and photographs["Loader, JPEG files"] == 2621
+    assert pairs == {"DataLoader, LMDB by hand": 8423, "Loader, lz4": 52624, "Loader, pixels": 70784}
+
+
+def test_the_first_sentences_have_the_figures_of_the_charts(charts: ModuleType) -> None:
+    photographs, pairs = charts.loading(charts.TABLES.read_text("utf-8")).values()
+    folder, by_hand = photographs["DataLoader, files, Pillow"], pairs["DataLoader, LMDB by hand"]
+    text = " ".join(PAGE.read_text("utf-8").split())
+    assert f"loads {photographs['Loader, JPEG files'] / folder:.1f} times as many photographs" in text
+    assert f"and {photographs['Loader, pixels'] / folder:.0f} times as many if they are stored as pixels" in text
+    lz4, pixels = pairs["Loader, lz4"] / by_hand, pairs["Loader, pixels"] / by_hand
+    assert f"{lz4:.1f} (lz4) to {pixels:.1f} times (pixels) as fast as a hand-written LMDB" in text
+
+
+def test_what_is_not_faster_is_shown_and_said(charts: ModuleType) -> None:
+    shares = charts.behind(charts.TABLES.read_text("utf-8"), charts.RESULTS)
+    assert all(0 < share < 1 for share in shares.values())
+    (told,) = re.findall(r"!\[(.*?)\]\(benchmarks/pictures/not-faster\.svg\)", PAGE.read_text("utf-8"))
+    assert [float(found) for found in re.findall(r"\d\.\d\d", told)] == [round(share, 2) for share in shares.values()]
+
+
+def test_the_page_shows_every_chart_before_the_first_script(charts: ModuleType) -> None:
+    text = PAGE.read_text("utf-8")
+    for name in (*charts.draw(), "overhead.svg", "jpeg-quality.svg"):
+        assert 0 < text.index(f"(benchmarks/pictures/{name})") < text.index("```")
+
+
+def test_a_table_that_is_not_there_is_named(charts: ModuleType) -> None:
+    text = "\n## A\n\n| b |\n|---|\n| 1 |\n\n## C\n\n| d |\n|---|\n| 2 |\n"
+    assert charts.rows_of(text, "C", "d") == [{"d": "2"}]
+    with pytest.raises(ValueError, match="no table with the column 'd' below the heading 'A'"):
+        charts.rows_of(text, "A", "d")
+
+
+@pytest.mark.parametrize("name", ["two-cores", "batch-sizes", "not-faster", "overhead", "jpeg-quality"])
+def test_drawings_follow_the_switch_of_the_page_and_style_nothing_else(name: str) -> None:
+    """The documentation puts drawings into one page: a rule for all texts there would change the others'."""
+    text = (ROOT / "docs" / "benchmarks" / "pictures" / f"{name}.svg").read_text("utf-8")
+    (style,) = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
+    assert '[data-md-color-scheme="slate"]' in style and "prefers-color-scheme: dark" in style
+    outer = re.sub(r"\{[^{}]*\}", "", re.sub(r"\{[^{}]*\}", "", style))
+    assert not re.search(r"(?:^|[};])\s*(?:svg|text)\s*(?:\{|$)", outer)
+    assert ElementTree.fromstring(text).get("class", "").startswith("drawing")
