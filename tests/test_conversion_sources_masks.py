@@ -180,6 +180,23 @@ def test_swapped_and_absent_folders_are_named(folder: Path, tmp_path: Path) -> N
         list_sources(folder / "images", masks=tmp_path / "empty")
 
 
+def test_the_folder_above_both_is_answered_with_the_line_to_write(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    line = "lmdbloader convert src/images OUT --masks src/masks"
+    for src, masks, message in (
+        ("src", "src/masks", f"Name the folder of the images itself: {line}"),
+        ("src", "masks", f"masks: there is no such folder here. There is src/masks: {line}"),
+        ("src/images", "masks", f"masks: there is no such folder here. There is src/masks: {line}"),
+        ("src", "elsewhere", "elsewhere: there is no such folder."),
+        ("src/nothing", "masks", "src/nothing: there is no such folder."),
+    ):
+        assert main(["convert", src, str(tmp_path / "out"), "--masks", masks]) == 1
+        assert message in capsys.readouterr().err
+    assert main(["convert", "src/images", str(tmp_path / "out"), "--masks", "src/masks", "--workers", "1"]) == 0
+
+
 def test_options_that_masks_exclude_are_refused(folder: Path, tmp_path: Path) -> None:
     pair = {"hr": folder / "images", "lr": folder / "masks"}
     for given, message in (

@@ -75,6 +75,38 @@ def test_a_job_script_parses(path: Path) -> None:
     assert {"#SBATCH --requeue", "#SBATCH --open-mode=append"} <= set(lines)
 
 
+# --- The environment ---
+
+
+@pytest.mark.parametrize("name", ["convert", "convert_parts", "train"])
+def test_a_job_without_the_command_says_what_to_set(name: str, cluster: Cluster, images: Path) -> None:
+    # In the clone's folder, where bash would find the folder lmdbloader instead.
+    variables = settings(cluster, images, PATH="/usr/bin:/bin", SLURM_JOB_ID="" if name == "convert_parts" else "71")
+    job = cluster.submit(name, **variables, TRAIN="train.lmdb", RESULTS=str(cluster.folder / "results"))
+    assert job.end() == 127
+    assert job.log.count("\n") == 1 and "command not found here" in job.log and "set SETUP=/path/to/venv" in job.log
+    assert not (cluster.folder / "submitted").exists()
+
+
+def test_setup_is_the_folder_of_an_environment_or_a_file(cluster: Cluster, images: Path, content: str) -> None:
+    (cluster.folder / "venv" / "bin").mkdir(parents=True)
+    activate = cluster.folder / "venv" / "bin" / "activate"
+    activate.write_text(f'PATH="{cluster.folder / "bin"}:$PATH"\necho "$MISSING"\n')
+    for number, setup in enumerate((activate.parent.parent, activate)):
+        more = {"PATH": "/usr/bin:/bin", "SETUP": str(setup), "NAME": f"{number}.lmdb"}
+        job = cluster.submit("convert", **settings(cluster, images, **more))
+        assert job.end() == 0, job.log
+        assert digest(cluster.folder / "the vault" / f"{number}.lmdb") == content
+
+
+def test_training_from_another_folder_names_the_missing_script(cluster: Cluster, classes: Path) -> None:
+    variables = training(cluster, classes, SLURM_SUBMIT_DIR=str(cluster.folder))
+    del variables["SCRIPT"]
+    job = cluster.submit("train", **variables)
+    assert job.end() == 2
+    assert f"{cluster.folder}/scripts/train_classifier.py: there is no such file. Submit in the clone's" in job.log
+
+
 # --- Converting ---
 
 
@@ -303,7 +335,7 @@ def weights(cluster: Cluster) -> dict[str, torch.Tensor]:
 
 def test_training_reads_the_nodes_own_copies(cluster: Cluster, classes: Path) -> None:
     variables = {
-        **training(cluster, classes, SCRIPT="train_classifier.py"),
+        **training(cluster, classes),
         "VAL": str(classes / "val.lmdb"),
         "SLURM_JOB_NODELIST": "node[1-2]",
         "SLURM_JOB_NUM_NODES": "2",
@@ -314,7 +346,7 @@ def test_training_reads_the_nodes_own_copies(cluster: Cluster, classes: Path) ->
     assert job.end() == 0, job.log
     words = words_of(cluster)
     copies = [str(cluster.folder / "node" / f"{name}.lmdb") for name in ("train", "val")]
-    at = words.index("train_classifier.py")
+    at = words.index(str(ROOT / "scripts" / "train_classifier.py"))
     assert words[at + 1 : at + 4] == [copies[0], "--val", copies[1]]
     assert words[:4] == ["--nnodes", "2", "--nproc-per-node", "4"]
     assert words[words.index("--rdzv-endpoint") + 1] == "first-node:20077"

@@ -53,6 +53,15 @@ def test_a_name_of_no_library_is_an_attribute_error_like_any_other() -> None:
         exec("from lmdbloader.transforms import RandomNonsense", {})
 
 
+def test_a_mistyped_name_is_found() -> None:
+    message = r"has no attribute 'RandomHorisontalFlip'\. Did you mean RandomHorizontalFlip\?$"
+    with pytest.raises(AttributeError, match=message):
+        T.RandomHorisontalFlip  # noqa: B018
+    with pytest.raises(ImportError, match=message):
+        exec("from lmdbloader.transforms import RandomHorisontalFlip", {})
+    assert not hasattr(T, "__randomcrop__")
+
+
 def test_names_that_exist_here_have_no_line() -> None:
     assert not LINES.keys() & {*T.__all__, *vars(T)}
     assert importlib.import_module("lmdbloader.transforms.foreign") is foreign  # the module itself, not a foreign name

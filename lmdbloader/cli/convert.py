@@ -272,7 +272,8 @@ def _numbers(options: argparse.Namespace) -> tuple[int, int]:
     number, count = map(int, options.part.split("/"))
     if number >= count:
         options.parser.error(
-            f"--part {options.part}: parts are counted from 0: expected 0/{count} to {count - 1}/{count}"
+            f"--part {options.part}: parts are counted from 0: expected 0/{count} to {count - 1}/{count}, "
+            f"in a job array --array=0-{count - 1}"
         )
     if options.parts not in (None, count):
         options.parser.error(f"--part {options.part} with --parts {options.parts}: leave --parts out")

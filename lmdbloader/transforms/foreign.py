@@ -57,6 +57,8 @@ INSTEAD: dict[str, str] = {
     "VerticalFlip": "RandomVerticalFlip(p)",
     **dict.fromkeys(("D4", "SquareSymmetry", "Flip"), "RandomDihedral()"),
     **dict.fromkeys(("RandomRotate90", "Transpose"), "RandomDihedral(), which also mirrors"),
+    "RandomFlip": "RandomHorizontalFlip(p), RandomVerticalFlip(p), or RandomDihedral() for both and quarter turns",
+    "RandomScale": "RandomResizedCrop(size, scale), which scales and crops",
     "CoarseDropout": "Cutout(size, value, p) for one rectangle of one size, or RandomErasing(p)",
     "PadIfNeeded": "RandomCrop(size, pad_if_needed=True)",
     "SmallestMaxSize": "Resize(size)",

@@ -10,7 +10,7 @@ from lmdbloader.base.option_names import option, pasted_convert
 from lmdbloader.base.text import first_of
 from lmdbloader.conversion.sources.folders import find_images, holds_images, same_stem
 from lmdbloader.conversion.sources.listing import Found, Listing, Location, Names, Sources, as_text, stem_of
-from lmdbloader.errors import SourceError
+from lmdbloader.errors import SourceError, SourceNotFoundError
 from lmdbloader.format.folder_names import is_of_images, is_of_masks, without_mask_suffix
 
 
@@ -23,10 +23,12 @@ def list_masked(src: Location, masks: Location | None, *, skip: bool = False) ->
         skip: Leave images without a mask out, rather than refuse them.
 
     Raises:
-        SourceError: A folder is missing or empty, or an image or a mask has no partner, or several.
+        SourceNotFoundError: A folder does not exist.
+        SourceError: A folder is empty, or an image or a mask has no partner, or several.
     """
     if masks is None:
         src, masks = _find_folders(src)
+    _check_exists(src, masks)
     images, found = find_images(src), find_images(masks)
     for place, names in ((src, images.names), (masks, found.names)):
         if not len(names):
@@ -73,7 +75,27 @@ def _find_folders(src: Location) -> tuple[Path, Path]:
     return images[0], masks[0]
 
 
-def _partners(src: object, images: Names, masks: object, found: Names) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _check_exists(src: Location, masks: Location) -> None:
+    """Refuse a folder of masks that does not exist, if there is one of that name next to the images or above them."""
+    if isinstance(src, str) or isinstance(masks, str) or masks.exists() or not src.is_dir():
+        return
+    for images, near in ((_inside(src, src / masks), src / masks), (src, src.parent / masks)):
+        if images is not None and near.is_dir():
+            line = pasted_convert(images, masks=near)
+            raise SourceNotFoundError(f"{masks}: there is no such folder here. There is {near}: {line}")
+
+
+def _inside(src: Location, masks: Location) -> Path | None:
+    """Return the folder of the images if `src` holds it and `masks`, the folder of their masks."""
+    if isinstance(src, str) or isinstance(masks, str) or not (masks.is_dir() and src.is_dir()):
+        return None
+    inside = [p for p in sorted(src.iterdir()) if p.is_dir() and is_of_images(p.name)]
+    return inside[0] if len(inside) == 1 and masks.resolve().parent == src.resolve() else None
+
+
+def _partners(
+    src: Location, images: Names, masks: Location, found: Names
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return the number of the mask of each image, -1 for an image without a mask."""
     by_stem: dict[bytes, int] = {}
     for i, name in enumerate(images):
@@ -95,6 +117,8 @@ def _partners(src: object, images: Names, masks: object, found: Names) -> np.nda
         stems = {stem_of(name) for name in found}
         swapped = all(without_mask_suffix(stem) in stems for stem in by_stem)
         advice = "The two folders are probably swapped." if swapped else "Remove it, or add its image."
+        if (inside := _inside(src, masks)) is not None:
+            advice = f"Name the folder of the images itself: {pasted_convert(inside, masks=masks)}"
         raise SourceError(f"{masks}: no image in {src} for {first_of([as_text(found[i]) for i in alone])}. {advice}")
     return partners
 
