@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from job import MEAN, STD, Job, Samples, blue_of
@@ -37,7 +37,7 @@ def check(job: Job, samples: Samples, epochs: Sequence[Sequence[Batch]]) -> list
         found = _check_draws(kept)
     if any(order == sorted(order) for order in orders):
         found.append("an epoch is in the order of the samples: nothing is shuffled")
-    if any(a == b for a, b in zip(orders, orders[1:], strict=False)):
+    if any(a == b for a, b in itertools.pairwise(orders)):
         found.append("two epochs have the same order")
     return found
 
@@ -109,7 +109,7 @@ def _check_draws(kept: Sequence[np.ndarray]) -> list[str]:
         share = drawn[:, 0].mean()
         if not _FEW < share < 1 - _FEW:
             found.append(f"epoch {number}: {share:.0%} of the samples are mirrored, expected about half")
-    for before, after in zip(kept, kept[1:], strict=False):
+    for before, after in itertools.pairwise(kept):
         if np.array_equal(before[:, 0], after[:, 0]):
             found.append("two epochs mirror the same samples")
         same = (np.abs(before[:, 1:] - after[:, 1:]) < 0.5).all(1)
