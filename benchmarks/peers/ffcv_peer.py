@@ -20,8 +20,8 @@ JOBS = ("pairs", "crops", "crops-jpeg")
 WORKERS = (1, 2)
 SETTINGS = (
     "OrderOption.RANDOM, os_cache=True; pairs: two NDArrayFields and one compiled operation that reads, mirrors and "
-    'makes floats; crops: RGBImageField(write_mode="raw" or "jpg"), RandomResizedCropRGBImageDecoder, RandomHorizontalFlip, '
-    "NormalizeImage to float32, ToTensor, ToTorchImage(channels_last=False)"
+    'makes floats; crops: RGBImageField(write_mode="raw" or "jpg"), RandomResizedCropRGBImageDecoder, '
+    "RandomHorizontalFlip, NormalizeImage to float32, ToTensor, ToTorchImage(channels_last=False)"
 )
 
 

@@ -12,8 +12,9 @@ A peer is a file `NAME_peer.py` in this folder with
     open(job, folder, batch_size, workers, seed)
 
 `samples` is a dict of columns: index (int64), then lr and hr, or label (int64) and image; pixels are uint8
-(N, H, W, 3), and JPEGs are a list of bytes. `open` returns an object to iterate over, each time a whole epoch in another order. A
-batch is a dict of torch tensors: index, and lr and hr or image and label. The object may have set_epoch and close.
+(N, H, W, 3), and JPEGs are a list of bytes. `open` returns an object to iterate over, each time a whole epoch in
+another order. A batch is a dict of torch tensors: index, and lr and hr or image and label. The object may have
+set_epoch and close.
 """
 
 from __future__ import annotations

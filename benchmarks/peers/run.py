@@ -11,6 +11,7 @@ started again with the same options. `benchmarks/peers/report.py` makes the page
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -25,8 +26,6 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT)]
-
-import contextlib
 
 from job import JOBS, Job, make_marked_samples, make_samples  # noqa: E402
 from measure import save_samples  # noqa: E402
