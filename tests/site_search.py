@@ -68,6 +68,7 @@ _SOUGHT = {
     "benchmarks": "data loading speed",
     "how-to/plan": "IOPS",
     "benchmarks/gpu": "H100",
+    "benchmarks/peers": "faster than FFCV, comparison with other loaders",
     "reliability": "corrupt, checksum, repair, power cut, security, pickle",
     "reference/checking": "verify",
     "reference/cli": "CLI",

@@ -282,8 +282,8 @@ def build(module: Load, stored: dict[str, Any], folder: Path) -> str:
 def test_the_page_says_where_others_are_better(module: Load, tmp_path: Path) -> None:
     text = build(module, made_up(module), tmp_path)
     first, second, third = text.partition("Change those, not this. -->\n\n")[2].split("\n\n")[:3]
-    assert "0.67 to 2.0 x (pairs; FFCV)" in first
-    assert "10 x (pairs)" in second
+    assert "pairs 0.67 to 2.0 x (FFCV)." in first
+    assert "Pillow: pairs 10 x." in second
     assert "FFCV in speed at batches of 128, 1.5 x (pairs)" in third
     assert "HDF5 in writing, up to 4.0 x (pairs)" in third
     assert "on disk" not in third

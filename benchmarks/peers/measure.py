@@ -91,10 +91,10 @@ def check_peer(peer: Any, job: Job, samples: Path, folder: Path) -> Iterator[dic
     """Write marked samples, read two epochs with each number of workers, and yield what was wrong, if anything was."""
     columns = load_samples(samples)
     found = []
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    peer.write(job, columns, folder)
     for workers in workers_of(peer):
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        peer.write(job, columns, folder)
         epochs = Epochs(peer, job, folder, CHECK_BATCH, workers)
         # A batch may be overwritten by later ones.
         kept = [
@@ -111,8 +111,9 @@ def speed(peer: Any, job: Job, folder: Path, settings: list[list[int]], seconds:
     for workers, batch_size in settings:
         epochs = Epochs(peer, job, folder, batch_size, workers)
         batches = epochs.batches()
-        # The first batches compile, and start the workers; what these have ready would be counted too.
-        for _ in range(2 * workers + 2):
+        # The first batches compile, and start the workers. They are taken as soon as they are there, so that none is
+        # ready when the time begins.
+        for _ in range(workers + 2):
             next(batches)
         yield {"workers": workers, "batch_size": batch_size, **_timed(batches, max(workers, 1), seconds)}
         batches.close()  # type: ignore[attr-defined]
@@ -124,7 +125,7 @@ def _timed(batches: Iterator[Any], together: int, seconds: float) -> dict[str, A
     images, count, waits = 0, 0, []
     cpu, began = cpu_seconds(), time.perf_counter()
     before = began
-    # Workers hand over their batches at about the same time: whole rounds of them, and at least three.
+    # Workers hand over their batches at about the same time: whole rounds of them, and at least two.
     while True:
         batch = next(batches)
         images += len(batch["index"])
@@ -135,7 +136,7 @@ def _timed(batches: Iterator[Any], together: int, seconds: float) -> dict[str, A
         if (
             now - began >= seconds
             and count % together == 0
-            and (count >= 3 * together or now - began > _PATIENCE * seconds)
+            and (count >= 2 * together or now - began > _PATIENCE * seconds)
         ):
             break
     p50, p99 = np.percentile(waits, [50, 99]) * 1000

@@ -135,24 +135,22 @@ def sentences(document: Document) -> list[str]:
     for job in JOBS.values():
         found = ratios_to(document, job, lambda peer: True)
         if found:
-            names = ", ".join(dict.fromkeys(document.title(peer) for _, _, peer in found))
-            nearest.append(f"{span([ratio for ratio, _, _ in found])} ({_short(job)}; {names})")
+            names = " and ".join(dict.fromkeys(document.title(peer) for _, _, peer in found))
+            nearest.append(f"{_short(job)} {span([ratio for ratio, _, _ in found])} ({names})")
         found = ratios_to(document, job, lambda peer: peer == FILES)
         if found:
-            files.append(f"{span([ratio for ratio, _, _ in found])} ({_short(job)})")
-    first = (
-        f"By images per second lmdbloader reached, of the fastest other loader of each batch size: {_joined(nearest)}."
-    )
-    second = f"Of torch's DataLoader over image files, with Pillow: {_joined(files)}."
-    return [first, second if files else "The DataLoader over image files was not measured.", _better(document)]
+            files.append(f"{_short(job)} {span([ratio for ratio, _, _ in found])}")
+    if not nearest:
+        return ["Nothing was compared."]
+    return [
+        f"lmdbloader's images per second, against the fastest other loader at each batch size: {', '.join(nearest)}.",
+        f"Against torch's DataLoader over image files, with Pillow: {', '.join(files) or 'not measured'}.",
+        _better(document),
+    ]
 
 
 def _short(job: Job) -> str:
     return {"pairs": "pairs", "crops": "crops of pixels", "crops-jpeg": "crops of JPEGs"}[job.name]
-
-
-def _joined(parts: Sequence[str]) -> str:
-    return "; ".join(parts) if parts else "nothing was measured"
 
 
 def _better(document: Document) -> str:
