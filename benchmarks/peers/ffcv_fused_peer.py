@@ -73,7 +73,7 @@ def _finish() -> Any:
             less = (np.array(MEAN) / np.array(STD)).astype(np.float32)
 
             def finish(images, out):  # type: ignore[no-untyped-def]
-                mirrored = np.random.rand(images.shape[0]) < 0.5
+                mirrored = np.random.rand(images.shape[0]) < 0.5  # noqa: NPY002
                 for i in each(images.shape[0]):
                     width = images.shape[2]
                     for c in range(3):
