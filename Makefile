@@ -17,7 +17,7 @@ unexport PYTHONPATH PYTHONHOME
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-floors test-frameworks test-python313 test-aarch64 test-windows kernels faults lint format bench gpu-rehearsal notebook wheels release-check docs clean
+.PHONY: help setup demo test test-floors test-frameworks test-python313 test-aarch64 test-windows kernels faults lint format bench bench-peers gpu-rehearsal notebook wheels release-check docs clean
 
 help:  ## Print this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 22
@@ -69,6 +69,11 @@ format: setup  ## Format the code and apply the safe fixes
 bench: setup  ## Measure reading, compared with other ways of storing patches
 	@$(ENV) benchmarks/read.py $(ARGS)
 
+bench-peers: setup  ## Compare with other loaders, in .venv-peers, and make the page of it (half an hour)
+	@$(ENV) benchmarks/peers/environment.py $(if $(TORCH_INDEX),--torch-index "$(TORCH_INDEX)")
+	@$(ENV) benchmarks/peers/run.py $(ARGS)
+	@$(ENV) benchmarks/peers/report.py
+
 gpu-rehearsal: setup  ## Run every stage of the GPU benchmark in tiny sizes, as on a machine without network
 	@$(ENV) benchmarks/gpu/rehearse.py $(ARGS)
 
@@ -85,6 +90,6 @@ docs: setup  ## Build the documentation into site/; warnings are errors (ARGS=se
 	@NO_MKDOCS_2_WARNING=1 $(ENV) -m mkdocs $(if $(ARGS),$(ARGS),build)
 
 clean:  ## Remove everything that make created, including .venv
-	rm -rf .venv .venv-cache .venv-floors .venv-frameworks .venv-gpu benchmarks/gpu/pack *.egg-info build dist site demo_output .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf .venv .venv-cache .venv-floors .venv-frameworks .venv-gpu .venv-peers benchmarks/gpu/pack *.egg-info build dist site demo_output .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	rm -rf lmdbloader/kernels/built .chroots .wine
 	find lmdbloader scripts tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

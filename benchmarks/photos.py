@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,8 @@ NUM_CLASSES = 10
 LONGEST = 500
 
 
-def write_photos(folder: Path, count: int, *, quality: int = 92, seed: int = 0) -> None:
-    """Write JPEGs of about 500 x 375 pixels in class folders, as ImageNet has them: parts of real photographs."""
+def cut_photos(count: int, seed: int = 0) -> Iterator[Image.Image]:
+    """Yield images of about 500 x 375 pixels, as ImageNet has them: parts of real photographs."""
     sources = photographs()
     rng = np.random.default_rng(seed)
     for number in range(count):
@@ -39,9 +39,15 @@ def write_photos(folder: Path, count: int, *, quality: int = 92, seed: int = 0) 
         h, w = (int(side * share * min(source.shape[0] / height, source.shape[1] / width)) for side in (height, width))
         top, left = rng.integers(source.shape[0] - h + 1), rng.integers(source.shape[1] - w + 1)
         piece = Image.fromarray(np.ascontiguousarray(source[top : top + h, left : left + w]))
+        yield piece.resize((width, height), Image.Resampling.BICUBIC)
+
+
+def write_photos(folder: Path, count: int, *, quality: int = 92, seed: int = 0) -> None:
+    """Write JPEGs of cut_photos in class folders."""
+    for number, image in enumerate(cut_photos(count, seed)):
         path = folder / f"class{number % NUM_CLASSES}" / f"{number:05d}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
-        piece.resize((width, height), Image.Resampling.BICUBIC).save(path, quality=quality)
+        image.save(path, quality=quality)
 
 
 def draw_window(height: int, width: int) -> tuple[int, int, int, int]:

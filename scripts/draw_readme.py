@@ -43,7 +43,7 @@ _STYLE = f"""
     .speed .peer {{ fill: var(--peer); }}
     .speed .best {{ font-weight: 700; }}
     .speed .range {{ stroke: var(--ink); stroke-width: 1.5; fill: none; }}"""
-_WIDTH, _PADDING, _NAMES, _ROW, _BAR = 840, 20, 88, 21, 15
+_WIDTH, _PADDING, _ROW, _BAR = 840, 20, 21, 15
 _BADGE = """\
 <svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20" role="img" aria-label="{label}: {value}">
 <title>{label}: {value}</title>
@@ -90,11 +90,15 @@ class Chart:
         title: What was measured.
         panels: Next to each other, each with a scale of its own.
         lines: Date, machine, command and what the bars are, below the panels.
+        key: Unique among the charts of a page.
+        names: Pixels for the longest name of a bar.
     """
 
     title: str
     panels: tuple[Panel, ...]
     lines: tuple[str, ...]
+    key: str = "speed"
+    names: int = 88
 
 
 # --- Results to chart; those of benchmarks/peers can get a function like this one ---
@@ -185,15 +189,16 @@ def draw_chart(chart: Chart) -> str:
     )
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
-        'class="drawing speed" role="img" aria-labelledby="speed-title" aria-describedby="speed-description">',
-        f'<title id="speed-title">{escape(chart.title)}</title>',
-        f'<desc id="speed-description">{escape(told)}</desc>',
+        f'class="drawing speed" role="img" aria-labelledby="{chart.key}-title" '
+        f'aria-describedby="{chart.key}-description">',
+        f'<title id="{chart.key}-title">{escape(chart.title)}</title>',
+        f'<desc id="{chart.key}-description">{escape(told)}</desc>',
         f"<style>{_STYLE}\n</style>",
         f'<rect class="card" x="0.5" y="0.5" width="{_WIDTH - 1}" height="{height - 1}" rx="8"/>',
         f'<text class="title" x="{_PADDING}" y="30">{escape(chart.title)}</text>',
     ]
     for number, panel in enumerate(chart.panels):
-        parts += _draw_panel(panel, _PADDING + number * across, top, across - 24)
+        parts += _draw_panel(panel, _PADDING + number * across, top, across - 24, chart.names)
     for number, line in enumerate(chart.lines):
         parts.append(
             f'<text class="small" x="{_PADDING}" y="{top + rows * _ROW + 18 * (number + 1) + 2}">{escape(line)}</text>'
@@ -201,15 +206,15 @@ def draw_chart(chart: Chart) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _draw_panel(panel: Panel, x: float, top: int, width: float) -> list[str]:
+def _draw_panel(panel: Panel, x: float, top: int, width: float, names: int) -> list[str]:
     most = max(value for bar in panel.bars for value in bar.turns)
     fastest = max(bar.median for bar in panel.bars)
-    room = width - _NAMES - 58
+    room = width - names - 58
     parts = [f'<text class="panel" x="{x:.0f}" y="{top - 14}">{escape(panel.title)}</text>']
     # The fastest first, whoever it is.
     for row, bar in enumerate(sorted(panel.bars, key=lambda bar: -bar.median)):
         y = top + row * _ROW
-        left, end = x + _NAMES, x + _NAMES + room * bar.median / most
+        left, end = x + names, x + names + room * bar.median / most
         low, high = (left + room * value / most for value in (min(bar.turns), max(bar.turns)))
         best = " best" if bar.median == fastest else ""
         parts += [

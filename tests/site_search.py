@@ -87,6 +87,7 @@ _SOUGHT = {
     "reliability": "corrupt, checksum, power cut",
     "how-to/repair": "repair",
     "reference/untrusted": "security, pickle",
+    "benchmarks/peers": "faster than FFCV, comparison with other loaders",
     "reference/checking": "verify",
     "reference/cli": "CLI",
     "reference/index": "API",

@@ -1,0 +1,376 @@
+"""Makes docs/benchmarks/peers.md and its charts of the results of run.py.
+
+python benchmarks/peers/report.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(ROOT / "benchmarks"), str(ROOT / "scripts"), str(ROOT)]
+
+from common import table  # noqa: E402
+from draw_readme import Bar, Chart, Panel, draw_chart  # noqa: E402
+from job import JOBS, Job  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results" / "peers.json"
+PAGE = ROOT / "docs" / "benchmarks" / "peers.md"
+OURS = "lmdbloader"
+FILES = "files"
+Peers = dict[str, dict[str, Any]]
+# Panels of the two charts: title, job, batch size.
+CHARTS = {
+    "peers-pairs": (("Batches of 8", "pairs", 8), ("Batches of 64", "pairs", 64)),
+    "peers-crops": (("Pixels of 256 x 256", "crops", 64), ("JPEG files of 500 x 375", "crops-jpeg", 64)),
+}
+TITLES = {
+    "peers-pairs": "Pairs of patches per second, as float32 batches",
+    "peers-crops": "Crops of 224 x 224 per second, as float32 batches of 64",
+}
+_MIB = 2**20
+# What is compared beyond the speed: name, its value of a peer's results, whether more is better, how it is shown.
+Figure = tuple[str, Callable[[dict[str, Any]], float], bool, Callable[[float], str]]
+FIGURES: tuple[Figure, ...] = (
+    ("first batch, cold", lambda found: found["start"]["cold_s"] * 1000, False, lambda v: f"{v:,.0f} ms"),
+    ("first batch of a later epoch", lambda found: found["start"]["epoch_s"] * 1000, False, lambda v: f"{v:,.1f} ms"),
+    ("written", lambda found: found["write"]["samples"] / found["write"]["seconds"], True, lambda v: f"{v:,.0f} /s"),
+    ("on disk", lambda found: found["write"]["nbytes"] / _MIB, False, lambda v: f"{v:,.0f} MiB"),
+    ("peak memory", lambda found: found["start"]["peak_pss"] / _MIB, False, lambda v: f"{v:,.0f} MiB"),
+)
+
+
+class Document:
+    """The results of run.py."""
+
+    def __init__(self, stored: dict[str, Any]) -> None:
+        self.stored = stored
+        self.peers: Peers = stored["peers"]
+
+    def title(self, peer: str) -> str:
+        """Return the name of a peer for readers."""
+        return str(self.peers[peer]["title"])
+
+    def done(self, job: Job) -> Peers:
+        """Return the results of the peers that did a job, the fastest first."""
+        found = {
+            peer: results
+            for peer, results in self.stored["jobs"].get(job.name, {}).items()
+            if "failed" not in results and "speed" in results and "start" in results
+        }
+        sizes = _sizes(job)
+        order = sorted(found, key=lambda peer: -sum(rate(found[peer], size) for size in sizes))
+        return {peer: found[peer] for peer in order}
+
+
+def _sizes(job: Job) -> tuple[int, ...]:
+    return job.batch_sizes
+
+
+def rows_of(results: dict[str, Any], size: int) -> list[dict[str, Any]]:
+    """Return the turns at a batch size with the number of workers that has most of them, which was the fastest."""
+    by_workers: dict[int, list[dict[str, Any]]] = {}
+    for row in results["speed"]:
+        if row["batch_size"] == size:
+            by_workers.setdefault(row["workers"], []).append(row)
+    if not by_workers:
+        return []
+    return max(by_workers.values(), key=lambda rows: (len(rows), _median(rows, "images_per_s")))
+
+
+def rate(results: dict[str, Any], size: int) -> float:
+    """Return the median of images a second at a batch size; 0 where it was not measured."""
+    rows = rows_of(results, size)
+    return _median(rows, "images_per_s") if rows else 0.0
+
+
+def _median(rows: Sequence[dict[str, Any]], name: str) -> float:
+    return float(statistics.median(row[name] for row in rows))
+
+
+def times(ratio: float) -> str:
+    """Return a ratio as text.
+
+    >>> times(12.34), times(1.234), times(0.5)
+    ('12 x', '1.2 x', '0.50 x')
+    """
+    return f"{ratio:.0f} x" if ratio >= 9.95 else f"{ratio:.1f} x" if ratio >= 1 else f"{ratio:.2f} x"
+
+
+def span(ratios: Sequence[float]) -> str:
+    """Return the least and the greatest of some ratios as text.
+
+    >>> span([2.0, 3.0]), span([2.0, 2.01])
+    ('2.0 to 3.0 x', '2.0 x')
+    """
+    least, most = times(min(ratios)), times(max(ratios))
+    return least if least == most else f"{least.removesuffix(' x')} to {most}"
+
+
+# --- The first sentences ------------------------------------------------------------------------------------------
+
+
+def ratios_to(document: Document, job: Job, chosen: Callable[[str], bool]) -> list[tuple[float, int, str]]:
+    """Return for each batch size: our speed of that of the fastest other peer that is chosen, the size, that peer."""
+    done = document.done(job)
+    found = []
+    for size in _sizes(job):
+        others = {peer: rate(results, size) for peer, results in done.items() if peer != OURS and chosen(peer)}
+        others = {peer: speed for peer, speed in others.items() if speed}
+        if OURS in done and others and rate(done[OURS], size):
+            best = max(others, key=lambda peer: others[peer])
+            found.append((rate(done[OURS], size) / others[best], size, best))
+    return found
+
+
+def sentences(document: Document) -> list[str]:
+    """Return three sentences: our speed of that of the fastest other, of image files', and where a peer is better."""
+    nearest, files = [], []
+    for job in JOBS.values():
+        found = ratios_to(document, job, lambda peer: True)
+        if found:
+            names = " and ".join(dict.fromkeys(document.title(peer) for _, _, peer in found))
+            nearest.append(f"{_short(job)} {span([ratio for ratio, _, _ in found])} ({names})")
+        found = ratios_to(document, job, lambda peer: peer == FILES)
+        if found:
+            files.append(f"{_short(job)} {span([ratio for ratio, _, _ in found])}")
+    if not nearest:
+        return ["Nothing was compared."]
+    return [
+        f"lmdbloader's images per second, against the fastest other loader at each batch size: {', '.join(nearest)}.",
+        f"Against torch's DataLoader over image files, with Pillow: {', '.join(files) or 'not measured'}.",
+        _better(document),
+    ]
+
+
+def _short(job: Job) -> str:
+    return {"pairs": "pairs", "crops": "crops of pixels", "crops-jpeg": "crops of JPEGs"}[job.name]
+
+
+def _better(document: Document) -> str:
+    """Return the sentence about all that other peers do better."""
+    found = []
+    for job in JOBS.values():
+        done = document.done(job)
+        if OURS not in done:
+            continue
+        for ratio, size, peer in ratios_to(document, job, lambda peer: True):
+            if ratio < 1:
+                found.append(
+                    f"{document.title(peer)} in speed at batches of {size}, {times(1 / ratio)} ({_short(job)})"
+                )
+        for name, value, more, _ in FIGURES:
+            values = {peer: value(results) for peer, results in done.items()}
+            best = (max if more else min)(values, key=lambda peer: values[peer])
+            ratio = values[best] / values[OURS] if more else values[OURS] / values[best]
+            # Equal to two digits is equal.
+            if best != OURS and ratio >= 1.005:
+                others = sum((v > values[OURS]) == more and v != values[OURS] for v in values.values()) - 1
+                also = f", and {others} more" if others else ""
+                what = {"written": "writing", "on disk": "bytes on disk"}.get(name, name)
+                found.append(f"{document.title(best)}{also} in {what}, up to {times(ratio)} ({_short(job)})")
+    if not found:
+        return "No other loader was better in any figure of this page."
+    return f"Better than lmdbloader are: {'; '.join(found)}."
+
+
+# --- Tables and charts ----------------------------------------------------------------------------------------------
+
+
+def speed_table(document: Document, job: Job) -> str:
+    """Return images a second by batch size, each with the best number of workers and the range of the turns."""
+    rows = []
+    for peer, results in document.done(job).items():
+        row = [document.title(peer)]
+        for size in _sizes(job):
+            turns = rows_of(results, size)
+            if not turns:
+                row.append("-")
+                continue
+            speeds = [turn["images_per_s"] for turn in turns]
+            median, least, most = statistics.median(speeds), min(speeds), max(speeds)
+            row.append(f"{median:,.0f} ({least:,.0f}-{most:,.0f}) w{turns[0]['workers']}")
+        rows.append(row)
+    return table(["", *(f"batches of {size}" for size in _sizes(job))], rows, markdown=True)
+
+
+def cost_table(document: Document, job: Job) -> str:
+    """Return CPU time, waits, starts, writing, disk and memory."""
+    size = 32 if job.is_pairs else 64
+    rows = []
+    for peer, results in document.done(job).items():
+        turns = rows_of(results, size)
+        shown = [show(value(results)) for _, value, _, show in FIGURES]
+        waits = f"{_median(turns, 'p50_ms'):,.2f}, {_median(turns, 'p99_ms'):,.2f} ms" if turns else "-"
+        cpu = f"{_median(turns, 'cpu_us'):,.0f} us" if turns else "-"
+        rows.append([document.title(peer), cpu, waits, *shown])
+    header = ["", "CPU an image", "p50, p99 of a batch", *(name for name, _, _, _ in FIGURES)]
+    return table(header, rows, markdown=True)
+
+
+def charts(document: Document) -> dict[str, str]:
+    """Return the charts as SVG, by their names."""
+    drawn = {}
+    settings = document.stored["settings"]
+    for key, wanted in CHARTS.items():
+        panels = []
+        for title, name, size in wanted:
+            bars = [
+                Bar(
+                    document.title(peer),
+                    tuple(turn["images_per_s"] for turn in turns),
+                    rate(results, size),
+                    peer == OURS,
+                )
+                for peer, results in document.done(JOBS[name]).items()
+                if (turns := rows_of(results, size))
+            ]
+            if bars:
+                panels.append(Panel(title, tuple(bars)))
+        if panels:
+            lines = (
+                f"{document.stored['date']}, {_machine(document)}. Median of {settings['turns']} turns; lines on the "
+                "bars: slowest to fastest turn.",
+                "Each with its best number of threads or workers (0, 1 or 2). python benchmarks/peers/run.py",
+            )
+            drawn[key] = draw_chart(Chart(TITLES[key], tuple(panels), lines, key, 158))
+    return drawn
+
+
+def _machine(document: Document) -> str:
+    environment = document.stored["environment"]
+    cores = str(environment.get("cores", "2 usable")).split()[0]
+    return f"{cores} cores of an {environment.get('processor', 'unknown processor')}"
+
+
+# --- The page -------------------------------------------------------------------------------------------------------
+
+_HEAD = """---
+# What people also call this: the search finds these words.
+tags: [comparison, faster than, FFCV, WebDataset, LitData, MosaicML Streaming, DALI, Grain, SPDL, HDF5]
+---
+
+# Compared with other loaders
+
+<!-- Made by benchmarks/peers/report.py from benchmarks/results/peers.json. Change those, not this. -->
+
+"""
+_METHOD = """\
+## How it was measured
+
+- **The same samples for each.** {samples}, cut from the photographs of scikit-image. Pairs are patches of 48 x 48
+  and 96 x 96 pixels; both are mirrored together, or not. Crops are those of torchvision's RandomResizedCrop(224),
+  mirrored or not, and normalised. A batch is float32 tensors, (N, C, H, W), with labels and the numbers of the
+  samples.
+- **Each in its best way.** Each loader is written and read as its documentation advises for speed; the settings are
+  below. Where the user makes the batch, one function does it: it mirrors and converts pairs in one pass into the
+  batch, and crops bytes with torchvision's transforms. torch has one thread in the process that takes the batches.
+- **Checked first.** A loader is timed only if, with each number of workers, two epochs bring each sample once, in
+  another order, with its label and the pixels of its number; if pairs match and are mirrored together; and if
+  mirroring and crops are drawn again in the second epoch.
+- **In turns.** All loaders are timed once, then all again: {turns} turns of {seconds} s for pairs, twice that for
+  crops, each in a new process, after the first batches. Figures are medians, with the slowest and the fastest turn.
+  In the first turn 0, 1 and 2 workers are tried (threads, where a loader has threads; crops at batches of 64 only),
+  in the others the best: w1 is one worker. Data is in the page cache.
+- **CPU an image** is that of the process and its workers. **Cold**: a new process opens a store whose pages the
+  system was asked to forget; imports of the loader and compiling count. **Peak memory** is the sum over the
+  processes in an epoch, shared pages counted once, mapped files included (PSS). **Written** is the time of writing
+  alone, from arrays in memory.
+
+## Run it
+
+```bash
+python benchmarks/peers/environment.py  # once: .venv-peers, with each loader that can be installed
+python benchmarks/peers/run.py          # about half an hour on two cores
+python benchmarks/peers/report.py       # this page
+```
+
+`make bench-peers` does all three. `--peers` and `--jobs` choose, `--quick` only tries each. A run that was
+interrupted goes on. A file `NAME_peer.py` in `benchmarks/peers/` adds a loader; `job.py` there says what it has to
+do.
+"""
+
+
+def page(document: Document, pictures: Sequence[str]) -> str:
+    """Return the page; `pictures` are the names of the charts that there are."""
+    settings = document.stored["settings"]
+    parts = ["\n\n".join(sentences(document))]
+    if settings["quick"]:
+        parts.insert(0, "!!! warning\n    These figures are of `--quick`: they only show that each loader runs.")
+    alternatives = {
+        "peers-pairs": "Pairs per second of each loader, by batch size",
+        "peers-crops": "Crops per second of each loader, from pixels and from JPEG files",
+    }
+    parts += [f"![{alternatives[name]}](pictures/{name}.svg)" for name in pictures]
+    for job in JOBS.values():
+        if document.done(job):
+            random = job.random[0].upper() + job.random[1:]
+            costs = f"At batches of {32 if job.is_pairs else 64}:"
+            parts.append(f"## {job.title}\n\n{random}. Images (pairs) per second:\n\n{speed_table(document, job)}")
+            parts += [costs, cost_table(document, job)]
+    counts = [
+        f"{settings['samples'][job.name]:,} {_short(job)}" for job in JOBS.values() if job.name in settings["samples"]
+    ]
+    parts.append(
+        _METHOD.format(samples=", ".join(counts), turns=settings["turns"], seconds=settings["seconds"]).rstrip()
+    )
+    parts.append(_settings_section(document))
+    if absent := _absent(document):
+        parts.append("## Not measured\n\n" + "\n".join(f"- {line}" for line in absent))
+    return _HEAD + "\n\n".join(parts) + "\n"
+
+
+def _settings_section(document: Document) -> str:
+    lines = []
+    for peer, described in document.peers.items():
+        if not described["missing"]:
+            versions = ", ".join(f"{name} {version}" for name, version in described["versions"].items())
+            lines.append(
+                f"- **{document.title(peer)}**{f' ({versions})' if versions else ''}: {described['settings']}."
+            )
+    machine = [f"- {key}: {value}" for key, value in document.stored["environment"].items() if key != "record"]
+    return "\n".join(["## Versions and settings", "", *lines, "", "The machine:", "", *machine])
+
+
+def _absent(document: Document) -> list[str]:
+    lines = []
+    for peer, described in document.peers.items():
+        if described["missing"]:
+            lines.append(f"{document.title(peer)}: not installed. {described['reason']}")
+            continue
+        for job in JOBS.values():
+            failed = document.stored["jobs"].get(job.name, {}).get(peer, {}).get("failed")
+            if failed:
+                lines.append(f"{document.title(peer)}, {_short(job)}: failed. `{failed.replace('`', chr(39))}`")
+            elif job.name in described["not"]:
+                lines.append(f"{document.title(peer)}, {_short(job)}: {described['not'][job.name]}.")
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the page and its charts; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FILE", help="default: results/peers.json")
+    parser.add_argument("--out", type=Path, default=PAGE, metavar="FILE", help="default: docs/benchmarks/peers.md")
+    options = parser.parse_args(arguments)
+    if not options.results.exists():
+        print(f"{options.results}: no such file. benchmarks/peers/run.py makes it.", file=sys.stderr)
+        return 2
+    document = Document(json.loads(options.results.read_text("utf-8")))
+    pictures = options.out.parent / "pictures"
+    pictures.mkdir(parents=True, exist_ok=True)
+    drawn = charts(document)
+    for name, text in drawn.items():
+        (pictures / f"{name}.svg").write_text(text, "utf-8")
+    options.out.write_text(page(document, list(drawn)), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
