@@ -42,6 +42,9 @@ _SOUGHT = {
     "reference/names": "collate_fn",
     "how-to/from-imagefolder": "RandAugment, rotation, Albumentations, ImageFolder",
     "how-to/subclass": "custom transform, custom dataset",
+    "how-to/compiled-transform": """
+        custom augmentation, numba, compiled transform, Operation, generate_code, ctypes
+    """,
     "how-to/mix": "balanced datasets, concat datasets",
     "how-to/convert": """
         convert, grayscale, 16-bit, JPEG, PNG, TIFF, alpha channel, COCO, YOLO, patches, compression, train val
