@@ -112,7 +112,6 @@ def ways(path: Path, batch_size: int) -> dict[str, Callable[[], float]]:
 
 def run(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any, str]]:
     """Yield the title, results and text of each section."""
-    torch.set_num_threads(1)
     results: dict[str, dict[str, float]] = {}
     rows = []
     for size in options.sizes:
@@ -148,6 +147,7 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Measure and print."""
     warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
     options = parse_options()
     with tempfile.TemporaryDirectory() as folder:
         for title, _, text in run(Path(folder), options):

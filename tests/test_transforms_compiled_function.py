@@ -7,7 +7,6 @@ import functools
 import pickle
 import subprocess
 import sys
-from collections import namedtuple
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -280,11 +279,34 @@ def test_a_function_that_raises_is_an_error_of_its_own(pairs: Any) -> None:
         list(loader)
 
 
-def test_batches_outside_of_a_loader() -> None:
-    Batch = namedtuple("Batch", "image label")
-    images = torch.arange(2 * 3 * 4 * 5, dtype=torch.uint8).view(2, 3, 4, 5)
-    found = mirroring()(Batch(images, torch.tensor([1, 2])))
-    assert torch.equal(found.image, images.flip(-1)) and torch.equal(images.view(-1)[:5], torch.arange(5))
+def test_it_is_for_a_loader(pairs: Any) -> None:
+    with pytest.raises(OptionError, match=r"CompiledFunction\(mirror\) is called by a Loader only"):
+        pairs.transformed([mirroring()])
+    own = lmdbloader.LMDBDataset(pairs.path, transform=mirroring())
+    with pytest.raises(OptionError, match=r"only a Loader calls it\. .*use \.check\(images\)"):
+        own[0]
+    with pytest.raises(OptionError, match="expected a function of a batch"):
+        T.WithIndices(mirroring())
+
+
+@pytest.mark.filterwarnings("default")
+def test_random_choices_without_an_order_are_a_warning(pairs: Any) -> None:
+    with pytest.warns(UserWarning, match="its transforms are random"):
+        lmdbloader.Loader(pairs, 4, transforms=[shading()])
+
+
+@pytest.mark.parametrize(("memory_format", "num_threads"), [(torch.contiguous_format, 1), (torch.channels_last, 2)])
+def test_images_of_different_sizes_and_colours(
+    tmp_path: Path, memory_format: torch.memory_format, num_threads: int
+) -> None:
+    sizes = [(5, 4), (7, 9), (1, 1), (16, 3)]
+    images = [np.random.default_rng(h).integers(0, 2**16, (h, w, 1), dtype=np.uint16) for h, w in sizes]
+    lmdbloader.write(({"image": image} for image in images), str(tmp_path / "sizes"))
+    loader = lmdbloader.Loader(
+        tmp_path / "sizes", 1, transforms=[mirroring()], memory_format=memory_format, num_threads=num_threads
+    )
+    for image, batch in zip(images, loader, strict=True):
+        np.testing.assert_array_equal(batch.image[0, 0].numpy(), image[:, ::-1, 0])
 
 
 @pytest.mark.parametrize(
@@ -304,6 +326,8 @@ def test_batches_outside_of_a_loader() -> None:
         ({"function": leave, "fields": ()}, "expected names"),
         ({"function": leave, "dtype": torch.float16}, "expected torch.uint8, torch.uint16, torch.float32"),
         ({"function": "leave"}, "expected a Python function, or the address of compiled code"),
+        ({"function": functools.partial(shade, top=3)}, r"expected a Python function.*parameters=\{\.\.\.\}"),
+        ({"function": leave, "draw": {"a": (-1e308, 1e308)}}, r"expected \(low, high\)"),
         ({"function": 0}, "expected the address"),
         ({"function": 4096, "parameters": {"table": np.zeros(3)}}, "an address gets numbers"),
     ],
@@ -335,15 +359,18 @@ def test_a_loader_refuses_what_does_not_suit(pairs: Any) -> None:
 # Addresses
 
 
-def compiled_elsewhere() -> Any:
-    """Return code with the documented signature, as a compiler makes it: out = image + parameter + drawn value."""
+def compiled_elsewhere(num_extra: int = 0) -> Any:
+    """Return code with the documented signature, as a compiler makes it: out = image + parameter + drawn value.
+
+    It changes so many values after the end of each image.
+    """
     numba = pytest.importorskip("numba")
     words, reals = numba.types.CPointer(numba.types.int64), numba.types.CPointer(numba.types.float64)
     images = numba.types.CPointer(numba.types.CPointer(numba.types.uint8))
 
     def add(count, images, room, shape, strides, parameters, drawn):  # type: ignore[no-untyped-def]
         for k in range(count):
-            for i in range(shape[0] * shape[1] * shape[2]):
+            for i in range(shape[0] * shape[1] * shape[2] + num_extra):
                 images[k][i] = (int(images[k][i]) + int(parameters[0]) + int(drawn[k])) % 256
         return 0 if shape[0] == 3 and strides[2] == 1 else 7
 
@@ -375,6 +402,15 @@ def test_an_address_is_of_this_process_and_its_errors_are_numbers(pairs: Any, co
         list(lmdbloader.Loader(pairs, 4, transforms=[function], memory_format=torch.channels_last))
     with pytest.raises(OptionError, match=r"the pixels are torch.float32; expected torch.uint8, the dtype"):
         lmdbloader.Loader(pairs, 4, transforms=[T.ToDtype(torch.float32), function])
+
+
+def test_the_test_of_an_address_finds_what_it_writes_outside(code: Any) -> None:
+    image = np.random.default_rng(1).integers(0, 100, (2, 3, 5, 6), dtype=np.uint8)
+    drawn = {"draw": {"more": range(9)}, "parameters": {"least": 4}}
+    with pytest.raises(OptionError, match="the code returned 7"):  # it does not know channels_last
+        T.CompiledFunction(code.address, **drawn).check(image)
+    with pytest.raises(OptionError, match=r"the compiled code writes outside of `out`"):
+        T.CompiledFunction(compiled_elsewhere(1).address, **drawn).check(image)
 
 
 # The test of a function

@@ -8,6 +8,8 @@ import math
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -92,7 +94,7 @@ class CompiledFunction(BatchFunction):
         self.parameters = {str(name): _parameter(name, value) for name, value in (parameters or {}).items()}
         if isinstance(fields, str) or (fields is not None and not tuple(fields)):
             raise OptionError(f"CompiledFunction(fields={fields!r}): expected names, such as fields=('image',)")
-        self.fields = None if fields is None else tuple(fields)
+        self.fields = None if fields is None else tuple(dict.fromkeys(fields))
         if dtype is not None and dtype not in _DTYPES:
             raise OptionError(f"CompiledFunction(dtype={dtype!r}): expected {_names(_DTYPES)}, or None")
         self._address = _address_of(function)
@@ -116,11 +118,13 @@ class CompiledFunction(BatchFunction):
                     "your own code."
                 )
             return
-        if not callable(self.function) or isinstance(self.function, type | BatchFunction):
-            raise OptionError(
-                f"CompiledFunction({self.function!r}): expected a Python function, or the address of compiled code"
-            )
         python = getattr(self.function, "py_func", self.function)
+        if not isinstance(python, FunctionType):
+            line = " Give its values as parameters={...}." if isinstance(python, partial) else ""
+            raise OptionError(
+                f"CompiledFunction({self.function!r}): expected a Python function, or the address of compiled code."
+                f"{line}"
+            )
         expected = f"def {self._name}({', '.join((*_FIRST, *named))})"
         try:
             inspect.signature(python).bind(*_FIRST, **dict.fromkeys(named))
@@ -133,6 +137,11 @@ class CompiledFunction(BatchFunction):
     @property
     def _name(self) -> str:
         return getattr(self.function, "__name__", type(self.function).__name__)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it makes random choices."""
+        return bool(self.draw) or 0 < self.p < 1
 
     @property
     def _shown(self) -> str:
@@ -206,25 +215,21 @@ class CompiledFunction(BatchFunction):
             if isinstance(limits, range):
                 values[:, k] = limits.start + limits.step * np.floor(unit * len(limits))
             else:
-                values[:, k] = limits[0] + (limits[1] - limits[0]) * unit
+                low, high = limits
+                np.minimum(low + (high - low) * unit, np.nextafter(high, low), out=values[:, k])  # never high itself
         return units[:, 0] < self.p, values
 
     def apply(self, batch: Any, random: np.random.Generator) -> Any:
-        """Return a batch with changed images; the given one stays as it is.
-
-        A Loader does not call it: there, the drawn values depend on each sample's number.
+        """Raise OptionError: only a Loader knows the numbers of the samples, and which fields hold images.
 
         Args:
-            batch: A named tuple of fields.
-            random: Of the drawn values.
+            batch: A batch.
+            random: Random numbers.
         """
-        names = self.fields or [n for n in batch._fields if _is_images(getattr(batch, n))]
-        found = {name: getattr(batch, name).clone() for name in names}
-        count = max((len(images) for images in found.values()), default=0)
-        chosen, values = self.drawn(np.arange(count, dtype=np.int64), seed=int(random.integers(2**63)))
-        for images in found.values():
-            self.change(images, chosen, values)
-        return batch._replace(**found)
+        raise OptionError(
+            f"{self}: only a Loader calls it. Write Loader(..., transforms=[..., it]). To change images without a "
+            "Loader, use .check(images)."
+        )
 
     def change(
         self, images: torch.Tensor, chosen: npt.NDArray[np.bool_], values: F64, *, boundscheck: bool = False
@@ -383,7 +388,7 @@ def _range(name: object, limits: Any) -> tuple[float, float] | range:
     if isinstance(limits, tuple | list) and len(limits) == 2:
         low, high = limits
         are_numbers = all(isinstance(n, int | float) and not isinstance(n, bool) and math.isfinite(n) for n in limits)
-        if are_numbers and low <= high:
+        if are_numbers and low <= high and math.isfinite(high - low):
             return float(low), float(high)
     raise OptionError(
         f"CompiledFunction(draw={{{name!r}: {limits!r}}}): expected (low, high) for a float, with a low of at most "
@@ -420,10 +425,6 @@ def _address_of(function: Any) -> int | None:
     if not 0 < address < 2**63:
         raise OptionError(f"CompiledFunction({address:#x}): expected the address of compiled code")
     return address
-
-
-def _is_images(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.ndim == 4 and value.dtype in _DTYPES
 
 
 def _memory_of(of: object, images: torch.Tensor) -> tuple[bool, tuple[int, int, int], tuple[int, int, int]]:

@@ -92,6 +92,11 @@ def compile_function(
         OptionError: Numba cannot compile the function; its message says why.
     """
     numba = _numba()
+    if numba.config.DISABLE_JIT:
+        raise OptionError(
+            "NUMBA_DISABLE_JIT=1: no function can be compiled. Unset it. To debug a function, call it yourself, with "
+            "two arrays (C, H, W) and its values."
+        )
     memory = importlib.import_module(f"{__name__.split('.')[0]}.kernels.runtime.memory")
     name = getattr(function, "__name__", repr(function))
     named = {f"parameter_{name}": value for name, value in parameters.items()}
