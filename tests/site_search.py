@@ -53,6 +53,9 @@ _SOUGHT = {
     "reference/names": "collate_fn",
     "how-to/from-imagefolder": "RandAugment, rotation, Albumentations, ImageFolder",
     "how-to/subclass": "custom transform, custom dataset",
+    "how-to/compiled-transform": """
+        custom augmentation, numba, compiled transform, Operation, generate_code, ctypes
+    """,
     "how-to/mix": "balanced datasets, concat datasets",
     "how-to/convert": """
         convert, grayscale, JPEG, PNG, patches, compression, train val split

@@ -22,6 +22,7 @@ from lmdbloader.batch.forms import Form, in_form, list_names
 from lmdbloader.batch.memory import BatchMemory, in_shared_memory, is_plain, shared_like
 from lmdbloader.batch.pipeline import Pipeline, Scratch
 from lmdbloader.batch.sample import Batch, Formed, Ragged, sample_type
+from lmdbloader.batch.steps import ConversionStep, OwnStep, Step, bound
 from lmdbloader.errors import OptionError
 from lmdbloader.fields import kind_named
 from lmdbloader.format.layout import Field
@@ -86,6 +87,7 @@ class Assembler:
         self._names, self._type = tuple(fields), sample_type(tuple(fields), ragged)
         self._kinds = {name: field.kind for name, field in fields.items()}
         self._own: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None
+        self._memory_type = memory
         self._memory = [memory(o.stored_shape, o.values.carrier, keep=keep) for o in pipeline.outputs]
         self._places = [self._names.index(o.name) for o in pipeline.outputs]
         # Whether they have pixels, and whether transforms move them: computed once, as every sample needs it.
@@ -106,6 +108,11 @@ class Assembler:
         if own is None or own[0] is not function:
             own = self._own = (function, in_step(function, self._kinds))
         return own[1]
+
+    def bound(self, functions: Sequence[Callable[[Any], Any]], keep: int) -> tuple[Callable[[Any], Any] | Step, ...]:
+        """Return the functions of a Loader for these fields; `keep` is as for `__init__`. Raises as `steps.bound`."""
+        outputs = {o.name: (o.values.dtype, o.channels_last) for o in self.pipeline.outputs}
+        return bound(functions, self._kinds, outputs, self.in_step, memory=self._memory_type, keep=keep)
 
     def read_samples(self, rows: I64, samples: I64, epoch: int, clock: Clock = NO_CLOCK) -> Batch:
         """Return samples as views of one read; their values may differ in shape. Arguments as for `Pipeline.read`."""
@@ -234,12 +241,13 @@ class Assembler:
 def finished(
     batch: Any,
     transform: Callable[[Any], Any] | None,
-    functions: Sequence[Callable[[Any], Any]],
+    functions: Sequence[Callable[[Any], Any] | Step],
     *,
     seed: int,
     epoch: int,
     first_sample: int,
     samples: I64,
+    draws: I64,
     form: Form = None,
 ) -> Any:
     """Return a batch of a Loader after a dataset's own transform and the batch functions, each called once for it.
@@ -250,12 +258,15 @@ def finished(
         functions: Called with the whole batch, one after the other.
         seed, epoch, first_sample: Determine the random numbers of batch functions.
         samples: (B,) sample numbers of the batch.
+        draws: (B,) numbers that differ for samples that come more than once.
         form: Of the result.
 
     Raises:
         OptionError: The transform or a function returned no batch.
     """
+    is_fresh = True
     if isinstance(batch, Batch):
+        is_fresh = False
         changed = batch if transform is None else each(transform, batch)
         if any(sample is None for sample in changed):
             raise OptionError(
@@ -264,7 +275,13 @@ def finished(
             )
         batch = collate(changed)
     for function in functions:
-        batch = call(function, batch, seed=seed, epoch=epoch, first_sample=first_sample, samples=samples)
+        if isinstance(function, OwnStep):
+            batch = function.run(batch, draws, seed=seed, epoch=epoch, is_fresh=is_fresh)
+        elif isinstance(function, ConversionStep):
+            batch = function.run(batch)
+        else:
+            batch = call(function, batch, seed=seed, epoch=epoch, first_sample=first_sample, samples=samples)
+            is_fresh = False  # it may keep what it returned, or have returned one tensor twice
     return batch if form is None else in_form(batch, form)
 
 

@@ -139,7 +139,7 @@ class BatchReader:
         keep = (self.plan.ahead + 2) * self.plan.batches_at_once
         memory = PinnedMemory if pinned else BatchMemory
         self._assembler = Assembler(self.pipeline, dataset.fields, memory, keep=keep, dtype=dataset._dtype)
-        self._functions = tuple(map(self._assembler.in_step, functions))
+        self._functions = self._assembler.bound(functions, keep)
         self.layout = Layout(len(dataset), partial(_extents, dataset))
 
     def _sample_nbytes(self, images: Sequence[str], rows: Rows) -> int:
@@ -199,6 +199,7 @@ class BatchReader:
             epoch=epoch,
             first_sample=first_sample,
             samples=self.samples_of(samples),
+            draws=samples,
             form=self.form,
         )
 

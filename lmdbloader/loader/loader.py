@@ -52,7 +52,7 @@ from lmdbloader.loader.threads import Threads
 from lmdbloader.loader.tuning_cache import case_of, recall_threads
 from lmdbloader.loader.views import view_of
 from lmdbloader.store import IO, Damage
-from lmdbloader.transforms import Transform
+from lmdbloader.transforms import CompiledFunction, Transform
 from lmdbloader.transforms.resolution import ProgressiveResize, full_size, with_resolution
 
 _logger = logging.getLogger("lmdbloader")
@@ -185,7 +185,8 @@ class Loader(DataLoader[Any]):
                 has the same number of batches, of the same sizes; each rank then reads ceil(samples / ranks). None pads
                 with `shard="auto"`, as torch's DistributedSampler does, unless the last batches are left out.
             transforms: Of `lmdbloader.transforms`, carried out by compiled code on all image fields together; after
-                them any functions, each called with the whole batch.
+                them any functions, each called with the whole batch; also a `CompiledFunction`, which ToDtype and
+                Normalize may follow.
             num_threads: Threads that read, at most one for each core that this process may use. "auto" is the number
                 that `lmdbloader.lab.tune` found for this dataset, batch size and size of images on this machine, else
                 one for each core.
@@ -280,7 +281,10 @@ class Loader(DataLoader[Any]):
             with_resolution(self._transforms, full_size(self._transforms))
         self._stopwatch = Stopwatch()
         self._reader = self._make_reader(self._transforms)
-        if order is None and shuffle is None and weights is None and self._reader.pipeline.program.is_random:
+        is_random = self._reader.pipeline.program.is_random or any(
+            isinstance(function, CompiledFunction) and function.is_random for function in functions
+        )
+        if order is None and shuffle is None and weights is None and is_random:
             warnings.warn(
                 "Loader(...): its transforms are random, as in training, and samples come in the dataset's own order. "
                 "Write Loader(..., shuffle=True) to shuffle them in every epoch, Loader(..., shuffle=False) to keep "

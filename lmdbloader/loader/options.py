@@ -13,8 +13,9 @@ import torch
 from lmdbloader.base.arguments import shown, whole
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.pipeline import check_seed
+from lmdbloader.batch.steps import Conversions
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms import Transform
+from lmdbloader.transforms import CompiledFunction, Normalize, ToDtype, Transform
 from lmdbloader.transforms.batch_functions import described
 from lmdbloader.transforms.foreign import advice_for, random_parts
 from lmdbloader.transforms.resolution import ProgressiveResize
@@ -60,9 +61,12 @@ def compiled_and_functions(
 ) -> tuple[list[Transform], list[Callable[[Any], Any]]]:
     """Return the transforms for compiled code, and the functions after them.
 
+    ToDtype and Normalize may also come after a compiled function of the user: there, they are functions.
+
     Raises:
         OptionError: One is neither, or a function comes before a transform.
     """
+    transforms = _with_conversions(transforms)
     compiled = [t for t in transforms if isinstance(t, Transform)]
     functions = [t for t in transforms if not isinstance(t, Transform)]
     for t in functions:
@@ -75,11 +79,35 @@ def compiled_and_functions(
     if early:
         raise OptionError(
             f"transforms: {described(early[0])} comes before {type(transforms[last]).__name__}. Functions are called "
-            f"with whole batches, after all compiled transforms. Move it last.{advice_for(early[0])}"
+            f"with whole batches, after all compiled transforms. Move it last.{_except_conversions(early[0])}"
         )
     for function in functions:
         _warn_of_one_draw(function)
     return compiled, functions
+
+
+def _with_conversions(
+    transforms: Sequence[Transform | Callable[[Any], Any]],
+) -> list[Transform | Callable[[Any], Any]]:
+    """Return the list with each ToDtype and Normalize after a compiled function, but no other function, as one step."""
+    found: list[Transform | Callable[[Any], Any]] = []
+    for t in transforms:
+        last = found[-1] if found else None
+        if isinstance(t, ToDtype | Normalize) and isinstance(last, CompiledFunction | Conversions):
+            if isinstance(last, Conversions):
+                found[-1] = Conversions((*last.transforms, t))
+            else:
+                found.append(Conversions((t,)))
+        else:
+            found.append(t)
+    return found
+
+
+def _except_conversions(function: Any) -> str:
+    """Return what may follow a compiled function, or what to do with an object of torchvision, as sentences."""
+    if isinstance(function, CompiledFunction):
+        return " Only ToDtype and Normalize may come directly after it."
+    return advice_for(function)
 
 
 def _warn_of_one_draw(function: Any) -> None:

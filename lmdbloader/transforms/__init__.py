@@ -10,11 +10,13 @@ from lmdbloader.transforms import operations
 from lmdbloader.transforms.base import Geometry, Transform
 from lmdbloader.transforms.batch_functions import BatchFunction, CutMix, LabelSmoothing, MixUp, WithIndices
 from lmdbloader.transforms.boxes import SanitizeBoxes
+from lmdbloader.transforms.compiled_function import CompiledFunction
 from lmdbloader.transforms.foreign import instead_of
 from lmdbloader.transforms.operations import *  # noqa: F403 - a new transform is listed in `operations` only
 
 __all__ = [
-    "BatchFunction", "CutMix", "Geometry", "LabelSmoothing", "MixUp", "SanitizeBoxes", "Transform", "WithIndices",
+    "BatchFunction", "CompiledFunction", "CutMix", "Geometry", "LabelSmoothing", "MixUp", "SanitizeBoxes", "Transform",
+    "WithIndices",
 ]  # fmt: skip
 __all__ += operations.__all__
 

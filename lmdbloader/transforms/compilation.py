@@ -12,7 +12,7 @@ import torch
 
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels.transform import opcodes
-from lmdbloader.transforms import Geometry, Normalize, ToDtype, Transform
+from lmdbloader.transforms import CompiledFunction, Geometry, Normalize, ToDtype, Transform
 from lmdbloader.transforms.batch_functions import described
 from lmdbloader.transforms.foreign import advice_for
 
@@ -132,6 +132,11 @@ def _erases(transform: Transform) -> bool:
 
 def _concerned(transform: Transform, fields: Sequence[ImageField]) -> list[int]:
     names = [field.name for field in fields]
+    if isinstance(transform, CompiledFunction):
+        raise OptionError(
+            f"transforms: {transform} is called by a Loader only, after all other compiled transforms. Write "
+            "Loader(dataset, ..., transforms=[..., it])."
+        )
     if not isinstance(transform, Geometry | ToDtype | Normalize) or type(transform) is Geometry:
         if callable(transform) and not isinstance(transform, type | Transform):
             raise OptionError(

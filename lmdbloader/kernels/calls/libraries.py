@@ -133,8 +133,8 @@ def _sources() -> list[Path]:
     folder = BUILT.parent
     found = {path for ending in ("py", "c") for path in folder.rglob(f"*.{ending}")}
     found = {path for path in found if not path.name.startswith(".")}  # an editor's locks, or what macOS adds to copies
-    # How a library is found and called does not change it.
-    found -= {Path(__file__), Path(__file__).with_name("entry.py")}
+    # How a library is found and called does not change it, and users' functions are not in it.
+    found -= {Path(__file__), Path(__file__).with_name("entry.py"), Path(__file__).with_name("functions.py")}
     return sorted([*found, folder.parent / "base" / "clock_words.py"])
 
 

@@ -1,0 +1,154 @@
+"""Functions of users as compiled code: Python functions that Numba compiles, or addresses, called without the GIL."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lmdbloader.errors import KernelError, OptionError
+
+# As a C program declares it; see `CompiledFunction`.
+_PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 6)
+# What Numba compiles: it makes arrays of the addresses, and calls the user's function for each image. A function that
+# raises ends it with the number of the image, from 1 on: compiled code that was called through an address cannot raise.
+_SOURCE = """
+def call_each(count, images, room, shape, strides, parameters, drawn):
+    addresses, sides = carray(images, (count,)), carray(shape, (3,))
+    numbers = carray(drawn, (count, {num_drawn}))
+    channels, height, width = sides[0], sides[1], sides[2]
+    values = channels * height * width
+    image = {view}
+    for k in range(count):
+        to, kept = array_at(addresses[k], values, like), array_at(room, values, like)
+        for i in range(values):
+            kept[i] = to[i]
+        out = {view_out}
+        try:
+            function(image, out{arguments})
+        except Exception:
+            return k + 1
+    return 0
+"""
+_FLAT = "array_at({at}, values, like).reshape((channels, height, width))"
+_CHANNELS_LAST = "array_at({at}, values, like).reshape((height, width, channels)).transpose((2, 0, 1))"
+# Lines of Numba's errors that say nothing about the user's function, and the codes of colours.
+_FRAMES = (
+    "Failed in", "During: ", "File ", "<source elided>", "^", "To see Python",
+    "For more information", "This error", "[1]",
+    "<source missing", "- Resolution failure", ">>> ",
+)  # fmt: skip
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_MOST_LINES = 4
+# Numba compiles in one thread at a time.
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Callee:
+    """Compiled code at an address.
+
+    Attributes:
+        call: The function, called without the GIL with the number of images and six addresses.
+        owner: Keeps the code in memory.
+    """
+
+    call: Callable[..., int]
+    owner: object
+
+
+def at_address(address: int, owner: object) -> Callee:
+    """Return the code at an address, which `owner` keeps in memory."""
+    return Callee(_PROTOTYPE(address), owner)
+
+
+def compile_function(
+    function: Callable[..., Any],
+    drawn: Sequence[tuple[str, bool]],
+    parameters: Mapping[str, Any],
+    *,
+    dtype: np.dtype[Any],
+    channels_last: bool,
+    boundscheck: bool = False,
+) -> Callee:
+    """Return a function of one image, `function(image, out, **drawn, **parameters)`, as code for many images.
+
+    Args:
+        function: A Python function, or one that Numba has decorated already, whose options then hold.
+        drawn: The names of the drawn values in order, and whether each is a whole number.
+        parameters: Numbers and arrays, which are constants of the code.
+        dtype: Of the pixels.
+        channels_last: Whether images are (H, W, C) in memory.
+        boundscheck: Whether an index outside of an array is an error.
+
+    Raises:
+        KernelError: Numba is not installed.
+        OptionError: Numba cannot compile the function; its message says why.
+    """
+    numba = _numba()
+    if numba.config.DISABLE_JIT:
+        raise OptionError(
+            "NUMBA_DISABLE_JIT=1: no function can be compiled. Unset it. To debug a function, call it yourself, with "
+            "two arrays (C, H, W) and its values."
+        )
+    memory = importlib.import_module(f"{__name__.split('.')[0]}.kernels.runtime.memory")
+    name = getattr(function, "__name__", repr(function))
+    named = {f"parameter_{name}": value for name, value in parameters.items()}
+    arguments = [f", {name}={'int64' if is_whole else ''}(numbers[k, {i}])" for i, (name, is_whole) in enumerate(drawn)]
+    arguments += [f", {name}=parameter_{name}" for name in parameters]
+    view = _CHANNELS_LAST if channels_last else _FLAT
+    text = _SOURCE.format(
+        num_drawn=len(drawn), view=view.format(at="room"), view_out=view.format(at="addresses[k]"),
+        arguments="".join(arguments),
+    )  # fmt: skip
+    python = getattr(function, "py_func", function)
+    with _lock:
+        if boundscheck or python is function:
+            function = numba.njit(boundscheck=boundscheck)(python)
+        namespace: dict[str, Any] = {
+            "carray": numba.carray, "array_at": memory.array_at, "like": np.empty(0, dtype), "function": function,
+            "int64": numba.int64, **named,
+        }  # fmt: skip
+        exec(text, namespace)
+        types = numba.types
+        words, reals = types.CPointer(types.int64), types.CPointer(types.float64)
+        signature = types.int64(types.int64, words, types.uint64, words, words, reals, reals)
+        try:
+            code = numba.cfunc(signature)(namespace["call_each"])
+        except numba.core.errors.NumbaError as error:
+            raise OptionError(
+                f"CompiledFunction({name}): Numba cannot compile it for {dtype} pixels. {_reason(error)}"
+            ) from error
+    return Callee(_PROTOTYPE(code.address), code)
+
+
+def _numba() -> Any:
+    """Return Numba.
+
+    Raises:
+        KernelError: It is not installed.
+    """
+    try:
+        return importlib.import_module("numba")
+    except ModuleNotFoundError as error:
+        if error.name not in ("numba", "llvmlite"):
+            raise
+        raise KernelError(
+            "CompiledFunction: compiling a Python function needs Numba, which is not installed: pip install numba. Or "
+            "give the address of compiled code, which needs no Numba."
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    """Return what Numba says about a function, without its frames around it and its pages of advice."""
+    lines = [_COLOURS.sub("", line).strip() for line in str(error).splitlines()]
+    said = [line for line in lines if line and not line.startswith(_FRAMES)]
+    places = [line for line in lines if line.startswith("File ") and "<string>" not in line]
+    text = " ".join(said[:_MOST_LINES])
+    return f"{text} {places[-1]}" if places else text

@@ -1,0 +1,446 @@
+"""CompiledFunction: a user's own function as compiled code, called for each image of a batch without the GIL."""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lmdbloader.errors import OptionError
+from lmdbloader.kernels import entries
+from lmdbloader.kernels.calls.functions import Callee, at_address, compile_function
+from lmdbloader.transforms.batch_functions import BatchFunction
+
+I64 = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
+# The types of pixels that NumPy and Numba have, too.
+_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
+    torch.uint8: np.dtype(np.uint8), torch.uint16: np.dtype(np.uint16), torch.float32: np.dtype(np.float32),
+}  # fmt: skip
+# Of the random numbers: the purpose of the first function's permutation, far from those of orders.
+_PURPOSE, _BITS = 2**32, 53
+_FIRST = ("image", "out")
+# The class of ctypes' functions, which has no public name.
+_CODE: Any = ctypes.CFUNCTYPE(None).__mro__[1]
+# What to do if a test fails.
+_IN_PYTHON = (
+    " Python computes with NumPy's numbers, of which 8 bits wrap around at 256; Numba with 64 bits, and keeps the last "
+    "8 of the result. Write int(image[c, y, x]) or float(image[c, y, x]) before you calculate, and limit the result."
+)
+_IN_TWO_RUNS = (
+    " It depends on something else than its arguments: on numpy.random, on memory that was not filled, or on values "
+    "outside of `image`. Draw random values with `draw`."
+)
+
+
+class CompiledFunction(BatchFunction):
+    """Your own function as a step of a Loader: compiled code, called for each image, in the reading threads.
+
+    `function(image, out, ...)` gets two arrays (C, H, W), and changes `out`, which starts as a copy of `image`; masks
+    are (1, H, W). The drawn values and the parameters are passed by name. Numba compiles it when a Loader is made. Or
+    `function` is the address of compiled code, and Numba is not needed.
+
+    The drawn values depend on the seed, the epoch and the sample's number alone. All fields of a sample get the same.
+
+    >>> def solarize(image, out, threshold):
+    ...     for c in range(image.shape[0]):
+    ...         for y in range(image.shape[1]):
+    ...             for x in range(image.shape[2]):
+    ...                 if image[c, y, x] >= threshold:
+    ...                     out[c, y, x] = 255 - image[c, y, x]
+    >>> CompiledFunction(solarize, draw={"threshold": (100.0, 200.0)}, p=0.5)
+    CompiledFunction(solarize, draw={'threshold': (100.0, 200.0)}, p=0.5)
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        *,
+        draw: Mapping[str, tuple[float, float] | range] | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        p: float = 1.0,
+        fields: Sequence[str] | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Check the arguments; nothing is compiled yet.
+
+        Args:
+            function: A Python function that Numba can compile, also one with `numba.njit`; or the address of compiled
+                code: a number, a function of `ctypes`, or an object with an `address`, such as `numba.cfunc` makes.
+            draw: The values that are drawn for each sample, by name: (low, high) for a float from low to below high,
+                each equally likely, or a range of whole numbers.
+            parameters: Numbers or NumPy arrays that are the same for all samples, by name; of an address, numbers.
+            p: Probability that a sample is changed.
+            fields: Names of the image fields that it changes; None for all image fields, if there are neither masks nor
+                boxes.
+            dtype: The type of the pixels that it takes: torch.uint8, torch.uint16 or torch.float32. None takes any of
+                them; of an address it is torch.uint8.
+
+        Raises:
+            OptionError: An argument is not valid, or the function's arguments are others.
+        """
+        self.function, self.p = function, _probability(p)
+        self.draw = {str(name): _range(name, limits) for name, limits in (draw or {}).items()}
+        self.parameters = {str(name): _parameter(name, value) for name, value in (parameters or {}).items()}
+        if isinstance(fields, str) or (fields is not None and not tuple(fields)):
+            raise OptionError(f"CompiledFunction(fields={fields!r}): expected names, such as fields=('image',)")
+        self.fields = None if fields is None else tuple(dict.fromkeys(fields))
+        if dtype is not None and dtype not in _DTYPES:
+            raise OptionError(f"CompiledFunction(dtype={dtype!r}): expected {_names(_DTYPES)}, or None")
+        self._address = _address_of(function)
+        self.dtype = torch.uint8 if dtype is None and self._address is not None else dtype
+        self._check_names()
+        self.__qualname__ = f"CompiledFunction({self._shown})"  # which reports show
+        if self._address is None:
+            self.__wrapped__ = function  # which errors show
+        self._callees: dict[tuple[torch.dtype, bool, bool], Callee] = {}
+        self._rooms = threading.local()
+
+    def _check_names(self) -> None:
+        named = [*self.draw, *self.parameters]
+        if twice := [name for name in self.draw if name in self.parameters or name in _FIRST]:
+            raise OptionError(f"CompiledFunction(draw={{{twice[0]!r}: ...}}): the name has another meaning. Rename it.")
+        if self._address is not None:
+            arrays = [name for name, value in self.parameters.items() if isinstance(value, np.ndarray)]
+            if arrays:
+                raise OptionError(
+                    f"CompiledFunction(parameters={{{arrays[0]!r}: ...}}): an address gets numbers. Keep the array in "
+                    "your own code."
+                )
+            return
+        python = getattr(self.function, "py_func", self.function)
+        if not isinstance(python, FunctionType):
+            line = " Give its values as parameters={...}." if isinstance(python, partial) else ""
+            raise OptionError(
+                f"CompiledFunction({self.function!r}): expected a Python function, or the address of compiled code."
+                f"{line}"
+            )
+        expected = f"def {self._name}({', '.join((*_FIRST, *named))})"
+        try:
+            inspect.signature(python).bind(*_FIRST, **dict.fromkeys(named))
+        except TypeError as error:
+            raise OptionError(
+                f"CompiledFunction: {self._name}{inspect.signature(python)}: {error}; expected {expected}, with the "
+                "names of `draw` and `parameters`"
+            ) from None
+
+    @property
+    def _name(self) -> str:
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it makes random choices."""
+        return bool(self.draw) or 0 < self.p < 1
+
+    @property
+    def _shown(self) -> str:
+        return self._name if self._address is None else hex(self._address)
+
+    def __repr__(self) -> str:
+        shown = {"draw": self.draw, "parameters": self.parameters, "p": self.p, "fields": self.fields}
+        usual: tuple[object, ...] = ({}, {}, 1.0, None)
+        given = [f"{k}={v!r}" for (k, v), default in zip(shown.items(), usual, strict=True) if v != default]
+        return f"CompiledFunction({', '.join([self._shown, *given])})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._address is not None:
+            raise OptionError(
+                f"{self}: an address is valid in its own process only and cannot be pickled. Give a Python function, "
+                "which each process compiles; or make the CompiledFunction and the Loader in that process."
+            )
+        return {**self.__dict__, "_callees": None, "_rooms": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _callees={}, _rooms=threading.local())
+
+    def prepare(self, dtype: torch.dtype, *, channels_last: bool = False, boundscheck: bool = False) -> None:
+        """Compile the function for images of a type, if it was not compiled for them before.
+
+        Args:
+            dtype: Of the pixels.
+            channels_last: Whether images are (H, W, C) in memory.
+            boundscheck: Whether an index outside of an array is an error, for tests.
+
+        Raises:
+            KernelError: Numba is not installed.
+            OptionError: It does not take such pixels, or Numba cannot compile it.
+        """
+        self._callee(dtype, channels_last, boundscheck)
+
+    def _callee(self, dtype: torch.dtype, channels_last: bool, boundscheck: bool = False) -> Callee:
+        if dtype not in (_DTYPES if self.dtype is None else (self.dtype,)):
+            expected = _names(_DTYPES) if self.dtype is None else f"{self.dtype}, the dtype that it was made with"
+            raise OptionError(f"{self}: the pixels are {dtype}; expected {expected}. Put ToDtype after it.")
+        key = dtype, channels_last, boundscheck
+        if key not in self._callees:
+            if self._address is not None:
+                self._callees[key] = at_address(self._address, self.function)
+            else:
+                whole = [(name, isinstance(limits, range)) for name, limits in self.draw.items()]
+                self._callees[key] = compile_function(
+                    self.function, whole, self.parameters,
+                    dtype=_DTYPES[dtype], channels_last=channels_last, boundscheck=boundscheck,
+                )  # fmt: skip
+        return self._callees[key]
+
+    def drawn(self, draws: I64, *, seed: int = 0, epoch: int = 0, number: int = 0) -> tuple[npt.NDArray[np.bool_], F64]:
+        """Return which samples are changed, (n,), and the drawn values, (n, values) float64.
+
+        Args:
+            draws: (n,) int64, numbers of the samples.
+            seed: The Loader's.
+            epoch: Its number.
+            number: Of this function among the compiled functions of the Loader.
+        """
+        columns = len(self.draw) + 1
+        positions = (draws[:, None] * columns + np.arange(columns)).reshape(-1) % 2**_BITS
+        words = np.empty_like(positions)
+        # A few numbers of a permutation of 2**53 are as good as independent ones.
+        entries.permute(positions, 2**_BITS, seed, epoch, _PURPOSE + number, words)
+        units = words.reshape(-1, columns) * 2.0**-_BITS
+        values = np.empty((len(draws), columns - 1))
+        for k, limits in enumerate(self.draw.values()):
+            unit = units[:, k + 1]
+            if isinstance(limits, range):
+                values[:, k] = limits.start + limits.step * np.floor(unit * len(limits))
+            else:
+                low, high = limits
+                np.minimum(low + (high - low) * unit, np.nextafter(high, low), out=values[:, k])  # never high itself
+        return units[:, 0] < self.p, values
+
+    def apply(self, batch: Any, random: np.random.Generator) -> Any:
+        """Raise OptionError: only a Loader knows the numbers of the samples, and which fields hold images.
+
+        Args:
+            batch: A batch.
+            random: Random numbers.
+        """
+        raise OptionError(
+            f"{self}: only a Loader calls it. Write Loader(..., transforms=[..., it]). To change images without a "
+            "Loader, use .check(images)."
+        )
+
+    def change(
+        self, images: torch.Tensor, chosen: npt.NDArray[np.bool_], values: F64, *, boundscheck: bool = False
+    ) -> None:
+        """Change images in place.
+
+        Args:
+            images: (B, C, H, W), contiguous or channels_last, or masks (B, H, W), contiguous.
+            chosen: (B,), which ones to change.
+            values: (B, values) float64, the drawn values.
+            boundscheck: Whether an index outside of an array is an error, for tests.
+
+        Raises:
+            OptionError: They are something else, or the function failed.
+        """
+        is_flat, shape, strides = _memory_of(self, images)
+        callee = self._callee(images.dtype, not is_flat, boundscheck)
+        nbytes = math.prod(shape) * images.element_size()
+        addresses = images.data_ptr() + np.flatnonzero(chosen) * nbytes
+        if not len(addresses) or not nbytes:
+            return
+        room = getattr(self._rooms, "memory", None)
+        if room is None or room.nbytes < nbytes:
+            room = self._rooms.memory = np.empty(nbytes, np.uint8)
+        numbers = [float(value) for value in self.parameters.values()] if self._address is not None else []
+        arrays = [
+            np.ascontiguousarray(addresses, np.int64), room, np.array(shape, np.int64), np.array(strides, np.int64),
+            np.array(numbers, np.float64), np.ascontiguousarray(values[chosen], np.float64),
+        ]  # fmt: skip
+        status = callee.call(len(addresses), *(array.ctypes.data for array in arrays))
+        if status:
+            self._raise(status - 1, np.flatnonzero(chosen), room, shape, is_flat, images.dtype, values)
+
+    def _raise(
+        self, k: int, chosen: Any, room: Any, shape: Any, is_flat: bool, dtype: torch.dtype, values: F64
+    ) -> None:
+        """Raise the error of the function for an image, a copy of which is in `room`."""
+        if self._address is not None or not 0 <= k < len(chosen):
+            raise OptionError(f"{self}: the code returned {k + 1}; expected 0 if it succeeds")
+        c, h, w = shape
+        pixels = room[: math.prod(shape) * dtype.itemsize].view(_DTYPES[dtype])
+        image = pixels.reshape(c, h, w) if is_flat else pixels.reshape(h, w, c).transpose(2, 0, 1)
+        self.in_python(image, values[chosen[k]])
+        raise OptionError(
+            f"{self}: the compiled function raised an exception for an image that raises none in Python. Test it with "
+            ".check(images)."
+        )
+
+    def check(self, images: Any, *, seed: int = 0) -> torch.Tensor:
+        """Test the function with images and drawn values: the compiled code must do what Python does.
+
+        Each image is changed by Python, by code that checks every index, and by the code of the Loader: in both orders
+        of the memory, with two threads at once, and between guard values that are different each time. All of them must
+        give the same pixels, floats to within rounding, and change nothing outside of `out`. Of an address, nothing is
+        run in Python. Small images are enough, and Python is slow.
+
+        Args:
+            images: (C, H, W) or (B, C, H, W), a tensor or a NumPy array. One image is tested with four draws.
+            seed: Of the drawn values; `p` has no effect here.
+
+        Returns:
+            The changed images, (B, C, H, W), to look at.
+
+        Raises:
+            KernelError: Numba is not installed.
+            OptionError: The results differ; or the images are none.
+            IndexError: The function uses an index outside of an array.
+        """
+        given = torch.as_tensor(images)
+        given = given[None].expand(4, -1, -1, -1) if given.ndim == 3 else given
+        if given.ndim != 4 or not given.numel():
+            raise OptionError(f"{self}.check: found {tuple(given.shape)}; expected images (C, H, W) or (B, C, H, W)")
+        given = given.contiguous()
+        _, values = self.drawn(np.arange(len(given), dtype=np.int64), seed=seed)
+        if self._address is None:  # first, as an index far outside of an array ends the process
+            self.change(given.clone(), np.ones(len(given), np.bool_), values, boundscheck=True)
+        expected = self._guarded(given, values, 0)
+        self._compare(expected, self._guarded(given, values, 255), "in two runs", _IN_TWO_RUNS)
+        if self._address is None:
+            try:
+                with np.errstate(over="ignore"):
+                    python = [self.in_python(image, v) for image, v in zip(given.numpy(), values, strict=True)]
+            except OverflowError as error:
+                raise OptionError(f"{self}.check: in Python, {error}.{_IN_PYTHON}") from error
+            self._compare(expected, torch.from_numpy(np.stack(python)), "in Python and compiled", _IN_PYTHON)
+        turned = given.contiguous(memory_format=torch.channels_last)
+        self._compare(expected, self._guarded(turned, values, 0), "with channels_last and contiguous memory", "")
+        with ThreadPoolExecutor(2) as threads:
+            both = list(threads.map(lambda fill: self._guarded(given, values, fill), (0, 255)))
+        for found in both:
+            self._compare(expected, found, "in one thread and in two", _IN_TWO_RUNS)
+        return expected
+
+    def _guarded(self, images: torch.Tensor, values: F64, fill: int) -> torch.Tensor:
+        """Return changed images; those before and after them, and the room for one, have bytes of `fill`."""
+        count, nbytes = len(images), images[0].numel() * images.element_size()
+        self._rooms.memory = np.full(3 * nbytes, fill, np.uint8)[nbytes : 2 * nbytes]
+        memory = np.full((count * 3, nbytes), fill, np.uint8)
+        parts = []
+        changed = images.clone(memory_format=torch.preserve_format)
+        flat = changed.permute(0, 2, 3, 1) if not changed.is_contiguous() else changed
+        guarded = torch.from_numpy(memory).view(images.dtype).view(count, 3, *flat.shape[1:])
+        guarded[:, 1] = flat
+        for k in range(count):
+            part = guarded[k : k + 1, 1]
+            part = part if changed.is_contiguous() else part.permute(0, 3, 1, 2)
+            self.change(part, np.ones(1, np.bool_), values[k : k + 1])
+            parts.append(part)
+        del self._rooms.memory
+        outside = memory.reshape(count, 3, nbytes)[:, ::2]
+        if (outside != fill).any():
+            raise OptionError(f"{self}.check: the compiled code writes outside of `out`. Test its indices.")
+        return torch.cat(parts)
+
+    def _compare(self, found: torch.Tensor, expected: torch.Tensor, where: str, advice: str) -> None:
+        """Raise OptionError if images differ, floats by more than rounding."""
+        a, b = found.double(), expected.double()
+        if found.dtype.is_floating_point:
+            wrong = ~torch.isclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True)
+        else:
+            wrong = a != b
+        if wrong.any():
+            place = tuple(wrong.nonzero()[0].tolist())
+            k, c, y, x = place
+            raise OptionError(
+                f"{self}.check: {where} the results differ in {int(wrong.sum())} of {wrong.numel()} values; the first "
+                f"is out[{c}, {y}, {x}] of image {k}: {b[place].item():g} and {a[place].item():g}.{advice}"
+            )
+
+    def in_python(self, image: npt.NDArray[Any], values: F64) -> npt.NDArray[Any]:
+        """Return an image (C, H, W) as the function changes it when Python runs it.
+
+        Args:
+            image: The image; the function gets a copy.
+            values: (values,) float64, the drawn values.
+        """
+        python = getattr(self.function, "py_func", self.function)
+        drawn = {
+            name: int(value) if isinstance(limits, range) else float(value)
+            for (name, limits), value in zip(self.draw.items(), values, strict=True)
+        }
+        out = image.copy()
+        python(image.copy(), out, **drawn, **self.parameters)
+        return out
+
+
+def _probability(p: Any) -> float:
+    if isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p <= 1:
+        raise OptionError(f"CompiledFunction(p={p!r}): expected a probability from 0 to 1")
+    return float(p)
+
+
+def _range(name: object, limits: Any) -> tuple[float, float] | range:
+    if isinstance(limits, range) and 0 < len(limits) <= 2**_BITS:
+        return limits
+    if isinstance(limits, tuple | list) and len(limits) == 2:
+        low, high = limits
+        are_numbers = all(isinstance(n, int | float) and not isinstance(n, bool) and math.isfinite(n) for n in limits)
+        if are_numbers and low <= high and math.isfinite(high - low):
+            return float(low), float(high)
+    raise OptionError(
+        f"CompiledFunction(draw={{{name!r}: {limits!r}}}): expected (low, high) for a float, with a low of at most "
+        "high, or range(first, end) for a whole number"
+    )
+
+
+def _parameter(name: object, value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        value = np.array(value, order="C")
+        value.flags.writeable = False
+        return value
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool | int | float):
+        return value
+    raise OptionError(
+        f"CompiledFunction(parameters={{{name!r}: {value!r}}}): expected a number or a NumPy array of numbers"
+    )
+
+
+def _address_of(function: Any) -> int | None:
+    """Return the address of compiled code; None of a Python function."""
+    if isinstance(function, int) and not isinstance(function, bool):
+        address = function
+    elif isinstance(function, _CODE):
+        address = ctypes.cast(function, ctypes.c_void_p).value or 0
+    elif isinstance(getattr(function, "address", None), int):
+        address = function.address
+    else:
+        return None
+    if not 0 < address < 2**63:
+        raise OptionError(f"CompiledFunction({address:#x}): expected the address of compiled code")
+    return address
+
+
+def _memory_of(of: object, images: torch.Tensor) -> tuple[bool, tuple[int, int, int], tuple[int, int, int]]:
+    """Return whether images are (C, H, W) in memory and not (H, W, C), their shape and the strides, in values."""
+    if images.ndim not in (3, 4) or images.device.type != "cpu":
+        raise OptionError(
+            f"{of}: found {images.device.type} {tuple(images.shape)}; expected images (B, C, H, W) or masks (B, H, W) "
+            "in the computer's memory"
+        )
+    channels, height, width = (1, *images.shape[1:]) if images.ndim == 3 else images.shape[1:]
+    if images.is_contiguous():
+        return True, (channels, height, width), (height * width, width, 1)
+    if images.ndim == 4 and images.is_contiguous(memory_format=torch.channels_last):
+        return False, (channels, height, width), (1, width * channels, channels)
+    raise OptionError(f"{of}: the images have strides {images.stride()}; expected contiguous or channels_last images")
+
+
+def _names(dtypes: Mapping[torch.dtype, object]) -> str:
+    return ", ".join(map(str, dtypes))

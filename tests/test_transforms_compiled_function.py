@@ -1,0 +1,478 @@
+"""Compiled functions of users: what they get, what they draw, what a Loader makes of them, and their own test."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import pickle
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import lmdbloader
+from lmdbloader import transforms as T
+from lmdbloader.errors import KernelError, OptionError
+
+pytestmark = pytest.mark.filterwarnings("ignore:Loader:UserWarning")
+COUNT = 60
+
+
+def shade(image: Any, out: Any, amount: float, step: int, top: int) -> None:
+    for c in range(image.shape[0]):
+        for y in range(image.shape[1]):
+            for x in range(image.shape[2]):
+                out[c, y, x] = min(int(image[c, y, x]) // 2 + int(amount) + step + c, top)
+
+
+def shaded(image: Any, amount: float, step: int, top: int) -> Any:
+    """Return what `shade` makes of an image (C, H, W)."""
+    return np.minimum(image.astype(np.int64) // 2 + int(amount) + step + np.arange(3)[:, None, None], top)
+
+
+def mirror(image: Any, out: Any) -> None:
+    width = image.shape[2]
+    for c in range(image.shape[0]):
+        for y in range(image.shape[1]):
+            for x in range(width):
+                out[c, y, x] = image[c, y, width - 1 - x]
+
+
+def halve(image: Any, out: Any) -> None:
+    for c in range(image.shape[0]):
+        for y in range(image.shape[1]):
+            for x in range(image.shape[2]):
+                out[c, y, x] = image[c, y, x] / 2
+
+
+def leave(image: Any, out: Any) -> None:
+    pass
+
+
+def fails(image: Any, out: Any, level: int) -> None:
+    if image[0, 0, 0] == level:
+        raise ValueError("there is no such level")
+
+
+def outside(image: Any, out: Any) -> None:
+    for y in range(image.shape[1] + 1):
+        out[0, y, 0] = 0
+
+
+def draws_itself(image: Any, out: Any) -> None:
+    out[0, 0, 0] = np.random.randint(0, 256)  # noqa: NPY002 - as users write it
+
+
+def exceeds(image: Any, out: Any) -> None:
+    out[0, 0, 0] = 300
+
+
+def wraps(image: Any, out: Any) -> None:
+    out[0, 0, 0] = min(image[0, 0, 0] * 2, 255)
+
+
+def says_text(image: Any, out: Any) -> None:
+    out[0, 0, 0] = "text"
+
+
+@functools.cache
+def shading() -> T.CompiledFunction:
+    return T.CompiledFunction(shade, draw={"amount": (0.0, 64.0), "step": range(2, 7)}, parameters={"top": 180}, p=0.5)
+
+
+@functools.cache
+def halving() -> T.CompiledFunction:
+    return T.CompiledFunction(halve)
+
+
+@functools.cache
+def leaving() -> T.CompiledFunction:
+    return T.CompiledFunction(leave)
+
+
+@functools.cache
+def mirroring(*fields: str) -> T.CompiledFunction:
+    return T.CompiledFunction(mirror, fields=fields or None)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> lmdbloader.LMDBDataset:
+    """Pairs of images that show their number, with labels and masks."""
+    rng = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("functions") / "pairs.lmdb"
+    items = (
+        {
+            "lr": rng.integers(0, 256, (12, 16, 3), dtype=np.uint8),
+            "hr": rng.integers(0, 256, (24, 32, 3), dtype=np.uint8),
+            "mask": rng.integers(0, 5, (24, 32), dtype=np.uint8),
+            "number": i,
+        }
+        for i in range(COUNT)
+    )
+    lmdbloader.write(items, str(path), fields={"mask": lmdbloader.fields.Mask()})
+    return lmdbloader.LMDBDataset(path)
+
+
+@pytest.fixture(scope="module")
+def pairs(dataset: lmdbloader.LMDBDataset) -> lmdbloader.LMDBDataset:
+    return lmdbloader.LMDBDataset(dataset.path, fields=["lr", "hr", "number"])
+
+
+def read(dataset: Any, transforms: Sequence[Any], batch_size: int = 16, epoch: int = 0, **options: Any) -> Any:
+    """Return the fields of all samples in the order of their numbers."""
+    loader = lmdbloader.Loader(dataset, batch_size, shuffle=True, seed=5, transforms=transforms, **options)
+    loader.set_epoch(epoch)
+    batches = list(loader)
+    number = torch.cat([batch.number for batch in batches])
+    return type(batches[0])(*(torch.cat(column)[number.argsort(stable=True)] for column in zip(*batches, strict=True)))
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_it_gets_images_drawn_values_and_parameters(pairs: Any, memory_format: torch.memory_format) -> None:
+    stored = read(pairs, [])
+    found = read(pairs, [shading()], memory_format=memory_format)
+    chosen, values = shading().drawn(np.arange(COUNT), seed=5)
+    assert 0.25 < chosen.mean() < 0.75
+    assert {*values[:, 1]} == {2, 3, 4, 5, 6}
+    for k in range(COUNT):
+        for name in ("lr", "hr"):  # the same draw for both
+            image = getattr(stored, name)[k].numpy()
+            expected = shaded(image, *values[k], 180) if chosen[k] else image
+            np.testing.assert_array_equal(getattr(found, name)[k].numpy(), expected)
+    assert found.hr.is_contiguous() == (memory_format == torch.contiguous_format)
+
+
+@pytest.mark.parametrize(("batch_size", "num_threads"), [(1, 1), (7, 2), (64, 2)])
+def test_the_draws_depend_on_nothing_but_seed_epoch_and_sample(pairs: Any, batch_size: int, num_threads: int) -> None:
+    steps = [T.RandomCrop(16), shading()]
+    expected, found = read(pairs, steps, epoch=3), read(pairs, steps, batch_size, 3, num_threads=num_threads)
+    assert all(map(torch.equal, expected, found))
+    assert not torch.equal(expected.hr, read(pairs, steps, epoch=4).hr)
+
+
+def test_an_epoch_that_continues_has_the_same_draws(pairs: Any) -> None:
+    loader = lmdbloader.Loader(pairs, 8, shuffle=True, transforms=[shading()])
+    batches = iter(loader)
+    first = [next(batches) for _ in range(3)]
+    state = loader.state_dict()
+    rest = list(batches)
+    assert len(first) + len(rest) == len(loader)
+    other = lmdbloader.Loader(pairs, 8, shuffle=True, transforms=[shading()])
+    other.load_state_dict(state)
+    assert all(torch.equal(a.hr, b.hr) for a, b in zip(rest, other, strict=True))
+
+
+def test_samples_that_come_twice_have_draws_of_their_own(pairs: Any) -> None:
+    first, second = read(pairs, [shading()], repeat=2).hr.unflatten(0, (COUNT, 2)).unbind(1)
+    assert 10 < (first != second).flatten(1).any(1).sum() < COUNT
+
+
+def test_two_functions_have_draws_of_their_own(pairs: Any) -> None:
+    found, stored = read(pairs, [shading(), shading()]), read(pairs, [])
+    draws = [shading().drawn(np.arange(COUNT), seed=5, number=number) for number in (0, 1)]
+    for k in range(COUNT):
+        image = stored.lr[k].numpy()
+        for chosen, values in draws:
+            image = shaded(image, *values[k], 180) if chosen[k] else image
+        np.testing.assert_array_equal(found.lr[k].numpy(), image)
+
+
+def test_drawn_values_are_spread_evenly() -> None:
+    function = T.CompiledFunction(leave_all, draw={"a": (-1.0, 3.0), "b": range(10, 0, -3), "c": (2, 2)}, p=0.25)
+    chosen, values = function.drawn(np.arange(20_000), seed=2**64 - 1, epoch=7)
+    assert abs(chosen.mean() - 0.25) < 0.02
+    assert values[:, 0].min() >= -1 and values[:, 0].max() < 3 and abs(values[:, 0].mean() - 1) < 0.05
+    numbers, counts = np.unique(values[:, 1], return_counts=True)
+    assert numbers.tolist() == [1, 4, 7, 10] and counts.min() > 4_500
+    assert (values[:, 2] == 2).all()
+    assert abs(np.corrcoef(values[:, 0], values[:, 1])[0, 1]) < 0.03
+
+
+def leave_all(image: Any, out: Any, a: float, b: int, c: float) -> None:
+    pass
+
+
+CONVERSIONS = [
+    [T.ToDtype(torch.float32, scale=True), T.Normalize([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])],
+    [T.ToDtype(torch.float16, scale=True)],
+    [T.ToDtype(torch.bfloat16, scale=True), T.Normalize(0.5, 0.25)],
+    [T.ToDtype(torch.uint16, scale=True)],
+    [T.ToDtype(torch.float32, scale=True, fields=("lr",))],
+]
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("steps", CONVERSIONS, ids=str)
+def test_todtype_and_normalize_after_it_give_the_same_bits(
+    pairs: Any, steps: list[Any], memory_format: torch.memory_format
+) -> None:
+    expected = read(pairs, steps, memory_format=memory_format)
+    found = read(pairs, [leaving(), *steps], memory_format=memory_format)
+    for a, b in zip(expected, found, strict=True):
+        assert (a.dtype, a.stride()) == (b.dtype, b.stride())
+        assert torch.equal(a, b)
+
+
+def test_it_changes_floats_that_are_converted_before_it(pairs: Any) -> None:
+    steps = [T.ToDtype(torch.float32, scale=True)]
+    expected, found = read(pairs, steps), read(pairs, [*steps, halving()])
+    assert torch.equal(found.hr, expected.hr / 2)
+
+
+def test_masks_change_if_they_are_named(dataset: Any) -> None:
+    stored = read(dataset, [])
+    found = read(dataset, [mirroring("lr", "hr", "mask")])
+    assert torch.equal(found.mask, stored.mask.flip(-1))
+    assert torch.equal(found.hr, stored.hr.flip(-1))
+    found = read(dataset, [mirroring("hr")])
+    assert torch.equal(found.mask, stored.mask) and torch.equal(found.lr, stored.lr)
+
+
+def test_masks_are_not_left_behind_silently(dataset: Any) -> None:
+    with pytest.raises(OptionError, match=r"the dataset has 'mask'.*write fields=\('lr', 'hr', 'mask'\)"):
+        lmdbloader.Loader(dataset, 4, transforms=[mirroring()])
+
+
+def test_what_a_function_returned_stays_as_it_is(pairs: Any) -> None:
+    kept: list[torch.Tensor] = []
+
+    def keep(batch: Any) -> Any:
+        kept.append(batch.hr)
+        return batch._replace(lr=batch.hr)  # one tensor for both: a change in place would be seen twice
+
+    stored = next(iter(lmdbloader.Loader(pairs, 8)))
+    batch = next(iter(lmdbloader.Loader(pairs, 8, transforms=[keep, mirroring()])))
+    assert torch.equal(kept[0], stored.hr)
+    assert torch.equal(batch.hr, stored.hr.flip(-1)) and torch.equal(batch.lr, batch.hr)
+
+
+def test_a_transform_of_the_dataset_comes_before_it(pairs: Any) -> None:
+    own = lmdbloader.LMDBDataset(pairs.path, fields=["lr", "number"], transform=lambda s: s._replace(lr=s.lr // 3))
+    stored, found = read(pairs, []), read(own, [mirroring()])
+    assert torch.equal(found.lr, (stored.lr // 3).flip(-1))
+
+
+def test_batches_that_are_kept_do_not_change(pairs: Any) -> None:
+    loader = lmdbloader.Loader(pairs, 8, transforms=[leaving(), T.ToDtype(torch.float32)])
+    stored = torch.cat([batch.hr for batch in lmdbloader.Loader(pairs, 8)])
+    for _ in range(3):
+        assert torch.equal(torch.cat([batch.hr for batch in [*loader]]), stored.float())
+
+
+def test_a_loader_with_it_can_be_sent_to_another_process(pairs: Any) -> None:
+    loader = lmdbloader.Loader(pairs, 8, shuffle=True, transforms=[shading()])
+    expected = [batch.hr for batch in loader]
+    loader.set_epoch(0)
+    copy = pickle.loads(pickle.dumps(loader))
+    assert all(torch.equal(a, b.hr) for a, b in zip(expected, copy, strict=True))
+
+
+def test_a_function_that_raises_is_an_error_of_its_own(pairs: Any) -> None:
+    level = int(next(iter(lmdbloader.Loader(pairs, 16))).lr[5, 0, 0, 0])
+    loader = lmdbloader.Loader(pairs, 16, transforms=[T.CompiledFunction(fails, parameters={"level": level})])
+    with pytest.raises(ValueError, match="there is no such level"):
+        list(loader)
+
+
+def test_it_is_for_a_loader(pairs: Any) -> None:
+    with pytest.raises(OptionError, match=r"CompiledFunction\(mirror\) is called by a Loader only"):
+        pairs.transformed([mirroring()])
+    own = lmdbloader.LMDBDataset(pairs.path, transform=mirroring())
+    with pytest.raises(OptionError, match=r"only a Loader calls it\. .*use \.check\(images\)"):
+        own[0]
+    with pytest.raises(OptionError, match="expected a function of a batch"):
+        T.WithIndices(mirroring())
+
+
+@pytest.mark.filterwarnings("default")
+def test_random_choices_without_an_order_are_a_warning(pairs: Any) -> None:
+    with pytest.warns(UserWarning, match="its transforms are random"):
+        lmdbloader.Loader(pairs, 4, transforms=[shading()])
+
+
+@pytest.mark.parametrize(("memory_format", "num_threads"), [(torch.contiguous_format, 1), (torch.channels_last, 2)])
+def test_images_of_different_sizes_and_colours(
+    tmp_path: Path, memory_format: torch.memory_format, num_threads: int
+) -> None:
+    sizes = [(5, 4), (7, 9), (1, 1), (16, 3)]
+    images = [np.random.default_rng(h).integers(0, 2**16, (h, w, 1), dtype=np.uint16) for h, w in sizes]
+    lmdbloader.write(({"image": image} for image in images), str(tmp_path / "sizes"))
+    loader = lmdbloader.Loader(
+        tmp_path / "sizes", 1, transforms=[mirroring()], memory_format=memory_format, num_threads=num_threads
+    )
+    for image, batch in zip(images, loader, strict=True):
+        np.testing.assert_array_equal(batch.image[0, 0].numpy(), image[:, ::-1, 0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"function": shade}, r"missing a required argument: 'amount'; expected def shade\(image, out\)"),
+        ({"function": leave, "draw": {"angle": (0, 1)}}, r"expected def leave\(image, out, angle\)"),
+        ({"function": leave, "draw": {"image": (0, 1)}}, "Rename it"),
+        ({"function": leave, "draw": {"a": (2, 1)}}, r"draw=\{'a': \(2, 1\)\}.*expected \(low, high\)"),
+        ({"function": leave, "draw": {"a": (0, float("nan"))}}, r"expected \(low, high\)"),
+        ({"function": leave, "draw": {"a": range(0)}}, r"expected \(low, high\)"),
+        ({"function": leave, "draw": {"a": 3}}, r"expected \(low, high\)"),
+        ({"function": leave, "parameters": {"a": "text"}}, "a number or a NumPy array"),
+        ({"function": leave, "p": 1.5}, "a probability from 0 to 1"),
+        ({"function": leave, "p": True}, "a probability from 0 to 1"),
+        ({"function": leave, "fields": "hr"}, r"such as fields=\('image',\)"),
+        ({"function": leave, "fields": ()}, "expected names"),
+        ({"function": leave, "dtype": torch.float16}, "expected torch.uint8, torch.uint16, torch.float32"),
+        ({"function": "leave"}, "expected a Python function, or the address of compiled code"),
+        ({"function": functools.partial(shade, top=3)}, r"expected a Python function.*parameters=\{\.\.\.\}"),
+        ({"function": leave, "draw": {"a": (-1e308, 1e308)}}, r"expected \(low, high\)"),
+        ({"function": 0}, "expected the address"),
+        ({"function": 4096, "parameters": {"table": np.zeros(3)}}, "an address gets numbers"),
+    ],
+)
+def test_invalid_arguments_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        T.CompiledFunction(**options)
+
+
+def test_a_loader_refuses_what_does_not_suit(pairs: Any) -> None:
+    with pytest.raises(OptionError, match="no field 'depth' of images or masks; there are lr, hr"):
+        lmdbloader.Loader(pairs, 4, transforms=[mirroring("depth")])
+    with pytest.raises(OptionError, match=r"the pixels are torch.float16.*Put ToDtype after it"):
+        lmdbloader.Loader(pairs, 4, transforms=[T.ToDtype(torch.float16), mirroring()])
+    with pytest.raises(OptionError, match=r"mirror \(.*comes before RandomCrop.*Only ToDtype and Normalize may come"):
+        lmdbloader.Loader(pairs, 4, transforms=[mirroring(), T.RandomCrop(8)])
+    with pytest.raises(OptionError, match=r"says_text\): Numba cannot compile it for uint8 pixels.*setitem"):
+        lmdbloader.Loader(pairs, 4, transforms=[T.CompiledFunction(says_text)])
+    steps = [T.ToDtype(torch.float32, scale=True), leaving(), T.Normalize(0.5, 0.5)]
+    with pytest.raises(
+        OptionError, match=r"are torch.float32 after a compiled function.*both after it, or both before"
+    ):
+        list(lmdbloader.Loader(pairs, 4, transforms=steps))
+    turned = [lambda batch: batch._replace(hr=[1]), mirroring()]
+    with pytest.raises(OptionError, match="'hr' is a list; expected a tensor of 4 images"):
+        list(lmdbloader.Loader(pairs, 4, transforms=turned))
+
+
+# Addresses
+
+
+def compiled_elsewhere(num_extra: int = 0) -> Any:
+    """Return code with the documented signature, as a compiler makes it: out = image + parameter + drawn value.
+
+    It changes so many values after the end of each image.
+    """
+    numba = pytest.importorskip("numba")
+    words, reals = numba.types.CPointer(numba.types.int64), numba.types.CPointer(numba.types.float64)
+    images = numba.types.CPointer(numba.types.CPointer(numba.types.uint8))
+
+    def add(count, images, room, shape, strides, parameters, drawn):  # type: ignore[no-untyped-def]
+        for k in range(count):
+            for i in range(shape[0] * shape[1] * shape[2] + num_extra):
+                images[k][i] = (int(images[k][i]) + int(parameters[0]) + int(drawn[k])) % 256
+        return 0 if shape[0] == 3 and strides[2] == 1 else 7
+
+    return numba.cfunc(numba.types.int64(numba.types.int64, images, words, words, words, reals, reals))(add)
+
+
+@pytest.fixture(scope="module")
+def code() -> Any:
+    return compiled_elsewhere()
+
+
+@pytest.mark.parametrize("kind", ["number", "ctypes", "object"])
+def test_an_address_is_called(pairs: Any, code: Any, kind: str) -> None:
+    given: Any = {"number": code.address, "ctypes": ctypes.CFUNCTYPE(ctypes.c_int64)(code.address), "object": code}[
+        kind
+    ]
+    function = T.CompiledFunction(given, draw={"more": range(9)}, parameters={"least": 4}, p=0.5)
+    stored, found = read(pairs, []), read(pairs, [function])
+    chosen, values = function.drawn(np.arange(COUNT), seed=5)
+    added = torch.from_numpy(chosen * (4 + values[:, 0])).to(torch.uint8)
+    assert torch.equal(found.hr, stored.hr + added[:, None, None, None])
+
+
+def test_an_address_is_of_this_process_and_its_errors_are_numbers(pairs: Any, code: Any) -> None:
+    function = T.CompiledFunction(code.address, draw={"more": range(9)}, parameters={"least": 4})
+    with pytest.raises(OptionError, match="an address is valid in its own process only"):
+        pickle.dumps(function)
+    with pytest.raises(OptionError, match="the code returned 7; expected 0"):
+        list(lmdbloader.Loader(pairs, 4, transforms=[function], memory_format=torch.channels_last))
+    with pytest.raises(OptionError, match=r"the pixels are torch.float32; expected torch.uint8, the dtype"):
+        lmdbloader.Loader(pairs, 4, transforms=[T.ToDtype(torch.float32), function])
+
+
+def test_the_test_of_an_address_finds_what_it_writes_outside(code: Any) -> None:
+    image = np.random.default_rng(1).integers(0, 100, (2, 3, 5, 6), dtype=np.uint8)
+    drawn = {"draw": {"more": range(9)}, "parameters": {"least": 4}}
+    with pytest.raises(OptionError, match="the code returned 7"):  # it does not know channels_last
+        T.CompiledFunction(code.address, **drawn).check(image)
+    with pytest.raises(OptionError, match=r"the compiled code writes outside of `out`"):
+        T.CompiledFunction(compiled_elsewhere(1).address, **drawn).check(image)
+
+
+# The test of a function
+
+
+@pytest.fixture
+def image() -> Any:
+    return np.random.default_rng(1).integers(128, 256, (3, 5, 6), dtype=np.uint8)
+
+
+def test_a_sound_function_passes_its_test(image: Any) -> None:
+    changed = shading().check(image, seed=2)
+    _, values = shading().drawn(np.arange(4), seed=2)
+    np.testing.assert_array_equal(changed.numpy(), [shaded(image, *row, 180) for row in values])
+    floats = torch.from_numpy(image.astype(np.float32))
+    assert torch.equal(halving().check(floats[None]), floats[None] / 2)
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "message"),
+    [
+        (outside, IndexError, "out of bounds"),
+        (draws_itself, OptionError, "in two runs.*Draw random values with `draw`"),
+        (wraps, OptionError, "in Python and compiled.*wrap around at 256"),
+        (exceeds, OptionError, "in Python.*300 out of bounds for uint8.*limit the result"),
+        (says_text, OptionError, "Numba cannot compile it"),
+    ],
+)
+def test_an_unsound_function_fails_its_test(image: Any, function: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        T.CompiledFunction(function).check(image)
+
+
+def test_what_is_tested_must_be_images(image: Any) -> None:
+    with pytest.raises(OptionError, match=r"found \(5, 6\); expected images \(C, H, W\)"):
+        mirroring().check(image[0])
+    with pytest.raises(OptionError, match=r"the pixels are torch.int64"):
+        mirroring().check(image.astype(np.int64))
+
+
+# Numba
+
+
+def test_without_numba_there_is_a_line_to_paste(pairs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    with pytest.raises(KernelError, match=r"pip install numba\. Or give the address"):
+        lmdbloader.Loader(pairs, 4, transforms=[T.CompiledFunction(leave)])
+
+
+def test_numba_is_imported_when_a_function_is_compiled(code: Any) -> None:
+    program = (
+        "import sys, lmdbloader.transforms as T\nfunction = T.CompiledFunction(4096, draw={'a': (0, 1)})\n"
+        "T.CompiledFunction(lambda image, out: None)\nprint('numba' in sys.modules)"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=Path(__file__).parent.parent
+    )
+    assert child.stdout.strip() == "False"
+
+
+def test_functions_with_options_of_numba_are_taken(pairs: Any) -> None:
+    numba = pytest.importorskip("numba")
+    function = T.CompiledFunction(numba.njit(fastmath=True)(mirror))
+    assert repr(function) == "CompiledFunction(mirror)"
+    assert torch.equal(read(pairs, [function]).lr, read(pairs, []).lr.flip(-1))
