@@ -43,7 +43,9 @@ SEEDS = {
     "RandomHorizontalFlip": 6, "RandomVerticalFlip": 2, "RandomSolarize": 2, "RandomErasing": 6, "BatchFunction": 4,
 }  # fmt: skip
 # Photographs other than the cat: colourful ones.
-PHOTOGRAPHS = dict.fromkeys(("ColorJitter", "RandomGrayscale", "RandomSolarize", "BatchFunction", "CompiledFunction"), "coffee")
+PHOTOGRAPHS = dict.fromkeys(
+    ("ColorJitter", "RandomGrayscale", "RandomSolarize", "BatchFunction", "CompiledFunction"), "coffee"
+)
 CLASSES = ("cat", "coffee", "rocket")
 # In pixels of the cat: left, top, right, bottom.
 EYES, NOSE = ((135, 85, 206, 146), (295, 108, 345, 165)), (228, 224, 294, 268)
