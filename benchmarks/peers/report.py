@@ -1,4 +1,4 @@
-"""Makes docs/benchmarks/peers.md and its charts of the results of run.py.
+"""Makes docs/benchmarks/peers.md, its charts, and peers-tables.md with every figure, of the results of run.py.
 
 python benchmarks/peers/report.py
 """
@@ -22,6 +22,7 @@ from job import JOBS, Job  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "peers.json"
 PAGE = ROOT / "docs" / "benchmarks" / "peers.md"
+TABLES = "peers-tables.md"  # next to the page
 OURS = "lmdbloader"
 FILES = "files"
 Peers = dict[str, dict[str, Any]]
@@ -135,7 +136,7 @@ def sentences(document: Document) -> list[str]:
     for job in JOBS.values():
         found = ratios_to(document, job, lambda peer: True)
         if found:
-            names = " and ".join(dict.fromkeys(document.title(peer) for _, _, peer in found))
+            names = ", ".join(dict.fromkeys(document.title(peer) for _, _, peer in found))
             nearest.append(f"{_short(job)} {span([ratio for ratio, _, _ in found])} ({names})")
         found = ratios_to(document, job, lambda peer: peer == FILES)
         if found:
@@ -145,7 +146,7 @@ def sentences(document: Document) -> list[str]:
     return [
         f"lmdbloader's images per second, against the fastest other loader at each batch size: {', '.join(nearest)}.",
         f"Against torch's DataLoader over image files, with Pillow: {', '.join(files) or 'not measured'}.",
-        _better(document),
+        _summary(document),
     ]
 
 
@@ -153,18 +154,17 @@ def _short(job: Job) -> str:
     return {"pairs": "pairs", "crops": "crops of pixels", "crops-jpeg": "crops of JPEGs"}[job.name]
 
 
-def _better(document: Document) -> str:
-    """Return the sentence about all that other peers do better."""
-    found = []
+def better(document: Document) -> dict[str, list[str]]:
+    """Return what other peers do better, by the figure: who, in which job, and how many times as well."""
+    found: dict[str, list[str]] = {}
     for job in JOBS.values():
         done = document.done(job)
         if OURS not in done:
             continue
         for ratio, size, peer in ratios_to(document, job, lambda peer: True):
             if ratio < 1:
-                found.append(
-                    f"{document.title(peer)} in speed at batches of {size}, {times(1 / ratio)} ({_short(job)})"
-                )
+                line = f"{document.title(peer)} at batches of {size}, {times(1 / ratio)} ({_short(job)})"
+                found.setdefault("images per second", []).append(line)
         for name, value, more, _ in FIGURES:
             values = {peer: value(results) for peer, results in done.items()}
             best = (max if more else min)(values, key=lambda peer: values[peer])
@@ -172,12 +172,19 @@ def _better(document: Document) -> str:
             # Equal to two digits is equal.
             if best != OURS and ratio >= 1.005:
                 others = sum((v > values[OURS]) == more and v != values[OURS] for v in values.values()) - 1
-                also = f", and {others} more" if others else ""
+                also = f" and {others} more" if others else ""
                 what = {"written": "writing", "on disk": "bytes on disk"}.get(name, name)
-                found.append(f"{document.title(best)}{also} in {what}, up to {times(ratio)} ({_short(job)})")
+                line = f"{document.title(best)}{also}, up to {times(ratio)} ({_short(job)})"
+                found.setdefault(what, []).append(line)
+    return found
+
+
+def _summary(document: Document) -> str:
+    found = list(better(document))
     if not found:
         return "No other loader was better in any figure of this page."
-    return f"Better than lmdbloader are: {'; '.join(found)}."
+    named = found[0] if len(found) == 1 else f"{', '.join(found[:-1])} and {found[-1]}"
+    return f"Others are better in {named}: [which, and by how much](#where-others-are-better)."
 
 
 # --- Tables and charts ----------------------------------------------------------------------------------------------
@@ -198,6 +205,24 @@ def speed_table(document: Document, job: Job) -> str:
             row.append(f"{median:,.0f} ({least:,.0f}-{most:,.0f}) w{turns[0]['workers']}")
         rows.append(row)
     return table(["", *(f"batches of {size}" for size in _sizes(job))], rows, markdown=True)
+
+
+def ratio_table(document: Document) -> str:
+    """Return how many times as many images a second lmdbloader reads as each other peer, by job and batch size."""
+    columns = [(job, size) for job in JOBS.values() for size in (8, 64, 256) if size in _sizes(job)]
+    jobs = {job.name: document.done(job) for job, _ in columns}
+    columns = [(job, size) for job, size in columns if OURS in jobs[job.name]]
+    rows = []
+    for peer in document.peers:
+        row = [
+            times(rate(jobs[job.name][OURS], size) / speed)
+            if peer in jobs[job.name] and (speed := rate(jobs[job.name][peer], size))
+            else "-"
+            for job, size in columns
+        ]
+        if peer != OURS and set(row) != {"-"}:
+            rows.append([document.title(peer), *row])
+    return table(["", *(f"{_short(job)}, {size}" for job, size in columns)], rows, markdown=True)
 
 
 def cost_table(document: Document, job: Job) -> str:
@@ -251,16 +276,15 @@ def _machine(document: Document) -> str:
 
 # --- The page -------------------------------------------------------------------------------------------------------
 
-_HEAD = """---
+_MADE = "<!-- Made by benchmarks/peers/report.py from benchmarks/results/peers.json. Change those, not this. -->\n\n"
+_HEAD = f"""---
 # What people also call this: the search finds these words.
 tags: [comparison, faster than, FFCV, WebDataset, LitData, MosaicML Streaming, DALI, Grain, SPDL, HDF5]
 ---
 
 # Compared with other loaders
 
-<!-- Made by benchmarks/peers/report.py from benchmarks/results/peers.json. Change those, not this. -->
-
-"""
+{_MADE}"""
 _METHOD = """\
 ## How it was measured
 
@@ -268,9 +292,10 @@ _METHOD = """\
   and 96 x 96 pixels; both are mirrored together, or not. Crops are those of torchvision's RandomResizedCrop(224),
   mirrored or not, and normalised. A batch is float32 tensors, (N, C, H, W), with labels and the numbers of the
   samples.
-- **Each in its best way.** Each loader is written and read as its documentation advises for speed; the settings are
-  below. Where the user makes the batch, one function does it: it mirrors and converts pairs in one pass into the
-  batch, and crops bytes with torchvision's transforms. torch has one thread in the process that takes the batches.
+- **Each in its best way.** Each loader is written and read as its documentation advises for speed, with [these
+  settings](peers-tables.md#versions-and-settings). Where the user makes the batch, one function does it: it mirrors
+  and converts pairs in one pass into the batch, and crops bytes with torchvision's transforms. torch has one thread
+  in the process that takes the batches.
 - **Checked first.** A loader is timed only if, with each number of workers, two epochs bring each sample once, in
   another order, with its label and the pixels of its number; if pairs match and are mirrored together; and if
   mirroring and crops are drawn again in the second epoch.
@@ -288,7 +313,7 @@ _METHOD = """\
 ```bash
 python benchmarks/peers/environment.py  # once: .venv-peers, with each loader that can be installed
 python benchmarks/peers/run.py          # about half an hour on two cores
-python benchmarks/peers/report.py       # this page
+python benchmarks/peers/report.py       # this page and its tables
 ```
 
 `make bench-peers` does all three. `--peers` and `--jobs` choose, `--quick` only tries each. A run that was
@@ -308,22 +333,36 @@ def page(document: Document, pictures: Sequence[str]) -> str:
         "peers-crops": "Crops per second of each loader, from pixels and from JPEG files",
     }
     parts += [f"![{alternatives[name]}](pictures/{name}.svg)" for name in pictures]
-    for job in JOBS.values():
-        if document.done(job):
-            random = job.random[0].upper() + job.random[1:]
-            costs = f"At batches of {32 if job.is_pairs else 64}:"
-            parts.append(f"## {job.title}\n\n{random}. Images (pairs) per second:\n\n{speed_table(document, job)}")
-            parts += [costs, cost_table(document, job)]
+    parts.append(
+        "## How many times as fast\n\nlmdbloader's images per second, divided by those of each other loader, in "
+        f"batches of 8, 64 or 256; above 1 lmdbloader is faster.\n\n{ratio_table(document)}\n\n"
+        f"[Every figure]({TABLES}): all batch sizes, ranges, CPU time, first batch, writing, disk and memory."
+    )
+    if found := better(document):
+        lines = [f"- **{what[0].upper() + what[1:]}**: {'; '.join(who)}." for what, who in found.items()]
+        parts.append("\n".join(["## Where others are better", "", *lines]))
     counts = [
         f"{settings['samples'][job.name]:,} {_short(job)}" for job in JOBS.values() if job.name in settings["samples"]
     ]
     parts.append(
         _METHOD.format(samples=", ".join(counts), turns=settings["turns"], seconds=settings["seconds"]).rstrip()
     )
+    return _HEAD + "\n\n".join(parts) + "\n"
+
+
+def tables(document: Document) -> str:
+    """Return the page of every figure."""
+    parts = ["[How it was measured](peers.md#how-it-was-measured)."]
+    for job in JOBS.values():
+        if document.done(job):
+            random = job.random[0].upper() + job.random[1:]
+            costs = f"At batches of {32 if job.is_pairs else 64}:"
+            parts.append(f"## {job.title}\n\n{random}. Images (pairs) per second:\n\n{speed_table(document, job)}")
+            parts += [costs, cost_table(document, job)]
     parts.append(_settings_section(document))
     if absent := _absent(document):
         parts.append("## Not measured\n\n" + "\n".join(f"- {line}" for line in absent))
-    return _HEAD + "\n\n".join(parts) + "\n"
+    return f"# Tables of other loaders\n\n{_MADE}" + "\n\n".join(parts) + "\n"
 
 
 def _settings_section(document: Document) -> str:
@@ -369,6 +408,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, text in drawn.items():
         (pictures / f"{name}.svg").write_text(text, "utf-8")
     options.out.write_text(page(document, list(drawn)), "utf-8")
+    options.out.with_name(TABLES).write_text(tables(document), "utf-8")
     return 0
 
 

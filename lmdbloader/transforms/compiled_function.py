@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import FunctionType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -219,12 +219,15 @@ class CompiledFunction(BatchFunction):
                 np.minimum(low + (high - low) * unit, np.nextafter(high, low), out=values[:, k])  # never high itself
         return units[:, 0] < self.p, values
 
-    def apply(self, batch: Any, random: np.random.Generator) -> Any:
+    def apply(self, batch: Any, random: np.random.Generator) -> NoReturn:
         """Raise OptionError: only a Loader knows the numbers of the samples, and which fields hold images.
 
         Args:
             batch: A batch.
             random: Random numbers.
+
+        Raises:
+            OptionError: Always.
         """
         raise OptionError(
             f"{self}: only a Loader calls it. Write Loader(..., transforms=[..., it]). To change images without a "
