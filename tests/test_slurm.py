@@ -316,6 +316,13 @@ def training(cluster: Cluster, classes: Path, **more: str) -> dict[str, str]:
     }
 
 
+def own_script(cluster: Cluster) -> str:
+    """Return a training script of the user's own, which waits where a test wants it."""
+    script = cluster.folder / "own.py"
+    script.touch()
+    return str(script)
+
+
 def words_of(cluster: Cluster) -> list[str]:
     return [str(word) for word in json.loads((cluster.folder / "given").read_text())]
 
@@ -342,7 +349,8 @@ def test_training_reads_the_nodes_own_copies(cluster: Cluster, classes: Path) ->
         "SLURM_GPUS_ON_NODE": "4",
         "SLURM_JOB_ID": "77",
     }
-    job = cluster.submit("train", "--log-json", "my log", **variables)
+    log = str(cluster.folder / "my log")
+    job = cluster.submit("train", "--log-json", log, **variables)
     assert job.end() == 0, job.log
     words = words_of(cluster)
     copies = [str(cluster.folder / "node" / f"{name}.lmdb") for name in ("train", "val")]
@@ -350,7 +358,7 @@ def test_training_reads_the_nodes_own_copies(cluster: Cluster, classes: Path) ->
     assert words[at + 1 : at + 4] == [copies[0], "--val", copies[1]]
     assert words[:4] == ["--nnodes", "2", "--nproc-per-node", "4"]
     assert words[words.index("--rdzv-endpoint") + 1] == "first-node:20077"
-    assert words[-2:] == ["--log-json", "my log"] and "--resume" not in words
+    assert words[-2:] == ["--log-json", log] and "--resume" not in words
     assert all((Path(copy) / "manifest.json").is_file() for copy in copies)
     (cluster.folder / "given").unlink()
     job = cluster.submit("train", **{**variables, "VAL": "/nowhere.lmdb"})
@@ -387,7 +395,8 @@ def test_training_that_is_stopped_ends_where_an_unbroken_one_does(cluster: Clust
 
 
 def test_training_without_a_new_checkpoint_is_not_queued_again(cluster: Cluster, classes: Path) -> None:
-    job = cluster.submit("train", **training(cluster, classes, SCRIPT="x"), WAIT_AT_STEP="1").wait_until_there()
+    variables = training(cluster, classes, SCRIPT=own_script(cluster))
+    job = cluster.submit("train", **variables, WAIT_AT_STEP="1").wait_until_there()
     assert job.warn().end() == 1
     assert "made no progress within its time limit" in job.log and not cluster.is_requeued
 
@@ -404,7 +413,7 @@ def test_of_two_jobs_at_once_one_trains(cluster: Cluster, classes: Path) -> None
 
 
 def test_the_tasks_of_an_array_train_into_folders_of_their_own(cluster: Cluster, classes: Path) -> None:
-    variables = training(cluster, classes, SCRIPT="x", SLURM_ARRAY_TASK_ID="3")
+    variables = training(cluster, classes, SCRIPT=own_script(cluster), SLURM_ARRAY_TASK_ID="3")
     job = cluster.submit("train", **variables)
     assert job.end() == 2 and "my results/%a" in job.log
     job = cluster.submit("train", "--seed", "%a", **{**variables, "RESULTS": str(cluster.folder / "seed %a")})

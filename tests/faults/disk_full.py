@@ -24,7 +24,9 @@ _ENOUGH_FAILURES = 20
 # Commands other than conversions start over.
 _OTHERS = ("write", "stage")
 _SAYS = re.compile(r"lmdbloader: \S+: disk full \(.*\): .*\d+ MiB are free there.* Free some space and run it again\.")
-_SAYS_BEFORE = re.compile(r"lmdbloader: \S+: \S+ takes .* MiB are missing\. Free some space")
+_SAYS_BEFORE = re.compile(
+    r"lmdbloader: \S+: (\S+ takes|about \S+ [KMG]iB are still to be written,) .* [KMG]iB are missing\. Free some space"
+)
 _SAYS_HOW_MUCH = re.compile(r"about \d+ MiB (more are needed|are still to be written)")
 
 
@@ -137,7 +139,7 @@ class FullDisk:
         expect(ended.status == 1, f"exit status {ended.status}", ended)
         # One line with the error; another one where something of the conversion is kept.
         if _SAYS_BEFORE.match(lines[-1]) is not None:
-            return  # `stage` looks before it begins
+            return  # `stage` and conversions look before they begin
         expect(len(lines) <= 2 and _SAYS.match(lines[-1]) is not None, "another error", ended)
         # How much a dataset takes is known once a few of its inputs were tried.
         known = any(step.call == "commit" for step in ended.steps)
