@@ -56,7 +56,7 @@ PACKAGES = (
     Package("litdata", ("obstore", "tifffile", "lightning-utilities", "boto3", "requests", "filelock"), ALONE),
     Package(
         "mosaicml-streaming",
-        ("zstd", "python-snappy", "brotli", "cramjam", "catalogue", "xxhash<4", "requests", "matplotlib", "transformers<5"),
+        ("zstd", "python-snappy", "brotli", "cramjam", "catalogue", "xxhash", "requests", "matplotlib", "transformers"),
         ALONE,
     ),
     Package("grain"),
