@@ -287,8 +287,8 @@ tags: [comparison, faster than, FFCV, WebDataset, LitData, MosaicML Streaming, D
 
 # Compared with other loaders
 
-How many images per second lmdbloader and other data loaders read from the same samples, on a machine without a GPU, and how
-they compare in start-up time, size on disk and memory. [Benchmarks on a GPU](gpu.md) compare with FFCV on 16 cores.
+How many images per second lmdbloader and other data loaders read from the same samples, on a machine without a GPU, and
+how they compare in start-up time, size on disk and memory. [Benchmarks on a GPU](gpu.md) compare with FFCV on 16 cores.
 
 {_MADE}"""
 _METHOD = """\
@@ -332,7 +332,7 @@ def page(document: Document, pictures: Sequence[str]) -> str:
     settings = document.stored["settings"]
     parts = ["\n\n".join(sentences(document))]
     if settings["quick"]:
-        parts.insert(0, "!!! warning\n    These figures are from a `--quick` run: they only show that each loader runs.")
+        parts.insert(0, "!!! warning\n    A `--quick` run made these figures: they only show that each loader runs.")
     alternatives = {
         "peers-pairs": "Pairs per second of each loader, by batch size",
         "peers-crops": "Crops per second of each loader, from pixels and from JPEG files",
