@@ -34,8 +34,8 @@ _FIRST = ("image", "out")
 _CODE: Any = ctypes.CFUNCTYPE(None).__mro__[1]
 # What to do if a test fails.
 _IN_PYTHON = (
-    " In Python, NumPy's numbers of 8 bits wrap around at 256; Numba computes with 64 bits, and keeps the last 8 of the "
-    "result. Write int(image[c, y, x]) or float(image[c, y, x]) before you calculate, and limit the result."
+    " In Python, NumPy's numbers of 8 bits wrap around at 256; Numba computes with 64 bits, and keeps the last 8 of "
+    "the result. Write int(image[c, y, x]) or float(image[c, y, x]) before you calculate, and limit the result."
 )
 _IN_TWO_RUNS = (
     " The result depends on more than the arguments: on numpy.random, on memory that was not filled, or on values "
