@@ -554,7 +554,7 @@ def test_the_page_begins_with_three_sentences_and_the_charts(build: Build, resul
         " torch's `DataLoader`."
     )
     assert trained.startswith("ResNet-50 trains on images of 224 pixels at 98 % of the rate")
-    assert slower == "It holds training up most with SRCNN in batches of 8, at 60 % of that rate."
+    assert slower == "It slows training down most with SRCNN in batches of 8, to 60 % of that rate."
     assert rest.startswith("2031-05-06, NVIDIA Made-up 100, 16 cores.")
     assert rest.index("gpu-cores.svg") < rest.index("gpu-fed.svg") < rest.index("\n| ")
 

@@ -329,7 +329,7 @@ def test_images_of_different_sizes_and_colours(
         ({"function": functools.partial(shade, top=3)}, r"expected a Python function.*parameters=\{\.\.\.\}"),
         ({"function": leave, "draw": {"a": (-1e308, 1e308)}}, r"expected \(low, high\)"),
         ({"function": 0}, "expected the address"),
-        ({"function": 4096, "parameters": {"table": np.zeros(3)}}, "an address gets numbers"),
+        ({"function": 4096, "parameters": {"table": np.zeros(3)}}, "code at an address takes numbers only"),
     ],
 )
 def test_invalid_arguments_are_refused(options: dict[str, Any], message: str) -> None:

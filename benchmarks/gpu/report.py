@@ -46,13 +46,13 @@ _NOTHING = """
 without a GPU, are in [Benchmarks](../benchmarks.md).
 """
 _FOUND = """
-The scripts in `benchmarks/gpu/` measured these figures, and `benchmarks/results/gpu/` has them. Figures of two cores,
-without a GPU, are in [Benchmarks](../benchmarks.md).
+The scripts in `benchmarks/gpu/` measured these figures; `benchmarks/results/gpu/` stores them. [Benchmarks on two CPU
+cores](../benchmarks.md) has figures without a GPU, and [Compared with other loaders](peers.md) more loaders.
 """
 _HOW = """
 ## Reproduce the figures
 
-On a machine with a GPU, without a network once the folder of `pack.py` has been copied there:
+On a machine with a GPU. It needs no network after you have copied the folder of `pack.py` there:
 
 ```bash
 python benchmarks/gpu/pack.py --out benchmarks/gpu/pack      # beforehand, with network

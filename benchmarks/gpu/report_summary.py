@@ -52,7 +52,7 @@ def slower(results: Results, found: Mapping[str, float]) -> str:
     if rows:
         worst = min(rows, key=lambda row: row["share_of_ceiling"])
         network = f"{name_of(worst['model'])} in batches of {worst['batch_size']}"
-        parts.append(f"holds training up most with {network}, at {share(worst['share_of_ceiling'])} of that rate")
+        parts.append(f"slows training down most with {network}, to {share(worst['share_of_ceiling'])} of that rate")
     return f"It {', and '.join(parts)}." if parts else ""
 
 
@@ -92,7 +92,7 @@ def training(results: Results) -> str:
         return ""
     return (
         f"{name_of(slow['model'])} trains on images of {number(largest)} pixels at {share(ours)} of the rate with"
-        f" batches that are already on the GPU, and at {share(slow['share_of_ceiling'])} from the folder."
+        f" batches that are already on the GPU (the ceiling), and at {share(slow['share_of_ceiling'])} from the folder."
     )
 
 

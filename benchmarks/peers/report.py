@@ -20,6 +20,8 @@ from common import table  # noqa: E402
 from draw_readme import Bar, Chart, Panel, draw_chart  # noqa: E402
 from job import JOBS, Job  # noqa: E402
 
+from lmdbloader.base.text import counted  # noqa: E402
+
 RESULTS = ROOT / "benchmarks" / "results" / "peers.json"
 PAGE = ROOT / "docs" / "benchmarks" / "peers.md"
 TABLES = "peers-tables.md"  # next to the page
@@ -39,7 +41,7 @@ _MIB = 2**20
 # What is compared beyond the speed: name, its value of a peer's results, whether more is better, how it is shown.
 Figure = tuple[str, Callable[[dict[str, Any]], float], bool, Callable[[float], str]]
 FIGURES: tuple[Figure, ...] = (
-    ("first batch, cold", lambda found: found["start"]["cold_s"] * 1000, False, lambda v: f"{v:,.0f} ms"),
+    ("cold first batch", lambda found: found["start"]["cold_s"] * 1000, False, lambda v: f"{v:,.0f} ms"),
     ("first batch of a later epoch", lambda found: found["start"]["epoch_s"] * 1000, False, lambda v: f"{v:,.1f} ms"),
     ("written", lambda found: found["write"]["samples"] / found["write"]["seconds"], True, lambda v: f"{v:,.0f} /s"),
     ("on disk", lambda found: found["write"]["nbytes"] / _MIB, False, lambda v: f"{v:,.0f} MiB"),
@@ -136,7 +138,7 @@ def sentences(document: Document) -> list[str]:
     for job in JOBS.values():
         found = ratios_to(document, job, lambda peer: True)
         if found:
-            names = ", ".join(dict.fromkeys(document.title(peer) for _, _, peer in found))
+            names = "; ".join(dict.fromkeys(document.title(peer) for _, _, peer in found))
             nearest.append(f"{_short(job)} {span([ratio for ratio, _, _ in found])} ({names})")
         found = ratios_to(document, job, lambda peer: peer == FILES)
         if found:
@@ -144,8 +146,9 @@ def sentences(document: Document) -> list[str]:
     if not nearest:
         return ["Nothing was compared."]
     return [
-        f"lmdbloader's images per second, against the fastest other loader at each batch size: {', '.join(nearest)}.",
-        f"Against torch's DataLoader over image files, with Pillow: {', '.join(files) or 'not measured'}.",
+        "lmdbloader's images per second, divided by those of the fastest other loader at each batch size: "
+        f"{', '.join(nearest)}.",
+        f"Divided by those of torch's DataLoader over image files, with Pillow: {', '.join(files) or 'not measured'}.",
         _summary(document),
     ]
 
@@ -163,16 +166,16 @@ def better(document: Document) -> dict[str, list[str]]:
             continue
         for ratio, size, peer in ratios_to(document, job, lambda peer: True):
             if ratio < 1:
-                line = f"{document.title(peer)} at batches of {size}, {times(1 / ratio)} ({_short(job)})"
+                line = f"{document.title(peer)} in batches of {size}, {times(1 / ratio)} ({_short(job)})"
                 found.setdefault("images per second", []).append(line)
         for name, value, more, _ in FIGURES:
             values = {peer: value(results) for peer, results in done.items()}
             best = (max if more else min)(values, key=lambda peer: values[peer])
             ratio = values[best] / values[OURS] if more else values[OURS] / values[best]
-            # Equal to two digits is equal.
-            if best != OURS and ratio >= 1.005:
+            # A ratio that is shown as 1.0 counts as equal.
+            if best != OURS and ratio >= 1.05:
                 others = sum((v > values[OURS]) == more and v != values[OURS] for v in values.values()) - 1
-                also = f" and {others} more" if others else ""
+                also = f" and {counted(others, 'other')}" if others else ""
                 what = {"written": "writing", "on disk": "bytes on disk"}.get(name, name)
                 line = f"{document.title(best)}{also}, up to {times(ratio)} ({_short(job)})"
                 found.setdefault(what, []).append(line)
@@ -235,7 +238,7 @@ def cost_table(document: Document, job: Job) -> str:
         waits = f"{_median(turns, 'p50_ms'):,.2f}, {_median(turns, 'p99_ms'):,.2f} ms" if turns else "-"
         cpu = f"{_median(turns, 'cpu_us'):,.0f} us" if turns else "-"
         rows.append([document.title(peer), cpu, waits, *shown])
-    header = ["", "CPU an image", "p50, p99 of a batch", *(name for name, _, _, _ in FIGURES)]
+    header = ["", "CPU time per image", "p50, p99 of a batch", *(name for name, _, _, _ in FIGURES)]
     return table(header, rows, markdown=True)
 
 
@@ -284,29 +287,31 @@ tags: [comparison, faster than, FFCV, WebDataset, LitData, MosaicML Streaming, D
 
 # Compared with other loaders
 
+How many images per second lmdbloader and other data loaders read from the same samples, on a machine without a GPU, and
+how they compare in start-up time, size on disk and memory. [Benchmarks on a GPU](gpu.md) compare with FFCV on 16 cores.
+
 {_MADE}"""
 _METHOD = """\
 ## How it was measured
 
-- **The same samples for each.** {samples}, cut from the photographs of scikit-image. Pairs are patches of 48 x 48
-  and 96 x 96 pixels; both are mirrored together, or not. Crops are those of torchvision's RandomResizedCrop(224),
-  mirrored or not, and normalised. A batch is float32 tensors, (N, C, H, W), with labels and the numbers of the
-  samples.
-- **Each in its best way.** Each loader is written and read as its documentation advises for speed, with [these
-  settings](peers-tables.md#versions-and-settings). Where the user makes the batch, one function does it: it mirrors
-  and converts pairs in one pass into the batch, and crops bytes with torchvision's transforms. torch has one thread
-  in the process that takes the batches.
-- **Checked first.** A loader is timed only if, with each number of workers, two epochs bring each sample once, in
-  another order, with its label and the pixels of its number; if pairs match and are mirrored together; and if
-  mirroring and crops are drawn again in the second epoch.
+- **The same samples.** {samples}, cut from the photographs of scikit-image. Pairs are patches of 48 x 48 and
+  96 x 96 pixels with a random horizontal flip, the same for both. Crops are torchvision's RandomResizedCrop(224) with
+  a random horizontal flip, normalised. A batch has float32 tensors (N, C, H, W), the labels and the sample numbers.
+- **The best settings.** Each dataset is written and read as the loader's documentation advises for speed, with [these
+  settings](peers-tables.md#versions-and-settings). If the user has to collate the batch, one function does it for all
+  such loaders: it flips and converts pairs in one pass, and crops bytes with torchvision's transforms. In the process
+  that receives the batches, torch has one thread.
+- **Checked first.** A loader is timed only if it passes these checks with each number of workers: two epochs have each
+  sample once, in different orders, with its own label and pixels; both images of a pair match and get the same flip;
+  the second epoch has new flips and crops.
 - **In turns.** All loaders are timed once, then all again: {turns} turns of {seconds} s for pairs, twice that for
-  crops, each in a new process, after the first batches. Figures are medians, with the slowest and the fastest turn.
-  In the first turn 0, 1 and 2 workers are tried (threads, where a loader has threads; crops at batches of 64 only),
-  in the others the best: w1 is one worker. Data is in the page cache.
-- **CPU an image** is that of the process and its workers. **Cold**: a new process opens a store whose pages the
-  system was asked to forget; imports of the loader and compiling count. **Peak memory** is the sum over the
-  processes in an epoch, shared pages counted once, mapped files included (PSS). **Written** is the time of writing
-  alone, from arrays in memory.
+  crops. Each turn is a new process, timed after its first batches. Figures are medians, with the slowest and the
+  fastest turn. The first turn tries 0, 1 and 2 workers, or threads if the loader has threads (crops: in batches of 64
+  only). The other turns use the best number; w1 is one worker. Data is in the page cache.
+- **CPU time per image** includes the workers. **Cold first batch**: a new process opens a dataset that was dropped from
+  the page cache; importing the loader and compiling count. **Peak memory** is the sum over all processes during an
+  epoch, with shared pages counted once and mapped files included (PSS). **Written** counts only the time to write
+  arrays from memory.
 
 ## Run it
 
@@ -316,9 +321,9 @@ python benchmarks/peers/run.py          # about half an hour on two cores
 python benchmarks/peers/report.py       # this page and its tables
 ```
 
-`make bench-peers` does all three. `--peers` and `--jobs` choose, `--quick` only tries each. A run that was
-interrupted goes on. A file `NAME_peer.py` in `benchmarks/peers/` adds a loader; `job.py` there says what it has to
-do.
+`make bench-peers` does all three. `--peers` and `--jobs` select loaders and jobs; `--quick` only checks that each
+loader runs. The same command continues an interrupted run. To add a loader, add a file `NAME_peer.py` to
+`benchmarks/peers/`; `job.py` there describes what it has to do.
 """
 
 
@@ -327,7 +332,7 @@ def page(document: Document, pictures: Sequence[str]) -> str:
     settings = document.stored["settings"]
     parts = ["\n\n".join(sentences(document))]
     if settings["quick"]:
-        parts.insert(0, "!!! warning\n    These figures are of `--quick`: they only show that each loader runs.")
+        parts.insert(0, "!!! warning\n    A `--quick` run made these figures: they only show that each loader runs.")
     alternatives = {
         "peers-pairs": "Pairs per second of each loader, by batch size",
         "peers-crops": "Crops per second of each loader, from pixels and from JPEG files",
@@ -335,8 +340,9 @@ def page(document: Document, pictures: Sequence[str]) -> str:
     parts += [f"![{alternatives[name]}](pictures/{name}.svg)" for name in pictures]
     parts.append(
         "## How many times as fast\n\nlmdbloader's images per second, divided by those of each other loader, in "
-        f"batches of 8, 64 or 256; above 1 lmdbloader is faster.\n\n{ratio_table(document)}\n\n"
-        f"[Every figure]({TABLES}): all batch sizes, ranges, CPU time, first batch, writing, disk and memory."
+        f"batches of 8, 64 or 256. Above 1, lmdbloader is faster.\n\n{ratio_table(document)}\n\n"
+        f"[The tables]({TABLES}) have every figure: all batch sizes, ranges, CPU time, first batch, writing, disk and "
+        "memory."
     )
     if found := better(document):
         lines = [f"- **{what[0].upper() + what[1:]}**: {'; '.join(who)}." for what, who in found.items()]
@@ -352,12 +358,17 @@ def page(document: Document, pictures: Sequence[str]) -> str:
 
 def tables(document: Document) -> str:
     """Return the page of every figure."""
-    parts = ["[How it was measured](peers.md#how-it-was-measured)."]
+    parts = [
+        "Every figure behind [Compared with other loaders](peers.md), which explains [how it was "
+        "measured](peers.md#how-it-was-measured). Speeds are medians, with the slowest and the fastest turn; w1 is one "
+        "worker or thread."
+    ]
     for job in JOBS.values():
         if document.done(job):
             random = job.random[0].upper() + job.random[1:]
-            costs = f"At batches of {32 if job.is_pairs else 64}:"
-            parts.append(f"## {job.title}\n\n{random}. Images (pairs) per second:\n\n{speed_table(document, job)}")
+            costs = f"In batches of {32 if job.is_pairs else 64}:"
+            noun = "Pairs" if job.is_pairs else "Images"
+            parts.append(f"## {job.title}\n\n{random}. {noun} per second:\n\n{speed_table(document, job)}")
             parts += [costs, cost_table(document, job)]
     parts.append(_settings_section(document))
     if absent := _absent(document):

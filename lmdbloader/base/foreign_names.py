@@ -749,7 +749,7 @@ ATTRIBUTES: dict[str, Foreign] = {
     "target_transform": Foreign(_TORCHVISION, _AS_TRANSFORM),
     "transforms": Foreign(_TORCHVISION, "write dataset.all_transforms."),
     "num_classes": Foreign(
-        "timm", "write len(dataset.classes). Masks have no classes: take their largest label but 255, plus 1."
+        "timm", "write len(dataset.classes). Masks have no classes: take the largest label other than 255, plus 1."
     ),
     "random_split": Foreign("torch", "write train, test = dataset.split([0.8, 0.2], seed=0)."),
     "filename": Foreign("timm", 'write dataset.table["source"][index].as_py().'),

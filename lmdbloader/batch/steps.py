@@ -34,7 +34,7 @@ class Conversions:
 
     def __call__(self, batch: Any) -> Any:
         """Raise OptionError: only a Loader knows the fields."""
-        raise OptionError(f"{self}: only a Loader carries it out. Give it to Loader(..., transforms=[...]).")
+        raise OptionError(f"{self}: only a Loader applies it. Add it to Loader(..., transforms=[...]).")
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,8 +134,8 @@ def _concerned(transform: Transform, fields: Sequence[ImageField]) -> list[int]:
     names = [field.name for field in fields]
     if isinstance(transform, CompiledFunction):
         raise OptionError(
-            f"transforms: {transform} is called by a Loader only, after all other compiled transforms. Write "
-            "Loader(dataset, ..., transforms=[..., it])."
+            f"transforms: {transform} is called by a Loader only, after all other compiled transforms. Put it at the "
+            "end of Loader(dataset, ..., transforms=[...])."
         )
     if not isinstance(transform, Geometry | ToDtype | Normalize) or type(transform) is Geometry:
         if callable(transform) and not isinstance(transform, type | Transform):

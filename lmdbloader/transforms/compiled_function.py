@@ -34,11 +34,11 @@ _FIRST = ("image", "out")
 _CODE: Any = ctypes.CFUNCTYPE(None).__mro__[1]
 # What to do if a test fails.
 _IN_PYTHON = (
-    " Python computes with NumPy's numbers, of which 8 bits wrap around at 256; Numba with 64 bits, and keeps the last "
-    "8 of the result. Write int(image[c, y, x]) or float(image[c, y, x]) before you calculate, and limit the result."
+    " In Python, NumPy's numbers of 8 bits wrap around at 256; Numba computes with 64 bits, and keeps the last 8 of "
+    "the result. Write int(image[c, y, x]) or float(image[c, y, x]) before you calculate, and limit the result."
 )
 _IN_TWO_RUNS = (
-    " It depends on something else than its arguments: on numpy.random, on memory that was not filled, or on values "
+    " The result depends on more than the arguments: on numpy.random, on memory that was not filled, or on values "
     "outside of `image`. Draw random values with `draw`."
 )
 
@@ -109,13 +109,13 @@ class CompiledFunction(BatchFunction):
     def _check_names(self) -> None:
         named = [*self.draw, *self.parameters]
         if twice := [name for name in self.draw if name in self.parameters or name in _FIRST]:
-            raise OptionError(f"CompiledFunction(draw={{{twice[0]!r}: ...}}): the name has another meaning. Rename it.")
+            raise OptionError(f"CompiledFunction(draw={{{twice[0]!r}: ...}}): the name is in use already. Rename it.")
         if self._address is not None:
             arrays = [name for name, value in self.parameters.items() if isinstance(value, np.ndarray)]
             if arrays:
                 raise OptionError(
-                    f"CompiledFunction(parameters={{{arrays[0]!r}: ...}}): an address gets numbers. Keep the array in "
-                    "your own code."
+                    f"CompiledFunction(parameters={{{arrays[0]!r}: ...}}): code at an address takes numbers only. Keep "
+                    "the array in your own code."
                 )
             return
         python = getattr(self.function, "py_func", self.function)
@@ -230,7 +230,7 @@ class CompiledFunction(BatchFunction):
             OptionError: Always.
         """
         raise OptionError(
-            f"{self}: only a Loader calls it. Write Loader(..., transforms=[..., it]). To change images without a "
+            f"{self}: only a Loader calls it. Add it to Loader(..., transforms=[...]). To change images without a "
             "Loader, use .check(images)."
         )
 
@@ -271,7 +271,7 @@ class CompiledFunction(BatchFunction):
     ) -> None:
         """Raise the error of the function for an image, a copy of which is in `room`."""
         if self._address is not None or not 0 <= k < len(chosen):
-            raise OptionError(f"{self}: the code returned {k + 1}; expected 0 if it succeeds")
+            raise OptionError(f"{self}: the code returned {k + 1}; expected 0, which means success")
         c, h, w = shape
         pixels = room[: math.prod(shape) * dtype.itemsize].view(_DTYPES[dtype])
         image = pixels.reshape(c, h, w) if is_flat else pixels.reshape(h, w, c).transpose(2, 0, 1)

@@ -275,7 +275,7 @@ def _warn(url: str, copy: Copy, error: UnreachableError) -> None:
     """Warn that a dataset is read from the cache alone."""
     version = copy.version or "of an unknown version"
     warnings.warn(
-        f"{url}: the server was not reached, so nobody can say whether the dataset was replaced since. The complete "
+        f"{url}: the server was not reached, so the dataset may have been replaced there since. The complete "
         f"copy in {copy.folder} is used: {version}, digest {copy.manifest.manifest_digest}. ({error})",
         stacklevel=5,
     )
