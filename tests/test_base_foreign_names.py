@@ -133,6 +133,10 @@ LOADER_HABITS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"sampler": RandomSampler(range(4))}, {"order": "random"}),
     ({"sampler": SequentialSampler(range(4))}, {"order": "sequential"}),
     ({"sampler": DistributedSampler(range(4), 1, 0, seed=6)}, {"shuffle": True, "shard": "auto", "seed": 6}),
+    (
+        {"sampler": DistributedSampler(range(4), 1, 0, drop_last=True)},
+        {"shuffle": True, "shard": "auto", "drop_last": True},
+    ),
     ({"sampler": RandomSampler(range(4), generator=torch.Generator().manual_seed(5))}, {"order": "random", "seed": 5}),
     ({"bs": 4}, {"batch_size": 4}),
     ({"batch_size_per_gpu": 4}, {"batch_size": 4}),

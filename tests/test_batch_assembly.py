@@ -114,6 +114,21 @@ def test_collate_takes_results_of_a_transform(path: Path) -> None:
     assert batch["mean"].shape == (2,)
 
 
+def test_grey_and_colour_images_of_a_transform_are_refused_with_the_line(tmp_path: Path) -> None:
+    lmdbloader.write([{"image": np.zeros(shape, np.uint8)} for shape in ((9, 8), (8, 9, 3))], tmp_path / "d")
+
+    def cut(sample: Any) -> Any:
+        return sample._replace(image=sample.image[:, :4, :4])
+
+    for returned in (cut, lambda sample: {"image": cut(sample).image}, lambda sample: cut(sample).image):
+        ds = LMDBDataset(tmp_path / "d", transform=returned)
+        with pytest.raises(OptionError, match=r"\(1, 4, 4\) and \(3, 4, 4\).*transform=v2\.Compose\(\[v2\.RGB\(\), "):
+            collate([ds[0], ds[1]])
+    ds = LMDBDataset(tmp_path / "d", transform=lambda sample: sample._replace(image=sample.image[:3]))
+    with pytest.raises(RuntimeError, match="stack expects"):
+        collate([ds[0], ds[1]])
+
+
 def test_images_of_different_shapes_are_refused_with_advice(tmp_path: Path) -> None:
     lmdbloader.write([{"image": np.zeros((4, 5 + i), np.uint8)} for i in range(3)], tmp_path / "d")
     ds = LMDBDataset(tmp_path / "d")

@@ -268,6 +268,13 @@ def test_the_same_again_says_so(src: Path, out: Path, capsys: Capture) -> None:
     assert len(lmdbloader.LMDBDataset(out)) == 18
 
 
+def test_a_damaged_image_says_how_to_leave_it_out(src: Path, out: Path, capsys: Capture) -> None:
+    (src / "bad.png").write_bytes(b"")
+    assert main(["convert", str(src), str(out), "--quiet"]) == 1
+    expected = "bad.png: the file is empty. To leave out images that cannot be used: --on-error skip"
+    assert expected in capsys.readouterr().err.splitlines()[0]
+
+
 def test_skipped_and_left_out_files_are_named_at_the_end(src: Path, out: Path, capsys: Capture) -> None:
     (src / "bad.png").write_bytes(b"")
     (src / "broken.png").symlink_to("nowhere")

@@ -826,3 +826,18 @@ def test_an_unknown_digest_is_refused_with_the_choices(src: Path, out: Path) -> 
         with pytest.raises(OptionError, match="digest='md5': expected xxh64, sha256 or blake3"):
             make()
     assert [path.name for path in out.parent.iterdir()] == ["src"]
+
+
+def test_a_dataset_in_python_has_the_line_to_write(tmp_path: Path) -> None:
+    class ImageFolder:
+        root, class_to_idx = "photos", {"cat": 0}
+
+        def __getitem__(self, index: int) -> None:
+            raise AssertionError
+
+    with pytest.raises(OptionError) as caught:
+        lmdbloader.convert(ImageFolder(), "d.lmdb")  # type: ignore[arg-type]
+    line = "expected the path of files. Write lmdbloader.convert('photos', 'd.lmdb', layout='classes')."
+    assert str(caught.value) == f"convert(ImageFolder, ...): {line}"
+    with pytest.raises(OptionError, match=r"Write lmdbloader\.write\(samples, 'd\.lmdb'\)\.$"):
+        lmdbloader.convert([{"label": 1}], "d.lmdb")  # type: ignore[arg-type]

@@ -127,6 +127,18 @@ def test_classes_are_found_and_labelled_in_byte_order(tmp_path: Path) -> None:
     ]
 
 
+def test_classes_have_the_order_of_image_folder(tmp_path: Path) -> None:
+    """By class, though "cat-2/" and "cat 3/" come before "cat/" in bytes; in a class by folder, then by file."""
+    found = "cat/0/b.png", "cat/z.png", "cat/A.png", "cat/0-1/a.png", "cat-2/a.png", "cat 3/a.png", "Dog/0.png"
+    listing = list_sources(touch(tmp_path, *found))
+    assert listing.classes == ("Dog", "cat", "cat 3", "cat-2")
+    expected = ["Dog/0.png", "cat/A.png", "cat/z.png", "cat/0/b.png", "cat/0-1/a.png", "cat 3/a.png", "cat-2/a.png"]
+    assert [source.name for source in listing.sources] == expected
+    assert [source.label for source in listing.sources] == [0, 1, 1, 1, 1, 2, 3]
+    assert [Path(os.fsdecode(source.file)).relative_to(tmp_path).as_posix() for source in listing.sources] == expected
+    assert [source.name for source in list_sources(tmp_path, layout="images").sources] == sorted(found)
+
+
 def test_classes_are_images_when_asked_or_when_patches_are_wanted(tmp_path: Path) -> None:
     touch(tmp_path, "a/1.png", "b/2.png")
     assert list_sources(tmp_path, layout="images").layout == "images"

@@ -6,6 +6,7 @@ import importlib
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -72,3 +73,53 @@ def test_a_function_among_compiled_transforms_is_named(tmp_path: Any) -> None:
     dataset = lmdbloader.LMDBDataset(tmp_path / "d")
     with pytest.raises(OptionError, match=r"the function len is not compiled; .*LMDBDataset\(path, transform=...\)"):
         dataset.transformed([len])  # type: ignore[list-item]
+
+
+class _OfTorchvision(torch.nn.Module):
+    __module__ = "torchvision.transforms.v2._transform"
+
+    def __init__(self, *transforms: Any) -> None:
+        super().__init__()
+        self.transforms = transforms
+
+
+def of_torchvision(name: str, *transforms: Any) -> Any:
+    """Return a stand-in for a transform of torchvision v2."""
+    return type(name, (_OfTorchvision,), {"__module__": _OfTorchvision.__module__})(*transforms)
+
+
+def test_a_compose_has_the_list_to_write() -> None:
+    names = "ToImage", "RandomResizedCrop", "RandomHorizontalFlip", "ToTensor", "Normalize"
+    made = of_torchvision("Compose", *map(of_torchvision, names))
+    line = (
+        "Write transforms=[RandomResizedCrop(...), RandomHorizontalFlip(...), ToDtype(torch.float32, scale=True), "
+        "Normalize(...)] with those of lmdbloader.transforms, which take the same arguments."
+    )
+    assert foreign.ported(made) == foreign.ported([made]) == line
+    with pytest.raises(OptionError) as caught:
+        foreign.listed_transforms(made)
+    assert str(caught.value) == f"transforms=Compose(...): expected a list. {line}"
+
+
+def test_a_compose_of_what_is_not_compiled_names_it() -> None:
+    line = foreign.ported(of_torchvision("Compose", of_torchvision("Resize"), of_torchvision("RandAugment")))
+    assert line.startswith("Write transforms=[Resize(...)] with those of lmdbloader.transforms")
+    assert line.endswith(
+        "Use torchvision's own, in Python, for every sample: LMDBDataset(path, transform=v2.RandAugment(...))."
+    )
+
+
+def test_torchvisions_crops_in_a_loader_of_different_sizes_have_the_list_to_write(tmp_path: Any) -> None:
+    images = [np.zeros((8 + i, 9, 3), np.uint8) for i in range(3)]
+    lmdbloader.write([{"image": image, "label": 0} for image in images], tmp_path / "d")
+    steps = [of_torchvision("RandomResizedCrop"), of_torchvision("ToTensor")]
+    expected = (
+        r"come out in different shapes, .*torchvision's RandomResizedCrop is called with the whole batch, .*"
+        r"Write transforms=\[RandomResizedCrop\(\.\.\.\), ToDtype\(torch\.float32, scale=True\)\]"
+    )
+    for given in (steps, [of_torchvision("Compose", *steps)]):
+        with pytest.raises(OptionError, match=expected):
+            lmdbloader.Loader(tmp_path / "d", 2, shuffle=True, transforms=given)
+    with pytest.raises(OptionError, match="would come out in different shapes") as caught:
+        lmdbloader.Loader(tmp_path / "d", 2, transforms=[print])
+    assert str(caught.value).endswith("any sizes.")

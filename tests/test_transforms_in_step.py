@@ -378,3 +378,40 @@ def test_what_draws_nothing_is_not_warned_of(path: Path) -> None:
         RandomChoice([MixUp(), MixUp()]),
     ):  # fmt: skip
         lmdbloader.Loader(dataset, 2, order="random", transforms=[transform])
+
+
+class Lambda(Transform):
+    __module__ = "torchvision.transforms.v2._misc"
+
+    def __init__(self, *types: type) -> None:
+        super().__init__()
+        self.types = types or (object,)
+
+
+def test_a_lambda_of_v2_that_would_change_labels_is_refused() -> None:
+    message = (
+        r"^v2\.Lambda\(function\) is called with each of image, label, .*Write v2\.Lambda\(function, torch\.Tensor\)\.$"
+    )
+    kinds = {"image": "image", "label": "int"}
+    for given in (Lambda(), torch.nn.Sequential(Mirror(), Lambda())):
+        with pytest.raises(OptionError, match=message):
+            in_step(given, kinds)
+    for accepted, fields in ((Lambda(torch.Tensor), kinds), (Lambda(), {"image": "image"})):
+        assert in_step(accepted, fields).__wrapped__ is accepted
+
+
+def of_v1(name: str, module: str = "torchvision.transforms.transforms") -> Any:
+    return type(name, (), {"__module__": module, "__call__": lambda self, image: image})()
+
+
+def test_transforms_of_one_image_have_the_line_for_samples() -> None:
+    kinds = {"photo": "image", "label": "int"}
+    with pytest.raises(OptionError, match=r"^ToPILImage of .* without ToPILImage, as images are tensors, or lambda "):
+        in_step(of_v1("ToPILImage"), kinds)
+    with pytest.raises(OptionError) as caught:
+        in_step(of_v1("ImageClassification", "torchvision.transforms._presets"), kinds)
+    assert "v2" not in str(caught.value)
+    line = (
+        "Write preset = weights.transforms(), and transform=lambda sample: sample._replace(photo=preset(sample.photo))."
+    )
+    assert str(caught.value).endswith(line)

@@ -211,7 +211,8 @@ def _same_sampler(value: Any) -> Mapping[str, Any] | None:
 def _sampler(value: Any) -> str:
     name, replaces = type(value).__name__, getattr(value, "replacement", False)
     seed = f", seed={value.generator.initial_seed()}" if getattr(value, "generator", None) is not None else ""
-    of_ranks = f", seed={own}" if (own := getattr(value, "seed", 0)) else ""
+    of_ranks = ", drop_last=True" if getattr(value, "drop_last", False) else ""
+    of_ranks += f", seed={own}" if (own := getattr(value, "seed", 0)) else ""
     lines = {
         "DistributedSampler": f'shuffle={getattr(value, "shuffle", True)}, shard="auto"{of_ranks}',
         "RandomSampler": f'order="random"{seed}',
@@ -723,12 +724,19 @@ TUNE: dict[str, Foreign] = {
 _AS_DICT = 'write Loader(dataset, batch_size, as_="dict") or LMDBDataset(path, as_="dict") for dicts.'
 _MOVED = 'write Loader(dataset, batch_size, device="cuda"), or batch.image.to("cuda") for one field.'
 
+_OF_IMAGE = (
+    "write sample.image, a tensor (C, H, W). A transform gets and returns the whole sample: "
+    "LMDBDataset(path, transform=lambda sample: (function(sample.image), sample.label))."
+)
+
 SAMPLE: dict[str, Foreign] = {
     **{name: Foreign(f"dicts, as of {_HF}", _AS_DICT) for name in ("keys", "values", "items", "get", "pop", "update")},
     "to": Foreign("Hugging Face Transformers", _MOVED),
     "cuda": Foreign("torch's tensors", _MOVED),
     "shape": Foreign("torch's tensors", "write sample.image.shape."),
     "size": Foreign("torch's tensors", "write sample.image.size()."),
+    **{name: Foreign("Pillow", _OF_IMAGE) for name in ("convert", "crop", "mode", "resize", "rotate", "transpose")},
+    **{name: Foreign("torch's tensors", _OF_IMAGE) for name in ("float", "div", "dtype", "flip", "permute")},
 }
 
 # Attributes of other datasets that LMDBDataset lacks.

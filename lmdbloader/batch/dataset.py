@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
-from lmdbloader.base.arguments import field_names, listed
+from lmdbloader.base.arguments import field_names
 from lmdbloader.base.foreign_names import ATTRIBUTES, DATASET, understands
 from lmdbloader.base.option_names import shown
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
@@ -33,6 +33,7 @@ from lmdbloader.store import IO, Reader, check_rows
 from lmdbloader.store.conditions import column_names, matching, table_of
 from lmdbloader.store.rows import Rows, choose, compact, places_in, rows_at, take
 from lmdbloader.transforms import Normalize, ToDtype, Transform
+from lmdbloader.transforms.foreign import listed_transforms
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -337,7 +338,7 @@ class LMDBDataset(Dataset[Any]):
         Raises:
             OptionError: A transform does not suit the images.
         """
-        view, transforms = copy.copy(self), listed("transforms", transforms)
+        view, transforms = copy.copy(self), listed_transforms(transforms)
         view._transforms = (*self._transforms, *transforms)
         view._draws = Draws(self._draws.seed if seed is None and self._draws else seed, len(self))
         if transforms:

@@ -287,6 +287,8 @@ def _log(options: argparse.Namespace) -> Callable[[str], None]:
 
 
 def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> Any:
+    from lmdbloader.errors import ImageError
+
     address: dict[str, Any] = {}
     if options.engine == "ray":
         from lmdbloader.ray import convert
@@ -296,12 +298,20 @@ def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> A
         from lmdbloader.conversion import convert  # type: ignore[assignment]
 
     with progress_kept(lambda: out):
-        return convert(
-            src,
-            out,
-            classes=classes,
-            **given(options, RunOptions),
-            **address,
-            progress=not options.quiet,
-            log=_log(options),
-        )
+        try:
+            return convert(
+                src,
+                out,
+                classes=classes,
+                **given(options, RunOptions),
+                **address,
+                progress=not options.quiet,
+                log=_log(options),
+            )
+        except ImageError as error:
+            if options.on_error == "skip" or "--" in error.reason:
+                raise
+            reason = error.reason.rstrip(".")
+            raise ImageError(
+                error.name, f"{reason}. To leave out images that cannot be used: --on-error skip"
+            ) from error

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
+from lmdbloader.base.arguments import path_text
 from lmdbloader.base.disk_errors import explain_full_disk
 from lmdbloader.base.first_steps import WORK_SECONDS, shown_steps
 from lmdbloader.conversion.destination import new_folder, refuse_inside
@@ -15,6 +17,7 @@ from lmdbloader.conversion.part_writers import convert_parts
 from lmdbloader.conversion.plan import make_plan
 from lmdbloader.conversion.provenance import describe, refuse_others
 from lmdbloader.conversion.report import Report
+from lmdbloader.errors import OptionError
 from lmdbloader.store import check_destination, partial_folder
 from lmdbloader.store.writing.publish import discard, is_just_published
 
@@ -45,6 +48,7 @@ def convert(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], opt
         CorruptError: The progress of an interrupted conversion is damaged.
     """
     began = time.monotonic()
+    _refuse_samples(src, out)
     target = new_folder(out)
     refuse_swapped(src, target, options)
     if options.parts is not None or options.part_size is not None:
@@ -72,3 +76,14 @@ def convert(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], opt
         announce(job)
         begun, done, written = fill(job, folder)
     return report(job, begun, done, written, time.monotonic() - began)
+
+
+def _refuse_samples(src: Any, out: Any) -> None:
+    """Raise OptionError if the source is a dataset in Python, as torchvision's ImageFolder, and not a place."""
+    if isinstance(src, str | bytes | os.PathLike) or not hasattr(src, "__getitem__"):
+        return
+    place = path_text("out", out)
+    line = f"lmdbloader.write(samples, {place!r})"
+    if hasattr(src, "class_to_idx") and isinstance(root := getattr(src, "root", None), str | os.PathLike):
+        line = f"lmdbloader.convert({os.fspath(root)!r}, {place!r}, layout='classes')"
+    raise OptionError(f"convert({type(src).__name__}, ...): expected the path of files. Write {line}.")

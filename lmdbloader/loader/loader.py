@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from lmdbloader.base.arguments import flag, listed, shown
+from lmdbloader.base.arguments import flag, shown
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.foreign_names import LOADER, third_argument, understands
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
@@ -44,6 +44,7 @@ from lmdbloader.loader.options import (
     resolve_pin_memory,
     resolve_shard,
     seed_for,
+    too_late_for_a_size,
 )
 from lmdbloader.loader.orders import EpochOrder, Share
 from lmdbloader.loader.samplers import LoaderBatches, LoaderSampler, original_of, sampler_of
@@ -53,6 +54,7 @@ from lmdbloader.loader.tuning_cache import case_of, recall_threads
 from lmdbloader.loader.views import view_of
 from lmdbloader.store import IO, Damage
 from lmdbloader.transforms import CompiledFunction, Transform
+from lmdbloader.transforms.foreign import listed_transforms
 from lmdbloader.transforms.resolution import ProgressiveResize, full_size, with_resolution
 
 _logger = logging.getLogger("lmdbloader")
@@ -218,7 +220,7 @@ class Loader(DataLoader[Any]):
             UserWarning: Transforms are random, as in training, and neither `shuffle` nor `order` was given.
         """
         mixed = dataset if isinstance(dataset, Mix) else None
-        dataset, transforms = view_of(dataset) if mixed is None else mixed.union, listed("transforms", transforms)
+        dataset, transforms = view_of(dataset) if mixed is None else mixed.union, listed_transforms(transforms)
         batch_size, prefetch, num_threads = check_numbers(batch_size, prefetch, num_threads)
         drop_last, verify = flag("drop_last", drop_last), flag("verify", verify)
         pad = None if pad is None else flag("pad", pad)
@@ -280,7 +282,12 @@ class Loader(DataLoader[Any]):
         if resolution is not None:
             with_resolution(self._transforms, full_size(self._transforms))
         self._stopwatch = Stopwatch()
-        self._reader = self._make_reader(self._transforms)
+        try:
+            self._reader = self._make_reader(self._transforms)
+        except OptionError as error:
+            if not (advice := too_late_for_a_size(functions)):
+                raise
+            raise OptionError(f"{error}{advice}") from error
         is_random = self._reader.pipeline.program.is_random or any(
             isinstance(function, CompiledFunction) and function.is_random for function in functions
         )

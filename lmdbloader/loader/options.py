@@ -17,12 +17,13 @@ from lmdbloader.batch.steps import Conversions
 from lmdbloader.errors import OptionError
 from lmdbloader.transforms import CompiledFunction, Normalize, ToDtype, Transform
 from lmdbloader.transforms.batch_functions import described
-from lmdbloader.transforms.foreign import advice_for, random_parts
+from lmdbloader.transforms.foreign import advice_for, parts_of, ported, random_parts
 from lmdbloader.transforms.resolution import ProgressiveResize
 
 # Samples of a batch, or batches: far more than any memory holds, and their products still fit 64 bits.
 _MOST = 2**31 - 1
 Shard = tuple[int, int] | Literal["auto"] | None
+_SIZES = frozenset({"RandomResizedCrop", "RandomCrop", "CenterCrop", "Resize"})
 
 
 def seed_for(dataset: LMDBDataset, seed: Any) -> int:
@@ -108,6 +109,16 @@ def _except_conversions(function: Any) -> str:
     if isinstance(function, CompiledFunction):
         return " Only ToDtype and Normalize may come directly after it."
     return advice_for(function)
+
+
+def too_late_for_a_size(functions: Sequence[Callable[[Any], Any]]) -> str:
+    """Return the advice for images that differ in size if torchvision's transforms should change it, else ""."""
+    names = [type(part).__name__ for function in functions for part in parts_of(function)]
+    name = next((name for name in names if name in _SIZES), None)
+    line = ported(functions)
+    if name is None or not line:
+        return ""
+    return f" torchvision's {name} is called with the whole batch, whose images must have one size already. {line}"
 
 
 def _warn_of_one_draw(function: Any) -> None:

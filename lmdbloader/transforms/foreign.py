@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from lmdbloader.base.arguments import listed
+from lmdbloader.errors import OptionError
 from lmdbloader.transforms import operations
 
 _TENSORS = "Leave it out: images are tensors (C, H, W) already, in batches (B, C, H, W)"
@@ -120,6 +122,44 @@ def advice_for(transform: object) -> str:
     if name in operations.__all__:
         return f" lmdbloader.transforms.{name} is compiled and takes the same arguments: import it from there."
     return f" {_line(name)}"
+
+
+def listed_transforms(transforms: Any) -> tuple[Any, ...]:
+    """Return the transforms in a list; none for None.
+
+    Raises:
+        OptionError: It is not a list but one transform, or torchvision's Compose.
+    """
+    if is_torchvision(transforms) and (line := ported(transforms)):
+        raise OptionError(f"transforms={type(transforms).__name__}(...): expected a list. {line}")
+    return listed("transforms", transforms)
+
+
+def ported(transforms: object) -> str:
+    """Return the list to write for transforms of torchvision, alone, in a list or in Compose; "" if there are none.
+
+    >>> ported([print])
+    ''
+    """
+    given = transforms if isinstance(transforms, list | tuple) else [transforms]
+    parts = [part for each in given for part in _unpacked(each)]
+    names = [type(part).__name__ for part in parts]
+    if not any(map(is_torchvision, parts)):
+        return ""
+    lines = {name: f"{name}(...)" for name in operations.__all__} | {"ToTensor": _SCALED, "ConvertImageDtype": _SCALED}
+    written = ", ".join(lines[name] for name in names if name in lines)
+    others = [_line(name) for name in names if name not in lines and not INSTEAD.get(name, "").startswith("Leave")]
+    line = f"Write transforms=[{written}] with those of lmdbloader.transforms, which take the same arguments."
+    return " ".join([line, *dict.fromkeys(others)])
+
+
+def _unpacked(transform: Any) -> Iterator[Any]:
+    """Yield the transforms in a Compose or nn.Sequential, else the transform itself."""
+    if type(transform).__name__ in ("Compose", "Sequential"):
+        for part in getattr(transform, "transforms", None) or transform.children():
+            yield from _unpacked(part)
+    else:
+        yield transform
 
 
 def _line(name: str) -> str:

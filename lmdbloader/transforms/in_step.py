@@ -39,7 +39,8 @@ def in_step(function: Callable[..., Any], kinds: Mapping[str, str]) -> Callable[
 
     Raises:
         OptionError: It is a transform of torchvision v1, which takes an image and not a sample; or ToTensor, which does
-            not change tensors; or SanitizeBoundingBoxes, which has to find labels.
+            not change tensors; or SanitizeBoundingBoxes, which has to find labels; or Lambda of v2, which would change
+            labels.
     """
     if isinstance(function, WithIndices):
         return WithIndices(in_step(function.function, kinds))
@@ -52,9 +53,12 @@ def in_step(function: Callable[..., Any], kinds: Mapping[str, str]) -> Callable[
     parts = list(parts_of(function))
     for part in parts:
         if not isinstance(part, nn.Sequential):
-            if not is_torchvision(part) or type(part).__name__ in ("Lambda", "ToPILImage"):
+            name, of_v2 = type(part).__name__, is_v2(part)
+            if not is_torchvision(part) or (name == "Lambda" and not of_v2):
                 break  # what follows may get something else than a sample
             _check_part(part, kinds)
+            if of_v2 and name in ("Lambda", "ToPILImage"):
+                break
     return InStep(function, kinds, is_own=False) if any(map(is_v2, parts)) else function
 
 
@@ -74,12 +78,25 @@ def _check_part(part: Any, kinds: Mapping[str, str]) -> None:
             "transform; or name the labels: "
             f"v2.SanitizeBoundingBoxes(labels_getter=lambda sample: sample.{fields[-1] if fields else 'labels'})."
         )
+    if name == "Lambda" and is_v2(part) and object in getattr(part, "types", ()) and len(kinds) > 1:
+        raise OptionError(
+            f"v2.Lambda(function) is called with each of {', '.join(kinds)}, not with the image alone. Write "
+            "v2.Lambda(function, torch.Tensor)."
+        )
     if is_v2(part) or name in _CONTAINERS:
         return
     image = next((field for field, kind in kinds.items() if kind == "image"), "image")
+    takes = "takes one image; expected a function of samples or batches, named tuples of " + ", ".join(kinds)
+    if type(part).__module__ == "torchvision.transforms._presets":  # of pretrained weights; v2 has none
+        raise OptionError(
+            f"{name} of torchvision.transforms {takes}. Write preset = weights.transforms(), and "
+            f"transform=lambda sample: sample._replace({image}=preset(sample.{image}))."
+        )
+    v2 = f"v2.{name}(...) of torchvision.transforms.v2"
+    if name == "ToPILImage":
+        v2 = "the transforms of torchvision.transforms.v2 without ToPILImage, as images are tensors"
     raise OptionError(
-        f"{name} of torchvision.transforms takes one image; expected a function of samples or batches, named tuples of "
-        f"{', '.join(kinds)}. Write v2.{name}(...) of torchvision.transforms.v2, or lambda sample: "
+        f"{name} of torchvision.transforms {takes}. Write {v2}, or lambda sample: "
         f"sample._replace({image}={name}(...)(sample.{image}))."
     )
 

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -161,7 +162,10 @@ def _class_of(name: bytes) -> bytes:
 
 def _label(src: Location, found: Listing, classes: Sequence[bytes]) -> Listing:
     numbers = {name: i for i, name in enumerate(classes)}
-    names = found.sources.names
+    sources = found.sources
+    if (order := _order_of_image_folder(sources.names)) is not None:
+        sources = sources.take(order)
+    names = sources.names
     labels = np.fromiter((numbers[_class_of(name)] for name in names), np.int64, len(names))
     empty: list[tuple[str, str]] = []
     if isinstance(src, Path):
@@ -173,11 +177,31 @@ def _label(src: Location, found: Listing, classes: Sequence[bytes]) -> Listing:
     return replace(
         found,
         layout="classes",
-        sources=replace(found.sources, labels=labels),
+        sources=replace(sources, labels=labels),
         classes=tuple(map(as_text, classes)),
         fields=(("label", "int"),),
         ignored=(*found.ignored, *empty),
     )
+
+
+def _order_of_image_folder(names: Names) -> I64 | None:
+    """Return the order of torchvision's ImageFolder for names in byte order, None if it is the same.
+
+    Its order is by class, then by folder, then by name. So numbers of its samples are numbers of ours. Byte order
+    differs where the name of one class begins with that of another, as `cat` and `cat-2`, and in folders below a class.
+    """
+    if all(_place_of(one) <= _place_of(other) for one, other in pairwise(names)):
+        return None
+    return np.array(sorted(range(len(names)), key=lambda number: _place_of(names[number])), np.int64)
+
+
+def _place_of(name: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return the class, the folder and the file of an image.
+
+    >>> _place_of(b"cat/young/1.png")
+    (b'cat', b'cat/young', b'1.png')
+    """
+    return _class_of(name), *os.path.split(name)
 
 
 def find_halves(src: Path) -> tuple[Path, Path] | None:
