@@ -337,6 +337,13 @@ def test_invalid_arguments_are_refused(options: dict[str, Any], message: str) ->
         T.CompiledFunction(**options)
 
 
+def test_conversions_after_it_that_do_not_suit_are_refused_before_the_first_batch(pairs: Any) -> None:
+    with pytest.raises(OptionError, match=r"Normalize: the pixels of 'lr' are torch.uint8; expected floats"):
+        lmdbloader.Loader(pairs, 4, transforms=[leaving(), T.Normalize(0.5, 0.25)])
+    with pytest.raises(OptionError, match="Normalize"):
+        lmdbloader.Loader(pairs, 4, transforms=[leaving(), T.ToDtype(torch.float32), T.Normalize([0.5] * 2, [1.0] * 2)])
+
+
 def test_a_loader_refuses_what_does_not_suit(pairs: Any) -> None:
     with pytest.raises(OptionError, match="no field 'depth' of images or masks; there are lr, hr"):
         lmdbloader.Loader(pairs, 4, transforms=[mirroring("depth")])

@@ -111,7 +111,7 @@ class Assembler:
 
     def bound(self, functions: Sequence[Callable[[Any], Any]], keep: int) -> tuple[Callable[[Any], Any] | Step, ...]:
         """Return the functions of a Loader for these fields; `keep` is as for `__init__`. Raises as `steps.bound`."""
-        outputs = {o.name: (o.values.dtype, o.channels_last) for o in self.pipeline.outputs}
+        outputs = {o.name: (o.values.dtype, o.shape[0], o.channels_last) for o in self.pipeline.outputs}
         return bound(functions, self._kinds, outputs, self.in_step, memory=self._memory_type, keep=keep)
 
     def read_samples(self, rows: I64, samples: I64, epoch: int, clock: Clock = NO_CLOCK) -> Batch:
