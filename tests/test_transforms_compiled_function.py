@@ -238,6 +238,17 @@ def test_masks_are_not_left_behind_silently(dataset: Any) -> None:
         lmdbloader.Loader(dataset, 4, transforms=[mirroring()])
 
 
+def test_arrays_of_the_images_size_are_not_left_behind_silently(tmp_path: Path) -> None:
+    arrays = {"depth": np.zeros((1, 8, 6), np.float32), "pose": np.zeros(7, np.float32)}
+    lmdbloader.write(({"image": np.full((8, 6, 3), i, np.uint8), **arrays} for i in range(4)), tmp_path / "x.lmdb")
+    with pytest.raises(OptionError, match=r"field 'depth' holds arrays of the size of 'image'.*fields=\('image',\)"):
+        lmdbloader.Loader(tmp_path / "x.lmdb", 4, transforms=[mirroring()])
+    loader = lmdbloader.Loader(tmp_path / "x.lmdb", 4, transforms=[mirroring("image")])
+    assert "Then" in loader._repr_html_()
+    assert "in Python" not in loader._repr_html_()
+    assert next(iter(loader)).depth.shape == (4, 1, 8, 6)
+
+
 def test_what_a_function_returned_stays_as_it_is(pairs: Any) -> None:
     kept: list[torch.Tensor] = []
 
@@ -335,6 +346,13 @@ def test_images_of_different_sizes_and_colours(
 def test_invalid_arguments_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         T.CompiledFunction(**options)
+
+
+def test_conversions_after_it_that_do_not_suit_are_refused_before_the_first_batch(pairs: Any) -> None:
+    with pytest.raises(OptionError, match=r"Normalize: the pixels of 'lr' are torch.uint8; expected floats"):
+        lmdbloader.Loader(pairs, 4, transforms=[leaving(), T.Normalize(0.5, 0.25)])
+    with pytest.raises(OptionError, match="Normalize"):
+        lmdbloader.Loader(pairs, 4, transforms=[leaving(), T.ToDtype(torch.float32), T.Normalize([0.5] * 2, [1.0] * 2)])
 
 
 def test_a_loader_refuses_what_does_not_suit(pairs: Any) -> None:
@@ -442,6 +460,67 @@ def test_a_sound_function_passes_its_test(image: Any) -> None:
 def test_an_unsound_function_fails_its_test(image: Any, function: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         T.CompiledFunction(function).check(image)
+
+
+def set_channel(image: Any, out: Any, channel: int) -> None:
+    out[channel, 0, 0] = 1
+
+
+def returns(image: Any, out: Any) -> Any:
+    return 255 - image
+
+
+def assigns(image: Any, out: Any) -> None:
+    out = 255 - image  # noqa: F841 - as users write it
+
+
+def assigns_and_returns(image: Any, out: Any) -> Any:
+    out = 255 - image
+    return out
+
+
+def generates(image: Any, out: Any) -> Any:
+    out[0, 0, 0] = 1
+    yield
+
+
+@pytest.mark.parametrize("channels", [range(4), range(-4, 3)])
+def test_the_lowest_and_the_highest_drawn_values_are_tested(image: Any, channels: range) -> None:
+    function = T.CompiledFunction(set_channel, draw={"channel": channels})
+    for seed in range(8):
+        with pytest.raises(IndexError, match="out of bounds"):
+            function.check(image, seed=seed)
+
+
+def test_a_function_whose_result_would_be_lost_is_refused(image: Any) -> None:
+    for function in (returns, assigns, lambda image, out: image):
+        with pytest.raises(OptionError, match=r"never uses `out`, so nothing changes. Write into it, out\[:\] = "):
+            T.CompiledFunction(function)
+    with pytest.raises(OptionError, match="has `yield` or `async`, so a call does nothing"):
+        T.CompiledFunction(generates)
+    with pytest.raises(OptionError, match="it returned a ndarray, which nobody gets"):
+        T.CompiledFunction(assigns_and_returns).check(image)
+
+
+def test_threads_of_numba_within_the_threads_of_a_loader_are_refused() -> None:
+    numba = pytest.importorskip("numba")
+    with pytest.raises(OptionError, match=r"leave is made with parallel=True.*may end the process"):
+        T.CompiledFunction(numba.njit(parallel=True)(leave))
+
+
+@pytest.mark.parametrize("numbers", [range(2**53, 2**53 + 2), range(-(2**60), 0, 2**58)])
+def test_whole_numbers_that_a_float_does_not_hold_are_refused(numbers: range) -> None:
+    with pytest.raises(OptionError, match=r"a whole number of at most 2\*\*53"):
+        T.CompiledFunction(set_channel, draw={"channel": numbers})
+
+
+def test_what_numba_does_not_take_is_an_option_error(image: Any) -> None:
+    with pytest.raises(OptionError, match=r"Numba compiles no \*\*keywords"):
+        T.CompiledFunction(lambda image, out, **more: None)
+    floats = torch.ones(2, dtype=torch.bfloat16)
+    T.CompiledFunction(lambda image, out, a: None, parameters={"a": floats}).check(image)
+    with pytest.raises(OptionError, match=r"Numba cannot compile it for uint8 pixels\. NotImplementedError: float16"):
+        T.CompiledFunction(lambda image, out, a: None, parameters={"a": floats.half()}).check(image)
 
 
 def test_what_is_tested_must_be_images(image: Any) -> None:

@@ -26,6 +26,7 @@ from lmdbloader.batch.steps import ConversionStep, OwnStep, Step, bound
 from lmdbloader.errors import OptionError
 from lmdbloader.fields import kind_named
 from lmdbloader.format.layout import Field
+from lmdbloader.transforms import CompiledFunction
 from lmdbloader.transforms.batch_functions import call, described
 from lmdbloader.transforms.in_step import in_step
 
@@ -110,9 +111,27 @@ class Assembler:
         return own[1]
 
     def bound(self, functions: Sequence[Callable[[Any], Any]], keep: int) -> tuple[Callable[[Any], Any] | Step, ...]:
-        """Return the functions of a Loader for these fields; `keep` is as for `__init__`. Raises as `steps.bound`."""
-        outputs = {o.name: (o.values.dtype, o.channels_last) for o in self.pipeline.outputs}
+        """Return the functions of a Loader for these fields; `keep` is as for `__init__`.
+
+        Raises:
+            OptionError, KernelError: As `steps.bound`. Or a compiled function that names no fields may move images
+                without the arrays of their size.
+        """
+        self._refuse_to_leave_arrays(functions)
+        outputs = {o.name: (o.values.dtype, o.shape[0], o.channels_last) for o in self.pipeline.outputs}
         return bound(functions, self._kinds, outputs, self.in_step, memory=self._memory_type, keep=keep)
+
+    def _refuse_to_leave_arrays(self, functions: Sequence[Callable[[Any], Any]]) -> None:
+        for function in functions:
+            if isinstance(function, CompiledFunction) and function.fields is None:
+                for name in (name for name, kind in self._kinds.items() if kind == "array"):
+                    if image := self.pipeline.image_of_size(name):
+                        raise OptionError(
+                            f"{function}: field {name!r} holds arrays of the size of {image!r}, which a function that "
+                            "moves pixels would leave behind. If it changes values only, write "
+                            f"fields={self.pipeline.fields}. If it moves pixels and {name!r} holds labels of pixels, "
+                            "write that field as lmdbloader.fields.Mask()."
+                        )
 
     def read_samples(self, rows: I64, samples: I64, epoch: int, clock: Clock = NO_CLOCK) -> Batch:
         """Return samples as views of one read; their values may differ in shape. Arguments as for `Pipeline.read`."""

@@ -245,20 +245,26 @@ class Pipeline:
             OptionError: The field holds such arrays, by the index, and a transform that moves pixels names no fields.
         """
         moving = next((t for t in self._geometries_of_all if t.moves), None)
-        if moving is None or not len(self._rows):
-            return
+        if moving is not None and (image := self.image_of_size(name)):
+            raise OptionError(
+                f"{self.reader.place}: field {name!r} holds arrays of the size of {image!r}, which {moving} would "
+                "leave behind: compiled transforms move images and masks. If it holds labels of pixels, write it "
+                "as lmdbloader.fields.Mask(). torchvision v2 moves arrays too, in Python: LMDBDataset(path, "
+                f"transform=v2...). If it must not move, name the fields that do: {type(moving).__name__}(..., "
+                f"fields={self.fields})."
+            )
+
+    def image_of_size(self, name: str) -> str:
+        """Return the image field that a field of arrays equals in height and width, in some samples; else ""."""
+        if not len(self._rows):
+            return ""
         rows = [int(self._rows[place]) for place in (0, len(self._rows) // 2, -1)]
         shapes = [self.reader.array_shape(name, row) for row in rows]
         for image, columns in zip(self.fields, self._columns, strict=True):
             sizes = [(int(columns[at.IMAGE_HEIGHT][row]), int(columns[at.IMAGE_WIDTH][row])) for row in rows]
             if all(len(s) in (2, 3) and size in (s[-2:], s[:2]) for s, size in zip(shapes, sizes, strict=True)):
-                raise OptionError(
-                    f"{self.reader.place}: field {name!r} holds arrays of the size of {image!r}, which {moving} would "
-                    "leave behind: compiled transforms move images and masks. If it holds labels of pixels, write it "
-                    "as lmdbloader.fields.Mask(). torchvision v2 moves arrays too, in Python: LMDBDataset(path, "
-                    f"transform=v2...). If it must not move, name the fields that do: {type(moving).__name__}(..., "
-                    f"fields={self.fields})."
-                )
+                return image
+        return ""
 
     def refuse_to_leave_places(self, name: str, read: Callable[[I64], Any]) -> None:
         """Refuse transforms that would move the images alone, and not boxes or points that were not declared.

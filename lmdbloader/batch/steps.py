@@ -107,18 +107,26 @@ class ConversionStep:
                     "after it, or both before it."
                 )
         key = tuple((images.dtype, images.shape[1] if images.ndim == 4 else 1) for images in found)
+        changed = {
+            name: self._convert(images, values)
+            for name, images, values in zip(names, found, self.prepare(names, key), strict=True)
+            if values.kind != opcodes.COPY
+        }
+        return batch._replace(**changed)
+
+    def prepare(self, names: Sequence[str], key: tuple[tuple[torch.dtype, int], ...]) -> tuple[Values, ...]:
+        """Return how the values of fields are made; `key` has the type of the pixels and the channels of each.
+
+        Raises:
+            OptionError: A transform does not suit a field.
+        """
         if key not in self._values:
             fields = [
                 ImageField(name, channels, dtype, self._kinds[name] == "mask")
                 for name, (dtype, channels) in zip(names, key, strict=True)
             ]
             self._values[key] = compile_program(self.conversions.transforms, fields).values
-        changed = {
-            name: self._convert(images, values)
-            for name, images, values in zip(names, found, self._values[key], strict=True)
-            if values.kind != opcodes.COPY
-        }
-        return batch._replace(**changed)
+        return self._values[key]
 
     def _convert(self, images: torch.Tensor, values: Values) -> torch.Tensor:
         """Return images (B, C, H, W) or masks (B, H, W) as their values are made from the stored ones."""
@@ -180,7 +188,7 @@ Step = OwnStep | ConversionStep
 def bound(
     functions: Sequence[Callable[[Any], Any]],
     kinds: Mapping[str, str],
-    outputs: Mapping[str, tuple[torch.dtype, bool]],
+    outputs: Mapping[str, tuple[torch.dtype, int, bool]],
     in_step: Callable[[Callable[[Any], Any]], Callable[[Any], Any]],
     *,
     memory: type[BatchMemory],
@@ -191,7 +199,7 @@ def bound(
     Args:
         functions: Functions of whole batches, compiled functions and conversions.
         kinds: The kind of each field, by name.
-        outputs: The type of the pixels of the pipeline's fields, and whether they are (H, W, C) in memory.
+        outputs: Of each field of the pipeline: type of the pixels, channels, whether it is (H, W, C) in memory.
         in_step: Returns other functions for these fields.
         memory: Where converted images are written.
         keep: The most arrays of one size that this memory keeps.
@@ -207,12 +215,18 @@ def bound(
             names = _fields_of(function, kinds)
             for name in names if is_first else ():
                 if name in outputs:
-                    dtype, channels_last = outputs[name]
+                    dtype, _, channels_last = outputs[name]
                     function.prepare(dtype, channels_last=channels_last and kinds[name] == "image")
             found.append(OwnStep(function, names, number))
             number += 1
         elif isinstance(function, Conversions):
-            found.append(ConversionStep(function, kinds, memory, keep))
+            step = ConversionStep(function, kinds, memory, keep)
+            known = {
+                name: outputs[name][:2] for name, kind in kinds.items() if kind in ("image", "mask") and name in outputs
+            }
+            if is_first and known and all(dtype in _STORED for dtype, _ in known.values()):
+                step.prepare(list(known), tuple(known.values()))  # an error now, not in the first batch
+            found.append(step)
         else:
             found.append(in_step(function))
         is_first = is_first and isinstance(function, CompiledFunction)

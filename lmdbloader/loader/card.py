@@ -84,7 +84,7 @@ def loader_card(
         ("Transforms", ", ".join(map(repr, reader.pipeline.transforms)) or "none"),
     ]
     if later:
-        facts.append(("Then in Python", ", ".join(later)))
+        facts.append(("Then", ", ".join(later)))
     if loader.pin_memory:
         facts.append(("Memory", "pinned"))
     if loader.world_size > 1:
@@ -92,7 +92,7 @@ def loader_card(
     if loader.corrupt:
         facts.append(("Left out", counted(len(loader.corrupt), "damaged sample")))
     rows = [(f.name, _gives(dataset, f, outputs.get(f.name), loader.batch_size)) for f in dataset.fields.values()]
-    notes = ["The pictures are the next samples after the transforms" + (", before Python." if later else ".")]
+    notes = ["The pictures are the next samples after the transforms" + (", before these functions." if later else ".")]
     batches = f"{len(loader):,} batches" if len(loader) != 1 else "1 batch"
     headline = f"{batches} of {loader.batch_size:,} from {counted(len(dataset), 'sample')}, on {device}"
     return Card(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import dis
 import inspect
 import math
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
 from types import FunctionType
 from typing import Any, NoReturn
 
@@ -128,11 +130,31 @@ class CompiledFunction(BatchFunction):
         expected = f"def {self._name}({', '.join((*_FIRST, *named))})"
         try:
             inspect.signature(python).bind(*_FIRST, **dict.fromkeys(named))
+            if python.__code__.co_flags & inspect.CO_VARKEYWORDS:
+                raise TypeError("Numba compiles no **keywords")
         except TypeError as error:
             raise OptionError(
                 f"CompiledFunction: {self._name}{inspect.signature(python)}: {error}; expected {expected}, with the "
                 "names of `draw` and `parameters`"
             ) from None
+        self._check_code(python)
+
+    def _check_code(self, python: FunctionType) -> None:
+        """Refuse a function that surely changes no image, or that starts threads of its own."""
+        if python.__code__.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+            raise OptionError(
+                f"CompiledFunction: {self._name} has `yield` or `async`, so a call does nothing. Leave it out."
+            )
+        if _loses_result(python):
+            raise OptionError(
+                f"CompiledFunction: {self._name} computes a result and never uses `out`, so nothing changes. Write "
+                "into it, out[:] = ..., instead of `return ...` or `out = ...`."
+            )
+        if getattr(self.function, "targetoptions", {}).get("parallel"):
+            raise OptionError(
+                f"CompiledFunction: {self._name} is made with parallel=True. The Loader calls it in several threads "
+                "already, where Numba may end the process, or hang after a fork. Leave parallel=True out."
+            )
 
     @property
     def _name(self) -> str:
@@ -309,6 +331,8 @@ class CompiledFunction(BatchFunction):
         _, values = self.drawn(np.arange(len(given), dtype=np.int64), seed=seed)
         if self._address is None:  # first, as an index far outside of an array ends the process
             self.change(given.clone(), np.ones(len(given), np.bool_), values, boundscheck=True)
+            for row in self._extremes(values[0]):
+                self.change(given[:1].clone(), np.ones(1, np.bool_), row[None], boundscheck=True)
         expected = self._guarded(given, values, 0)
         self._compare(expected, self._guarded(given, values, 255), "in two runs", _IN_TWO_RUNS)
         if self._address is None:
@@ -325,6 +349,16 @@ class CompiledFunction(BatchFunction):
         for found in both:
             self._compare(expected, found, "in one thread and in two", _IN_TWO_RUNS)
         return expected
+
+    def _extremes(self, values: F64) -> list[F64]:
+        """Return drawn values (values,), each in turn the lowest and the highest that it can be."""
+        found = []
+        for k, limits in enumerate(self.draw.values()):
+            low, high = limits[0], limits[-1]
+            for extreme in (low, high if isinstance(limits, range) else np.nextafter(high, low)):
+                found.append(values.copy())
+                found[-1][k] = extreme
+        return found
 
     def _guarded(self, images: torch.Tensor, values: F64, fill: int) -> torch.Tensor:
         """Return changed images; those before and after them, and the room for one, have bytes of `fill`."""
@@ -375,7 +409,14 @@ class CompiledFunction(BatchFunction):
             for (name, limits), value in zip(self.draw.items(), values, strict=True)
         }
         out = image.copy()
-        python(image.copy(), out, **drawn, **self.parameters)
+        try:
+            result = python(image.copy(), out, **drawn, **self.parameters)
+        except StopIteration as error:  # it would end the epoch
+            raise OptionError(f"{self}: it raised StopIteration; expected no exception") from error
+        if result is not None and result is not out:
+            raise OptionError(
+                f"{self}: it returned a {type(result).__name__}, which nobody gets. Write into `out`: out[:] = ..."
+            )
         return out
 
 
@@ -386,7 +427,8 @@ def _probability(p: Any) -> float:
 
 
 def _range(name: object, limits: Any) -> tuple[float, float] | range:
-    if isinstance(limits, range) and 0 < len(limits) <= 2**_BITS:
+    # Drawn values are floats, which hold no larger whole numbers.
+    if isinstance(limits, range) and len(limits) and max(abs(limits[0]), abs(limits[-1])) <= 2**_BITS:
         return limits
     if isinstance(limits, tuple | list) and len(limits) == 2:
         low, high = limits
@@ -395,13 +437,30 @@ def _range(name: object, limits: Any) -> tuple[float, float] | range:
             return float(low), float(high)
     raise OptionError(
         f"CompiledFunction(draw={{{name!r}: {limits!r}}}): expected (low, high) for a float, with a low of at most "
-        "high, or range(first, end) for a whole number"
+        "high, or range(first, end) for a whole number of at most 2**53"
     )
+
+
+def _loses_result(python: FunctionType) -> bool:
+    """Return whether a function assigns to its second argument or returns something, and never uses that argument."""
+    code = python.__code__
+    if code.co_argcount < 2:
+        return False
+    steps = list(dis.get_instructions(code))
+    name = code.co_varnames[1]
+    # From Python 3.13 on, one step may name two variables.
+    out = [s for s in steps if name in (s.argval if isinstance(s.argval, tuple) else (s.argval,))]
+    if any(step.opname != "STORE_FAST" for step in out):
+        return False
+    returned = [last for last, step in pairwise(steps) if step.opname == "RETURN_VALUE"]
+    returned += [step for step in steps if step.opname == "RETURN_CONST"]
+    return bool(out) or any(step.argval is not None or "CONST" not in step.opname for step in returned)
 
 
 def _parameter(name: object, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().numpy()
+        value = value.detach().cpu()
+        value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         value = np.array(value, order="C")
         value.flags.writeable = False

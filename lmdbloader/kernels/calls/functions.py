@@ -125,6 +125,10 @@ def compile_function(
             raise OptionError(
                 f"CompiledFunction({name}): Numba cannot compile it for {dtype} pixels. {_reason(error)}"
             ) from error
+        except (AssertionError, NotImplementedError, TypeError, ValueError) as error:  # such as of arrays of float16
+            raise OptionError(
+                f"CompiledFunction({name}): Numba cannot compile it for {dtype} pixels. {type(error).__name__}: {error}"
+            ) from error
     return Callee(_PROTOTYPE(code.address), code)
 
 
