@@ -287,7 +287,11 @@ def test_skipped_and_left_out_files_are_named_at_the_end(src: Path, out: Path, c
         (["SRC", "OUT", "--patch-size", "9", "--scale", "2"], 2, "expected multiples of the scale 2"),
         (["SRC", "OUT", "--hr", "SRC", "--lr", "SRC"], 2, "together with --hr and --lr"),
         (["OUT", "--hr", "SRC"], 2, "--hr and --lr go together"),
-        (["SRC", "OUT", "--patch-size", "17"], 1, "0.png: 24x16 pixels are smaller than a patch of 17"),
+        (
+            ["SRC", "OUT", "--patch-size", "17"],
+            1,
+            "0.png: 24x16 pixels are smaller than a patch of 17. To leave such images out: --on-error skip\n",
+        ),
         (["SRC", "SRC/out"], 1, "is inside"),
         (["SRC/nowhere", "OUT"], 1, "there is no such folder"),
         (["SRC", "OUT/deeper"], 1, "does not exist. Create it first"),
@@ -503,3 +507,14 @@ def test_the_help_fits_a_narrow_terminal_and_shows_the_defaults(
     ):
         assert f" {option} " in text
     assert "0001x2.png" in words and "skipped.tsv" in words and "Exit status: 0 done" in words
+
+
+def test_a_folder_whose_name_has_spaces_needs_quotes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    (tmp_path / "My Photos").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["convert", "My", "Photos", "train.lmdb"])
+    said = capsys.readouterr().err
+    assert "A name with spaces needs quotes: lmdbloader convert 'My Photos' train.lmdb" in " ".join(said.split())
