@@ -159,10 +159,16 @@ def check_crop(dataset: lmdbloader.LMDBDataset, crop: int, scale: int) -> None:
         f"{plain(dataset.reader.source(row) or f'sample {row}')} ({widths[row]} x {heights[row]})"
         for row in small[:SHOWN].tolist()
     ]
+    remedy = f"Use --crop {int(shorter.min()) // scale * scale} or less"
+    if len(small) < len(dataset):
+        hr = list(dataset.fields)[1]
+        remedy += (
+            f", or leave them out: lmdbloader subset {shlex.quote(str(dataset.path))} "
+            f"'{hr}.height >= {crop} and {hr}.width >= {crop}' -o large.lmdb"
+        )
     raise OptionError(
         f"--crop {crop}: {len(small):,} of {counted(len(dataset), 'image')} in {dataset.path} "
-        f"{'is' if len(small) == 1 else 'are'} smaller: {', '.join(examples)}{', ...' * (len(small) > SHOWN)}. Use "
-        f"--crop {int(shorter.min()) // scale * scale} or less, or convert again without these images."
+        f"{'is' if len(small) == 1 else 'are'} smaller: {', '.join(examples)}{', ...' * (len(small) > SHOWN)}. {remedy}"
     )
 
 
@@ -188,6 +194,15 @@ def sides(dataset: lmdbloader.LMDBDataset) -> tuple[npt.NDArray[np.int64], npt.N
     return columns[f"{larger}.height"].astype(np.int64), columns[f"{larger}.width"].astype(np.int64)
 
 
+def made_from_same(dataset: lmdbloader.LMDBDataset, other: lmdbloader.LMDBDataset) -> bool:
+    """Return whether two datasets were made from the same files, cut or not."""
+    manifests = dataset.reader.manifest, other.reader.manifest
+    if manifests[0].content_digest == manifests[1].content_digest:
+        return True
+    inputs = [manifest.made_by.get("inputs") or {} for manifest in manifests]
+    return inputs[0].get("content") is not None and inputs[0] == inputs[1]
+
+
 def default_repeat(dataset: lmdbloader.LMDBDataset, crop: int) -> int:
     """Return how many windows of crop x crop pixels the mean image has, at least 1."""
     heights, widths = sides(dataset)
@@ -201,6 +216,11 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
     validation = lmdbloader.LMDBDataset(options.val) if options.val else None
     if validation is not None and (found := pair_scale(validation)) != scale:
         raise OptionError(f"{options.val}: scale {found}; {options.dataset} has scale {scale}.")
+    if validation is not None and made_from_same(dataset, validation):
+        print(
+            f"note: {plain(str(options.val))} was made from the files of {plain(str(options.dataset))}: its scores are "
+            "those of images that the model has seen. Convert other photographs for --val."
+        )
     if options.crop:
         check_crop(dataset, options.crop, scale)
     else:

@@ -305,6 +305,7 @@ UNSUITED = [
     ("two", [T.RandomCrop(42)], r"of sample 0 \(lr 20x18, hr 40x36\): a crop or a Cutout is larger than the image"),
     ("two", [T.RandomCrop((40, 38))], "a crop or a Cutout is larger than the image"),
     ("two", [T.CenterCrop(42)], "a crop or a Cutout is larger than the image"),
+    ("two", [T.CenterCrop(42)], r"dataset\.where\('hr\.height >= N and hr\.width >= N'\)"),
     ("two", [T.Cutout((2, 38))], "a crop or a Cutout is larger than the image"),
     ("two", [T.Cutout(3)], "not a multiple of the scale"),
     ("two", [T.RandomDihedral()], "RandomDihedral needs square images"),

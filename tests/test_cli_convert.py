@@ -271,7 +271,7 @@ def test_the_same_again_says_so(src: Path, out: Path, capsys: Capture) -> None:
 def test_a_damaged_image_says_how_to_leave_it_out(src: Path, out: Path, capsys: Capture) -> None:
     (src / "bad.png").write_bytes(b"")
     assert main(["convert", str(src), str(out), "--quiet"]) == 1
-    expected = "bad.png: the file is empty. To leave out images that cannot be used: --on-error skip"
+    expected = "bad.png: the file is empty. To leave such images out: --on-error skip"
     assert expected in capsys.readouterr().err.splitlines()[0]
 
 
@@ -294,7 +294,11 @@ def test_skipped_and_left_out_files_are_named_at_the_end(src: Path, out: Path, c
         (["SRC", "OUT", "--patch-size", "9", "--scale", "2"], 2, "expected multiples of the scale 2"),
         (["SRC", "OUT", "--hr", "SRC", "--lr", "SRC"], 2, "together with --hr and --lr"),
         (["OUT", "--hr", "SRC"], 2, "--hr and --lr go together"),
-        (["SRC", "OUT", "--patch-size", "17"], 1, "0.png: 24x16 pixels are smaller than a patch of 17"),
+        (
+            ["SRC", "OUT", "--patch-size", "17"],
+            1,
+            "0.png: 24x16 pixels are smaller than a patch of 17. To leave such images out: --on-error skip\n",
+        ),
         (["SRC", "SRC/out"], 1, "is inside"),
         (["SRC/nowhere", "OUT"], 1, "there is no such folder"),
         (["SRC", "OUT/deeper"], 1, "does not exist. Create it first"),
@@ -510,3 +514,14 @@ def test_the_help_fits_a_narrow_terminal_and_shows_the_defaults(
     ):
         assert f" {option} " in text
     assert "0001x2.png" in words and "skipped.tsv" in words and "Exit status: 0 done" in words
+
+
+def test_a_folder_whose_name_has_spaces_needs_quotes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    (tmp_path / "My Photos").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["convert", "My", "Photos", "train.lmdb"])
+    said = capsys.readouterr().err
+    assert "A name with spaces needs quotes: lmdbloader convert 'My Photos' train.lmdb" in " ".join(said.split())

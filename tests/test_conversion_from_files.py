@@ -410,6 +410,7 @@ def test_a_file_that_cannot_be_used_stops_and_is_named(src: Path, out: Path, nam
     with pytest.raises(ImageError, match=rf"^{name}: .*{bad[name]}") as caught:
         convert(src, out, patch_size=10)
     assert caught.value.name == name
+    assert str(caught.value).endswith(". To leave such images out: on_error='skip'")
     assert_nothing_left(out)
 
 

@@ -234,7 +234,20 @@ def test_images_without_pairs_are_named(photos: Path, tmp_path: Path, capsys: py
     lmdbloader.convert(photos, tmp_path / "images.lmdb", layout="images", workers=1)
 
     assert run(tmp_path / "images.lmdb") == 1
-    assert "found image. Convert with --scale" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "images.lmdb: a sample must be" in said
+    assert "found image. Convert with --scale" in said
+
+
+def test_a_note_says_that_the_scored_photographs_are_those_of_training(
+    photos: Path, patches: Path, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lmdbloader.convert(photos, tmp_path / "val.lmdb", layout="images", scale=2, workers=1)
+    quick = ("--epochs", 1, "--limit-steps", 1, "--batch-size", 2)
+    for val, is_same in [(patches, True), (tmp_path / "val.lmdb", True), (whole, False)]:
+        assert run(patches, "--val", val, *quick) == 0
+        said = capsys.readouterr().out
+        assert (f"note: {val} was made from the files of {patches}" in said) == is_same, val
 
 
 def test_a_validation_dataset_of_another_scale_is_named(
@@ -342,6 +355,8 @@ def test_a_run_on_crops_that_is_resumed_ends_where_an_unbroken_one_does(
         (1, "Use --crop 2."),
         (50, "1 of 2 images in "),
         (50, " is smaller: wide.png (64 x 48). Use --crop 48 or less"),
+        (50, "leave them out: lmdbloader subset "),
+        (50, " 'hr.height >= 50 and hr.width >= 50' -o large.lmdb"),
         (52, "2 of 2 images in "),
         (1000, " are smaller: tall.png (50 x 66), wide.png (64 x 48). Use --crop 48 or less"),
     ],

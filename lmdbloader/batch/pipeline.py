@@ -527,7 +527,8 @@ class Pipeline:
             f"{name} {'x'.join(map(str, self.reader.image_shape(name, row)[1:]))}" for name in self.fields
         )
         where = f"{self.reader.where(self.fields[0], row)} ({sizes})"
-        return OptionError(f"{where}: {_UNSUITED[status]}")
+        largest = max(self.fields, key=lambda name: math.prod(self.reader.image_shape(name, row)))
+        return OptionError(f"{where}: {_UNSUITED[status].format(field=largest)}")
 
 
 def _own_rows(reader: Reader, name: str) -> list[int]:
@@ -553,7 +554,7 @@ def _moved(value: torch.Tensor, x: tuple[float, ...], y: tuple[float, ...], *, i
 _UNSUITED = {
     opcodes.CROP_TOO_LARGE: (
         "a crop or a Cutout is larger than the image. Use a smaller one, or RandomCrop(..., pad_if_needed=True), or "
-        "Resize first."
+        "Resize first, or leave small images out: dataset.where('{field}.height >= N and {field}.width >= N')."
     ),
     opcodes.NOT_SQUARE: "RandomDihedral needs square images. Crop to a square first.",
     opcodes.NOT_ALIGNED: (

@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import shlex
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -143,8 +143,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     if len(options.paths) > 2 or (len(options.paths) == 1 and not options.hr):
-        several = f", but got {len(options.paths)} paths. Give the folder of the images, not the files in it"
-        options.parser.error(f"expected SRC and OUT, or --hr, --lr and OUT{several if options.paths[2:] else ''}")
+        several = f", but got {len(options.paths)} paths. {_one_folder(options.paths)}" if options.paths[2:] else ""
+        options.parser.error(f"expected SRC and OUT, or --hr, --lr and OUT{several}")
     src, out = options.paths if len(options.paths) == 2 else (None, options.paths[0])
     if options.address is not None and options.engine != "ray":
         options.parser.error(f"--address {options.address} has no effect without --engine ray")
@@ -160,6 +160,14 @@ def run(options: argparse.Namespace) -> int:
     else:
         tell(_convert(options, src, out, None), quiet=options.quiet)
     return 0
+
+
+def _one_folder(words: Sequence[str]) -> str:
+    """Return what to write instead of more than two paths: often one name with spaces that is not quoted."""
+    for end in range(len(words) - 1, 1, -1):
+        if os.path.isdir(name := " ".join(words[:end])):
+            return f"A name with spaces needs quotes: lmdbloader convert {shlex.quote(name)} {shlex.join(words[end:])}"
+    return "Give the folder of the images, not the files in it"
 
 
 def _convert_splits(options: argparse.Namespace, src: str | None, out: str) -> None:
@@ -287,8 +295,6 @@ def _log(options: argparse.Namespace) -> Callable[[str], None]:
 
 
 def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> Any:
-    from lmdbloader.errors import ImageError
-
     address: dict[str, Any] = {}
     if options.engine == "ray":
         from lmdbloader.ray import convert
@@ -298,20 +304,12 @@ def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> A
         from lmdbloader.conversion import convert  # type: ignore[assignment]
 
     with progress_kept(lambda: out):
-        try:
-            return convert(
-                src,
-                out,
-                classes=classes,
-                **given(options, RunOptions),
-                **address,
-                progress=not options.quiet,
-                log=_log(options),
-            )
-        except ImageError as error:
-            if options.on_error == "skip" or "--" in error.reason:
-                raise
-            reason = error.reason.rstrip(".")
-            raise ImageError(
-                error.name, f"{reason}. To leave out images that cannot be used: --on-error skip"
-            ) from error
+        return convert(
+            src,
+            out,
+            classes=classes,
+            **given(options, RunOptions),
+            **address,
+            progress=not options.quiet,
+            log=_log(options),
+        )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from lmdbloader.base.first_steps import WORK_SECONDS, shown_steps
+from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import progress_bar
 from lmdbloader.base.text import counted, mebibytes, plain, table
 from lmdbloader.conversion.doubts import describe_classes
@@ -22,7 +23,7 @@ from lmdbloader.conversion.provenance import ContentHash, find_finished, make_no
 from lmdbloader.conversion.report import Report, count_classes, count_images, overlap_of
 from lmdbloader.conversion.sources.listing import Sources
 from lmdbloader.conversion.tasks import Part
-from lmdbloader.errors import DiskFullError, SourceError
+from lmdbloader.errors import DiskFullError, ImageError, SourceError
 from lmdbloader.format.layout import PARTIAL_SUFFIX, SKIPPED_FILE, SOURCES_FILE
 from lmdbloader.store import Reader, Writer, Written, check_destination, clear_leftovers
 
@@ -180,10 +181,23 @@ def _write(
                     show(part.num_sources, part.nbytes)
                     advance(part.num_sources, part.nbytes)
             return _finish(job, done, writer, journal)
-        except BaseException:
+        except BaseException as error:
             if journal is not None and not writer.num_committed:
                 journal.discard()
+            if isinstance(error, ImageError):
+                raise _with_remedy(error) from error
             raise
+
+
+def _with_remedy(error: ImageError) -> ImageError:
+    """Return the error of an image that stops a conversion, with the option that leaves such images out.
+
+    Workers do not add it: in the list of skipped images it would be wrong, and only this process knows flags.
+    """
+    skip = option("on_error", "skip")
+    if skip in error.reason or "on_error" in error.reason:
+        return error
+    return ImageError(error.name, f"{error.reason.rstrip('.')}. To leave such images out: {skip}")
 
 
 def _add(part: Part, sources: Sources, done: Progress, journal: Journal | None, writer: Writer) -> None:

@@ -7,6 +7,7 @@ from lmdbloader.loader.checkpoints import load_checkpoint, save_checkpoint
 from lmdbloader.superres.evaluation import Evaluation, Scores, bicubic, evaluate, predict, score
 from lmdbloader.superres.metrics import luma, psnr, ssim
 from lmdbloader.superres.models import SRCNN, ResidualSR, build_model, upscale
+from lmdbloader.superres.tensors import merge_luma
 from lmdbloader.superres.training import train_epoch, train_step
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "evaluate",
     "load_checkpoint",
     "luma",
+    "merge_luma",
     "predict",
     "psnr",
     "save_checkpoint",

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from lmdbloader.base.text import plain
 from lmdbloader.errors import OptionError
 from lmdbloader.superres.metrics import psnr, ssim
 from lmdbloader.superres.models import Model, upscale
@@ -32,20 +33,22 @@ def pair_scale(dataset: PairDataset) -> int:
     Raises:
         OptionError: It is empty, its samples are not pairs of images, or hr is not a whole multiple of lr.
     """
+    name = plain(str(getattr(dataset, "path", "the dataset")))
     if len(dataset) == 0:
-        raise OptionError("the dataset is empty; training needs at least one pair.")
+        raise OptionError(f"{name}: is empty; training needs at least one pair.")
     sample = dataset[0]
     shapes = [tuple(image.shape) for image in sample if isinstance(image, Tensor)]
     if len(shapes) != 2 or len(sample) != 2 or any(len(shape) != 3 for shape in shapes):
         fields = ", ".join(getattr(sample, "_fields", ())) or f"{len(sample)} values"
         raise OptionError(
-            f"a sample must be a pair (lr, hr) of images; found {fields}. Convert with --scale, or from two folders."
+            f"{name}: a sample must be a pair (lr, hr) of images; found {fields}. Convert with --scale, or from two "
+            "folders."
         )
     (_, low_height, low_width), (_, height, width) = shapes
     scale = height // low_height
     if scale < 1 or (height, width) != (low_height * scale, low_width * scale):
         raise OptionError(
-            f"hr must be a whole multiple of lr; found lr {low_height} x {low_width} and hr {height} x {width}."
+            f"{name}: hr must be a whole multiple of lr; found lr {low_height} x {low_width} and hr {height} x {width}."
         )
     return scale
 
