@@ -295,9 +295,9 @@ def test_a_destination_is_replaced_only_if_it_is_an_extraction(small: Path, tmp_
         ("other", "other things in it"),
         ("link", "not a folder"),
         ("file", "not a folder"),
-        ("db", "is inside"),
+        ("db", "is the source itself"),
         ("db/files", "is inside"),
-        (".", "is inside"),
+        (".", "contains"),
         ("absent/files", "does not exist"),
     ):
         with pytest.raises(DestinationError, match=message):

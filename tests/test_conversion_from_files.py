@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -546,8 +547,14 @@ def test_missing_sources_and_parents(src: Path, out: Path, tmp_path: Path) -> No
 def test_source_and_destination_inside_each_other(src: Path, tmp_path: Path) -> None:
     save(src / "deep" / "a.png", noise(4, 4))
     (tmp_path / "link").symlink_to(src)
-    for target in (src, src / "out", src / "deep" / "out", tmp_path, tmp_path / "link" / "out"):
-        with pytest.raises(DestinationError, match="is inside"):
+    for target, where in (
+        (src, f"{src}: is the source itself"),
+        (src / "out", f"is inside {src}"),
+        (src / "deep" / "out", f"is inside {src}"),
+        (tmp_path, f"{tmp_path}: contains {src}"),
+        (tmp_path / "link" / "out", f"is inside {src}"),
+    ):
+        with pytest.raises(DestinationError, match=re.escape(where)):
             convert(src, target)
     make_pairs(tmp_path / "p", 1)
     halves = {"hr": tmp_path / "p" / "DIV2K_train_HR", "lr": tmp_path / "p" / "DIV2K_train_LR_bicubic" / "X2"}

@@ -471,7 +471,7 @@ def test_alpha_is_refused_dropped_or_put_over_white(kind, mode):
     data = saved(picture, kind, **({"lossless": True, "exact": True} if kind == "WEBP" else {}))
     shown = np.asarray(picture.convert("RGBA") if mode == "PA" else picture)
     colors, alpha = shown[:, :, :-1], shown[:, :, -1:] / 255
-    assert "choose alpha 'drop' or 'white'" in refusal(data)
+    assert "choose alpha='drop' or alpha='white'" in refusal(data)
     check(data, colors, DROP)
     check(data, np.floor(colors * alpha + 255 * (1 - alpha) + 0.5 + 1e-9).astype(np.uint8), WHITE)
 

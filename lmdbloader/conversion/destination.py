@@ -47,6 +47,5 @@ def refuse_inside(out: Path, source: Path) -> None:
     """Raise DestinationError if one of two folders is in the other."""
     a, b = Path(os.path.realpath(out)), Path(os.path.realpath(source))
     if a == b or b in a.parents or a in b.parents:
-        raise DestinationError(
-            f"{out}: is inside {source} or the other way round. Choose a destination outside of the source."
-        )
+        where = "is the source itself" if a == b else f"is inside {source}" if b in a.parents else f"contains {source}"
+        raise DestinationError(f"{out}: {where}. Choose a destination outside of the source.")

@@ -255,7 +255,9 @@ def _accepted_header(data: bytes | bytearray | memoryview, policy: DecodePolicy,
         )
     if header.alpha and policy.alpha == "refuse":
         raise ImageError(
-            name, "the image has an alpha channel or a transparent colour; choose alpha 'drop' or 'white' to use it"
+            name,
+            "the image has an alpha channel or a transparent colour; choose alpha='drop' or alpha='white', in a "
+            "command --alpha drop or --alpha white",
         )
     return header
 
