@@ -121,28 +121,32 @@ def a_loader_is_faster_in_small_batches(notebook: Notebook) -> None:
 def small_batches_cost_a_dataloader_and_not_a_loader(notebook: Notebook) -> None:
     text, speeds = whole_text(notebook), table_of(notebook)
     files, lmdb, ours = (speeds[name] for name in ("DataLoader (files)", "DataLoader (LMDB)", "Loader"))
-    # "The effect does not show over files; over the LMDB file, several times as many"
-    assert files[-1] < 2 * files[0] and lmdb[-1] > 3 * lmdb[0]
-    # "One file helps in batches of every size, least in the smallest"
-    gains = [b / a for a, b in zip(files, lmdb, strict=True)]
-    assert 1 < gains[0] == min(gains)
-    assert ours[0] > max(files + lmdb)
-    told = re.search(r"Loader in batches of 8: ([\d.]+) times what a DataLoader gives at best", text)
-    assert told and float(told[1]) == pytest.approx(ours[0] / max(files + lmdb), abs=0.06)
-    # "For DataLoader (LMDB) most of a batch of 8 is the price of the batch"
-    shares = {
-        name: int(share) for name, share in re.findall(r"^(.*?) +[\d,]+ us a batch .* is (\d+)% of a", text, re.M)
-    }
-    assert shares["DataLoader (LMDB)"] > 50
-    # "The effect grows with the cores", and the measured value is shown next to the computed one.
+    # "Over PNG files about twice as many, over the LMDB file four times"
+    assert 1.3 < files[-1] / files[0] < 3 and 3 < lmdb[-1] / lmdb[0] < 6
+    # "The LMDB file helps in batches of every size"; "Loader is the faster one in batches of every size"
+    assert all(a < b < c for a, b, c in zip(files, lmdb, ours, strict=True))
+    for at, size in ((0, 8), (-1, 128)):
+        told = re.search(rf"Loader in batches of {size}: ([\d.]+) times the better DataLoader", text)
+        assert told and float(told[1]) == pytest.approx(ours[at] / max(files[at], lmdb[at]), abs=0.06)
+    # "If it has no worker processes"; "only in batches of 8 they are no gain"
+    files_best, lmdb_best = re.findall(r"^  best number of workers +((?:\d+ *)+)$", text, re.M)
+    assert set(lmdb_best.split()) == {"0"} and set(files_best.split()[1:]) == {"2"}
+    # "The fixed cost is nearly the same, 1.5 to 2 ms"; most of a batch of 8, half of one from PNG files
+    costs = re.findall(r"^(.*?) +([\d,]+) us a batch .* is (\d+)% of a", text, re.M)
+    cost = {name: int(us.replace(",", "")) for name, us, _ in costs}
+    share = {name: int(percent) for name, _, percent in costs}
+    assert 1400 < cost["DataLoader (LMDB)"] < cost["DataLoader (files)"] < 2200
+    assert share["DataLoader (LMDB)"] > 80 and 40 < share["DataLoader (files)"] < 60
+    # "The Loader's fixed cost is about a fiftieth"
+    assert cost["Loader"] < cost["DataLoader (LMDB)"] / 30
+    # "The effect grows with the cores", and the measured value is shown next to the computed one: "the two are close".
     grows = [float(number) for number in re.findall(r"([\d.]+) x on \d+ cores", text)]
     assert len(grows) == 6 and grows[:5] == sorted(grows[:5])
-    assert grows[5] == pytest.approx(files[-1] / files[0], abs=0.06)
-    assert grows[5] < grows[0], "the two differ"
-    # "Over PNG files the GPU waits for most of the time, a larger batch leaves it idler; with Loader it hardly waits"
+    assert grows[5] == pytest.approx(grows[0], rel=0.25)
+    # "Over PNG files the GPU waits half of the time or more, a larger batch leaves it idler"; over LMDB it hardly waits
     busy = {n: [int(s) for s in re.findall(r"(\d+)%", row)] for n, row in re.findall(BUSY, text, re.M)}
     assert busy["DataLoader (files)"] == sorted(busy["DataLoader (files)"], reverse=True)
-    assert max(busy["DataLoader (files)"]) < 50 and min(busy["Loader"]) > 90
+    assert max(busy["DataLoader (files)"]) < 60 and min(busy["Loader"] + busy["DataLoader (LMDB)"]) > 80
 
 
 def srcnn_is_better_than_bicubic(notebook: Notebook) -> None:
@@ -161,7 +165,19 @@ def both_patients_are_diagnosed_and_cured(notebook: Notebook) -> None:
     text = whole_text(notebook)
     causes = re.findall(r"what holds it up is (.*?)\.", text)
     assert causes[0] == "Python code" and "decoding" in causes[1:]
-    assert text.count("The prediction held: ") == text.count("The prediction was a bound: ") == 1
+    line = r"The prediction (\w+)[^:]*: ([\d.]+) ms a step; it was ([\d.]+) ms, and (?:at best )?([\d.]+) ms"
+    (bound, *_), (_, *found) = re.findall(line, text)
+    assert bound == "was"
+    # "The new step is about a quarter of the old one", near the predicted one.
+    after, before, predicted = map(float, found)
+    assert after == pytest.approx(predicted, rel=0.2) and 0.15 < after / before < 0.35
+    # "The DataLoader overtakes Loader with a Python transform; compiled transforms take less than half of both"
+    workers = [float(ms) for ms in re.findall(r"DataLoader with \d+ workers: ([\d.]+) ms", text)]
+    (python,), (compiled,) = (
+        [float(ms) for ms in re.findall(rf"Loader, {which}: ([\d.]+) ms", text)]
+        for which in ("the same transform in Python", "compiled transforms")
+    )
+    assert workers[-1] == min(workers) < python and compiled < workers[-1] / 2
 
 
 def arms_of(notebook: Notebook) -> dict[str, tuple[float, int, int]]:
@@ -177,15 +193,17 @@ def every_source_teaches_and_files_keep_waiting(notebook: Notebook) -> None:
     assert arms["Loader"][1] < arms["DataLoader (files)"][1]
 
 
-def every_source_teaches_the_same_and_the_loader_soonest(notebook: Notebook) -> None:
+def every_source_teaches_the_same_in_about_the_same_time(notebook: Notebook) -> None:
     every_source_teaches_and_files_keep_waiting(notebook)
     arms = arms_of(notebook)
-    # "differences of ten points are chance"
+    # "differences of ten points may be chance"
     assert max(top1 for _, _, top1 in arms.values()) - min(top1 for _, _, top1 in arms.values()) <= 10
-    files, lmdb, ours = arms.values()
-    assert ours[0] <= lmdb[0] < files[0]
-    # "most of that difference is waiting for data"
-    assert files[0] * files[1] - ours[0] * ours[1] > 50 * (files[0] - ours[0])
+    # "The time is about the same, too"
+    assert max(took for took, _, _ in arms.values()) < 1.2 * min(took for took, _, _ in arms.values())
+    # "Training waits for files about a tenth of the time, and for Loader a few percent"
+    files, _, ours = (waits for _, waits, _ in arms.values())
+    assert 6 <= files <= 16 and ours <= 6
+    assert len(re.findall(r"^DataLoader .*: best with \d workers; 0: ", whole_text(notebook), re.M)) == 2
 
 
 # The stored outputs support the text. A run in a test shares the machine with other tests, so it checks only properties
@@ -202,7 +220,7 @@ STORED: dict[str, Callable[[Notebook], None]] = {
     "2_from_8_to_128": small_batches_cost_a_dataloader_and_not_a_loader,
     "3_super_resolution": srcnn_is_better_than_bicubic,
     "4_doctor": both_patients_are_diagnosed_and_cured,
-    "5_classifier": every_source_teaches_the_same_and_the_loader_soonest,
+    "5_classifier": every_source_teaches_the_same_in_about_the_same_time,
 }
 
 

@@ -317,7 +317,7 @@ _METHOD = """\
 
 ```bash
 python benchmarks/peers/environment.py  # once: .venv-peers, with each loader that can be installed
-python benchmarks/peers/run.py          # about half an hour on two cores
+python benchmarks/peers/run.py          # about 40 minutes on two cores
 python benchmarks/peers/report.py       # this page and its tables
 ```
 

@@ -1,7 +1,7 @@
 """Compares the Loader with other loaders on the same samples: checks each first, then times all of them in turns.
 
     python benchmarks/peers/environment.py        # once: .venv-peers with all of them
-    python benchmarks/peers/run.py                # about half an hour on two cores
+    python benchmarks/peers/run.py                # about 40 minutes on two cores
     python benchmarks/peers/run.py --quick        # a few minutes: does each still run?
 
 Every step is a process of its own. Results go into a file after each; a run that was interrupted goes on when it is
