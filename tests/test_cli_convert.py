@@ -348,7 +348,7 @@ def test_errors_are_one_line_and_a_status(
         (["SRC", "OUT", "--digest", "md5"], "argument --digest: invalid choice: 'md5' (choose from "),
         (
             ["SRC", "OUT", "--scale", "two"],
-            "argument --scale: 'two': expected a whole number such as 24, 1_000, 4k or 1e6",
+            "argument --scale: 'two': expected a whole number such as 2 or 4; x2 means 2",
         ),
     ],
 )

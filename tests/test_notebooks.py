@@ -143,10 +143,13 @@ def small_batches_cost_a_dataloader_and_not_a_loader(notebook: Notebook) -> None
     grows = [float(number) for number in re.findall(r"([\d.]+) x on \d+ cores", text)]
     assert len(grows) == 6 and grows[:5] == sorted(grows[:5])
     assert grows[5] == pytest.approx(grows[0], rel=0.25)
-    # "Over PNG files the GPU waits half of the time or more, a larger batch leaves it idler"; over LMDB it hardly waits
+    # "Over PNG files the GPU waits half of the time or more, a larger batch leaves it idler"
     busy = {n: [int(s) for s in re.findall(r"(\d+)%", row)] for n, row in re.findall(BUSY, text, re.M)}
     assert busy["DataLoader (files)"] == sorted(busy["DataLoader (files)"], reverse=True)
-    assert max(busy["DataLoader (files)"]) < 60 and min(busy["Loader"] + busy["DataLoader (LMDB)"]) > 80
+    assert max(busy["DataLoader (files)"]) < 60
+    # "A DataLoader leaves it idle for a tenth to a quarter of the time, Loader for a few percent"
+    assert 70 <= min(busy["DataLoader (LMDB)"]) <= max(busy["DataLoader (LMDB)"]) < min(busy["Loader"])
+    assert min(busy["Loader"]) >= 93
 
 
 def srcnn_is_better_than_bicubic(notebook: Notebook) -> None:

@@ -402,6 +402,9 @@ class CompiledFunction(BatchFunction):
         Args:
             image: The image; the function gets a copy.
             values: (values,) float64, the drawn values.
+
+        Raises:
+            OptionError: The function returns another array than `out`, or raises StopIteration.
         """
         python = getattr(self.function, "py_func", self.function)
         drawn = {
