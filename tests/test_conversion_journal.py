@@ -368,7 +368,7 @@ def test_a_class_that_changes_the_labels_of_finished_sources_is_refused(tmp_path
     report = convert(src, out, layout="classes", restart=True)
     assert report.num_sources == 3 * NUM_IMAGES
     ds = lmdbloader.LMDBDataset(out)
-    assert ds.classes[ds[0].label] == "cat-big"
+    assert ds.classes[ds[0].label] == "cat"
 
 
 def interrupt_classes(src: Path, out: Path) -> None:
