@@ -121,14 +121,14 @@ def a_loader_is_faster_in_small_batches(notebook: Notebook) -> None:
 def small_batches_cost_a_dataloader_and_not_a_loader(notebook: Notebook) -> None:
     text, speeds = whole_text(notebook), table_of(notebook)
     files, lmdb, ours = (speeds[name] for name in ("DataLoader (files)", "DataLoader (LMDB)", "Loader"))
-    # "Over PNG files about twice as many, over the LMDB file four times"
+    # "Over PNG files about twice as many, over the LMDB file four to five times"
     assert 1.3 < files[-1] / files[0] < 3 and 3 < lmdb[-1] / lmdb[0] < 6
     # "The LMDB file helps in batches of every size"; "Loader is the faster one in batches of every size"
     assert all(a < b < c for a, b, c in zip(files, lmdb, ours, strict=True))
     for at, size in ((0, 8), (-1, 128)):
         told = re.search(rf"Loader in batches of {size}: ([\d.]+) times the better DataLoader", text)
         assert told and float(told[1]) == pytest.approx(ours[at] / max(files[at], lmdb[at]), abs=0.06)
-    # "If it has no worker processes"; "only in batches of 8 they are no gain"
+    # "If it has no worker processes"; "over PNG files worker processes share the decoding"
     files_best, lmdb_best = re.findall(r"^  best number of workers +((?:\d+ *)+)$", text, re.M)
     assert set(lmdb_best.split()) == {"0"} and set(files_best.split()[1:]) == {"2"}
     # "The fixed cost is nearly the same, 1.5 to 2 ms"; most of a batch of 8, half of one from PNG files
