@@ -845,7 +845,20 @@ def test_a_dataset_in_python_has_the_line_to_write(tmp_path: Path) -> None:
 
     with pytest.raises(OptionError) as caught:
         lmdbloader.convert(ImageFolder(), "d.lmdb")  # type: ignore[arg-type]
-    line = "expected the path of files. Write lmdbloader.convert('photos', 'd.lmdb', layout='classes')."
+    line = (
+        "expected one path, such as that of a folder. Write lmdbloader.convert('photos', 'd.lmdb', layout='classes')."
+    )
     assert str(caught.value) == f"convert(ImageFolder, ...): {line}"
+
+
+def test_a_list_of_files_gets_the_line_that_writes_them(tmp_path: Path) -> None:
+    paths = [save(tmp_path / f"{i}.png", noise(4, 4)) for i in range(2)]
+    with pytest.raises(
+        OptionError, match=r"convert\(list, \.\.\.\): expected one path.*Write lmdbloader\.write"
+    ) as caught:
+        lmdbloader.convert(paths, tmp_path / "d.lmdb")  # type: ignore[arg-type]
+    line = str(caught.value).partition("Write ")[2].removesuffix(".")
+    exec(line, {"lmdbloader": lmdbloader, "paths": paths})
+    assert [tuple(sample.image.shape) for sample in lmdbloader.LMDBDataset(tmp_path / "d.lmdb")] == [(3, 4, 4)] * 2
     with pytest.raises(OptionError, match=r"Write lmdbloader\.write\(samples, 'd\.lmdb'\)\.$"):
         lmdbloader.convert([{"label": 1}], "d.lmdb")  # type: ignore[arg-type]

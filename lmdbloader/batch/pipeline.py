@@ -255,7 +255,10 @@ class Pipeline:
             )
 
     def image_of_size(self, name: str) -> str:
-        """Return the image field that a field of arrays equals in height and width, in some samples; else ""."""
+        """Return the image field that has the height and width of an array field, else "".
+
+        The first, the middle and the last sample are compared.
+        """
         if not len(self._rows):
             return ""
         rows = [int(self._rows[place]) for place in (0, len(self._rows) // 2, -1)]

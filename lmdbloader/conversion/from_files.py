@@ -79,11 +79,16 @@ def convert(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], opt
 
 
 def _refuse_samples(src: Any, out: Any) -> None:
-    """Raise OptionError if the source is a dataset in Python, as torchvision's ImageFolder, and not a place."""
+    """Raise OptionError if the source is not one path: a dataset such as torchvision's ImageFolder, or a list."""
     if isinstance(src, str | bytes | os.PathLike) or not hasattr(src, "__getitem__"):
         return
     place = path_text("out", out)
     line = f"lmdbloader.write(samples, {place!r})"
     if hasattr(src, "class_to_idx") and isinstance(root := getattr(src, "root", None), str | os.PathLike):
         line = f"lmdbloader.convert({os.fspath(root)!r}, {place!r}, layout='classes')"
-    raise OptionError(f"convert({type(src).__name__}, ...): expected the path of files. Write {line}.")
+    elif isinstance(src, list | tuple) and src and all(isinstance(path, str | os.PathLike) for path in src):
+        line = (
+            f"lmdbloader.write(({{'image': path}} for path in paths), {place!r}, "
+            "fields={'image': lmdbloader.fields.Image()})"
+        )
+    raise OptionError(f"convert({type(src).__name__}, ...): expected one path, such as that of a folder. Write {line}.")

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import pairwise
 from types import FunctionType
 from typing import Any, NoReturn
 
@@ -145,10 +144,10 @@ class CompiledFunction(BatchFunction):
             raise OptionError(
                 f"CompiledFunction: {self._name} has `yield` or `async`, so a call does nothing. Leave it out."
             )
-        if _loses_result(python):
+        if python.__code__.co_argcount > 1 and _never_uses(python, 1):
             raise OptionError(
-                f"CompiledFunction: {self._name} computes a result and never uses `out`, so nothing changes. Write "
-                "into it, out[:] = ..., instead of `return ...` or `out = ...`."
+                f"CompiledFunction: {self._name} never uses `out`, so nothing changes. Write into it, out[:] = ..., "
+                "instead of `image[:] = ...`, `out = ...` or `return ...`."
             )
         if getattr(self.function, "targetoptions", {}).get("parallel"):
             raise OptionError(
@@ -418,7 +417,7 @@ class CompiledFunction(BatchFunction):
             raise OptionError(f"{self}: it raised StopIteration; expected no exception") from error
         if result is not None and result is not out:
             raise OptionError(
-                f"{self}: it returned a {type(result).__name__}, which nobody gets. Write into `out`: out[:] = ..."
+                f"{self}: it returned a {type(result).__name__}, which is ignored. Write into `out`: out[:] = ..."
             )
         return out
 
@@ -444,20 +443,14 @@ def _range(name: object, limits: Any) -> tuple[float, float] | range:
     )
 
 
-def _loses_result(python: FunctionType) -> bool:
-    """Return whether a function assigns to its second argument or returns something, and never uses that argument."""
-    code = python.__code__
-    if code.co_argcount < 2:
-        return False
-    steps = list(dis.get_instructions(code))
-    name = code.co_varnames[1]
-    # From Python 3.13 on, one step may name two variables.
-    out = [s for s in steps if name in (s.argval if isinstance(s.argval, tuple) else (s.argval,))]
-    if any(step.opname != "STORE_FAST" for step in out):
-        return False
-    returned = [last for last, step in pairwise(steps) if step.opname == "RETURN_VALUE"]
-    returned += [step for step in steps if step.opname == "RETURN_CONST"]
-    return bool(out) or any(step.argval is not None or "CONST" not in step.opname for step in returned)
+def _never_uses(python: FunctionType, argument: int) -> bool:
+    """Return whether a function surely never reads an argument, by its code: it may still assign to the name."""
+    name = python.__code__.co_varnames[argument]
+    # From Python 3.13 on, one instruction may name two variables.
+    uses = (
+        s for s in dis.get_instructions(python) if name in (s.argval if isinstance(s.argval, tuple) else (s.argval,))
+    )
+    return all(use.opname == "STORE_FAST" for use in uses)
 
 
 def _parameter(name: object, value: Any) -> Any:

@@ -190,7 +190,7 @@ def _order_of_image_folder(names: Names) -> I64 | None:
     Its order is by class, then by folder, then by name. So numbers of its samples are numbers of ours. Byte order
     differs where the name of one class begins with that of another, as `cat` and `cat-2`, and in folders below a class.
     """
-    if all(_place_of(one) <= _place_of(other) for one, other in pairwise(names)):
+    if all(one <= other for one, other in pairwise(map(_place_of, names))):
         return None
     return np.array(sorted(range(len(names)), key=lambda number: _place_of(names[number])), np.int64)
 
