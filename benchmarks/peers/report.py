@@ -346,7 +346,7 @@ def page(document: Document, pictures: Sequence[str]) -> str:
     )
     if found := better(document):
         lines = [f"- **{what[0].upper() + what[1:]}**: {'; '.join(who)}." for what, who in found.items()]
-        parts.append("\n".join(["## Where others are better", "", *lines]))
+        parts.append("\n".join(["## Where others are better", "", "By 5 % or more:", "", *lines]))
     counts = [
         f"{settings['samples'][job.name]:,} {_short(job)}" for job in JOBS.values() if job.name in settings["samples"]
     ]
