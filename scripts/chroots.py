@@ -25,7 +25,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from namespaces import Emulator, NamespaceError, find_emulator, run_in
@@ -136,7 +136,9 @@ DEBIANS = (
         ),
         extras=(),
         # Small kernels are compiled by Numba in their tests; to compile all of them takes too long when emulated.
-        options=("-k", "not jit", *(f"--deselect=tests/{name}" for name in NOT_EMULATED)),
+        options=(
+            "-k", "not jit", "-o", "faulthandler_timeout=3600", *(f"--deselect=tests/{name}" for name in NOT_EMULATED)
+        ),
         # What depends on the processor: kernels, files, reading and writing.
         tests=(
             "base_files", "batch_*", "conversion_from_*", "conversion_storage", "format_*", "images*", "kernels_*",
@@ -357,7 +359,7 @@ def test_in(debian: Debian, arguments: Sequence[str], *, torch_index: str | None
         # The inputs of the root folder and the environment; if they change, both are made again.
         base = [debian.suite, debian.processor or platform.machine(), *debian.packages]
         files = [(ROOT / name).read_text("utf-8") for name in ("setup.cfg", "constraints.txt")]
-        more = [*base, *files, repr(debian), torch_index or ""]
+        more = [*base, *files, repr(replace(debian, options=(), tests=())), torch_index or ""]
         if refresh(stamps["debian"], base) or not debian.root.exists():
             stamps["environment"].unlink(missing_ok=True)
             make_root(debian, emulator)

@@ -57,6 +57,7 @@ def leave(image: Any, out: Any) -> None:
 def fails(image: Any, out: Any, level: int) -> None:
     if image[0, 0, 0] == level:
         raise ValueError("there is no such level")
+    out[:] = image
 
 
 def outside(image: Any, out: Any) -> None:
@@ -523,9 +524,9 @@ def test_what_numba_does_not_take_is_an_option_error(image: Any) -> None:
     with pytest.raises(OptionError, match=r"Numba compiles no \*\*keywords"):
         T.CompiledFunction(lambda image, out, **more: None)
     floats = torch.ones(2, dtype=torch.bfloat16)
-    T.CompiledFunction(lambda image, out, a: None, parameters={"a": floats}).check(image)
+    T.CompiledFunction(lambda image, out, a: out.fill(a[0]), parameters={"a": floats}).check(image)
     with pytest.raises(OptionError, match=r"Numba cannot compile it for uint8 pixels\. NotImplementedError: float16"):
-        T.CompiledFunction(lambda image, out, a: None, parameters={"a": floats.half()}).check(image)
+        T.CompiledFunction(lambda image, out, a: out.fill(a[0]), parameters={"a": floats.half()}).check(image)
 
 
 def test_what_is_tested_must_be_images(image: Any) -> None:
@@ -547,7 +548,7 @@ def test_without_numba_there_is_a_line_to_paste(pairs: Any, monkeypatch: pytest.
 def test_numba_is_imported_when_a_function_is_compiled(code: Any) -> None:
     program = (
         "import sys, lmdbloader.transforms as T\nfunction = T.CompiledFunction(4096, draw={'a': (0, 1)})\n"
-        "T.CompiledFunction(lambda image, out: None)\nprint('numba' in sys.modules)"
+        "T.CompiledFunction(lambda image, out: out.fill(0))\nprint('numba' in sys.modules)"
     )
     child = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=Path(__file__).parent.parent

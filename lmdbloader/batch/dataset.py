@@ -393,7 +393,7 @@ class LMDBDataset(Dataset[Any]):
                 'ds.where("label == 3").'
             )
         if isinstance(indices, slice):
-            return self.with_rows(self.stored_rows[indices])
+            return self.with_rows(choose(self.stored_rows, range(len(self))[indices]))
         if isinstance(indices, range) and (places := places_in(indices, len(self))) is not None:
             return self.with_rows(choose(self.stored_rows, places))
         array = np.asarray(indices)

@@ -51,6 +51,8 @@ def choose(rows: Rows, places: range) -> Rows:
     """
     if not isinstance(rows, range):
         return rows[_slice_of(places)]
+    if len(places) < 2:  # their step may be too large for an array
+        return range(rows[places[0]], rows[places[0]] + 1) if places else range(0)
     return range(rows.start + rows.step * places.start, rows.start + rows.step * places.stop, rows.step * places.step)
 
 
