@@ -274,6 +274,9 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
     if validation is not None:
         baseline = score(lambda lr: bicubic(lr, scale), validation, scale)
         print(f"bicubic on {len(validation):,} images: PSNR {baseline.psnr:.2f} dB, SSIM {baseline.ssim:.4f}")
+        if baseline.num_exact:
+            exact = counted(baseline.num_exact, "image")
+            print(f"  the mean PSNR leaves out {exact} that bicubic has exactly, such as one of a single colour")
 
     def save(epoch: int) -> None:
         save_checkpoint(
@@ -324,7 +327,7 @@ def epoch_line(epoch: int, num_epochs: int, loss: float, scores: Evaluation | No
     """Return the line printed after an epoch: the loss, the scores compared with bicubic, and the times."""
     parts = [f"epoch {epoch}/{num_epochs}", f"loss {loss:.3e}"]
     if scores is not None:
-        parts.append(f"PSNR {scores.model.psnr:.2f} dB ({scores.gain:+.2f} to bicubic)")
+        parts.append(f"PSNR {scores.psnrs[0]:.2f} dB ({scores.gain:+.2f} to bicubic)")
         parts.append(f"SSIM {scores.model.ssim:.4f} ({scores.model.ssim - scores.bicubic.ssim:+.4f})")
     return "  ".join([*parts, timer.summary()])
 

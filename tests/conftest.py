@@ -61,6 +61,17 @@ def short_waits() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def one_thread_of_torch() -> None:
+    """Let torch compute in one thread: processes that share the tests, and their threads, share the cores too.
+
+    Small models train up to nine times faster so, and one was seen to wait for its threads without end.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Point the user's cache folder at an empty one, so that no test reads or leaves measurements of this machine."""
     folder = tmp_path_factory.mktemp("cache")

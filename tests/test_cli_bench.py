@@ -197,3 +197,17 @@ def test_what_makes_no_sense_is_one_line(
     assert found == status
     last = capsys.readouterr().err.splitlines()[-1]
     assert expected in last and last.startswith("lmdbloader")
+
+
+def test_a_folder_of_images_next_to_a_dataset_gets_the_line_to_write(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = tmp_path / "own photos.lmdb"
+    lmdbloader.convert(photos, db, progress=False)
+    for arguments in ([str(photos), str(db)], [str(db), str(photos)]):
+        assert main(["bench", *arguments]) == 2
+        error = capsys.readouterr().err
+        assert f"{photos}: is not a dataset." in error
+        assert error.endswith(f"write: lmdbloader bench '{db}' --baseline {photos}\n")
+    assert main(["bench", str(db), str(db)]) == 2
+    assert f"lmdbloader bench '{db}' --json study.json" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import zipfile
 from collections.abc import Iterable
@@ -32,7 +33,7 @@ from lmdbloader.superres import (
     train_epoch,
     train_step,
 )
-from lmdbloader.superres.evaluation import pair_scale
+from lmdbloader.superres.evaluation import Evaluation, Scores, pair_scale, score
 
 train_sr = load_script("train_sr")
 Pairs = list[tuple[Tensor, Tensor]]
@@ -468,6 +469,23 @@ def test_scores_are_those_of_each_image_against_its_original() -> None:
     assert scores.bicubic.psnrs == tuple(psnr(bicubic(lr, 2), hr, scale=2) for lr, hr in pairs)
     assert scores.gain == pytest.approx(np.mean(scores.model.psnrs) - np.mean(scores.bicubic.psnrs))
     assert scores.model.psnr != scores.bicubic.psnr
+
+
+def test_images_that_are_exact_are_not_in_the_mean_psnr() -> None:
+    grey = (torch.full((3, 12, 12), 90, dtype=torch.uint8), torch.full((3, 24, 24), 90, dtype=torch.uint8))
+    pairs = [*make_pairs(2, size=24), grey]
+    baseline = score(lambda lr: bicubic(lr, 2), pairs, 2)
+    assert baseline.psnrs[2] == math.inf
+    assert baseline.num_exact == 1
+    assert baseline.psnr == pytest.approx(np.mean(baseline.psnrs[:2]))
+    assert (Scores((math.inf,), (1.0,)).psnr, Scores((math.inf,), (1.0,)).num_exact) == (math.inf, 1)
+
+    # The model enlarges the grey image with an error: it counts for neither, so that the means are of the same images.
+    found = Evaluation(model=Scores((31.0, 35.0, 60.0), baseline.ssims), bicubic=baseline)
+    assert found.psnrs == (33.0, baseline.psnr)
+    assert found.gain == pytest.approx(33.0 - baseline.psnr)
+    exact = Scores((math.inf,), (1.0,))
+    assert Evaluation(model=exact, bicubic=exact).gain == 0
 
 
 def test_a_baseline_is_not_computed_again() -> None:

@@ -174,16 +174,14 @@ def _compare(options: argparse.Namespace) -> int:
     """Compare two stored studies."""
     from lmdbloader.lab.study import compare_studies
 
-    for name in (options.dataset, options.other):
+    names = (options.dataset, options.other)
+    for name in names:
         if not _is_stored(name):
-            raise OptionError(
-                f"{name}: two studies are compared, and each is a file that ends in .json. Write it first: "
-                f"lmdbloader bench {shlex.quote(name)} --json study.json"
-            )
+            raise OptionError(_line_for_two(*names, name))
     if options.charts is not None:
         raise OptionError("--charts: draws one study. Give --report FILE.html for charts of a comparison.")
-    studies = [_stored(name, options) for name in (options.dataset, options.other)]
-    found = compare_studies(studies[0], studies[1], names=(options.dataset, options.other))
+    studies = [_stored(name, options) for name in names]
+    found = compare_studies(studies[0], studies[1], names=names)
     text = json.dumps(found.as_json(), indent=1, allow_nan=False)
     if options.json not in (None, "-"):
         with open(options.json, "w", encoding="utf-8") as file:
@@ -195,6 +193,22 @@ def _compare(options: argparse.Namespace) -> int:
         write_comparison(found, studies[1], options.report)
         say(f"report: {options.report}", error=True)
     return 0
+
+
+def _line_for_two(first: str, second: str, found: str) -> str:
+    """Return the error about two arguments of which one, `found`, is not a stored study."""
+    from lmdbloader.store import is_dataset
+
+    for dataset, images in ((first, second), (second, first)):
+        if is_dataset(Path(dataset)) and os.path.isdir(images) and not is_dataset(Path(images)):
+            return (
+                f"{images}: is not a dataset. To compare with the same images as files, write: "
+                f"lmdbloader bench {shlex.quote(dataset)} --baseline {shlex.quote(images)}"
+            )
+    return (
+        f"{found}: two studies are compared, and each is a file that ends in .json. Write it first: "
+        f"lmdbloader bench {shlex.quote(found)} --json study.json"
+    )
 
 
 def _check_outputs(options: argparse.Namespace) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf, isfinite, isinf
 from statistics import fmean
 from typing import Any, Protocol
 
@@ -67,8 +68,13 @@ class Scores:
 
     @property
     def psnr(self) -> float:
-        """The mean over the images, in dB."""
-        return fmean(self.psnrs)
+        """The mean in dB over the images that are not exact, whose PSNR would be infinite; inf if all of them are."""
+        return _finite_mean(self.psnrs)
+
+    @property
+    def num_exact(self) -> int:
+        """Number of images that equal the originals, as those of one colour do with bicubic."""
+        return sum(map(isinf, self.psnrs))
 
     @property
     def ssim(self) -> float:
@@ -84,9 +90,21 @@ class Evaluation:
     bicubic: Scores
 
     @property
+    def psnrs(self) -> tuple[float, float]:
+        """The means in dB of model and bicubic over the same images: without those that one of them has exactly."""
+        both = [pair for pair in zip(self.model.psnrs, self.bicubic.psnrs, strict=True) if isfinite(sum(pair))]
+        return _finite_mean([model for model, _ in both]), _finite_mean([bicubic for _, bicubic in both])
+
+    @property
     def gain(self) -> float:
-        """How much better the model's mean PSNR is than bicubic's, in dB."""
-        return self.model.psnr - self.bicubic.psnr
+        """How much better the model's mean PSNR is than bicubic's, in dB; 0 if no image is left to compare."""
+        model, bicubic = self.psnrs
+        return 0.0 if isinf(model) else model - bicubic
+
+
+def _finite_mean(psnrs: Sequence[float]) -> float:
+    finite = [value for value in psnrs if isfinite(value)]
+    return fmean(finite) if finite else inf
 
 
 @torch.inference_mode()

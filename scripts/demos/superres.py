@@ -221,7 +221,7 @@ def score_table(names: Sequence[str], scores: Evaluation) -> str:
     width = max(map(len, [*names, "photograph"]))
     lines = [f"   {'photograph':{width}}  bicubic    SRCNN     gain"]
     rows = [*zip(names, scores.bicubic.psnrs, scores.model.psnrs, strict=True)]
-    for name, before, after in [*rows, ("mean", scores.bicubic.psnr, scores.model.psnr)]:
+    for name, before, after in [*rows, ("mean", *reversed(scores.psnrs))]:
         lines.append(f"   {name:{width}}  {before:7.2f}  {after:7.2f}  {after - before:+7.2f}  dB")
     return "\n".join(lines)
 
