@@ -132,7 +132,7 @@ DEBIANS = (
         torch="torch==2.9.1",
         requirements=(
             "aiohttp", "h5py", "hypothesis", "jinja2", "matplotlib", "numba", "psutil", "pytest", "pytest-xdist",
-            "scikit-image",
+            "s3fs", "scikit-image",
         ),
         extras=(),
         # Small kernels are compiled by Numba in their tests; to compile all of them takes too long when emulated.

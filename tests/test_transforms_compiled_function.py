@@ -129,8 +129,11 @@ def read(dataset: Any, transforms: Sequence[Any], batch_size: int = 16, epoch: i
     loader = lmdbloader.Loader(dataset, batch_size, shuffle=True, seed=5, transforms=transforms, **options)
     loader.set_epoch(epoch)
     batches = list(loader)
-    number = torch.cat([batch.number for batch in batches])
-    return type(batches[0])(*(torch.cat(column)[number.argsort(stable=True)] for column in zip(*batches, strict=True)))
+    order = torch.cat([batch.number for batch in batches]).argsort(stable=True)
+    columns = [torch.cat(column) for column in zip(*batches, strict=True)]
+    # Older releases of torch take no rows of uint16.
+    bits = [column.view(torch.int16) if column.dtype == torch.uint16 else column for column in columns]
+    return type(batches[0])(*(b[order].view(column.dtype) for b, column in zip(bits, columns, strict=True)))
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
