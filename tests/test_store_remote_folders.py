@@ -142,6 +142,17 @@ def test_what_is_not_cached_as_a_whole_is_refused(
         LMDBDataset(URL, cache_dir=tmp_path)
 
 
+def test_no_password_of_a_url_is_kept_on_the_disk(
+    server: Server, local: LMDBDataset, tmp_path: Path, outage: dict[str, str]
+) -> None:
+    url = f"{server.url}/bucket/train.lmdb".replace("://", "://me:hidden@")
+    read_all(LMDBDataset(url, cache_dir=tmp_path))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"hidden" in path.read_bytes()]
+    outage["on"] = "503"
+    with pytest.warns(UserWarning, match="copy in .* is used"):
+        assert same(LMDBDataset(url, cache_dir=tmp_path)[5], local[5])
+
+
 def test_a_denied_access_is_not_a_server_that_is_away(server: Server, tmp_path: Path, outage: dict[str, str]) -> None:
     read_all(LMDBDataset(URL, cache_dir=tmp_path))
     outage["on"] = "403"

@@ -262,7 +262,8 @@ def test_what_is_no_dataset_is_refused(server: Server, tmp_path: Path) -> None:
         (float("nan"), "cache_fraction=nan: expected a share"),
         ("0.2", r"cache_fraction='0\.2': expected a share .*Write cache_fraction=0\.2\."),
         ("1", r"Write cache_fraction=1\.0\."),
-        ("20%", "expected a size"),
+        ("20%", r"'20%': expected a share .*Write cache_fraction=0\.2\."),
+        ("200%", "expected a size"),
     ):
         with pytest.raises(errors.OptionError, match=message):
             LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=wrong)

@@ -263,8 +263,10 @@ class Reader:
         reason = (status == OUT_OF_BOUNDS and self._why_unread(name, row, said)) or DAMAGES[status]
         if self._remote is not None:
             file, _ = self.data_file.place(int(self.index.arrays[f"{name}.offset"][row]))
-            advice = f"It was fetched twice: {self.place}/{file} is damaged. Upload the dataset again from a copy"
-            return self.corrupt(name, row, f"{reason}. {advice}.")
+            advice = f"It was fetched twice: {self.place}/{file} is damaged. Upload the dataset again from a copy."
+            if not self._remote.version:
+                advice += " If it was replaced, which this server does not say, open it again."
+            return self.corrupt(name, row, f"{reason}. {advice}")
         return self.corrupt(
             name,
             row,

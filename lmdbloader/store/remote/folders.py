@@ -74,7 +74,7 @@ def make_folder(root: Path, service: Service, version: str, manifest: Manifest) 
 
 def write_facts(folder: Path, service: Service, version: str) -> None:
     """Note what a folder holds, and that the server has just said so."""
-    facts = {"url": service.url, "endpoint": service.endpoint, "version": version}
+    facts = {"url": _public(service.url), "endpoint": service.endpoint, "version": version}
     put(folder / REMOTE_FILE, json.dumps(facts, indent=2).encode())
     with suppress(OSError):  # the folder is that of another user
         os.utime(folder / REMOTE_FILE)
@@ -86,7 +86,11 @@ def last_copy(root: Path, service: Service) -> Copy | None:
     An older version is not considered: the server said that it had been replaced.
     """
     found = [facts for folder in root.glob(f"{glob.escape(_prefix(service.url))}-*") if (facts := _facts(folder))]
-    mine = [(at, folder, version) for at, folder, *whose, version in found if whose == [service.url, service.endpoint]]
+    mine = [
+        (at, folder, version)
+        for at, folder, *whose, version in found
+        if whose == [_public(service.url), service.endpoint]
+    ]
     if not mine:
         return None
     _, folder, version = max(mine)
@@ -129,6 +133,17 @@ def _facts(folder: Path) -> tuple[int, Path, str, str, str] | None:
         return path.stat().st_mtime_ns, folder, str(facts["url"]), str(facts["endpoint"]), str(facts["version"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
+
+
+def _public(url: str) -> str:
+    """Return a URL without a user's name and password, which do not belong on a disk.
+
+    >>> _public("https://me:secret@host/a/train.lmdb"), _public("s3://bucket/a@b")
+    ('https://host/a/train.lmdb', 's3://bucket/a@b')
+    """
+    scheme, separator, rest = url.partition("://")
+    server, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{server.rpartition('@')[2]}{slash}{path}"
 
 
 def _prefix(url: str) -> str:

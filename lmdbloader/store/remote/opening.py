@@ -37,6 +37,7 @@ from lmdbloader.store.remote.service import Facts, Service, UnreachableError
 Fraction = float | int | str
 # A share that was written as text: as a size it would be a byte, or none.
 _SHARE = re.compile(r"\s*(0|1|[01]?\.[0-9]+)\s*")
+_PERCENT = re.compile(r"\s*([0-9]{1,2}|100|[0-9]{0,2}\.[0-9]+)\s*%\s*")
 _SPARE_NBYTES = 16 * 2**20
 # Of an index, by one request.
 _INDEX_NBYTES = 8 * 2**20
@@ -190,6 +191,9 @@ def check_fraction(value: Fraction) -> Fraction:
         OptionError: It is neither.
     """
     given = option("cache_fraction", value)
+    if isinstance(value, str) and (percent := _PERCENT.fullmatch(value)):
+        share = float(percent[1]) / 100
+        raise OptionError(f"{given}: expected a share of the dataset from 0 to 1. Write cache_fraction={share:g}.")
     if isinstance(value, str) and not _SHARE.fullmatch(value):
         parse_nbytes(value, name="cache_fraction")
         return value

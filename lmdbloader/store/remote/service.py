@@ -231,9 +231,8 @@ class Service:
     def _permanent(self, name: str, error: Exception) -> LmdbloaderError | None:
         """Return the error to raise at once; None if another attempt may succeed."""
         where = f"{self.url}/{name}"
-        cause: Any = error.__cause__
-        if isinstance(error, FileNotFoundError) and type(cause).__module__.startswith("aiohttp"):
-            # fsspec's `info` of a file on a web server raises FileNotFoundError whatever the failure was.
+        cause: Any = _cause(error)
+        if cause is not error:
             status = getattr(cause, "status", 0)
             if status not in (401, 403, 404, 410):
                 return None
@@ -286,9 +285,17 @@ class _WholeAnswer(Exception):
     """The server sends the whole file instead of a range."""
 
 
+def _cause(error: BaseException) -> BaseException:
+    """Return the failure: fsspec's `info` of a file on a web server raises FileNotFoundError whatever it was."""
+    cause = error.__cause__
+    is_hidden = isinstance(error, FileNotFoundError) and type(cause).__module__.startswith("aiohttp")
+    return cause if cause is not None and is_hidden else error
+
+
 def _described(error: Exception) -> str:
-    """Return the type and the message of an error."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    """Return the type and the message of what failed."""
+    failure = _cause(error)
+    return f"{type(failure).__name__}: {failure}" if str(failure) else type(failure).__name__
 
 
 _SECRETS = ("key", "secret", "token")
