@@ -212,10 +212,72 @@ def test_options_that_masks_exclude_are_refused(folder: Path, tmp_path: Path) ->
 
 def test_a_mask_of_another_size_is_refused(folder: Path, tmp_path: Path) -> None:
     save_mask(folder / "masks" / "a.png", labels(40, 30))
-    with pytest.raises(ImageError, match=r"a\.jpg: its mask has 30x40 pixels, the image 40x30; .* EXIF data"):
+    swapped = (
+        r"a\.jpg: its mask has 30x40 pixels, the image 40x30; .*\. Height and width are swapped: turn or transpose"
+    )
+    with pytest.raises(ImageError, match=swapped):
         lmdbloader.convert(folder, tmp_path / "out", layout="masks")
     report = lmdbloader.convert(folder, tmp_path / "out", layout="masks", on_error="skip", restart=True)
     assert report.num_samples == 2 and report.skipped[0][0] == "a.jpg"
+
+
+def save_turned(path: Path, orientation: int, height: int = 24, width: int = 24) -> None:
+    """Write a JPEG with EXIF data."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.zeros((height, width, 3), np.uint8)).save(path, exif=exif)
+
+
+def test_a_mask_that_is_not_turned_as_its_image_is_refused(tmp_path: Path) -> None:
+    src = tmp_path / "src"
+    for name in ("a", "b"):
+        save_turned(src / "images" / f"{name}.jpg", 6, 30, 40)
+        save_mask(src / "masks" / f"{name}.png", labels(*((30, 40) if name == "a" else (40, 30))))
+    with pytest.raises(ImageError, match=r"40x30 pixels, the image 30x40; .* turned by its EXIF data, and the mask is"):
+        lmdbloader.convert(src, tmp_path / "out", layout="masks")
+    report = lmdbloader.convert(src, tmp_path / "out", layout="masks", on_error="skip")
+    assert (report.num_samples, report.notes) == (1, ())  # the size of b's mask says that it is upright
+
+
+@pytest.mark.parametrize("options", [{}, {"patch_size": 8}, {"parts": 2}, {"write_mode": "original"}], ids=str)
+def test_turned_images_whose_masks_may_not_fit_are_counted(tmp_path: Path, options: Any) -> None:
+    for name, orientation in (("a", 1), ("b", 3), ("c", 6), ("d", 8)):
+        save_turned(tmp_path / "src" / "images" / f"{name}.jpg", orientation)
+        save_mask(tmp_path / "src" / "masks" / f"{name}.png", labels(24, 24))
+    exif = Image.Exif()
+    exif[0x0112] = 8
+    Image.fromarray(labels(24, 24)).save(tmp_path / "src" / "masks" / "d.png", exif=exif)  # turned as its image
+    said: list[str] = []
+    report = lmdbloader.convert(tmp_path / "src", tmp_path / "out", layout="masks", log=said.append, **options)
+    assert len(report.notes) == 1
+    assert report.notes[0].startswith(
+        "2 images, such as b.jpg, are turned by their EXIF data, and their masks are stored"
+    )
+    assert said[-1] == f"note: {report.notes[0]}."
+    exec(report.notes[0].partition("Look at them: ")[2].replace("sheet.png", str(tmp_path / "sheet.png")))
+    assert (tmp_path / "sheet.png").exists()
+
+
+def test_turned_images_are_counted_by_a_conversion_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lmdbloader.store.writing.writer.TRANSACTION_NBYTES", 1)
+    monkeypatch.setattr("lmdbloader.conversion.pool.TASK_NBYTES", 1)
+    for number in range(3):
+        save_turned(tmp_path / "src" / "images" / f"{number}.jpg", 3)
+        save_mask(tmp_path / "src" / "masks" / f"{number}.png", labels(24, 24))
+    (tmp_path / "src" / "images" / "9.jpg").write_bytes(b"damaged")
+    save_mask(tmp_path / "src" / "masks" / "9.png", labels(24, 24))
+    line = ["convert", "src", "out", "--layout", "masks", "--workers", "1"]
+    assert main(line) == 1
+    assert "turned" not in capsys.readouterr().out
+    assert main([*line, "--on-error", "skip"]) == 0
+    said = capsys.readouterr().out
+    assert "resuming after 3 of 4 images" in said
+    assert "note: 3 images, such as 0.jpg, are turned by their EXIF data" in said
+    assert "Look at them: `lmdbloader preview out -o sheet.png`." in said
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "ppm", "png"])
