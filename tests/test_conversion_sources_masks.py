@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import zlib
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 from PIL import Image
@@ -197,6 +200,113 @@ def test_the_folder_above_both_is_answered_with_the_line_to_write(
     assert main(["convert", "src/images", str(tmp_path / "out"), "--masks", "src/masks", "--workers", "1"]) == 0
 
 
+def put_together(folder: Path, names: dict[str, str]) -> None:
+    """Write grey images, and masks of other values, into one folder: each name with that of its mask."""
+    for i, (name, mask) in enumerate(names.items()):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), 100 + i, np.uint8)).save(folder / name)
+        Image.fromarray(np.full((8, 8), 1 + i, np.uint8)).save(folder / mask)
+
+
+@pytest.mark.parametrize(
+    ("names", "move"),
+    [
+        (
+            {"x (1).png": "x (1)_mask.png", "y.png": "y_mask.png"},
+            "mkdir 'my d-masks' && mv 'my d'/*_mask.* 'my d-masks'/",
+        ),
+        ({"x.png": "x-seg.png", "y.png": "y_mask.png"}, "mv 'my d'/*-seg.* 'my d'/*_mask.* "),
+        ({"x.jpg": "x.png", "y.jpg": "y.png"}, r"mv 'my d'/*.png "),
+        (
+            {"a/x.png": "a/x_mask.png", "b c/y.png": "b c/y_gt.png"},
+            r"find 'my d'/ \( -name '*_gt.*' -o -name '*_mask.*' ",
+        ),
+    ],
+    ids=["suffix", "suffixes", "kinds", "folders"],
+)
+@pytest.mark.parametrize("named", [True, False])
+def test_images_and_masks_in_one_folder_are_answered_with_the_lines_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: dict[str, str], move: str, named: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    put_together(Path("my d"), names)
+    if not named and any("/" in name for name in names):
+        return  # --layout masks asks for two folders, as before
+    given: Any = {"masks": "my d"} if named else {"layout": "masks"}
+    with pytest.raises(
+        SourceError, match=r"^my d: (is the folder of the images and that of|holds images and)"
+    ) as error:
+        lmdbloader.convert("my d", "out", on_error="skip", **given)
+    line, then = str(error.value).split("`")[1:]
+    assert move in line
+    subprocess.run(line, shell=True, check=True)
+    exec(then.partition("Then write: ")[2].replace(", out,", ", 'out',"), {"lmdbloader": lmdbloader})
+    dataset = lmdbloader.LMDBDataset("out")
+    assert dataset.table["source"].to_pylist() == sorted(names)
+    for i, sample in enumerate(dataset):
+        assert abs(int(sample.image.max()) - 100 - i) <= 1 and sample.mask.unique().tolist() == [1 + i]
+
+
+def test_one_folder_twice_is_refused_however_it_is_written(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    Path("link").symlink_to("src/masks")
+    both = "is the folder of the images and that of the masks, so each image would be its own mask"
+    for src, masks in (("src/masks", "src/images/../masks/"), ("src/masks", "link"), ("link", str(folder / "masks"))):
+        with pytest.raises(SourceError, match=both):
+            list_sources(Path(src), masks=Path(masks))
+    line = "lmdbloader convert src/images OUT --masks src/masks"
+    for name in ("src/masks", "src/images"):
+        assert main(["convert", name, str(tmp_path / "out"), "--masks", name]) == 1
+        assert f"{both}. Name the folder of each: {line}" in capsys.readouterr().err
+    Path("src/both").symlink_to("masks")
+    shutil.rmtree("src/images")
+    Path("src/both").rename("src/images")
+    with pytest.raises(SourceError, match=both):
+        lmdbloader.convert("src", tmp_path / "out", layout="masks")
+
+
+def test_one_url_twice_is_refused_however_it_is_written(folder: Path, tmp_path: Path) -> None:
+    filesystem = fsspec.filesystem("memory")
+    filesystem.put(str(folder / "masks"), "/one-url/masks", recursive=True)
+    url = "memory://one-url/masks"
+    for other in (url, f"{url}/", "memory:///one-url/masks", "MEMORY://one-url/masks"):
+        with pytest.raises(SourceError, match=r"each image would be its own mask\. Move the masks into a folder of"):
+            lmdbloader.convert(url, tmp_path / "out", masks=other)
+    filesystem.put(f"{folder / 'images'}/", "/one-url/", recursive=True)
+    names = list_sources("memory://one-url", masks=url).sources.names
+    assert [*names] == [b"a.jpg", b"b.png", b"deep/c.jpg"]
+
+
+def test_no_image_is_its_own_mask_through_a_link(folder: Path, tmp_path: Path) -> None:
+    (folder / "masks" / "b_mask.png").unlink()
+    (folder / "masks" / "b.png").symlink_to(folder / "images" / "b.png")
+    with pytest.raises(SourceError, match=r"masks/b\.png: is the same file as .*images/b\.png, so the image would be"):
+        lmdbloader.convert(folder, tmp_path / "out", layout="masks", on_error="skip")
+
+
+def test_masks_in_the_folder_of_the_images_are_no_images(folder: Path, tmp_path: Path) -> None:
+    (folder / "masks").rename(folder / "images" / "my masks")
+    for name in ("my masks", "link"):
+        masks = folder / "images" / name
+        if name == "link":
+            masks.symlink_to("my masks")
+        report = lmdbloader.convert(folder / "images", tmp_path / name, masks=masks)
+        assert lmdbloader.LMDBDataset(tmp_path / name).table["source"].to_pylist() == ["a.jpg", "b.png", "deep/c.jpg"]
+        assert ("my masks/", "the folder of the masks") in report.ignored
+    (tmp_path / "none").mkdir()
+    (folder / "images" / "my masks").rename(tmp_path / "none" / "masks")
+    with pytest.raises(SourceError, match=r"none: no images in it besides those in .*masks$"):
+        list_sources(tmp_path / "none", masks=tmp_path / "none" / "masks")
+
+
+def test_images_in_the_folder_of_the_masks_are_no_masks(folder: Path, tmp_path: Path) -> None:
+    (folder / "images").rename(folder / "masks" / "images")
+    report = lmdbloader.convert(folder / "masks" / "images", tmp_path / "out", masks=folder / "masks")
+    assert report.num_samples == 3 and ("images/", "the folder of the images") in report.ignored
+
+
 def test_options_that_masks_exclude_are_refused(folder: Path, tmp_path: Path) -> None:
     pair = {"hr": folder / "images", "lr": folder / "masks"}
     for given, message in (
@@ -212,10 +322,72 @@ def test_options_that_masks_exclude_are_refused(folder: Path, tmp_path: Path) ->
 
 def test_a_mask_of_another_size_is_refused(folder: Path, tmp_path: Path) -> None:
     save_mask(folder / "masks" / "a.png", labels(40, 30))
-    with pytest.raises(ImageError, match=r"a\.jpg: its mask has 30x40 pixels, the image 40x30; .* EXIF data"):
+    swapped = (
+        r"a\.jpg: its mask has 30x40 pixels, the image 40x30; .*\. Height and width are swapped: turn or transpose"
+    )
+    with pytest.raises(ImageError, match=swapped):
         lmdbloader.convert(folder, tmp_path / "out", layout="masks")
     report = lmdbloader.convert(folder, tmp_path / "out", layout="masks", on_error="skip", restart=True)
     assert report.num_samples == 2 and report.skipped[0][0] == "a.jpg"
+
+
+def save_turned(path: Path, orientation: int, height: int = 24, width: int = 24) -> None:
+    """Write a JPEG with EXIF data."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.zeros((height, width, 3), np.uint8)).save(path, exif=exif)
+
+
+def test_a_mask_that_is_not_turned_as_its_image_is_refused(tmp_path: Path) -> None:
+    src = tmp_path / "src"
+    for name in ("a", "b"):
+        save_turned(src / "images" / f"{name}.jpg", 6, 30, 40)
+        save_mask(src / "masks" / f"{name}.png", labels(*((30, 40) if name == "a" else (40, 30))))
+    with pytest.raises(ImageError, match=r"40x30 pixels, the image 30x40; .* turned by its EXIF data, and the mask is"):
+        lmdbloader.convert(src, tmp_path / "out", layout="masks")
+    report = lmdbloader.convert(src, tmp_path / "out", layout="masks", on_error="skip")
+    assert (report.num_samples, report.notes) == (1, ())  # the size of b's mask says that it is upright
+
+
+@pytest.mark.parametrize("options", [{}, {"patch_size": 8}, {"parts": 2}, {"write_mode": "original"}], ids=str)
+def test_turned_images_whose_masks_may_not_fit_are_counted(tmp_path: Path, options: Any) -> None:
+    for name, orientation in (("a", 1), ("b", 3), ("c", 6), ("d", 8)):
+        save_turned(tmp_path / "src" / "images" / f"{name}.jpg", orientation)
+        save_mask(tmp_path / "src" / "masks" / f"{name}.png", labels(24, 24))
+    exif = Image.Exif()
+    exif[0x0112] = 8
+    Image.fromarray(labels(24, 24)).save(tmp_path / "src" / "masks" / "d.png", exif=exif)  # turned as its image
+    said: list[str] = []
+    report = lmdbloader.convert(tmp_path / "src", tmp_path / "out", layout="masks", log=said.append, **options)
+    assert len(report.notes) == 1
+    assert report.notes[0].startswith(
+        "2 images, such as b.jpg, are turned by their EXIF data, and their masks are stored"
+    )
+    assert said[-1] == f"note: {report.notes[0]}."
+    exec(report.notes[0].partition("Look at them: ")[2].replace("sheet.png", str(tmp_path / "sheet.png")))
+    assert (tmp_path / "sheet.png").exists()
+
+
+def test_turned_images_are_counted_by_a_conversion_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lmdbloader.store.writing.writer.TRANSACTION_NBYTES", 1)
+    monkeypatch.setattr("lmdbloader.conversion.pool.TASK_NBYTES", 1)
+    for number in range(3):
+        save_turned(tmp_path / "src" / "images" / f"{number}.jpg", 3)
+        save_mask(tmp_path / "src" / "masks" / f"{number}.png", labels(24, 24))
+    (tmp_path / "src" / "images" / "9.jpg").write_bytes(b"damaged")
+    save_mask(tmp_path / "src" / "masks" / "9.png", labels(24, 24))
+    line = ["convert", "src", "out", "--layout", "masks", "--workers", "1"]
+    assert main(line) == 1
+    assert "turned" not in capsys.readouterr().out
+    assert main([*line, "--on-error", "skip"]) == 0
+    said = capsys.readouterr().out
+    assert "resuming after 3 of 4 images" in said
+    assert "note: 3 images, such as 0.jpg, are turned by their EXIF data" in said
+    assert "Look at them: `lmdbloader preview out -o sheet.png`." in said
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "ppm", "png"])

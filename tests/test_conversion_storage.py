@@ -17,7 +17,7 @@ from skimage import data as photographs
 import lmdbloader
 from lmdbloader.conversion import pool
 from lmdbloader.conversion.options import ConvertOptions
-from lmdbloader.conversion.storage import Storage, decode_to_size, draw, make_storage, shrink
+from lmdbloader.conversion.storage import Storage, decode_to_size, draw, make_storage, nearest, shrink
 from lmdbloader.errors import DestinationError, ImageError, OptionError
 from lmdbloader.format.codecs import unpack_jpeg
 from lmdbloader.format.layout import CODEC_NAMES
@@ -373,3 +373,27 @@ def test_options_for_samples_from_python_are_checked(tmp_path: Path, options: An
     with pytest.raises(OptionError, match=message):
         lmdbloader.write([{"image": PHOTOGRAPH, "label": 0}], tmp_path / "out", **options)
     assert not list(tmp_path.iterdir())
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.data())
+def test_a_shrunk_mask_has_the_labels_of_pillow_s_nearest(height: int, width: int, data: Any) -> None:
+    new = [data.draw(st.integers(1, side)) for side in (height, width)]
+    labels = np.arange(height * width, dtype=np.uint16).reshape(height, width)
+    expected = np.array(Image.fromarray(labels.astype(np.int32)).resize((new[1], new[0]), Image.Resampling.NEAREST))
+    # Pillow adds up float64 steps, so where a centre is exactly between two labels its rounding errors decide.
+    down, across = (
+        (2 * np.arange(few) + 1) * many % (2 * few) != 0 for few, many in zip(new, labels.shape, strict=True)
+    )
+    found = nearest(labels[:, :, None], *new)[:, :, 0]
+    np.testing.assert_array_equal(found[down][:, across], expected[down][:, across])
+
+
+@pytest.mark.parametrize(("side", "new"), [(1280, 128), (640, 160), (97, 31)])
+def test_a_shrunk_mask_stays_in_place_with_its_image(side: int, new: int) -> None:
+    y, x = np.ogrid[:side, :side]
+    disc = ((y - (side - 1) / 2) ** 2 + (x - (side - 1) / 2) ** 2 < (side / 4) ** 2)[:, :, None].astype(np.uint8)
+    mask = nearest(disc, new, new)
+    middle = np.argwhere(mask[:, :, 0]).mean(0)
+    np.testing.assert_allclose(middle, (new - 1) / 2, atol=0.15)  # an even step has its centre between two labels
+    image = shrink(disc * 255, new, new) > 127
+    assert (image & (mask > 0)).sum() / (image | (mask > 0)).sum() > 0.98

@@ -127,7 +127,7 @@ def write(
             as in `convert`. The default, also for fields that are not named, is pixels. Masks are always stored without
             loss.
         max_resolution: Shrink images whose longer side has more pixels than this, in the fields that `write_mode` names
-            or else in all. Masks are resized too, to their nearest labels.
+            or else in all. Masks are resized too: each pixel gets the label at its centre.
         jpeg_quality: The quality of JPEGs, 1 to 100; 90 by default.
         compress_probability: The share of images that "proportion" stores as JPEG, 0.5 by default.
         smart_threshold: Bytes of pixels above which "smart" stores a JPEG.

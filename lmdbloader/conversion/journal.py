@@ -67,6 +67,8 @@ class Progress:
         seen: Times and ends of their files.
         records: `chained` of the records that hold them; None in a journal of an older release.
         in_pixels: Fields of boxes with one that reaches beyond the first pixels, of samples from Python.
+        num_turned: How many images are in the `Part.turned` of its parts.
+        first_turned: The name of the first of them.
     """
 
     num_samples: int = 0
@@ -76,6 +78,13 @@ class Progress:
     seen: Seen = field(default_factory=Seen)
     records: int | None = 0
     in_pixels: set[str] = field(default_factory=set)
+    num_turned: int = 0
+    first_turned: str = ""
+
+    def add_turned(self, names: Sequence[str]) -> None:
+        """Count the images in the `Part.turned` of another part."""
+        self.num_turned += len(names)
+        self.first_turned = self.first_turned or next(iter(names), "")
 
 
 def write_plan(partial: Path, begun: Begun) -> None:
@@ -190,6 +199,8 @@ class Journal:
         note = {"num_samples": num_samples, "sources": done, "skipped": part.skipped, "records": self._records}
         if in_pixels := [name for name, why in part.box_scales.items() if not why]:
             note["in_pixels"] = in_pixels
+        if part.turned:
+            note["turned"] = part.turned
         self._lines.append(_line(note))
 
     def flush(self) -> None:
@@ -245,6 +256,7 @@ def recover(
             progress.skipped += [(name, reason) for name, reason in note["skipped"]]
             progress.records = note.get("records")
             progress.in_pixels.update(note.get("in_pixels", ()))
+            progress.add_turned(note.get("turned", ()))
             kept_nbytes = end
     os.truncate(path, kept_nbytes)
     return progress

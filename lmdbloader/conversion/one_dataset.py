@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from lmdbloader.base.first_steps import WORK_SECONDS, shown_steps
-from lmdbloader.base.option_names import option
+from lmdbloader.base.option_names import flags_in_use, option
 from lmdbloader.base.progress import progress_bar
-from lmdbloader.base.text import counted, mebibytes, plain, table
+from lmdbloader.base.text import command, counted, mebibytes, plain, table
 from lmdbloader.conversion.doubts import describe_classes
 from lmdbloader.conversion.journal import Begun, Journal, Progress, check_kept, read_plan, recover, write_plan
 from lmdbloader.conversion.options import RunOptions
@@ -210,6 +210,7 @@ def _add(part: Part, sources: Sources, done: Progress, journal: Journal | None, 
         writer.add(part.chunk, part.blocks)
     done.num_sources = end
     done.skipped += part.skipped
+    done.add_turned(part.turned)
     done.content.add(part.file_hashes)
     done.seen.add(part.seen)
 
@@ -247,6 +248,27 @@ def nothing_to_write(target: Path, done: Progress) -> SourceError:
 def skipped_table(skipped: Iterable[tuple[str, str]]) -> bytes:
     """Return the content of the list of the inputs that were left out."""
     return table([("name", "reason"), *skipped])
+
+
+def notes_on_turned(target: Path, count: int, first: str) -> tuple[str, ...]:
+    """Return a note about images that EXIF data turned, if there are any whose masks may have to be turned too.
+
+    Args:
+        target: The dataset.
+        count: The number of these images.
+        first: The name of the first of them.
+    """
+    if not count:
+        return ()
+    look = command("preview", target, "-o", "sheet.png")
+    if not flags_in_use():
+        look = f"lmdbloader.preview({str(target)!r}, 'sheet.png')"
+    what = f"{first} is turned by its EXIF data, and its mask is stored as it is"
+    if count > 1:
+        what = (
+            f"{count:,} images, such as {first}, are turned by their EXIF data, and their masks are stored as they are"
+        )
+    return (f"{what}. A mask that was drawn on the unturned image does not fit. Look at them: {look}",)
 
 
 def name_classes(layout: str, classes: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
@@ -287,6 +309,9 @@ def show_progress(first: int, total: int, done_nbytes: int, total_nbytes: int, p
 def report(job: Job, begun: Begun, done: Progress, written: Written, seconds: float) -> Report:
     """Return the report of a dataset that was just made."""
     stored_as, longest_sides = count_images(begun.fields, Reader(job.target).index.arrays, written.num_samples)
+    turned = notes_on_turned(job.target, done.num_turned, done.first_turned)
+    for note in turned:
+        job.options.log(plain(f"note: {note}."))
     return Report(
         path=str(job.target),
         layout=job.plan.listing.layout,
@@ -302,7 +327,7 @@ def report(job: Job, begun: Begun, done: Progress, written: Written, seconds: fl
         stored_as=stored_as,
         longest_sides=longest_sides,
         classes=count_classes(job.plan.listing),
-        notes=job.plan.notes,
+        notes=job.plan.notes + turned,
         source_nbytes=int(job.plan.listing.sources.nbytes.sum()),
         patch_size=job.options.patch_size,
         patch_overlap=overlap_of(job.options.patch_size, job.options.stride),

@@ -29,6 +29,7 @@ from lmdbloader.conversion.one_dataset import (
     describe_trial,
     fill_part,
     name_classes,
+    notes_on_turned,
     nothing_to_write,
     report_finished,
     skipped_table,
@@ -619,12 +620,19 @@ def join(
         saved = load(folder)
         _check_release(folder, saved)
         check_destination(target, overwrite=saved.overwrite)
-        skipped, written = _join(folder, target, saved)
-    return _report(target, saved, tuple(skipped), written, time.monotonic() - began)
+        skipped, turned, written = _join(folder, target, saved)
+    for note in turned:
+        log(plain(f"note: {note}."))
+    return _report(target, saved, tuple(skipped), turned, written, time.monotonic() - began)
 
 
 def _report(
-    target: Path, saved: Shared, skipped: tuple[tuple[str, str], ...], written: Written, seconds: float
+    target: Path,
+    saved: Shared,
+    skipped: tuple[tuple[str, str], ...],
+    turned: tuple[str, ...],
+    written: Written,
+    seconds: float,
 ) -> Report:
     """Return the report of a set that was just put in place."""
     listing, fields = saved.listing, saved.begun.fields
@@ -643,15 +651,19 @@ def _report(
         stored_as=stored_as,
         longest_sides=sides,
         classes=saved.class_counts,
-        notes=listing.notes,
+        notes=listing.notes + turned,
         source_nbytes=sum(saved.nbytes),
         patch_size=saved.asked.get("patch_size"),
         patch_overlap=overlap_of(saved.asked.get("patch_size"), saved.asked.get("stride")),
     )
 
 
-def _join(folder: Path, target: Path, saved: Shared) -> tuple[list[tuple[str, str]], Written]:
-    """Make the set in the locked folder, and put it in place; return the inputs that were left out, and a summary."""
+def _join(folder: Path, target: Path, saved: Shared) -> tuple[list[tuple[str, str]], tuple[str, ...], Written]:
+    """Make the set in the locked folder, and put it in place.
+
+    Returns:
+        The inputs that were left out, notes on turned images, and a summary.
+    """
     notes = _complete(folder, target, saved)
     remove_begun_parts(folder)
     names = _number_again(folder, notes)
@@ -663,7 +675,9 @@ def _join(folder: Path, target: Path, saved: Shared) -> tuple[list[tuple[str, st
     classes = name_classes(listing.layout, listing.classes)
     written = write_set(folder, names, classes=classes, made_by=_record(saved, notes))
     put_in_place(folder, target)
-    return skipped, written
+    first = next((first for _, first in (found.turned for found in notes) if first), "")
+    turned = notes_on_turned(target, sum(found.turned[0] for found in notes), first)
+    return skipped, turned, written
 
 
 def _published(target: Path) -> Report:

@@ -39,7 +39,7 @@ class Report:
             4, 8 ... pixels.
         classes: The number of images in the source, or of boxes, by the name of their class, in the order of the
             labels; empty without class folders or named classes of boxes.
-        notes: Sentences about what the source has and the dataset lacks.
+        notes: Sentences about what the source has and the dataset lacks, and about masks that may not fit.
         source_nbytes: Bytes of the files of the source; 0 if they are not known.
         patch_size: Of the patches, in pixels; None for whole images.
         patch_overlap: How many patches hold each pixel, but for those near an image's edges: 4.0 for patches of 96

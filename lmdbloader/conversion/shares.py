@@ -192,6 +192,7 @@ class Notes:
         nbytes: (n,) int64, their sizes.
         seen: Times and ends as in `provenance.Seen`, each (n,); None if they are not known.
         skipped: (name, reason) of its sources that could not be used.
+        turned: As `Progress.num_turned` and `Progress.first_turned`.
     """
 
     num_samples: int
@@ -200,13 +201,19 @@ class Notes:
     nbytes: npt.NDArray[np.int64]
     seen: tuple[npt.NDArray[Any], ...] | None
     skipped: tuple[tuple[str, str], ...]
+    turned: tuple[int, str]
 
 
 def save_notes(partial: Path, number: int, plan: Plan, done: Progress, num_samples: int) -> None:
     """Write the notes of a part durably, in one step."""
     columns = done.seen.columns()
     seen = {} if columns is None else dict(zip(("mtime", "ctime", "ends"), columns, strict=True))
-    facts = {"num_samples": num_samples, "on_error": plan.options.on_error, "skipped": done.skipped}
+    facts = {
+        "num_samples": num_samples,
+        "on_error": plan.options.on_error,
+        "skipped": done.skipped,
+        "turned": [done.num_turned, done.first_turned],
+    }
     arrays: Arrays = {
         "facts": _bytes(json.dumps(facts).encode()),
         "hashes": done.content.hashes(),
@@ -235,8 +242,15 @@ def load_notes(partial: Path, number: int) -> Notes | None:
         facts = json.loads(arrays["facts"].tobytes())
         seen = tuple(arrays[name] for name in ("mtime", "ctime", "ends")) if "ends" in arrays else None
         skipped = tuple((name, reason) for name, reason in facts["skipped"])
+        num_turned, first_turned = facts["turned"]
         return Notes(
-            int(facts["num_samples"]), str(facts["on_error"]), arrays["hashes"], arrays["nbytes"], seen, skipped
+            int(facts["num_samples"]),
+            str(facts["on_error"]),
+            arrays["hashes"],
+            arrays["nbytes"],
+            seen,
+            skipped,
+            (int(num_turned), str(first_turned)),
         )
 
 

@@ -330,16 +330,18 @@ def shrink(image: Pixels, new_height: int, new_width: int) -> Pixels:
 
 
 def nearest(mask: Pixels, new_height: int, new_width: int) -> Pixels:
-    """Return a mask (H, W, 1) resized to its nearest labels, as by torchvision's NEAREST and by the kernels.
+    """Return a mask (H, W, 1) of another size: each label is the one at the centre of the new pixel.
 
-    >>> nearest(np.arange(4, dtype=np.uint8).reshape(2, 2, 1), 1, 2).tolist()
-    [[[0], [1]]]
+    So a mask stays in place with its image, as with Pillow's NEAREST; of a centre between two labels, it is the second.
+    torchvision's NEAREST, which the kernels follow, takes the label at the corner, half a new pixel off.
+
+    >>> nearest(np.arange(6, dtype=np.uint8).reshape(1, 6, 1), 1, 2).ravel().tolist()
+    [1, 4]
     """
     height, width, _ = mask.shape
     if (height, width) == (new_height, new_width):
         return mask
     rows, columns = (
-        np.minimum(np.floor(np.arange(new, dtype=np.float32) * (np.float32(old) / np.float32(new))), old - 1)
-        for new, old in ((new_height, height), (new_width, width))
+        (2 * np.arange(new) + 1) * old // (2 * new) for new, old in ((new_height, height), (new_width, width))
     )
-    return np.ascontiguousarray(mask[rows.astype(np.int64)][:, columns.astype(np.int64)])
+    return np.ascontiguousarray(mask[rows][:, columns])

@@ -24,8 +24,9 @@ from lmdbloader.errors import ImageError
 from lmdbloader.fields import IGNORED
 from lmdbloader.format.codecs import Payloads, checksum, encode_many, join
 from lmdbloader.format.layout import TILED_ABOVE_NBYTES, Field
-from lmdbloader.images.decode import DecodePolicy, decode_image, image_info, is_jpeg
+from lmdbloader.images.decode import DecodePolicy, decode_image, inspect_image, is_jpeg
 from lmdbloader.images.downscale import crop_to_multiple, downscale
+from lmdbloader.images.header import ImageHeader
 from lmdbloader.kernels import entries
 from lmdbloader.store import Block, Chunk, encode_blocks
 
@@ -81,6 +82,7 @@ class Part:
         nbytes: Total size of their files.
         seconds: Time of the work in its process.
         box_scales: Of samples from Python, see `samples.Group`.
+        turned: Names of the images, of those done, that EXIF data turned, with masks that may have to be turned too.
     """
 
     chunk: Chunk | None
@@ -92,6 +94,7 @@ class Part:
     nbytes: int
     seconds: float = 0.0
     box_scales: dict[str, str] = field(default_factory=dict)
+    turned: tuple[str, ...] = ()
 
 
 def convert_sources(
@@ -108,6 +111,7 @@ def convert_sources(
     hashes: list[int] = []
     seen: list[tuple[int, int, int]] = []
     skipped: list[tuple[str, str]] = []
+    turned: list[str] = []
     done = nbytes = room = 0
     began = time.perf_counter()
     fetched = fetch(sources)
@@ -115,6 +119,7 @@ def convert_sources(
         at(number)
         times = times_of(source)
         seen.append((*times, 0))
+        is_turned = False
         try:
             files = read_files(source, hashes, fetched)
             seen[-1] = (*times, digest_ends(files))
@@ -132,7 +137,9 @@ def convert_sources(
                     values["mask"] = _to_binary(source, values["mask"])
                 stored = images["image"].shape if kept is None else kept[1]
                 _check_bits(source, values["mask"], recipe.first_mask)
-                values["mask"] = _fit_mask(source, files[0], values["mask"], stored)
+                header = inspect_image(files[0], recipe.policy, name=source.name)
+                mask, values["mask"] = values["mask"], _fit_mask(source, header, values["mask"], stored)
+                is_turned = _may_be_unturned(header, mask, files[-1], recipe.options.max_pixels)
         except ImageError as error:
             if recipe.options.on_error == "stop":
                 raise
@@ -140,8 +147,8 @@ def convert_sources(
             places = []
         for tops, lefts in places:
             if room >= PART_NBYTES or (done and len(places) > 1):
-                yield _pack(recipe, gathered, hashes, seen, skipped, done, nbytes, began)
-                gathered, hashes, seen, skipped = [], [], [], []
+                yield _pack(recipe, gathered, hashes, seen, skipped, turned, done, nbytes, began)
+                gathered, hashes, seen, skipped, turned = [], [], [], [], []
                 done = nbytes = room = 0
                 began = time.perf_counter()
             if kept is None:
@@ -151,8 +158,9 @@ def convert_sources(
                 gathered.append(_keep(recipe, source, values, *kept))
             room += sum(int(p.stored_nbytes.sum()) for p in gathered[-1].payloads.values())
         done, nbytes = done + 1, nbytes + source.nbytes
+        turned += [source.name] * is_turned
     if done:
-        yield _pack(recipe, gathered, hashes, seen, skipped, done, nbytes, began)
+        yield _pack(recipe, gathered, hashes, seen, skipped, turned, done, nbytes, began)
 
 
 def hash_files(sources: Sequence[Source]) -> list[int]:
@@ -272,23 +280,34 @@ def _check_bits(source: Source, mask: Pixels, first: tuple[str, int] | None) -> 
         )
 
 
-def _fit_mask(source: Source, data: bytes, mask: Pixels, stored: tuple[int, ...]) -> Pixels:
+def _fit_mask(source: Source, header: ImageHeader, mask: Pixels, stored: tuple[int, ...]) -> Pixels:
     """Return a mask (H, W, 1) in the size in which its image is stored.
 
     Raises:
-        ImageError: It has another size than the image in the file.
+        ImageError: It has another size than the image in the file, once that is upright.
     """
-    info = image_info(data, name=source.name)
+    upright = (header.height, header.width)
+    if is_swapped := header.orientation >= 5:
+        upright = upright[::-1]
     height, width = mask.shape[:2]
-    if (height, width) != (info.height, info.width):
-        turned = " The image is turned by its EXIF data, and the mask is not." * (
-            (width, height) == (info.height, info.width)
-        )
+    if (height, width) != upright:
+        why = " Height and width are swapped: turn or transpose the mask, as its image is."
+        if is_swapped:
+            why = " The image is turned by its EXIF data, and the mask is not."
+        if (width, height) != upright:
+            why = ""
         raise ImageError(
             source.name,
-            f"its mask has {width}x{height} pixels, the image {info.width}x{info.height}; expected the same.{turned}",
+            f"its mask has {width}x{height} pixels, the image {upright[1]}x{upright[0]}; expected the same.{why}",
         )
     return nearest(mask, stored[0], stored[1])
+
+
+def _may_be_unturned(header: ImageHeader, mask: Pixels, data: bytes, max_pixels: int) -> bool:
+    """Return whether a mask fits an image that EXIF data turns both before and after: its size does not tell which."""
+    if header.orientation == 1 or mask.shape[:2] != (header.height, header.width):
+        return False
+    return inspect_image(data, DecodePolicy("drop", max_pixels)).orientation == 1
 
 
 def _place_boxes(source: Source, annotation: Annotation, stored: tuple[int, ...]) -> dict[str, Pixels]:
@@ -415,6 +434,7 @@ def _pack(
     hashes: Sequence[int],
     seen: Sequence[tuple[int, int, int]],
     skipped: Sequence[tuple[str, str]],
+    turned: Sequence[str],
     num_sources: int,
     nbytes: int,
     began: float,
@@ -427,7 +447,10 @@ def _pack(
         chunk = Chunk(sum(e.num_samples for e in gathered), payloads, columns)
         blocks = encode_blocks(chunk, recipe.fields, with_source=True)
     seconds = time.perf_counter() - began
-    return Part(chunk, tuple(blocks), tuple(hashes), tuple(seen), tuple(skipped), num_sources, nbytes, seconds)
+    return Part(
+        chunk, tuple(blocks), tuple(hashes), tuple(seen), tuple(skipped), num_sources, nbytes, seconds,
+        turned=tuple(turned),
+    )  # fmt: skip
 
 
 def _concatenate(values: Sequence[Any]) -> Any:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +14,12 @@ import numpy as np
 from lmdbloader.base.option_names import option, pasted_convert
 from lmdbloader.base.text import first_of
 from lmdbloader.conversion.sources.folders import find_images, holds_images, same_stem
-from lmdbloader.conversion.sources.listing import Found, Listing, Location, Names, Sources, as_text, stem_of
+from lmdbloader.conversion.sources.listing import Found, Listing, Location, Names, Sources, as_text, is_url, stem_of
 from lmdbloader.errors import SourceError, SourceNotFoundError
 from lmdbloader.format.folder_names import is_of_images, is_of_masks, without_mask_suffix
+
+# More names than this may be too long for one command line.
+_MOST_MOVED = 5000
 
 
 def list_masked(src: Location, masks: Location | None, *, skip: bool = False) -> Listing:
@@ -24,16 +32,23 @@ def list_masked(src: Location, masks: Location | None, *, skip: bool = False) ->
 
     Raises:
         SourceNotFoundError: A folder does not exist.
-        SourceError: A folder is empty, or an image or a mask has no partner, or several.
+        SourceError: A folder is empty, both are one, or an image or a mask has no partner, or several.
     """
     if masks is None:
         src, masks = _find_folders(src)
     _check_exists(src, masks)
-    images, found = find_images(src), find_images(masks)
-    for place, names in ((src, images.names), (masks, found.names)):
+    images = find_images(src)
+    if _is_same(src, masks):
+        problem = "is the folder of the images and that of the masks, so each image would be its own mask"
+        raise SourceError(f"{masks}: {problem}. {_how_to_part(src, images.names)}")
+    images = _without(images, _places_in(src, masks), "the folder of the masks")
+    found = _without(find_images(masks), _places_in(masks, src), "the folder of the images")
+    for place, names, other in ((src, images.names, masks), (masks, found.names, src)):
         if not len(names):
-            raise SourceError(f"{place}: no images in it")
+            besides = f" besides those in {other}" * bool(_places_in(place, other))
+            raise SourceError(f"{place}: no images in it{besides}")
     partners = _partners(src, images.names, masks, found.names)
+    _refuse_own(images, found, partners)
     alone = np.flatnonzero(partners < 0)
     if len(alone) and (not skip or len(alone) == len(partners)):
         missing = [as_text(images.names[i]) for i in alone.tolist()]
@@ -61,6 +76,8 @@ def _find_folders(src: Location) -> tuple[Path, Path]:
     if not src.is_dir():
         raise SourceError(f"{src}: there is no such folder")
     folders = sorted(p for p in src.iterdir() if p.is_dir())
+    if not folders and (named := _patterns(names := find_images(src).names)):
+        raise SourceError(f"{src}: holds images and masks ({' '.join(named)}) together. {_how_to_part(src, names)}")
     images = [p for p in folders if is_of_images(p.name)]
     masks = [p for p in folders if is_of_masks(p.name) and holds_images(p)]
     if len(images) != 1 or len(masks) != 1:
@@ -73,6 +90,100 @@ def _find_folders(src: Location) -> tuple[Path, Path]:
             f"the two: {line}"
         )
     return images[0], masks[0]
+
+
+def _is_same(src: Location, masks: Location) -> bool:
+    """Return whether two places are one folder."""
+    if isinstance(src, str) or isinstance(masks, str):
+        return isinstance(src, str) and isinstance(masks, str) and _links(src) == _links(masks)
+    return src.exists() and masks.exists() and os.path.samefile(src, masks)
+
+
+def _places_in(place: Location, other: Location) -> list[bytes]:
+    """Return the relative paths at which another place may be found in a place: several, if links lead to it."""
+    if isinstance(place, str) != isinstance(other, str):
+        return []
+    if isinstance(place, str):
+        (first, *rest), (inner, *tail) = _links(place), _links(str(other))
+        return [os.fsencode(inner[len(first) + 1 :])] * (rest == tail and inner.startswith(f"{first}/"))
+    ways = [(Path(see(place)), Path(see(other))) for see in (os.path.abspath, os.path.realpath)]
+    return [os.fsencode(b.relative_to(a).as_posix()) for a, b in dict.fromkeys(ways) if a != b and b.is_relative_to(a)]
+
+
+def _links(url: str) -> list[str]:
+    """Return the places of a chained URL, from the inner one, without slashes around them, and without caches.
+
+    >>> _links("simplecache::s3://bucket/masks/"), _links("memory:///masks")
+    (['s3:bucket/masks'], ['memory:masks'])
+    """
+    links = [link.partition("://") for link in url.split("::")]
+    return [f"{protocol}:{rest.strip('/')}" for protocol, mark, rest in links if mark]
+
+
+def _without(found: Found, folders: Sequence[bytes], why: str) -> Found:
+    """Return the images that are in none of some folders."""
+    ignored = []
+    for folder in folders:
+        kept = [i for i, name in enumerate(found.names) if not name.startswith(folder + b"/")]
+        if len(kept) < len(found.names):
+            ignored.append((f"{as_text(folder)}/", why))
+            found = replace(found, names=found.names.take(kept), nbytes=found.nbytes[kept])
+    return replace(found, ignored=(*found.ignored, *ignored))
+
+
+def _patterns(names: Names) -> list[str]:
+    """Return the patterns of the masks among images and masks; none if their names do not tell.
+
+    >>> _patterns(Names.join(b"", [b"a.png", b"a_mask.png"])), _patterns(Names.join(b"", [b"a.jpg", b"a.png"]))
+    (['*_mask.*'], ['*.png'])
+    """
+    stems = {stem_of(name) for name in names}
+    ends = {stem[len(bare) :] for stem in stems if (bare := without_mask_suffix(stem)) != stem and bare in stems}
+    if ends:
+        return [f"*{as_text(end)}.*" for end in sorted(ends)]
+    kinds = {os.path.splitext(name)[1] for name in names}
+    is_both = len(names) == 2 * len(stems) and len(kinds) == 2 and b".png" in kinds and kinds & {b".jpg", b".jpeg"}
+    return ["*.png"] if is_both else []
+
+
+def _how_to_part(src: Location, names: Names) -> str:
+    """Return what to do about a folder that holds both the images and the masks, or only one of them."""
+    patterns = _patterns(names)
+    if isinstance(src, str):
+        such = f", such as {patterns[0]}," if patterns else ""
+        return f"Move the masks{such} into a folder of their own, and name it with {option('masks')}."
+    src = src if src.name not in ("", "..") else src.resolve()
+    if not patterns:
+        near = [p for p in sorted(src.parent.iterdir()) if p.is_dir() and p != src]
+        if is_of_masks(src.name):
+            lines = [pasted_convert(p, masks=src) for p in near if is_of_images(p.name)]
+        else:
+            lines = [pasted_convert(src, masks=p) for p in near if is_of_masks(p.name)]
+        return f"Name the folder of each: {lines[0] if len(lines) == 1 else pasted_convert('IMAGES', masks='MASKS')}"
+    masks = src.with_name(f"{src.name}-masks")
+    here, there = shlex.quote(str(src)), shlex.quote(str(masks))
+    line = f"mkdir {there} && mv {' '.join(f'{here}/{pattern}' for pattern in patterns)} {there}/"
+    if len(names) > _MOST_MOVED or any(b"/" in name for name in names):
+        tests = " -o ".join(f"-name '{pattern}'" for pattern in patterns)
+        move = 'for f; do t="$0-masks${f#"$0"}"; mkdir -p "${t%/*}" && mv "$f" "$t"; done'
+        line = f"find {here}/ \\( {tests} \\) -exec sh -c '{move}' {here} {{}} +"
+    return f"Move the masks into a folder of their own: `{line}`. Then write: {pasted_convert(src, masks=masks)}"
+
+
+def _refuse_own(images: Found, found: Found, partners: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+    """Refuse an image that is its own mask: its name leads to the same file, through a link."""
+    if is_url(images.names.folder) or is_url(found.names.folder):
+        return
+    # Other sizes are other files, so few are looked at.
+    for i in np.flatnonzero((partners >= 0) & (images.nbytes == found.nbytes[partners])).tolist():
+        image, mask = images.names.path(i), found.names.path(int(partners[i]))
+        with contextlib.suppress(OSError):  # one is gone: the conversion names it
+            if not os.path.samefile(image, mask):
+                continue
+            raise SourceError(
+                f"{as_text(mask)}: is the same file as {as_text(image)}, so the image would be its own mask. Put the "
+                "mask in its place."
+            )
 
 
 def _check_exists(src: Location, masks: Location) -> None:
