@@ -12,6 +12,7 @@ from PIL import Image
 
 import lmdbloader
 from lmdbloader.base.free_space import taken_nbytes
+from lmdbloader.conversion import pool, trial
 from lmdbloader.errors import DiskFullError, ImageError
 
 
@@ -68,7 +69,8 @@ def test_what_was_measured_exactly_is_refused_early(tmp_path: Path, monkeypatch:
 def test_a_resume_needs_what_is_not_stored_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left has most bytes of the inputs, and half of those of the dataset."""
     monkeypatch.setattr("lmdbloader.store.writing.writer.TRANSACTION_NBYTES", 1)
-    monkeypatch.setattr("lmdbloader.conversion.pool.TASK_NBYTES", 1)
+    monkeypatch.setattr(pool, "TASK_NBYTES", 1)
+    monkeypatch.setattr(trial, "TASK_NBYTES", 1)
     src, partial = make_mixed(tmp_path / "src"), tmp_path / "out.partial"
     options = {"patch_size": 64, "codec": "raw", "workers": 1}
     whole = lmdbloader.convert(src, tmp_path / "whole", **options)

@@ -380,7 +380,7 @@ def _check_room(place: Place, pieces: Pieces, gaps: npt.NDArray[np.int64]) -> No
     needed, free = missing + _RECORDS_NBYTES, free_nbytes(place.folder)
     if free is None or missing <= 0 or needed <= free:
         return
-    streamed = min(SPARE_NBYTES, on_disk - kept)
+    streamed = min(SPARE_NBYTES, on_disk - kept, missing)
     what = f", {show_nbytes(streamed)} of them for what is read and not kept" if streamed else ""
     share = int(100 * (free - _RECORDS_NBYTES + present - _STREAMED_NBYTES) / on_disk) / 100
     most = min(_STREAMED_NBYTES, on_disk - present) + _RECORDS_NBYTES
@@ -388,7 +388,7 @@ def _check_room(place: Place, pieces: Pieces, gaps: npt.NDArray[np.int64]) -> No
         advice = f"Keep a fraction of it, cache_fraction={share:.2f}; or choose another disk, cache_dir=FOLDER."
     else:
         advice = (
-            "Free some space, or choose another disk, cache_dir=FOLDER. Even with cache_fraction=0, reading it may need "
+            "Free some space, or choose another disk, cache_dir=FOLDER. Reading with cache_fraction=0 may need "
             f"{show_nbytes(most)}."
         )
     raise DiskFullError(
