@@ -18,7 +18,6 @@ from damage import flip
 
 import lmdbloader
 from lmdbloader import LMDBDataset
-from lmdbloader.conversion import combining
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError
 from lmdbloader.store import read_manifest
 from lmdbloader.store.writing import writer
@@ -219,10 +218,19 @@ def test_too_little_room_is_said_before_anything_is_copied(
     db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: Job
 ) -> None:
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(combining.shutil, "disk_usage", lambda path: usage(10**9, 10**9, 10_000))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage(10**9, 10**9, 10_000))
     with pytest.raises(DiskFullError, match=r"the samples take \d+\.\d KiB, and 9\.8 KiB are free: \d+\.\d KiB are"):
         job(db, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+
+
+@JOBS
+def test_a_file_system_that_states_no_size_is_written_to(
+    db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: Job
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage(0, 0, 0))
+    assert job(db, tmp_path / "out").num_samples
 
 
 def test_a_disk_that_fills_up_keeps_what_is_stored(db: Path, tmp_path: Path) -> None:

@@ -849,6 +849,29 @@ def test_the_progress_of_a_resumed_set_counts_parts_without_samples(
     assert " 4/8 " in terminal.getvalue() and " 8/8 " in terminal.getvalue()
 
 
+def test_a_resumed_set_needs_neither_what_is_complete_nor_what_begins_again(
+    tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first part has few bytes of the inputs, and half of those of the dataset."""
+    src = tmp_path / "mixed"
+    for i in range(12):
+        save(src / f"b{i:02}.png", i, side=64)
+        Image.fromarray(np.full((64, 64, 3), i, np.uint8)).save(src / f"a{i:02}.jpg")
+    options: dict[str, Any] = {"parts": 4, "workers": 1, "patch_size": 64, "codec": "raw"}
+    whole = lmdbloader.convert(src, tmp_path / "whole", **options)
+    plan_parts(src, out, **{**options, "workers": None})
+    convert_part(out, 0)
+    partial, half = out.with_name("out.partial"), (tmp_path / "whole" / "part-00001" / "data.mdb").read_bytes()
+    left = whole.sizes["data_nbytes"] - (partial / "part-00000" / "data.mdb").stat().st_size
+    usage = shutil.disk_usage(src)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=left - len(half)))
+    with pytest.raises(DiskFullError, match=r"at least .* are missing"):
+        lmdbloader.convert(src, out, **options)
+    (partial / "part-00001.partial").mkdir()
+    (partial / "part-00001.partial" / "data.mdb").write_bytes(half)  # as a process that was killed leaves it
+    assert lmdbloader.convert(src, out, **options).sizes == whole.sizes
+
+
 @pytest.mark.parametrize("options", [{"parts": 3}, {}])
 def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(
     src: Path, out: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
@@ -857,7 +880,7 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2000))
         with pytest.raises(
-            DiskFullError, match=r"still to be written, estimated .* 2\.0 KiB are free: about .* missing"
+            DiskFullError, match=r"still to be written, estimated .* 2\.0 KiB are free: at least .* missing"
         ):
             lmdbloader.convert(src, out, workers=1, **options)
     partial = out.with_name("out.partial")

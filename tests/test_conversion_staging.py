@@ -202,9 +202,16 @@ def test_wrong_places_are_refused(db: Path, tmp_path: Path) -> None:
 def test_room_is_looked_for_before_anything_is_copied(db: Path, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage(2**30, 2**30, 2**16))
-    with pytest.raises(DiskFullError, match=r"takes 0\.\d MiB, and 0\.1 MiB are free: 1\.\d MiB are missing"):
+    words = r"takes 1\.\d MiB, 1\.0 of them to spare for the file system, and 0\.1 MiB are free: 1\.\d MiB are missing"
+    with pytest.raises(DiskFullError, match=words):
         lmdbloader.stage(db, node)
     assert list(node.iterdir()) == []
+
+
+def test_a_file_system_that_states_no_size_is_copied_to(db: Path, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage(0, 0, 0))
+    assert content(lmdbloader.stage(db, node)) == content(db)
 
 
 def test_what_a_killed_copy_left_is_cleared_away(db: Path, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:

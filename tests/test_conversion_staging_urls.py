@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from part_sets import tree
@@ -40,6 +41,16 @@ def test_a_copy_is_equal_and_made_once(server: Server, local: LMDBDataset, tmp_p
     assert stage(URL, tmp_path, log=lines.append) == path
     assert len(server.ranges()) == count
     assert "staged already" in lines[-1]
+
+
+def test_room_is_looked_for_before_anything_is_copied(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(total=2**30, free=2**16))
+    with pytest.raises(errors.DiskFullError, match=r"0\.1 MiB are free: \d\.\d MiB are missing\. .* cache_fraction="):
+        stage(URL, tmp_path)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(total=0, free=0))
+    assert len(LMDBDataset(stage(URL, tmp_path))) == 150
 
 
 def test_the_command_takes_a_url(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -282,9 +283,55 @@ def test_a_full_disk_is_an_error_that_says_so(server: Server, tmp_path: Path, mo
     monkeypatch.setattr(system, "write_at", full)
     with pytest.raises(errors.DiskFullError, match="disk full"):
         dataset[0]
-    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
-    with pytest.raises(errors.DiskFullError, match=r"cache_fraction=0\.00"):
-        LMDBDataset(URL, cache_dir=tmp_path / "other")
+
+
+def have_free(patch: pytest.MonkeyPatch, nbytes: int, total: int = 2**40) -> None:
+    patch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(total=total, free=nbytes))
+
+
+def test_a_whole_copy_needs_its_own_size_and_little_more(
+    server: Server, local: LMDBDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nbytes = (Path(local.path) / "data.mdb").stat().st_size
+    have_free(monkeypatch, nbytes - MIB // 2)
+    with pytest.raises(errors.DiskFullError) as caught:
+        LMDBDataset(URL, cache_dir=tmp_path / "small")
+    found = re.search(r"needs ([\d.]+) MiB, and ([\d.]+) MiB are free: ([\d.]+) MiB are missing\.", str(caught.value))
+    assert found is not None
+    needed, free, missing = map(float, found.groups())
+    assert needed - free == pytest.approx(missing, abs=0.02) and 1.5 <= missing < 1.6
+    have_free(monkeypatch, nbytes + 2 * MIB)
+    assert same(LMDBDataset(URL, cache_dir=tmp_path / "right")[0], local[0])
+    have_free(monkeypatch, 0, total=0)  # unknown
+    assert same(LMDBDataset(URL, cache_dir=tmp_path / "unknown")[0], local[0])
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.25])
+def test_what_is_not_kept_needs_space_too(
+    server: Server, local: LMDBDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fraction: float
+) -> None:
+    monkeypatch.setattr("lmdbloader.store.remote.opening.SPARE_NBYTES", 2 * MIB)
+    kept = int((Path(local.path) / "data.mdb").stat().st_size * fraction)
+    have_free(monkeypatch, kept + 2 * MIB)
+    said = r"2 MiB of them for what is read and not kept, .*: 1(\.\d+)? MiB are missing\. Free .* may need [789]\."
+    with pytest.raises(errors.DiskFullError, match=said):
+        LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=fraction)
+    have_free(monkeypatch, kept + 4 * MIB)
+    assert same(LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=fraction)[0], local[0])
+
+
+def test_the_fraction_that_is_advised_leaves_space_for_any_order(
+    server: Server, local: LMDBDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lmdbloader.store.remote.opening.SPARE_NBYTES", MIB)
+    monkeypatch.setattr("lmdbloader.store.remote.opening._STREAMED_NBYTES", 2 * MIB)
+    nbytes = (Path(local.path) / "data.mdb").stat().st_size
+    have_free(monkeypatch, 5 * MIB)
+    with pytest.raises(errors.DiskFullError, match=r"Keep a fraction of it, cache_fraction=0\.\d\d;") as caught:
+        LMDBDataset(URL, cache_dir=tmp_path / "a")
+    share = float(str(caught.value).split("cache_fraction=")[1][:4])
+    assert 1.8 * MIB < share * nbytes <= 2 * MIB
+    assert same(LMDBDataset(URL, cache_dir=tmp_path / "b", cache_fraction=share)[0], local[0])
 
 
 def test_a_fetcher_that_is_killed_leaves_its_pieces_to_others(

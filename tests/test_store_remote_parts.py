@@ -8,6 +8,7 @@ import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
@@ -349,11 +350,8 @@ def test_commands_know_a_set_at_a_url(
 
 
 def test_a_full_disk_is_found_at_opening(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Free:
-        free = 1000
-
-    monkeypatch.setattr("shutil.disk_usage", lambda path: Free)
-    with pytest.raises(errors.DiskFullError, match=r"[678](\.\d+)? MiB of .*cache_fraction=0\.00"):
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(total=2**30, free=1000))
+    with pytest.raises(errors.DiskFullError, match=r"still needs [789](\.\d+)? MiB, and 1000 bytes are free"):
         LMDBDataset(URL, cache_dir=tmp_path)
 
 

@@ -128,7 +128,7 @@ def fsync(descriptor: int) -> None:
 
 def disk_usage(path: Any) -> Any:
     found = _real.statvfs(path)
-    return SimpleNamespace(free=found.f_bavail * found.f_frsize)
+    return SimpleNamespace(total=found.f_blocks * found.f_frsize, free=found.f_bavail * found.f_frsize)
 
 
 def lengthened(open_environment: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from lmdbloader.base import system
+from lmdbloader.base.free_space import free_nbytes
 from lmdbloader.base.text import command
 from lmdbloader.errors import CorruptError, DiskError, DiskFullError
 
@@ -78,7 +78,10 @@ def explain_full_disk(path: Path, needed_nbytes: Callable[[], int] = lambda: 0) 
 
 def disk_full(path: Path, error: Exception, needed_nbytes: int = 0) -> DiskFullError:
     """Return the error for a full disk at `path`; the arguments are as in `explain_full_disk`."""
-    free = shutil.disk_usage(path if path.exists() else path.absolute().parent).free
+    free = free_nbytes(path if path.exists() else path.absolute().parent)
+    if free is None:
+        more = f": about {_mebibytes(needed_nbytes)} MiB are still to be written" if needed_nbytes else ""
+        return DiskFullError(f"{path}: disk full ({error}){more}. Free some space and run it again.")
     there = f"{free // 2**20} MiB are free there"
     if needed_nbytes > free:
         there = f"about {_mebibytes(needed_nbytes - free)} MiB more are needed, {there}"

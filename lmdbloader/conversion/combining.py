@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -19,6 +18,7 @@ import numpy.typing as npt
 from lmdbloader import __version__
 from lmdbloader.base.arguments import field_names, shown
 from lmdbloader.base.disk_errors import explain_full_disk, naming
+from lmdbloader.base.free_space import free_nbytes
 from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import progress_bar
 from lmdbloader.base.text import counted, mebibytes, plain
@@ -443,8 +443,8 @@ def _set_journal(folder: Path, content: bytes) -> None:
 
 def _check_room(recipe: Recipe, folder: Path) -> None:
     """Raise DiskFullError if the payloads alone do not fit on the disk."""
-    needed, free = recipe.payload_nbytes, shutil.disk_usage(folder).free
-    if needed > free:
+    needed, free = recipe.payload_nbytes, free_nbytes(folder)
+    if free is not None and needed > free:
         raise DiskFullError(
             f"{folder}: the samples take {mebibytes(needed)}, and {mebibytes(free)} are free: "
             f"{mebibytes(needed - free)} are missing. Free some space, or choose another disk."

@@ -46,6 +46,7 @@ class Begun:
         map_nbytes: Estimated size of LMDB's map.
         made_by: From `provenance.describe`.
         data_nbytes: Estimated size of data.mdb; None in a plan of an older release, and if it was not estimated.
+        least_nbytes: The lower end of its interval; None likewise.
     """
 
     fields: tuple[Field, ...]
@@ -53,6 +54,7 @@ class Begun:
     map_nbytes: int
     made_by: Mapping[str, Any]
     data_nbytes: int | None = None
+    least_nbytes: int | None = None
 
 
 @dataclass(slots=True)
@@ -105,6 +107,7 @@ def plan_text(begun: Begun, shared: Mapping[str, Any] | None = None) -> str:
         "scale": begun.scale,
         "map_nbytes": begun.map_nbytes,
         "data_nbytes": begun.data_nbytes,
+        "least_nbytes": begun.least_nbytes,
     }
     return json.dumps(body if shared is None else {**body, "shared": shared}, indent=1)
 
@@ -143,9 +146,8 @@ def parse_plan(partial: Path) -> tuple[Begun, dict[str, Any]]:
             raise ValueError(f"version {body['version']!r:.20}")
         fields = tuple(parse_field(f) for f in body["fields"])
         scale, map_nbytes = body["scale"], int(body["map_nbytes"])
-        data = body.get("data_nbytes")
-        data_nbytes = None if data is None else int(data)
-        begun = Begun(fields, None if scale is None else int(scale), map_nbytes, dict(body["made_by"]), data_nbytes)
+        data, least = (None if n is None else int(n) for n in map(body.get, ("data_nbytes", "least_nbytes")))
+        begun = Begun(fields, None if scale is None else int(scale), map_nbytes, dict(body["made_by"]), data, least)
         return begun, dict(body.get("shared", {}))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, FormatError) as error:
         raise _no_plan(partial, error) from error

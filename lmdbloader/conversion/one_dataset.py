@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from lmdbloader.base.first_steps import WORK_SECONDS, shown_steps
+from lmdbloader.base.free_space import free_nbytes, taken_nbytes
 from lmdbloader.base.option_names import flags_in_use, option
 from lmdbloader.base.progress import progress_bar
 from lmdbloader.base.text import command, counted, mebibytes, plain, table
@@ -24,7 +24,7 @@ from lmdbloader.conversion.report import Report, count_classes, count_images, ov
 from lmdbloader.conversion.sources.listing import Sources
 from lmdbloader.conversion.tasks import Part
 from lmdbloader.errors import DiskFullError, ImageError, SourceError
-from lmdbloader.format.layout import PARTIAL_SUFFIX, SKIPPED_FILE, SOURCES_FILE
+from lmdbloader.format.layout import DATA_FILE, PARTIAL_SUFFIX, SKIPPED_FILE, SOURCES_FILE
 from lmdbloader.store import Reader, Writer, Written, check_destination, clear_leftovers
 
 #: Called with the number of sources that were just converted, and the bytes of their files.
@@ -69,8 +69,9 @@ def decide(job: Job, pool: WorkerPool) -> tuple[Begun, Trial]:
     """Settle the fields, the scale and the map size, by converting a few inputs."""
     recipe = settle_scale(job.plan)
     trial = try_out(recipe, job.plan.listing.sources, pool, job.plan.codec)
-    expected = None if trial.data_nbytes is None else int(trial.data_nbytes.value)
-    return Begun(trial.fields, recipe.options.scale, trial.map_nbytes, job.made_by, expected), trial
+    data = trial.data_nbytes
+    sizes = (None, None) if data is None else (int(data.value), int(data.low))
+    return Begun(trial.fields, recipe.options.scale, trial.map_nbytes, job.made_by, *sizes), trial
 
 
 def describe_trial(trial: Trial, num_sources: int) -> str:
@@ -86,19 +87,25 @@ def describe_trial(trial: Trial, num_sources: int) -> str:
     )
 
 
-def check_room(folder: Path, expected_nbytes: int) -> None:
+def check_room(folder: Path, begun: Begun, files: Iterable[Path]) -> None:
     """Raise DiskFullError if a disk surely has no room for the data that is still to be written.
 
     Args:
         folder: On the disk.
-        expected_nbytes: An estimate. Nine tenths of it are needed.
+        begun: The decisions, with the estimated size.
+        files: The data files that are there. What they take is either kept, or given back before it is written again.
     """
-    free = shutil.disk_usage(folder).free
-    if expected_nbytes * 9 // 10 > free:
+    free = free_nbytes(folder)
+    if begun.data_nbytes is None or begun.least_nbytes is None or free is None:
+        return
+    taken = sum(map(taken_nbytes, files))
+    least, expected = begun.least_nbytes - taken, begun.data_nbytes - taken
+    if least > free:
         raise DiskFullError(
-            f"{folder}: about {mebibytes(expected_nbytes)} are still to be written, estimated from a few inputs, and "
-            f"{mebibytes(free)} are free: about {mebibytes(expected_nbytes - free)} are missing. Free some space, or "
-            "choose another disk. `lmdbloader estimate` says how much other options would take."
+            f"{folder}: at least {mebibytes(least)}, probably {mebibytes(expected)}, are still to be written, "
+            f"estimated from a few inputs, and {mebibytes(free)} are free: at least {mebibytes(least - free)} are "
+            "missing. Free some space, or choose another disk. `lmdbloader estimate` says how much other options would "
+            "take."
         )
 
 
@@ -121,9 +128,7 @@ def fill(job: Job, folder: Path) -> tuple[Begun, Progress, Written]:
             options.log(describe_trial(trial, len(sources)))
             write_plan(folder, begun)
         done = recover(folder, sources, check_content=options.check_content, digest=options.digest)
-        if begun.data_nbytes is not None:
-            left = int(sources.nbytes[done.num_sources :].sum()) / max(int(sources.nbytes.sum()), 1)
-            check_room(folder, int(begun.data_nbytes * left))
+        check_room(folder, begun, [folder / DATA_FILE])
         if done.num_sources:
             progress = f"resuming after {done.num_sources} of {_counted(len(sources), job)} that are done"
             options.log(plain(f"{job.target}{PARTIAL_SUFFIX}: {progress}"))

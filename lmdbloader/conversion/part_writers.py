@@ -25,7 +25,7 @@ from lmdbloader.conversion.pool import choose_workers, one_thread
 from lmdbloader.conversion.report import Report
 from lmdbloader.conversion.shares import Shared
 from lmdbloader.errors import LmdbloaderError, OptionError, WorkerError
-from lmdbloader.format.layout import part_name
+from lmdbloader.format.layout import DATA_FILE, part_name
 from lmdbloader.store.writing.publish import partial_of
 
 _START = (
@@ -83,9 +83,8 @@ def run_parts(target: Path, plan: Shared, options: RunOptions, engine: Engine | 
     finished = finished_parts(partial, plan, options.on_error)
     sizes = [last - first for first, last in zip(plan.bounds, plan.bounds[1:], strict=False)]
     first, first_nbytes = (sum(column[number] for number in finished) for column in (sizes, plan.nbytes))
-    if plan.begun.data_nbytes is not None:
-        left = 1 - first_nbytes / max(sum(plan.nbytes), 1)
-        check_room(partial, int(plan.begun.data_nbytes * left))
+    # Of parts that are complete, that another process is making, or that begin again.
+    check_room(partial, plan.begun, partial.glob(f"part-*/{DATA_FILE}"))
     with show_progress(first, plan.num_sources, first_nbytes, sum(plan.nbytes), options.progress) as show:
         numbers = range(plan.num_parts)
         if engine is not None:

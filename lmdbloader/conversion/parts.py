@@ -510,7 +510,7 @@ def _share(job: Job, saved: Shared, number: int) -> Begun:
     data = saved.begun.data_nbytes
     map_nbytes = int(saved.begun.map_nbytes * share)
     expected = None if data is None else int(data * share)
-    return replace(saved.begun, map_nbytes=map_nbytes, data_nbytes=expected, made_by=job.made_by)
+    return replace(saved.begun, map_nbytes=map_nbytes, data_nbytes=expected, least_nbytes=None, made_by=job.made_by)
 
 
 def _finished_part(job: Job, folder: Path, number: int) -> ConvertedPart | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from lmdbloader.base.progress import ProgressBar, progress_bar
 from lmdbloader.base.text import command, counted, plain
 from lmdbloader.conversion.destination import named_folder, refuse_inside
 from lmdbloader.conversion.staging_parts import (
+    check_room,
     compare,
     digests_of,
     files_of,
@@ -30,7 +30,7 @@ from lmdbloader.conversion.staging_parts import (
     set_times,
     times_of,
 )
-from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, LockedError, OptionError
+from lmdbloader.errors import CorruptError, DestinationError, FormatError, LockedError, OptionError
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.digests import DigestName, new_file_digest
 from lmdbloader.format.layout import MANIFEST_FILE
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from lmdbloader.conversion.staging_urls import RemoteSource
 
 _PIECE_NBYTES = 8 * 2**20
-# Space for the file system's own records of a copy.
-_SPARE_NBYTES = 2**20
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 
@@ -182,13 +180,7 @@ def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Call
         log(plain(f"{target}: keeps {of} of the copy that is there"))
     names = [name for name in files_of(source, log) if name not in kept]
     nbytes = sum(_size(source.path / name) for name in names)
-    free = shutil.disk_usage(partial).free
-    if free < nbytes + _SPARE_NBYTES:
-        missing = nbytes + _SPARE_NBYTES - free
-        raise DiskFullError(
-            f"{target.parent}: {source.path} takes {nbytes / 2**20:,.1f} MiB, and {free / 2**20:,.1f} MiB are free: "
-            f"{missing / 2**20:,.1f} MiB are missing. Free some space, or stage into another folder."
-        )
+    check_room(partial, target.parent, source.path, nbytes, "or stage into another folder.")
     log(plain(f"{target}: copying {nbytes / 2**20:,.1f} MiB from {source.path}"))
     began = time.monotonic()
     with (

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from lmdbloader.base import system
 from lmdbloader.base.disk_errors import naming
+from lmdbloader.base.free_space import free_nbytes
 from lmdbloader.base.text import command
-from lmdbloader.errors import CorruptError, FormatError
+from lmdbloader.errors import CorruptError, DiskFullError, FormatError
 from lmdbloader.format.digests import read_digest
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
 from lmdbloader.format.manifest import Manifest, Part
@@ -20,6 +21,8 @@ from lmdbloader.store.writing.ownership import is_own_file, open_own_file
 # In nanoseconds: ext4's, NTFS's, and those of network and USB file systems.
 _UNITS_OF_TIMES = (1, 100, 1000, 10**9, 2 * 10**9)
 
+# For the file system's own records of a copy.
+_SPARE_NBYTES = 2**20
 # Without the notes, which may differ.
 _OF_PART = (MANIFEST_FILE, INDEX_FILE, DATA_FILE)
 
@@ -210,6 +213,25 @@ def _link(folder: Path, part: Path) -> None:
         for name in _OF_PART:
             (part / name).unlink(missing_ok=True)
         raise
+
+
+def check_room(partial: Path, folder: Path, source: Path | str, nbytes: int, others: str) -> None:
+    """Raise DiskFullError if a disk has no room for a copy.
+
+    Args:
+        partial: Where the files go.
+        folder: Its name in messages.
+        source: What is copied.
+        nbytes: Of all files.
+        others: What to do if no space can be freed.
+    """
+    needed, free = nbytes + _SPARE_NBYTES, free_nbytes(partial)
+    if free is not None and free < needed:
+        raise DiskFullError(
+            f"{folder}: {source} takes {needed / 2**20:,.1f} MiB, {_SPARE_NBYTES / 2**20:.1f} of them to spare for the "
+            f"file system, and {free / 2**20:,.1f} MiB are free: {(needed - free) / 2**20:,.1f} MiB are missing. Free "
+            f"some space, {others}"
+        )
 
 
 def time_of(descriptor: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -17,8 +16,8 @@ from lmdbloader.base import system
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.text import plain
 from lmdbloader.conversion.sources.remote import changed_ns
-from lmdbloader.conversion.staging_parts import compare_digest, digests_of, has_time, keep_parts, set_time
-from lmdbloader.errors import CorruptError, DiskFullError, NotFoundError, OptionError
+from lmdbloader.conversion.staging_parts import check_room, compare_digest, digests_of, has_time, keep_parts, set_time
+from lmdbloader.errors import CorruptError, NotFoundError, OptionError
 from lmdbloader.format.digests import read_digest
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
 from lmdbloader.format.manifest import Part, parse_manifest
@@ -32,7 +31,6 @@ _PIECE_NBYTES = 4 * 2**20
 _REQUESTS = 16
 # Requests that wait for a thread: as many for any number of files.
 _WAITING = 4 * _REQUESTS
-_SPARE_NBYTES = 2**20
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -118,13 +116,8 @@ class RemoteSource:
             )
         files = {name: facts for name, facts in files.items() if name not in kept}
         nbytes = len(self._content) + sum(facts.nbytes for facts in files.values())
-        free = shutil.disk_usage(partial).free
-        if free < nbytes + _SPARE_NBYTES:
-            raise DiskFullError(
-                f"{target.parent}: {self.url} takes {nbytes / 2**20:,.1f} MiB, and {free / 2**20:,.1f} MiB are free. "
-                f"Free some space, stage into another folder, or read it from its URL with LMDBDataset({self.url!r}, "
-                "cache_fraction=...)."
-            )
+        others = f"stage into another folder, or read it from its URL: LMDBDataset({self.url!r}, cache_fraction=...)."
+        check_room(partial, target.parent, self.url, nbytes, others)
         log(plain(f"{target}: copying {nbytes / 2**20:,.1f} MiB from {self.url}"))
         began = time.monotonic()
         with closing(bar(nbytes)) as progress, explain_full_disk(partial):

@@ -25,7 +25,7 @@ _ENOUGH_FAILURES = 20
 _OTHERS = ("write", "stage")
 _SAYS = re.compile(r"lmdbloader: \S+: disk full \(.*\): .*\d+ MiB are free there.* Free some space and run it again\.")
 _SAYS_BEFORE = re.compile(
-    r"lmdbloader: \S+: (\S+ takes|about \S+ [KMG]iB are still to be written,) .* [KMG]iB are missing\. Free some space"
+    r"lmdbloader: \S+: (\S+ takes|at least .* are still to be written,) .* [KMG]iB are missing\. Free some space"
 )
 _SAYS_HOW_MUCH = re.compile(r"about \d+ MiB (more are needed|are still to be written)")
 

@@ -31,8 +31,9 @@ from lmdbloader.store.remote.pieces import (
 
 I64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-# Pieces that are not kept stay until so many others have come, for those who read on where they were: 16 MiB.
-_SPARE = 2**24 // PIECE_NBYTES
+# Pieces that are not kept stay until so many others have come, for those who read on where they were.
+SPARE_NBYTES = 2**24
+_SPARE = SPARE_NBYTES // PIECE_NBYTES
 # Of their space, so much is given back at once.
 _MOST_FREED = 32
 # A damaged piece is fetched again once in this time: the disk or the memory may damage it again much later, and bytes

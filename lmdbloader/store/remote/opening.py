@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import threading
 import warnings
 import weakref
@@ -21,6 +20,7 @@ import numpy.typing as npt
 
 from lmdbloader.base import system
 from lmdbloader.base.disk_errors import explain_full_disk
+from lmdbloader.base.free_space import free_nbytes
 from lmdbloader.base.option_names import option
 from lmdbloader.base.units import parse_nbytes, show_nbytes
 from lmdbloader.errors import CorruptError, DiskFullError, FormatError, LmdbloaderError, NotFoundError, OptionError
@@ -28,7 +28,7 @@ from lmdbloader.format.digests import digest_of_file
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
 from lmdbloader.store.opening import IO, DataFile
-from lmdbloader.store.remote.cache import Cache, Held
+from lmdbloader.store.remote.cache import SPARE_NBYTES, Cache, Held
 from lmdbloader.store.remote.folders import MANIFEST_NAME, Copy, last_copy, make_folder, put, root_of, write_facts
 from lmdbloader.store.remote.parts import Layout, OneFile, Parts, data_nbytes, wrong_length
 from lmdbloader.store.remote.pieces import PIECE_NBYTES, Pieces
@@ -38,7 +38,11 @@ Fraction = float | int | str
 # A share that was written as text: as a size it would be a byte, or none.
 _SHARE = re.compile(r"\s*(0|1|[01]?\.[0-9]+)\s*")
 _PERCENT = re.compile(r"\s*([0-9]{1,2}|100|[0-9]{0,2}\.[0-9]+)\s*%\s*")
-_SPARE_NBYTES = 16 * 2**20
+# For the file system's own records.
+_RECORDS_NBYTES = 2**20
+# What is read and not kept takes SPARE_NBYTES at least, and less than this in any order: windows of 384 MiB, and others
+# that are read ahead or over.
+_STREAMED_NBYTES = 600 * 2**20
 # Of an index, by one request.
 _INDEX_NBYTES = 8 * 2**20
 
@@ -369,15 +373,29 @@ def _gaps(layout: Layout) -> npt.NDArray[np.int64]:
 
 
 def _check_room(place: Place, pieces: Pieces, gaps: npt.NDArray[np.int64]) -> None:
-    """Raise DiskFullError if the disk cannot take what is still to be cached; `gaps` are the pieces without bytes."""
+    """Raise DiskFullError if the disk cannot take what is still to be cached; `gaps` are the pieces without bytes.
+
+    What is read and not kept counts with the least that it takes. The advice counts with the most.
+    """
     on_disk = (pieces.count - len(gaps)) * PIECE_NBYTES
-    wanted = min(place.limit_nbytes, pieces.nbytes) * on_disk // max(pieces.nbytes, 1)
-    num_present = np.count_nonzero(pieces.states) - np.count_nonzero(pieces.states[gaps])
-    missing = wanted - int(num_present) * PIECE_NBYTES
-    free = shutil.disk_usage(place.folder).free
-    if missing > 0 and missing + _SPARE_NBYTES > free:
-        share = max(int(100 * (free - _SPARE_NBYTES) / on_disk) / 100 - 0.05, 0)
-        raise DiskFullError(
-            f"{place.folder}: {show_nbytes(missing)} of {place.url} are still to be cached, and {show_nbytes(free)} "
-            f"are free. Keep a fraction of it, cache_fraction={share:.2f}; or choose another disk, cache_dir=FOLDER."
+    kept = min(place.limit_nbytes, pieces.nbytes) * on_disk // max(pieces.nbytes, 1)
+    present = int(np.count_nonzero(pieces.states) - np.count_nonzero(pieces.states[gaps])) * PIECE_NBYTES
+    missing = min(kept + SPARE_NBYTES, on_disk) - present
+    needed, free = missing + _RECORDS_NBYTES, free_nbytes(place.folder)
+    if free is None or missing <= 0 or needed <= free:
+        return
+    streamed = min(SPARE_NBYTES, on_disk - kept, missing)
+    what = f", {show_nbytes(streamed)} of them for what is read and not kept" if streamed else ""
+    share = int(100 * (free - _RECORDS_NBYTES + present - _STREAMED_NBYTES) / on_disk) / 100
+    most = min(_STREAMED_NBYTES, on_disk - present) + _RECORDS_NBYTES
+    if share >= 0.01:
+        advice = f"Keep a fraction of it, cache_fraction={share:.2f}; or choose another disk, cache_dir=FOLDER."
+    else:
+        advice = (
+            "Free some space, or choose another disk, cache_dir=FOLDER. Reading with cache_fraction=0 may need "
+            f"{show_nbytes(most)}."
         )
+    raise DiskFullError(
+        f"{place.folder}: the cache of {place.url} still needs {show_nbytes(needed)}{what}, and {show_nbytes(free)} "
+        f"are free: {show_nbytes(needed - free)} are missing. {advice}"
+    )
