@@ -263,9 +263,9 @@ def _safe_members(zipped: zipfile.ZipFile, archive: Path) -> list[zipfile.ZipInf
 
 
 def _check_room(members: Sequence[zipfile.ZipInfo], out: Path) -> None:
-    needed, free = sum(member.file_size for member in members), shutil.disk_usage(out).free
-    if needed > free:
-        raise DownloadError(f"{out}: unpacking needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free.")
+    needed, there = sum(member.file_size for member in members), shutil.disk_usage(out)
+    if there.total and needed > there.free:  # some file systems state no size
+        raise DownloadError(f"{out}: unpacking needs {needed / 1e9:.1f} GB, {there.free / 1e9:.1f} GB are free.")
 
 
 # --- The command ---

@@ -296,7 +296,7 @@ def test_an_archive_that_does_not_fit_is_refused_before_anything_is_written(
 ) -> None:
     archive = tmp_path / "large.zip"
     archive.write_bytes(archive_of({"folder/large.png": b"12345"}))
-    monkeypatch.setattr(get_div2k.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 4})())
+    monkeypatch.setattr(get_div2k.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 4, "total": 9})())
 
     with pytest.raises(get_div2k.DownloadError, match="unpacking needs"):
         get_div2k.unpack(archive, "folder", tmp_path)

@@ -133,13 +133,8 @@ def convert_sources(
             if source.annotation is not None:
                 values |= _place_boxes(source, source.annotation, images["image"].shape if kept is None else kept[1])
             if "mask" in values:
-                if recipe.options.binary_masks:
-                    values["mask"] = _to_binary(source, values["mask"])
                 stored = images["image"].shape if kept is None else kept[1]
-                _check_bits(source, values["mask"], recipe.first_mask)
-                header = inspect_image(files[0], recipe.policy, name=source.name)
-                mask, values["mask"] = values["mask"], _fit_mask(source, header, values["mask"], stored)
-                is_turned = _may_be_unturned(header, mask, files[-1], recipe.options.max_pixels)
+                values["mask"], is_turned = _mask_of(recipe, source, files, values["mask"], stored)
         except ImageError as error:
             if recipe.options.on_error == "stop":
                 raise
@@ -161,6 +156,22 @@ def convert_sources(
         turned += [source.name] * is_turned
     if done:
         yield _pack(recipe, gathered, hashes, seen, skipped, turned, done, nbytes, began)
+
+
+def _mask_of(
+    recipe: Recipe, source: Source, files: Sequence[bytes], mask: Pixels, stored: tuple[int, ...]
+) -> tuple[Pixels, bool]:
+    """Return a mask as it is stored next to an image of shape `stored`, and whether it may not be turned as that is.
+
+    Raises:
+        ImageError: It does not fit its image, or has other values than the first mask.
+    """
+    if recipe.options.binary_masks:
+        mask = _to_binary(source, mask)
+    _check_bits(source, mask, recipe.first_mask)
+    header = inspect_image(files[0], recipe.policy, name=source.name)
+    fitted = _fit_mask(source, header, mask, stored)
+    return fitted, _may_be_unturned(header, mask, files[-1], recipe.options.max_pixels)
 
 
 def hash_files(sources: Sequence[Source]) -> list[int]:

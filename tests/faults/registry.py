@@ -67,3 +67,9 @@ FAULTS = (
     Fault("two_hosts", 200, "pairs of conversions to one OUT on hosts without a common lock", "0 publishes damage"),
     Fault("zoo", 100, "bad and odd images, converted together and alone", "the stated policy, each named"),
 )
+
+
+def fault_named(name: str) -> Fault:
+    """Return the fault of this name."""
+    (found,) = [fault for fault in FAULTS if fault.name == name]
+    return found

@@ -68,7 +68,8 @@ def test_every_fault_has_a_module_and_a_quick_test() -> None:
     here = Path(__file__).parent
     assert all(callable(fault.load()) for fault in FAULTS)
     tests = "".join(path.read_text("utf-8") for path in here.glob("test_*.py"))
-    assert [fault.name for fault in FAULTS if f"from .{fault.name} import" not in tests] == []
+    used = [f"from .{fault.name} import" in tests or f'fault_named("{fault.name}")' in tests for fault in FAULTS]
+    assert [fault.name for fault, is_used in zip(FAULTS, used, strict=True) if not is_used] == []
 
 
 def test_a_fault_that_cannot_run_has_failed() -> None:
