@@ -71,7 +71,7 @@ def timed(batches: Iterator[Any], finish: Callable[[Any], Any], seconds: float) 
     """Return samples a second over some seconds of a loader's batches."""
     torch.set_num_threads(1)
     samples, began = 0, time.perf_counter()
-    while (now := time.perf_counter()) - began < seconds:
+    while (now := time.perf_counter()) - began < seconds or not samples:  # one at least, however busy the machine is
         samples += len(finish(next(batches))[0])
     return samples / (now - began)
 

@@ -123,7 +123,7 @@ def pairs_per_s(reference: Reference, pairs: Pairs, num_threads: int) -> Callabl
         until = time.perf_counter() + seconds
 
         def work(number: int) -> None:
-            while time.perf_counter() < until:
+            while not counts[number] or time.perf_counter() < until:  # once at least, however busy the machine is
                 turns[number](counts[number])
                 counts[number] += 1
 
