@@ -276,7 +276,7 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
         print(f"bicubic on {len(validation):,} images: PSNR {baseline.psnr:.2f} dB, SSIM {baseline.ssim:.4f}")
         if baseline.num_exact:
             exact = counted(baseline.num_exact, "image")
-            print(f"  the mean PSNR leaves out {exact} that bicubic has exactly, such as one of a single colour")
+            print(f"  left out of the mean PSNR: {exact} that bicubic reproduces exactly (infinite PSNR)")
 
     def save(epoch: int) -> None:
         save_checkpoint(

@@ -64,7 +64,7 @@ def short_waits() -> Iterator[None]:
 def one_thread_of_torch() -> None:
     """Let torch compute in one thread: processes that share the tests, and their threads, share the cores too.
 
-    Small models train up to nine times faster so, and one was seen to wait for its threads without end.
+    On a busy machine two threads train a small model nine times as slowly, and in CI one such training never ended.
     """
     import torch
 

@@ -17,10 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import lmdbloader
-from lmdbloader.conversion import (
-    tasks,
-    trial,  # noqa: F401  has its own copy of what is patched here, which must be the usual one
-)
+from lmdbloader.conversion import tasks
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, ImageError
 from lmdbloader.format.digests import DigestName
 from lmdbloader.store import Reader, read_manifest

@@ -12,7 +12,7 @@ from PIL import Image
 
 import lmdbloader
 from lmdbloader.base.free_space import taken_nbytes
-from lmdbloader.conversion import pool, trial
+from lmdbloader.conversion import pool
 from lmdbloader.errors import DiskFullError, ImageError
 
 
@@ -70,7 +70,6 @@ def test_a_resume_needs_what_is_not_stored_yet(tmp_path: Path, monkeypatch: pyte
     """What is left has most bytes of the inputs, and half of those of the dataset."""
     monkeypatch.setattr("lmdbloader.store.writing.writer.TRANSACTION_NBYTES", 1)
     monkeypatch.setattr(pool, "TASK_NBYTES", 1)
-    monkeypatch.setattr(trial, "TASK_NBYTES", 1)
     src, partial = make_mixed(tmp_path / "src"), tmp_path / "out.partial"
     options = {"patch_size": 64, "codec": "raw", "workers": 1}
     whole = lmdbloader.convert(src, tmp_path / "whole", **options)

@@ -83,7 +83,7 @@ def run_parts(target: Path, plan: Shared, options: RunOptions, engine: Engine | 
     finished = finished_parts(partial, plan, options.on_error)
     sizes = [last - first for first, last in zip(plan.bounds, plan.bounds[1:], strict=False)]
     first, first_nbytes = (sum(column[number] for number in finished) for column in (sizes, plan.nbytes))
-    # Of parts that are complete, that another process is making, or that begin again.
+    # Those of complete parts and of running writers stay; a part that begins again gives its space back.
     check_room(partial, plan.begun, partial.glob(f"part-*/{DATA_FILE}"))
     with show_progress(first, plan.num_sources, first_nbytes, sum(plan.nbytes), options.progress) as show:
         numbers = range(plan.num_parts)

@@ -242,7 +242,7 @@ def load_notes(partial: Path, number: int) -> Notes | None:
         facts = json.loads(arrays["facts"].tobytes())
         seen = tuple(arrays[name] for name in ("mtime", "ctime", "ends")) if "ends" in arrays else None
         skipped = tuple((name, reason) for name, reason in facts["skipped"])
-        num_turned, first_turned = facts["turned"]
+        num_turned, first_turned = facts.get("turned", (0, ""))
         return Notes(
             int(facts["num_samples"]),
             str(facts["on_error"]),

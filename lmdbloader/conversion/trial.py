@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from lmdbloader.conversion.pool import TASK_NBYTES
+from lmdbloader.conversion import pool
 from lmdbloader.conversion.sampling import F64, I64, Guess, Interval
 from lmdbloader.conversion.sources.listing import Source, Sources, is_url
 from lmdbloader.conversion.sources.reading import read_head
@@ -128,7 +128,7 @@ class Tried:
                     used = 0.0
                 used += nbytes
             group += self._source_nbytes[at]
-            if group >= TASK_NBYTES or at == len(self._payloads) - 1:
+            if group >= pool.TASK_NBYTES or at == len(self._payloads) - 1:
                 pages += _whole_pages(used + frame) if used else 0.0
                 group = used = 0.0
         return pages / max(float(self.stored_nbytes.sum()), 1.0)

@@ -265,7 +265,7 @@ class Reader:
             file, _ = self.data_file.place(int(self.index.arrays[f"{name}.offset"][row]))
             advice = f"It was fetched twice: {self.place}/{file} is damaged. Upload the dataset again from a copy."
             if not self._remote.version:
-                advice += " If it was replaced, which this server does not say, open it again."
+                advice += " This server does not report versions: if the dataset was replaced, open it again."
             return self.corrupt(name, row, f"{reason}. {advice}")
         return self.corrupt(
             name,

@@ -68,12 +68,12 @@ class Scores:
 
     @property
     def psnr(self) -> float:
-        """The mean in dB over the images that are not exact, whose PSNR would be infinite; inf if all of them are."""
+        """The mean in dB, without images that equal the original: theirs is infinite. inf if all do."""
         return _finite_mean(self.psnrs)
 
     @property
     def num_exact(self) -> int:
-        """Number of images that equal the originals, as those of one colour do with bicubic."""
+        """Number of images that equal the original, as bicubic gives for a single colour."""
         return sum(map(isinf, self.psnrs))
 
     @property
@@ -91,7 +91,7 @@ class Evaluation:
 
     @property
     def psnrs(self) -> tuple[float, float]:
-        """The means in dB of model and bicubic over the same images: without those that one of them has exactly."""
+        """The mean PSNR of the model and of bicubic, in dB, over the images for which both are finite."""
         both = [pair for pair in zip(self.model.psnrs, self.bicubic.psnrs, strict=True) if isfinite(sum(pair))]
         return _finite_mean([model for model, _ in both]), _finite_mean([bicubic for _, bicubic in both])
 

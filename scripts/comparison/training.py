@@ -128,7 +128,7 @@ class Judge:
         if hasattr(self, "_pairs"):
             found = evaluate(model, self._pairs, SCALE, baseline=self._bicubic)
             self._bicubic = found.bicubic
-            return found.model.psnr
+            return found.psnrs[0]
         model.eval()
         with torch.no_grad():
             guesses = torch.cat([model(images).argmax(1) for images in self._images.split(64)])

@@ -40,7 +40,7 @@ def list_masked(src: Location, masks: Location | None, *, skip: bool = False) ->
     images = find_images(src)
     if _is_same(src, masks):
         problem = "is the folder of the images and that of the masks, so each image would be its own mask"
-        raise SourceError(f"{masks}: {problem}. {_how_to_part(src, images.names)}")
+        raise SourceError(f"{masks}: {problem}. {_how_to_separate(src, images.names)}")
     images = _without(images, _places_in(src, masks), "the folder of the masks")
     found = _without(find_images(masks), _places_in(masks, src), "the folder of the images")
     for place, names, other in ((src, images.names, masks), (masks, found.names, src)):
@@ -48,7 +48,7 @@ def list_masked(src: Location, masks: Location | None, *, skip: bool = False) ->
             besides = f" besides those in {other}" * bool(_places_in(place, other))
             raise SourceError(f"{place}: no images in it{besides}")
     partners = _partners(src, images.names, masks, found.names)
-    _refuse_own(images, found, partners)
+    _refuse_own_masks(images, found, partners)
     alone = np.flatnonzero(partners < 0)
     if len(alone) and (not skip or len(alone) == len(partners)):
         missing = [as_text(images.names[i]) for i in alone.tolist()]
@@ -76,8 +76,8 @@ def _find_folders(src: Location) -> tuple[Path, Path]:
     if not src.is_dir():
         raise SourceError(f"{src}: there is no such folder")
     folders = sorted(p for p in src.iterdir() if p.is_dir())
-    if not folders and (named := _patterns(names := find_images(src).names)):
-        raise SourceError(f"{src}: holds images and masks ({' '.join(named)}) together. {_how_to_part(src, names)}")
+    if not folders and (named := _mask_patterns(names := find_images(src).names)):
+        raise SourceError(f"{src}: holds images and masks ({' '.join(named)}) together. {_how_to_separate(src, names)}")
     images = [p for p in folders if is_of_images(p.name)]
     masks = [p for p in folders if is_of_masks(p.name) and holds_images(p)]
     if len(images) != 1 or len(masks) != 1:
@@ -95,7 +95,7 @@ def _find_folders(src: Location) -> tuple[Path, Path]:
 def _is_same(src: Location, masks: Location) -> bool:
     """Return whether two places are one folder."""
     if isinstance(src, str) or isinstance(masks, str):
-        return isinstance(src, str) and isinstance(masks, str) and _links(src) == _links(masks)
+        return isinstance(src, str) and isinstance(masks, str) and _chain(src) == _chain(masks)
     return src.exists() and masks.exists() and os.path.samefile(src, masks)
 
 
@@ -104,16 +104,16 @@ def _places_in(place: Location, other: Location) -> list[bytes]:
     if isinstance(place, str) != isinstance(other, str):
         return []
     if isinstance(place, str):
-        (first, *rest), (inner, *tail) = _links(place), _links(str(other))
+        (first, *rest), (inner, *tail) = _chain(place), _chain(str(other))
         return [os.fsencode(inner[len(first) + 1 :])] * (rest == tail and inner.startswith(f"{first}/"))
     ways = [(Path(see(place)), Path(see(other))) for see in (os.path.abspath, os.path.realpath)]
     return [os.fsencode(b.relative_to(a).as_posix()) for a, b in dict.fromkeys(ways) if a != b and b.is_relative_to(a)]
 
 
-def _links(url: str) -> list[str]:
+def _chain(url: str) -> list[str]:
     """Return the places of a chained URL, from the inner one, without slashes around them, and without caches.
 
-    >>> _links("simplecache::s3://bucket/masks/"), _links("memory:///masks")
+    >>> _chain("simplecache::s3://bucket/masks/"), _chain("memory:///masks")
     (['s3:bucket/masks'], ['memory:masks'])
     """
     links = [link.partition("://") for link in url.split("::")]
@@ -131,11 +131,11 @@ def _without(found: Found, folders: Sequence[bytes], why: str) -> Found:
     return replace(found, ignored=(*found.ignored, *ignored))
 
 
-def _patterns(names: Names) -> list[str]:
+def _mask_patterns(names: Names) -> list[str]:
     """Return the patterns of the masks among images and masks; none if their names do not tell.
 
-    >>> _patterns(Names.join(b"", [b"a.png", b"a_mask.png"])), _patterns(Names.join(b"", [b"a.jpg", b"a.png"]))
-    (['*_mask.*'], ['*.png'])
+    >>> [_mask_patterns(Names.join(b"", names)) for names in ([b"a.png", b"a_mask.png"], [b"a.jpg", b"a.png"])]
+    [['*_mask.*'], ['*.png']]
     """
     stems = {stem_of(name) for name in names}
     ends = {stem[len(bare) :] for stem in stems if (bare := without_mask_suffix(stem)) != stem and bare in stems}
@@ -146,9 +146,9 @@ def _patterns(names: Names) -> list[str]:
     return ["*.png"] if is_both else []
 
 
-def _how_to_part(src: Location, names: Names) -> str:
+def _how_to_separate(src: Location, names: Names) -> str:
     """Return what to do about a folder that holds both the images and the masks, or only one of them."""
-    patterns = _patterns(names)
+    patterns = _mask_patterns(names)
     if isinstance(src, str):
         such = f", such as {patterns[0]}," if patterns else ""
         return f"Move the masks{such} into a folder of their own, and name it with {option('masks')}."
@@ -170,7 +170,7 @@ def _how_to_part(src: Location, names: Names) -> str:
     return f"Move the masks into a folder of their own: `{line}`. Then write: {pasted_convert(src, masks=masks)}"
 
 
-def _refuse_own(images: Found, found: Found, partners: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+def _refuse_own_masks(images: Found, found: Found, partners: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
     """Refuse an image that is its own mask: its name leads to the same file, through a link."""
     if is_url(images.names.folder) or is_url(found.names.folder):
         return

@@ -19,12 +19,18 @@ from lmdbloader.kernels.runtime.memory import u8_at
 from lmdbloader.kernels.runtime.symbols import memcpy
 from lmdbloader.kernels.runtime.timing import tick
 
+_TINY = 24  # pixels of a side
+
 
 @kernel
 def _shrinking(height, width, new_height, new_width):
-    """Return the largest factor (1, 2, 4 or 8) by which a window may shrink without being smaller than its result."""
+    """Return the largest factor (1, 2, 4 or 8) by which a window may shrink without being smaller than its result.
+
+    In a tiny result every pixel is an edge, and smaller blocks tell most: it is made from twice its size.
+    """
+    least = 2 if new_height < _TINY and new_width < _TINY else 1
     shrink = 1
-    while shrink < 8 and height >= 2 * shrink * new_height and width >= 2 * shrink * new_width:
+    while shrink < 8 and height >= 2 * shrink * least * new_height and width >= 2 * shrink * least * new_width:
         shrink *= 2
     return shrink
 

@@ -86,11 +86,8 @@ def last_copy(root: Path, service: Service) -> Copy | None:
     An older version is not considered: the server said that it had been replaced.
     """
     found = [facts for folder in root.glob(f"{glob.escape(_prefix(service.url))}-*") if (facts := _facts(folder))]
-    mine = [
-        (at, folder, version)
-        for at, folder, *whose, version in found
-        if whose == [_public(service.url), service.endpoint]
-    ]
+    me = [_public(service.url), service.endpoint]
+    mine = [(at, folder, version) for at, folder, *whose, version in found if whose == me]
     if not mine:
         return None
     _, folder, version = max(mine)
