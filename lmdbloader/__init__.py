@@ -111,8 +111,11 @@ def _message_about(name: str) -> str:
 
 
 def _suggestion(name: str) -> str:
+    from lmdbloader import errors
     from lmdbloader.base.suggestions import did_you_mean
 
+    if name in errors.__all__:
+        return f". Write lmdbloader.errors.{name}."
     return "" if name.startswith("_") else did_you_mean(name, __all__)
 
 

@@ -56,6 +56,8 @@ def test_a_name_that_moved_says_where_it_is(name: str) -> None:
 
 
 def test_an_unknown_name_is_an_ordinary_error() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'DiskError'\. Write lmdbloader\.errors\.DiskError\.$"):
+        lmdbloader.DiskError  # noqa: B018
     with pytest.raises(AttributeError, match=r"^module 'lmdbloader' has no attribute 'loadr'\. Did you mean Loader\?$"):
         lmdbloader.loadr  # noqa: B018
     with pytest.raises(ImportError, match=r"^cannot import name 'loadr' from 'lmdbloader'"):
