@@ -42,12 +42,12 @@ def test_smoothing_spreads_a_share_evenly() -> None:
 @given(st.integers(1, 9), st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(0, 2**40))
 def test_mixup_blends_with_the_sample_before(count: int, seed: int, epoch: int, sample: int) -> None:
     plain = batch(count)
-    mixed = call(T.MixUp(0.4, num_classes=4), plain, seed=seed, epoch=epoch, first_sample=sample)
+    mixed = call(T.MixUp(0.4, num_classes=4), plain, seed=seed, epoch=epoch, position=sample)
     torch.testing.assert_close(mixed.label.sum(1), torch.ones(count))
     if count > 1:
         share = mixed.label[1, 1]  # sample 0 has another label
         torch.testing.assert_close(mixed.image, plain.image * share + plain.image.roll(1, 0) * (1 - share))
-    again = call(T.MixUp(0.4, num_classes=4), plain, seed=seed, epoch=epoch, first_sample=sample)
+    again = call(T.MixUp(0.4, num_classes=4), plain, seed=seed, epoch=epoch, position=sample)
     assert torch.equal(mixed.image, again.image)
     assert mixed.name is plain.name
 
@@ -59,7 +59,7 @@ def test_mixup_rounds_whole_numbers_to_the_nearest(dtype: torch.dtype) -> None:
     plain = batch()._replace(image=images.expand(6, 3, 4, 5).contiguous())
     for epoch in range(30):
         mixed = call(
-            T.MixUp(0.8, num_classes=6), plain._replace(label=torch.arange(6)), seed=0, epoch=epoch, first_sample=0
+            T.MixUp(0.8, num_classes=6), plain._replace(label=torch.arange(6)), seed=0, epoch=epoch, position=0
         )
         share = float(mixed.label[0, 0])
         exact = images.to(torch.float64) * share + images.to(torch.float64).roll(1, 0) * (1 - share)
@@ -75,11 +75,11 @@ def test_probabilities_need_no_number_of_classes() -> None:
 
 
 def test_random_numbers_differ_by_seed_epoch_and_sample() -> None:
-    def share(seed: int = 0, epoch: int = 0, first_sample: int = 0) -> float:
-        mixed = call(T.MixUp(1.0, num_classes=4), batch(), seed=seed, epoch=epoch, first_sample=first_sample)
+    def share(seed: int = 0, epoch: int = 0, position: int = 0) -> float:
+        mixed = call(T.MixUp(1.0, num_classes=4), batch(), seed=seed, epoch=epoch, position=position)
         return float(mixed.label[0, 0])
 
-    assert len({share(), share(seed=1), share(epoch=1), share(first_sample=1)}) == 4
+    assert len({share(), share(seed=1), share(epoch=1), share(position=1)}) == 4
     shares = [share(epoch=epoch) for epoch in range(400)]
     assert 0.45 < np.mean(shares) < 0.55 and 0.07 < np.var(shares) < 0.1  # Beta(1, 1) is uniform: 1/2 and 1/12
 
@@ -88,7 +88,7 @@ def test_random_numbers_differ_by_seed_epoch_and_sample() -> None:
 def test_cutmix_pastes_a_rectangle_and_weighs_the_labels_by_its_area(dtype: torch.dtype) -> None:
     for epoch in range(60):
         plain = batch(dtype=dtype)
-        mixed = call(T.CutMix(1.0, num_classes=4), plain, seed=0, epoch=epoch, first_sample=0)
+        mixed = call(T.CutMix(1.0, num_classes=4), plain, seed=0, epoch=epoch, position=0)
         pasted = (mixed.image != plain.image).any(1).any(0)
         same = (mixed.image == plain.image.roll(1, 0)).all(1).all(0)
         rows, columns = pasted.any(1).nonzero().ravel(), pasted.any(0).nonzero().ravel()
@@ -158,20 +158,110 @@ class Noise(T.BatchFunction):
 
 
 def test_functions_of_ones_own_get_the_random_numbers_of_their_batch() -> None:
-    first = call(Noise(), batch(), seed=1, epoch=2, first_sample=3)
-    assert torch.equal(first.image, call(Noise(), batch(), seed=1, epoch=2, first_sample=3).image)
-    assert not torch.equal(first.image, call(Noise(), batch(), seed=1, epoch=2, first_sample=4).image)
+    first = call(Noise(), batch(), seed=1, epoch=2, position=3)
+    assert torch.equal(first.image, call(Noise(), batch(), seed=1, epoch=2, position=3).image)
+    assert not torch.equal(first.image, call(Noise(), batch(), seed=1, epoch=2, position=4).image)
+
+
+class Words(T.BatchFunction):
+    """Keeps the random words of each batch, by its sample numbers, and as many as it was made for."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.found: list[tuple[tuple[int, ...], Any]] = []
+
+    def apply(self, batch: Any, random: np.random.Generator) -> Any:
+        self.found.append((tuple(batch.number.tolist()), random.integers(0, 2**64, self.count, np.uint64)))
+        return batch
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> lmdbloader.LMDBDataset:
+    path = tmp_path_factory.mktemp("numbers") / "d"
+    lmdbloader.write(({"number": i} for i in range(1000)), path)
+    return lmdbloader.LMDBDataset(path)
+
+
+def words_of(dataset: Any, batch_size: int, count: int, functions: int = 1, epoch: int = 0, **options: Any) -> Any:
+    """Return for each function what it found in an epoch."""
+    found = [Words(count) for _ in range(functions)]
+    loader = lmdbloader.Loader(dataset, batch_size, transforms=found, **options)
+    loader.set_epoch(epoch)
+    for _ in loader:
+        pass
+    return [words.found for words in found]
+
+
+def test_an_epoch_of_random_words_has_no_word_twice(numbers: Any) -> None:
+    found = words_of(numbers, 16, 12_288, functions=2, shuffle=True, seed=1)
+    words = np.concatenate([words for batches in found for _, words in batches])
+    assert len(words) == len(np.unique(words)) == 2 * 63 * 12_288
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"order": "sequential", "repeat": 5},
+        {"order": [7] * 300},
+        {"weights": [1.0] + [0.0] * 999},
+        {"order": "random", "pad": True, "shard": (0, 7)},
+        {"order": "sequential", "drop_last": True},
+    ],
+)
+def test_batches_of_equal_samples_have_different_words(numbers: Any, options: Any) -> None:
+    found = words_of(numbers, 3, 4, seed=1, **options)[0]
+    if world_size := options.get("shard", (0, 0))[1]:
+        for rank in range(1, world_size):
+            found += words_of(numbers, 3, 4, seed=1, **{**options, "shard": (rank, world_size)})[0]
+    words = np.concatenate([words for _, words in found])
+    assert len(found) > 90 and len(np.unique(words)) == len(words)
+
+
+def test_random_words_of_batches_functions_epochs_and_seeds_are_independent(numbers: Any) -> None:
+    tapes = [
+        words
+        for seed in range(3)
+        for epoch in range(3)
+        for batches in words_of(numbers, 250, 2000, functions=2, epoch=epoch, shuffle=False, seed=seed)
+        for _, words in batches
+    ]
+    bits = np.unpackbits(np.array(tapes).view(np.uint8), axis=1) * 2.0 - 1
+    assert bits.shape == (3 * 3 * 2 * 4, 128_000)
+    # A correlation of independent bits is within 6 / sqrt(n), but for one in 500 million. Shifted, and against all.
+    for shift in (0, 64, 640):
+        products = bits[:, shift:] @ bits[:, : bits.shape[1] - shift].T
+        if shift == 0:
+            np.fill_diagonal(products, 0)
+        assert np.abs(products).max() < 6 * np.sqrt(bits.shape[1] - shift)
+    mean_bits = bits.reshape(-1, 64).mean(0)
+    assert np.abs(mean_bits).max() < 6 / np.sqrt(bits.size / 64)
+
+
+def test_words_are_the_same_with_other_threads_and_after_a_resume(numbers: Any) -> None:
+    whole = dict(words_of(numbers, 32, 5, shuffle=True, seed=4, num_threads=1)[0])
+    again = dict(words_of(numbers, 32, 5, shuffle=True, seed=4, num_threads=2)[0])
+    first, rest = Words(5), Words(5)
+    loader = lmdbloader.Loader(numbers, 32, shuffle=True, seed=4, transforms=[first])
+    batches = iter(loader)
+    for _ in range(11):
+        next(batches)
+    other = lmdbloader.Loader(numbers, 32, shuffle=True, seed=4, transforms=[rest])
+    other.load_state_dict(loader.state_dict())
+    assert sum(1 for _ in other) == 21
+    for batch, words in again.items():
+        assert (whole[batch] == words).all()
+    assert len(dict(rest.found)) == 21 and all((whole[batch] == words).all() for batch, words in rest.found)
 
 
 def test_a_tuple_of_all_fields_gets_their_names_again() -> None:
     def plain(function: Any) -> Any:
-        return call(function, batch(), seed=0, epoch=0, first_sample=0)
+        return call(function, batch(), seed=0, epoch=0, position=0)
 
     assert plain(tuple)._fields == Batch._fields
     assert type(plain(lambda b: (b.image, b.label))) is tuple
     assert type(plain(list)) is list
     with pytest.raises(OptionError, match=r"MixUp\(.* comes after a function that returned a list"):
-        call(T.MixUp(1, num_classes=4), list(batch()), seed=0, epoch=0, first_sample=0)
+        call(T.MixUp(1, num_classes=4), list(batch()), seed=0, epoch=0, position=0)
 
 
 def returns_none(batch: Any) -> None:

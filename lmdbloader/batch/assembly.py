@@ -264,7 +264,7 @@ def finished(
     *,
     seed: int,
     epoch: int,
-    first_sample: int,
+    position: int,
     samples: I64,
     draws: I64,
     form: Form = None,
@@ -275,7 +275,7 @@ def finished(
         batch: A named tuple of stacked values; or a `Batch` of samples, for a transform.
         transform: Called with each sample of a `Batch`; None if there is none.
         functions: Called with the whole batch, one after the other.
-        seed, epoch, first_sample: Determine the random numbers of batch functions.
+        seed, epoch, position: Determine the random numbers of batch functions; see `call`.
         samples: (B,) sample numbers of the batch.
         draws: (B,) numbers that differ for samples that come more than once.
         form: Of the result.
@@ -293,13 +293,15 @@ def finished(
                 "with `return sample`. To leave samples out, select the others first: dataset.select(numbers)."
             )
         batch = collate(changed)
-    for function in functions:
+    for number, function in enumerate(functions):
         if isinstance(function, OwnStep):
             batch = function.run(batch, draws, seed=seed, epoch=epoch, is_fresh=is_fresh)
         elif isinstance(function, ConversionStep):
             batch = function.run(batch)
         else:
-            batch = call(function, batch, seed=seed, epoch=epoch, first_sample=first_sample, samples=samples)
+            batch = call(
+                function, batch, seed=seed, epoch=epoch, position=position, number=number, samples=samples
+            )
             is_fresh = False  # it may keep what it returned, or have returned one tensor twice
     return batch if form is None else in_form(batch, form)
 

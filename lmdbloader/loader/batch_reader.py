@@ -176,13 +176,13 @@ class BatchReader:
         complete = assembler.complete_samples if self._owner.has_own_transform else assembler.complete
         return complete(begun, self.rows_of(samples), samples, epoch, clock)
 
-    def finish(self, batch: Any, epoch: int, first_sample: int, samples: I64) -> Any:
+    def finish(self, batch: Any, epoch: int, position: int, samples: I64) -> Any:
         """Return a batch of `read` after the dataset's own transform and the functions, called once for each batch.
 
         Args:
             batch: Of `read`.
             epoch: Its number.
-            first_sample: Of the whole batch.
+            position: Of the whole batch's first sample in the epoch's order.
             samples: (B,) numbers of its samples.
         """
         transform = self._owner._own_transform
@@ -197,7 +197,7 @@ class BatchReader:
             self._functions,
             seed=self._seed,
             epoch=epoch,
-            first_sample=first_sample,
+            position=position,
             samples=self.samples_of(samples),
             draws=samples,
             form=self.form,
@@ -210,7 +210,9 @@ class BatchReader:
         images = images.expand(-1, self._different[name], -1, -1)
         return images.contiguous(memory_format=torch.channels_last if self._channels_last else torch.contiguous_format)
 
-    def read_sound(self, samples: I64, epoch: int, clock: Clock) -> tuple[Any, tuple[Damage, ...]]:
+    def read_sound(
+        self, samples: I64, epoch: int, position: int, clock: Clock
+    ) -> tuple[Any, tuple[Damage, ...]]:
         """Return one finished batch without its damaged samples, and the damage; `LEFT_OUT` if no sample is left."""
         sound = samples
         damaged: list[Damage] = []
@@ -225,7 +227,7 @@ class BatchReader:
                 sound = sound[[damage is None for damage in found]]
                 continue
             # The random numbers of batch functions stay those of the whole batch.
-            batch = self.finish(stored[0], epoch, int(samples[0]), sound)
+            batch = self.finish(stored[0], epoch, position, sound)
             clock.count(len(sound), 1)
             return batch, tuple(damaged)
         return LEFT_OUT, tuple(damaged)

@@ -308,7 +308,7 @@ class EpochRun:
             if batch is None:
                 items, error = self._read_singly(group, group + 1, clock)
             else:
-                items, error = self._finish([batch], samples, clock)
+                items, error = self._finish([batch], group, samples, clock)
             del batch
         clock.end()
         self.results.put((group, items, error))
@@ -335,7 +335,7 @@ class EpochRun:
         except BaseException:
             items, error = self._read_singly(first, end, clock)
         else:
-            items, error = self._finish(batches, samples, clock)
+            items, error = self._finish(batches, first, samples, clock)
             del batches
         clock.end()
         self.results.put((group, items, error))
@@ -348,13 +348,16 @@ class EpochRun:
         clock.end()
         return found
 
-    def _finish(self, batches: list[Any], samples: I64, clock: Clock) -> tuple[list[Item], BaseException | None]:
+    def _finish(
+        self, batches: list[Any], first: int, samples: I64, clock: Clock
+    ) -> tuple[list[Item], BaseException | None]:
         """Return batches up to the one for which a function of the user failed: it is not called for that again."""
         items: list[Item] = []
         for number, batch in enumerate(batches):
             try:
                 own = samples[number * self._reader.batch_size :][: self._reader.batch_size]
-                items.append((self._reader.finish(batch, self._epoch, int(own[0]), own), ()))
+                position = self._positions.first_of(first + number)
+                items.append((self._reader.finish(batch, self._epoch, position, own), ()))
             except BaseException as error:
                 return items, error
         clock.count(len(samples), len(batches))
@@ -365,18 +368,19 @@ class EpochRun:
         items: list[Item] = []
         for number in range(first, end):
             try:
-                items.append(self._read_one(self._samples(number, number + 1), clock))
+                items.append(self._read_one(number, clock))
             except BaseException as error:
                 return items, error
         return items, None
 
-    def _read_one(self, samples: I64, clock: Clock) -> Item:
+    def _read_one(self, number: int, clock: Clock) -> Item:
+        samples, position = self._samples(number, number + 1), self._positions.first_of(number)
         if not self._skips:
             (batch,) = self._reader.read(samples, self._epoch, clock)
-            batch = self._reader.finish(batch, self._epoch, int(samples[0]), samples)
+            batch = self._reader.finish(batch, self._epoch, position, samples)
             clock.count(len(samples), 1)
             return batch, ()
-        batch, damaged = self._reader.read_sound(samples, self._epoch, clock)
+        batch, damaged = self._reader.read_sound(samples, self._epoch, position, clock)
         if batch is LEFT_OUT and not self._may_lack:
             raise CorruptError(
                 f"{damaged[0].reason} All {len(samples)} samples of a batch are damaged, and it cannot be left out: "

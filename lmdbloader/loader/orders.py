@@ -179,6 +179,10 @@ class RankPositions:
         first, end = (max(-(-(at - self.first) // self.stride), 0) for at in (low, high))
         return self.first + self.stride * np.arange(first, min(end, self.num_samples), dtype=np.int64)
 
+    def first_of(self, batch: int) -> int:
+        """Return the first position of a batch."""
+        return self.first + self.stride * batch * self.batch_size
+
     def last_of(self, batch: int) -> int:
         """Return the last position of a batch."""
         return self.first + self.stride * (min((batch + 1) * self.batch_size, self.num_samples) - 1)

@@ -14,13 +14,12 @@ import torch
 
 from lmdbloader.errors import OptionError
 
-_STREAM = 3  # of the Philox key; orders and the transforms of single samples have 1 and 2
-
 
 class BatchFunction:
-    """A function of whole batches whose random numbers depend only on the seed, the epoch and the batch's samples.
+    """A function of whole batches whose random numbers depend only on the seed, the epoch and the batch's place in it.
 
-    Subclass it for your own functions; their random numbers then do not depend on threads.
+    Subclass it for your own functions; their random numbers then do not depend on threads. Each function of a Loader's
+    list has its own for each batch.
     """
 
     def apply(self, batch: Any, random: np.random.Generator) -> Any:
@@ -28,7 +27,7 @@ class BatchFunction:
 
         Args:
             batch: A named tuple of the dataset's fields, images as tensors (B, C, H, W), numbers as tensors (B,).
-            random: The random generator of this batch alone.
+            random: The random generator of this batch and this function alone.
         """
         raise NotImplementedError
 
@@ -66,7 +65,8 @@ def call(
     *,
     seed: int,
     epoch: int,
-    first_sample: int,
+    position: int,
+    number: int = 0,
     samples: npt.NDArray[np.int64] | None = None,
 ) -> Any:
     """Return a function's result for a batch; the numbers seed the random numbers of a BatchFunction.
@@ -76,7 +76,9 @@ def call(
     Args:
         function: A BatchFunction, a function of the batch, or WithIndices.
         batch: The batch.
-        seed, epoch, first_sample: Of the batch.
+        seed, epoch: Of the Loader.
+        position: Of the batch's first sample in the epoch's order, which no other batch of any rank has.
+        number: Of the function among those of the Loader.
         samples: (B,) numbers of its samples, for WithIndices.
 
     Raises:
@@ -100,9 +102,9 @@ def call(
             f"{function} comes after a function that returned a {type(batch).__name__}; expected a named tuple or a "
             "tuple of all fields. Put it before that function."
         )
-    counter = np.array([first_sample, epoch, 0, 0], np.uint64)
-    words = np.random.Philox(key=np.array([seed, _STREAM], np.uint64), counter=counter)
-    return _something(function, function.apply(batch, np.random.Generator(words)))
+    words = np.array([seed, epoch, position, number], "<u8").view("<u4")  # as many for every number
+    random = np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))
+    return _something(function, function.apply(batch, random))
 
 
 def _something(function: Callable[[Any], Any], result: Any) -> Any:
