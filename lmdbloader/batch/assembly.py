@@ -299,9 +299,7 @@ def finished(
         elif isinstance(function, ConversionStep):
             batch = function.run(batch)
         else:
-            batch = call(
-                function, batch, seed=seed, epoch=epoch, position=position, number=number, samples=samples
-            )
+            batch = call(function, batch, seed=seed, epoch=epoch, position=position, number=number, samples=samples)
             is_fresh = False  # it may keep what it returned, or have returned one tensor twice
     return batch if form is None else in_form(batch, form)
 

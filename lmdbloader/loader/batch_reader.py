@@ -210,9 +210,7 @@ class BatchReader:
         images = images.expand(-1, self._different[name], -1, -1)
         return images.contiguous(memory_format=torch.channels_last if self._channels_last else torch.contiguous_format)
 
-    def read_sound(
-        self, samples: I64, epoch: int, position: int, clock: Clock
-    ) -> tuple[Any, tuple[Damage, ...]]:
+    def read_sound(self, samples: I64, epoch: int, position: int, clock: Clock) -> tuple[Any, tuple[Damage, ...]]:
         """Return one finished batch without its damaged samples, and the damage; `LEFT_OUT` if no sample is left."""
         sound = samples
         damaged: list[Damage] = []
