@@ -344,7 +344,23 @@ def test_images_of_different_sizes_and_colours(
         ({"function": functools.partial(shade, top=3)}, r"expected a Python function.*parameters=\{\.\.\.\}"),
         ({"function": leave, "draw": {"a": (-1e308, 1e308)}}, r"expected \(low, high\)"),
         ({"function": 0}, "expected the address"),
-        ({"function": 4096, "parameters": {"table": np.zeros(3)}}, "code at an address takes numbers only"),
+        ({"function": 7}, r"CompiledFunction\(0x7\): expected the address of compiled code"),
+        ({"function": -1}, "expected the address"),
+        ({"function": 2**70}, "expected the address"),
+        ({"function": id(leave)}, "expected the address"),
+        ({"function": True}, "expected a Python function"),
+        ({"function": ctypes.CFUNCTYPE(ctypes.c_int)()}, "expected the address"),
+        (
+            {"function": ctypes.pythonapi.PyLong_FromLong, "parameters": {"table": np.zeros(3)}},
+            "code at an address takes numbers only",
+        ),
+        ({"function": leave, "draw": 5}, "expected a dict with the names"),
+        ({"function": leave, "draw": {0: (0, 1)}}, "expected a dict with the names"),
+        ({"function": leave, "parameters": [1]}, "expected a dict with the names"),
+        ({"function": leave, "fields": 5}, "expected names"),
+        ({"function": leave, "fields": [5]}, "expected names"),
+        ({"function": leave, "dtype": [torch.uint8]}, "expected torch.uint8, torch.uint16, torch.float32"),
+        ({"function": leave, "p": float("nan")}, "a probability from 0 to 1"),
     ],
 )
 def test_invalid_arguments_are_refused(options: dict[str, Any], message: str) -> None:
@@ -550,7 +566,7 @@ def test_without_numba_there_is_a_line_to_paste(pairs: Any, monkeypatch: pytest.
 
 def test_numba_is_imported_when_a_function_is_compiled(code: Any) -> None:
     program = (
-        "import sys, lmdbloader.transforms as T\nfunction = T.CompiledFunction(4096, draw={'a': (0, 1)})\n"
+        "import ctypes, sys, lmdbloader.transforms as T\nfunction = T.CompiledFunction(ctypes.pythonapi.PyLong_FromLong, draw={'a': (0, 1)})\n"
         "T.CompiledFunction(lambda image, out: out.fill(0))\nprint('numba' in sys.modules)"
     )
     child = subprocess.run(
@@ -564,3 +580,58 @@ def test_functions_with_options_of_numba_are_taken(pairs: Any) -> None:
     function = T.CompiledFunction(numba.njit(fastmath=True)(mirror))
     assert repr(function) == "CompiledFunction(mirror)"
     assert torch.equal(read(pairs, [function]).lr, read(pairs, []).lr.flip(-1))
+
+
+SHIFT, TABLE = 3, np.arange(256, dtype=np.uint8)
+
+
+def shift_by_globals(image: Any, out: Any) -> None:
+    for c in range(image.shape[0]):
+        for y in range(image.shape[1]):
+            for x in range(image.shape[2]):
+                out[c, y, x] = (int(TABLE[image[c, y, x]]) + SHIFT) % 256
+
+
+def shift_by(amount: Any) -> T.CompiledFunction:
+    def shift(image: Any, out: Any) -> None:
+        for c in range(image.shape[0]):
+            for y in range(image.shape[1]):
+                for x in range(image.shape[2]):
+                    out[c, y, x] = image[c, y, x] + amount
+
+    return T.CompiledFunction(shift)
+
+
+def test_numba_compiles_equal_functions_once(image: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    numba = pytest.importorskip("numba")
+    calls, cfunc = [], numba.cfunc
+    monkeypatch.setattr(numba, "cfunc", lambda *arguments: calls.append(1) or cfunc(*arguments))
+    for _ in range(20):
+        for function in (
+            shift_by(5),
+            shift_by(6),
+            T.CompiledFunction(shift_by_globals),
+            T.CompiledFunction(mirror),
+            T.CompiledFunction(shade, draw={"amount": (0.0, 1.0)}, parameters={"step": 1, "top": 200}),
+        ):
+            function.prepare(torch.uint8)
+    assert len(calls) <= 5
+
+
+def test_functions_with_other_values_are_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+
+    def changed(function: T.CompiledFunction) -> int:
+        images = torch.full((1, 1, 2, 2), 10, dtype=torch.uint8)
+        function.change(images, np.ones(1, np.bool_), np.zeros((1, len(function.draw))))
+        return int(images[0, 0, 0, 0])
+
+    assert [changed(shift_by(amount)) for amount in (1, 2, np.uint8(3), 1)] == [11, 12, 13, 11]
+    assert changed(T.CompiledFunction(shift_by_globals)) == 13
+    monkeypatch.setitem(globals(), "SHIFT", 4)
+    assert changed(T.CompiledFunction(shift_by_globals)) == 14
+    monkeypatch.setitem(TABLE, 10, 30)  # type: ignore[call-overload]
+    assert changed(T.CompiledFunction(shift_by_globals)) == 34
+    for top in (200, 12, 200.0):
+        given = {"step": 40, "top": top}
+        assert changed(T.CompiledFunction(shade, draw={"amount": (0.0, 1.0)}, parameters=given)) == min(45, top)

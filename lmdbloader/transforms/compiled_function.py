@@ -7,7 +7,7 @@ import dis
 import inspect
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import FunctionType
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lmdbloader.base.system import is_code
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.calls.functions import Callee, at_address, compile_function
@@ -49,7 +50,8 @@ class CompiledFunction(BatchFunction):
 
     `function(image, out, ...)` gets two arrays (C, H, W), and changes `out`, which starts as a copy of `image`; masks
     are (1, H, W). The drawn values and the parameters are passed by name. Numba compiles it when a Loader is made. Or
-    `function` is the address of compiled code, and Numba is not needed.
+    `function` is the address of compiled code, and Numba is not needed. Numba keeps compiled code until the process
+    ends, 1 to 2 MB each: functions with equal code, that use equal values and have equal parameters, share it.
 
     The drawn values depend on the seed, the epoch and the sample's number alone. All fields of a sample get the same.
 
@@ -91,12 +93,13 @@ class CompiledFunction(BatchFunction):
             OptionError: An argument is not valid, or the function's arguments are others.
         """
         self.function, self.p = function, _probability(p)
-        self.draw = {str(name): _range(name, limits) for name, limits in (draw or {}).items()}
-        self.parameters = {str(name): _parameter(name, value) for name, value in (parameters or {}).items()}
-        if isinstance(fields, str) or (fields is not None and not tuple(fields)):
+        self.draw = {name: _range(name, limits) for name, limits in _named("draw", draw).items()}
+        self.parameters = {name: _parameter(name, value) for name, value in _named("parameters", parameters).items()}
+        names = () if isinstance(fields, str) or not isinstance(fields, Iterable) else tuple(dict.fromkeys(fields))
+        if fields is not None and not (names and all(isinstance(name, str) for name in names)):
             raise OptionError(f"CompiledFunction(fields={fields!r}): expected names, such as fields=('image',)")
-        self.fields = None if fields is None else tuple(dict.fromkeys(fields))
-        if dtype is not None and dtype not in _DTYPES:
+        self.fields = None if fields is None else names
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype in _DTYPES):
             raise OptionError(f"CompiledFunction(dtype={dtype!r}): expected {_names(_DTYPES)}, or None")
         self._address = _address_of(function)
         self.dtype = torch.uint8 if dtype is None and self._address is not None else dtype
@@ -428,6 +431,15 @@ def _probability(p: Any) -> float:
     return float(p)
 
 
+def _named(option: str, values: Any) -> Mapping[str, Any]:
+    """Return the values of an option by name, none for None."""
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
+        raise OptionError(f"CompiledFunction({option}={values!r}): expected a dict with the names of arguments")
+    return values
+
+
 def _range(name: object, limits: Any) -> tuple[float, float] | range:
     # Drawn values are floats, which hold no larger whole numbers.
     if isinstance(limits, range) and len(limits) and max(abs(limits[0]), abs(limits[-1])) <= 2**_BITS:
@@ -480,9 +492,9 @@ def _address_of(function: Any) -> int | None:
         address = function.address
     else:
         return None
-    if not 0 < address < 2**63:
-        raise OptionError(f"CompiledFunction({address:#x}): expected the address of compiled code")
-    return address
+    if not is_code(address):  # a call would end the process
+        raise OptionError(f"CompiledFunction({address:#x}): expected the address of compiled code; there is none")
+    return int(address)
 
 
 def _memory_of(of: object, images: torch.Tensor) -> tuple[bool, tuple[int, int, int], tuple[int, int, int]]:
