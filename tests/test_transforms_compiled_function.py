@@ -566,7 +566,8 @@ def test_without_numba_there_is_a_line_to_paste(pairs: Any, monkeypatch: pytest.
 
 def test_numba_is_imported_when_a_function_is_compiled(code: Any) -> None:
     program = (
-        "import ctypes, sys, lmdbloader.transforms as T\nfunction = T.CompiledFunction(ctypes.pythonapi.PyLong_FromLong, draw={'a': (0, 1)})\n"
+        "import ctypes, sys, lmdbloader.transforms as T\n"
+        "function = T.CompiledFunction(ctypes.pythonapi.PyLong_FromLong, draw={'a': (0, 1)})\n"
         "T.CompiledFunction(lambda image, out: out.fill(0))\nprint('numba' in sys.modules)"
     )
     child = subprocess.run(
@@ -630,8 +631,10 @@ def test_functions_with_other_values_are_compiled_again(monkeypatch: pytest.Monk
     assert changed(T.CompiledFunction(shift_by_globals)) == 13
     monkeypatch.setitem(globals(), "SHIFT", 4)
     assert changed(T.CompiledFunction(shift_by_globals)) == 14
-    monkeypatch.setitem(TABLE, 10, 30)  # type: ignore[call-overload]
+    monkeypatch.setitem(globals(), "TABLE", TABLE + 20)
     assert changed(T.CompiledFunction(shift_by_globals)) == 34
+    TABLE[10] = 50  # in place
+    assert changed(T.CompiledFunction(shift_by_globals)) == 54
     for top in (200, 12, 200.0):
         given = {"step": 40, "top": top}
         assert changed(T.CompiledFunction(shade, draw={"amount": (0.0, 1.0)}, parameters=given)) == min(45, top)
