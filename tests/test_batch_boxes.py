@@ -170,6 +170,20 @@ def test_sanitizing_drops_boxes_with_what_belongs_to_them(ragged: lmdbloader.LMD
     ("make", "message"),
     [
         (lambda: T.SanitizeBoxes("boxes", min_size=0), "expected a number of pixels above 0"),
+        (lambda: T.SanitizeBoxes("boxes", min_size=float("nan")), "expected a number of pixels above 0"),
+        (lambda: T.SanitizeBoxes("boxes", min_size=float("inf")), "expected a number of pixels above 0"),
+        (lambda: T.SanitizeBoxes("boxes", min_size="2"), "min_size='2': expected a number"),  # type: ignore[arg-type]
+        (lambda: T.SanitizeBoxes(5), r"SanitizeBoxes\(5\): expected names"),  # type: ignore[arg-type]
+        (lambda: T.SanitizeBoxes("boxes", ["labels"]), "expected names"),  # type: ignore[arg-type]
+        (
+            lambda: T.SanitizeBoxes("boxes", "n")({"boxes": [torch.zeros(1, 4)] * 2, "n": torch.arange(2)}),
+            "'n' has Tensor values for 1 boxes; expected one for each",
+        ),
+        (
+            lambda: T.SanitizeBoxes("boxes", "n")({"boxes": [torch.zeros(1, 4)] * 2, "n": [torch.zeros(1)]}),
+            "'n' has no value for each of 2 samples",
+        ),
+        (lambda: T.SanitizeBoxes("boxes", "n")({"boxes": [torch.zeros(1, 4)], "n": 5}), "'n' has no value"),
         (lambda: T.SanitizeBoxes("box")({"boxes": torch.zeros(1, 4)}), "no field 'box'; there are boxes"),
         (lambda: T.SanitizeBoxes()({"boxes": torch.zeros(4)}), r"expected tensors \(n, 4\)"),
         (
@@ -225,19 +239,16 @@ def test_labels_do_not_stay_when_their_boxes_are_removed(ragged: lmdbloader.LMDB
 
 @pytest.mark.parametrize("mix", [T.MixUp(num_classes=2), T.CutMix(num_classes=2)])
 def test_images_are_not_mixed_without_their_masks_and_boxes(tmp_path: Path, mix: T.BatchFunction) -> None:
-    samples = ({**sample_of(20, 30, k), "label": k % 2, "depth": np.zeros((20, 30), np.float32)} for k in range(4))
-    lmdbloader.write(samples, tmp_path / "d", fields=DECLARED)
-    for names, refused in (
-        (["image", "label", "mask"], r"'mask' holds labels of pixels, .*fields=\[\.\.\.\]"),
-        (["image", "boxes", "label"], "'boxes' holds boxes or the like"),
-        (["image", "label", "depth"], None),
-    ):
-        loader = lmdbloader.Loader(lmdbloader.LMDBDataset(tmp_path / "d", fields=names), 4, transforms=[mix])
-        if refused is None:
-            assert next(iter(loader)).label.shape == (4, 2)
-            continue
-        with pytest.raises(OptionError, match=refused):
-            next(iter(loader))
+    others = {"depth": np.zeros((20, 30), np.float32), "age": 3.5, "sex": 1, "key": "a.jpg", "notes": {"a": [1]}}
+    samples = ({**sample_of(20, 30, k), "label": k % 2, "raw": b"", **others} for k in range(4))
+    lmdbloader.write(samples, tmp_path / "d", fields={**DECLARED, "notes": fields.Json()})
+    for other in ("mask", "boxes", "points", "labels", "depth", "age", "sex", "notes"):
+        dataset = lmdbloader.LMDBDataset(tmp_path / "d", fields=["image", other, "label"])
+        with pytest.raises(OptionError, match=rf"'{other}', .*Leave it out: .*fields=\['image', 'label'\]"):
+            next(iter(lmdbloader.Loader(dataset, 4, shuffle=False, transforms=[mix])))
+    dataset = lmdbloader.LMDBDataset(tmp_path / "d", fields=["image", "key", "label", "raw"])
+    found = next(iter(lmdbloader.Loader(dataset, 4, shuffle=False, transforms=[mix])))
+    assert found.label.shape == (4, 2) and found.key == ["a.jpg"] * 4 and found.raw == [b""] * 4
 
 
 def test_boxes_may_be_small_once_others_were_in_pixels(tmp_path: Path) -> None:

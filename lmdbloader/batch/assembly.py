@@ -293,13 +293,13 @@ def finished(
                 "with `return sample`. To leave samples out, select the others first: dataset.select(numbers)."
             )
         batch = collate(changed)
-    for number, function in enumerate(functions):
+    for place, function in enumerate(functions):
         if isinstance(function, OwnStep):
             batch = function.run(batch, draws, seed=seed, epoch=epoch, is_fresh=is_fresh)
         elif isinstance(function, ConversionStep):
             batch = function.run(batch)
         else:
-            batch = call(function, batch, seed=seed, epoch=epoch, position=position, number=number, samples=samples)
+            batch = call(function, batch, seed=seed, epoch=epoch, position=position, place=place, samples=samples)
             is_fresh = False  # it may keep what it returned, or have returned one tensor twice
     return batch if form is None else in_form(batch, form)
 

@@ -12,7 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lmdbloader.base.arguments import number, whole
 from lmdbloader.errors import OptionError
+
+# The sum of two is finite, too.
+_LARGEST_ALPHA = 2.0**1000
 
 
 class BatchFunction:
@@ -66,7 +70,7 @@ def call(
     seed: int,
     epoch: int,
     position: int,
-    number: int = 0,
+    place: int = 0,
     samples: npt.NDArray[np.int64] | None = None,
 ) -> Any:
     """Return a function's result for a batch; the numbers seed the random numbers of a BatchFunction.
@@ -78,7 +82,7 @@ def call(
         batch: The batch.
         seed, epoch: Of the Loader.
         position: Of the batch's first sample in the epoch's order, which no other batch of any rank has.
-        number: Of the function among those of the Loader.
+        place: Of the function among those of the Loader.
         samples: (B,) numbers of its samples, for WithIndices.
 
     Raises:
@@ -102,7 +106,7 @@ def call(
             f"{function} comes after a function that returned a {type(batch).__name__}; expected a named tuple or a "
             "tuple of all fields. Put it before that function."
         )
-    words = np.array([seed, epoch, position, number], "<u8").view("<u4")  # as many for every number
+    words = np.array([seed, epoch, position, place], "<u8").view("<u4")  # as many for every number
     random = np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))
     return _something(function, function.apply(batch, random))
 
@@ -158,9 +162,13 @@ class LabelSmoothing(BatchFunction):
     label: str = "label"
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
-        if not 0 <= self.smoothing < 1 or self.num_classes < 1:
-            raise OptionError(f"{self}: expected a smoothing of at least 0 and less than 1, and at least one class")
+        """Check the arguments."""
+        smoothing = number("smoothing", self.smoothing)
+        if not 0 <= smoothing < 1:
+            raise OptionError(f"{self}: expected a smoothing of at least 0 and less than 1")
+        object.__setattr__(self, "smoothing", smoothing)
+        object.__setattr__(self, "num_classes", whole("num_classes", self.num_classes, 1))
+        _check_names(self, self.label)
 
     def apply(self, batch: Any, random: np.random.Generator) -> Any:
         """Return a batch with labels (B, num_classes) float32."""
@@ -174,6 +182,9 @@ class MixUp(BatchFunction):
 
     The share is drawn from Beta(alpha, alpha) once a batch, as in torchvision's MixUp. Floats are blended as they are;
     uint8 and uint16, which torchvision refuses, are blended in float32 and rounded to the nearest level.
+
+    Only one field of images and one of labels are blended. Text and bytes, such as names, stay those of the first
+    sample. A batch with any other field is refused.
 
     Attributes:
         alpha: More than 0; with a small alpha one of the two images usually has nearly the whole share.
@@ -192,7 +203,7 @@ class MixUp(BatchFunction):
 
     def __post_init__(self) -> None:
         """Check the arguments."""
-        _check_mixing(self, self.alpha, self.num_classes, self.labels_getter)
+        _check_mixing(self)
 
     def apply(self, batch: Any, random: np.random.Generator) -> Any:
         """Return a batch with blended images of the same type, and labels (B, num_classes) float32."""
@@ -206,7 +217,8 @@ class MixUp(BatchFunction):
 class CutMix(BatchFunction):
     """Paste a rectangle of the sample before into every image, and blend the labels by its share of the area.
 
-    Yun et al., "CutMix" (2019); one rectangle for the whole batch, drawn as in torchvision's CutMix.
+    Yun et al., "CutMix" (2019); one rectangle for the whole batch, drawn as in torchvision's CutMix. Other fields are
+    as for MixUp.
 
     Attributes:
         alpha: Of the Beta distribution that the share of the area is drawn from; more than 0.
@@ -225,7 +237,7 @@ class CutMix(BatchFunction):
 
     def __post_init__(self) -> None:
         """Check the arguments."""
-        _check_mixing(self, self.alpha, self.num_classes, self.labels_getter)
+        _check_mixing(self)
 
     def apply(self, batch: Any, random: np.random.Generator) -> Any:
         """Return a batch with pasted images and labels (B, num_classes) float32."""
@@ -243,14 +255,25 @@ class CutMix(BatchFunction):
         return batch._replace(**{self.image: pasted, self.label: _blend(labels, share)})
 
 
-def _check_mixing(of: BatchFunction, alpha: float, num_classes: int | None, labels_getter: object) -> None:
-    if not alpha > 0 or (num_classes is not None and num_classes < 1):
-        raise OptionError(f"{of}: expected an alpha of more than 0, and at least one class")
-    if labels_getter != "default":
+def _check_mixing(of: MixUp | CutMix) -> None:
+    alpha = number("alpha", of.alpha)
+    if not 0 < alpha <= _LARGEST_ALPHA:
+        raise OptionError(f"{of}: expected an alpha of more than 0, and finite")
+    object.__setattr__(of, "alpha", alpha)
+    num_classes = None if of.num_classes is None else whole("num_classes", of.num_classes, 1)
+    object.__setattr__(of, "num_classes", num_classes)
+    if not isinstance(of.labels_getter, str) or of.labels_getter != "default":
         raise OptionError(
-            f"{type(of).__name__}(labels_getter={labels_getter!r}): labels are a field of the batch. Give its name "
+            f"{type(of).__name__}(labels_getter={of.labels_getter!r}): labels are a field of the batch. Give its name "
             "instead, such as label='target'."
         )
+    _check_names(of, of.image, of.label)
+
+
+def _check_names(of: BatchFunction, *names: object) -> None:
+    for name in names:
+        if not isinstance(name, str):
+            raise OptionError(f"{of}: found {name!r}; expected the name of a field, such as 'label'")
 
 
 def _blend(values: torch.Tensor, share: float) -> torch.Tensor:
@@ -261,22 +284,24 @@ def _blend(values: torch.Tensor, share: float) -> torch.Tensor:
     return mixed.round_().to(values.dtype)
 
 
-def _images(of: BatchFunction, batch: Any, name: str) -> torch.Tensor:
+def _images(of: MixUp | CutMix, batch: Any, name: str) -> torch.Tensor:
     """Return the images that are mixed.
 
     Raises:
-        OptionError: The batch has masks or boxes, which would still be those of one sample.
+        OptionError: They are no images; or the batch has other fields, which would still be those of one sample.
     """
     images = _values(of, batch, name)
+    if images.ndim != 4:
+        raise OptionError(f"{of}: {name!r} is {images.dtype} {tuple(images.shape)}; expected images (B, C, H, W)")
+    _values(of, batch, of.label)
     for other in batch._fields:
         found = getattr(batch, other)
-        of_pixels = isinstance(found, torch.Tensor) and found.shape == (*images.shape[:1], *images.shape[2:])
-        is_mask = images.ndim == 4 and of_pixels and not found.is_floating_point()
-        if is_mask or other in getattr(batch, "_lists", ()):
-            what = "labels of pixels" if is_mask else "boxes or the like"
+        are_names = isinstance(found, list) and all(isinstance(value, str | bytes) for value in found)
+        if other not in (of.image, of.label) and not are_names:
+            what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
             raise OptionError(
-                f"{of}: {other!r} holds {what}, which cannot be mixed. Leave out {type(of).__name__}; or leave "
-                f"{other!r} out: LMDBDataset(path, fields=[...])."
+                f"{of}: {other!r}, {what}, would stay as it is, although each image becomes one of two samples. Leave "
+                f"it out: LMDBDataset(path, fields={[of.image, of.label]}); or mix it in a BatchFunction of your own."
             )
     return images
 
@@ -312,6 +337,7 @@ def _probabilities(of: BatchFunction, batch: Any, name: str, num_classes: int | 
             f"{of}: {name!r} holds class numbers; expected num_classes. Write "
             f"{type(of).__name__}(..., num_classes=len(dataset.classes))."
         )
+    labels = labels.to(torch.int64)
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
         found = f"{int(labels.min())} to {int(labels.max())}"
         raise OptionError(f"{of}: labels from {found}; expected 0 to {num_classes - 1}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 import torch
 
+from lmdbloader.base.arguments import number
 from lmdbloader.errors import OptionError
 
 
@@ -33,11 +35,15 @@ class SanitizeBoxes:
             min_size: Least width and least height in pixels, more than 0.
 
         Raises:
-            OptionError: `min_size` is not more than 0.
+            OptionError: A name is not text, or `min_size` is not more than 0.
         """
-        if isinstance(min_size, bool) or not isinstance(min_size, int | float) or not min_size > 0:
+        if wrong := [name for name in (boxes, *others) if not isinstance(name, str)]:
+            raise OptionError(
+                f"SanitizeBoxes({wrong[0]!r}): expected names of fields, SanitizeBoxes('boxes', 'labels')"
+            )
+        self.boxes, self.others, self.min_size = boxes, others, number("min_size", min_size)
+        if not 0 < self.min_size < inf:
             raise OptionError(f"SanitizeBoxes(min_size={min_size!r}): expected a number of pixels above 0")
-        self.boxes, self.others, self.min_size = boxes, others, float(min_size)
 
     def __repr__(self) -> str:
         return f"SanitizeBoxes({', '.join(map(repr, (self.boxes, *self.others)))}, min_size={self.min_size})"
@@ -60,9 +66,12 @@ class SanitizeBoxes:
         changed = {}
         for name in (self.boxes, *self.others):
             column = values[name] if is_batch else [values[name]]
+            if not isinstance(column, list | torch.Tensor) or len(column) != len(kept):
+                raise OptionError(f"{self}: {name!r} has no value for each of {len(kept)} samples")
             for value, keep in zip(column, kept, strict=True):
-                if not isinstance(value, torch.Tensor) or len(value) != len(keep):
-                    found = len(value) if hasattr(value, "__len__") else type(value).__name__
+                if not isinstance(value, torch.Tensor) or value.shape[:1] != keep.shape:
+                    is_row = hasattr(value, "__len__") and getattr(value, "shape", None) != ()
+                    found = len(value) if is_row else type(value).__name__
                     raise OptionError(
                         f"{self}: {name!r} has {found} values for {len(keep)} boxes; expected one for each"
                     )
