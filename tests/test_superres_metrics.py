@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from lmdbloader.errors import OptionError
-from lmdbloader.superres import luma, psnr, ssim
+from lmdbloader.superres import SRCNN, bicubic, evaluate, luma, psnr, score, ssim
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def test_luma_brings_16_bits_to_the_scale_of_8(pair: tuple[NDArray[np.uint8], ND
 
 def test_luma_is_a_copy() -> None:
     image = np.ones((1, 2, 2))
-    luma(image)[:] = 7
+    luma(image, data_range=255)[:] = 7
 
     assert image.max() == 1
 
@@ -122,7 +123,7 @@ def test_ssim_is_wangs_formula_window_by_window() -> None:
                 / ((mean_a**2 + mean_b**2 + c1) * (variance_a + variance_b + c2))
             )
 
-    assert ssim(first, second, scale=0) == pytest.approx(np.mean(values), abs=1e-12)
+    assert ssim(first, second, scale=0, data_range=255) == pytest.approx(np.mean(values), abs=1e-12)
 
 
 @given(seed=st.integers(0, 2**32 - 1), height=st.integers(15, 24), width=st.integers(15, 24), scale=st.integers(0, 2))
@@ -135,7 +136,8 @@ def test_the_metrics_do_not_care_about_order_type_or_the_border(seed: int, heigh
         value = metric(first, second, scale=scale)
 
         assert value == pytest.approx(metric(second, first, scale=scale), rel=1e-12)
-        assert value == metric(torch.from_numpy(first), torch.from_numpy(second).float(), scale=scale)
+        floats = torch.from_numpy(second).float()
+        assert value == metric(torch.from_numpy(first), floats, scale=scale, data_range=255)
         assert value == metric(framed, second, scale=scale)
         assert value < metric(first, first, scale=scale)
 
@@ -151,11 +153,11 @@ def test_equal_images_score_infinity_and_one(pair: tuple[NDArray[np.uint8], NDAr
 def test_sizes_that_differ_are_named(metric: object) -> None:
     assert callable(metric)
     with pytest.raises(OptionError, match=r"\(20, 20\) and \(20, 22\)"):
-        metric(np.zeros((1, 20, 20)), np.zeros((1, 20, 22)), scale=2)
+        metric(np.zeros((1, 20, 20), np.uint8), np.zeros((1, 20, 22), np.uint8), scale=2)
 
 
 def test_an_image_that_is_too_small_is_named() -> None:
-    small = np.zeros((1, 14, 40))
+    small = np.zeros((1, 14, 40), np.uint8)
 
     assert psnr(small, small, scale=2) == math.inf
     with pytest.raises(OptionError, match=r"14 x 40 shaved by 2 .* 11 x 11"):
@@ -166,4 +168,41 @@ def test_an_image_that_is_too_small_is_named() -> None:
 
 def test_a_negative_border_is_refused() -> None:
     with pytest.raises(OptionError, match="0 or more; found -1"):
-        psnr(np.zeros((1, 20, 20)), np.zeros((1, 20, 20)), scale=-1)
+        psnr(np.zeros((1, 20, 20), np.uint8), np.zeros((1, 20, 20), np.uint8), scale=-1)
+
+
+@pytest.mark.parametrize("metric", [psnr, ssim])
+def test_floats_say_what_white_is(metric: Any, pair: tuple[NDArray[np.uint8], NDArray[np.uint8]]) -> None:
+    photograph, blurred = pair
+    expected = metric(blurred, photograph, scale=2)
+    floats, others = photograph / 255, torch.from_numpy(blurred / 255)
+    assert metric(others, floats, scale=2, data_range=1.0) == pytest.approx(expected, rel=1e-9)
+    assert metric(blurred, floats, scale=2, data_range=1) == pytest.approx(expected, rel=1e-9)
+    assert metric(blurred, photograph.astype(np.uint16) * 257, scale=2) == pytest.approx(expected, rel=1e-9)
+    assert metric(blurred, photograph.astype(np.float32), scale=2, data_range=255) == pytest.approx(expected)
+    assert metric(blurred, photograph.astype(np.int32), scale=2, data_range=255) == pytest.approx(expected)
+    close = metric(torch.from_numpy(blurred.copy()), others.bfloat16(), scale=2, data_range=1.0)
+    assert close > metric(torch.from_numpy(blurred.copy()), torch.zeros_like(others), scale=2, data_range=1.0)
+    for wrong in (lambda: metric(others, floats, scale=2), lambda: metric(blurred, others, scale=2)):
+        with pytest.raises(OptionError, match=r"pixels of float64.*Write data_range=1\.0"):
+            wrong()
+    with pytest.raises(OptionError, match=r"data_range=1\.0 with pixels of uint8, in which white is 255"):
+        metric(blurred, photograph, scale=2, data_range=1.0)
+    for value in (0, -1, float("nan"), float("inf"), "1", None):
+        with pytest.raises(OptionError, match="data_range"):
+            metric(floats, floats, scale=2, data_range=value)
+
+
+def test_the_scores_of_floats_are_those_of_bytes() -> None:
+    rng = np.random.default_rng(0)
+    pairs = [tuple(torch.from_numpy(rng.integers(0, 256, (3, n, n), np.uint8)) for n in (12, 24)) for _ in range(2)]
+    floats = [tuple(image / 255 for image in images) for images in pairs]
+    expected = score(lambda lr: bicubic(lr, 2), pairs, 2)
+    for found in (
+        score(lambda lr: bicubic(lr, 2), floats, 2, data_range=1.0),
+        score(lambda lr: bicubic(lr, 2) / 255, pairs, 2, data_range=1.0),
+        evaluate(SRCNN(2), floats, 2).bicubic,
+    ):
+        assert found.psnrs == pytest.approx(expected.psnrs) and found.ssims == pytest.approx(expected.ssims)
+    with pytest.raises(OptionError, match=r"data_range=1\.0"):
+        score(lambda lr: bicubic(lr, 2), floats, 2)

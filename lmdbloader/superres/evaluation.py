@@ -133,16 +133,19 @@ def predict(model: Model, lr: Tensor) -> Tensor:
         model.train(was_training)
 
 
-def score(method: Callable[[Tensor], Tensor], dataset: PairDataset, scale: int) -> Scores:
+def score(
+    method: Callable[[Tensor], Tensor], dataset: PairDataset, scale: int, *, data_range: float | None = None
+) -> Scores:
     """Return the scores of a method's upscaled images, on luma and with `scale` pixels shaved off each side.
 
     Args:
-        method: Takes (C, h, w) and returns (C or 1, h * scale, w * scale) uint8.
+        method: Takes (C, h, w) and returns (C or 1, h * scale, w * scale).
         dataset: Pairs of (C, H, W) tensors; sizes may differ from pair to pair.
         scale: The upscaling factor.
+        data_range: The value of white in images of floats, such as 1.0; uint8 and uint16 have their own.
 
     Raises:
-        OptionError: The dataset is empty.
+        OptionError: The dataset is empty, or floats have no data_range.
     """
     if len(dataset) == 0:
         raise OptionError("the validation dataset is empty; evaluation needs at least one pair.")
@@ -150,8 +153,9 @@ def score(method: Callable[[Tensor], Tensor], dataset: PairDataset, scale: int) 
     for index in range(len(dataset)):
         lr, hr = dataset[index]
         enlarged = method(lr)
-        psnrs.append(psnr(enlarged, hr, scale=scale))
-        ssims.append(ssim(enlarged, hr, scale=scale))
+        peak = data_range if enlarged.is_floating_point() or hr.is_floating_point() else None
+        psnrs.append(psnr(enlarged, hr, scale=scale, data_range=peak))
+        ssims.append(ssim(enlarged, hr, scale=scale, data_range=peak))
     return Scores(psnrs=tuple(psnrs), ssims=tuple(ssims))
 
 
@@ -160,7 +164,7 @@ def evaluate(model: Model, dataset: PairDataset, scale: int, *, baseline: Scores
 
     Args:
         model: On any device.
-        dataset: Pairs of (C, H, W) tensors; sizes may differ from pair to pair.
+        dataset: Pairs of (C, H, W) tensors, uint8, uint16 or floats in 0..1; sizes may differ from pair to pair.
         scale: The upscaling factor.
         baseline: Bicubic's scores on this dataset from an earlier call; None computes them.
 
@@ -169,5 +173,7 @@ def evaluate(model: Model, dataset: PairDataset, scale: int, *, baseline: Scores
     """
     if scale != model.scale:
         raise OptionError(f"the model upscales by {model.scale}, the validation dataset's scale is {scale}.")
-    scores = score(lambda lr: predict(model, lr), dataset, scale)
-    return Evaluation(model=scores, bicubic=baseline or score(lambda lr: bicubic(lr, scale), dataset, scale))
+    scores = score(lambda lr: predict(model, lr), dataset, scale, data_range=1.0)
+    if baseline is None:
+        baseline = score(lambda lr: bicubic(lr, scale), dataset, scale, data_range=1.0)
+    return Evaluation(model=scores, bicubic=baseline)

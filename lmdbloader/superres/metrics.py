@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lmdbloader.base.arguments import number
 from lmdbloader.errors import OptionError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
     from numpy.typing import NDArray
 
@@ -27,24 +30,39 @@ SSIM_C1 = (0.01 * PEAK) ** 2
 SSIM_C2 = (0.03 * PEAK) ** 2
 
 
-def luma(image: Picture) -> NDArray[np.float64]:
+# The largest values of pixels that are whole numbers.
+_PEAKS = {"uint8": 255.0, "uint16": 65535.0}
+
+
+def luma(image: Picture, *, data_range: float | None = None) -> NDArray[np.float64]:
     """Return the luma of an image as MATLAB's `rgb2ycbcr` defines it, without its rounding to whole numbers.
 
     Args:
-        image: (3, H, W) RGB, or (1, H, W) luma. uint8, uint16 (scaled to 0..255), or floating point on the scale
-            0..255. A NumPy array, or a torch tensor on any device.
+        image: (3, H, W) RGB, or (1, H, W) luma, of uint8, uint16 or floats. A NumPy array, or a torch tensor on any
+            device.
+        data_range: The value of white in an image of floats, such as 1.0 or 255; that of uint8 is 255, of uint16 65535.
 
     Returns:
-        (H, W) float64, a copy; RGB gives 16 (black) to 235 (white).
+        (H, W) float64 on the scale 0..255, a copy; RGB gives 16 (black) to 235 (white).
 
     Raises:
-        OptionError: The shape is not (1 or 3, H, W).
+        OptionError: The shape is not (1 or 3, H, W), or there is no data_range for floats, or one for whole numbers.
 
     >>> import numpy as np
     >>> luma(np.full((3, 1, 2), 255, np.uint8))
     array([[235., 235.]])
     """
-    pixels = _to_float(image)
+    _check_range([image], data_range)
+    return _luma(image, data_range)
+
+
+def _luma(image: Picture, data_range: float | None) -> NDArray[np.float64]:
+    if isinstance(image, np.ndarray):
+        array: NDArray[np.generic] = image
+    else:
+        array = (image.double() if image.is_floating_point() else image).detach().cpu().numpy()  # NumPy has no bfloat16
+    pixels = array.astype(np.float64)
+    pixels /= _PEAKS.get(array.dtype.name, data_range or PEAK) / PEAK
     if pixels.ndim != 3 or pixels.shape[0] not in (1, 3):
         raise OptionError(f"luma needs an image of shape (3, H, W) or (1, H, W); found {pixels.shape}.")
     if len(pixels) == 1:
@@ -54,28 +72,29 @@ def luma(image: Picture) -> NDArray[np.float64]:
     return weighted
 
 
-def psnr(image: Picture, reference: Picture, *, scale: int) -> float:
+def psnr(image: Picture, reference: Picture, *, scale: int, data_range: float | None = None) -> float:
     """Return the peak signal-to-noise ratio of the luma in dB, for a peak of 255; infinity for equal images.
 
     Args:
         image: The upscaled image, (C, H, W) as `luma` takes it.
         reference: The original, of the same height and width.
         scale: Pixels shaved off each side first, by custom the upscaling factor; 0 shaves nothing.
+        data_range: As for `luma`; images of whole numbers have their own.
 
     Raises:
-        OptionError: The sizes differ, or nothing is left after shaving.
+        OptionError: The sizes differ, floats have no data_range, or nothing is left after shaving.
 
     >>> import numpy as np
     >>> black = np.zeros((1, 8, 8), np.uint8)
     >>> psnr(black, black, scale=2), round(psnr(black + 1, black, scale=2), 2)
     (inf, 48.13)
     """
-    first, second = _shaved_lumas(image, reference, scale, smallest=1)
+    first, second = _shaved_lumas(image, reference, scale, data_range, smallest=1)
     error = float(np.mean((first - second) ** 2))
     return float("inf") if error == 0 else float(10 * np.log10(PEAK**2 / error))
 
 
-def ssim(image: Picture, reference: Picture, *, scale: int) -> float:
+def ssim(image: Picture, reference: Picture, *, scale: int, data_range: float | None = None) -> float:
     """Return the mean structural similarity of the luma (Wang et al. 2004), 1 for equal images.
 
     11 x 11 Gaussian window with sigma 1.5, K1 = 0.01, K2 = 0.03, L = 255; only windows wholly inside the image count.
@@ -84,16 +103,17 @@ def ssim(image: Picture, reference: Picture, *, scale: int) -> float:
         image: The upscaled image, (C, H, W) as `luma` takes it.
         reference: The original, of the same height and width.
         scale: Pixels shaved off each side first, by custom the upscaling factor; 0 shaves nothing.
+        data_range: As for `luma`; images of whole numbers have their own.
 
     Raises:
-        OptionError: The sizes differ, or fewer than 11 x 11 pixels are left after shaving.
+        OptionError: The sizes differ, floats have no data_range, or fewer than 11 x 11 pixels are left after shaving.
 
     >>> import numpy as np
     >>> ramp = np.arange(256, dtype=np.uint8).reshape(1, 16, 16)
     >>> ssim(ramp, ramp, scale=2)
     1.0
     """
-    first, second = _shaved_lumas(image, reference, scale, smallest=WINDOW)
+    first, second = _shaved_lumas(image, reference, scale, data_range, smallest=WINDOW)
     mean_first, mean_second = _blur(first), _blur(second)
     product, squares = mean_first * mean_second, mean_first**2 + mean_second**2
     covariance = _blur(first * second) - product
@@ -104,16 +124,28 @@ def ssim(image: Picture, reference: Picture, *, scale: int) -> float:
     return float(np.mean(similarity))
 
 
-def _to_float(image: Picture) -> NDArray[np.float64]:
-    array = image if isinstance(image, np.ndarray) else image.detach().cpu().numpy()
-    pixels = array.astype(np.float64)
-    return pixels / 257 if array.dtype == np.uint16 else pixels
+def _check_range(images: Sequence[Picture], data_range: float | None) -> None:
+    names = [str(image.dtype).removeprefix("torch.") for image in images]
+    others = [name for name in names if name not in _PEAKS]
+    if data_range is not None and not 0 < number("data_range", data_range) < float("inf"):
+        raise OptionError(f"data_range={data_range!r}: expected the value of white, such as 1.0 or 255.")
+    if others and data_range is None:
+        raise OptionError(
+            f"pixels of {others[0]}: the value of white is not known. Write data_range=1.0 for pixels from 0 to 1, or "
+            "data_range=255."
+        )
+    if not others and data_range is not None and data_range != _PEAKS[names[0]]:
+        raise OptionError(
+            f"data_range={data_range!r} with pixels of {names[0]}, in which white is {_PEAKS[names[0]]:.0f}. Leave it "
+            "out, or give floats."
+        )
 
 
 def _shaved_lumas(
-    image: Picture, reference: Picture, scale: int, *, smallest: int
+    image: Picture, reference: Picture, scale: int, data_range: float | None, *, smallest: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    first, second = luma(image), luma(reference)
+    _check_range([image, reference], data_range)
+    first, second = _luma(image, data_range), _luma(reference, data_range)
     if first.shape != second.shape:
         raise OptionError(f"image and reference must have one size; found {first.shape} and {second.shape}.")
     if scale < 0:
