@@ -326,6 +326,10 @@ def _numbers(value: Any, dtype: str, what: str) -> npt.NDArray[Any]:
     numbers = found.astype(dtype)
     if not np.isfinite(numbers).all():
         raise ValueError(f"{what} that are not finite")
+    with np.errstate(invalid="ignore"):  # the largest int64 as float32 is one more
+        is_rounded = (numbers.astype(found.dtype) != found) & (found % 1 == 0)
+    if is_rounded.any():
+        raise ValueError(f"{what} with the whole number {found[is_rounded][0]}, which float32 would round")
     return numbers
 
 

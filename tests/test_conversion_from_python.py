@@ -444,6 +444,9 @@ def refused(out: Path, samples: Any, message: str, **options: Any) -> None:
         (1, 2**63, f"{2**63} where the first sample had int of 64 bits"),
         (1, True, "True where the first sample had int"),
         (1.5, "x", "'x' where the first sample had float"),
+        (1.5, 2**53 + 1, r"9007199254740993 would be rounded to 9007199254740992\.0, .*fields\.Int\(\)"),
+        (1.5, np.int64(-(2**53) - 1), r"would be rounded to -9007199254740992\.0"),
+        (1.5, np.uint64(2**64 - 1), "would be rounded to 1.8446744073709552e"),
         ("x", 1, "1 where the first sample had text"),
         ("x", "\ud800", "text that is not valid Unicode"),
         (b"x", "x", "str where the first sample had bytes"),
@@ -752,3 +755,27 @@ def test_the_line_for_some_of_the_values_works(out: Path) -> None:
     assert list(LMDBDataset(out).fields) == ["a", "c"]
     write(samples, out, fields=("c", "b", "a"), overwrite=True)
     assert LMDBDataset(out)[0] == (1, 2, 3)
+
+
+def test_whole_numbers_that_a_float_holds_are_its_values(out: Path) -> None:
+    given = [0.5, 2**53, -(2**60), np.uint64(2**63), np.int64(7), np.float32(0.1), np.float16(0.1)]
+    lmdbloader.write([{"x": value} for value in given], out)
+    assert [sample.x for sample in lmdbloader.LMDBDataset(out)] == [float(value) for value in given]
+
+
+@pytest.mark.parametrize("given", [2**24 + 1, 2**53 - 1, -(2**24) - 1, float(2**24 + 1)])
+def test_coordinates_that_float32_would_round_are_refused(out: Path, given: Any) -> None:
+    for number in (given, np.array(given)):
+        points = np.array([[0, number]]) if isinstance(number, np.ndarray) else [[0, number], [0.5, 1]]
+        with pytest.raises(OptionError, match=r"with the whole number .*, which float32 would round"):
+            lmdbloader.write([{"x": points}], out, fields={"x": lmdbloader.fields.Points()})
+    lmdbloader.write([{"x": [[2**24, 2**30], [0.1, 7]]}], out, fields={"x": lmdbloader.fields.Points()})
+    assert lmdbloader.LMDBDataset(out)[0].x[0].tolist() == [2**24, 2**30]
+
+
+@pytest.mark.parametrize(
+    "given", [5, True, "x", b"x", [5], [["x"]], ("x", "x"), {5: None}, {"x"}, iter(["x"]), lmdbloader.fields.Int()]
+)
+def test_fields_are_names_or_types_by_name(out: Path, given: Any) -> None:
+    with pytest.raises(OptionError, match=r"^fields=.*: expected"):
+        lmdbloader.write([{"x": 5}], out, fields=given)

@@ -24,6 +24,7 @@ from lmdbloader.conversion.provenance import ContentHash, digest_option
 from lmdbloader.conversion.sample_fields import (
     Given,
     check_classes,
+    check_given,
     codecs_by_field,
     declared_images,
     declared_types,
@@ -175,6 +176,7 @@ def write(
         function("prepare", prepare)
     if not is_just_published(out):
         check_destination(out, overwrite=overwrite)
+    fields = check_given(fields)
     adapted = adapt(samples, fields, classes, prepare=prepare)
     source = _open(samples, adapted.samples, digest)
     if source.is_indexed and crew.uses_processes:

@@ -40,6 +40,23 @@ def declared_types(given: Given) -> dict[str, FieldType]:
     return {name: kind for name, kind in given.items() if isinstance(kind, FieldType)}
 
 
+def check_given(given: Any) -> Given:
+    """Return `fields` of `write`.
+
+    Raises:
+        OptionError: It is neither a list of names nor a dict from names to types.
+    """
+    if given is None or isinstance(given, Mapping):
+        names = [] if given is None else list(given)
+        if wrong := [name for name in names if not isinstance(name, str)]:
+            raise OptionError(f"fields={shown(given)}: expected names as keys; found {shown(wrong[0])}")
+        return given
+    if isinstance(given, str | FieldType):
+        line = "fields={NAME: fields.Int()}" if isinstance(given, FieldType) else f"fields=[{given!r}]"
+        raise OptionError(f"fields={shown(given)}: expected a list of names, or a dict with their types. Write {line}.")
+    return ordered_texts("fields", given)
+
+
 def settle_storages(
     schema: Sequence[Field],
     write_mode: WriteMode | Mapping[str, WriteMode] | None,

@@ -67,8 +67,16 @@ def scalar(f: Field, value: Any, number: int) -> int | float | str:
     if f.kind == "int" and is_int and int(value) in _INT64:
         return int(value)
     if f.kind == "float" and (is_int or isinstance(value, float | np.floating)):
+        exact = int(value) if is_int else value  # NumPy would compare a large whole number as a float
         with contextlib.suppress(OverflowError):
-            return float(value)
+            found = float(exact)
+            if found != exact and exact == exact:
+                raise OptionError(
+                    f"sample {number}, field {f.name!r}: {shown(value)} would be rounded to {found!r}, the nearest "
+                    "float of 64 bits. If all values are whole numbers, declare the field: write(..., fields="
+                    f'{{"{f.name}": lmdbloader.fields.Int()}}). To have it rounded, write float(value).'
+                )
+            return found
     raise OptionError(
         f"sample {number}, field {f.name!r}: {shown(value)} where the first sample had {f.kind}"
         + (" of 64 bits" * is_int)
