@@ -115,6 +115,22 @@ def test_random_permutations_are_uniform(count: int) -> None:
     assert deviation(np.array([*found.values()]), 500, math.factorial(count) - 1) < 5
 
 
+@pytest.mark.parametrize("count", [16, 32, 64, 1024])
+def test_random_permutations_of_powers_of_two_are_odd_half_of_the_time(count: int) -> None:
+    def is_odd(order: Any) -> bool:
+        left, cycles = order.tolist(), 0
+        for first in range(count):
+            cycles += left[first] >= 0
+            while left[first] >= 0:
+                left[first], first = -1, left[first]
+        return (count - cycles) % 2 == 1
+
+    orders = [RandomOrder(count, seed, epoch).samples(np.arange(count)) for seed in range(20) for epoch in range(20)]
+    assert 150 < sum(map(is_odd, orders)) < 250
+    for order in orders:
+        assert (np.sort(order) == np.arange(count)).all()
+
+
 @pytest.mark.parametrize("count", [8, 9, 33, 50, 64, 100])
 def test_random_positions_and_neighbours_are_uniform(count: int) -> None:
     epochs, positions = 4000, np.arange(count)

@@ -66,6 +66,18 @@ def _permuted(position, n, bits, pairs, key):
 
 
 @kernel
+def _of_both_parities(number, n, bits, key):
+    """Return a number of `_permuted` after an exchange of 0 and 1, which half of the keys make if n is 2**bits >= 16.
+
+    The network alone gives no odd permutations of so many numbers: each round exchanges an even number of pairs. Of
+    other numbers it gives both kinds, though not equally often.
+    """
+    if number < 2 and bits > 3 and n == 1 << bits:
+        return number ^ np.int64(_mix(key ^ _SECOND) & _ONE)
+    return number
+
+
+@kernel
 def permute(positions, n, seed, epoch, purpose, out):
     """Write the numbers at some positions of a random permutation of 0 ... n - 1.
 
@@ -81,7 +93,7 @@ def permute(positions, n, seed, epoch, purpose, out):
     if pairs < _PAIRS:
         pairs = _PAIRS
     for i in range(positions.shape[0]):
-        out[i] = _permuted(positions[i] % n, n, bits, pairs, key)
+        out[i] = _of_both_parities(_permuted(positions[i] % n, n, bits, pairs, key), n, bits, key)
 
 
 @kernel
@@ -279,4 +291,5 @@ def shuffle_piles(chosen, numbers, lengths, seed, epoch, purpose, out):
         pairs = _PAIRS_OF_ONE_BIT // bits if bits > 0 else 0
         if pairs < _PAIRS:
             pairs = _PAIRS
-        out[i] = begin + _permuted(numbers[i] % n, n, bits, pairs, own_key) + total * times
+        within = _of_both_parities(_permuted(numbers[i] % n, n, bits, pairs, own_key), n, bits, own_key)
+        out[i] = begin + within + total * times

@@ -169,7 +169,7 @@ class Loader(DataLoader[Any]):
             batch_size: Samples in a batch of this rank. With 1 and no transforms, images may differ in size.
             shuffle: True is `order="random"`, as training needs it; False is `order="sequential"`, and so is None
                 without an `order`, as in torch's DataLoader.
-            order: "sequential" (that of the dataset), "random" (a new uniform permutation in every epoch),
+            order: "sequential" (that of the dataset), "random" (a new permutation in every epoch),
                 "quasi_random" (blocks of neighbouring samples in random order, many of them mixed at a time, for
                 datasets larger than memory; a `QuasiRandom` sets the sizes). Or a list of sample numbers, of any length
                 and with repeats (negative ones count from the end); or a function that gets the number of an epoch and

@@ -227,7 +227,11 @@ class EpochOrder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RandomOrder:
-    """A uniformly random permutation, a new one in every epoch. It takes no memory."""
+    """A random permutation, a new one in every epoch; it takes no memory.
+
+    A sample is equally likely at each position, and so is each other sample after it; but a 64-bit key chooses among
+    fewer permutations than there are, and of some lengths odd ones are rarer than even ones, or more frequent.
+    """
 
     length: int
     seed: int
