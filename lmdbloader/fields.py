@@ -68,21 +68,31 @@ class Mask(FieldType):
 
 @dataclass(frozen=True, slots=True)
 class Boxes(FieldType):
-    """Boxes around objects, (n, 4) float32: left, top, right, bottom (XYXY) in pixels of the sample's largest image.
+    """Boxes around objects, (n, 4) float32: left, top, right, bottom (XYXY) in pixels of an image of the sample.
 
     n may differ, and may be 0. They are read back as a tensor; a batch has a list of tensors. Crops, flips and resizes
-    move boxes with the images and clip them, as in torchvision v2. A box outside a crop has no area but keeps its row:
+    move boxes with their image and clip them, as in torchvision v2. A box outside a crop has no area but keeps its row:
     `lmdbloader.transforms.SanitizeBoxes` removes it.
+
+    Attributes:
+        image: The field of that image; needed only if a sample has several images.
     """
+
+    image: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Points(FieldType):
-    """Points in the sample's largest image, (n, 2) or (n, k, 2) float32: x and y, counted in pixels from 0 on.
+    """Points in an image of the sample, (n, 2) or (n, k, 2) float32: x and y, counted in pixels from 0 on.
 
     n may differ, and may be 0. They are read back as a tensor; a batch has a list of tensors. Crops, flips and resizes
-    move points with the images, as torchvision v2 moves KeyPoints. A point outside a crop is not clipped.
+    move points with their image, as torchvision v2 moves KeyPoints. A point outside a crop is not clipped.
+
+    Attributes:
+        image: The field of that image; needed only if a sample has several images.
     """
+
+    image: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

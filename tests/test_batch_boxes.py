@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import runpy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -286,12 +287,92 @@ def test_payloads_of_wrong_lengths_are_damage(
         lmdbloader.LMDBDataset(tmp_path / "d")[0]
 
 
-def test_boxes_of_pairs_belong_to_the_large_image(tmp_path: Path) -> None:
+def test_boxes_of_pairs_belong_to_the_image_that_they_name(tmp_path: Path) -> None:
     sample = {"lr": np.zeros((10, 15, 3), np.uint8), "hr": np.zeros((20, 30, 3), np.uint8), "boxes": [[4, 3, 8, 9]]}
-    lmdbloader.write([sample], tmp_path / "d", fields={"boxes": fields.Boxes()})
+    lmdbloader.write([sample], tmp_path / "d", fields={"boxes": fields.Boxes(image="hr")})
     dataset = lmdbloader.LMDBDataset(tmp_path / "d")
     assert dataset.transformed([T.RandomHorizontalFlip(1.0)])[0].boxes.tolist() == [[22, 3, 26, 9]]
     assert dataset.transformed([T.RandomHorizontalFlip(1.0, fields=("lr",))])[0].boxes.tolist() == [[4, 3, 8, 9]]
+
+
+def bounds_of(painted: torch.Tensor) -> list[list[float]]:
+    """Return the box around the pixels of an image (C, H, W) that are not 0."""
+    rows, columns = painted[0].any(1).nonzero().ravel(), painted[0].any(0).nonzero().ravel()
+    return [[float(columns[0]), float(rows[0]), float(columns[-1]) + 1, float(rows[-1]) + 1]]
+
+
+MOVES = [
+    [T.RandomHorizontalFlip(1.0)],
+    [T.RandomVerticalFlip(1.0)],
+    [T.RandomDihedral()],
+    [T.RandomCrop(48)],
+    [T.CenterCrop((40, 48)), T.RandomHorizontalFlip()],
+    [T.Resize((80, 120))],
+    [T.RandomCrop(60, padding=4), T.RandomDihedral()],
+]
+
+
+@pytest.mark.parametrize("moves", MOVES, ids=str)
+@pytest.mark.parametrize("other", ["mask", "depth"])
+def test_boxes_move_with_their_image_next_to_a_larger_one(tmp_path: Path, other: str, moves: list[Any]) -> None:
+    def samples() -> Any:
+        for k in range(12):
+            image = np.zeros((32, 32, 3), np.uint8)
+            left, top = 9 + k % 3, 11 + k % 2
+            image[top : top + 7, left : left + 9] = 200
+            large = np.zeros((64, 64), np.uint8 if other == "mask" else np.uint16)
+            yield {other: large, "image": image, "boxes": [[left, top, left + 9, top + 7]]}
+
+    kinds = {"mask": fields.Mask(), "depth": fields.Image()}
+    declared = {other: kinds[other], "boxes": fields.Boxes(image="image")}
+    lmdbloader.write(samples(), tmp_path / "d", fields=declared)
+    dataset = lmdbloader.LMDBDataset(tmp_path / "d")
+    off = 1.5 if isinstance(moves[0], T.Resize) else 0  # a resize blurs the edges of the image
+    for sample in dataset.transformed(moves, seed=1):
+        assert sample.boxes[0].tolist() == pytest.approx(bounds_of(sample.image)[0], abs=off)
+    for batch in lmdbloader.Loader(dataset, 4, shuffle=False, transforms=moves):
+        for boxes, image in zip(batch.boxes, batch.image, strict=True):
+            assert boxes[0].tolist() == pytest.approx(bounds_of(image)[0], abs=off)
+
+
+def test_the_image_of_boxes_is_stated(tmp_path: Path) -> None:
+    sample = {"lr": np.zeros((10, 15, 3), np.uint8), "hr": np.zeros((20, 30, 3), np.uint8), "boxes": [[4, 3, 8, 9]]}
+    for image, line in (
+        (None, r"Write .*fields.Boxes\(image='hr'\)"),
+        ("zr", "the images are lr, hr"),
+        ("boxes", "lr, hr"),
+    ):
+        with pytest.raises(OptionError, match=rf"field 'boxes': Boxes\(.*{line}"):
+            lmdbloader.write([sample], tmp_path / "d", fields={"boxes": fields.Boxes(image=image)})
+    lmdbloader.write([sample], tmp_path / "d", fields={"boxes": fields.Boxes(image="lr")})
+    manifest = json.loads((tmp_path / "d" / "manifest.json").read_text("utf-8"))
+    assert manifest["requires"] == ["boxes", "named_images"] and manifest["fields"][2]["image"] == "lr"
+    assert lmdbloader.verify(tmp_path / "d").is_sound
+    flipped = lmdbloader.LMDBDataset(tmp_path / "d", ["hr", "boxes"]).transformed
+    with pytest.raises(OptionError, match="are in 'lr', which is not read"):
+        flipped([T.RandomHorizontalFlip(1.0)])[0]
+    with pytest.raises(OptionError, match="are in 'lr', which is left out"):
+        lmdbloader.subset(tmp_path / "d", tmp_path / "e", fields=["hr", "boxes"])
+    lmdbloader.subset(tmp_path / "d", tmp_path / "e", fields=["lr", "boxes"])
+    flipped = lmdbloader.LMDBDataset(tmp_path / "e").transformed
+    assert flipped([T.RandomHorizontalFlip(1.0)])[0].boxes.tolist() == [[7, 3, 11, 9]]
+    # Of a single image nothing is stated, so that earlier releases read it.
+    lmdbloader.write([{"hr": sample["hr"], "boxes": []}], tmp_path / "f", fields={"boxes": fields.Boxes(image="hr")})
+    assert json.loads((tmp_path / "f" / "manifest.json").read_text("utf-8"))["requires"] == ["boxes"]
+
+
+def test_every_later_release_reads_the_golden_boxes_of_named_images() -> None:
+    golden = Path(__file__).resolve().parent / "data" / "named_images"
+    dataset = lmdbloader.LMDBDataset(golden / "named_images.lmdb")
+    flipped = dataset.transformed([T.RandomHorizontalFlip(1.0)])
+    made = list(runpy.run_path(str(golden / "make_named_images.py"))["samples"]())
+    for sample, turned, expected in zip(dataset, flipped, made, strict=True):
+        np.testing.assert_array_equal(sample.boxes, expected["boxes"])
+        np.testing.assert_array_equal(sample.points, expected["points"])
+        left, top, right, bottom = expected["boxes"].T
+        np.testing.assert_array_equal(turned.boxes.T, [30 - right, top, 30 - left, bottom])
+        np.testing.assert_array_equal(turned.points, [59, 0] + expected["points"] * [-1, 1])
+    assert lmdbloader.verify(golden / "named_images.lmdb").is_sound
 
 
 def test_boxes_belong_to_the_image_and_not_to_a_mask_of_its_size(tmp_path: Path) -> None:

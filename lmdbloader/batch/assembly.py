@@ -25,7 +25,7 @@ from lmdbloader.batch.sample import Batch, Formed, Ragged, sample_type
 from lmdbloader.batch.steps import ConversionStep, OwnStep, Step, bound
 from lmdbloader.errors import OptionError
 from lmdbloader.fields import kind_named
-from lmdbloader.format.layout import Field
+from lmdbloader.format.layout import Field, image_of
 from lmdbloader.transforms import CompiledFunction
 from lmdbloader.transforms.batch_functions import call, described
 from lmdbloader.transforms.in_step import in_step
@@ -87,13 +87,15 @@ class Assembler:
         ragged = tuple(name for name, field in fields.items() if kind_named(field.kind).is_ragged)
         self._names, self._type = tuple(fields), sample_type(tuple(fields), ragged)
         self._kinds = {name: field.kind for name, field in fields.items()}
+        stored = pipeline.reader.fields.values()
+        self._images = {name: image_of(f, stored) for name, f in fields.items() if f.kind in ("boxes", "points")}
         self._own: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None
         self._memory_type = memory
         self._memory = [memory(o.stored_shape, o.values.carrier, keep=keep) for o in pipeline.outputs]
         self._places = [self._names.index(o.name) for o in pipeline.outputs]
-        # Whether they have pixels, and whether transforms move them: computed once, as every sample needs it.
+        # Whether they have pixels, and the image with which they move: computed once, as every sample needs it.
         self._others = [
-            (place, f, f.has_pixels, f.kind in ("boxes", "points"))
+            (place, f, f.has_pixels, pipeline.image_of_places(f) if f.kind in ("boxes", "points") else None)
             for place, f in enumerate(fields.values())
             if place not in self._places
         ]
@@ -104,10 +106,10 @@ class Assembler:
     def in_step(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return what `in_step` makes of a function for these fields; the last one is kept."""
         if type(function) is MethodType:  # a new object for every call; to keep it would keep its dataset alive
-            return in_step(function, self._kinds)
+            return in_step(function, self._kinds, self._images)
         own = self._own
         if own is None or own[0] is not function:
-            own = self._own = (function, in_step(function, self._kinds))
+            own = self._own = (function, in_step(function, self._kinds, self._images))
         return own[1]
 
     def bound(self, functions: Sequence[Callable[[Any], Any]], keep: int) -> tuple[Callable[[Any], Any] | Step, ...]:
@@ -216,16 +218,16 @@ class Assembler:
     ) -> None:
         """Fill in the columns that the pipeline does not read."""
         reader = self.pipeline.reader
-        for place, f, has_pixels, is_moved in self._others:
+        for place, f, has_pixels, image in self._others:
             for number, batch in enumerate(batches):
                 part = rows if len(batches) == 1 else rows[number * batch_size : (number + 1) * batch_size]
                 if has_pixels:
                     batch[place] = read_different_images(reader, f.name, part, self._dtype, clock)
                 else:
                     batch[place] = read_values(reader, f, part, clock)
-                if is_moved:
+                if image is not None:
                     chosen = samples[number * batch_size :][: len(part)]
-                    batch[place] = Ragged(self.pipeline.move(batch[place], f.kind, part, chosen, epoch))
+                    batch[place] = Ragged(self.pipeline.move(batch[place], f.kind, image, part, chosen, epoch))
 
     def _take(self, batches: list[list[Any]], batch_size: int) -> I64:
         """Put memory into the columns of the pipeline's fields, and return its addresses (batches, fields)."""

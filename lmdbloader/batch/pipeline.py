@@ -17,6 +17,7 @@ from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.fields import likeness, named_places
 from lmdbloader.format.labels import LabelWatch
+from lmdbloader.format.layout import Field, image_of
 from lmdbloader.kernels import assemble_columns as at
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.calls.entry import Prepared
@@ -465,24 +466,44 @@ class Pipeline:
             if not self.reader.renew(self.fields[failed[at.FAILED_FIELD]], int(rows[failed[at.FAILED_ROW]]), tried):
                 return status
 
+    def image_of_places(self, place: Field) -> int | None:
+        """Return the number of the image field that boxes or points are in; None if nothing moves them.
+
+        Raises:
+            OptionError: It is not read, so that nothing says where they move.
+        """
+        if not self._moves or not len(self._rows):
+            return None
+        image = image_of(place, self.reader.fields.values())
+        if image is None:
+            return self._largest
+        if image not in self.fields:
+            raise OptionError(
+                f"{self.reader.place}: the {place.kind} of field {place.name!r} are in {image!r}, which is not read, "
+                f"and transforms would move them with it. Read it too, or leave {place.name!r} out: "
+                "LMDBDataset(path, fields=[...])."
+            )
+        return self.fields.index(image)
+
     def move(
-        self, values: Sequence[torch.Tensor], kind: str, rows: I64, samples: I64, epoch: int
+        self, values: Sequence[torch.Tensor], kind: str, image: int, rows: I64, samples: I64, epoch: int
     ) -> list[torch.Tensor]:
-        """Return boxes or points of the largest image of each sample where the transforms move them.
+        """Return boxes or points where the transforms move them.
 
         Args:
             values: (n, 4) or (..., 2) float32 of each sample.
             kind: "boxes" or "points".
+            image: Of `image_of_places`.
             rows, samples, epoch: As for `read`.
         """
-        if not self._moves or not len(rows):
+        if not len(rows):
             return list(values)
         drawn = self._drawn(self._most.copy())
         drawn[0][:, :, opcodes.MASK] = 1
         found = np.empty((len(rows), 2, 5), np.float64)
         unit = int(kind == "boxes")
         status = entries.trace(
-            self._addresses, self._operations, self._seed, epoch, rows, samples, drawn, self._largest, unit, found
+            self._addresses, self._operations, self._seed, epoch, rows, samples, drawn, image, unit, found
         )
         if status:
             raise self._error(status, int(rows[0]), 0)
@@ -493,11 +514,11 @@ class Pipeline:
 
     @property
     def _largest(self) -> int:
-        """The field with the largest image of a sample; of an image and a mask of one size, the image."""
+        """The field with the largest image of the first sample, for datasets that do not name that of their boxes."""
         row = int(self._rows[0])
 
-        def size(f: int) -> tuple[tuple[int, ...], bool]:
-            return self.reader.image_shape(self.fields[f], row)[1:], not self._is_mask(f)
+        def size(f: int) -> tuple[bool, tuple[int, ...]]:
+            return not self._is_mask(f), self.reader.image_shape(self.fields[f], row)[1:]
 
         return max(range(len(self.fields)), key=size)
 

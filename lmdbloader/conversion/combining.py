@@ -28,7 +28,7 @@ from lmdbloader.conversion.provenance import APPENDED
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, OptionError
 from lmdbloader.format.codecs import Payloads, encode_many
 from lmdbloader.format.digests import DigestName, digest_of_text
-from lmdbloader.format.layout import PARTIAL_SUFFIX, Field, undecided
+from lmdbloader.format.layout import PARTIAL_SUFFIX, Field, image_of, undecided
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.store import (
     IO,
@@ -319,9 +319,18 @@ def chosen_fields(parts: Sequence[Part], fields: Sequence[str] | None) -> tuple[
     """Return the names of the fields to take, in order; by default those of the first part.
 
     Raises:
-        OptionError: A dataset does not have one of them, or a name is given twice.
+        OptionError: A dataset does not have one of them, or a name is given twice; or boxes would lose their image.
     """
-    return parts[0].names if fields is None else field_names(fields, [(part.title, part.names) for part in parts])
+    names = parts[0].names if fields is None else field_names(fields, [(part.title, part.names) for part in parts])
+    known = parts[0].reader.fields
+    for f in (known[name] for name in names if known[name].kind in ("boxes", "points")):
+        image = image_of(f, known.values())
+        if image is not None and image not in names and (f.image or any(known[name].has_pixels for name in names)):
+            raise OptionError(
+                f"{parts[0].title}: the {f.kind} of field {f.name!r} are in {image!r}, which is left out. Take it too, "
+                f"or leave {f.name!r} out as well: {option('fields')}."
+            )
+    return names
 
 
 def combine(

@@ -335,7 +335,7 @@ class _Job:
     def plan(self, first: int, boxes: Sequence[str] = ()) -> dict[str, Any]:
         """Return what an interrupted run must have in common with the one that continues it."""
         options = {**self.made_by["options"], "policy": asdict(self.recipe.reading.policy)}
-        fields = [[f.name, f.kind, f.ignore_index] for f in self.recipe.fields]
+        fields = [[f.name, f.kind, f.ignore_index, *([f.image] if f.image else [])] for f in self.recipe.fields]
         classes = {name: list(names) for name, names in self.classes.items()}
         inputs = {**self.source.identity, "fields": fields, "classes": classes, "first": first, "boxes": list(boxes)}
         return {**self.made_by, "options": options, "inputs": inputs}

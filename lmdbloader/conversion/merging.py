@@ -165,6 +165,11 @@ def compare_fields(first: Part, part: Part, name: str, without: Callable[[str], 
             f"field {name!r}: pixels without a label are {one.ignore_index} in {first.title} and {other.ignore_index} "
             f"in {part.title}. {leave}, or write one of the datasets again with the other's ignore_index."
         )
+    if one.image != other.image:
+        raise OptionError(
+            f"field {name!r}: the {one.kind} are in the image {one.image or '(not named)'} in {first.title} and in "
+            f"{other.image or '(not named)'} in {part.title}. {leave}, or write one of the datasets again."
+        )
     if one.kind == "mask" and _look(first, name) != _look(part, name) and len(first) and len(part):
         raise OptionError(
             f"field {name!r} has masks of {_look(first, name)} in {first.title} and of {_look(part, name)} in "

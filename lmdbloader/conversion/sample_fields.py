@@ -16,9 +16,11 @@ from lmdbloader.conversion.storage import PIXELS, Storage, WriteMode, choose_sto
 from lmdbloader.errors import OptionError
 from lmdbloader.fields import (
     IGNORED,
+    Boxes,
     FieldType,
     Image,
     Mask,
+    Points,
     image_size,
     is_plane_of,
     is_tensor,
@@ -113,7 +115,7 @@ def infer_fields(values: Mapping[str, Any], fields: Given) -> list[Field]:
             f"fields names {', '.join(given)}, but the first sample has {', '.join(values)} too. To leave values out, "
             f"write lmdbloader.write(({{name: sample[name] for name in {tuple(given)!r}}} for sample in samples), out)."
         )
-    return [
+    found = [
         make_field(
             name,
             kind.kind if (kind := given.get(name)) else kind_of(value),
@@ -121,6 +123,25 @@ def infer_fields(values: Mapping[str, Any], fields: Given) -> list[Field]:
         )
         for name, value in values.items()
     ]
+    images = [f.name for f in found if f.kind == "image"]
+    return [_in_image(f, given.get(f.name), images) if f.kind in ("boxes", "points") else f for f in found]
+
+
+def _in_image(place: Field, kind: FieldType | None, images: Sequence[str]) -> Field:
+    """Return a field of boxes or points with the name of their image, if there are several.
+
+    Raises:
+        OptionError: There are several and none is named, or the named one is not an image.
+    """
+    image = kind.image if isinstance(kind, Boxes | Points) else None
+    if (len(images) < 2) if image is None else (image in images):
+        return replace(place, image=image if len(images) > 1 else None)
+    what = place.kind.capitalize()
+    raise OptionError(
+        f"field {place.name!r}: {what}({'' if image is None else f'image={image!r}'}), and the images are "
+        f"{', '.join(images) or 'none'}; expected the name of the one that the {place.kind} are in. Write "
+        f'fields={{..., "{place.name}": fields.{what}(image={(images or ["image"])[-1]!r})}}.'
+    )
 
 
 def watch_labels(fields: Sequence[Field], values: Mapping[str, Any], given: Given) -> dict[str, LabelWatch]:

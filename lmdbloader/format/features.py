@@ -13,6 +13,8 @@ LARGE_NAMES = "large_names"
 TILE_GROUPS = "tile_groups"
 # A field of text has its texts in data.mdb alone.
 LONG_TEXT = "long_text"
+# Boxes or points name their image, which need not be the largest.
+NAMED_IMAGES = "named_images"
 # The dataset is a set of parts: folders, each a complete dataset.
 PARTS = "parts"
 # Features of a dataset's files that do not follow from its fields.
@@ -25,7 +27,7 @@ def is_known(name: str) -> bool:
     >>> is_known("mask"), is_known("large_names"), is_known("telepathy")
     (True, True, False)
     """
-    return name in OF_FILES or name == LONG_TEXT or name in kind_names()
+    return name in OF_FILES or name in (LONG_TEXT, NAMED_IMAGES) or name in kind_names()
 
 
 def required(fields: Sequence[Field], features: Collection[str]) -> list[str]:
@@ -36,4 +38,5 @@ def required(fields: Sequence[Field], features: Collection[str]) -> list[str]:
         features: Those of `OF_FILES` that its files have.
     """
     long_text = [LONG_TEXT] if any(f.holds_text and f.is_payload for f in fields) else []
-    return sorted({*required_features(f.kind for f in fields), *long_text, *features})
+    named_images = [NAMED_IMAGES] if any(f.image is not None for f in fields) else []
+    return sorted({*required_features(f.kind for f in fields), *long_text, *named_images, *features})

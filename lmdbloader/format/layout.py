@@ -6,7 +6,7 @@ import json
 import keyword
 import struct
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -85,6 +85,7 @@ class Field:
         layout: Order of the axes of stored pixels; images and masks only.
         tile_size: Side of the tiles of large images in pixels; images and masks only.
         ignore_index: The label of pixels without one; masks only.
+        image: The field of the image that boxes or points are in, if there are several.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Field:
     layout: Literal["CHW"] | None = None
     tile_size: int | None = None
     ignore_index: int | None = None
+    image: str | None = None
 
     @property
     def has_pixels(self) -> bool:
@@ -127,6 +129,15 @@ def make_field(name: str, kind: Kind, codec: str = "raw", *, ignore_index: int |
     if kind == "image":
         return Field(name, kind, codec, "CHW", TILE_SIZE)
     return Field(name, kind, codec if kind_named(kind).is_payload else None)
+
+
+def image_of(place: Field, fields: Iterable[Field]) -> str | None:
+    """Return the field of the image that boxes or points are in: of masks, if there are no images.
+
+    None if there is no image; or several in a dataset of an earlier release, where it is the largest of each sample.
+    """
+    images = [f.name for f in fields if f.kind == "image"] or [f.name for f in fields if f.kind == "mask"]
+    return place.image or (images[0] if len(images) == 1 else None)
 
 
 def undecided(fields: Sequence[Field]) -> tuple[Field, ...]:

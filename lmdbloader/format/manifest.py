@@ -44,7 +44,7 @@ _VALUE_NBYTES = 72
 # The additional memory of a key while duplicates are searched.
 _KEY_NBYTES = 128
 _FEATURES_SHOWN = 5
-_FIELD_KEYS = frozenset({"name", "kind", "codec", "layout", "tile_size", "ignore_index"})
+_FIELD_KEYS = frozenset({"name", "kind", "codec", "layout", "tile_size", "ignore_index", "image"})
 # Keys that a writer of this release leaves out in some datasets; an own one is the digest of all others.
 _OPTIONAL_KEYS = frozenset({"requires", "data_digest", "column_digests", "manifest_digest", "parts"})
 _PART_KEYS = ("name", "num_samples", "data_nbytes", "manifest_digest")
@@ -533,6 +533,9 @@ def _parse_description(body: Mapping[str, Any], digest: DigestName) -> Descripti
     fields = tuple(parse_field(f) for f in _typed(body, "fields", list))
     if not fields or len({f.name for f in fields}) != len(fields):
         raise ValueError("fields without any, or with one name twice")
+    images = {f.name for f in fields if f.kind == "image"}
+    if missing := [f for f in fields if f.image is not None and f.image not in images]:
+        raise ValueError(f"field {missing[0].name!r} of the image {missing[0].image!r:.80}, which is not there")
     listed = body.get("requires", [])
     features = frozenset(name for name in OF_FILES if isinstance(listed, list) and name in listed)
     if listed != (needed := required(fields, features)):
@@ -554,8 +557,8 @@ def _digest_of(body: Mapping[str, Any], name: DigestName = DEFAULT_DIGEST, *, is
 
 def field_json(f: Field) -> dict[str, Any]:
     """Return a field as in the manifest."""
-    values = {"name": f.name, "kind": f.kind, "codec": f.codec, "layout": f.layout, "tile_size": f.tile_size}
-    values["ignore_index"] = f.ignore_index
+    names = ("name", "kind", "codec", "layout", "tile_size", "ignore_index", "image")
+    values = {name: getattr(f, name) for name in names}
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -573,6 +576,8 @@ def parse_field(values: Mapping[str, Any]) -> Field:
         plain = replace(plain, codec=values["codec"])
     if plain.codec is not None and plain.codec not in named_codecs():
         raise ValueError(f"field {name!r} of unknown codec {plain.codec!r}")
+    if kind in ("boxes", "points") and "image" in values:
+        return replace(plain, image=_typed(values, "image", str))
     if not plain.has_pixels:
         return plain
     layout, tile_size = values["layout"], _natural(values["tile_size"])

@@ -103,6 +103,7 @@ def _check_alike(first: LMDBDataset, view: LMDBDataset, call: str) -> None:
         for what, a, b in (
             ("of kind {}", one.kind, other.kind),
             ("with ignore_index {}", str(one.ignore_index), str(other.ignore_index)),
+            ("in the image {}", one.image or "", other.image or ""),
             ("in tiles of {} pixels", one.tile_size or 0, other.tile_size or 0),
             ("stored in {}", _place_of_texts(one), _place_of_texts(other)),
             ("with {} bits", _bits(first, name), _bits(view, name)),

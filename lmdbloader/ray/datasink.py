@@ -138,7 +138,7 @@ class LmdbDatasink(Datasink):  # type: ignore[misc]
             shutil.rmtree(trial, ignore_errors=True)
         settled = {
             "codecs": {f.name: f.codec for f in manifest.fields if f.is_payload and not f.holds_text},
-            "kinds": {f.name: [f.kind, f.ignore_index] for f in manifest.fields},
+            "kinds": {f.name: [f.kind, f.ignore_index, f.image] for f in manifest.fields},
             "made_by": manifest.made_by,
         }
         fresh = file.with_name(f"{name}.json")
@@ -190,8 +190,8 @@ def _types_of(settled: Mapping[str, Any]) -> dict[str, FieldType]:
     """Return the types of the fields, without images, which `write` recognises by their pixels."""
     kinds = {name: kind for name, kind in settled["kinds"].items() if kind[0] != "image"}
     return {
-        name: Mask(ignore_index) if kind == "mask" else kind_named(kind).type()
-        for name, (kind, ignore_index) in kinds.items()
+        name: Mask(ignored) if kind == "mask" else kind_named(kind).type(**({"image": image} if image else {}))
+        for name, (kind, ignored, image) in kinds.items()
     }
 
 

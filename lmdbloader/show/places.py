@@ -6,6 +6,7 @@ from typing import Any
 
 from PIL import Image, ImageColor, ImageDraw
 
+from lmdbloader.format.layout import image_of
 from lmdbloader.show.lettering import font_of, printable
 from lmdbloader.store import Reader
 
@@ -15,14 +16,14 @@ _RADIUS = 2
 _BORDER = "#000000"
 
 
-def draw_places(picture: Image.Image, reader: Reader, row: int, scale: float) -> None:
+def draw_places(picture: Image.Image, reader: Reader, row: int, full_width: int) -> None:
     """Draw the boxes and points of a sample; those with one label have one colour, and boxes have their class's name.
 
     Args:
         picture: RGB, of the whole image; it is changed.
         reader: Of the dataset.
         row: The sample's row in the index.
-        scale: Pixels of the picture for one of the sample's largest image.
+        full_width: Of the sample's largest image, for boxes that name none.
 
     Raises:
         CorruptError: A payload is damaged.
@@ -31,6 +32,8 @@ def draw_places(picture: Image.Image, reader: Reader, row: int, scale: float) ->
     for f in reader.manifest.fields:
         if f.kind not in ("boxes", "points"):
             continue
+        image = image_of(f, reader.manifest.fields)
+        scale = picture.width / (full_width if image is None else reader.image_shape(image, row)[2])
         places = reader.read_value(f.name, row)[:_MOST].tolist()
         labels, names = _labels(reader, row, len(places))
         for place, label in zip(places, labels, strict=True):

@@ -194,7 +194,7 @@ def _strip(reader: Reader, names: Sequence[str], row: int, white: int) -> Image.
     parts = [_part(reader, name, row, white, width, height) for name in names]
     for name, part in zip(names, parts, strict=True):
         if reader.fields[name].kind == "image":
-            draw_places(part, reader, row, part.width / full_width)
+            draw_places(part, reader, row, full_width)
     strip = Image.new("RGB", (len(parts) * (width + _PAIR_GAP) - _PAIR_GAP, height), _BACKGROUND)
     for i, part in enumerate(parts):
         strip.paste(part, (i * (width + _PAIR_GAP), 0))

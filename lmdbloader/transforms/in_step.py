@@ -27,7 +27,9 @@ _KNOWN = (BatchFunction, nn.Module)
 _CONTAINERS = ("Compose", "RandomApply", "RandomChoice", "RandomOrder")
 
 
-def in_step(function: Callable[..., Any], kinds: Mapping[str, str]) -> Callable[..., Any]:
+def in_step(
+    function: Callable[..., Any], kinds: Mapping[str, str], images: Mapping[str, str | None] | None = None
+) -> Callable[..., Any]:
     """Return a function of samples or batches that changes fields of an image's size together with the image.
 
     This is the function itself if no fields have to change together, or if it cannot call torchvision v2. Otherwise it
@@ -36,6 +38,7 @@ def in_step(function: Callable[..., Any], kinds: Mapping[str, str]) -> Callable[
     Args:
         function: A dataset's own transform, or a function of whole batches.
         kinds: The kind of each field, by name.
+        images: The field of the image that boxes and points are in, by name.
 
     Raises:
         OptionError: It is a transform of torchvision v1, which takes an image and not a sample; or ToTensor, which does
@@ -43,11 +46,11 @@ def in_step(function: Callable[..., Any], kinds: Mapping[str, str]) -> Callable[
             labels.
     """
     if isinstance(function, WithIndices):
-        return WithIndices(in_step(function.function, kinds))
+        return WithIndices(in_step(function.function, kinds, images))
     if isinstance(function, _FUNCTIONS) or not (isinstance(function, _KNOWN) or is_torchvision(function)):
         together = [kind for kind in kinds.values() if kind in (*_CLASSES, *_PLACES, "array")]
         is_alone = len(together) < 2 or hasattr(function, "_torchdynamo_orig_callable")
-        return function if is_alone else InStep(function, kinds, is_own=True)
+        return function if is_alone else InStep(function, kinds, images or {}, is_own=True)
     if isinstance(function, BatchFunction):
         return function
     parts = list(parts_of(function))
@@ -59,7 +62,7 @@ def in_step(function: Callable[..., Any], kinds: Mapping[str, str]) -> Callable[
             _check_part(part, kinds)
             if of_v2 and name in ("Lambda", "ToPILImage"):
                 break
-    return InStep(function, kinds, is_own=False) if any(map(is_v2, parts)) else function
+    return InStep(function, kinds, images or {}, is_own=False) if any(map(is_v2, parts)) else function
 
 
 def _check_part(part: Any, kinds: Mapping[str, str]) -> None:
@@ -108,11 +111,13 @@ class InStep:
     Attributes:
         function: The function.
         kinds: The kind of each field, by name.
+        images: The field of the image that boxes and points are in, by name.
         is_own: Whether it is a user's function, which gets arrays in their shape, and not a transform of torchvision.
     """
 
     function: Callable[..., Any]
     kinds: Mapping[str, str]
+    images: Mapping[str, str | None]
     is_own: bool
 
     @property
@@ -142,7 +147,7 @@ class InStep:
         """Give tensors torchvision's classes; return the names of arrays (H, W, C), which become (C, H, W)."""
         tensors = importlib.import_module("torchvision.tv_tensors")
         found = [(name, value, self.kinds.get(name)) for name, value in values.items()]
-        _wrap_places(tensors, values, found)
+        _wrap_places(tensors, values, found, self.images)
         found = [each for each in found if isinstance(each[1], torch.Tensor)]
         sizes = {tuple(value.shape[-2:]) for _, value, kind in found if kind in _CLASSES}
         # The dimension of a batch, which arrays have too.
@@ -164,10 +169,12 @@ class InStep:
         return turned
 
 
-def _wrap_places(tensors: Any, values: dict[str, Any], found: list[tuple[str, Any, str | None]]) -> None:
-    """Give boxes and points torchvision's classes, in the largest image; a batch has lists of them."""
-    sizes = [value.shape[-2:] for _, value, kind in found if kind == "image" and isinstance(value, torch.Tensor)]
-    canvas = tuple(max(sizes, default=(0, 0)))
+def _wrap_places(
+    tensors: Any, values: dict[str, Any], found: list[tuple[str, Any, str | None]], images: Mapping[str, str | None]
+) -> None:
+    """Give boxes and points torchvision's classes, in their image or the largest; a batch has lists of them."""
+    sizes = {n: value.shape[-2:] for n, value, kind in found if kind == "image" and isinstance(value, torch.Tensor)}
+    largest = max(sizes.values(), default=(0, 0))
     for name, value, kind in found:
         if kind not in _PLACES or not sizes:
             continue
@@ -176,7 +183,8 @@ def _wrap_places(tensors: Any, values: dict[str, Any], found: list[tuple[str, An
                 f"field {name!r} holds {kind}, and this version of torchvision has no class for them. Upgrade it."
             )
         more = {"format": "XYXY"} if kind == "boxes" else {}
-        make = partial(getattr(tensors, _PLACES[kind]), canvas_size=canvas, **more)
+        canvas = sizes.get(images.get(name) or "", largest)
+        make = partial(getattr(tensors, _PLACES[kind]), canvas_size=tuple(canvas), **more)
         values[name] = [make(each) for each in value] if isinstance(value, list) else make(value)
 
 

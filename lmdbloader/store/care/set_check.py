@@ -186,7 +186,7 @@ def _compare(index: Index, manifest: Manifest, part: Reader, first: int, begin: 
 
 
 def _kind(f: Field) -> tuple[Any, ...]:
-    return f.name, f.kind, f.layout, f.tile_size, f.ignore_index
+    return f.name, f.kind, f.layout, f.tile_size, f.ignore_index, f.image
 
 
 def _starts(part: Reader) -> range:
