@@ -337,7 +337,9 @@ def _numbers(value: Any, dtype: str, what: str) -> npt.NDArray[Any]:
     if not np.isfinite(numbers).all():
         raise ValueError(f"{what} that are not finite")
     with np.errstate(invalid="ignore"):  # the largest int64 as float32 is one more
-        is_rounded = (numbers.astype(found.dtype) != found) & (found % 1 == 0)
+        # Of floats, those that may be meant as whole numbers.
+        is_whole = found.dtype.kind in "iu" or (found % 1 == 0) & (abs(found) <= 2**53)
+        is_rounded = (numbers.astype(found.dtype) != found) & is_whole
     if is_rounded.any():
         raise ValueError(f"{what} with the whole number {found[is_rounded][0]}, which float32 would round")
     return numbers

@@ -444,7 +444,7 @@ def test_batches_of_one_hold_images_of_any_size(tmp_path: Path, memory_format: t
         }
         for i in range(5)
     ]
-    lmdbloader.write(samples, tmp_path / "d", fields={"mask": fields.Mask(), "boxes": fields.Boxes()})
+    lmdbloader.write(samples, tmp_path / "d", fields={"mask": fields.Mask(), "boxes": fields.Boxes(image="image")})
     ds = LMDBDataset(tmp_path / "d")
     options: dict[str, Any] = {"memory_format": memory_format, "num_threads": 2}
     for dataset in (ds, ds.scaled(), ds.scaled(torch.float16), ds[1:], LMDBDataset(tmp_path / "d", io="pread")):
