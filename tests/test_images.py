@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps, features
 
+import lmdbloader
 from lmdbloader.errors import ImageError, OptionError
 from lmdbloader.images.decode import (
     IMAGE_SUFFIXES,
@@ -884,3 +885,140 @@ def test_a_plain_pnm_of_many_pieces():
 )
 def test_a_pnm_that_contradicts_its_header_is_refused(data, reason):
     assert reason in refusal(data)
+
+
+# JPEGs of cameras and old programs
+
+
+def jpeg_of_blocks(sampling, height, width, *, restart=0, strays=b"", se=63):
+    """A baseline JPEG whose blocks of 8 x 8 samples are flat, with components of any sampling (across, down)."""
+    rng = np.random.default_rng(3)
+    # Seven codes of three bits for the size of a difference; one of a bit for the end of a block.
+    tables = segment(0xC4, bytes([0, 0, 0, 7, *[0] * 13, *range(7)])) + segment(0xC4, bytes([0x10, 1, *[0] * 15, 0]))
+    parts = b"".join(bytes([c, across << 4 | down, 0]) for c, (across, down) in enumerate(sampling, 1))
+    scan = bytes([len(sampling), *(byte for c in range(1, len(sampling) + 1) for byte in (c, 0)), 0, se, 0])
+    most = [max(sides) for sides in zip(*sampling, strict=True)]
+    if len(sampling) == 1:
+        sampling, most = [(1, 1)], [1, 1]
+    units = -(-width // (8 * most[0])) * -(-height // (8 * most[1]))
+    body, bits, number = b"", "", 0
+
+    def padded(bits):
+        bits += "1" * (-len(bits) % 8)
+        return bytes(int(bits[i : i + 8], 2) for i in range(0, len(bits), 8)).replace(b"\xff", b"\xff\0")
+
+    for unit in range(units):
+        if restart and unit and unit % restart == 0:
+            body += padded(bits) + strays + bytes([0xFF, 0xD0 + number % 8])
+            bits, number = "", number + 1
+        for _ in range(sum(across * down for across, down in sampling)):
+            value = int(rng.integers(-15, 16))
+            size = abs(value).bit_length()
+            bits += (
+                f"{size:03b}" + (f"{value if value > 0 else value + (1 << size) - 1:0{size}b}" if size else "") + "0"
+            )
+    body += padded(bits)
+    frame = struct.pack(">BHHB", 8, height, width, len(sampling)) + parts
+    head = segment(0xDB, bytes([0] + [40] * 64)) + segment(0xC0, frame) + tables
+    restarts = segment(0xDD, struct.pack(">H", restart)) if restart else b""
+    return b"\xff\xd8" + head + restarts + segment(0xDA, scan) + body + b"\xff\xd9"
+
+
+def pillows(data):
+    pixels = np.asarray(Image.open(io.BytesIO(data)))
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+SAMPLINGS = {
+    "4:4:4": [(1, 1), (1, 1), (1, 1)],
+    "4:2:0": [(2, 2), (1, 1), (1, 1)],
+    "4:4:0": [(1, 2), (1, 1), (1, 1)],
+    "4:1:1": [(4, 1), (1, 1), (1, 1)],
+    "4:1:0": [(4, 2), (1, 1), (1, 1)],
+    "3x1": [(3, 1), (1, 1), (1, 1)],
+    "1x3": [(1, 3), (1, 1), (1, 1)],
+    "1x4": [(1, 4), (1, 2), (1, 2)],
+    "finer colours": [(1, 1), (2, 1), (1, 1)],
+    "colours of two kinds": [(2, 2), (2, 1), (1, 2)],
+    "twice as many of all": [(2, 1), (2, 1), (2, 1)],
+    "grey of 2x2": [(2, 2)],
+}
+
+
+@pytest.mark.parametrize("restart", [0, 3])
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+def test_a_jpeg_of_any_chroma_sampling_equals_pillows(sampling, restart):
+    data = jpeg_of_blocks(sampling, 37, 83, restart=restart)
+    assert len(np.unique(pillows(data))) > 8
+    check(data, pillows(data))
+    damaged = data[:-10] + data[-9:]
+    assert "save it again" in refusal(damaged) or "damaged" in refusal(damaged)
+
+
+def test_a_jpeg_with_odd_bytes_in_its_scan_header_is_sound():
+    sound = saved(noise(20, 30, 3), "JPEG")
+    at = sound.index(b"\xff\xda") + 11
+    assert sound[at : at + 3] == b"\0\x3f\0"
+    for odd in (b"\0\0\0", b"\0\x3f\1", b"\1\x3f\0"):
+        check(sound[:at] + odd + sound[at + 3 :], pillows(sound))
+    check(jpeg_of_blocks(SAMPLINGS["4:1:0"], 37, 83, se=0), pillows(jpeg_of_blocks(SAMPLINGS["4:1:0"], 37, 83)))
+
+
+def test_stray_bytes_before_the_restart_markers_of_a_jpeg_are_skipped():
+    for sampling in (SAMPLINGS["4:2:0"], SAMPLINGS["3x1"], [(1, 1)]):
+        sound = jpeg_of_blocks(sampling, 37, 83, restart=2)
+        check(jpeg_of_blocks(sampling, 37, 83, restart=2, strays=b"\x15" * 12), pillows(sound))
+        # Once alone, they are what is left of damaged codes.
+        at = sound.index(b"\xff\xd1")
+        assert "damaged" in refusal(sound[:at] + b"\x15" * 12 + sound[at:])
+
+
+@pytest.mark.parametrize(("marker", "process"), [(0xC3, "lossless"), (0xC5, "hierarchical"), (0xC9, "arithmetic")])
+def test_a_jpeg_of_an_unsupported_process_is_not_called_damaged(marker, process):
+    data = saved(noise(20, 30, 3), "JPEG")
+    reason = refusal(data.replace(b"\xff\xc0", bytes([0xFF, marker])))
+    assert process in reason and "damage" not in reason
+
+
+# Converted and loaded
+
+
+def unusual_files():
+    """Files of kinds that readers differ about: the bytes, and the pixels."""
+    image = noise(24, 40, 3)
+    palette = Image.fromarray(image[:, :, 0] // 128)
+    palette.putpalette([0, 0, 0, 255, 255, 255])
+    flat = jpeg_of_blocks(SAMPLINGS["4:2:0"], 24, 40, restart=1)
+    frames = [Image.fromarray(image), Image.fromarray(image[::2, ::2])]
+    jpeg = saved(image, "JPEG")
+    colors = np.random.default_rng(0).integers(1, 256, (3, 256))
+    return {
+        "two_colours.bmp": (saved(palette, "BMP"), np.repeat(image[:, :, :1] // 128 * 255, 3, axis=2)),
+        "colours_of_8_bits.tif": (
+            tiff(8, 3, image[:, :, :1], extra=[(320, 3, colors.ravel().tolist())]),
+            colors.T[image[:, :, 0]].astype(np.uint8),
+        ),
+        "big.tif": (tiff(8, 2, image, big=True), image),
+        "turned.jpg": (with_xmp("JPEG", image, XMP_6), np.rot90(pillows(jpeg), -1)),
+        "turned.png": (with_xmp("PNG", image, XMP_6), np.rot90(image, -1)),
+        "phone.jpg": (saved(frames[0], "MPO", save_all=True, append_images=frames[1:]), pillows(jpeg)),
+        "camera.jpg": (jpeg_of_blocks(SAMPLINGS["4:2:0"], 24, 40, restart=1, strays=b"\7\7", se=0), pillows(flat)),
+        "3x1.jpg": (data := jpeg_of_blocks(SAMPLINGS["3x1"], 24, 40), pillows(data)),
+        "4x2.jpg": (data := jpeg_of_blocks(SAMPLINGS["4:1:0"], 24, 40, restart=2), pillows(data)),
+    }
+
+
+@pytest.mark.parametrize("write_mode", [None, "raw", "original"])
+def test_unusual_files_are_converted_and_loaded_as_others_read_them(tmp_path, write_mode):
+    files = unusual_files()
+    (tmp_path / "src").mkdir()
+    for name, (data, _) in files.items():
+        (tmp_path / "src" / name).write_bytes(data)
+    lmdbloader.convert(tmp_path / "src", tmp_path / "out", write_mode=write_mode, workers=0)
+    dataset = lmdbloader.LMDBDataset(tmp_path / "out")
+    assert len(dataset) == len(files)
+    for number, name in enumerate(sorted(files)):
+        expected = files[name][1].transpose(2, 0, 1)
+        batch = next(iter(lmdbloader.Loader(dataset.select([number]), 1, shuffle=False)))
+        for image in (dataset[number].image, batch.image[0]):
+            assert np.array_equal(np.broadcast_to(image.numpy(), expected.shape), expected), name

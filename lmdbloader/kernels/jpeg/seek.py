@@ -117,7 +117,7 @@ def scan(data, step, work, entries):
     needed = ((across + step - 1) // step) * down * SEEK_ENTRY_NBYTES if has_entries else 0
     if needed > entries.shape[0] or size >= 1 << _OFFSET_BITS:
         return UNSUPPORTED, np.int64(0), shape[0], shape[1], shape[2]
-    column, due, has_strays = np.int64(0), np.int64(0), False
+    column, due, strayed = np.int64(0), np.int64(0), np.int64(0)
     while mcu < total:
         length, stop = unstuff(data.ctypes.data + np.uint64(at), size - at, room)
         end = min(total, mcu + head[RESTART]) if head[RESTART] else total
@@ -155,12 +155,12 @@ def scan(data, step, work, entries):
                 column = due = np.int64(0)
         position = np.int64(reading - room) * 8 - np.int64(count)
         if position + 8 <= 8 * length:  # bytes that belong to nothing
-            # Some cameras write a few before each restart marker: the codes in front of them end in ones, as they must.
+            # Some cameras write a few before restart markers: the codes in front of them end in ones, as they must.
             last = np.int64(u8_at(room + np.uint64(position >> 3), 1)[0]) if position & 7 else np.int64(255)
             padding = (np.int64(1) << (-position & 7)) - 1
-            if last & padding != padding or (mcu == total and not has_strays):
+            if last & padding != padding:
                 return DAMAGED, number, shape[0], shape[1], shape[2]
-            has_strays = True
+            strayed += 1
         at += stop
         if mcu < total:
             at = past_marker(data, at, restarts & 7)
@@ -169,7 +169,8 @@ def scan(data, step, work, entries):
                 return DAMAGED, number, shape[0], shape[1], shape[2]
     while at + 1 < size and data[at] == 0xFF and data[at + 1] == 0xFF:
         at += 1
-    if at + 1 >= size or data[at] != 0xFF or data[at + 1] != 0xD9:
+    # Bytes that belong to nothing at one place alone are what damage leaves.
+    if at + 1 >= size or data[at] != 0xFF or data[at + 1] != 0xD9 or strayed == 1:
         return DAMAGED, number, shape[0], shape[1], shape[2]
     return status, number, shape[0], shape[1], shape[2]
 
