@@ -608,7 +608,7 @@ def test_other_pixels_are_refused_by_name(mode):
 
 
 def tiff(bits, photometric, samples, *, order="<", big=False, extra=()):
-    """An uncompressed TIFF or BigTIFF file of (height, width, channels) samples; `extra` tags are (tag, type, values)."""
+    """An uncompressed TIFF or BigTIFF file of (height, width, channels); `extra` tags are (tag, type, values)."""
     height, width, channels = samples.shape
     tags = [(256, 3, [width]), (257, 3, [height]), (258, 3, [bits] * channels), (259, 3, [1]), (262, 3, [photometric])]
     tags += [(273, 4, [16]), (277, 3, [channels]), (278, 3, [height]), (279, 4, [samples.nbytes]), *extra]
@@ -1014,9 +1014,11 @@ def test_unusual_files_are_converted_and_loaded_as_others_read_them(tmp_path, wr
     (tmp_path / "src").mkdir()
     for name, (data, _) in files.items():
         (tmp_path / "src" / name).write_bytes(data)
-    lmdbloader.convert(tmp_path / "src", tmp_path / "out", write_mode=write_mode, workers=0)
+    report = lmdbloader.convert(tmp_path / "src", tmp_path / "out", write_mode=write_mode, workers=0)
     dataset = lmdbloader.LMDBDataset(tmp_path / "out")
     assert len(dataset) == len(files)
+    further = "phone.jpg is followed by others in its file, such as a preview or a gain map, which are not stored"
+    assert report.notes == (further,)
     for number, name in enumerate(sorted(files)):
         expected = files[name][1].transpose(2, 0, 1)
         batch = next(iter(lmdbloader.Loader(dataset.select([number]), 1, shuffle=False)))

@@ -1,4 +1,4 @@
-"""The header of an image file of any kind: size, dtype, alpha, orientation, and its decoder; EXIF, XMP and TIFF tags."""
+"""The header of an image file of any kind: size, dtype, orientation and decoder; EXIF, XMP and TIFF tags."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def read_gif(data: memoryview, name: str) -> ImageHeader:
 
 def read_tiff(data: memoryview, name: str) -> ImageHeader:
     """Read the first directory of a TIFF or BigTIFF file; more than one page is refused."""
-    if data[:4] == b"MM\0+":
+    if bytes(data[:4]) == b"MM\0+":
         raise ImageError(name, "a big-endian BigTIFF file, which Pillow does not read; save it as TIFF")
     return _read_header(_TiffFile, "TIFF", data, name)
 
@@ -76,7 +76,7 @@ def read_webp(data: memoryview, name: str) -> ImageHeader:
 
 
 class _BmpFile(BmpImagePlugin.BmpImageFile):
-    """A BMP file of as many bits as its header says: Pillow goes by the palette, and reads one of black and white as bits.
+    """A BMP file of as many bits as its header says: Pillow goes by the palette, and takes black and white for bits.
 
     Attributes:
         is_grey: Whether it is read as a palette all of whose colours are grey.

@@ -97,7 +97,8 @@ def scan(data, step, work, entries):
         entries: uint8, with room for all of them.
 
     Returns:
-        (FINE, DAMAGED, UNSUPPORTED or CODES_ONLY: sound, without entries; number of entries, height, width, components).
+        (FINE, DAMAGED, UNSUPPORTED or CODES_ONLY, which is sound, without entries; number of entries, height, width,
+        components).
     """
     status = prepare(data, work)
     head = i64_at(work, HEAD_WORDS)
