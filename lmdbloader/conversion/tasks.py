@@ -133,16 +133,8 @@ def convert_sources(
                 places = _places(recipe, source, images)
             else:
                 places = [patch_positions(0, 0, None, 1)]
-            if is_jpeg(files[0]) or source.annotation is not None or "mask" in values:
-                header = inspect_image(files[0], recipe.policy, name=source.name)
-                found += [FURTHER_IMAGES] * (header.num_others > 0)
-                stored = next(iter(images.values())).shape if kept is None else kept[1]
-                if source.annotation is not None:
-                    values |= _place_boxes(source, source.annotation, header, stored)
-                    found += [TURNED_BOXES] * _may_have_unturned_boxes(header, source.annotation)
-                if "mask" in values:
-                    values["mask"], is_turned = _mask_of(recipe, source, files, header, values["mask"], stored)
-                    found += [TURNED_MASK] * is_turned
+            stored = next(iter(images.values())).shape if kept is None else kept[1]
+            found = _fit_values(recipe, source, files, values, stored)
         except ImageError as error:
             if recipe.options.on_error == "stop":
                 raise
@@ -166,24 +158,29 @@ def convert_sources(
         yield _pack(recipe, gathered, hashes, seen, skipped, doubts, done, nbytes, began)
 
 
-def _mask_of(
-    recipe: Recipe,
-    source: Source,
-    files: Sequence[bytes],
-    header: ImageHeader,
-    mask: Pixels,
-    stored: tuple[int, ...],
-) -> tuple[Pixels, bool]:
-    """Return a mask as it is stored next to an image of shape `stored`, and whether it may not be turned as that is.
+def _fit_values(
+    recipe: Recipe, source: Source, files: Sequence[bytes], values: dict[str, Any], stored: tuple[int, ...]
+) -> list[str]:
+    """Fit the boxes and the mask of an image of shape `stored` to it, and return its kinds of `Part.doubts`.
 
     Raises:
-        ImageError: It does not fit its image, or has other values than the first mask.
+        ImageError: They are not for such an image, or the mask has other values than the first one.
     """
-    if recipe.options.binary_masks:
-        mask = _to_binary(source, mask)
-    _check_bits(source, mask, recipe.first_mask)
-    fitted = _fit_mask(source, header, mask, stored)
-    return fitted, _may_be_unturned(header, mask, files[-1], recipe.options.max_pixels)
+    if source.annotation is None and "mask" not in values and not is_jpeg(files[0]):
+        return []
+    header = inspect_image(files[0], recipe.policy, name=source.name)
+    doubts = [FURTHER_IMAGES] if header.num_others else []
+    if source.annotation is not None:
+        values |= _place_boxes(source, source.annotation, header, stored)
+        if header.orientation != 1 and source.annotation.size in (None, (header.height, header.width)):
+            doubts.append(TURNED_BOXES)  # they fit before and after the turn
+    if "mask" in values:
+        mask = _to_binary(source, values["mask"]) if recipe.options.binary_masks else values["mask"]
+        _check_bits(source, mask, recipe.first_mask)
+        values["mask"] = _fit_mask(source, header, mask, stored)
+        if _may_be_unturned(header, mask, files[-1], recipe.options.max_pixels):
+            doubts.append(TURNED_MASK)
+    return doubts
 
 
 def hash_files(sources: Sequence[Source]) -> list[int]:
@@ -331,11 +328,6 @@ def _may_be_unturned(header: ImageHeader, mask: Pixels, data: bytes, max_pixels:
     if header.orientation == 1 or mask.shape[:2] != (header.height, header.width):
         return False
     return inspect_image(data, DecodePolicy("drop", max_pixels)).orientation == 1
-
-
-def _may_have_unturned_boxes(header: ImageHeader, annotation: Annotation) -> bool:
-    """Return whether boxes fit an image that is turned both before and after."""
-    return header.orientation != 1 and annotation.size in (None, (header.height, header.width))
 
 
 def _place_boxes(
