@@ -24,7 +24,7 @@ _STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})
 _EXIF, _XMP, _MPF = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0", b"MPF\0"
 _NUMBER_OF_IMAGES_TAG, _IMAGES_TAG, _IMAGE_NBYTES, _OFFSET_IN_IMAGE = 0xB001, 0xB002, 16, 8
 _COLORSPACES = {1: "GRAY", 3: "RGB", 4: "CMYK"}
-_SOUND = (0, 3)  # statuses of the kernel that reads all codes
+_SOUND = (0, 3)  # FINE and CODES_ONLY of kernels/jpeg/head.py
 
 
 @dataclass(frozen=True, slots=True)
