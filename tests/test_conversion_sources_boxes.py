@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from pathlib import Path
@@ -236,11 +237,58 @@ def test_turned_jpegs(coco: Path, tmp_path: Path, upright: bool) -> None:
         value = content()
         value["images"][0] |= {"height": 40, "width": 30}
         change(coco, value)
-        with pytest.raises(ImageError, match="turned by its EXIF data, and the boxes are not"):
+        with pytest.raises(ImageError, match="turned by its EXIF or XMP data, and the boxes are not"):
             lmdbloader.convert(coco, tmp_path / "out", layout="coco")
         return
     lmdbloader.convert(coco, tmp_path / "out", layout="coco")
     check(tmp_path / "out")
+
+
+def turn(path: Path, orientation: int, *, as_xmp: bool = False) -> None:
+    """Save an image again as a JPEG with an orientation."""
+    exif = Image.Exif()
+    exif[0x112] = orientation
+    xmp = f'<rdf:Description tiff:Orientation="{orientation}"/>'.encode()
+    body = b"http://ns.adobe.com/xap/1.0/\0" + xmp
+    file = io.BytesIO()
+    Image.open(path).save(file, "JPEG", **({} if as_xmp else {"exif": exif}))
+    data = file.getvalue()
+    path.write_bytes(data[:2] + b"\xff\xe1" + (len(body) + 2).to_bytes(2, "big") + body + data[2:] if as_xmp else data)
+
+
+@pytest.mark.parametrize("orientation", [2, 3, 4])
+@pytest.mark.parametrize("as_xmp", [False, True])
+def test_boxes_of_images_that_fit_before_and_after_a_turn_are_noted(
+    coco: Path, tmp_path: Path, orientation: int, as_xmp: bool
+) -> None:
+    turn(coco / "train2017" / "a.jpg", orientation, as_xmp=as_xmp)
+    turn(coco / "train2017" / "deep" / "c.jpg", 6)  # a square
+    said: list[str] = []
+    report = lmdbloader.convert(coco, tmp_path / "out", layout="coco", log=said.append)
+    check(tmp_path / "out")
+    note = (
+        "2 images, such as a.jpg, are turned by their EXIF or XMP data, and their boxes are stored as they are. Boxes "
+    )
+    assert report.notes[-1].startswith(note) and said[-1] == f"note: {report.notes[-1]}."
+    parts = lmdbloader.convert(coco, tmp_path / "parts", layout="coco", parts=2)
+    assert parts.notes[-1].startswith(note)
+
+
+def test_boxes_of_yolo_for_turned_images_are_noted(yolo: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (30, 40)).save(yolo / "images" / "a.jpg")
+    turn(yolo / "images" / "a.jpg", 6)
+    report = lmdbloader.convert(yolo, tmp_path / "out", layout="yolo")
+    check(tmp_path / "out")
+    assert report.notes[-1].startswith("a.jpg is turned by its EXIF or XMP data, and its boxes are stored as they are.")
+
+
+def test_swapped_sides_are_not_said_to_be_a_turn(coco: Path, tmp_path: Path) -> None:
+    value = content()
+    value["images"][0] |= {"height": 40, "width": 30}
+    change(coco, value)
+    with pytest.raises(ImageError, match="Width and height are swapped in the annotations") as caught:
+        lmdbloader.convert(coco, tmp_path / "out", layout="coco")
+    assert "EXIF" not in str(caught.value)
 
 
 @pytest.mark.parametrize("layout", ["coco", "yolo"])

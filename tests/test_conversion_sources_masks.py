@@ -344,7 +344,9 @@ def test_a_mask_that_is_not_turned_as_its_image_is_refused(tmp_path: Path) -> No
     for name in ("a", "b"):
         save_turned(src / "images" / f"{name}.jpg", 6, 30, 40)
         save_mask(src / "masks" / f"{name}.png", labels(*((30, 40) if name == "a" else (40, 30))))
-    with pytest.raises(ImageError, match=r"40x30 pixels, the image 30x40; .* turned by its EXIF data, and the mask is"):
+    with pytest.raises(
+        ImageError, match=r"40x30 pixels, the image 30x40; .* turned by its EXIF or XMP data, and the mask is"
+    ):
         lmdbloader.convert(src, tmp_path / "out", layout="masks")
     report = lmdbloader.convert(src, tmp_path / "out", layout="masks", on_error="skip")
     assert (report.num_samples, report.notes) == (1, ())  # the size of b's mask says that it is upright
@@ -362,7 +364,7 @@ def test_turned_images_whose_masks_may_not_fit_are_counted(tmp_path: Path, optio
     report = lmdbloader.convert(tmp_path / "src", tmp_path / "out", layout="masks", log=said.append, **options)
     assert len(report.notes) == 1
     assert report.notes[0].startswith(
-        "2 images, such as b.jpg, are turned by their EXIF data, and their masks are stored"
+        "2 images, such as b.jpg, are turned by their EXIF or XMP data, and their masks are stored"
     )
     assert said[-1] == f"note: {report.notes[0]}."
     exec(report.notes[0].partition("Look at them: ")[2].replace("sheet.png", str(tmp_path / "sheet.png")))
@@ -386,7 +388,7 @@ def test_turned_images_are_counted_by_a_conversion_that_goes_on(
     assert main([*line, "--on-error", "skip"]) == 0
     said = capsys.readouterr().out
     assert "resuming after 3 of 4 images" in said
-    assert "note: 3 images, such as 0.jpg, are turned by their EXIF data" in said
+    assert "note: 3 images, such as 0.jpg, are turned by their EXIF or XMP data" in said
     assert "Look at them: `lmdbloader preview out -o sheet.png`." in said
 
 
@@ -423,6 +425,25 @@ def test_every_kind_of_file_gives_its_numbers(tmp_path: Path, suffix: str, mode:
         image.putpalette([(255 - 11 * i) % 256 for i in range(768)])
     image.save(tmp_path / f"a.{suffix}", **({"optimize": False} if suffix == "gif" else {}))
     np.testing.assert_array_equal(decode_labels((tmp_path / f"a.{suffix}").read_bytes())[:, :, 0], numbers)
+
+
+@pytest.mark.parametrize("write_mode", [None, "raw"])
+def test_masks_may_be_pgm_and_pbm_files(folder: Path, tmp_path: Path, write_mode: Any) -> None:
+    expected = {}
+    for number, path in enumerate(sorted(path for path in (folder / "masks").rglob("*") if path.is_file())):
+        mask = labels(*np.asarray(Image.open(path)).shape[:2], 2)
+        path.unlink()
+        path = path.with_suffix((".pgm", ".pbm")[number % 2])
+        if path.suffix == ".pgm":
+            path.write_bytes(b"P5 %d %d 1\n" % mask.shape[::-1] + mask.tobytes())
+        else:
+            path.write_bytes(b"P4 %d %d\n" % mask.shape[::-1] + np.packbits(1 - mask, axis=1).tobytes())
+        assert np.array_equal(np.asarray(Image.open(path)) > 0, mask)
+        expected[path.stem.removesuffix("_mask")] = mask
+    lmdbloader.convert(folder, tmp_path / "out", layout="masks", write_mode=write_mode)
+    dataset = lmdbloader.LMDBDataset(tmp_path / "out")
+    for sample, source in zip(dataset, dataset.table["source"].to_pylist(), strict=True):
+        np.testing.assert_array_equal(sample.mask.numpy().squeeze(), expected[Path(source).stem])
 
 
 @pytest.mark.parametrize("suffix", ["png", "tif"])

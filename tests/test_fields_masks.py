@@ -245,3 +245,15 @@ def test_every_later_release_reads_the_golden_masks() -> None:
     for sample, expected in zip(dataset, runpy.run_path(str(GOLDEN / "make_masks.py"))["samples"](), strict=True):
         np.testing.assert_array_equal(sample.mask.numpy(), expected["mask"])
         np.testing.assert_array_equal(sample.wide.numpy(), expected["wide"])
+
+
+def test_an_encoded_mask_is_read_as_a_folders(tmp_path: Path) -> None:
+    labels = (LABELS > 1).astype(np.uint8)
+    two_colours = Image.fromarray(labels)
+    two_colours.putpalette([0, 0, 0, 255, 255, 255])  # which Pillow reads as one bit a pixel
+    two_colours.save(tmp_path / "a.bmp")
+    (tmp_path / "b.pbm").write_bytes(b"P4 %d %d\n" % labels.shape[::-1] + np.packbits(1 - labels, axis=1).tobytes())
+    paths = [tmp_path / name for name in ("a.bmp", "b.pbm")]
+    given = [*paths, *({"bytes": path.read_bytes(), "path": None} for path in paths)]
+    dataset = write(tmp_path / "d", *given)
+    assert len(dataset) == 4 and all((sample.mask.numpy() == labels).all() for sample in dataset)

@@ -15,8 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps, features
 
+import lmdbloader
 from lmdbloader.errors import ImageError, OptionError
-from lmdbloader.images.decode import IMAGE_SUFFIXES, DecodePolicy, ImageInfo, decode_image, image_info
+from lmdbloader.images.decode import (
+    IMAGE_SUFFIXES,
+    DecodePolicy,
+    ImageInfo,
+    decode_image,
+    decode_labels,
+    image_info,
+    inspect_image,
+)
 
 REFUSE, DROP, WHITE = DecodePolicy(), DecodePolicy(alpha="drop"), DecodePolicy(alpha="white")
 CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # of PNG's colour types
@@ -215,8 +224,39 @@ def test_a_run_length_encoded_bmp_is_read_and_refused_if_it_jumps(is_rle4):
     bits = 4 if is_rle4 else 8
     data = bmp(40, bits, start + below + row_by_row + b"\0\0" + above + end, **options)
     check(data, palette[numbers])
+    if not is_rle4:  # pixels that look like commands
+        check(
+            bmp(40, bits, start + below + bytes([0, 4, 0, 2, 0, 2]) + b"\0\0" + above + end, **options),
+            palette[[[5] * 4, [0, 2, 0, 2], [7] * 4]],
+        )
     for jump in (bytes([0, 2, 0, 0]), bytes([0, 2, 1, 0])):
         assert "jumps over pixels" in refusal(bmp(40, bits, start + below + row_by_row + jump + above + end, **options))
+
+
+@pytest.mark.parametrize("colors", [[0, 255], [0, 1], [*range(16)]], ids=["black and white", "dark", "greys"])
+@pytest.mark.parametrize("bits", [1, 4, 8, "rle4", "rle8"])
+def test_a_bmp_has_as_many_bits_as_its_header_says(bits, colors):
+    """Pillow reads a palette of black and white as one bit a pixel, whatever the header says."""
+    colors = colors[:2] if bits == 1 else colors
+    numbers = np.arange(12).reshape(3, 4) * 5 % len(colors)
+    depth = {"rle4": 4, "rle8": 8}.get(bits, bits)
+    if depth == bits:
+        rows = [
+            np.packbits(np.unpackbits(row[:, None].astype(np.uint8), axis=1)[:, 8 - bits :]) for row in numbers[::-1]
+        ]
+        body, options = b"".join(row.tobytes().ljust(4, b"\0") for row in rows), {}
+    else:
+        scale = 0x11 if depth == 4 else 1
+        pixels = [bytes(byte for number in row for byte in (1, number * scale)) for row in numbers[::-1].tolist()]
+        body, options = b"\0\0".join(pixels) + b"\0\1", {"compression": {8: 1, 4: 2}[depth]}
+    palette = b"".join(bytes([value] * 3 + [0]) for value in colors)
+    data = bytearray(bmp(40, depth, palette + body, offset=54 + len(palette), **options))
+    data[46:50] = struct.pack("<I", len(colors))
+    grey = np.array(colors, np.uint8)[numbers][:, :, None]
+    pixels = decode_image(bytes(data))
+    assert pixels.shape[:2] == (3, 4) and (pixels == grey).all()
+    assert image_info(bytes(data)) == ImageInfo(*pixels.shape, pixels.dtype)
+    assert np.array_equal(decode_labels(bytes(data))[:, :, 0], numbers)
 
 
 def test_a_bmp_whose_palette_is_its_pixels_is_refused():
@@ -395,10 +435,51 @@ def test_a_tiff_is_rotated(mode, compression, orientation):
     check(saved(picture, "TIFF", compression=compression, exif=exif(orientation)), turned(upright, orientation))
 
 
-def test_a_tiff_is_not_rotated_by_another_programs_metadata():
+XMP_6 = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+XMP_ELEMENT_6 = b"<x:xmpmeta><rdf:Description><tiff:Orientation>6</tiff:Orientation></rdf:Description></x:xmpmeta>"
+
+
+def segment(marker, body):
+    """A JPEG's marker segment."""
+    return bytes([0xFF, marker]) + struct.pack(">H", len(body) + 2) + body
+
+
+def with_xmp(kind, image, xmp, **options):
+    """A file with XMP."""
+    if kind == "JPEG":
+        data = saved(image, kind, **options)
+        return data[:2] + segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0" + xmp) + data[2:]
+    if kind == "PNG":
+        block = options["exif"].removeprefix(b"Exif\0\0") if options else b""
+        before = chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + xmp) + (chunk(b"eXIf", block) if block else b"")
+        return png(image, before=before)
+    if kind == "TIFF":
+        return saved(image, kind, tiffinfo={700: xmp}, **options)
+    return saved(image, kind, xmp=xmp, lossless=True, **options)
+
+
+@pytest.mark.parametrize("xmp", [XMP_6, XMP_ELEMENT_6], ids=["attribute", "element"])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", pytest.param("WEBP", marks=needs_webp)])
+def test_the_orientation_of_xmp_counts_where_exif_has_none(kind, xmp):
+    image = noise(10, 14, 3)
+    stored = decode_image(saved(image, kind, **({"lossless": True} if kind == "WEBP" else {})))
+    check(with_xmp(kind, image, xmp), turned(stored, 6))
+    if kind != "TIFF":
+        check(with_xmp(kind, image, xmp, exif=exif(3)), turned(stored, 3))
+        check(with_xmp(kind, image, xmp, exif=exif(1)), stored)
+    check(with_xmp(kind, image, xmp.replace(b"6", b"9")), stored)
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_the_exif_of_imagemagick_in_a_png_counts(is_packed):
     image = noise(4, 7, 3)
-    notes = b'<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
-    check(saved(image, "TIFF", tiffinfo={700: notes}), image)
+    text = b"\nexif\n%8d\n%s\n" % (len(exif(6)), exif(6).hex().encode())
+    kind, body = (b"zTXt", b"\0" + zlib.compress(text)) if is_packed else (b"tEXt", text)
+    data = png(image, before=chunk(kind, b"Raw profile type exif\0" + body))
+    check(data, np.rot90(image, -1))
+    check(data, np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data)))))
+    for damaged in (b"\0", b"\0\0x", b"\0\nexif\n 9\n0g", b"\0" + body[:9]):
+        check(png(image, before=chunk(kind, b"Raw profile type exif" + damaged)), image)
 
 
 # Pillow reads SHORT, LONG, SBYTE, SSHORT and SLONG as integers; BYTE (1) and UNDEFINED (7) as text.
@@ -494,9 +575,8 @@ def test_transparent_gif_is_alpha():
     check(data, expected, WHITE)
 
 
-@pytest.mark.parametrize("kind", ["GIF", "PNG", "TIFF", "MPO", pytest.param("WEBP", marks=needs_webp)])
+@pytest.mark.parametrize("kind", ["GIF", "PNG", "TIFF", pytest.param("WEBP", marks=needs_webp)])
 def test_several_frames_are_refused(kind):
-    # Two: Pillow before 11 writes an MPO file of more over its own first image.
     frames = [Image.fromarray(noise(8, 8, 3, seed=seed)) for seed in range(2)]
     data = saved(frames[0], kind, save_all=True, append_images=frames[1:])
     assert "only files with a single" in refusal(data)
@@ -504,12 +584,16 @@ def test_several_frames_are_refused(kind):
         image_info(data)
 
 
-def test_the_gain_map_of_an_ultra_hdr_jpeg_is_not_a_second_picture():
+def test_of_a_jpeg_with_further_images_the_first_is_taken():
+    # Two: Pillow before 11 writes an MPO file of more over its own first image.
     frames = [Image.fromarray(noise(8, 8, 3, seed=seed)) for seed in range(2)]
     data = saved(frames[0], "MPO", save_all=True, append_images=frames[1:])
-    note = b'http://ns.adobe.com/xap/1.0/\0<x hdrgm:Version="1.0"/>'
-    marked = data[:2] + b"\xff\xe1" + struct.pack(">H", len(note) + 2) + note + data[2:]
-    check(marked, np.asarray(Image.open(io.BytesIO(saved(frames[0], "JPEG")))))
+    first = np.asarray(Image.open(io.BytesIO(saved(frames[0], "JPEG"))))
+    end = data.index(b"\xff\xd9") + 2
+    for file, others in ((data, 1), (data[:end], 0), (saved(frames[0], "JPEG"), 0)):
+        check(file, first)
+        assert inspect_image(file).num_others == others
+    check(with_xmp("JPEG", noise(8, 8, 3), b'<x hdrgm:Version="1.0"/>'), first)
 
 
 def test_webp_without_webp_support_is_explained(monkeypatch):
@@ -523,21 +607,83 @@ def test_other_pixels_are_refused_by_name(mode):
     assert f"mode {mode} are not supported" in refusal(saved(picture, "TIFF"))
 
 
-def tiff(bits, photometric, samples):
-    """An uncompressed little-endian TIFF file of (height, width, channels) samples."""
+def tiff(bits, photometric, samples, *, order="<", big=False, extra=()):
+    """An uncompressed TIFF or BigTIFF file of (height, width, channels); `extra` tags are (tag, type, values)."""
     height, width, channels = samples.shape
-    tags = [(256, 3, width), (257, 3, height), (258, 3, bits), (259, 3, 1), (262, 3, photometric), (273, 4, 0)]
-    tags += [(277, 3, channels), (278, 3, height), (279, 4, samples.nbytes)]
-    start = 8 + 2 + 12 * len(tags) + 4
-    body = b"".join(struct.pack("<HHII", tag, kind, 1, start if tag == 273 else value) for tag, kind, value in tags)
-    return b"II*\0\x08\0\0\0" + struct.pack("<H", len(tags)) + body + bytes(4) + samples.tobytes()
+    tags = [(256, 3, [width]), (257, 3, [height]), (258, 3, [bits] * channels), (259, 3, [1]), (262, 3, [photometric])]
+    tags += [(273, 4, [16]), (277, 3, [channels]), (278, 3, [height]), (279, 4, [samples.nbytes]), *extra]
+    tags = sorted((tag for tag in tags if tag[2] != [None]), key=lambda tag: tag[0])
+    pixels = samples.astype(samples.dtype.newbyteorder(order)).tobytes()
+    count, room = ("Q", 8) if big else ("I", 4)
+    at = 16 + len(pixels)
+    far = at + (8 if big else 2) + (4 + 2 * room) * len(tags) + room
+    entries, after = b"", b""
+    for tag, kind, values in tags:
+        body = struct.pack(f"{order}{len(values)}{'H' if kind == 3 else 'I'}", *values)
+        if len(body) > room:
+            body, after = struct.pack(order + count, far + len(after)), after + body
+        entries += struct.pack(order + "HH" + count, tag, kind, len(values)) + body.ljust(room, b"\0")
+    start = b"II" if order == "<" else b"MM"
+    start += struct.pack(order + "HHHQ", 43, 8, 0, at) if big else struct.pack(order + "HI", 42, at).ljust(14, b"\0")
+    directory = struct.pack(order + ("Q" if big else "H"), len(tags)) + entries + bytes(room)
+    return start + pixels + directory + after
 
 
 def test_tiff_that_pillow_would_change_silently_is_refused():
     assert "16-bit RGB would be clipped to 8 bits" in refusal(tiff(16, 2, noise(3, 4, 3, np.uint16)))
     assert "zero is white" in refusal(tiff(16, 0, noise(3, 4, 1, np.uint16)))
+    assert "PhotometricInterpretation" in refusal(tiff(8, None, noise(3, 4, 1)))
+    assert "signed samples" in refusal(tiff(8, 1, noise(3, 4, 1), extra=[(339, 3, [2])]))
+    assert "other than CMYK" in refusal(tiff(8, 5, noise(3, 4, 4), extra=[(332, 3, [2])]))
     grey = noise(3, 4, 1, np.uint16)
     check(tiff(16, 1, grey), grey)
+    check(tiff(8, 1, noise(3, 4, 1)), noise(3, 4, 1))
+
+
+def test_a_bigtiff_is_read_and_turned():
+    image = noise(5, 8, 3)
+    check(tiff(8, 2, image, big=True), image)
+    check(tiff(8, 2, image, big=True, extra=[(274, 3, [6])]), np.rot90(image, -1))
+    check(tiff(8, 2, image, order=">", extra=[(274, 3, [6])]), np.rot90(image, -1))
+    check(tiff(16, 1, noise(5, 8, 1, np.uint16), big=True), noise(5, 8, 1, np.uint16))
+    assert "big-endian BigTIFF" in refusal(tiff(8, 2, image, order=">", big=True))
+
+
+@pytest.mark.parametrize("most", [255, 1, 65535])
+def test_a_tiff_whose_colours_have_8_bits_keeps_them(most):
+    colors = np.random.default_rng(0).integers(0, most + 1, (3, 256))
+    colors[0, 0] = most
+    numbers = noise(5, 8, 1)
+    data = tiff(8, 3, numbers, extra=[(320, 3, colors.ravel().tolist())])
+    check(data, (colors if most < 256 else colors // 256).T[numbers[:, :, 0]].astype(np.uint8))
+    assert np.array_equal(decode_labels(data), numbers)
+
+
+@pytest.mark.parametrize(("photometric", "channels", "extra"), [(2, 4, [0]), (2, 5, [0, 0])])
+def test_a_sample_besides_the_colours_is_refused_or_dropped(photometric, channels, extra):
+    image = noise(5, 8, channels)
+    data = tiff(8, photometric, image, extra=[(338, 3, extra)])
+    assert f"{len(extra)} sample" in refusal(data) and "near infrared" in refusal(data, WHITE)
+    check(data, image[:, :, : channels - len(extra)], DROP)
+    with pytest.raises(ImageError, match="without labels"):
+        decode_labels(data)
+
+
+def test_labels_in_a_tiff_where_zero_is_white_are_refused():
+    with pytest.raises(ImageError, match="without labels"):
+        decode_labels(tiff(8, 0, noise(5, 8, 1)))
+
+
+def test_a_tile_much_larger_than_its_image_is_refused():
+    image = noise(16, 16, 1)
+    for side, is_refused in ((32, False), (32768, True)):
+        tags = [(322, 4, [side]), (323, 4, [side]), (324, 4, [16]), (325, 4, [side * side])]
+        data = tiff(8, 1, image, extra=tags)
+        data = data.replace(struct.pack("<HH", 273, 4), struct.pack("<HH", 65000, 4))  # tiles instead of a strip
+        if is_refused:
+            assert "16x16 pixels in tiles of 32768x32768" in refusal(data)
+        else:
+            assert "tiles" not in refusal(data)  # it is cut short
 
 
 def test_more_than_max_pixels_is_refused_before_decoding():
@@ -693,11 +839,21 @@ def test_a_pnm_of_more_than_8_bits_keeps_its_values(maximum, shape, seed, plain,
     check(pnm(samples, maximum, plain=plain, comment=comment), samples)
 
 
-@pytest.mark.parametrize("maximum", [100, 255])
-def test_a_plain_pnm_of_8_bits_stays_one(maximum):
-    samples = np.arange(12, dtype=np.uint8).reshape(2, 2, 3) * 8
-    expected = samples if maximum == 255 else np.round(samples / maximum * 255).astype(np.uint8)
-    check(pnm(samples, maximum, plain=True), expected)
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("maximum", [1, 20, 100, 254, 255])
+def test_a_pnm_of_8_bits_stays_one(maximum, plain):
+    for channels in (1, 3):
+        samples = np.random.default_rng(1).integers(0, maximum + 1, (5, 7, channels)).astype(np.uint8)
+        data = pnm(samples, maximum, plain=plain, comment=b"# a comment\n")
+        check(data, np.asarray(Image.open(io.BytesIO(data))).reshape(samples.shape))
+
+
+@pytest.mark.parametrize("data", [b"P1\n3 2\n# 1\n101\n0 1\t0", b"P4\n3 2\n\xbf\x40"])
+def test_of_a_pbm_a_bit_of_1_is_black(data):
+    expected = np.array([[0, 255, 0], [255, 0, 255]], np.uint8)[:, :, None]
+    check(data, expected)
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(data))), expected[:, :, 0] > 0)
+    assert np.array_equal(decode_labels(data), expected // 255)  # as np.asarray of the PIL image has them
 
 
 def test_a_plain_pnm_of_many_pieces():
@@ -710,7 +866,7 @@ def test_a_plain_pnm_of_many_pieces():
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"P3 2 1 1000 1 2 3 4 5", "cut short: 21 bytes for 6 numbers"),
+        (b"P3 2 1 1000 1 2 3 4 5", "cut short: 21 bytes; its pixels take 23 or more"),
         (b"P3 2 1 1000 10 20 30 40 5", "cut short: 5 numbers of 6"),
         (b"P3 2 1 1000 10 20 30 # 40 5\n4", "cut short: 4 numbers of 6"),
         (b"P2 2 1 1000 10 1001", "a sample of 1001, and the maximum is 1000"),
@@ -721,9 +877,150 @@ def test_a_plain_pnm_of_many_pieces():
         (b"P2 1 1 1000 1 P2 1 1 1000 4", "holds several images"),
         (b"P2 1 1 65536 1", "maximum 65536; expected at most 65535"),
         (b"P6 1 1 0 \0\0\0", "maximum 0; expected at most 65535"),
-        (b"P5 1 1 15 \7", "maximum 15; expected 255 (8 bits) or more (16 bits)"),
-        (b"P3 2 1 10#c\n00 1 2 3 4 5 1000", "maximum 1000 with a comment in its header"),
+        (b"P5 1 1 15 \x10", "a sample of 16, and the maximum is 15"),
+        (b"P1 2 2 0 1 1", "cut short"),
+        (b"P1 2 2 0 1 1 2", "b'2' is not a number"),
+        (b"P4 9 2 \xff\xff\xff", "cut short"),
     ],
 )
 def test_a_pnm_that_contradicts_its_header_is_refused(data, reason):
     assert reason in refusal(data)
+
+
+# JPEGs of cameras and old programs
+
+
+def jpeg_of_blocks(sampling, height, width, *, restart=0, strays=b"", se=63):
+    """A baseline JPEG whose blocks of 8 x 8 samples are flat, with components of any sampling (across, down)."""
+    rng = np.random.default_rng(3)
+    # Seven codes of three bits for the size of a difference; one of a bit for the end of a block.
+    tables = segment(0xC4, bytes([0, 0, 0, 7, *[0] * 13, *range(7)])) + segment(0xC4, bytes([0x10, 1, *[0] * 15, 0]))
+    parts = b"".join(bytes([c, across << 4 | down, 0]) for c, (across, down) in enumerate(sampling, 1))
+    scan = bytes([len(sampling), *(byte for c in range(1, len(sampling) + 1) for byte in (c, 0)), 0, se, 0])
+    most = [max(sides) for sides in zip(*sampling, strict=True)]
+    if len(sampling) == 1:
+        sampling, most = [(1, 1)], [1, 1]
+    units = -(-width // (8 * most[0])) * -(-height // (8 * most[1]))
+    body, bits, number = b"", "", 0
+
+    def padded(bits):
+        bits += "1" * (-len(bits) % 8)
+        return bytes(int(bits[i : i + 8], 2) for i in range(0, len(bits), 8)).replace(b"\xff", b"\xff\0")
+
+    for unit in range(units):
+        if restart and unit and unit % restart == 0:
+            body += padded(bits) + strays + bytes([0xFF, 0xD0 + number % 8])
+            bits, number = "", number + 1
+        for _ in range(sum(across * down for across, down in sampling)):
+            value = int(rng.integers(-15, 16))
+            size = abs(value).bit_length()
+            bits += (
+                f"{size:03b}" + (f"{value if value > 0 else value + (1 << size) - 1:0{size}b}" if size else "") + "0"
+            )
+    body += padded(bits)
+    frame = struct.pack(">BHHB", 8, height, width, len(sampling)) + parts
+    head = segment(0xDB, bytes([0] + [40] * 64)) + segment(0xC0, frame) + tables
+    restarts = segment(0xDD, struct.pack(">H", restart)) if restart else b""
+    return b"\xff\xd8" + head + restarts + segment(0xDA, scan) + body + b"\xff\xd9"
+
+
+def pillows(data):
+    pixels = np.asarray(Image.open(io.BytesIO(data)))
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+SAMPLINGS = {
+    "4:4:4": [(1, 1), (1, 1), (1, 1)],
+    "4:2:0": [(2, 2), (1, 1), (1, 1)],
+    "4:4:0": [(1, 2), (1, 1), (1, 1)],
+    "4:1:1": [(4, 1), (1, 1), (1, 1)],
+    "4:1:0": [(4, 2), (1, 1), (1, 1)],
+    "3x1": [(3, 1), (1, 1), (1, 1)],
+    "1x3": [(1, 3), (1, 1), (1, 1)],
+    "1x4": [(1, 4), (1, 2), (1, 2)],
+    "finer colours": [(1, 1), (2, 1), (1, 1)],
+    "colours of two kinds": [(2, 2), (2, 1), (1, 2)],
+    "twice as many of all": [(2, 1), (2, 1), (2, 1)],
+    "grey of 2x2": [(2, 2)],
+}
+
+
+@pytest.mark.parametrize("restart", [0, 3])
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+def test_a_jpeg_of_any_chroma_sampling_equals_pillows(sampling, restart):
+    data = jpeg_of_blocks(sampling, 37, 83, restart=restart)
+    assert len(np.unique(pillows(data))) > 8
+    check(data, pillows(data))
+    damaged = data[:-10] + data[-9:]
+    assert "save it again" in refusal(damaged) or "damaged" in refusal(damaged)
+
+
+def test_a_jpeg_with_odd_bytes_in_its_scan_header_is_sound():
+    sound = saved(noise(20, 30, 3), "JPEG")
+    at = sound.index(b"\xff\xda") + 11
+    assert sound[at : at + 3] == b"\0\x3f\0"
+    for odd in (b"\0\0\0", b"\0\x3f\1", b"\1\x3f\0"):
+        check(sound[:at] + odd + sound[at + 3 :], pillows(sound))
+    check(jpeg_of_blocks(SAMPLINGS["4:1:0"], 37, 83, se=0), pillows(jpeg_of_blocks(SAMPLINGS["4:1:0"], 37, 83)))
+
+
+def test_stray_bytes_before_the_restart_markers_of_a_jpeg_are_skipped():
+    for sampling in (SAMPLINGS["4:2:0"], SAMPLINGS["3x1"], [(1, 1)]):
+        sound = jpeg_of_blocks(sampling, 37, 83, restart=2)
+        check(jpeg_of_blocks(sampling, 37, 83, restart=2, strays=b"\x15" * 12), pillows(sound))
+        # Once alone, they are what is left of damaged codes.
+        at = sound.index(b"\xff\xd1")
+        assert "damaged" in refusal(sound[:at] + b"\x15" * 12 + sound[at:])
+
+
+@pytest.mark.parametrize(("marker", "process"), [(0xC3, "lossless"), (0xC5, "hierarchical"), (0xC9, "arithmetic")])
+def test_a_jpeg_of_an_unsupported_process_is_not_called_damaged(marker, process):
+    data = saved(noise(20, 30, 3), "JPEG")
+    reason = refusal(data.replace(b"\xff\xc0", bytes([0xFF, marker])))
+    assert process in reason and "damage" not in reason
+
+
+# Converted and loaded
+
+
+def unusual_files():
+    """Files of kinds that readers differ about: the bytes, and the pixels."""
+    image = noise(24, 40, 3)
+    palette = Image.fromarray(image[:, :, 0] // 128)
+    palette.putpalette([0, 0, 0, 255, 255, 255])
+    flat = jpeg_of_blocks(SAMPLINGS["4:2:0"], 24, 40, restart=1)
+    frames = [Image.fromarray(image), Image.fromarray(image[::2, ::2])]
+    jpeg = saved(image, "JPEG")
+    colors = np.random.default_rng(0).integers(1, 256, (3, 256))
+    return {
+        "two_colours.bmp": (saved(palette, "BMP"), np.repeat(image[:, :, :1] // 128 * 255, 3, axis=2)),
+        "colours_of_8_bits.tif": (
+            tiff(8, 3, image[:, :, :1], extra=[(320, 3, colors.ravel().tolist())]),
+            colors.T[image[:, :, 0]].astype(np.uint8),
+        ),
+        "big.tif": (tiff(8, 2, image, big=True), image),
+        "turned.jpg": (with_xmp("JPEG", image, XMP_6), np.rot90(pillows(jpeg), -1)),
+        "turned.png": (with_xmp("PNG", image, XMP_6), np.rot90(image, -1)),
+        "phone.jpg": (saved(frames[0], "MPO", save_all=True, append_images=frames[1:]), pillows(jpeg)),
+        "camera.jpg": (jpeg_of_blocks(SAMPLINGS["4:2:0"], 24, 40, restart=1, strays=b"\7\7", se=0), pillows(flat)),
+        "3x1.jpg": (data := jpeg_of_blocks(SAMPLINGS["3x1"], 24, 40), pillows(data)),
+        "4x2.jpg": (data := jpeg_of_blocks(SAMPLINGS["4:1:0"], 24, 40, restart=2), pillows(data)),
+    }
+
+
+@pytest.mark.parametrize("write_mode", [None, "raw", "original"])
+def test_unusual_files_are_converted_and_loaded_as_others_read_them(tmp_path, write_mode):
+    files = unusual_files()
+    (tmp_path / "src").mkdir()
+    for name, (data, _) in files.items():
+        (tmp_path / "src" / name).write_bytes(data)
+    report = lmdbloader.convert(tmp_path / "src", tmp_path / "out", write_mode=write_mode, workers=0)
+    dataset = lmdbloader.LMDBDataset(tmp_path / "out")
+    assert len(dataset) == len(files)
+    further = "phone.jpg is followed by others in its file, such as a preview or a gain map, which are not stored"
+    assert report.notes == (further,)
+    for number, name in enumerate(sorted(files)):
+        expected = files[name][1].transpose(2, 0, 1)
+        batch = next(iter(lmdbloader.Loader(dataset.select([number]), 1, shuffle=False)))
+        for image in (dataset[number].image, batch.image[0]):
+            assert np.array_equal(np.broadcast_to(image.numpy(), expected.shape), expected), name

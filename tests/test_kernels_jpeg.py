@@ -187,6 +187,23 @@ def test_restart_markers_out_of_order_are_refused() -> None:
     assert packed(file[:at] + b"\xff" + file[at:], 4) is not None  # fill bytes may stand before a marker
 
 
+@pytest.mark.parametrize("subsampling", [0, 1, 2])
+def test_odd_scan_headers_and_strays_before_restart_markers_lose_nothing(subsampling: int) -> None:
+    sound = encoded(PHOTOGRAPHS[0][:70, :90], subsampling=subsampling, restart_marker_blocks=3)
+    scan = sound.index(b"\xff\xda") + 14
+    markers = [at for at in range(scan, len(sound) - 1) if sound[at] == 0xFF and 0xD0 <= sound[at + 1] <= 0xD7]
+    odd = with_bytes(sound, scan - 2, 0)
+    for at in reversed(markers):
+        odd = odd[:at] + b"\x15\xff\0\0" + odd[at:]
+    payload = packed(odd, 2)
+    assert payload is not None
+    for top, bottom, left, right in ((0, 70, 0, 90), (40, 59, 37, 80)):
+        found = decoded(payload, (70, 90, 3), (top, bottom, left, right))
+        np.testing.assert_array_equal(found, reference(sound)[:, top:bottom, left:right])
+    at = markers[3]
+    assert packed(sound[:at] + b"\x15" * 12 + sound[at:], 2) is None  # at one place alone, they come from damage
+
+
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_quantisation_that_is_missing_is_damage(number: int) -> None:
     file = encoded(PHOTOGRAPHS[0][:64, :64])

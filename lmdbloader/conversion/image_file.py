@@ -16,15 +16,15 @@ from lmdbloader.conversion.storage import Pixels, Storage, decode_to_size, keep_
 from lmdbloader.errors import ImageError, OptionError
 from lmdbloader.fields import FieldType, Image, is_pil, likeness
 from lmdbloader.format.codecs import Payloads
-from lmdbloader.images.decode import IMAGE_SUFFIXES, DecodePolicy, image_info, is_jpeg, over_white
+from lmdbloader.images.decode import IMAGE_SUFFIXES, DecodePolicy, decode_labels, image_info, is_jpeg, over_white
 
 
 class ImageFile:
     """An image file's bytes, with the attributes by which a PIL image is recognised.
 
     Attributes:
-        height: Rows, after the EXIF rotation.
-        width: Columns, after the EXIF rotation.
+        height: Rows, after the rotation.
+        width: Columns, after the rotation.
         mode: "L" or "RGB".
         was_jpeg: Whether the file is a JPEG.
     """
@@ -99,7 +99,9 @@ def names_image(value: Any) -> bool:
 
 
 def opened(value: Any, kind: FieldType | None, policy: DecodePolicy, name: str, number: int) -> Any:
-    """Return an encoded image as an ImageFile, or as a PIL image if it may be a mask; other values unchanged.
+    """Return an encoded image as an ImageFile, as the labels of a mask, or as a PIL image if it may be one.
+
+    Other values are returned unchanged.
 
     A transparent PIL image loses its transparency in the way that the policy says.
 
@@ -111,7 +113,7 @@ def opened(value: Any, kind: FieldType | None, policy: DecodePolicy, name: str, 
         number: The sample's, for messages.
 
     Raises:
-        OptionError: A file cannot be read, or is not an image.
+        OptionError: A file cannot be read, or is not an image, or a mask has no labels.
     """
     where = f"sample {number}, field {name!r}"
     if is_pil(value):
@@ -123,7 +125,10 @@ def opened(value: Any, kind: FieldType | None, policy: DecodePolicy, name: str, 
     image = None if is_image else _in_pillow(data)
     if image is None or (kind is None and image.mode not in ("P", "1", "I")):
         return ImageFile(data, policy, where)
-    return image  # a palette's indices may be labels; its colours are not
+    if kind is None or image.mode == "I":
+        return image  # a palette's indices may be labels; its colours are not
+    with _refusing():
+        return decode_labels(data, policy, name=where)
 
 
 def _in_pillow(data: bytes) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,8 +69,7 @@ class Progress:
         seen: Times and ends of their files.
         records: `chained` of the records that hold them; None in a journal of an older release.
         in_pixels: Fields of boxes with one that reaches beyond the first pixels, of samples from Python.
-        num_turned: How many images are in the `Part.turned` of its parts.
-        first_turned: The name of the first of them.
+        doubts: By kind, how many images are in the `Part.doubts` of its parts, and the name of the first of them.
     """
 
     num_samples: int = 0
@@ -80,13 +79,13 @@ class Progress:
     seen: Seen = field(default_factory=Seen)
     records: int | None = 0
     in_pixels: set[str] = field(default_factory=set)
-    num_turned: int = 0
-    first_turned: str = ""
+    doubts: dict[str, tuple[int, str]] = field(default_factory=dict)
 
-    def add_turned(self, names: Sequence[str]) -> None:
-        """Count the images in the `Part.turned` of another part."""
-        self.num_turned += len(names)
-        self.first_turned = self.first_turned or next(iter(names), "")
+    def add_doubts(self, found: Iterable[tuple[str, str]]) -> None:
+        """Count the images in the `Part.doubts` of another part."""
+        for kind, name in found:
+            number, first = self.doubts.get(kind, (0, name))
+            self.doubts[kind] = number + 1, first
 
 
 def write_plan(partial: Path, begun: Begun) -> None:
@@ -201,8 +200,8 @@ class Journal:
         note = {"num_samples": num_samples, "sources": done, "skipped": part.skipped, "records": self._records}
         if in_pixels := [name for name, why in part.box_scales.items() if not why]:
             note["in_pixels"] = in_pixels
-        if part.turned:
-            note["turned"] = part.turned
+        if part.doubts:
+            note["doubts"] = part.doubts
         self._lines.append(_line(note))
 
     def flush(self) -> None:
@@ -258,7 +257,7 @@ def recover(
             progress.skipped += [(name, reason) for name, reason in note["skipped"]]
             progress.records = note.get("records")
             progress.in_pixels.update(note.get("in_pixels", ()))
-            progress.add_turned(note.get("turned", ()))
+            progress.add_doubts((kind, name) for kind, name in note.get("doubts", ()))
             kept_nbytes = end
     os.truncate(path, kept_nbytes)
     return progress

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from lmdbloader.conversion.pool import WorkerPool, make_tasks
 from lmdbloader.conversion.provenance import ContentHash, find_finished, make_note
 from lmdbloader.conversion.report import Report, count_classes, count_images, overlap_of
 from lmdbloader.conversion.sources.listing import Sources
-from lmdbloader.conversion.tasks import Part
+from lmdbloader.conversion.tasks import FURTHER_IMAGES, TURNED_BOXES, Part
 from lmdbloader.errors import DiskFullError, ImageError, SourceError
 from lmdbloader.format.layout import DATA_FILE, PARTIAL_SUFFIX, SKIPPED_FILE, SOURCES_FILE
 from lmdbloader.store import Reader, Writer, Written, check_destination, clear_leftovers
@@ -215,7 +215,7 @@ def _add(part: Part, sources: Sources, done: Progress, journal: Journal | None, 
         writer.add(part.chunk, part.blocks)
     done.num_sources = end
     done.skipped += part.skipped
-    done.add_turned(part.turned)
+    done.add_doubts(part.doubts)
     done.content.add(part.file_hashes)
     done.seen.add(part.seen)
 
@@ -255,25 +255,33 @@ def skipped_table(skipped: Iterable[tuple[str, str]]) -> bytes:
     return table([("name", "reason"), *skipped])
 
 
-def notes_on_turned(target: Path, count: int, first: str) -> tuple[str, ...]:
-    """Return a note about images that EXIF data turned, if there are any whose masks may have to be turned too.
+def notes_on_doubts(target: Path, doubts: Mapping[str, tuple[int, str]]) -> tuple[str, ...]:
+    """Return notes about images that may have been meant otherwise.
 
     Args:
         target: The dataset.
-        count: The number of these images.
-        first: The name of the first of them.
+        doubts: As in `Progress`.
     """
-    if not count:
-        return ()
     look = command("preview", target, "-o", "sheet.png")
     if not flags_in_use():
         look = f"lmdbloader.preview({str(target)!r}, 'sheet.png')"
-    what = f"{first} is turned by its EXIF data, and its mask is stored as it is"
-    if count > 1:
-        what = (
-            f"{count:,} images, such as {first}, are turned by their EXIF data, and their masks are stored as they are"
-        )
-    return (f"{what}. A mask that was drawn on the unturned image does not fit. Look at them: {look}",)
+    notes = []
+    for kind, (count, first) in sorted(doubts.items()):
+        those = first if count == 1 else f"{count:,} images, such as {first},"
+        if kind == FURTHER_IMAGES:
+            other = "is followed by others in its file" if count == 1 else "are followed by others in their files"
+            notes.append(f"{those} {other}, such as a preview or a gain map, which are not stored")
+            continue
+        turned = "are turned by their EXIF or XMP data, and their"
+        if count == 1:
+            turned = "is turned by its EXIF or XMP data, and its"
+        if kind == TURNED_BOXES:
+            kept, drawn = "boxes are stored as they are", "Boxes that were drawn on the unturned image do"
+        else:
+            kept = "mask is stored as it is" if count == 1 else "masks are stored as they are"
+            drawn = "A mask that was drawn on the unturned image does"
+        notes.append(f"{those} {turned} {kept}. {drawn} not fit. Look at them: {look}")
+    return tuple(notes)
 
 
 def name_classes(layout: str, classes: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
@@ -314,8 +322,8 @@ def show_progress(first: int, total: int, done_nbytes: int, total_nbytes: int, p
 def report(job: Job, begun: Begun, done: Progress, written: Written, seconds: float) -> Report:
     """Return the report of a dataset that was just made."""
     stored_as, longest_sides = count_images(begun.fields, Reader(job.target).index.arrays, written.num_samples)
-    turned = notes_on_turned(job.target, done.num_turned, done.first_turned)
-    for note in turned:
+    doubts = notes_on_doubts(job.target, done.doubts)
+    for note in doubts:
         job.options.log(plain(f"note: {note}."))
     return Report(
         path=str(job.target),
@@ -332,7 +340,7 @@ def report(job: Job, begun: Begun, done: Progress, written: Written, seconds: fl
         stored_as=stored_as,
         longest_sides=longest_sides,
         classes=count_classes(job.plan.listing),
-        notes=job.plan.notes + turned,
+        notes=job.plan.notes + doubts,
         source_nbytes=int(job.plan.listing.sources.nbytes.sum()),
         patch_size=job.options.patch_size,
         patch_overlap=overlap_of(job.options.patch_size, job.options.stride),

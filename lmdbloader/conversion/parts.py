@@ -29,7 +29,7 @@ from lmdbloader.conversion.one_dataset import (
     describe_trial,
     fill_part,
     name_classes,
-    notes_on_turned,
+    notes_on_doubts,
     nothing_to_write,
     report_finished,
     skipped_table,
@@ -620,17 +620,17 @@ def join(
         saved = load(folder)
         _check_release(folder, saved)
         check_destination(target, overwrite=saved.overwrite)
-        skipped, turned, written = _join(folder, target, saved)
-    for note in turned:
+        skipped, doubts, written = _join(folder, target, saved)
+    for note in doubts:
         log(plain(f"note: {note}."))
-    return _report(target, saved, tuple(skipped), turned, written, time.monotonic() - began)
+    return _report(target, saved, tuple(skipped), doubts, written, time.monotonic() - began)
 
 
 def _report(
     target: Path,
     saved: Shared,
     skipped: tuple[tuple[str, str], ...],
-    turned: tuple[str, ...],
+    doubts: tuple[str, ...],
     written: Written,
     seconds: float,
 ) -> Report:
@@ -651,7 +651,7 @@ def _report(
         stored_as=stored_as,
         longest_sides=sides,
         classes=saved.class_counts,
-        notes=listing.notes + turned,
+        notes=listing.notes + doubts,
         source_nbytes=sum(saved.nbytes),
         patch_size=saved.asked.get("patch_size"),
         patch_overlap=overlap_of(saved.asked.get("patch_size"), saved.asked.get("stride")),
@@ -662,7 +662,7 @@ def _join(folder: Path, target: Path, saved: Shared) -> tuple[list[tuple[str, st
     """Make the set in the locked folder, and put it in place.
 
     Returns:
-        The inputs that were left out, notes on turned images, and a summary.
+        The inputs that were left out, notes on images, and a summary.
     """
     notes = _complete(folder, target, saved)
     remove_begun_parts(folder)
@@ -675,9 +675,12 @@ def _join(folder: Path, target: Path, saved: Shared) -> tuple[list[tuple[str, st
     classes = name_classes(listing.layout, listing.classes)
     written = write_set(folder, names, classes=classes, made_by=_record(saved, notes))
     put_in_place(folder, target)
-    first = next((first for _, first in (found.turned for found in notes) if first), "")
-    turned = notes_on_turned(target, sum(found.turned[0] for found in notes), first)
-    return skipped, turned, written
+    doubts: dict[str, tuple[int, str]] = {}
+    for found in notes:
+        for kind, (number, name) in found.doubts.items():
+            before, first = doubts.get(kind, (0, name))
+            doubts[kind] = before + number, first
+    return skipped, notes_on_doubts(target, doubts), written
 
 
 def _published(target: Path) -> Report:

@@ -192,7 +192,7 @@ class Notes:
         nbytes: (n,) int64, their sizes.
         seen: Times and ends as in `provenance.Seen`, each (n,); None if they are not known.
         skipped: (name, reason) of its sources that could not be used.
-        turned: As `Progress.num_turned` and `Progress.first_turned`.
+        doubts: As `Progress.doubts`.
     """
 
     num_samples: int
@@ -201,7 +201,7 @@ class Notes:
     nbytes: npt.NDArray[np.int64]
     seen: tuple[npt.NDArray[Any], ...] | None
     skipped: tuple[tuple[str, str], ...]
-    turned: tuple[int, str]
+    doubts: dict[str, tuple[int, str]]
 
 
 def save_notes(partial: Path, number: int, plan: Plan, done: Progress, num_samples: int) -> None:
@@ -212,7 +212,7 @@ def save_notes(partial: Path, number: int, plan: Plan, done: Progress, num_sampl
         "num_samples": num_samples,
         "on_error": plan.options.on_error,
         "skipped": done.skipped,
-        "turned": [done.num_turned, done.first_turned],
+        "doubts": done.doubts,
     }
     arrays: Arrays = {
         "facts": _bytes(json.dumps(facts).encode()),
@@ -242,7 +242,7 @@ def load_notes(partial: Path, number: int) -> Notes | None:
         facts = json.loads(arrays["facts"].tobytes())
         seen = tuple(arrays[name] for name in ("mtime", "ctime", "ends")) if "ends" in arrays else None
         skipped = tuple((name, reason) for name, reason in facts["skipped"])
-        num_turned, first_turned = facts.get("turned", (0, ""))
+        doubts = {kind: (int(number), str(first)) for kind, (number, first) in facts.get("doubts", {}).items()}
         return Notes(
             int(facts["num_samples"]),
             str(facts["on_error"]),
@@ -250,7 +250,7 @@ def load_notes(partial: Path, number: int) -> Notes | None:
             arrays["nbytes"],
             seen,
             skipped,
-            (int(num_turned), str(first_turned)),
+            doubts,
         )
 
 

@@ -34,6 +34,8 @@ from lmdbloader.store import Block, Chunk, encode_blocks
 PART_NBYTES = 16 * 2**20
 # The most for a label, JSON or text of a sample in a tar.
 _MOST_ATTACHED_NBYTES = 64 * 2**20
+#: Kinds of `Part.doubts`.
+TURNED_MASK, TURNED_BOXES, FURTHER_IMAGES = "mask", "boxes", "images"
 Pixels = npt.NDArray[Any]
 
 
@@ -82,7 +84,8 @@ class Part:
         nbytes: Total size of their files.
         seconds: Time of the work in its process.
         box_scales: Of samples from Python, see `samples.Group`.
-        turned: Names of the images, of those done, that EXIF data turned, with masks that may have to be turned too.
+        doubts: (kind, name) of the images, of those done, that a note is about: TURNED_MASK or TURNED_BOXES, whose mask
+            or boxes may have to be turned too, and FURTHER_IMAGES, after which others follow in the file.
     """
 
     chunk: Chunk | None
@@ -94,7 +97,7 @@ class Part:
     nbytes: int
     seconds: float = 0.0
     box_scales: dict[str, str] = field(default_factory=dict)
-    turned: tuple[str, ...] = ()
+    doubts: tuple[tuple[str, str], ...] = ()
 
 
 def convert_sources(
@@ -111,7 +114,7 @@ def convert_sources(
     hashes: list[int] = []
     seen: list[tuple[int, int, int]] = []
     skipped: list[tuple[str, str]] = []
-    turned: list[str] = []
+    doubts: list[tuple[str, str]] = []
     done = nbytes = room = 0
     began = time.perf_counter()
     fetched = fetch(sources)
@@ -119,7 +122,7 @@ def convert_sources(
         at(number)
         times = times_of(source)
         seen.append((*times, 0))
-        is_turned = False
+        found: list[str] = []
         try:
             files = read_files(source, hashes, fetched)
             seen[-1] = (*times, digest_ends(files))
@@ -130,20 +133,17 @@ def convert_sources(
                 places = _places(recipe, source, images)
             else:
                 places = [patch_positions(0, 0, None, 1)]
-            if source.annotation is not None:
-                values |= _place_boxes(source, source.annotation, images["image"].shape if kept is None else kept[1])
-            if "mask" in values:
-                stored = images["image"].shape if kept is None else kept[1]
-                values["mask"], is_turned = _mask_of(recipe, source, files, values["mask"], stored)
+            stored = next(iter(images.values())).shape if kept is None else kept[1]
+            found = _fit_values(recipe, source, files, values, stored)
         except ImageError as error:
             if recipe.options.on_error == "stop":
                 raise
             skipped.append((error.name, error.reason))
-            places = []
+            places, found = [], []
         for tops, lefts in places:
             if room >= PART_NBYTES or (done and len(places) > 1):
-                yield _pack(recipe, gathered, hashes, seen, skipped, turned, done, nbytes, began)
-                gathered, hashes, seen, skipped, turned = [], [], [], [], []
+                yield _pack(recipe, gathered, hashes, seen, skipped, doubts, done, nbytes, began)
+                gathered, hashes, seen, skipped, doubts = [], [], [], [], []
                 done = nbytes = room = 0
                 began = time.perf_counter()
             if kept is None:
@@ -153,25 +153,34 @@ def convert_sources(
                 gathered.append(_keep(recipe, source, values, *kept))
             room += sum(int(p.stored_nbytes.sum()) for p in gathered[-1].payloads.values())
         done, nbytes = done + 1, nbytes + source.nbytes
-        turned += [source.name] * is_turned
+        doubts += [(kind, source.name) for kind in found]
     if done:
-        yield _pack(recipe, gathered, hashes, seen, skipped, turned, done, nbytes, began)
+        yield _pack(recipe, gathered, hashes, seen, skipped, doubts, done, nbytes, began)
 
 
-def _mask_of(
-    recipe: Recipe, source: Source, files: Sequence[bytes], mask: Pixels, stored: tuple[int, ...]
-) -> tuple[Pixels, bool]:
-    """Return a mask as it is stored next to an image of shape `stored`, and whether it may not be turned as that is.
+def _fit_values(
+    recipe: Recipe, source: Source, files: Sequence[bytes], values: dict[str, Any], stored: tuple[int, ...]
+) -> list[str]:
+    """Fit the boxes and the mask of an image of shape `stored` to it, and return its kinds of `Part.doubts`.
 
     Raises:
-        ImageError: It does not fit its image, or has other values than the first mask.
+        ImageError: They are not for such an image, or the mask has other values than the first one.
     """
-    if recipe.options.binary_masks:
-        mask = _to_binary(source, mask)
-    _check_bits(source, mask, recipe.first_mask)
+    if source.annotation is None and "mask" not in values and not is_jpeg(files[0]):
+        return []
     header = inspect_image(files[0], recipe.policy, name=source.name)
-    fitted = _fit_mask(source, header, mask, stored)
-    return fitted, _may_be_unturned(header, mask, files[-1], recipe.options.max_pixels)
+    doubts = [FURTHER_IMAGES] if header.num_others else []
+    if source.annotation is not None:
+        values |= _place_boxes(source, source.annotation, header, stored)
+        if header.orientation != 1 and source.annotation.size in (None, (header.height, header.width)):
+            doubts.append(TURNED_BOXES)  # they fit before and after the turn
+    if "mask" in values:
+        mask = _to_binary(source, values["mask"]) if recipe.options.binary_masks else values["mask"]
+        _check_bits(source, mask, recipe.first_mask)
+        values["mask"] = _fit_mask(source, header, mask, stored)
+        if _may_be_unturned(header, mask, files[-1], recipe.options.max_pixels):
+            doubts.append(TURNED_MASK)
+    return doubts
 
 
 def hash_files(sources: Sequence[Source]) -> list[int]:
@@ -304,7 +313,7 @@ def _fit_mask(source: Source, header: ImageHeader, mask: Pixels, stored: tuple[i
     if (height, width) != upright:
         why = " Height and width are swapped: turn or transpose the mask, as its image is."
         if is_swapped:
-            why = " The image is turned by its EXIF data, and the mask is not."
+            why = " The image is turned by its EXIF or XMP data, and the mask is not."
         if (width, height) != upright:
             why = ""
         raise ImageError(
@@ -315,18 +324,21 @@ def _fit_mask(source: Source, header: ImageHeader, mask: Pixels, stored: tuple[i
 
 
 def _may_be_unturned(header: ImageHeader, mask: Pixels, data: bytes, max_pixels: int) -> bool:
-    """Return whether a mask fits an image that EXIF data turns both before and after: its size does not tell which."""
+    """Return whether a mask fits an image that is turned both before and after: its size does not tell which."""
     if header.orientation == 1 or mask.shape[:2] != (header.height, header.width):
         return False
     return inspect_image(data, DecodePolicy("drop", max_pixels)).orientation == 1
 
 
-def _place_boxes(source: Source, annotation: Annotation, stored: tuple[int, ...]) -> dict[str, Pixels]:
+def _place_boxes(
+    source: Source, annotation: Annotation, header: ImageHeader, stored: tuple[int, ...]
+) -> dict[str, Pixels]:
     """Return the boxes of an image in pixels, and their labels.
 
     Args:
         source: The image.
         annotation: Its boxes.
+        header: Of the image.
         stored: (height, width ...) of the upright image, which is never shrunk.
 
     Raises:
@@ -338,10 +350,14 @@ def _place_boxes(source: Source, annotation: Annotation, stored: tuple[int, ...]
         boxes = boxes * np.array([*image[::-1]] * 2, np.float64)
     elif annotation.size != image:
         height, width = annotation.size
-        turned = " It is turned by its EXIF data, and the boxes are not." * ((width, height) == image)
+        why = ""
+        if (width, height) == image:
+            why = " It is turned by its EXIF or XMP data, and the boxes are not."
+            if header.orientation < 5:
+                why = " Width and height are swapped in the annotations."
         raise ImageError(
             source.name,
-            f"its annotations are for {width}x{height} pixels, and it has {image[1]}x{image[0]}.{turned} Boxes of "
+            f"its annotations are for {width}x{height} pixels, and it has {image[1]}x{image[0]}.{why} Boxes of "
             "another size would be in the wrong place.",
         )
     return {"boxes": boxes, "labels": np.frombuffer(annotation.labels, np.int64)}
@@ -445,7 +461,7 @@ def _pack(
     hashes: Sequence[int],
     seen: Sequence[tuple[int, int, int]],
     skipped: Sequence[tuple[str, str]],
-    turned: Sequence[str],
+    doubts: Sequence[tuple[str, str]],
     num_sources: int,
     nbytes: int,
     began: float,
@@ -460,7 +476,7 @@ def _pack(
     seconds = time.perf_counter() - began
     return Part(
         chunk, tuple(blocks), tuple(hashes), tuple(seen), tuple(skipped), num_sources, nbytes, seconds,
-        turned=tuple(turned),
+        doubts=tuple(doubts),
     )  # fmt: skip
 
 

@@ -36,11 +36,9 @@ _READERS: tuple[tuple[bytes, Callable[[memoryview, str], ImageHeader]], ...] = (
     (png.SIGNATURE, png.read_header),
     (jpeg.SIGNATURE, jpeg.read_header),
     *((signature, pnm.read_header) for signature in pnm.SIGNATURES),
-    *((signature, pnm.read_plain_header) for signature in pnm.PLAIN_SIGNATURES),
-    *((signature, pillow.read_plain_pnm) for signature in (b"P1", b"P4")),
     (b"BM", pillow.read_bmp),
     *((signature, pillow.read_gif) for signature in pillow.GIF_SIGNATURES),
-    *((signature, pillow.read_tiff) for signature in (b"II*\0", b"MM\0*")),
+    *((signature, pillow.read_tiff) for signature in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")),
     (b"RIFF", pillow.read_webp),
 )
 
@@ -61,11 +59,13 @@ _OTHERS = (
 class DecodePolicy:
     """How to treat image files that are not plain grey or RGB pixels.
 
-    With every policy: EXIF rotation is applied, palette, CMYK and YCbCr become RGB, 1-bit becomes grey of 0 and 255,
-    16-bit stays 16-bit, several frames are refused, colour profiles are ignored.
+    With every policy: the rotation of EXIF or XMP is applied, palette, CMYK and YCbCr become RGB, 1-bit becomes grey of
+    0 and 255, 16-bit stays 16-bit, several frames are refused, colour profiles are ignored. Of a JPEG with further
+    images, such as a preview or a gain map, the first is taken.
 
     Attributes:
-        alpha: Transparency of any kind is refused, dropped, or composited over white.
+        alpha: Transparency of any kind is refused, dropped, or composited over white. Samples that are neither colour
+            nor transparency are dropped with "drop", and refused otherwise.
         max_pixels: An image of more pixels is refused before anything is decoded.
 
     Raises:
@@ -87,8 +87,8 @@ class ImageInfo:
     """Shape and dtype of a decoded image.
 
     Attributes:
-        height: Rows, after the EXIF rotation.
-        width: Columns, after the EXIF rotation.
+        height: Rows, after the rotation.
+        width: Columns, after the rotation.
         channels: 1 (grey) or 3 (RGB).
         dtype: uint8 or uint16.
     """
@@ -122,7 +122,7 @@ def image_info(data: bytes | bytearray | memoryview, *, name: str = "<bytes>") -
 def glance(head: bytes) -> ImageInfo | None:
     """Return the shape and dtype of an image from the first bytes of its file; None if these do not say.
 
-    Nothing else is checked. Rows and columns of a PNG are those before the EXIF rotation.
+    Nothing else is checked. Rows and columns of a PNG are those before the rotation.
 
     >>> glance(b"\\x89PNG\\r\\n\\x1a\\n" + bytes.fromhex("0000000d 49484452 00000280000001e00802000000 bab34bb3"))
     ImageInfo(height=480, width=640, channels=3, dtype=dtype('uint8'))
@@ -203,12 +203,12 @@ def decode_labels(
     """Decode one mask file: its labels are the indices of a palette or the values of grey pixels, unchanged.
 
     Args:
-        data: The whole file's content: PNG, BMP, GIF or TIFF.
+        data: The whole file's content: PNG, BMP, GIF, TIFF, PGM or PBM, in which black is 0 and white is 1.
         policy: Its `max_pixels`; transparency does not count.
         name: The file's name in error messages.
 
     Returns:
-        A new array (height, width, 1) of uint8 or uint16, after the EXIF rotation.
+        A new array (height, width, 1) of uint8 or uint16, after the rotation.
 
     Raises:
         ImageError: The file is damaged or too large, or holds colours or a JPEG, whose numbers are not exact.
@@ -258,6 +258,13 @@ def _accepted_header(data: bytes | bytearray | memoryview, policy: DecodePolicy,
             name,
             "the image has an alpha channel or a transparent colour; choose alpha='drop' or alpha='white', in a "
             "command --alpha drop or --alpha white",
+        )
+    if header.num_unnamed and policy.alpha != "drop":
+        raise ImageError(
+            name,
+            f"the pixels have {header.num_unnamed} sample{'s' * (header.num_unnamed > 1)} besides their colours, such "
+            "as near infrared. Choose alpha='drop' to leave them out, in a command --alpha drop; to keep them, write "
+            "the bands as arrays with lmdbloader.write",
         )
     return header
 

@@ -1,4 +1,4 @@
-"""The kinds of image file that Pillow decodes: BMP, GIF, TIFF, WebP and plain PNM."""
+"""The kinds of image file that Pillow decodes: BMP, GIF, TIFF and WebP."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from PIL import (
     GifImagePlugin,
     Image,
     ImageFile,
-    PpmImagePlugin,
+    ImagePalette,
     TiffImagePlugin,
     WebPImagePlugin,
     features,
 )
 
 from lmdbloader.errors import ImageError
-from lmdbloader.images.header import ORIENTATION_TAG, ImageHeader, Pixels, exif_orientation, tiff_integers
+from lmdbloader.images.header import ORIENTATION_TAG, ImageHeader, Pixels, find_orientation, tiff_tags, xmp_orientation
 
 GIF_SIGNATURES = (b"GIF87a", b"GIF89a")
 
@@ -33,10 +33,16 @@ _RGB_MODES = frozenset({"RGB", "RGBX", "RGBA", "RGBa", "P", "PA", "CMYK", "YCbCr
 _ALPHA_MODES = frozenset({"LA", "La", "RGBA", "RGBa", "PA"})
 _BITS_PER_SAMPLE_TAG, _PHOTOMETRIC_TAG = 258, 262
 _STRIP_NBYTES_TAG, _TILE_NBYTES_TAG = 279, 325
-_YCBCR = 6
-# BMP: the offset of the pixels, the length of the second header, the bits of a pixel; OS/2's short header.
-_BMP_OFFSET, _BMP_HEADER_NBYTES, _BMP_BITS = slice(10, 14), slice(14, 18), slice(24, 26)
+_COLOR_MAP_TAG, _TILE_WIDTH_TAG, _TILE_HEIGHT_TAG, _INK_SET_TAG = 320, 322, 323, 332
+_EXTRA_SAMPLES_TAG, _SAMPLE_FORMAT_TAG = 338, 339
+_WHITE_IS_ZERO, _INKS, _YCBCR = 0, 5, 6
+_UNNAMED_SAMPLE, _SIGNED, _NOT_CMYK = 0, 2, 2
+# A tile of TIFF may be larger than a small image, and is allocated whole.
+_MOST_TILE_PIXELS, _MOST_TIMES_IMAGE = 2**22, 4
+# BMP: the offset of the pixels, the length of the second header, the bits of a pixel; OS/2's short header, and there.
+_BMP_OFFSET, _BMP_HEADER_NBYTES, _BMP_BITS, _BMP_SHORT_BITS = slice(10, 14), slice(14, 18), slice(28, 30), slice(24, 26)
 _BMP_SHORT_HEADER_NBYTES = 12
+_BMP_PALETTES = {1: "P;1", 4: "P;4", 8: "P"}
 
 # By process: a forked child must not wait for a thread of its parent.
 _limit_locks: dict[int, threading.Lock] = {}
@@ -44,7 +50,7 @@ _limit_locks: dict[int, threading.Lock] = {}
 
 def read_bmp(data: memoryview, name: str) -> ImageHeader:
     """Read a BMP file's header."""
-    return _read_header(BmpImagePlugin.BmpImageFile, "BMP", data, name)
+    return _read_header(_BmpFile, "BMP", data, name)
 
 
 def read_gif(data: memoryview, name: str) -> ImageHeader:
@@ -54,7 +60,9 @@ def read_gif(data: memoryview, name: str) -> ImageHeader:
 
 
 def read_tiff(data: memoryview, name: str) -> ImageHeader:
-    """Read a TIFF file's first directory; more than one page is refused."""
+    """Read the first directory of a TIFF or BigTIFF file; more than one page is refused."""
+    if bytes(data[:4]) == b"MM\0+":
+        raise ImageError(name, "a big-endian BigTIFF file, which Pillow does not read; save it as TIFF")
     return _read_header(_TiffFile, "TIFF", data, name)
 
 
@@ -67,9 +75,30 @@ def read_webp(data: memoryview, name: str) -> ImageHeader:
     return _read_header(WebPImagePlugin.WebPImageFile, "WebP", data, name)
 
 
-def read_plain_pnm(data: memoryview, name: str) -> ImageHeader:
-    """Read the header of a PBM file, or of a PGM or PPM file of decimal numbers."""
-    return _read_header(PpmImagePlugin.PpmImageFile, "PNM", data, name)
+class _BmpFile(BmpImagePlugin.BmpImageFile):
+    """A BMP file of as many bits as its header says: Pillow goes by the palette, and takes black and white for bits.
+
+    Attributes:
+        is_grey: Whether it is read as a palette all of whose colours are grey.
+    """
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        with file.getbuffer() as content:
+            bits = _bmp_bits(content)
+        self.is_grey = (self.mode == "1" and bits != 1) or (self.mode == "L" and bits != 8)
+        if self.is_grey:
+            greys = bytes([0, 255, *range(2, 256)]) if self.mode == "1" else bytes(range(256))
+            codec, extents, at, args = _tile_parts(self.tile[0])
+            self._mode, self.palette = "P", ImagePalette.raw("RGB", bytes(np.repeat(np.frombuffer(greys, np.uint8), 3)))
+            corrected: list[Any] = [(codec, extents, at, (_BMP_PALETTES[bits], *args[1:]))]
+            self.tile = corrected
+
+
+def _bmp_bits(data: memoryview) -> int:
+    """Return the bits of a pixel of a BMP file."""
+    is_short = int.from_bytes(data[_BMP_HEADER_NBYTES], "little") == _BMP_SHORT_HEADER_NBYTES
+    return int.from_bytes(data[_BMP_SHORT_BITS if is_short else _BMP_BITS], "little")
 
 
 class _TiffFile(TiffImagePlugin.TiffImageFile):
@@ -78,8 +107,14 @@ class _TiffFile(TiffImagePlugin.TiffImageFile):
     def __init__(self, file: io.BytesIO) -> None:
         self.orientation = _take_orientation(file)
         super().__init__(file)
+        if self.orientation is None:
+            xmp = self.info.get("xmp", b"")
+            self.orientation = xmp_orientation(xmp.encode() if isinstance(xmp, str) else bytes(xmp))
         if self.tag_v2.get(_PHOTOMETRIC_TAG) == _YCBCR and self.mode == "RGB":
             self._correct_ycbcr()
+        # Some writers give colours of 8 bits instead of 16. libtiff knows them by that too.
+        if self.mode in ("P", "PA") and max(colors := self.tag_v2[_COLOR_MAP_TAG]) < 256:
+            self.palette = ImagePalette.raw("RGB;L", bytes(colors))
 
     def load_end(self) -> None:
         """Skip Pillow's rotation, which other programs' metadata may ask for."""
@@ -93,16 +128,17 @@ class _TiffFile(TiffImagePlugin.TiffImageFile):
             self.tile = corrected
 
 
-def _take_orientation(file: io.BytesIO) -> int:
-    """Return a TIFF file's orientation, 1 to 8, and set it to 1 in the file.
+def _take_orientation(file: io.BytesIO) -> int | None:
+    """Return a TIFF file's orientation, None if it has no such tag, and set it to 1 in the file.
 
     For some kinds of file libtiff applies it too, and whether Pillow knows that depends on its version.
     """
     with file.getbuffer() as content:
-        found = list(tiff_integers(content, ORIENTATION_TAG))
-        for position, form, _ in found:
-            struct.pack_into(form, content, position, 1)
-    return found[0][2] if found and 1 <= found[0][2] <= 8 else 1
+        found = list(tiff_tags(content, ORIENTATION_TAG))
+        for position, form, value in found:
+            if value is not None:
+                struct.pack_into(form, content, position, 1)
+    return (found[0][2] or 1) if found else None
 
 
 def _read_header(opener: Callable[..., ImageFile.ImageFile], kind: str, data: memoryview, name: str) -> ImageHeader:
@@ -119,15 +155,18 @@ def _read_header(opener: Callable[..., ImageFile.ImageFile], kind: str, data: me
         raise ImageError(name, f"the {kind} header is damaged or of an unsupported kind: {_describe(error)}") from error
     if reason:
         raise ImageError(name, reason)
+    is_grey = mode in _GREY_MODES or (isinstance(image, _BmpFile) and image.is_grey)
+    num_unnamed = _num_unnamed(image)
     return ImageHeader(
         height=height,
         width=width,
-        channels=1 if mode in _GREY_MODES else 3,
+        channels=1 if is_grey else 3,
         dtype=np.dtype(np.uint16) if mode.startswith("I;16") else np.dtype(np.uint8),
         alpha=mode in _ALPHA_MODES or transparency is not None,
         orientation=orientation,
         decode=lambda: _decode(image, kind, name),
-        numbers=(lambda: _decode(image, kind, name, mode)) if _has_numbers(image, kind) else None,
+        numbers=(lambda: _decode(image, kind, name, mode)) if _has_numbers(image, kind) and not num_unnamed else None,
+        num_unnamed=num_unnamed,
     )
 
 
@@ -144,9 +183,14 @@ def _no_pixel_limit() -> Iterator[None]:
 
 def _orientation(image: ImageFile.ImageFile) -> int:
     if isinstance(image, _TiffFile):
-        return image.orientation
-    exif = image.info.get("exif")
-    return exif_orientation(exif) if isinstance(exif, bytes) else 1
+        return image.orientation if image.orientation and 1 <= image.orientation <= 8 else 1
+    exif, xmp = (block if isinstance(block := image.info.get(key), bytes) else b"" for key in ("exif", "xmp"))
+    return find_orientation(exif, xmp)
+
+
+def _num_unnamed(image: ImageFile.ImageFile) -> int:
+    """Return `ImageHeader.num_unnamed` of an opened image."""
+    return image.tag_v2.get(_EXTRA_SAMPLES_TAG, ()).count(_UNNAMED_SAMPLE) if isinstance(image, _TiffFile) else 0
 
 
 def _tile_parts(tile: Any) -> tuple[str, Any, int, Any]:
@@ -165,10 +209,6 @@ def _unusable(image: ImageFile.ImageFile, kind: str, num_frames: int, data: memo
             "save it with 8 or 16 bits per sample as grey, RGB, palette or CMYK"
         )
     codec, _, offset, args = _tile_parts(image.tile[0]) if image.tile else ("", None, 0, None)
-    if isinstance(image, PpmImagePlugin.PpmImageFile) and isinstance(args, tuple):
-        maximum = args[-1]
-        if isinstance(maximum, int) and maximum > 255:  # `pnm` reads these, except with a comment within the number
-            return f"a PNM file of maximum {maximum} with a comment in its header; save it without the comment"
     if kind == "BMP":
         return _unusable_bmp(image, codec, offset, args, data)
     if isinstance(image, _TiffFile):
@@ -177,10 +217,8 @@ def _unusable(image: ImageFile.ImageFile, kind: str, num_frames: int, data: memo
 
 
 def _unusable_bmp(image: ImageFile.ImageFile, codec: str, offset: int, args: Any, data: memoryview) -> str | None:
-    starts, header_nbytes, bits = (
-        int.from_bytes(data[part], "little") for part in (_BMP_OFFSET, _BMP_HEADER_NBYTES, _BMP_BITS)
-    )
-    if header_nbytes == _BMP_SHORT_HEADER_NBYTES and starts == 14 + header_nbytes and bits <= 8:
+    starts, header_nbytes = (int.from_bytes(data[part], "little") for part in (_BMP_OFFSET, _BMP_HEADER_NBYTES))
+    if header_nbytes == _BMP_SHORT_HEADER_NBYTES and starts == 14 + header_nbytes and _bmp_bits(data) <= 8:
         # Pillow's versions disagree about the length of that palette.
         return "the BMP file's pixels begin where its palette does; save it again with another program"
     if codec == "raw" and isinstance(args, tuple):
@@ -188,7 +226,7 @@ def _unusable_bmp(image: ImageFile.ImageFile, codec: str, offset: int, args: Any
         needed = offset + int(args[1]) * image.height
         if len(data) < needed:
             return f"the BMP file is cut short: {len(data)} bytes of {needed}"
-    if codec == "bmp_rle" and _has_jumps(data, offset, is_rle4=bool(args[-1])):
+    if codec == "bmp_rle" and _has_jumps(data, offset, is_rle4=bool(args[1])):
         # Pillow's versions disagree about the target of a jump.
         return "a run-length encoded BMP file that jumps over pixels, which leaves them undefined; save it without"
     return None
@@ -210,22 +248,35 @@ def _has_jumps(data: memoryview, at: int, *, is_rle4: bool) -> bool:
 
 
 def _unusable_tiff(image: _TiffFile, codec: str) -> str | None:
-    bits = image.tag_v2.get(_BITS_PER_SAMPLE_TAG, (1,))
+    tags = image.tag_v2
+    bits, photometric = tags.get(_BITS_PER_SAMPLE_TAG, (1,)), tags.get(_PHOTOMETRIC_TAG)
+    if photometric is None:  # readers assume the one or the other
+        return "a TIFF file that does not say whether zero is black or white (PhotometricInterpretation); save it again"
+    if _SIGNED in tags.get(_SAMPLE_FORMAT_TAG, ()):
+        return "a TIFF file of signed samples; save it with samples from 0 on"
+    if photometric == _INKS and tags.get(_INK_SET_TAG) == _NOT_CMYK:
+        return "a TIFF file of inks other than CMYK; save it as RGB"
     if max(bits) > 8 and (max(bits) != 16 or not image.mode.startswith("I;16")):
         return f"a TIFF file of {max(bits)}-bit {image.mode} would be clipped to 8 bits; save it as 16-bit PNG"
-    if max(bits) == 16 and image.tag_v2.get(_PHOTOMETRIC_TAG) == 0:
+    if max(bits) == 16 and photometric == _WHITE_IS_ZERO:
         return "a 16-bit TIFF file in which zero is white; save it with zero as black, or as 16-bit PNG"
     if image.mode == "YCbCr" and codec == "raw":
-        nbytes = image.tag_v2.get(_STRIP_NBYTES_TAG) or image.tag_v2.get(_TILE_NBYTES_TAG) or ()
+        nbytes = tags.get(_STRIP_NBYTES_TAG) or tags.get(_TILE_NBYTES_TAG) or ()
         if sum(nbytes) < 3 * image.width * image.height:
             return "an uncompressed TIFF file of YCbCr with fewer chroma samples than pixels; save it as RGB"
+    width, height = tags.get(_TILE_WIDTH_TAG, 0), tags.get(_TILE_HEIGHT_TAG, 0)
+    if width * height > max(_MOST_TILE_PIXELS, _MOST_TIMES_IMAGE * image.width * image.height):
+        return f"a TIFF file of {image.width}x{image.height} pixels in tiles of {width}x{height}; save it without tiles"
+    if codec == "libtiff" and not features.check("libtiff"):
+        return "a compressed TIFF file, and the installed Pillow was built without libtiff"
     return None
 
 
 def _has_numbers(image: ImageFile.ImageFile, kind: str) -> bool:
     """Return whether Pillow gives an opened image's own numbers: grey of fewer than 8 bits would be scaled."""
-    if isinstance(image, _TiffFile) and image.mode == "L":
-        return bool(max(image.tag_v2.get(_BITS_PER_SAMPLE_TAG, (1,))) == 8)
+    if isinstance(image, _TiffFile) and image.mode == "L":  # where zero is white, readers turn the numbers round
+        bits = max(image.tag_v2.get(_BITS_PER_SAMPLE_TAG, (1,)))
+        return bool(bits == 8 and image.tag_v2.get(_PHOTOMETRIC_TAG) != _WHITE_IS_ZERO)
     return kind in ("BMP", "GIF", "TIFF") and (image.mode in ("L", "P", "1") or image.mode.startswith("I;16"))
 
 
@@ -244,7 +295,8 @@ def _decode(image: ImageFile.ImageFile, kind: str, name: str, target: str = "") 
         target = target or _target_mode(image)
         pixels = np.array(image if image.mode == target else image.convert(target))
     except Exception as error:  # hostile bytes make Pillow's decoders raise nearly anything
-        raise ImageError(name, f"the {kind} data is damaged: {_describe(error)}") from error
+        what = f"the {kind} data is damaged, or of a kind that Pillow does not decode"
+        raise ImageError(name, f"{what}: {_describe(error)}") from error
     if pixels.dtype.byteorder == ">":
         pixels = pixels.astype(np.uint16)
     if pixels.dtype == np.bool_:
@@ -259,6 +311,8 @@ def _target_mode(image: Image.Image) -> str:
         return mode
     if mode in _GREY_MODES:
         return "LA" if transparent or mode in _ALPHA_MODES else "L"
+    if isinstance(image, _BmpFile) and image.is_grey:
+        return "L"
     return "RGBA" if transparent or mode in _ALPHA_MODES else "RGB"
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.errors import ImageError, OptionError
-from lmdbloader.images.header import ImageHeader, Pixels, Sample, exif_orientation
+from lmdbloader.images.header import ImageHeader, Pixels, Sample, find_orientation
 from lmdbloader.kernels import entries
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -31,6 +31,10 @@ _WHOLE = ((0, 0, 1, 1),)
 _ADAM7 = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))
 # Deflate cannot shrink further than this, so a header that promises more than the data could hold is caught early.
 _DEFLATE_MAX_RATIO = 1032
+# Texts that may say which side is up, and as much of them as Pillow reads.
+_XMP, _RAW_EXIF = b"XML:com.adobe.xmp", b"Raw profile type exif"
+_TEXTS = (b"tEXt", b"zTXt", b"iTXt")
+_MOST_TEXT_NBYTES = 2**20
 # Writing: the color type by the number of channels.
 _COLOR_TYPES = {1: _GREY, 3: _RGB}
 _MAX_SIDE = 2**31 - 1
@@ -51,7 +55,7 @@ class _Png:
     interlaced: bool
     palette: bytes
     transparency: bytes | None
-    exif: bytes
+    orientation: int
     image_chunks: tuple[slice, ...]
 
 
@@ -69,7 +73,7 @@ def read_header(data: memoryview, name: str) -> ImageHeader:
         channels=1 if grey else 3,
         dtype=np.dtype(np.uint16) if png.bit_depth == 16 else np.dtype(np.uint8),
         alpha=png.color_type in (_GREY_ALPHA, _RGB_ALPHA) or png.transparency is not None,
-        orientation=exif_orientation(png.exif),
+        orientation=png.orientation,
         decode=lambda: _finish(png, _decode(png)),
         numbers=(lambda: _decode(png)) if png.color_type in (_GREY, _PALETTE) else None,
     )
@@ -123,6 +127,10 @@ def _read_chunks(data: memoryview, name: str) -> _Png:
         elif kind in (b"PLTE", b"tRNS", b"eXIf", b"acTL"):
             _check_crc(data, body, name)
             found[kind] = bytes(data[body])
+        elif kind in _TEXTS:
+            start = bytes(data[body][: len(_RAW_EXIF) + 1])
+            if start.startswith((_XMP + b"\0", _RAW_EXIF + b"\0")):
+                found[start.partition(b"\0")[0]] = _read_text(kind, bytes(data[body]))
         elif kind == b"IHDR" or (kind != b"IEND" and not kind[0] & 0x20):
             raise ImageError(name, f"unexpected critical PNG chunk {_show(kind)}")
     if first is None or not image_chunks:
@@ -146,9 +154,34 @@ def _read_chunks(data: memoryview, name: str) -> _Png:
         interlaced=bool(interlace),
         palette=palette,
         transparency=transparency if color_type in (_GREY, _RGB, _PALETTE) else None,
-        exif=found.get(b"eXIf", b""),
+        orientation=find_orientation(_exif_of(found), found.get(_XMP, b"")),
         image_chunks=tuple(image_chunks),
     )
+
+
+def _read_text(kind: bytes, body: bytes) -> bytes:
+    """Return the text of a chunk, "" if it is damaged."""
+    _, _, text = body.partition(b"\0")
+    is_packed = kind == b"zTXt"
+    if kind == b"iTXt":
+        is_packed = text[:1] == b"\1"
+        text = text[2:].partition(b"\0")[2].partition(b"\0")[2]
+    else:
+        text = text[1 if is_packed else 0 :]
+    try:
+        return zlib.decompressobj().decompress(text, _MOST_TEXT_NBYTES) if is_packed else text
+    except zlib.error:
+        return b""
+
+
+def _exif_of(found: dict[bytes, bytes]) -> bytes:
+    """Return the EXIF block of a file: a chunk, or ImageMagick's text of hexadecimal digits."""
+    if b"eXIf" in found:
+        return found[b"eXIf"]
+    try:
+        return bytes.fromhex(b"".join(found.get(_RAW_EXIF, b"").split(b"\n")[3:]).decode("ascii"))
+    except ValueError:
+        return b""
 
 
 def _read_ihdr(body: memoryview, name: str) -> tuple[int, int, int, int, int]:

@@ -32,9 +32,11 @@ _BEYOND = 64
 _END_OF_BLOCK = 127
 # Coefficients that `decode_coefficients` may name: those of a block, and as far behind it as a code may lead.
 ORDERED = 64 + _END_OF_BLOCK
+# The most blocks of an MCU that the standard allows.
+MOST_BLOCKS = 10
 # Room behind unstuffed bytes that reading may touch before it is noticed that they have ended: 64 coefficients of at
-# most 31 bits in each of six blocks.
-SLACK = 2048
+# most 31 bits in each of these blocks.
+SLACK = 4096
 
 ZIGZAG = np.array([
     0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7, 14, 21,

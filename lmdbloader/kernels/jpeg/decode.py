@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lmdbloader.kernels.codec_numbers import SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES
-from lmdbloader.kernels.jpeg.bits import decode_coefficients, load_bits, load_i32, store_i16, unstuff
+from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, decode_coefficients, load_bits, load_i32, store_i16, unstuff
 from lmdbloader.kernels.jpeg.color import stored_window, turn, write_pixels
 from lmdbloader.kernels.jpeg.head import (
     ACROSS_MOST,
@@ -78,7 +78,7 @@ def _decode_row(data, work, entry, mcu, keep, end, limit, sizes, planes, steps):
     head = i64_at(work, HEAD_WORDS)
     order = work + np.uint64(ORDER_AT)
     room = work + np.uint64(FIXED_NBYTES)
-    plan, planned = i64_at(work + np.uint64(PLAN_AT), 6 * PLANNED), num_planned(head)
+    plan, planned = i64_at(work + np.uint64(PLAN_AT), MOST_BLOCKS * PLANNED), num_planned(head)
     targets = u64_at(work + np.uint64(TARGETS_AT), 3)
     for c in range(3):
         targets[c] = planes[c]

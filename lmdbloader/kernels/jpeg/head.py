@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmdbloader.kernels.jpeg.bits import NUM_TABLES, TABLE_WORDS, build_table
+from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, NUM_TABLES, TABLE_WORDS, build_table
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import part
 
@@ -21,8 +21,8 @@ HEAD_WORDS = NAMES + 3
 QUANTISATION_WORDS = 4 * 64
 TABLES_WORDS = NUM_TABLES * TABLE_WORDS
 
-# Statuses: read; damaged; of a kind that these kernels do not decode.
-FINE, DAMAGED, UNSUPPORTED = 0, 1, 2
+# Statuses: read; damaged; of a kind that these kernels do not decode; of a kind of which they read the codes alone.
+FINE, DAMAGED, UNSUPPORTED, CODES_ONLY = 0, 1, 2, 3
 
 
 @kernel
@@ -76,6 +76,8 @@ def _read_frame(data, at, end, head, names):
     if end - at < 6 + 3 * count:
         return DAMAGED
     head[COMPONENTS] = count
+    head[ACROSS_MOST] = head[DOWN_MOST] = 1
+    blocks = np.int64(0)
     for c in range(count):
         p = PER_COMPONENT + 5 * c
         names[c] = data[at + 6 + 3 * c]
@@ -83,15 +85,24 @@ def _read_frame(data, at, end, head, names):
         head[p + QUANTISATION] = data[at + 8 + 3 * c]
         if head[p + QUANTISATION] > 3:
             return DAMAGED
-        # The first component is as fine as the second and third, or has two samples for each of theirs.
-        if c == 0 and (head[p + ACROSS] not in (1, 2) or head[p + DOWN] not in (1, 2)):
-            return UNSUPPORTED
-        if c > 0 and (head[p + ACROSS] != 1 or head[p + DOWN] != 1):
-            return UNSUPPORTED
-    if count == 1:  # blocks of a single component follow each other one by one, whatever its sampling says
-        head[PER_COMPONENT + ACROSS] = head[PER_COMPONENT + DOWN] = 1
-    head[ACROSS_MOST], head[DOWN_MOST] = head[PER_COMPONENT + ACROSS], head[PER_COMPONENT + DOWN]
-    return FINE
+        if count == 1:  # its blocks follow each other one by one, whatever its sampling says
+            head[p + ACROSS] = head[p + DOWN] = 1
+        if not (1 <= head[p + ACROSS] <= 4 and 1 <= head[p + DOWN] <= 4):
+            return DAMAGED
+        head[ACROSS_MOST] = max(head[ACROSS_MOST], head[p + ACROSS])
+        head[DOWN_MOST] = max(head[DOWN_MOST], head[p + DOWN])
+        blocks += head[p + ACROSS] * head[p + DOWN]
+    return FINE if blocks <= MOST_BLOCKS else DAMAGED
+
+
+@kernel
+def _is_decoded(head):
+    """Return whether the first component is as fine as the others, or has two samples for each of theirs."""
+    for c in range(1, head[COMPONENTS]):
+        p = PER_COMPONENT + 5 * c
+        if head[p + ACROSS] != 1 or head[p + DOWN] != 1:
+            return False
+    return head[ACROSS_MOST] <= 2 and head[DOWN_MOST] <= 2
 
 
 @kernel
@@ -109,8 +120,8 @@ def _read_scan(data, at, end, head, names, seen):
         if first > 3 or other > 3 or not seen & (1 << np.int64(first)) or not seen & (16 << np.int64(other)):
             return DAMAGED
         head[p + FIRST_TABLE], head[p + TABLE] = first, 4 + other
-    at += 1 + 2 * count
-    return FINE if data[at] == 0 and data[at + 1] == 63 and data[at + 2] == 0 else UNSUPPORTED
+    # The three bytes behind mean nothing in a sequential file: some cameras write others than 0, 63, 0.
+    return FINE
 
 
 @kernel
@@ -134,7 +145,7 @@ def read_head(data, head, quantisation, tables):
         tables: (TABLES_WORDS,) int32, filled.
 
     Returns:
-        FINE, DAMAGED or UNSUPPORTED.
+        FINE, DAMAGED, UNSUPPORTED or CODES_ONLY.
     """
     size = np.int64(data.shape[0])
     if size < 4 or data[0] != 0xFF or data[1] != 0xD8:
@@ -192,10 +203,16 @@ def read_head(data, head, quantisation, tables):
             for c in range(head[COMPONENTS]):  # a table that is not in the file would be old bytes of the scratch
                 if not quantised >> head[PER_COMPONENT + 5 * c + QUANTISATION] & 1:
                     return DAMAGED
-            if head[COMPONENTS] == 3 and not _is_luminance_first(names, seen_jfif, adobe):
-                return UNSUPPORTED
             head[SCAN] = end
-            return _read_scan(data, at, end, head, names, seen)
+            status = _read_scan(data, at, end, head, names, seen)
+            is_grey = head[COMPONENTS] == 1
+            if (
+                status == FINE
+                and not is_grey
+                and not (_is_decoded(head) and _is_luminance_first(names, seen_jfif, adobe))
+            ):
+                return CODES_ONLY
+            return status
         if status != FINE:
             return status
         at = end

@@ -15,9 +15,17 @@ from __future__ import annotations
 import numpy as np
 
 from lmdbloader.kernels.codec_numbers import SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES
-from lmdbloader.kernels.jpeg.bits import decode_coefficients, load_u64, store_u64, stuffed_position, unstuff
+from lmdbloader.kernels.jpeg.bits import (
+    MOST_BLOCKS,
+    decode_coefficients,
+    load_u64,
+    store_u64,
+    stuffed_position,
+    unstuff,
+)
 from lmdbloader.kernels.jpeg.head import (
     ACROSS_MOST,
+    CODES_ONLY,
     COMPONENTS,
     DAMAGED,
     FINE,
@@ -89,12 +97,14 @@ def scan(data, step, work, entries):
         entries: uint8, with room for all of them.
 
     Returns:
-        (FINE, DAMAGED or UNSUPPORTED, number of entries, height, width, components).
+        (FINE, DAMAGED, UNSUPPORTED or CODES_ONLY, which is sound, without entries; number of entries, height, width,
+        components).
     """
     status = prepare(data, work)
     head = i64_at(work, HEAD_WORDS)
-    if status != FINE:
+    if status != FINE and status != CODES_ONLY:
         return status, np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    has_entries = status == FINE
     shape = head[HEIGHT], head[WIDTH], head[COMPONENTS]
     down, across = places(head)
     total = down * across
@@ -102,12 +112,13 @@ def scan(data, step, work, entries):
     block = work + np.uint64(BLOCK_AT)
     order = work + np.uint64(ORDER_AT)
     room = work + np.uint64(FIXED_NBYTES)
-    plan, planned = i64_at(work + np.uint64(PLAN_AT), 6 * PLANNED), num_planned(head)
+    plan, planned = i64_at(work + np.uint64(PLAN_AT), MOST_BLOCKS * PLANNED), num_planned(head)
     levels = i64_at(work + np.uint64(LEVELS_AT), 3)
     at, mcu, restarts, number = head[SCAN], np.int64(0), np.int64(0), np.int64(0)
-    if ((across + step - 1) // step) * down * SEEK_ENTRY_NBYTES > entries.shape[0] or size >= 1 << _OFFSET_BITS:
+    needed = ((across + step - 1) // step) * down * SEEK_ENTRY_NBYTES if has_entries else 0
+    if needed > entries.shape[0] or size >= 1 << _OFFSET_BITS:
         return UNSUPPORTED, np.int64(0), shape[0], shape[1], shape[2]
-    column, due = np.int64(0), np.int64(0)
+    column, due, strayed = np.int64(0), np.int64(0), np.int64(0)
     while mcu < total:
         length, stop = unstuff(data.ctypes.data + np.uint64(at), size - at, room)
         end = min(total, mcu + head[RESTART]) if head[RESTART] else total
@@ -116,7 +127,7 @@ def scan(data, step, work, entries):
         buffer, count, reading = np.uint64(0), np.uint64(0), room
         stuffed, unstuffed = at, np.int64(0)
         while mcu < end:
-            if due == 0:
+            if has_entries and due == 0:
                 position = np.int64(reading - room) * 8 - np.int64(count)
                 stuffed = stuffed_position(data, stuffed, (position >> 3) - unstuffed)
                 unstuffed = position >> 3
@@ -145,7 +156,12 @@ def scan(data, step, work, entries):
                 column = due = np.int64(0)
         position = np.int64(reading - room) * 8 - np.int64(count)
         if position + 8 <= 8 * length:  # bytes that belong to nothing
-            return DAMAGED, number, shape[0], shape[1], shape[2]
+            # Some cameras write a few before restart markers: the codes in front of them end in ones, as they must.
+            last = np.int64(u8_at(room + np.uint64(position >> 3), 1)[0]) if position & 7 else np.int64(255)
+            padding = (np.int64(1) << (-position & 7)) - 1
+            if last & padding != padding:
+                return DAMAGED, number, shape[0], shape[1], shape[2]
+            strayed += 1
         at += stop
         if mcu < total:
             at = past_marker(data, at, restarts & 7)
@@ -154,9 +170,10 @@ def scan(data, step, work, entries):
                 return DAMAGED, number, shape[0], shape[1], shape[2]
     while at + 1 < size and data[at] == 0xFF and data[at + 1] == 0xFF:
         at += 1
-    if at + 1 >= size or data[at] != 0xFF or data[at + 1] != 0xD9:
+    # Bytes that belong to nothing at one place alone are what damage leaves.
+    if at + 1 >= size or data[at] != 0xFF or data[at + 1] != 0xD9 or strayed == 1:
         return DAMAGED, number, shape[0], shape[1], shape[2]
-    return FINE, number, shape[0], shape[1], shape[2]
+    return status, number, shape[0], shape[1], shape[2]
 
 
 @kernel

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmdbloader.kernels.jpeg.bits import ORDERED, SLACK, TABLE_WORDS, ZIGZAG
+from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, ORDERED, SLACK, TABLE_WORDS, ZIGZAG
 from lmdbloader.kernels.jpeg.head import (
     ACROSS,
     ACROSS_MOST,
+    CODES_ONLY,
     COMPONENTS,
     DOWN,
     DOWN_MOST,
@@ -35,10 +36,10 @@ _QUANTISATION_AT = 8 * HEAD_WORDS + 8
 _TABLES_AT = _QUANTISATION_AT + 4 * QUANTISATION_WORDS + 4 * ORDERED
 ORDER_AT = _TABLES_AT + 4 * TABLES_WORDS
 BLOCK_AT = (ORDER_AT + 4 * ORDERED + 63) // 64 * 64
-# Six blocks, each with room for the coefficients that `decode_coefficients` writes outside of one.
+# Blocks, each with room for the coefficients that `decode_coefficients` writes outside of one.
 _BLOCK_STEP = 192
-PLAN_AT = BLOCK_AT + 6 * _BLOCK_STEP
-LEVELS_AT = PLAN_AT + 8 * 6 * PLANNED
+PLAN_AT = BLOCK_AT + MOST_BLOCKS * _BLOCK_STEP
+LEVELS_AT = PLAN_AT + 8 * MOST_BLOCKS * PLANNED
 TARGETS_AT = LEVELS_AT + 3 * 8
 FIXED_NBYTES = TARGETS_AT + 3 * 8
 # A plane's rows are longer by this, so that rows of vectors may be written past their end.
@@ -65,17 +66,17 @@ def _views(work):
 
 @kernel
 def prepare(data, work):
-    """Read the head of a file into the scratch; return FINE, DAMAGED or UNSUPPORTED."""
+    """Read the head of a file into the scratch; return FINE, DAMAGED, UNSUPPORTED or CODES_ONLY."""
     head, quantisation, tables, order = _views(work)
     status = read_head(data, head, quantisation, tables)
     for k in range(ORDERED):
         order[k] = 2 * ZIGZAG[k] if k < 64 else 128
-    blocks = i64_at(work + np.uint64(BLOCK_AT), 6 * _BLOCK_STEP // 8)
+    blocks = i64_at(work + np.uint64(BLOCK_AT), MOST_BLOCKS * _BLOCK_STEP // 8)
     for k in range(blocks.shape[0]):
         blocks[k] = 0
-    if status != FINE:
+    if status != FINE and status != CODES_ONLY:
         return status
-    plan = i64_at(work + np.uint64(PLAN_AT), 6 * PLANNED)
+    plan = i64_at(work + np.uint64(PLAN_AT), MOST_BLOCKS * PLANNED)
     b = 0
     for c in range(head[COMPONENTS]):
         p = PER_COMPONENT + 5 * c
@@ -88,14 +89,16 @@ def prepare(data, work):
                 plan[b + DOWN_AT], plan[b + ACROSS_AT] = y, x
                 plan[b + BLOCK] = work + np.uint64(BLOCK_AT + b // PLANNED * _BLOCK_STEP)
                 b += PLANNED
-    return FINE
+    return status
 
 
 @kernel
 def num_planned(head):
     """Return the number of words in the plan of an MCU."""
-    colors = head[COMPONENTS] - 1
-    return PLANNED * (head[PER_COMPONENT + ACROSS] * head[PER_COMPONENT + DOWN] + colors)
+    blocks = np.int64(0)
+    for c in range(head[COMPONENTS]):
+        blocks += head[PER_COMPONENT + 5 * c + ACROSS] * head[PER_COMPONENT + 5 * c + DOWN]
+    return PLANNED * blocks
 
 
 @kernel
