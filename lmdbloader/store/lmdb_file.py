@@ -27,9 +27,9 @@ from lmdbloader.format.layout import DATA_FILE
 # transaction. Transaction n writes page n % 2.
 _MAGIC_AT, _MAGIC = 16, (0xBEEFC0DE).to_bytes(4, "little")
 PAGE_SIZE_AT, _ROOT_AT, _LAST_PAGE_AT, _TRANSACTION_AT, _NUMBER_NBYTES = 40, 128, 136, 144, 8
-# A page's kind (u16) and where its list of nodes ends (u16), and that list's begin (u16 each). A node: four u16, the key,
-# and of a value with pages of its own the number of the first (u64). The four are the value's length (2), flags, and the
-# key's length; in a branch, the first three are the number of a page.
+# A page has its kind (u16), where its list of nodes ends (u16), and the list, u16 each. A node has the value's length
+# (2 x u16), flags (u16), the key's length (u16), the key, and the value, or the number (u64) of the first of its own
+# pages. In a branch, the length and the flags are the number of a page.
 _KIND_AT, _NODES_AT, _BRANCH, _HAS_PAGES = 10, 16, 1, 1
 _NODE = struct.Struct("<4H")
 # A file has the page size of the system that made it.
