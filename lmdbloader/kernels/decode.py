@@ -221,14 +221,15 @@ def decode_block(file, at, nbytes, raw, checksum, codec, verify, out, room):
     source = fetch(file, at, nbytes, room, True)
     if source == 0:
         return OUT_OF_BOUNDS
-    if verify and not is_intact(source, nbytes, checksum, clock):
-        return BAD_CHECKSUM
     if codec == CODEC_RAW:
         if nbytes != raw:
             return OUT_OF_BOUNDS
         memcpy(np.uint64(out), source, np.uint64(nbytes))
         tick(clock, DECODE)
-        return OK
+        # The copy is verified: a file that is written to meanwhile is found out.
+        return BAD_CHECKSUM if verify and not is_intact(out, nbytes, checksum, clock) else OK
+    if verify and not is_intact(source, nbytes, checksum, clock):
+        return BAD_CHECKSUM
     if codec == CODEC_LZ4:
         got = lz4_decompress(source, np.uint64(out), nbytes, raw)
         tick(clock, DECODE)
