@@ -26,6 +26,20 @@ def flip_payload(dataset: Path, field: str, sample: int) -> str:
     return str(reader.source(sample))
 
 
+def change_index(dataset: Path, row: int, values: dict[str, int]) -> dict[str, int]:
+    """Write numbers of a row of index.arrow in place, as another process may; return those that were there."""
+    content = pa.py_buffer((dataset / "index.arrow").read_bytes())
+    batch, before = pa.ipc.open_file(content).get_batch(0), {}
+    with open(dataset / "index.arrow", "r+b") as file:
+        for name, value in values.items():
+            column = batch.column(name)
+            nbytes, is_signed = column.type.bit_width // 8, pa.types.is_signed_integer(column.type)
+            file.seek(column.buffers()[1].address - content.address + (column.offset + row) * nbytes)
+            file.write(value.to_bytes(nbytes, "little", signed=is_signed))
+            before[name] = column[row].as_py()
+    return before
+
+
 def with_column(batch: pa.RecordBatch, name: str, values: Any, kind: pa.DataType | None = None) -> pa.RecordBatch:
     """Return a record batch with other values, perhaps of another type, in one of its columns."""
     place = batch.schema.names.index(name)

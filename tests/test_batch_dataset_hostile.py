@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from damage import change_index
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from payloads import TILE, Stored, footer, kept_jpeg, one_of_each, photograph, write_payloads
@@ -16,7 +18,7 @@ from tile_tables import GROUPED, WHOLE, covered_nbytes, read_table, sign_tiles
 
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader import transforms as T
-from lmdbloader.errors import CorruptError
+from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.layout import CODEC_JPEG
 from lmdbloader.kernels.entries import jpeg_room, read_window
@@ -277,3 +279,58 @@ def test_scratch_is_for_the_largest_image_not_for_one_as_high_and_wide_as_any(
     for row in range(len(rows)):
         with pytest.raises(CorruptError, match="does not decode"):
             reader.read_image("image", row)
+
+
+def bomb(nbytes: int) -> bytes:
+    """Return an lz4 block that decodes to so many bytes: a literal, a match of it, and twelve literals."""
+    times, rest = divmod(nbytes - 1 - 12 - 4 - 15, 255)
+    return b"\x1fA\x01\x00" + b"\xff" * times + bytes([rest, 12 << 4]) + b"A" * 12
+
+
+@pytest.mark.parametrize("codec", ["raw", "lz4", "tiles", "jpeg", "png"])
+def test_what_is_changed_in_place_after_it_was_checked_is_refused(
+    sound: dict[str, Stored], tmp_path: Path, codec: str
+) -> None:
+    rows = [{"image": sound[codec], "more": Stored(bytes(300_000), 300_000)}]
+    path = write_payloads(tmp_path / "d", {"image": "image", "more": "bytes"}, rows)
+    dataset = LMDBDataset(path, ["image"])
+    loaders = [
+        Loader(dataset, 1, shuffle=False, num_threads=1, transforms=transforms)
+        for transforms in ([], [T.CenterCrop(16)], [T.Resize((9, 9))], [T.Resize(8), T.CenterCrop(8)])
+    ]
+    reads: list[Callable[[], np.ndarray]] = [
+        lambda: dataset[0].image.numpy(),
+        lambda: dataset.__getitems__([0])[0].image.numpy(),
+        *(lambda loader=loader: next(iter(loader)).image.numpy() for loader in loaders),  # type: ignore[misc]
+    ]
+    expected = [read() for read in reads]
+    at = int(dataset.reader.index.arrays["image.offset"][0])
+    block = bomb(2**15 * 700 * 3)
+    large = {"height": 2**15, "width": 700, "raw_nbytes": 2**15 * 700 * 3}
+    changes: list[dict[str, int]] = [
+        {**large, "codec": 1, "stored_nbytes": len(block), "checksum": checksum(block)},
+        {**large, "codec": 0, "stored_nbytes": large["raw_nbytes"]},
+        *({**large, "codec": number} for number in (2, 3, 4, 5)),
+        *({"codec": number} for number in range(6) if number != sound[codec].codec),
+        *({name: value} for name in ("height", "width") for value in (0, 1, 2**16, 2**32 - 1)),
+        *({"raw_nbytes": value} for value in (0, 1, 2**32 - 1)),
+        *({"offset": value} for value in (-1, -(2**40), 2**62)),
+        {"channels": 1}, {"bits": 16}, {"bits": 0}, {"channels": 0}, {"stored_nbytes": 2**32 - 1}, {"codec": 255},
+    ]  # fmt: skip
+    for changed in changes:
+        with open(path / "data.mdb", "r+b") as file:
+            kept = file.seek(at) and file.read(len(block))
+            file.seek(at)
+            file.write(block if "checksum" in changed else kept)
+        before = change_index(path, 0, {f"image.{name}": value for name, value in changed.items()})
+        for read in reads:
+            with pytest.raises((CorruptError, OptionError)):
+                read()
+        with suppress(CorruptError, OptionError):  # its memory is made for the image as it is now
+            dataset.crop(0, top=1, left=2, height=9, width=8)
+        change_index(path, 0, before)
+        with open(path / "data.mdb", "r+b") as file:
+            file.seek(at)
+            file.write(kept)
+    for read, pixels in zip(reads, expected, strict=True):
+        np.testing.assert_array_equal(read(), pixels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,28 @@ def test_values_that_are_no_images_are_refused_by_their_key(tmp_path: Path, valu
 def test_one_bad_value_does_not_refuse_the_others(tmp_path: Path) -> None:
     path = save_lmdb(tmp_path / "a.lmdb", {b"0": pickle.dumps(1), b"1": png(1)})
     assert names(path) == ["0", "1"]
+
+
+@pytest.mark.parametrize("num_pages", range(1, 9))
+def test_an_lmdb_that_was_copied_in_part_is_refused(tmp_path: Path, num_pages: int) -> None:
+    path = save_lmdb(tmp_path / "a.lmdb", {b"%d" % i: png(i) + b"\0" * 32_000 for i in range(4)})
+    os.truncate(path / "data.mdb", (path / "data.mdb").stat().st_size - num_pages * 4096)
+    with pytest.raises(SourceError, match=r"a\.lmdb/data\.mdb: its pages are damaged \(.* Copy it again"):
+        lmdbloader.convert(path, tmp_path / "out", workers=0)
+
+
+def test_an_lmdb_whose_last_pages_are_free_may_be_shorter_than_they(tmp_path: Path) -> None:
+    path = tmp_path / "a.lmdb"
+    small, large, gone = png(0), png(1) + bytes(100_000), bytes(50_000)
+    with lmdb.open(str(path), map_size=2**26) as env:
+        for entries, deleted in (({b"1": large}, b"1"), ({b"0": small}, b""), ({b"1": large, b"2": gone}, b"2")):
+            with env.begin(write=True) as transaction:
+                for key, value in entries.items():
+                    transaction.put(key, value)
+                if deleted:  # pages of values that a transaction writes and deletes are never written
+                    transaction.delete(deleted)
+        assert (path / "data.mdb").stat().st_size < (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    assert {s.name: read(s.file) for s in list_sources(path).sources} == {"0": small, "1": large}
 
 
 def test_a_dataset_of_ours_is_not_converted_again(tmp_path: Path) -> None:

@@ -289,8 +289,8 @@ def test_a_text_that_is_not_utf_8_is_damaged(path: Path, monkeypatch: pytest.Mon
     number = next(i for i, text in enumerate(CAPTIONS) if len(text) > 9)
     read_into = reader.read_into
 
-    def spoil(name: str, rows: Any, out: Any, start: Any, **options: Any) -> None:
-        read_into(name, rows, out, start, **options)
+    def spoil(name: str, rows: Any, out: Any, start: Any, nbytes: Any, **options: Any) -> None:
+        read_into(name, rows, out, start, nbytes, **options)
         for row, at in zip(rows.tolist(), start.tolist(), strict=True):
             out[at : at + 1] = 0xFF if row == number else out[at : at + 1]
 

@@ -77,10 +77,10 @@ def test_a_prepared_call_uses_what_was_set_last() -> None:
     failed = np.zeros(1, np.int64)
     call = entries.gather.prepare(
         (data.ctypes.data, data.size, -1, 0, 0), np.zeros(0, np.int64), columns, True, geometry, 1, NOTHING,
-        np.zeros(0, np.int64), NOTHING, NOTHING, NOTHING, failed,
+        np.zeros(0, np.int64), np.zeros(0, np.int64), NOTHING, NOTHING, NOTHING, failed,
     )  # fmt: skip
     set_rows, set_start, set_out = call.copied("rows"), call.copied("out_start"), call.array("out")
-    set_verify = call.number("verify")
+    set_nbytes, set_verify = call.copied("out_nbytes"), call.number("verify")
     rng = np.random.default_rng(0)
     for count in (1, 3, 2, 0, 20, 7, 1):
         rows = rng.permutation(20)[:count]
@@ -88,6 +88,7 @@ def test_a_prepared_call_uses_what_was_set_last() -> None:
         out = np.full(int(lengths.sum()) + 1, 46, np.uint8)
         set_rows(rows)
         set_start(np.cumsum(lengths) - lengths)
+        set_nbytes(lengths)
         set_out(out)
         gc.collect()
         assert call() == OK
@@ -95,6 +96,7 @@ def test_a_prepared_call_uses_what_was_set_last() -> None:
     columns[3][4] ^= np.uint64(1)
     set_rows(np.array([2, 4]))
     set_start(np.array([0, 3]))
+    set_nbytes(np.array([3, 5]))
     set_out(out := np.zeros(8, np.uint8))
     assert call() != OK
     assert failed[0] == 1
@@ -108,8 +110,8 @@ def test_an_item_of_a_tuple_is_replaced_alone() -> None:
     geometry = columns[1], columns[1], columns[4], columns[4]
     out, failed = np.zeros(5, np.uint8), np.zeros(1, np.int64)
     call = entries.gather.prepare(
-        (0, data.size, -1, 0, 0), np.array([0]), columns, True, geometry, 1, out, np.array([0]), NOTHING, NOTHING,
-        NOTHING, failed,
+        (0, data.size, -1, 0, 0), np.array([0]), columns, True, geometry, 1, out, np.array([0]), np.array([5]), NOTHING,
+        NOTHING, NOTHING, failed,
     )  # fmt: skip
     set_base, set_size = call.number("file", 0), call.number("file", 1)
     set_base(data.ctypes.data)
@@ -129,7 +131,7 @@ def test_prepared_calls_of_several_threads_do_not_disturb_each_other() -> None:
         out, failed = np.zeros(1000, np.uint8), np.zeros(1, np.int64)
         call = entries.gather.prepare(
             (data.ctypes.data, data.size, -1, 0, 0), np.array([0]), columns, True, geometry, 1, out, np.array([0]),
-            NOTHING, NOTHING, NOTHING, failed,
+            np.array([1000]), NOTHING, NOTHING, NOTHING, failed,
         )  # fmt: skip
         set_rows, set_out = call.copied("rows"), call.array("out")
         for row in np.random.default_rng(seed).integers(0, 64, 300).tolist():

@@ -19,6 +19,7 @@ from lmdbloader.kernels.codec_numbers import (
     BAD_CODEC,
     BAD_LZ4,
     BAD_TILES,
+    CHANGED,
     OK,
     OUT_OF_BOUNDS,
 )
@@ -77,8 +78,8 @@ class Stored:
         data.flags.writeable = False  # as mapped
         columns = (self.offset, self.stored, self.raw, self.checksum, self.codec)
         status = gather(
-            mapped(data), rows, columns, verify, self.geometry, TILE, out, start, np.empty(0, np.uint8),
-            scratch[: TILE * TILE * 6], np.empty(0, np.uint8), failed,
+            mapped(data), rows, columns, verify, self.geometry, TILE, out, start, nbytes, NOWHERE,
+            scratch[: TILE * TILE * 6], NOWHERE, failed,
         )  # fmt: skip
         outside = np.ones(len(guarded), bool)
         for at, length in zip(start.tolist(), nbytes.tolist(), strict=True):
@@ -286,7 +287,7 @@ def test_each_damage_has_its_status(row: int) -> None:
     if row == 1:
         assert changed(raw=2999) == BAD_LZ4
     if row >= 2:
-        assert changed(raw=9) == OUT_OF_BOUNDS
+        assert changed(raw=9) == CHANGED
         assert changed(stored=3) == BAD_TILES
 
 

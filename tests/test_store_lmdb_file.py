@@ -79,6 +79,17 @@ def test_a_file_may_have_larger_pages_than_this_system(page_nbytes: int) -> None
             other.close()
 
 
+@pytest.mark.parametrize("page_nbytes", [4096, 8192, 16384, 32768])
+def test_a_value_that_ends_behind_the_file_is_found(page_nbytes: int, tmp_path: Path) -> None:
+    data, values = make_lmdb(page_nbytes)
+    end = 3 * page_nbytes + 16 + len(values[b"0009"])
+    path = tmp_path / "a.mdb"
+    for length in (4 * page_nbytes, end - 1, end):
+        path.write_bytes(data[:length])
+        is_cut = f"the value of key b'0009' ends at byte {end}, the file at byte {length}: it was cut or copied in part"
+        assert page_problems(path) == ([is_cut] if length < end else [])
+
+
 def test_an_lmdb_is_recognised(file: Path, tmp_path: Path) -> None:
     assert lmdb_file(file) == lmdb_file(file.parent) == file
     (tmp_path / "data.mdb").write_bytes(b"x" * 5000)

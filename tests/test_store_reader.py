@@ -239,11 +239,11 @@ def test_damage_is_named_with_dataset_field_sample_and_source(tmp_path: Path) ->
 def test_an_unverified_read_returns_damaged_bytes(path: Path) -> None:
     flip(path, int(Reader(path).index.arrays["raw.offset"][1]))
     reader, out = Reader(path), np.empty(6000, np.uint8)
-    rows, start = np.array([1]), np.zeros(1, np.int64)
-    reader.read_into("raw", rows, out, start, verify=False)
+    rows, start, nbytes = np.array([1]), np.zeros(1, np.int64), np.array([6000])
+    reader.read_into("raw", rows, out, start, nbytes, verify=False)
     assert (out != IMAGES[1].transpose(2, 0, 1).ravel()).sum() == 1
     with pytest.raises(CorruptError):
-        reader.read_into("raw", rows, out, start)
+        reader.read_into("raw", rows, out, start, nbytes)
 
 
 def test_a_reader_pickles_as_its_path_and_notices_a_replaced_dataset(path: Path) -> None:

@@ -63,14 +63,13 @@ def read_different_images(
     room = -(-nbytes // 8) * 8
     start = np.cumsum(room) - room
     buffer = np.empty(int(room.sum()), np.uint8)
-    reader.read_into(name, rows, buffer, start, clock=clock)
+    reader.read_into(name, rows, buffer, start, nbytes, clock=clock)
     images, is_mask = [], reader.fields[name].kind == "mask"
     for row, at, length in zip(rows.tolist(), start.tolist(), nbytes.tolist(), strict=True):
-        pixels = buffer[at : at + length].view(reader.image_dtype(name, row))
+        pixels = reader.as_image(name, row, buffer[at : at + length])
         if dtype is not None and not is_mask:
             pixels = pixels.astype(np.float32) * _FACTORS[pixels.itemsize]
-        shape = reader.image_shape(name, row)
-        image = torch.from_numpy(pixels.reshape(shape[1:] if is_mask else shape))
+        image = torch.from_numpy(pixels[0] if is_mask else pixels)
         images.append(image if dtype is None or is_mask else image.to(dtype))
     return stack_if_equal(images)
 

@@ -109,7 +109,7 @@ class Scratch:
         sizes = -(-rooms_nbytes // _ALIGNMENT) * _ALIGNMENT + _ALIGNMENT
         self._memory = np.empty(int(sizes.sum()) + _ALIGNMENT, np.uint8)
         start = -(-self._memory.ctypes.data // _ALIGNMENT) * _ALIGNMENT
-        self.rooms = np.append(start + np.cumsum(sizes) - sizes, rooms_nbytes[at.ROOM_FIRST])
+        self.rooms = np.append(start + np.cumsum(sizes) - sizes, rooms_nbytes)
         bounds, weights, line = resize
         self.resize = (np.empty(bounds, np.int32), np.empty(weights, np.float32), np.empty(line, np.float32))
         self.drawn = drawn
@@ -174,7 +174,8 @@ class Pipeline:
         ]
         self._addresses = np.array(addresses, np.int64).reshape(-1, 2 * len(at.INDEX_COLUMNS))
         self._refuse_mixed_labels()
-        self.program: Program = compile_program(transforms, [self._image_field(f) for f in range(len(self.fields))])
+        self._image_fields = [self._image_field(f) for f in range(len(self.fields))]
+        self.program: Program = compile_program(transforms, self._image_fields)
         self._num_erasings = len(self.program.values[0].erased) if self.fields else 0
         self._operations = (self.program.whole, self.program.real)
         self._moves = bool(self.fields) and any(isinstance(t, Geometry) and t.moves for t in self.transforms)
@@ -337,7 +338,7 @@ class Pipeline:
                     "--patch-size. Without transforms, except for dataset.scaled(), Loader(dataset, 1) reads images of "
                     "any sizes."
                 )
-            channels = self._image_field(f).channels
+            channels = self._image_fields[f].channels
             shape, values = (channels, height, width), self.program.values[f]
             outputs.append(Output(self.fields[f], shape, values, channels_last, self._is_mask(f)))
         return tuple(outputs)
@@ -374,7 +375,7 @@ class Pipeline:
             described[at.KIND], described[at.OUT_ITEMSIZE] = values.kind, values.carrier.itemsize
             described[at.CHANNELS_LAST] = output.channels_last
             described[[at.OUT_CHANNELS, at.OUT_HEIGHT, at.OUT_WIDTH]] = output.shape
-            described[at.IN_BITS] = _BITS[self._image_field(f).dtype]
+            described[at.IN_BITS] = _BITS[self._image_fields[f].dtype]
             if values.table is not None:  # `outputs` keeps it alive
                 described[at.TABLE], described[at.TABLE_STEP] = values.table.ctypes.data, values.table.strides[0]
         self._affine = np.array([o.values.affine for o in self.outputs], np.float32).reshape(num_fields, 3, 2)
@@ -524,7 +525,7 @@ class Pipeline:
 
     def _prepare(self, rows: I64, samples: I64, out: I64, scratch: Scratch) -> _Call:
         """Return the call for a thread's working memory; these rows, samples and addresses are an example."""
-        given = np.zeros((0, len(self.fields)), np.int64)
+        given = np.zeros((0, len(self.fields), 2), np.int64)
         prepared = entries.assemble.prepare(
             (*self._file, 0), self._verify, self._addresses, given, self._described, self._affine, self._erased,
             self._operations, self._seed, 0, rows, samples, out, 1, scratch.rooms, scratch.resize, scratch.drawn,
@@ -533,15 +534,15 @@ class Pipeline:
         return _Call(prepared)
 
     def _decode_files(self, rows: I64, clock: Clock) -> tuple[I64, list[npt.NDArray[Any]]]:
-        """Return addresses (n, fields) of images that Python decodes, 0 for others, and their pixels."""
+        """Return (n, fields, 2) addresses and bytes of images that Python decodes, 0 for others, and their pixels."""
         pixels: list[npt.NDArray[Any]] = []
-        given = np.zeros((len(rows), len(self.fields)), np.int64)
+        given = np.zeros((len(rows), len(self.fields), 2), np.int64)
         for f in range(len(self.fields)):
             codecs = self._columns[f][at.CODEC][rows]
             for j in np.flatnonzero(self.reader.decodes_in_python(codecs)).tolist():
                 image = self.reader.read_file(self.fields[f], int(rows[j]), verify=self._verify, clock=clock)
                 pixels.append(image)
-                given[j, f] = image.ctypes.data
+                given[j, f] = image.ctypes.data, image.nbytes
         return given, pixels
 
     def _error(self, status: int, row: int, f: int) -> Exception:
@@ -589,5 +590,4 @@ _UNSUITED = {
         "a size or padding is not a multiple of the scale between the images of one sample. Choose one that is, or "
         "limit the transform to some of them with fields=."
     ),
-    opcodes.WRONG_SHAPE: "its shape differs from the index. Was the dataset replaced? Open it again.",
 }

@@ -526,7 +526,7 @@ def _relabelled(part: Part, name: str, rows: I64, numbers: I64) -> Payloads:
     """Return the labels of boxes or points with new numbers; they are encoded again."""
     nbytes = part.reader.raw_nbytes(name, rows)
     data, starts = np.empty(int(nbytes.sum()), np.uint8), np.cumsum(nbytes) - nbytes
-    part.reader.read_into(name, rows, data, starts)
+    part.reader.read_into(name, rows, data, starts, nbytes)
     of_sample = np.repeat(rows, nbytes // 8)
     changed = _renumbered(part, name, of_sample, data.view("<i8"), numbers)
     return encode_many(changed.astype("<i8").view(np.uint8), nbytes, part.reader.fields[name].codec or "raw")

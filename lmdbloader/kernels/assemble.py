@@ -43,7 +43,7 @@ from lmdbloader.kernels.assemble_columns import (
     TABLE_STEP,
     TILE,
 )
-from lmdbloader.kernels.codec_numbers import CODEC_RAW
+from lmdbloader.kernels.codec_numbers import CHANGED, CODEC_RAW
 from lmdbloader.kernels.decode import (
     BAD_CHECKSUM,
     OK,
@@ -52,11 +52,12 @@ from lmdbloader.kernels.decode import (
     decode_jpeg_resized,
     decode_window,
     fetch,
+    has_room,
     has_windows,
     is_intact,
     is_jpeg,
 )
-from lmdbloader.kernels.resize.antialias import resize_window
+from lmdbloader.kernels.resize.antialias import has_scratch, resize_window
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import array_at, i64_at, prefetch, u8_at, u16_at, u32_at, u64_at
 from lmdbloader.kernels.runtime.presence import look
@@ -78,12 +79,13 @@ from lmdbloader.kernels.transform.opcodes import (
     NEW_WIDTH,
     RIGHT,
     ROW,
+    STORED_HEIGHT,
+    STORED_WIDTH,
     THEN_COLOR,
     THEN_RESIZE,
     TOP,
     TRANSPOSED,
     WIDTH,
-    WRONG_SHAPE,
 )
 from lmdbloader.kernels.transform.place import erase, finish, place, place_nearest
 from lmdbloader.kernels.transform.program import draw
@@ -123,6 +125,12 @@ def _window(g, transposed_top, transposed_bottom, transposed_left, transposed_ri
 
 
 @kernel
+def _fits(height, width, channels, nbytes):
+    """Return whether an image is not empty, and not larger than a room of so many bytes; sizes may be of any kind."""
+    return height > 0 and width > 0 and np.float64(height) * width * channels <= nbytes
+
+
+@kernel
 def _run_stages(source, row, plane, channels, begun, geometry, color, rooms, scratch, described, affine, out):
     """Carry an image through its stages from number `begun` on and write it into the batch.
 
@@ -133,7 +141,7 @@ def _run_stages(source, row, plane, channels, begun, geometry, color, rooms, scr
     room, other = np.int64(ROOM_FIRST), np.int64(ROOM_SECOND)
     if begun:
         room, other = other, room
-    limit = rooms[ROOM_NBYTES] // source.itemsize
+    limit = rooms[ROOM_NBYTES + ROOM_FIRST] // source.itemsize
     for s in range(begun, last):
         g = geometry[s]
         if g[CLOSING] == CARRY:
@@ -143,13 +151,17 @@ def _run_stages(source, row, plane, channels, begun, geometry, color, rooms, scr
             new_h, new_w = g[NEW_HEIGHT], g[NEW_WIDTH]
         else:
             new_h, new_w = h, w
-        if max(h * w, new_h * new_w) * channels > limit:
-            return WRONG_SHAPE
+        if not (_fits(h, w, channels, limit) and _fits(new_h, new_w, channels, limit)):
+            return CHANGED
         if g[CLOSING] == THEN_RESIZE and g[MASK]:
+            if new_w > bounds.shape[0]:
+                return CHANGED
             target = array_at(rooms[room], limit, source)
             place_nearest(source, row, g, target, new_h, new_w, bounds)
         elif g[CLOSING] == THEN_RESIZE and not is_filled(g):
             top, bottom, left, right = _window(g, np.int64(0), h, np.int64(0), w)
+            if not has_scratch(bottom - top, right - left, new_h, new_w, g[CUBIC] != 0, scratch):
+                return CHANGED
             target = array_at(rooms[room], limit, source)
             resize_window(
                 source, top * row + left, row, plane, channels, bottom - top, right - left,
@@ -160,6 +172,8 @@ def _run_stages(source, row, plane, channels, begun, geometry, color, rooms, scr
             target = array_at(rooms[room], limit, source)
             place(source, row, plane, channels, g, target)
             if g[CLOSING] == THEN_RESIZE:
+                if not has_scratch(h, w, new_h, new_w, g[CUBIC] != 0, scratch):
+                    return CHANGED
                 room, other = other, room
                 resized = array_at(rooms[room], limit, source)
                 resize_window(
@@ -173,7 +187,7 @@ def _run_stages(source, row, plane, channels, begun, geometry, color, rooms, scr
         room, other = other, room
     g = geometry[last]
     if g[HEIGHT] != described[OUT_HEIGHT] or g[WIDTH] != described[OUT_WIDTH]:
-        return WRONG_SHAPE
+        return CHANGED
     finish(
         source, row, plane, channels, g, out, described[OUT_ITEMSIZE], described[CHANNELS_LAST] != 0, described[KIND],
         affine, np.uint64(described[TABLE]), described[TABLE_STEP], array_at(rooms[room], limit, source),
@@ -183,25 +197,39 @@ def _run_stages(source, row, plane, channels, begun, geometry, color, rooms, scr
 
 @kernel
 def _read_image(file, i, columns, verify, given, described, affine, geometry, color, rooms, scratch, out):
-    """Read image i of one field into its place in the batch; see `assemble`."""
-    _, _, _, _, clock = file
+    """Read image i of one field into its place in the batch; see `assemble`.
+
+    Somebody may write into the index meanwhile: each number of it is read once, and then compared with the rooms.
+    """
+    _, _, descriptor, _, clock = file
     at = i64_at(columns[OFFSET], i + 1)[i]
     nbytes, raw = _u32_of(columns, STORED_NBYTES, i), _u32_of(columns, RAW_NBYTES, i)
     checksum = u64_at(columns[CHECKSUM], i + 1)[i]
     codec = np.uint8(_u8_of(columns, CODEC, i))
-    height, width = _u32_of(columns, IMAGE_HEIGHT, i), _u32_of(columns, IMAGE_WIDTH, i)
+    height, width = geometry[0, STORED_HEIGHT], geometry[0, STORED_WIDTH]
     channels, bits = _u8_of(columns, CHANNELS, i), _u8_of(columns, BITS, i)
     itemsize = bits // 8
     wanted = described[OUT_CHANNELS]
     # Grey among colours becomes three times the same plane.
     if (channels != wanted and channels != 1) or bits != described[IN_BITS]:
-        return WRONG_SHAPE
-    if height * width * channels * itemsize != raw:
-        return WRONG_SHAPE
+        return CHANGED
+    if np.float64(height) * width * (channels * itemsize) != raw or raw == 0:
+        return CHANGED
     row, plane = width, height * width
-    if given != 0:
-        address = np.uint64(given)
+    if given[0] != 0:
+        if raw != given[1]:
+            return CHANGED
+        address = np.uint64(given[0])
+    elif (descriptor != -1 and nbytes > rooms[ROOM_NBYTES + ROOM_STORED]) or (
+        codec != CODEC_RAW and raw > rooms[ROOM_NBYTES + ROOM_PIXELS]
+    ):
+        return CHANGED
     elif has_windows(codec):
+        image, tile = (height, width, channels, itemsize), described[TILE]
+        if not has_room(
+            codec, nbytes, raw, image, tile, rooms[ROOM_NBYTES + ROOM_TILE], rooms[ROOM_NBYTES + ROOM_JPEG]
+        ):
+            return CHANGED
         first = np.int64(0)
         while geometry[first, CLOSING] == CARRY and first < geometry.shape[0] - 1:
             first += 1
@@ -211,11 +239,13 @@ def _read_image(file, i, columns, verify, given, described, affine, geometry, co
         else:  # all of it is fill
             top, bottom, left, right = np.int64(0), np.int64(1), np.int64(0), np.int64(1)
         if top < 0 or left < 0 or bottom > height or right > width:
-            return WRONG_SHAPE
+            return CHANGED
         if is_jpeg(codec) and g[CLOSING] == THEN_RESIZE and not is_filled(g):
             new_h, new_w = g[NEW_HEIGHT], g[NEW_WIDTH]
-            if new_h * new_w * channels > rooms[ROOM_NBYTES]:
-                return WRONG_SHAPE
+            if not _fits(new_h, new_w, channels, rooms[ROOM_NBYTES + ROOM_FIRST]):
+                return CHANGED
+            if not has_scratch(bottom - top, right - left, new_h, new_w, g[CUBIC] != 0, scratch):
+                return CHANGED
             status = decode_jpeg_resized(
                 file, at, nbytes, checksum, verify, (height, width, channels), (top, bottom, left, right),
                 new_h, new_w, g[CUBIC] != 0, rooms[ROOM_FIRST], rooms[ROOM_SECOND], rooms[ROOM_STORED],
@@ -229,8 +259,7 @@ def _read_image(file, i, columns, verify, given, described, affine, geometry, co
                 rooms, scratch, described, affine, out,
             )  # fmt: skip
         status = decode_window(
-            file, at, nbytes, checksum, codec, verify, (height, width, channels, itemsize), described[TILE],
-            (top, bottom, left, right), rooms[ROOM_PIXELS],
+            file, at, nbytes, checksum, codec, verify, image, tile, (top, bottom, left, right), rooms[ROOM_PIXELS],
             (rooms[ROOM_STORED], rooms[ROOM_TILE], rooms[ROOM_JPEG]),
         )  # fmt: skip
         if status:
@@ -306,7 +335,8 @@ def assemble(
         verify: Whether to check XXH64 before anything is decompressed.
         columns: (fields, 2 x columns) int64: the addresses of the index's columns, and which of them have a number for
             each row; see `assemble_columns` for these, `described` and `rooms`.
-        given: (n or 0, fields) int64 addresses of (C, H, W) pixels that are decoded already, 0 for those that are not.
+        given: (n or 0, fields, 2) int64 addresses and bytes of (C, H, W) pixels that are decoded already, 0 for those
+            that are not.
         described: (fields, NUM_DESCRIBED) int64.
         affine: (fields, 3, 2) float32: factor and term of each channel where the values become float32.
         erased: (fields, erasings, 3) uint32, the bits that fill each erased rectangle.
@@ -316,7 +346,7 @@ def assemble(
         samples: (n,) int64, the numbers that random choices depend on.
         out: (batches, fields) int64 addresses, each with room for batch_size images (the last batch may be shorter).
         batch_size: Samples of a batch.
-        rooms: (7,) int64, this thread's working memory.
+        rooms: (12,) int64, this thread's working memory.
         scratch: (bounds, weights, line), working memory of a resize.
         drawn: (geometry, color, rectangles, most), which `draw` fills.
         failed: (2,) int64, set to the position in `rows` and the field of the first failure.
@@ -341,8 +371,9 @@ def assemble(
             _expect_payloads(file, columns, rows, j + _TOGETHER)
             _expect_rows(columns, rows, j + 2 * _TOGETHER)
         for f in range(num_fields):
-            geometry[f, 0, HEIGHT] = _u32_of(columns[f], IMAGE_HEIGHT, i)
-            geometry[f, 0, WIDTH] = _u32_of(columns[f], IMAGE_WIDTH, i)
+            height, width = _u32_of(columns[f], IMAGE_HEIGHT, i), _u32_of(columns[f], IMAGE_WIDTH, i)
+            geometry[f, 0, HEIGHT] = geometry[f, 0, STORED_HEIGHT] = height
+            geometry[f, 0, WIDTH] = geometry[f, 0, STORED_WIDTH] = width
         status = draw(whole, real, seed, epoch, np.uint64(samples[j]), geometry, color, rectangles, most)
         if whole.shape[0]:
             tick(clock, TRANSFORM)
@@ -353,7 +384,7 @@ def assemble(
             d = described[f]
             count = d[OUT_CHANNELS] * d[OUT_HEIGHT] * d[OUT_WIDTH]
             place_at = np.uint64(out[j // batch_size, f] + (j % batch_size) * count * d[OUT_ITEMSIZE])
-            pixels = given[j, f] if given.shape[0] else np.int64(0)
+            pixels = (given[j, f, 0], given[j, f, 1]) if given.shape[0] else (np.int64(0), np.int64(0))
             status = _read_image(
                 file, i, columns[f], verify, pixels, d, affine[f], geometry[f], color[f], rooms, scratch, place_at
             )

@@ -15,7 +15,7 @@ TILE, KIND, OUT_ITEMSIZE, CHANNELS_LAST, OUT_CHANNELS, OUT_HEIGHT, OUT_WIDTH, IN
 NUM_DESCRIBED = 10
 
 # A thread's working memory, addresses: stored bytes, one tile, decoded pixels, two images between stages, and the
-# JPEG decoder's tables; then the bytes of each of the two images.
+# JPEG decoder's tables; then, from ROOM_NBYTES on, the bytes of each in the same order.
 ROOM_STORED, ROOM_TILE, ROOM_PIXELS, ROOM_FIRST, ROOM_SECOND, ROOM_JPEG, ROOM_NBYTES = range(7)
 
 # The first failure: its position in the rows, and the field.

@@ -17,7 +17,7 @@ SEEK_MAGIC = b"SEEK"
 XXH64_STATE_NBYTES = 80
 
 # Statuses of decoding a payload, and the damage that each of them means.
-OK, OUT_OF_BOUNDS, BAD_CHECKSUM, BAD_LZ4, BAD_TILES, BAD_CODEC, BAD_JPEG = range(7)
+OK, OUT_OF_BOUNDS, BAD_CHECKSUM, BAD_LZ4, BAD_TILES, BAD_CODEC, BAD_JPEG, CHANGED = range(8)
 DAMAGES = {
     OUT_OF_BOUNDS: "its bytes in data.mdb cannot be read, are outside of the file, or differ in length from the index",
     BAD_CHECKSUM: "its checksum does not match: the stored bytes were damaged",
@@ -25,4 +25,5 @@ DAMAGES = {
     BAD_TILES: "its tile table is damaged",
     BAD_CODEC: "its codec is unknown",
     BAD_JPEG: "its JPEG data, or their seek table, does not decode",
+    CHANGED: "index.arrow was changed after the dataset was opened: its length or shape there is another one",
 }

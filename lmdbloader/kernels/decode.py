@@ -35,6 +35,9 @@ from lmdbloader.kernels.runtime.symbols import memcpy, pread
 from lmdbloader.kernels.runtime.timing import tick, tick_read
 from lmdbloader.kernels.runtime.xxhash import xxh64
 
+# No payload is as long: products of an image's sizes that are below are exact, and do not wrap around.
+_MOST_NBYTES = 2**31
+
 
 @kernel
 def fetch(file, at, nbytes, room, is_whole):
@@ -218,14 +221,15 @@ def decode_block(file, at, nbytes, raw, checksum, codec, verify, out, room):
     source = fetch(file, at, nbytes, room, True)
     if source == 0:
         return OUT_OF_BOUNDS
-    if verify and not is_intact(source, nbytes, checksum, clock):
-        return BAD_CHECKSUM
     if codec == CODEC_RAW:
         if nbytes != raw:
             return OUT_OF_BOUNDS
         memcpy(np.uint64(out), source, np.uint64(nbytes))
         tick(clock, DECODE)
-        return OK
+        # The copy is verified: a file that is written to meanwhile is found out.
+        return BAD_CHECKSUM if verify and not is_intact(out, nbytes, checksum, clock) else OK
+    if verify and not is_intact(source, nbytes, checksum, clock):
+        return BAD_CHECKSUM
     if codec == CODEC_LZ4:
         got = lz4_decompress(source, np.uint64(out), nbytes, raw)
         tick(clock, DECODE)
@@ -305,9 +309,12 @@ def has_windows(codec):
 
 @kernel
 def has_room(codec, nbytes, raw, image, tile, tile_nbytes, work_nbytes):
-    """Return whether an image takes `raw` bytes when decoded, and scratch memory is enough for `decode_window`."""
+    """Return whether an image takes `raw` bytes when decoded, and scratch memory is enough for `decode_window`.
+
+    Numbers of any size may be given.
+    """
     height, width, channels, itemsize = image
-    if np.float64(height) * width * channels * itemsize != raw:
+    if np.float64(height) * width * channels * itemsize != raw or not 0 < raw < _MOST_NBYTES:
         return False
     if is_tiled(codec):
         return tile_nbytes >= tile * tile * channels * itemsize

@@ -7,7 +7,7 @@ from lmdbloader.kernels.calls.entry import Entry
 _FILE = "file: (i64, i64, i64, i64, i64)"
 
 assemble = Entry(
-    f"assemble.assemble({_FILE}, verify: bool, columns: i64[:,:], given: i64[:,:],"
+    f"assemble.assemble({_FILE}, verify: bool, columns: i64[:,:], given: i64[:,:,:],"
     " described: i64[:,:], affine: f32[:,:,:], erased: u32[:,:,:], program: (i64[:,:], f64[:,:]), seed: u64,"
     " epoch: u64, rows: i64[:], samples: i64[:], out: i64[:,:], batch_size: i64, rooms: i64[:],"
     " scratch: (i32[:], f32[:], f32[:]), drawn: (i64[:,:,:], f64[:,:,:], i64[:,:,:], i64[:]), failed: i64[:]) -> i64"
@@ -23,8 +23,8 @@ trace = Entry(
 )
 gather = Entry(
     f"gather.gather({_FILE}, rows: i64[:], columns: (i64[:], u32[:], u32[:], u64[:], u8[:]),"
-    " verify: bool, geometry: (u32[:], u32[:], u8[:], u8[:]), tile: i64, out: u8[:], out_start: i64[:], room: u8[:],"
-    " scratch: u8[:], work: u8[:], failed: i64[:]) -> i64"
+    " verify: bool, geometry: (u32[:], u32[:], u8[:], u8[:]), tile: i64, out: u8[:], out_start: i64[:],"
+    " out_nbytes: i64[:], room: u8[:], scratch: u8[:], work: u8[:], failed: i64[:]) -> i64"
 )
 read_window = Entry(
     f"gather.read_window({_FILE}, at: i64, nbytes: i64, checksum: u64, codec: u8, verify: bool,"

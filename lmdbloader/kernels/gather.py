@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lmdbloader.base.clock_words import FUNCTION
-from lmdbloader.kernels.codec_numbers import OK, OUT_OF_BOUNDS
+from lmdbloader.kernels.codec_numbers import CHANGED, OK, OUT_OF_BOUNDS
 from lmdbloader.kernels.decode import decode_block, decode_window, has_room, has_windows
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.presence import look
@@ -49,8 +49,10 @@ def read_window(file, at, nbytes, checksum, codec, verify, image, tile, window, 
 
 
 @kernel
-def gather(file, rows, columns, verify, geometry, tile, out, out_start, room, scratch, work, failed):
+def gather(file, rows, columns, verify, geometry, tile, out, out_start, out_nbytes, room, scratch, work, failed):
     """Decode one payload of every row of `rows` into its place in `out`.
+
+    Somebody may write into the index meanwhile: each number of it is read once, and then compared with the rooms.
 
     Args:
         file: (address of the map, its bytes, file descriptor, guard, clock), see `fetch`.
@@ -59,7 +61,7 @@ def gather(file, rows, columns, verify, geometry, tile, out, out_start, room, sc
         verify: Whether to verify XXH64 before anything is decompressed.
         geometry: (height, width, channels, bits), columns of the index; read only if `has_windows` is true of a codec.
         tile: Side of a tile in pixels.
-        out: uint8 buffer; out_start: (b,) int64 position of each payload's raw bytes in it.
+        out: uint8 buffer; out_start, out_nbytes: (b,) int64 position and length of each payload's raw bytes in it.
         room: uint8, the bytes of the longest stored payload if the file is read by its descriptor.
         scratch: uint8, the bytes of one decompressed tile.
         work: uint8, `jpeg_room` bytes for every JPEG among them.
@@ -77,24 +79,25 @@ def gather(file, rows, columns, verify, geometry, tile, out, out_start, room, sc
         failed[0] = j
         i = rows[j]
         at, nbytes, want, start = np.int64(offset[i]), np.int64(stored[i]), np.int64(raw[i]), out_start[j]
-        if start < 0 or start + want > out.shape[0] or (descriptor != -1 and nbytes > room.shape[0]):
+        kind = codec[i]
+        if start < 0 or want > out.shape[0] - start:
             return OUT_OF_BOUNDS
+        if want != out_nbytes[j] or (descriptor != -1 and nbytes > room.shape[0]):
+            return CHANGED
         target = np.int64(out.ctypes.data) + start
-        if has_windows(codec[i]):
+        if has_windows(kind):
             h, w = np.int64(height[i]), np.int64(width[i])
             image = h, w, np.int64(channels[i]), np.int64(bits[i]) // 8
             # All of the image is written.
-            if not has_room(codec[i], nbytes, want, image, tile, scratch.shape[0], work.shape[0]):
-                return OUT_OF_BOUNDS
+            if not has_room(kind, nbytes, want, image, tile, scratch.shape[0], work.shape[0]):
+                return CHANGED
             status = decode_window(
-                file, at, nbytes, checksum[i], codec[i], verify, image, tile,
+                file, at, nbytes, checksum[i], kind, verify, image, tile,
                 (np.int64(0), h, np.int64(0), w), target,
                 (np.int64(room.ctypes.data), np.int64(scratch.ctypes.data), np.int64(work.ctypes.data)),
             )  # fmt: skip
         else:
-            status = decode_block(
-                file, at, nbytes, want, checksum[i], codec[i], verify, target, np.int64(room.ctypes.data)
-            )
+            status = decode_block(file, at, nbytes, want, checksum[i], kind, verify, target, np.int64(room.ctypes.data))
         if status != OK:
             return status
     return OK

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import mmap
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,9 +23,15 @@ from lmdbloader.errors import CorruptError
 from lmdbloader.format.layout import DATA_FILE
 
 # LMDB 0.9: each of the first two pages, the meta pages, has a magic number (u32) and the format version (u32) after
-# its header, then the page size (u32), and at the end the transaction number (u64). Transaction n writes page n % 2.
+# its header, then the page size (u32), and at the end the numbers (u64) of the tree's root, of the last page and of the
+# transaction. Transaction n writes page n % 2.
 _MAGIC_AT, _MAGIC = 16, (0xBEEFC0DE).to_bytes(4, "little")
-PAGE_SIZE_AT, _TRANSACTION_AT, _NUMBER_NBYTES = 40, 144, 8
+PAGE_SIZE_AT, _ROOT_AT, _LAST_PAGE_AT, _TRANSACTION_AT, _NUMBER_NBYTES = 40, 128, 136, 144, 8
+# A page has its kind (u16), where its list of nodes ends (u16), and the list, u16 each. A node has the value's length
+# (2 x u16), flags (u16), the key's length (u16), the key, and the value, or the number (u64) of the first of its own
+# pages. In a branch, the length and the flags are the number of a page.
+_KIND_AT, _NODES_AT, _BRANCH, _HAS_PAGES = 10, 16, 1, 1
+_NODE = struct.Struct("<4H")
 # A file has the page size of the system that made it.
 PAGE_SIZES = (4096, 16384, 8192, 32768)
 _MAGIC_NBYTES, _HEAD_NBYTES = 64, 16
@@ -65,14 +72,47 @@ def lmdb_file(path: Path) -> Path | None:
 
 
 def page_problems(file: Path) -> list[str]:
-    """Return the errors in an LMDB's pages, one sentence each; values are not checked.
+    """Return the errors in an LMDB's pages, one sentence each; of values only their places are checked.
 
     Unreferenced pages do not count: a process that was killed may leave some, and no reader visits them.
     """
     try:
-        return [p for p in check_pages(os.fsencode(file), subdir=False) if _HARMLESS not in p]  # type: ignore[no-untyped-call]
+        found = [p for p in check_pages(os.fsencode(file), subdir=False) if _HARMLESS not in p]  # type: ignore[no-untyped-call]
     except VerifyError as error:
         return [str(error)]
+    return found or _cut_off(file)
+
+
+def _cut_off(file: Path) -> list[str]:
+    """Return that a value ends behind the file, whose pages are sound: LMDB's map would end the process there.
+
+    A file that is shorter than its newest meta page says may be whole: its last pages are free then.
+    """
+    with open(file, "rb", buffering=0) as opened:
+        descriptor, nbytes = opened.fileno(), os.fstat(opened.fileno()).st_size
+        page_nbytes, numbers = _read_metas(descriptor)
+        at = page_nbytes * numbers.index(max(numbers))
+        root, last = (_read_number(descriptor, at + k) for k in (_ROOT_AT, _LAST_PAGE_AT))
+        if numbers == (0, 0) or (last + 1) * page_nbytes <= nbytes:
+            return []
+        end, key = max(_ends(descriptor, page_nbytes, root), default=(0, b""))
+    shown = f"the value of key {key!r:.80} ends at byte {end}, the file at byte {nbytes}: it was cut or copied in part"
+    return [shown] if end > nbytes else []
+
+
+def _ends(descriptor: int, page_nbytes: int, number: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the end in the file, and the key, of each value with pages of its own below a page of the tree."""
+    page = system.read_at(descriptor, page_nbytes, number * page_nbytes)
+    kind, stop = struct.unpack_from("<HH", page, _KIND_AT)
+    for (place,) in struct.iter_unpack("<H", page[_NODES_AT:stop]):
+        low, high, flags, key_nbytes = _NODE.unpack_from(page, place)
+        if kind & _BRANCH:
+            yield from _ends(descriptor, page_nbytes, low | high << 16 | flags << 32)
+        elif flags & _HAS_PAGES:
+            key_at = place + _NODE.size
+            first = int.from_bytes(page[key_at + key_nbytes :][:_NUMBER_NBYTES], "little")
+            end = first * page_nbytes + _HEAD_NBYTES + (low | high << 16)
+            yield end, page[key_at : key_at + key_nbytes]
 
 
 def list_values(file: Path) -> Iterator[tuple[bytes, int, int]]:
@@ -168,6 +208,10 @@ def take_back_torn(data: Path) -> bool:
             return True
         _write_number(file.fileno(), max(numbers), at)
     return False
+
+
+def _read_number(descriptor: int, at: int) -> int:
+    return int.from_bytes(system.read_at(descriptor, _NUMBER_NBYTES, at), "little")
 
 
 def _write_number(descriptor: int, number: int, at: int) -> None:

@@ -346,7 +346,8 @@ class Readahead:
         starts, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for offset, stored_nbytes, codec in self._columns:
             at, nbytes = offset[rows], stored_nbytes[rows].astype(np.int64)
-            kept = nbytes > 0
+            # Somebody may have written into the index since it was checked.
+            kept = (nbytes > 0) & (at >= 0) & (at <= self._file.nbytes - nbytes)
             if not whole:
                 kept &= (nbytes <= LARGE_NBYTES) | ~are_tiles(codec[rows])
             starts.append(at[kept])

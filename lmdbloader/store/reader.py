@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections import defaultdict
@@ -22,7 +23,7 @@ from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.base.text import command, counted
 from lmdbloader.errors import CorruptError, FormatError, LmdbloaderError, OptionError
 from lmdbloader.fields import kind_named
-from lmdbloader.format.codecs import are_tiles, by_number, checksum, codec_of
+from lmdbloader.format.codecs import CodecEntry, are_tiles, by_number, checksum, codec_of
 from lmdbloader.format.digests import digest_of_file
 from lmdbloader.format.layout import (
     DATA_FILE,
@@ -34,7 +35,7 @@ from lmdbloader.format.manifest import Manifest
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.assemble_columns import CHECKSUM, CODEC, INDEX_COLUMNS, OFFSET, STORED_NBYTES
 from lmdbloader.kernels.calls.entry import Prepared
-from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, DAMAGES, OUT_OF_BOUNDS
+from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, BAD_CODEC, CHANGED, DAMAGES, OUT_OF_BOUNDS
 from lmdbloader.store.index import Index, open_checked
 from lmdbloader.store.joined_file import open_data
 from lmdbloader.store.opening import IO, DataFile, check_io, read_manifest, wrong_size
@@ -58,7 +59,8 @@ class _Call:
     def __init__(self, prepared: Prepared, failed: I64) -> None:
         self.run, self.failed, self.room = prepared, failed, failed.view(np.uint8)[:0]
         self.set_clock, self.set_verify = prepared.number("file", 4), prepared.number("verify")
-        self.set_rows, self.set_start = prepared.copied("rows"), prepared.copied("out_start")
+        self.set_rows = prepared.copied("rows")
+        self.set_start, self.set_nbytes = prepared.copied("out_start"), prepared.copied("out_nbytes")
         self.set_out, self.set_room = prepared.array("out"), prepared.array("room")
 
 
@@ -358,6 +360,7 @@ class Reader:
         rows: I64,
         out: npt.NDArray[np.uint8],
         start: I64,
+        nbytes: I64,
         *,
         verify: bool = True,
         clock: Clock = NO_CLOCK,
@@ -369,6 +372,7 @@ class Reader:
             rows: (n,) int64 sample numbers, each in range(len(self)).
             out: (m,) uint8.
             start: (n,) int64, offsets in `out` of each payload's raw bytes.
+            nbytes: (n,) int64, their lengths, as `raw_nbytes` has returned them.
             verify: Whether to check the checksums.
             clock: This thread's, already started.
 
@@ -379,22 +383,25 @@ class Reader:
         if len(rows) > _ROWS_HELD and remote is not None and remote.streams:
             for first in range(0, len(rows), _ROWS_HELD):
                 part = slice(first, first + _ROWS_HELD)
-                self.read_into(name, rows[part], out, start[part], verify=verify, clock=clock)
+                self.read_into(name, rows[part], out, start[part], nbytes[part], verify=verify, clock=clock)
             return
         columns, _, _, _, has_in_python = self._gathered[name]
         if has_in_python:
             in_python = self.decodes_in_python(columns[CODEC][rows])
-            for row, at in zip(rows[in_python].tolist(), start[in_python].tolist(), strict=True):
+            for row, at, length in zip(*(each[in_python].tolist() for each in (rows, start, nbytes)), strict=True):
                 values = self.read_file(name, row, verify=verify, clock=clock)
-                out[at : at + values.nbytes] = values.reshape(-1).view(np.uint8)
-            rows, start = rows[~in_python], start[~in_python]
+                if values.nbytes != length:
+                    raise self.damaged(name, row, CHANGED)
+                out[at : at + length] = values.reshape(-1).view(np.uint8)
+            rows, start, nbytes = (each[~in_python] for each in (rows, start, nbytes))
         waiting, call = self._calls[name], None
         with suppress(IndexError):
             call = waiting.pop()  # from here on no other thread uses it, and no signal handler of this one
         if call is None:
-            call = self._prepare(name, rows, out, start)
+            call = self._prepare(name, rows, out, start, nbytes)
         call.set_rows(rows)
         call.set_start(start)
+        call.set_nbytes(nbytes)
         call.set_out(out)
         call.set_verify(verify)
         call.set_clock(clock.address)
@@ -458,13 +465,13 @@ class Reader:
         self.data_file.remote.renew(*self.ranges((name,), np.array([row], np.int64)))
         return True
 
-    def _prepare(self, name: str, rows: I64, out: npt.NDArray[np.uint8], start: I64) -> _Call:
+    def _prepare(self, name: str, rows: I64, out: npt.NDArray[np.uint8], start: I64, nbytes: I64) -> _Call:
         """Return the call for one thread; these rows, memory and places are an example."""
         columns, geometry, tile, scratch_nbytes, _ = self._gathered[name]
         failed, room = np.zeros(1, np.int64), self._room(0)
         scratch, work = np.empty(scratch_nbytes, np.uint8), np.empty(self.jpeg_room(name), np.uint8)
         prepared = entries.gather.prepare(
-            (*self.file, 0), rows, columns, True, geometry, tile, out, start, room, scratch, work, failed
+            (*self.file, 0), rows, columns, True, geometry, tile, out, start, nbytes, room, scratch, work, failed
         )
         return _Call(prepared, failed)
 
@@ -484,13 +491,25 @@ class Reader:
     def read_bytes(self, name: str, row: int, *, clock: Clock = NO_CLOCK) -> npt.NDArray[np.uint8]:
         """Return one payload's raw bytes (n,)."""
         rows = np.array([row], np.int64)
-        out = np.empty(int(self.raw_nbytes(name, rows)[0]), np.uint8)
-        self.read_into(name, rows, out, np.zeros(1, np.int64), clock=clock)
+        nbytes = self.raw_nbytes(name, rows)
+        out = np.empty(int(nbytes[0]), np.uint8)
+        self.read_into(name, rows, out, np.zeros(1, np.int64), nbytes, clock=clock)
         return out
 
     def read_image(self, name: str, row: int) -> npt.NDArray[Any]:
         """Return one image, (C, H, W) uint8 or uint16."""
-        return self.read_bytes(name, row).view(self.image_dtype(name, row)).reshape(self.image_shape(name, row))
+        return self.as_image(name, row, self.read_bytes(name, row))
+
+    def as_image(self, name: str, row: int, data: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+        """Return an image's raw bytes (n,) as its pixels (C, H, W), a view.
+
+        Raises:
+            CorruptError: The index says now that it has another size.
+        """
+        shape, dtype = self.image_shape(name, row), self.image_dtype(name, row)
+        if data.size != math.prod(shape) * dtype.itemsize:
+            raise self.damaged(name, row, CHANGED)
+        return data.view(dtype).reshape(shape)
 
     def read_value(self, name: str, row: int, *, clock: Clock = NO_CLOCK) -> Any:
         """Return one value of a field that is neither of images nor of arrays: text, JSON, boxes and the like.
@@ -542,13 +561,13 @@ class Reader:
 
     def _texts(self, name: str, rows: I64, clock: Clock) -> tuple[I64, npt.NDArray[np.uint8]]:
         """Return the bytes of texts in data.mdb, one after the other, and their ends (n + 1,), from 0 on."""
-        ends, nbytes = np.zeros(len(rows) + 1, np.int64), self.index.arrays[f"{name}.raw_nbytes"]
+        ends, nbytes = np.zeros(len(rows) + 1, np.int64), self.raw_nbytes(name, rows)
         if len(rows) == 1:  # as of ds[i]: NumPy takes microseconds for a sum
-            ends[1] = nbytes[rows[0]]
+            ends[1] = nbytes[0]
         else:
-            np.cumsum(nbytes[rows], out=ends[1:])
+            np.cumsum(nbytes, out=ends[1:])
         data = np.empty(int(ends[-1]), np.uint8)
-        self.read_into(name, rows, data, ends[:-1], clock=clock)
+        self.read_into(name, rows, data, ends[:-1], nbytes, clock=clock)
         return ends, data
 
     @property
@@ -585,7 +604,7 @@ class Reader:
             )
         a, dtype, tile = self.index.arrays, self.image_dtype(name, row), self.fields[name].tile_size or 0
         codec = a[f"{name}.codec"][row]
-        if not codec_of(int(codec)).has_windows:
+        if not self._codec_of(name, row, codec).has_windows:
             whole = self.read_image(name, row)
             return np.ascontiguousarray(whole[:, top : top + height, left : left + width])
         nbytes = int(a[f"{name}.stored_nbytes"][row])
@@ -603,6 +622,12 @@ class Reader:
                 return out
             if not self.renew(name, row, tried):
                 raise self.damaged(name, row, status)
+
+    def _codec_of(self, name: str, row: int, number: np.uint8) -> CodecEntry:
+        try:
+            return codec_of(int(number))
+        except KeyError as error:  # the index was checked, but may have been changed since
+            raise self.damaged(name, row, BAD_CODEC) from error
 
     def jpeg_room(self, name: str) -> int:
         """Return the bytes of scratch that decoding any of a field's JPEGs takes; 0 if it has none."""
@@ -626,7 +651,7 @@ class Reader:
         is_image = self.fields[name].has_pixels
         shape = self.image_shape(name, row) if is_image else (int(self.index.arrays[f"{name}.raw_nbytes"][row]),)
         dtype = self.image_dtype(name, row) if is_image else np.dtype(np.uint8)
-        decode = codec_of(int(self.index.arrays[f"{name}.codec"][row])).decode
+        decode = self._codec_of(name, row, self.index.arrays[f"{name}.codec"][row]).decode
         data = self.stored_bytes(name, row, verify=verify, clock=clock)
         try:
             values = np.frombuffer(data, np.uint8) if decode is None else decode(data, shape, dtype)

@@ -73,7 +73,8 @@ def find_half(src: Location) -> Found:
             start.append(at)
             nbytes.append(length)
     except CorruptError as error:
-        raise SourceError(f"{error}. Save its values with the lmdb package.") from error
+        advice = "Copy it again; if it was so before, save its values with the lmdb package."
+        raise SourceError(f"{error}. {advice}") from error
     except OSError as error:
         raise SourceError(f"{src}: cannot be read ({error})") from error
     keys = Names(b"", bytes(text), np.array(ends, np.int64))

@@ -166,16 +166,16 @@ def stuffed_position(data, at, count):
 
 
 @kernel
-def build_table(data, at, for_first, table):
+def build_table(data, at, end, for_first, table):
     """Make a Huffman table from its segment.
 
     Args:
-        data: uint8; at: position of the sixteen counts; all symbols after them are inside of `data`.
+        data: uint8; at: position of the sixteen counts, before `end`; end: of the segment.
         for_first: Whether it is for first coefficients, whose symbols are bits of the value alone.
         table: (TABLE_WORDS,) int32, filled.
 
     Returns:
-        Whether the counts make sense.
+        The number of symbols, which follow the counts; -1 if the counts make no sense.
     """
     for k in range(_LOOKUP):
         table[k] = 0
@@ -184,15 +184,15 @@ def build_table(data, at, for_first, table):
     for length in range(1, 17):
         count = np.int64(data[at + length - 1])
         table[_FIRST + length] = number - code
-        if code + count > np.int64(1) << length:
-            return False
+        if code + count > np.int64(1) << length or number + count > min(256, end - at - 16):
+            return np.int64(-1)
         for _ in range(count):
             symbol = np.int64(data[at + 16 + number])
             table[_SYMBOLS + number] = symbol
             bits = symbol & 15
             zeros = np.int64(0) if for_first else symbol >> 4
             if for_first and symbol > 15:
-                return False
+                return np.int64(-1)
             if not for_first and symbol == 0:
                 zeros = np.int64(_END_OF_BLOCK)
             # Zeros without a value behind them are sixteen, or the rest of a block.
@@ -206,7 +206,7 @@ def build_table(data, at, for_first, table):
             number += 1
         table[_LARGEST + length] = code - 1 if count else -1
         code <<= 1
-    return True
+    return number
 
 
 @kernel

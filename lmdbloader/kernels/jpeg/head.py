@@ -49,20 +49,21 @@ def _read_quantisation(data, at, end, quantisation):
 
 @kernel
 def _read_tables(data, at, end, tables):
+    """Return one bit for each table that was read, first those of first coefficients; -1 if they are damaged."""
+    found = np.int64(0)
     while at < end:
         if at + 17 > end:
-            return False
-        kind, number = data[at] >> 4, np.int64(data[at] & 15)
-        count = np.int64(0)
-        for k in range(16):
-            count += np.int64(data[at + 1 + k])
-        if kind > 1 or number > 3 or count > 256 or at + 17 + count > end:
-            return False
-        table = part(tables, (4 * np.int64(kind) + number) * TABLE_WORDS, TABLE_WORDS)
-        if not build_table(data, at + 1, kind == 0, table):
-            return False
+            return np.int64(-1)
+        kind, number = np.int64(data[at] >> 4), np.int64(data[at] & 15)
+        if kind > 1 or number > 3:
+            return np.int64(-1)
+        table = 4 * kind + number
+        count = build_table(data, at + 1, end, kind == 0, part(tables, table * TABLE_WORDS, TABLE_WORDS))
+        if count < 0:
+            return np.int64(-1)
+        found |= np.int64(1) << table
         at += 17 + count
-    return True
+    return found
 
 
 @kernel
@@ -176,14 +177,9 @@ def read_head(data, head, quantisation, tables):
             status = FINE if found >= 0 else DAMAGED
             quantised |= found
         elif marker == 0xC4:
-            p = at
-            while p + 17 <= end:  # note the tables
-                seen |= np.int64(1) << ((np.int64(data[p]) >> 4 & 1) * 4 + (np.int64(data[p]) & 3))
-                count = np.int64(17)
-                for k in range(16):
-                    count += np.int64(data[p + 1 + k])
-                p += count
-            status = FINE if _read_tables(data, at, end, tables) else DAMAGED
+            found = _read_tables(data, at, end, tables)
+            status = FINE if found >= 0 else DAMAGED
+            seen |= found
         elif marker == 0xC0 or marker == 0xC1:
             status = _read_frame(data, at, end, head, names) if head[COMPONENTS] == 0 else DAMAGED
         elif marker >= 0xC2 and marker <= 0xCF and marker != 0xC8:

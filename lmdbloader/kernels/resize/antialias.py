@@ -36,6 +36,18 @@ def resize_scratch(height, width, out_height, out_width, channels, cubic, betwee
 
 
 @kernel
+def has_scratch(height, width, out_height, out_width, cubic, scratch):
+    """Return whether `resize_window` has scratch for a window of up to three planes, turned or not."""
+    bounds, weights, line = scratch
+    longest, out_longest = max(height, width), max(out_height, out_width)
+    if longest + out_longest > bounds.shape[0]:
+        return False
+    between = max(height * max(width, out_width), width * max(height, out_height))
+    _, num_weights, num_line = resize_scratch(longest, longest, out_longest, out_longest, 3, cubic, between)
+    return num_weights <= weights.shape[0] and num_line <= line.shape[0]
+
+
+@kernel
 def _add_four(line, a, b, c, d, p, q, r, s):
     for x in range(line.shape[0]):
         line[x] += p * np.float32(a[x]) + q * np.float32(b[x]) + r * np.float32(c[x]) + s * np.float32(d[x])

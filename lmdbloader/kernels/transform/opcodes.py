@@ -25,12 +25,13 @@ JITTER_P, JITTER_THRESHOLD, JITTER_HUE_LOW, JITTER_HUE_HIGH = range(6, 10)
 NUM_REAL = 10
 
 # The geometry of one field of one sample at one stage: out(y, x) is in(row + down * y, column + across * x), with y and
-# x exchanged on the right if `transposed`, for (y, x) inside of the valid rectangle, and the fill elsewhere. MASK says
-# that the pixels are labels, which are never mixed; it and a mask's fill are the caller's.
+# x exchanged on the right if `transposed`, for (y, x) inside of the valid rectangle, and the fill elsewhere. The first
+# stage has the size of the stored image. MASK says that the pixels are labels, which are never mixed; it and a mask's
+# fill are the caller's.
 (
     TRANSPOSED, DOWN, ACROSS, ROW, COLUMN, HEIGHT, WIDTH, TOP, BOTTOM, LEFT, RIGHT, CLOSING, NEW_HEIGHT, NEW_WIDTH,
-    CUBIC, MASK, FILL,
-) = range(17)  # fmt: skip
+    CUBIC, STORED_HEIGHT, STORED_WIDTH, MASK, FILL,
+) = range(19)  # fmt: skip
 NUM_GEOMETRY = FILL + 3
 # The end of a stage: the next one continues from the same pixels; the result is written out, resized, or recoloured.
 CARRY, WRITE, THEN_RESIZE, THEN_COLOR = range(4)
@@ -46,4 +47,4 @@ MAX_FIELDS = 62
 COPY, FLOAT, BFLOAT, HALF, TABLE_8, TABLE_16, TABLE_32 = range(7)
 
 # Statuses of a sample that does not suit a program.
-CROP_TOO_LARGE, NOT_SQUARE, NOT_ALIGNED, NOT_DIVISIBLE, WRONG_SHAPE = range(100, 105)
+CROP_TOO_LARGE, NOT_SQUARE, NOT_ALIGNED, NOT_DIVISIBLE = range(100, 104)

@@ -269,7 +269,7 @@ def _read(reader: Reader, name: str, rows: np.ndarray[Any, Any]) -> None:
         return
     nbytes = reader.raw_nbytes(name, rows)
     out = np.empty(int(nbytes.sum()), np.uint8)
-    reader.read_into(name, rows, out, np.cumsum(nbytes) - nbytes)
+    reader.read_into(name, rows, out, np.cumsum(nbytes) - nbytes, nbytes)
     if reader.fields[name].kind == "array":
         for row in rows.tolist():
             reader.read_array(name, row)
