@@ -83,18 +83,19 @@ def test_splits_next_to_an_image_are_splits_too(tmp_path: Path, capsys: Capture)
     src = make(tmp_path / "src", "train/1.png", "val/2.png", "sample.png", "a.csv", "b.csv", "annotations/a.json", ".x")
     (src / "test").symlink_to(src / "val")
     (src / "again").symlink_to(src)
-    make(src, "__MACOSX/train/._1.png")
+    make(src, "__MACOSX/train/._1.png", "lost+found/#1.png")
     out = tmp_path / "out"
     with pytest.raises(SourceError, match="holds test/, train/, val/, which"):
         lmdbloader.convert(src, out)
     assert main(["convert", str(src), str(out), "--split", "--quiet"]) == 0
     assert {path.name for path in out.iterdir()} == {"test.lmdb", "train.lmdb", "val.lmdb"}
     assert capsys.readouterr().err.splitlines() == [
-        "left out: __MACOSX/: a folder without images",
         "left out: annotations/: a folder without images",
         "left out: again: a link to a folder that it is in",
         "left out: *.csv: 2 files that are not read, such as a.csv",
         "left out: *.png: not read: sample.png",
+        "left out: __MACOSX: 1 made by macOS, which are not read, such as __MACOSX",
+        "left out: lost+found: 1 made by Linux, which are not read, such as lost+found",
     ]
 
 
