@@ -15,6 +15,7 @@ from lmdbloader.base.arguments import ordered_texts
 from lmdbloader.base.foreign_names import understands
 from lmdbloader.base.option_names import option, pasted_convert
 from lmdbloader.base.text import counted
+from lmdbloader.conversion.doubts import notes_on
 from lmdbloader.conversion.sources.folders import holds_images, is_circular
 from lmdbloader.conversion.sources.layouts import Layout, list_sources
 from lmdbloader.conversion.sources.listing import Listing, Names, is_litter
@@ -161,6 +162,9 @@ def find_splits(
             f"{folder}: its folders have different layouts ({found}).{why} Choose one with {option('layout')}, or "
             "convert them one by one."
         )
+    if layout == "auto":
+        for path, listing in zip(paths, listings, strict=True):
+            notes_on(path, listing, is_sure=False, wants_labels=not prefer_images)
     classes = None
     for path, listing in zip(paths, listings, strict=True):
         if listing.sources.annotations is not None and listing.classes != listings[0].classes:

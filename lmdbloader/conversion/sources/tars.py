@@ -212,7 +212,7 @@ class _Shards:
         self.text += name
         self.ends.append(len(self.text))
         self.which.append(number)
-        columns = [(self.start, self.nbytes, image)]
+        columns: list[tuple[array[int], array[int], Member | None]] = [(self.start, self.nbytes, image)]
         columns += [(starts, sizes, members.get(name)) for name, (starts, sizes) in self.attached.items()]
         for starts, sizes, member in columns:
             if member is not None and member.kind == "link":
