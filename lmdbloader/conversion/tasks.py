@@ -198,6 +198,7 @@ def read_files(source: Source, hashes: list[int] | None = None, fetched: Fetched
         ImageError: A file cannot be read.
     """
     files, digest = [], 0
+    fetched = fetch([source]) if fetched is None else fetched
     try:
         for number, file in enumerate(source.files):
             try:
