@@ -15,6 +15,7 @@ from lmdbloader.base.disk_errors import naming
 from lmdbloader.base.files import read_regular
 from lmdbloader.base.option_names import option
 from lmdbloader.base.text import counted
+from lmdbloader.conversion.mask_numbers import Colors
 from lmdbloader.conversion.provenance import ContentHash, Seen, changed_options
 from lmdbloader.conversion.sources.listing import Source
 from lmdbloader.conversion.sources.reading import changed_at
@@ -71,6 +72,7 @@ class Progress:
         in_pixels: Fields of boxes with one that reaches beyond the first pixels, of samples from Python.
         num_turned: How many images are in the `Part.turned` of its parts.
         first_turned: The name of the first of them.
+        colors: Of the palettes of the masks that were converted now.
     """
 
     num_samples: int = 0
@@ -82,6 +84,7 @@ class Progress:
     in_pixels: set[str] = field(default_factory=set)
     num_turned: int = 0
     first_turned: str = ""
+    colors: Colors = field(default_factory=dict)
 
     def add_turned(self, names: Sequence[str]) -> None:
         """Count the images in the `Part.turned` of another part."""

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from lmdbloader.base.disk_errors import DISK_FAILED
 from lmdbloader.base.option_names import option
+from lmdbloader.conversion.mask_numbers import Colors, add_colors, colors_of, refuse_soft, to_binary
 from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.conversion.pairs import check_alignment, fit_pair
 from lmdbloader.conversion.sources.listing import Annotation, File, Source, Span
@@ -21,7 +22,6 @@ from lmdbloader.conversion.sources.reading import Fetched, digest_ends, fetch, r
 from lmdbloader.conversion.storage import PIXELS, Storage, decode_to_size, encode_one, keep_file, nearest
 from lmdbloader.conversion.values import add_values, image_geometry, parse_attached
 from lmdbloader.errors import ImageError
-from lmdbloader.fields import IGNORED
 from lmdbloader.format.codecs import Payloads, checksum, encode_many, join
 from lmdbloader.format.layout import TILED_ABOVE_NBYTES, Field
 from lmdbloader.images.decode import DecodePolicy, decode_image, inspect_image, is_jpeg
@@ -83,6 +83,7 @@ class Part:
         seconds: Time of the work in its process.
         box_scales: Of samples from Python, see `samples.Group`.
         turned: Names of the images, of those done, that EXIF data turned, with masks that may have to be turned too.
+        colors: Of the palettes of the masks.
     """
 
     chunk: Chunk | None
@@ -95,6 +96,7 @@ class Part:
     seconds: float = 0.0
     box_scales: dict[str, str] = field(default_factory=dict)
     turned: tuple[str, ...] = ()
+    colors: Colors = field(default_factory=dict)
 
 
 def convert_sources(
@@ -106,8 +108,10 @@ def convert_sources(
 
     Raises:
         ImageError: A source cannot be used, with on_error="stop".
+        SourceError: The palettes of two masks differ.
     """
     gathered: list[_Encoded] = []
+    colors: Colors = {}
     hashes: list[int] = []
     seen: list[tuple[int, int, int]] = []
     skipped: list[tuple[str, str]] = []
@@ -134,6 +138,7 @@ def convert_sources(
                 values |= _place_boxes(source, source.annotation, images["image"].shape if kept is None else kept[1])
             if "mask" in values:
                 stored = images["image"].shape if kept is None else kept[1]
+                add_colors(colors, colors_of(source, files[-1], values["mask"]))
                 values["mask"], is_turned = _mask_of(recipe, source, files, values["mask"], stored)
         except ImageError as error:
             if recipe.options.on_error == "stop":
@@ -142,7 +147,7 @@ def convert_sources(
             places = []
         for tops, lefts in places:
             if room >= PART_NBYTES or (done and len(places) > 1):
-                yield _pack(recipe, gathered, hashes, seen, skipped, turned, done, nbytes, began)
+                yield _pack(recipe, gathered, hashes, seen, skipped, turned, colors, done, nbytes, began)
                 gathered, hashes, seen, skipped, turned = [], [], [], [], []
                 done = nbytes = room = 0
                 began = time.perf_counter()
@@ -155,7 +160,7 @@ def convert_sources(
         done, nbytes = done + 1, nbytes + source.nbytes
         turned += [source.name] * is_turned
     if done:
-        yield _pack(recipe, gathered, hashes, seen, skipped, turned, done, nbytes, began)
+        yield _pack(recipe, gathered, hashes, seen, skipped, turned, colors, done, nbytes, began)
 
 
 def _mask_of(
@@ -167,7 +172,9 @@ def _mask_of(
         ImageError: It does not fit its image, or has other values than the first mask.
     """
     if recipe.options.binary_masks:
-        mask = _to_binary(source, mask)
+        mask = to_binary(source, mask)
+    else:
+        refuse_soft(source, mask)
     _check_bits(source, mask, recipe.first_mask)
     header = inspect_image(files[0], recipe.policy, name=source.name)
     fitted = _fit_mask(source, header, mask, stored)
@@ -266,20 +273,6 @@ def _decode_checked_pair(
     hr, scale = fit_pair(hr, lr, recipe.options, source.name)
     check_alignment(hr, lr, scale, recipe.options.min_pair_psnr, source.name)
     return {"lr": lr, "hr": hr}, scale
-
-
-def _to_binary(source: Source, mask: Pixels) -> Pixels:
-    """Return a mask of 0 and 255 as one of 0 and 1.
-
-    Raises:
-        ImageError: It has another number.
-    """
-    if (others := mask[(mask != 0) & (mask != IGNORED)]).size:
-        raise ImageError(
-            source.name,
-            f"its mask has {int(others[0])}; expected 0 and {IGNORED} only, with {option('binary_masks', True)}",
-        )
-    return np.minimum(mask, 1).astype(np.uint8)
 
 
 def _check_bits(source: Source, mask: Pixels, first: tuple[str, int] | None) -> None:
@@ -447,6 +440,7 @@ def _pack(
     seen: Sequence[tuple[int, int, int]],
     skipped: Sequence[tuple[str, str]],
     turned: Sequence[str],
+    colors: Colors,
     num_sources: int,
     nbytes: int,
     began: float,
@@ -461,7 +455,7 @@ def _pack(
     seconds = time.perf_counter() - began
     return Part(
         chunk, tuple(blocks), tuple(hashes), tuple(seen), tuple(skipped), num_sources, nbytes, seconds,
-        turned=tuple(turned),
+        turned=tuple(turned), colors=dict(colors),
     )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ class ImageHeader:
             columns, for less work; None if the kind of file does not allow it.
         numbers: Returns the file's own numbers as (height, width, 1) uint8 or uint16: those of a palette, or of grey
             pixels, not scaled to 8 bits. None for colours, and for kinds of files whose numbers are not exact.
+        palette: Red, green and blue of each number, if the numbers are those of a palette.
     """
 
     height: int
@@ -45,6 +46,7 @@ class ImageHeader:
     decode: Callable[[], Pixels]
     decode_smaller: Callable[[int, int], Pixels] | None = None
     numbers: Callable[[], Pixels] | None = None
+    palette: bytes = b""
 
 
 def exif_orientation(exif: bytes) -> int:

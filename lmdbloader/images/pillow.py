@@ -128,6 +128,7 @@ def _read_header(opener: Callable[..., ImageFile.ImageFile], kind: str, data: me
         orientation=orientation,
         decode=lambda: _decode(image, kind, name),
         numbers=(lambda: _decode(image, kind, name, mode)) if _has_numbers(image, kind) else None,
+        palette=bytes(image.getpalette("RGB") or ()) if mode == "P" else b"",
     )
 
 
