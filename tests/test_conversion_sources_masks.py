@@ -494,16 +494,14 @@ def with_pixel(mask: np.ndarray, value: int) -> np.ndarray:
     return mask
 
 
+EMPTY = np.zeros((48, 48), np.uint8)
 NO_LABELS = [
     ([disc()] * 2 + [soft_disc()], "soft edges of"),
     ([soft_disc()] * 3, "soft edges of"),
-    ([disc()] * 19 + [with_pixel(disc(), 37)], "0 and 255 only"),  # decided by the first that are read
+    ([disc(), with_pixel(disc(), 37)] + [disc()] * 38, "0 and 255 only"),
     ([disc()] * 5 + [with_pixel(disc(), 128)], "soft edges of 1 numbers"),
-    ([np.zeros((48, 48), np.uint8)] * 60 + [disc()], r"0 and 255 only \(61 of 61 were read\)"),
-    (
-        [np.clip(disc(), 0, 128) + np.where(disc(radius=8), np.uint8(127), np.uint8(0))] * 3,
-        "the shades 0, 128, 255 only",
-    ),
+    ([EMPTY] * 30 + [disc()] + [EMPTY] * 30, "0 and 255 only"),
+    ([np.maximum(np.minimum(disc(), 128), disc(radius=8))] * 3, "the shades 0, 128, 255 only"),
 ]
 
 
@@ -560,16 +558,19 @@ BLACK, RED, GREEN = (0, 0, 0), (255, 0, 0), (0, 255, 0)
 @pytest.mark.parametrize("at", [1, 37])
 def test_a_number_with_two_colours_stands_for_two_classes(tmp_path: Path, suffix: str, at: int) -> None:
     masks = [coloured(BLACK, RED)] * 40
-    save_set(tmp_path / "same", [*masks, coloured(BLACK, RED, GREEN, used=(0, 2))], suffix)
-    assert lmdbloader.convert(tmp_path / "same", tmp_path / "kept", layout="masks", workers=1).num_samples == 41
+    if suffix != ".gif":  # Pillow leaves unused colours out
+        save_set(tmp_path / "same", [*masks, coloured(BLACK, RED, GREEN, used=(0, 2))], suffix)
+        assert lmdbloader.convert(tmp_path / "same", tmp_path / "kept", layout="masks", workers=1).num_samples == 41
     src = save_set(tmp_path / "src", [*masks[:at], coloured(BLACK, GREEN), *masks[at:]], suffix)
     message = r"the palettes of the masks differ: 1 is the colour .* in that of .*\.png, and .* in that of .*\.png"
     with pytest.raises(SourceError, match=message):
         lmdbloader.convert(src, tmp_path / "out", layout="masks", workers=1)
     assert not (tmp_path / "out").exists()
     for path in (src / "masks").iterdir():  # as the error says
-        Image.fromarray(np.asarray(Image.open(path))).save(path.with_suffix(".png"))
-        path.unlink() if suffix != ".png" else None
+        with Image.open(path) as image:
+            mask = np.asarray(image)
+        path.unlink()
+        Image.fromarray(mask).save(path.with_suffix(".png"))
     lmdbloader.convert(src, tmp_path / "out", layout="masks", workers=1)
     assert lmdbloader.LMDBDataset(tmp_path / "out")[at].mask.unique().tolist() == [0, 1]
 
