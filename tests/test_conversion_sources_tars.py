@@ -242,6 +242,25 @@ def test_folders_and_sparse_files_in_a_tar(tmp_path: Path) -> None:
         list_sources(tmp_path / "b.tar")
 
 
+def test_an_image_whose_key_has_a_dot_is_not_lost_silently(tmp_path: Path) -> None:
+    save_tar(tmp_path / "a.tar", ("0.5.jpg", b"x"), ("0.5.cls", b"1"), ("2.jpg", b"x"), ("2.cls", b"2"))
+    with pytest.raises(SourceError, match=r"the image 0\.5\.jpg belongs to no sample: a key ends at the first dot"):
+        list_sources(tmp_path / "a.tar")
+
+
+def test_everything_in_a_folder_of_tars_is_read_or_named(tmp_path: Path) -> None:
+    shards(tmp_path, "a.tar", "deep/b.tar")
+    for name in ("c.zip", "labels.csv", "d.tar.part"):
+        (tmp_path / name).touch()
+    listing = list_sources(tmp_path)
+    assert listing.ignored == (
+        ("deep/", "a folder, which is not searched for tars"),
+        ("*.csv", "not read: labels.csv"),
+        ("*.part", "not read: d.tar.part"),
+        ("*.zip", "not read: c.zip"),
+    )
+
+
 def test_what_systems_leave_in_a_tar_gives_no_samples(tmp_path: Path) -> None:
     names = (
         "1.jpg",

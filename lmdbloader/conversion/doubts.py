@@ -33,6 +33,7 @@ _NAMES_SHOWN = 3
 # Files that often hold labels of the images next to them.
 _ANNOTATIONS = {"*.csv", "*.json", "*.jsonl", "*.mat", "*.parquet", "*.tsv", "*.txt", "*.xml"}
 _OTHER_IMAGES = {"*.avif", "*.exr", "*.hdr", "*.heic", "*.heif", "*.jp2", "*.jxl", "*.psd", "*.svg", "*.tga"}
+_OTHER_IMAGES |= {"*.apng", "*.dib", "*.jfif", "*.jif", "*.jpe", "*.jpg_large"}
 _OTHER_IMAGES |= {"*.arw", "*.cr2", "*.dcm", "*.dng", "*.nef", "*.npy", "*.npz", "*.raw"}
 _NAMES_TRIED = 1000
 

@@ -6,7 +6,7 @@ import glob
 import os
 import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -97,6 +97,11 @@ def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
             f"{src}: no images in it. Expected members like key.jpg or key.png, and optionally key.cls, key.json and "
             f"key.txt{shards.explain()}."
         )
+    if shards.lost:
+        raise SourceError(
+            f"{src}: the image {shards.lost} belongs to no sample: a key ends at the first dot of the name, as in "
+            "webdataset. Pack the tar again, with other characters than dots in the keys."
+        )
     which = np.array(shards.which, np.int32)
     attached, fields = {}, []
     for extension, (field_name, kind) in ATTACHED.items():
@@ -136,6 +141,8 @@ class _Shards:
     attached: dict[str, tuple[array[int], array[int]]] = field(default_factory=_empty)
     ignored: list[tuple[str, str]] = field(default_factory=list)
     extensions: dict[str, int] = field(default_factory=dict)
+    # The first image whose key has a dot, and so is none.
+    lost: str = ""
     # Of the tar that is being read: values that are links, each with its columns, its row and its member.
     links: list[tuple[array[int], array[int], int, Member]] = field(default_factory=list)
 
@@ -151,6 +158,7 @@ class _Shards:
             mine[0].extend(others[0])
             mine[1].extend(others[1])
         self.ignored += other.ignored
+        self.lost = self.lost or other.lost
         for extension, count in other.extensions.items():
             self.extensions[extension] = self.extensions.get(extension, 0) + count
 
@@ -200,6 +208,8 @@ class _Shards:
             if extension not in _IMAGES and extension not in ATTACHED:
                 self.extensions[extension] = self.extensions.get(extension, 0) + 1
         if not images:
+            if (lost := next((m for e, m in members.items() if e.rpartition(".")[2] in _IMAGES), None)) is not None:
+                self.lost = self.lost or f"{as_text(start)}{lost.name}"
             if members.keys() & ATTACHED.keys():
                 self.ignored.append((as_text(start) + key, "a sample without an image"))
             return
@@ -416,17 +426,15 @@ def _relative(paths: Sequence[bytes]) -> list[bytes]:
 def _expand(src: Location) -> tuple[list[bytes], list[tuple[str, str]]]:
     """Return the paths of the tars, and (name, reason) of those that are left out."""
     if isinstance(src, str):
-        return _expand_url(src), []
+        return _expand_url(src)
     pattern = os.fspath(src)
     if src.is_dir():
         with os.scandir(os.fsencode(src)) as entries:
-            names = sorted(entry.name for entry in entries if not entry.is_dir() and not is_litter(entry.name))
-        packed = [name for name in names if _PACKED.search(name)]
-        tars = [os.path.join(os.fsencode(src), name) for name in names if name.lower().endswith(b".tar")]
-        ignored = [(as_text(name), "a compressed tar: decompress it first") for name in packed]
+            tars, ignored = _tars_among((entry.name, entry.is_dir()) for entry in entries)
         if not tars:
-            raise SourceError(f"{src}: no tars in it{': they are compressed, decompress them first' * bool(packed)}")
-        return tars, ignored
+            packed = any(_PACKED.search(os.fsencode(name)) for name, _ in ignored)
+            raise SourceError(f"{src}: no tars in it{': they are compressed, decompress them first' * packed}")
+        return [os.path.join(os.fsencode(src), name) for name in tars], ignored
     if src.exists():
         return [os.fsencode(src)], []
     found: list[str] = []
@@ -439,32 +447,46 @@ def _expand(src: Location) -> tuple[list[bytes], list[tuple[str, str]]]:
     return [os.fsencode(path) for path in found], []
 
 
-def _expand_url(src: str) -> list[bytes]:
+def _tars_among(entries: Iterable[tuple[bytes, bool]]) -> tuple[list[bytes], list[tuple[str, str]]]:
+    """Return the tars among (name, whether it is a folder) of what is in a folder, and (name, reason) of the others."""
+    tars, ignored, others = [], list[tuple[str, str]](), Others()
+    for name, is_folder in sorted(entries):
+        if is_litter(name):
+            others.add_litter(name)
+        elif is_folder:
+            ignored.append((f"{as_text(name)}/", "a folder, which is not searched for tars"))
+        elif name.lower().endswith(b".tar"):
+            tars.append(name)
+        elif _PACKED.search(name):
+            ignored.append((as_text(name), "a compressed tar: decompress it first"))
+        else:
+            others.add(name)
+    return tars, [*ignored, *others.ignored()]
+
+
+def _expand_url(src: str) -> tuple[list[bytes], list[tuple[str, str]]]:
     filesystem, root = remote.open_place(src)
     with remote.explain(src):
         filesystem.invalidate_cache()
         # What is there is meant by its name, also if that reads like a pattern.
         is_pattern = (glob.has_magic(root) or _BRACES.search(root) is not None) and not filesystem.exists(root)
         if not is_pattern and is_tar_name(root):
-            return [os.fsencode(src)]
+            return [os.fsencode(src)], []
         if not is_pattern:
-            names = sorted(
-                name
-                for name, info in remote.list_folder(filesystem, root, b"", src)
-                if info["type"] == "file" and name.lower().endswith(b".tar") and not is_litter(name)
-            )
+            listed = remote.list_folder(filesystem, root, b"", src)
+            names, ignored = _tars_among((name, info["type"] == "directory") for name, info in listed)
             if not names:
                 raise SourceError(f"{src}: no tars in it")
-            return [below(os.fsencode(src), name) for name in names]
+            return [below(os.fsencode(src), name) for name in names], ignored
         if not glob.has_magic(root):
-            return [os.fsencode(url) for url in _braces(src)]
+            return [os.fsencode(url) for url in _braces(src)], []
         found: list[bytes] = []
         for pattern in _braces(root):
             matches = [pattern] if filesystem.exists(pattern) else sorted(filesystem.glob(pattern))
             if not matches:
                 raise SourceNotFoundError(f"{src}: there is no such tar (looked for {pattern})")
             found += [os.fsencode(filesystem.unstrip_protocol(path)) for path in matches]
-        return found
+        return found, []
 
 
 def _braces(pattern: str) -> list[str]:
