@@ -114,8 +114,7 @@ def convert_sources(
     colors: Colors = {}
     hashes: list[int] = []
     seen: list[tuple[int, int, int]] = []
-    skipped: list[tuple[str, str]] = []
-    turned: list[str] = []
+    skipped, turned = list[tuple[str, str]](), list[str]()
     done = nbytes = room = 0
     began = time.perf_counter()
     fetched = fetch(sources)
@@ -138,8 +137,7 @@ def convert_sources(
                 values |= _place_boxes(source, source.annotation, images["image"].shape if kept is None else kept[1])
             if "mask" in values:
                 stored = images["image"].shape if kept is None else kept[1]
-                add_colors(colors, colors_of(source, files[-1], values["mask"]))
-                values["mask"], is_turned = _mask_of(recipe, source, files, values["mask"], stored)
+                values["mask"], is_turned = _mask_of(recipe, source, files, values["mask"], stored, colors)
         except ImageError as error:
             if recipe.options.on_error == "stop":
                 raise
@@ -164,13 +162,15 @@ def convert_sources(
 
 
 def _mask_of(
-    recipe: Recipe, source: Source, files: Sequence[bytes], mask: Pixels, stored: tuple[int, ...]
+    recipe: Recipe, source: Source, files: Sequence[bytes], mask: Pixels, stored: tuple[int, ...], colors: Colors
 ) -> tuple[Pixels, bool]:
     """Return a mask as it is stored next to an image of shape `stored`, and whether it may not be turned as that is.
 
     Raises:
         ImageError: It does not fit its image, or has other values than the first mask.
+        SourceError: Its palette differs from `colors`, those of the masks before it, to which its own are added.
     """
+    add_colors(colors, colors_of(source, files[-1], mask))
     if recipe.options.binary_masks:
         mask = to_binary(source, mask)
     else:

@@ -90,14 +90,17 @@ def list_yolo(src: Location, classes: Sequence[str] | None = None) -> Listing:
     if not names:
         notes += (f"the classes have no names: there is no {_NAMES_TXT} or {NAMES_YAML[0]} in {tree.root}",)
     ignored = [entry for entry in images.ignored if entry[0] not in ("*.txt", "*.yaml", "*.yml", "*.names", "*.cache")]
-    why = f"the names of the classes are {f'those of {file.name}' if file else 'given' if names else 'not known'}"
-    ignored += [(name, f"not read: {why}") for name in _files_of_names(tree) if file is None or name != file.name]
     return Listing(
         "yolo",
         Sources(images.names, images.nbytes, annotations=found),
         classes=names,
         fields=FIELDS,
-        ignored=(*ignored, *others, *few(sorted(map(as_text, texts.values())), "belongs to no image")),
+        ignored=(
+            *ignored,
+            *_other_names(tree, file, bool(names)),
+            *others,
+            *few(sorted(map(as_text, texts.values())), "belongs to no image"),
+        ),
         changed_ns=images.changed_ns,
         notes=notes,
     )
@@ -280,10 +283,12 @@ def _find_names(tree: _Tree) -> tuple[tuple[str, ...], Path | None]:
     return _checked(path, names_read), path
 
 
-def _files_of_names(tree: _Tree) -> list[str]:
-    """Return the files that may have the names of the classes."""
+def _other_names(tree: _Tree, file: Path | None, are_known: bool) -> list[tuple[str, str]]:
+    """Return (name, reason) of the files that may have names of the classes, but those of `file`, if any, are taken."""
     found = {path.name for place in _places(tree)[:2] for path in place.iterdir() if _OF_NAMES.fullmatch(path.name)}
-    return sorted(found)
+    names = f"those of {file.name}" if file is not None else "given" if are_known else "not known"
+    others = sorted(found - {file.name if file is not None else ""})
+    return [(name, f"not read: the names of the classes are {names}") for name in others]
 
 
 def _checked(path: Path, names: list[str]) -> tuple[str, ...]:
