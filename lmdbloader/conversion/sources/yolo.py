@@ -89,18 +89,13 @@ def list_yolo(src: Location, classes: Sequence[str] | None = None) -> Listing:
     ])  # fmt: skip
     if not names:
         notes += (f"the classes have no names: there is no {_NAMES_TXT} or {NAMES_YAML[0]} in {tree.root}",)
-    ignored = [entry for entry in images.ignored if entry[0] not in ("*.txt", "*.yaml", "*.yml", "*.names", "*.cache")]
+    ignored = _left_out(tree, images.ignored, file, bool(names))
     return Listing(
         "yolo",
         Sources(images.names, images.nbytes, annotations=found),
         classes=names,
         fields=FIELDS,
-        ignored=(
-            *ignored,
-            *_other_names(tree, file, bool(names)),
-            *others,
-            *few(sorted(map(as_text, texts.values())), "belongs to no image"),
-        ),
+        ignored=(*ignored, *others, *few(sorted(map(as_text, texts.values())), "belongs to no image")),
         changed_ns=images.changed_ns,
         notes=notes,
     )
@@ -283,12 +278,18 @@ def _find_names(tree: _Tree) -> tuple[tuple[str, ...], Path | None]:
     return _checked(path, names_read), path
 
 
-def _other_names(tree: _Tree, file: Path | None, are_known: bool) -> list[tuple[str, str]]:
-    """Return (name, reason) of the files that may have names of the classes, but those of `file`, if any, are taken."""
+def _left_out(
+    tree: _Tree, ignored: Sequence[tuple[str, str]], file: Path | None, are_known: bool
+) -> list[tuple[str, str]]:
+    """Return (name, reason) of what is left out next to the images, and of files that may have names of the classes.
+
+    `file` is the one whose names are taken; without it, `are_known` says whether the caller gave the names.
+    """
     found = {path.name for place in _places(tree)[:2] for path in place.iterdir() if _OF_NAMES.fullmatch(path.name)}
     names = f"those of {file.name}" if file is not None else "given" if are_known else "not known"
     others = sorted(found - {file.name if file is not None else ""})
-    return [(name, f"not read: the names of the classes are {names}") for name in others]
+    kept = [entry for entry in ignored if entry[0] not in ("*.txt", "*.yaml", "*.yml", "*.names", "*.cache")]
+    return kept + [(name, f"not read: the names of the classes are {names}") for name in others]
 
 
 def _checked(path: Path, names: list[str]) -> tuple[str, ...]:
