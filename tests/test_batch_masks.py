@@ -304,3 +304,18 @@ def test_arrays_of_other_sizes_do_not_matter(tmp_path: Path) -> None:
         lmdbloader.LMDBDataset(tmp_path / "d"), 3, order="random", transforms=[T.RandomCrop(8)]
     )
     assert batch.numbers.shape == (3, 12, 4)
+
+
+def test_the_advice_for_sizes_that_do_not_fit_keeps_masks_in_their_place(tmp_path: Path) -> None:
+    pixels, mask = np.zeros((60, 60, 3), np.uint8), np.zeros((45, 45), np.uint8)
+    pixels[20:40, 20:40], mask[15:30, 15:30] = 255, 1
+    lmdbloader.write([{"image": pixels, "mask": mask}] * 8, tmp_path / "ds", fields={"mask": fields.Mask()})
+    ds = lmdbloader.LMDBDataset(tmp_path / "ds")
+    crop = T.RandomCrop(10)
+    with pytest.raises(
+        OptionError, match=r"Give each a size first, Resize\(size, fields=\('image',\)\) and one for each"
+    ):
+        next(iter(lmdbloader.Loader(ds, 8, seed=0, shuffle=True, transforms=[crop])))
+    sizes = [T.Resize((30, 30), fields=(name,)) for name in ("image", "mask")]
+    batch = next(iter(lmdbloader.Loader(ds, 8, seed=0, shuffle=True, transforms=[*sizes, crop])))
+    assert torch.equal(batch.image[:, 0] > 127, batch.mask == 1) and batch.mask.any()

@@ -69,6 +69,66 @@ def test_splits_are_not_taken_for_classes(tmp_path: Path, capsys: Capture, names
     assert fields_of(tmp_path / "images") == ["image"]
 
 
+def save_pairs(folder: Path, high: str, low: str, count: int = 4) -> None:
+    """Save pairs of scale 2 under names with a place for a number."""
+    for number in range(count):
+        for name, side in ((high, 16), (low, 8)):
+            path = folder / name.format(number)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (side, side), (40 * number, 0, 0)).save(path)
+
+
+@pytest.mark.parametrize(
+    ("high", "low", "line"),
+    [
+        (
+            "train_sharp/00{}/1.png",
+            "train_sharp_bicubic/X4/00{}/1.png",
+            "hr={0}/train_sharp lr={0}/train_sharp_bicubic/X4",
+        ),
+        ("clean/{}.png", "rainy/{}.png", "hr={0}/clean lr={0}/rainy"),
+        ("gt/{}_clean.png", "data/{}_rain.png", ""),
+        ("seq/0{}/1.png", "vimeo_matlabLRx4/seq/0{}/1.png", "hr={0}/seq lr={0}/vimeo_matlabLRx4/seq"),
+        ("Normal/normal0000{}.png", "Low/low0000{}.png", ""),
+        ("GOPR{}/sharp/1.png", "GOPR{}/blur/1.png", ""),
+        ("our{}/high/1.png", "our{}/low/1.png", ""),
+        ("{}/Canon_HR.png", "{}/Canon_LR2.png", ""),
+        ("000{}_S6/1_GT_SRGB.PNG", "000{}_S6/1_NOISY_SRGB.PNG", ""),
+        ("image_SRF_{}/img_HR.png", "image_SRF_{}/img_LR.png", ""),
+    ],
+)
+def test_halves_of_pairs_are_not_taken_for_classes(tmp_path: Path, high: str, low: str, line: str) -> None:
+    src = tmp_path / "src"
+    save_pairs(src, high, low)
+    with pytest.raises(SourceError, match="which are probably halves of a pair") as error:
+        lmdbloader.convert(src, tmp_path / "out")
+    assert lmdbloader.convert(src, tmp_path / "classes", layout="classes").layout == "classes"
+    save_pairs(tmp_path / "splits" / "train", high, low)
+    with pytest.raises(SourceError, match=r"train: holds .*which are probably halves of a pair"):
+        lmdbloader.find_splits(tmp_path / "splits")
+    if not line:
+        assert "put the halves into a folder of each, under equal names, and write hr='HIGH', lr='LOW'" in str(
+            error.value
+        )
+        return
+    hr, lr = (part.partition("=")[2].format(src) for part in line.split())
+    assert f"write hr={hr!r}, lr={lr!r}, and leave src out" in str(error.value)
+    assert lmdbloader.convert(None, tmp_path / "pairs", hr=hr, lr=lr).num_samples == 4
+
+
+def test_classes_with_equal_names_of_images_are_classes(tmp_path: Path) -> None:
+    src = make(
+        tmp_path / "src", *[f"{name}/{i}.png" for name in ("rain", "snow", "low_tide", "beach") for i in range(3)]
+    )
+    assert [*lmdbloader.convert(src, tmp_path / "out").classes] == ["beach", "low_tide", "rain", "snow"]
+
+
+def test_halves_of_pairs_next_to_each_other_get_a_note(tmp_path: Path) -> None:
+    src = make(tmp_path / "src", *[f"img_00{i}_SRF_4_{half}.png" for i in range(3) for half in ("HR", "LR")])
+    (note,) = lmdbloader.convert(src, tmp_path / "out").notes
+    assert note.startswith("img_000_SRF_4_HR.png and img_000_SRF_4_LR.png are probably halves of a pair.")
+
+
 def test_the_line_for_splits_in_python_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     src = make(tmp_path / "src", "train/a/1.png", "train/b/1.png", "val/b/2.png", "val/c/2.png")
     with pytest.raises(SourceError) as error:
@@ -83,18 +143,19 @@ def test_splits_next_to_an_image_are_splits_too(tmp_path: Path, capsys: Capture)
     src = make(tmp_path / "src", "train/1.png", "val/2.png", "sample.png", "a.csv", "b.csv", "annotations/a.json", ".x")
     (src / "test").symlink_to(src / "val")
     (src / "again").symlink_to(src)
-    make(src, "__MACOSX/train/._1.png")
+    make(src, "__MACOSX/train/._1.png", "lost+found/#1.png")
     out = tmp_path / "out"
     with pytest.raises(SourceError, match="holds test/, train/, val/, which"):
         lmdbloader.convert(src, out)
     assert main(["convert", str(src), str(out), "--split", "--quiet"]) == 0
     assert {path.name for path in out.iterdir()} == {"test.lmdb", "train.lmdb", "val.lmdb"}
     assert capsys.readouterr().err.splitlines() == [
-        "left out: __MACOSX/: a folder without images",
         "left out: annotations/: a folder without images",
         "left out: again: a link to a folder that it is in",
         "left out: *.csv: 2 files that are not read, such as a.csv",
         "left out: *.png: not read: sample.png",
+        "left out: __MACOSX: 1 made by macOS, which are not read, such as __MACOSX",
+        "left out: lost+found: 1 made by Linux, which are not read, such as lost+found",
     ]
 
 

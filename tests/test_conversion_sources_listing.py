@@ -225,6 +225,35 @@ def test_what_macos_and_jupyter_leave_is_named_and_not_read(tmp_path: Path) -> N
     )
 
 
+def test_what_nas_servers_and_systems_leave_gives_no_classes_and_moves_no_labels(tmp_path: Path) -> None:
+    touch(
+        tmp_path,
+        "cat/1.jpg",
+        "dog/1.jpg",
+        "@eaDir/1.jpg/SYNOPHOTO_THUMB_M.jpg",
+        "cat/@eaDir/1.jpg/SYNOPHOTO_THUMB_M.jpg",
+    )
+    touch(
+        tmp_path, "$Recycle.Bin/S-1/$R1.jpg", "System Volume Information/a.png", "lost+found/#1.jpg", "#recycle/a.jpg"
+    )
+    touch(
+        tmp_path,
+        "@Recycle/a.jpg",
+        "cat/.@__thumb/1.jpg",
+        ".Trash-1000/files/a.jpg",
+        ".Trashes/501/a.jpg",
+        ".snapshot/a/1.jpg",
+    )
+    listing = list_sources(tmp_path)
+    assert listing.classes == ("cat", "dog")
+    assert [(s.name, s.label) for s in listing.sources] == [("cat/1.jpg", 0), ("dog/1.jpg", 1)]
+    assert dict(listing.ignored)["@eaDir"] == "2 made by a Synology, which are not read, such as @eaDir"
+    assert {name for name, _ in listing.ignored} == {
+        "#recycle", "$Recycle.Bin", ".@__thumb", ".Trash-1000", ".Trashes", ".snapshot", "@Recycle", "@eaDir",
+        "System Volume Information", "lost+found",
+    }  # fmt: skip
+
+
 def test_other_files_are_counted_by_suffix_and_one_is_named(tmp_path: Path) -> None:
     touch(tmp_path, "b/1.png", "b/1.json", "a/2.png", "a/2.JSON", "c/0.json", "labels.csv", "README", ".DS_Store")
     assert list_sources(tmp_path).ignored == (

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFilter
 
 import lmdbloader
 from lmdbloader.cli import main
@@ -485,6 +486,122 @@ def test_masks_with_an_object_and_255_are_not_binary_masks(folder: Path, tmp_pat
         Image.fromarray(np.where(np.array(Image.open(path)) > 1, 255, 1).astype(np.uint8)).save(path)
     lmdbloader.convert(folder, tmp_path / "out", layout="masks")
     assert lmdbloader.LMDBDataset(tmp_path / "out")[0].mask.unique().tolist() == [1, 255]
+
+
+def disc(side: int = 48, radius: int = 14) -> np.ndarray:
+    y, x = np.ogrid[:side, :side]
+    return np.where((y - side // 2) ** 2 + (x - side // 2) ** 2 < radius**2, 255, 0).astype(np.uint8)
+
+
+def soft_disc() -> np.ndarray:
+    return np.array(Image.fromarray(disc()).filter(ImageFilter.GaussianBlur(1)))
+
+
+def save_set(folder: Path, masks: Sequence[np.ndarray | Image.Image], suffix: str = ".png") -> Path:
+    """Save images and their masks, in a folder."""
+    for name in ("images", "masks"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for i, mask in enumerate(masks):
+        image = mask if isinstance(mask, Image.Image) else Image.fromarray(mask)
+        image.save(folder / "masks" / f"{i:03}{suffix}")
+        Image.new("RGB", image.size, (i, 0, 0)).save(folder / "images" / f"{i:03}.png")
+    return folder
+
+
+def with_pixel(mask: np.ndarray, value: int) -> np.ndarray:
+    """Return a mask with one more value, at the edge of its disc."""
+    mask = mask.copy()
+    mask[24, int(np.flatnonzero(mask[24])[0])] = value
+    return mask
+
+
+EMPTY = np.zeros((48, 48), np.uint8)
+NO_LABELS = [
+    ([disc()] * 2 + [soft_disc()], "soft edges of"),
+    ([soft_disc()] * 3, "soft edges of"),
+    ([disc(), with_pixel(disc(), 37)] + [disc()] * 38, "0 and 255 only"),
+    ([disc()] * 5 + [with_pixel(disc(), 128)], "soft edges of 1 numbers"),
+    ([EMPTY] * 30 + [disc()] + [EMPTY] * 30, "0 and 255 only"),
+    ([np.maximum(np.minimum(disc(), 128), disc(radius=8))] * 3, "the shades 0, 128, 255 only"),
+]
+
+
+@pytest.mark.parametrize(("masks", "found"), NO_LABELS)
+def test_255_for_the_objects_is_refused_whatever_few_masks_have(
+    tmp_path: Path, masks: list[np.ndarray], found: str
+) -> None:
+    src = save_set(tmp_path / "src", masks)
+    with pytest.raises(SourceError, match=f"the masks have .*{found}.*which losses leave out"):
+        lmdbloader.convert(src, tmp_path / "out", layout="masks", workers=1)
+    if "shades" in found:
+        return
+    report = lmdbloader.convert(src, tmp_path / "out", layout="masks", workers=1, binary_masks=True)
+    for sample, mask in zip(lmdbloader.LMDBDataset(tmp_path / "out"), masks, strict=True):
+        np.testing.assert_array_equal(sample.mask.numpy(), mask > 127)
+    assert any("soft edges" in note for note in report.notes) == ("soft" in found)
+
+
+def test_labels_with_255_for_pixels_without_one_are_kept_as_they_are(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    many = rng.integers(0, 182, (12, 12), np.uint8).repeat(4, 0).repeat(4, 1)
+    many[rng.random((48, 48)) < 0.1] = 255
+    scribbles = np.full((48, 48), 255, np.uint8)
+    scribbles[5:8, 4:40], scribbles[20:23, 4:40], scribbles[30:33, 9] = 0, 1, 15
+    voc = disc(radius=18)
+    voc[disc(radius=15) == 255] = 15
+    src = save_set(tmp_path / "src", [many, scribbles, voc, disc(), np.zeros((48, 48), np.uint8)])
+    assert lmdbloader.convert(src, tmp_path / "out", layout="masks", workers=1).notes == ()
+    for number, mask in enumerate([many, scribbles, voc]):
+        np.testing.assert_array_equal(lmdbloader.LMDBDataset(tmp_path / "out")[number].mask.numpy(), mask)
+
+
+def test_a_soft_mask_among_masks_with_labels_is_refused_by_name(tmp_path: Path) -> None:
+    src = save_set(tmp_path / "src", [np.minimum(disc(), 1)] * 40)
+    Image.fromarray(soft_disc()).save(src / "masks" / "029.png")
+    with pytest.raises(ImageError, match=r"029\.png: its mask has 0, 255 and \d+ numbers between them, which are soft"):
+        lmdbloader.convert(src, tmp_path / "out", layout="masks", workers=1)
+    report = lmdbloader.convert(src, tmp_path / "out", layout="masks", workers=1, on_error="skip")
+    assert [name for name, _ in report.skipped] == ["029.png"] and report.num_samples == 39
+
+
+def coloured(*colours: tuple[int, int, int], used: Sequence[int] = (0, 1)) -> Image.Image:
+    mask = np.zeros((8, 8), np.uint8)
+    mask[2:, 2:] = used[-1]
+    image = Image.fromarray(mask)
+    image.putpalette([value for colour in colours for value in colour])
+    return image
+
+
+BLACK, RED, GREEN = (0, 0, 0), (255, 0, 0), (0, 255, 0)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".gif", ".bmp", ".tif"])
+@pytest.mark.parametrize("at", [1, 37])
+def test_a_number_with_two_colours_stands_for_two_classes(tmp_path: Path, suffix: str, at: int) -> None:
+    masks = [coloured(BLACK, RED)] * 40
+    if suffix != ".gif":  # Pillow leaves unused colours out
+        save_set(tmp_path / "same", [*masks, coloured(BLACK, RED, GREEN, used=(0, 2))], suffix)
+        assert lmdbloader.convert(tmp_path / "same", tmp_path / "kept", layout="masks", workers=1).num_samples == 41
+    src = save_set(tmp_path / "src", [*masks[:at], coloured(BLACK, GREEN), *masks[at:]], suffix)
+    message = r"the palettes of the masks differ: 1 is the colour .* in that of .*\.png, and .* in that of .*\.png"
+    with pytest.raises(SourceError, match=message):
+        lmdbloader.convert(src, tmp_path / "out", layout="masks", workers=1)
+    assert not (tmp_path / "out").exists()
+    for path in (src / "masks").iterdir():  # as the error says
+        with Image.open(path) as image:
+            mask = np.asarray(image)
+        path.unlink()
+        Image.fromarray(mask).save(path.with_suffix(".png"))
+    lmdbloader.convert(src, tmp_path / "out", layout="masks", workers=1)
+    assert lmdbloader.LMDBDataset(tmp_path / "out")[at].mask.unique().tolist() == [0, 1]
+
+
+def test_masks_behind_a_url_are_looked_at_too(tmp_path: Path) -> None:
+    src = save_set(tmp_path / "src", [disc()] * 3)
+    filesystem = fsspec.filesystem("memory")
+    filesystem.pipe({f"/binary/{p.relative_to(src)}": p.read_bytes() for p in src.rglob("*.png")})
+    with pytest.raises(SourceError, match="0 and 255 only"):
+        lmdbloader.convert("memory://binary/images", tmp_path / "out", masks="memory://binary/masks")
 
 
 def test_binary_masks_need_masks(folder: Path, tmp_path: Path) -> None:

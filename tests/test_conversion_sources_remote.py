@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from endless_server import endless_server
 from hypothesis import given
 from hypothesis import strategies as st
 from s3_server import Buckets, NoRanges, serve
 from tars import png, tar_bytes
 
+import lmdbloader
 from lmdbloader.conversion.sources.layouts import list_sources
 from lmdbloader.conversion.sources.listing import Listing, Span
 from lmdbloader.conversion.sources.reading import fetch, read
 from lmdbloader.conversion.sources.remote import locate, read_remote
-from lmdbloader.errors import OptionError, SourceError
+from lmdbloader.errors import ImageError, OptionError, SourceError
 
 fsspec = pytest.importorskip("fsspec")
 
@@ -211,7 +214,8 @@ def test_parts_of_files_are_right_whichever_of_them_come_together(parts: list[tu
     filesystem.pipe({f"/parts/{name}": value for name, value in data.items()})
     files = [Span(f"memory://parts/{name}".encode(), start, nbytes) for name, start, nbytes in parts]
     expected = [data[name][start : start + nbytes] for name, start, nbytes in parts]
-    assert read_remote([*files, b"memory://parts/a"]) == [*expected, data["a"]]
+    whole = b"memory://parts/a"
+    assert read_remote([*files, whole], {whole: len(data["a"])}) == [*expected, data["a"]]
 
 
 def test_a_dataset_behind_a_url_is_not_taken_for_images(memory: None) -> None:
@@ -226,3 +230,16 @@ def test_a_dataset_behind_a_url_is_not_taken_for_images(memory: None) -> None:
     filesystem.pipe("/sets/images/manifest.json", b"{}")
     filesystem.pipe("/sets/images/a.png", png(1))
     assert len(list_sources("memory://sets/images").sources) == 1
+
+
+@pytest.mark.parametrize("sends_ranges", [True, False])
+@pytest.mark.parametrize("place", ["photos", "a.tar"])
+def test_an_answer_without_an_end_is_an_error_and_is_not_kept(tmp_path: Path, place: str, sends_ranges: bool) -> None:
+    with endless_server(30_000, sends_ranges=sends_ranges) as url:
+        tracemalloc.start()
+        try:
+            with pytest.raises((SourceError, ImageError), match=r"more than the|parts of files"):
+                lmdbloader.convert(f"{url}/{place}", tmp_path / "out", workers=1)
+            assert tracemalloc.get_traced_memory()[1] < 30e6
+        finally:
+            tracemalloc.stop()

@@ -7,6 +7,7 @@ import io
 import tarfile
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from tars import save_tar, tar_bytes
 from lmdbloader.conversion.sources.layouts import list_sources
 from lmdbloader.conversion.sources.listing import Source
 from lmdbloader.conversion.sources.reading import read
+from lmdbloader.conversion.sources.remote import locate
 from lmdbloader.errors import SourceError
 
 
@@ -174,20 +176,124 @@ def test_a_sample_without_an_image_is_named(tmp_path: Path) -> None:
     assert listing.ignored == (("b", "a sample without an image"),)
 
 
-def test_links_folders_and_sparse_files_in_a_tar(tmp_path: Path) -> None:
+def tar_of(*members: tuple[str, bytes, str], **options: Any) -> bytes:
+    """Return a tar of members (name, type, content of a file or target of a link)."""
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as tar:
-        kinds = {"d": tarfile.DIRTYPE, "d/l.png": tarfile.SYMTYPE, "d/h.png": tarfile.LNKTYPE}
-        for name, kind in {**kinds, "d/s.png": tarfile.GNUTYPE_SPARSE}.items():
+    with tarfile.open(fileobj=out, mode="w", **options) as tar:
+        for name, kind, content in members:
             info = tarfile.TarInfo(name)
-            info.type, info.linkname = kind, "d/a.png"
-            tar.addfile(info)
-        info = tarfile.TarInfo("d/a.png")
-        tar.addfile(info)
-    (tmp_path / "a.tar").write_bytes(out.getvalue())
+            info.type = kind
+            if kind == tarfile.REGTYPE:
+                info.size = len(content)
+            else:
+                info.linkname = content
+            tar.addfile(info, io.BytesIO(content.encode()))
+    return out.getvalue()
+
+
+FILE, LINK, HARD_LINK = tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_links_lead_to_files_anywhere_in_the_tar(tmp_path: Path, form: int) -> None:
+    long = "a folder with a long name, longer than a header has room for/" if form != tarfile.USTAR_FORMAT else "d/"
+    (tmp_path / "a.tar").write_bytes(
+        tar_of(
+            ("./0.png", LINK, f"{long * 2}1.png"),  # to a later member
+            ("0.cls", FILE, "7"),
+            (f"./{long * 2}1.png", FILE, "one"),
+            (f"{long * 2}1.cls", FILE, "8"),
+            (f"{long * 2}2.png", LINK, "../" * long.count("/") * 2 + "3.png"),
+            (f"{long * 2}2.cls", HARD_LINK, "./0.cls"),
+            ("3.png", HARD_LINK, f"{long * 2}1.png"),  # a link to a link
+            ("4.png", LINK, "3.png"),
+            ("latest", LINK, "d"),
+            format=form,
+        )
+    )
+    listing = list_sources(tmp_path / "a.tar")
+    found = [(s.name, contents(s)) for s in listing.sources]
+    assert found == [
+        ("0.png", {"image": b"one", "label": b"7"}),
+        (f"{long * 2}1.png", {"image": b"one", "label": b"8"}),
+        (f"{long * 2}2.png", {"image": b"one", "label": b"7"}),
+        ("3.png", {"image": b"one", "label": None}),
+        ("4.png", {"image": b"one", "label": None}),
+    ]
+    assert [s.nbytes for s in listing.sources] == [4, 4, 4, 3, 3]
+    assert listing.ignored == (("latest", "not a regular file"),)
+
+
+@pytest.mark.parametrize("target", ["nowhere.png", "/data/a.png", "../a.png", "d", "b.png"])
+def test_a_link_out_of_the_tar_or_in_a_circle_loses_nothing_silently(tmp_path: Path, target: str) -> None:
+    members = [("a.png", FILE, "x"), ("b.png", LINK, target)]
+    (tmp_path / "a.tar").write_bytes(tar_of(*members))
+    with pytest.raises(SourceError, match=r"a\.tar: b\.png is a link to .*, and the tar has no such file"):
+        list_sources(tmp_path / "a.tar")
+
+
+def test_folders_and_sparse_files_in_a_tar(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(tar_of(("d", tarfile.DIRTYPE, ""), ("d/a.png", FILE, ""), ("b.png", b"6", "")))
     listing = list_sources(tmp_path / "a.tar")
     assert [s.name for s in listing.sources] == ["d/a.png"]
-    assert listing.ignored == tuple((f"d/{name}.png", "not a regular file") for name in "lhs")
+    assert listing.ignored == (("b.png", "not a regular file"),)
+    (tmp_path / "b.tar").write_bytes(tar_of(("s.png", tarfile.GNUTYPE_SPARSE, ""), ("a.png", FILE, "")))
+    with pytest.raises(SourceError, match=r"s\.png: is packed as a sparse file.*without --sparse"):
+        list_sources(tmp_path / "b.tar")
+
+
+def test_an_image_whose_key_has_a_dot_is_not_lost_silently(tmp_path: Path) -> None:
+    save_tar(tmp_path / "a.tar", ("0.5.jpg", b"x"), ("0.5.cls", b"1"), ("2.jpg", b"x"), ("2.cls", b"2"))
+    with pytest.raises(SourceError, match=r"the image 0\.5\.jpg belongs to no sample: a key ends at the first dot"):
+        list_sources(tmp_path / "a.tar")
+
+
+def test_everything_in_a_folder_of_tars_is_read_or_named(tmp_path: Path) -> None:
+    shards(tmp_path, "a.tar", "deep/b.tar")
+    for name in ("c.zip", "labels.csv", "d.tar.part"):
+        (tmp_path / name).touch()
+    listing = list_sources(tmp_path)
+    assert listing.ignored == (
+        ("deep/", "a folder, which is not searched for tars"),
+        ("*.csv", "not read: labels.csv"),
+        ("*.part", "not read: d.tar.part"),
+        ("*.zip", "not read: c.zip"),
+    )
+
+
+def test_what_systems_leave_in_a_tar_gives_no_samples(tmp_path: Path) -> None:
+    names = (
+        "1.jpg",
+        "@eaDir/1.jpg/SYNOPHOTO_THUMB_M.jpg",
+        "@eaDir/2.jpg/SYNOPHOTO_THUMB_M.jpg",
+        "__MACOSX/._1.jpg",
+        "._1.jpg",
+    )
+    save_tar(tmp_path / "a.tar", *[(name, b"x") for name in names])
+    (tmp_path / "._a.tar").write_bytes(b"of macOS")
+    listing = list_sources(tmp_path)
+    assert [s.name for s in listing.sources] == ["1.jpg"]
+    assert {name for name, _ in listing.ignored} == {"@eaDir", "__MACOSX", "._*"}
+
+
+def test_a_tar_that_is_there_is_meant_by_its_name(tmp_path: Path) -> None:
+    for name, content in {
+        "t[1].tar": b"brackets",
+        "t1.tar": b"one",
+        "x{1}.tar": b"braces",
+        "[2]-0.tar": b"zero",
+    }.items():
+        save_tar(tmp_path / name, ("a.png", content))
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    for path in tmp_path.iterdir():
+        MemoryFileSystem().pipe(f"/named/{path.name}", path.read_bytes())
+    for place in (str(tmp_path), "memory://named"):
+        for pattern, expected in {
+            "t[1].tar": [b"brackets"], "x{1}.tar": [b"braces"], "[2]-{0..0}.tar": [b"zero"], "t[0-9].tar": [b"one"]
+        }.items():  # fmt: skip
+            found = list_sources(locate(f"{place}/{pattern}"))
+            assert [read(source.file) for source in found.sources] == expected, (place, pattern)
 
 
 def test_other_things_than_tars_are_refused(tmp_path: Path) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import pickle
 import random
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
 import pytest
+from endless_server import endless_server
 from remote_store import Server, serving
 from s3_server import Handler, NoRanges, serve
 
+import lmdbloader
 from lmdbloader import errors
 from lmdbloader.store.remote import service as service_module
 from lmdbloader.store.remote.service import Facts, Service
@@ -157,3 +160,17 @@ def test_another_range_than_the_requested_one_is_no_answer(soon: None) -> None:
     told = "bytes 356-456/10240 arrived instead of bytes 100-200"
     with serve({"bucket": {"d/data.mdb": DATA}}, handler) as (url, _), pytest.raises(errors.DiskError, match=told):
         Service(f"{url}/bucket/d").get("data.mdb", 100, 201)
+
+
+@pytest.mark.parametrize("sends_ranges", [True, False])
+def test_an_answer_without_an_end_is_an_error_and_is_not_kept(tmp_path: Path, sends_ranges: bool) -> None:
+    with endless_server(3000, sends_ranges=sends_ranges) as url:
+        tracemalloc.start()
+        try:
+            with pytest.raises(
+                errors.DiskError, match=r"manifest\.json: (more than the 3000|the server sends the whole)"
+            ):
+                lmdbloader.LMDBDataset(f"{url}/train.lmdb", cache_dir=tmp_path)
+            assert tracemalloc.get_traced_memory()[1] < 30e6
+        finally:
+            tracemalloc.stop()

@@ -583,11 +583,11 @@ _UNSUITED = {
     ),
     opcodes.NOT_SQUARE: "RandomDihedral needs square images. Crop to a square first.",
     opcodes.NOT_ALIGNED: (
-        "the images of one sample are cropped together, and one is not a whole multiple of the other. Limit each "
-        "transform to some of them with fields=."
+        "the images of one sample are cropped together, and one is not a whole multiple of the other. Give each a size "
+        "first, Resize(size, fields=('image',)) and one for each other field; or read one of them alone: "
+        "LMDBDataset(path, fields=[...])."
     ),
     opcodes.NOT_DIVISIBLE: (
-        "a size or padding is not a multiple of the scale between the images of one sample. Choose one that is, or "
-        "limit the transform to some of them with fields=."
+        "a size or padding is not a multiple of the scale between the images of one sample. Choose one that is."
     ),
 }

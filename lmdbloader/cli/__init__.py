@@ -220,6 +220,18 @@ class _Parser(argparse.ArgumentParser):
         """Print the error in the arguments, and exit."""
         super().error(plain(message))
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, and refuse an option that is given twice with different values: argparse would take the last one."""
+        self._given: dict[str, Any] = {}
+        return super().parse_known_args(args, namespace)
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        is_one = action.option_strings and not isinstance(action, argparse._AppendAction)
+        if is_one and self._given.setdefault(action.dest, arg_strings) != arg_strings:
+            values = " and ".join(plain(" ".join(words)) for words in (self._given[action.dest], arg_strings))
+            raise argparse.ArgumentError(action, f"is given twice: {values}. Give it once")
+        return super()._get_values(action, arg_strings)
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             choices = [str(choice) for choice in action.choices]

@@ -66,8 +66,9 @@ images that are not plain 8-bit grey or RGB:
   A refused image stops the conversion or, with --on-error skip, is left out
   and listed at the end and in OUT/skipped.tsv.
   Links are followed, except to a folder that they are in. These, broken links,
-  special files, files that are not images, and what macOS and Jupyter leave
-  in folders (__MACOSX, ._*, .ipynb_checkpoints) are left out and named.
+  special files, files that are not images, and what other programs leave in
+  folders (__MACOSX, ._*, .ipynb_checkpoints, @eaDir, $RECYCLE.BIN, lost+found
+  and the like) are left out and named.
 
 sets of parts:
   With --parts or --part-size, OUT is a folder of complete datasets and reads
@@ -199,14 +200,16 @@ def _next_to_splits(src: Path, splits: Set[str], layout: str) -> list[tuple[str,
     """Return (name, reason) of what is in a folder next to its splits."""
     from lmdbloader.conversion.sources import coco, yolo
     from lmdbloader.conversion.sources.folders import is_circular
-    from lmdbloader.conversion.sources.listing import Others
+    from lmdbloader.conversion.sources.listing import Others, is_litter
 
     others, folders = Others(), []
     read = {"coco": (coco.ANNOTATIONS,), "yolo": yolo.NAMES_YAML}.get(layout, ())
     for path in sorted(src.iterdir()):
         if path.name in splits or path.name in read or path.name.startswith("."):
             continue
-        if is_circular(path):
+        if is_litter(os.fsencode(path.name)):
+            others.add_litter(os.fsencode(path.name))
+        elif is_circular(path):
             others.add_link(os.fsencode(path.name))
         elif path.is_dir():
             folders.append((f"{path.name}/", "a folder without images"))

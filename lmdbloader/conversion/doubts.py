@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -11,11 +12,12 @@ import numpy as np
 from lmdbloader.base.option_names import flags_in_use, option, pasted, pasted_convert
 from lmdbloader.base.text import counted, extent, first_of
 from lmdbloader.conversion.options import RunOptions
-from lmdbloader.conversion.sources.folders import holds_images
+from lmdbloader.conversion.sources.folders import have_equal_names, holds_images
 from lmdbloader.conversion.sources.listing import Listing, Location, Names, as_text, stem_of
 from lmdbloader.conversion.sources.remote import locate
 from lmdbloader.errors import SourceError
 from lmdbloader.format.folder_names import (
+    half_of,
     is_high,
     is_low,
     is_of_images,
@@ -31,6 +33,7 @@ _NAMES_SHOWN = 3
 # Files that often hold labels of the images next to them.
 _ANNOTATIONS = {"*.csv", "*.json", "*.jsonl", "*.mat", "*.parquet", "*.tsv", "*.txt", "*.xml"}
 _OTHER_IMAGES = {"*.avif", "*.exr", "*.hdr", "*.heic", "*.heif", "*.jp2", "*.jxl", "*.psd", "*.svg", "*.tga"}
+_OTHER_IMAGES |= {"*.apng", "*.dib", "*.jfif", "*.jif", "*.jpe", "*.jpg_large"}
 _OTHER_IMAGES |= {"*.arw", "*.cr2", "*.dcm", "*.dng", "*.nef", "*.npy", "*.npz", "*.raw"}
 _NAMES_TRIED = 1000
 
@@ -72,9 +75,14 @@ def notes_on(src: Location, listing: Listing, *, is_sure: bool, wants_labels: bo
         _refuse_splits(src, folders)
         if listing.layout == "classes" or not folders.num_loose:
             _refuse_other_folders(src, folders)
+            if halves := _find_halves(listing.sources.names):
+                raise _halves_error(src, listing.sources.names, *halves)
     found = [] if is_sure and listing.layout == "images" else _note_labels(src, listing, folders, wants_labels)
     if not is_sure and (masks := _masks_next_to_images(listing.sources.names)):
         found.append(f"{masks} and other images are named like masks. Each of them will be a separate image")
+    if not is_sure and folders.num_loose and (halves := _find_halves(listing.sources.names)):
+        names = " and ".join(as_text(name) for name in halves)
+        found.append(f"{names} are probably halves of a pair. Each of them will be a separate image")
     if hidden := _first_hidden(listing.sources.names):
         found.append(f"hidden files and folders are read too, such as {hidden}")
     suffixes = [name for name, _ in listing.ignored]
@@ -129,6 +137,46 @@ def _refuse_other_folders(src: Location, folders: _Folders) -> None:
             f"{place}: holds {_shown([*high, *low])}, which are probably halves of pairs. Write {line}, and leave "
             f"{option('src')} out. {insist}"
         )
+
+
+def _find_halves(names: Names) -> tuple[bytes, bytes] | None:
+    """Return the names of the high and the low half of a pair if most images seem to be halves of pairs, else None."""
+    tried = [names[at] for at in np.unique(np.linspace(0, len(names) - 1, _NAMES_TRIED).astype(int)).tolist()]
+    # The high half may have a name that says nothing: vimeo/00001/1.png, vimeo_LRx4/00001/1.png.
+    num_low = [half_of(as_text(stem_of(name)))[0] for name in tried].count("low")
+    if not len(tried) <= 4 * num_low < 4 * len(tried):
+        return None
+    found: dict[str, dict[str, bytes]] = {}
+    counts: Counter[str] = Counter()
+    for name in names:
+        half, pair = half_of(as_text(stem_of(name)))
+        found.setdefault(pair, {}).setdefault("low" if half == "low" else "high", name)
+        counts[pair] += 1
+    pairs = [pair for pair, halves in found.items() if len(halves) == 2]
+    if 3 * sum(counts[pair] for pair in pairs) < 2 * len(names):
+        return None
+    return found[pairs[0]]["high"], found[pairs[0]]["low"]
+
+
+def _halves_error(src: Location, names: Names, high: bytes, low: bytes) -> SourceError:
+    """Return the error for a folder of images that are probably halves of pairs, given those of one pair."""
+    places = [name.split(b"/")[:-1] for name in (high, low)]
+    while min(map(len, places)) > 1 and places[0][-1] == places[1][-1]:
+        places = [place[:-1] for place in places]
+    hr, lr = (as_text(b"/".join(place)) for place in places)
+    line = pasted(hr=_below(src, hr), lr=_below(src, lr))
+    are_apart = (
+        all(places)
+        and have_equal_names(high, low)
+        and all(name.startswith((b"/".join(places[0]) + b"/", b"/".join(places[1]) + b"/")) for name in names)
+    )
+    first = "" if are_apart else "put the halves into a folder of each, under equal names, and "
+    return SourceError(
+        f"{src}: holds {as_text(high)} and {as_text(low)}, which are probably halves of a pair. If one is 2 to 8 times "
+        f"as high as the other, {first}write {line if are_apart else pasted(hr='HIGH', lr='LOW')}, and leave "
+        f"{option('src')} out. Pairs of one size: lmdbloader.write(samples, out), with an image field for each half. "
+        f"{_insist()}; for one dataset of all images, {option('layout', 'images')}."
+    )
 
 
 def _note_labels(src: Location, listing: Listing, folders: _Folders, wants_labels: bool) -> list[str]:

@@ -15,6 +15,7 @@ from lmdbloader.base.disk_errors import naming
 from lmdbloader.base.files import read_regular
 from lmdbloader.base.option_names import option
 from lmdbloader.base.text import counted
+from lmdbloader.conversion.mask_numbers import Colors
 from lmdbloader.conversion.provenance import ContentHash, Seen, changed_options
 from lmdbloader.conversion.sources.listing import Source
 from lmdbloader.conversion.sources.reading import changed_at
@@ -70,6 +71,7 @@ class Progress:
         records: `chained` of the records that hold them; None in a journal of an older release.
         in_pixels: Fields of boxes with one that reaches beyond the first pixels, of samples from Python.
         doubts: By kind, how many images are in the `Part.doubts` of its parts, and the name of the first of them.
+        colors: Of the palettes of the masks that were converted now.
     """
 
     num_samples: int = 0
@@ -80,6 +82,7 @@ class Progress:
     records: int | None = 0
     in_pixels: set[str] = field(default_factory=set)
     doubts: dict[str, tuple[int, str]] = field(default_factory=dict)
+    colors: Colors = field(default_factory=dict)
 
     def add_doubts(self, found: Iterable[tuple[str, str]]) -> None:
         """Count the images in the `Part.doubts` of another part."""

@@ -16,6 +16,7 @@ from lmdbloader.base.progress import progress_bar
 from lmdbloader.base.text import command, counted, mebibytes, plain, table
 from lmdbloader.conversion.doubts import describe_classes
 from lmdbloader.conversion.journal import Begun, Journal, Progress, check_kept, read_plan, recover, write_plan
+from lmdbloader.conversion.mask_numbers import add_colors
 from lmdbloader.conversion.options import RunOptions
 from lmdbloader.conversion.plan import Plan, Trial, settle_scale, try_out
 from lmdbloader.conversion.pool import WorkerPool, make_tasks
@@ -213,6 +214,7 @@ def _add(part: Part, sources: Sources, done: Progress, journal: Journal | None, 
         journal.add(part, sources[done.num_sources : end], writer.num_samples + added)
     if part.chunk is not None:
         writer.add(part.chunk, part.blocks)
+    add_colors(done.colors, part.colors)
     done.num_sources = end
     done.skipped += part.skipped
     done.add_doubts(part.doubts)

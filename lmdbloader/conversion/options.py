@@ -102,8 +102,8 @@ class ConvertOptions:
     binary_masks: bool = opt(
         False,
         TAKE,
-        "store 1 for the 255 of masks of 0 and 255 (default: refuse masks of these alone, as 255 marks pixels without "
-        "a label)",
+        "store 1 for the 255 of masks of 0 and 255, and for the brighter half of soft edges between them (default: "
+        "refuse such masks, as 255 marks pixels without a label)",
     )
     annotations: str | os.PathLike[str] | None = opt(
         None,

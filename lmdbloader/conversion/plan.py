@@ -12,20 +12,19 @@ import numpy as np
 from lmdbloader.base.first_steps import watched
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.doubts import notes_on
+from lmdbloader.conversion.mask_numbers import check_numbers
 from lmdbloader.conversion.options import ConvertOptions, shared
 from lmdbloader.conversion.pairs import fit_pair
 from lmdbloader.conversion.pool import WorkerPool, choose_workers
 from lmdbloader.conversion.sampling import Interval, Sample, draw_sample
 from lmdbloader.conversion.selection import choose_subset, shuffle, with_classes
 from lmdbloader.conversion.sources.layouts import list_sources
-from lmdbloader.conversion.sources.listing import Listing, Source, Sources, is_url
-from lmdbloader.conversion.sources.reading import read
+from lmdbloader.conversion.sources.listing import Listing, Source, Sources
 from lmdbloader.conversion.sources.remote import locate
 from lmdbloader.conversion.storage import make_storage, pixels_only
 from lmdbloader.conversion.tasks import Part, Recipe, decode_pair, read_files
 from lmdbloader.conversion.trial import Tried, make_guess
 from lmdbloader.errors import ImageError, OptionError, SourceError
-from lmdbloader.fields import IGNORED
 from lmdbloader.format.codecs import Payloads, check_codec, holds_pixels, join, name_counts, saves_enough
 from lmdbloader.format.layout import MAX_NAMES, Field, Kind, make_field
 from lmdbloader.format.manifest import Description, check_fits
@@ -33,8 +32,6 @@ from lmdbloader.images.decode import decode_labels
 from lmdbloader.store import estimate_map_nbytes, map_nbytes_of
 
 _TRIAL_SOURCES = 8
-# Masks that are read before any is converted.
-_GLANCED_AT = 16
 _TRIAL_NBYTES = 16 * 2**20
 # Of this many sources, so many are drawn for the size of the dataset if they are at most this share of all bytes.
 _MANY_SOURCES, _SAMPLED, _TRIAL_SHARE = 160, 24, 0.05
@@ -94,11 +91,11 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
         raise OptionError(f"{option('scale', options.scale)} with masks: leave it out, or convert the images alone")
     if options.binary_masks and listing.layout != "masks":
         raise OptionError(f"{option('binary_masks', True)} has no effect without masks: give {option('masks')}")
-    if listing.layout == "masks" and not options.binary_masks:
-        _refuse_binary_masks(listing.sources)
     if listing.layout == "pairs" or options.scale is not None:
         storage = pixels_only(storage, options.write_mode)
     notes = listing.notes
+    if listing.layout == "masks":
+        notes += check_numbers(listing.sources, is_binary=options.binary_masks)
     if places[0] is not None:
         is_sure = options.layout != "auto" or options.classes is not None
         notes += notes_on(places[0], listing, is_sure=is_sure, wants_labels=not prefer_images)
@@ -133,31 +130,6 @@ def _refuse_many(sources: Sources) -> None:
         raise OptionError(
             f"{len(sources):,} sources, and one dataset holds at most {MAX_NAMES:,}. Make several datasets, of other "
             f"folders or with {option('subset')}."
-        )
-
-
-def _refuse_binary_masks(sources: Sources) -> None:
-    """Refuse masks of 0 and 255 alone: 255 is the label of pixels without one, so no loss would see the objects.
-
-    Raises:
-        SourceError: A few masks have no other numbers, and both are among them.
-    """
-    found: set[int] = set()
-    count = min(len(sources), _GLANCED_AT)
-    for number in np.linspace(0, len(sources) - 1, count).astype(int).tolist():
-        file = dict(sources[number].attached)["mask"]
-        if not isinstance(file, bytes) or is_url(file):
-            return
-        try:
-            found |= set(np.unique(decode_labels(read(file))).tolist())
-        except (ImageError, OSError, MemoryError):  # the conversion names it, or leaves it out
-            continue
-        if not found <= {0, IGNORED}:
-            return
-    if found == {0, IGNORED}:
-        raise SourceError(
-            f"the masks have 0 and {IGNORED} only ({count} of {len(sources):,} were read), and {IGNORED} is the label "
-            f"of pixels that have none, which losses leave out. {option('binary_masks', True)} stores 1 for it."
         )
 
 

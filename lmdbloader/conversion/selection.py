@@ -15,9 +15,10 @@ from lmdbloader.base.arguments import ordered_texts
 from lmdbloader.base.foreign_names import understands
 from lmdbloader.base.option_names import option, pasted_convert
 from lmdbloader.base.text import counted
+from lmdbloader.conversion.doubts import notes_on
 from lmdbloader.conversion.sources.folders import holds_images, is_circular
 from lmdbloader.conversion.sources.layouts import Layout, list_sources
-from lmdbloader.conversion.sources.listing import Listing, Names
+from lmdbloader.conversion.sources.listing import Listing, Names, is_litter
 from lmdbloader.conversion.sources.remote import locate
 from lmdbloader.errors import OptionError, SourceError, SourceNotFoundError
 from lmdbloader.format.folder_names import SPLITS, is_split
@@ -137,7 +138,11 @@ def find_splits(
         )
     if not folder.is_dir():
         raise SourceNotFoundError(f"{folder}: there is no such folder.{suggest_path(folder)}")
-    paths = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".") and not is_circular(p))
+    paths = sorted(
+        p
+        for p in folder.iterdir()
+        if p.is_dir() and not p.name.startswith(".") and not is_litter(os.fsencode(p.name)) and not is_circular(p)
+    )
     if not any(is_split(p.name) for p in paths):
         if layout == "yolo" and (inner := folder / "images").is_dir():
             inside = [p for p in sorted(inner.iterdir()) if p.is_dir() and is_split(p.name)]
@@ -157,6 +162,9 @@ def find_splits(
             f"{folder}: its folders have different layouts ({found}).{why} Choose one with {option('layout')}, or "
             "convert them one by one."
         )
+    if layout == "auto":
+        for path, listing in zip(paths, listings, strict=True):
+            notes_on(path, listing, is_sure=False, wants_labels=not prefer_images)
     classes = None
     for path, listing in zip(paths, listings, strict=True):
         if listing.sources.annotations is not None and listing.classes != listings[0].classes:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from lmdbloader.base.disk_errors import DISK_FAILED
 from lmdbloader.base.option_names import option
+from lmdbloader.conversion.mask_numbers import Colors, add_colors, colors_of, refuse_soft, to_binary
 from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.conversion.pairs import check_alignment, fit_pair
 from lmdbloader.conversion.sources.listing import Annotation, File, Source, Span
@@ -21,7 +22,6 @@ from lmdbloader.conversion.sources.reading import Fetched, digest_ends, fetch, r
 from lmdbloader.conversion.storage import PIXELS, Storage, decode_to_size, encode_one, keep_file, nearest
 from lmdbloader.conversion.values import add_values, image_geometry, parse_attached
 from lmdbloader.errors import ImageError
-from lmdbloader.fields import IGNORED
 from lmdbloader.format.codecs import Payloads, checksum, encode_many, join
 from lmdbloader.format.layout import TILED_ABOVE_NBYTES, Field
 from lmdbloader.images.decode import DecodePolicy, decode_image, inspect_image, is_jpeg
@@ -86,6 +86,7 @@ class Part:
         box_scales: Of samples from Python, see `samples.Group`.
         doubts: (kind, name) of the images, of those done, that a note is about: TURNED_MASK or TURNED_BOXES, whose mask
             or boxes may have to be turned too, and FURTHER_IMAGES, after which others follow in the file.
+        colors: Of the palettes of the masks.
     """
 
     chunk: Chunk | None
@@ -98,6 +99,7 @@ class Part:
     seconds: float = 0.0
     box_scales: dict[str, str] = field(default_factory=dict)
     doubts: tuple[tuple[str, str], ...] = ()
+    colors: Colors = field(default_factory=dict)
 
 
 def convert_sources(
@@ -109,8 +111,10 @@ def convert_sources(
 
     Raises:
         ImageError: A source cannot be used, with on_error="stop".
+        SourceError: The palettes of two masks differ.
     """
     gathered: list[_Encoded] = []
+    colors: Colors = {}
     hashes: list[int] = []
     seen: list[tuple[int, int, int]] = []
     skipped: list[tuple[str, str]] = []
@@ -134,7 +138,7 @@ def convert_sources(
             else:
                 places = [patch_positions(0, 0, None, 1)]
             stored = next(iter(images.values())).shape if kept is None else kept[1]
-            found = _fit_values(recipe, source, files, values, stored)
+            found = _fit_values(recipe, source, files, values, stored, colors)
         except ImageError as error:
             if recipe.options.on_error == "stop":
                 raise
@@ -142,7 +146,7 @@ def convert_sources(
             places, found = [], []
         for tops, lefts in places:
             if room >= PART_NBYTES or (done and len(places) > 1):
-                yield _pack(recipe, gathered, hashes, seen, skipped, doubts, done, nbytes, began)
+                yield _pack(recipe, gathered, hashes, seen, skipped, doubts, colors, done, nbytes, began)
                 gathered, hashes, seen, skipped, doubts = [], [], [], [], []
                 done = nbytes = room = 0
                 began = time.perf_counter()
@@ -155,16 +159,22 @@ def convert_sources(
         done, nbytes = done + 1, nbytes + source.nbytes
         doubts += [(kind, source.name) for kind in found]
     if done:
-        yield _pack(recipe, gathered, hashes, seen, skipped, doubts, done, nbytes, began)
+        yield _pack(recipe, gathered, hashes, seen, skipped, doubts, colors, done, nbytes, began)
 
 
 def _fit_values(
-    recipe: Recipe, source: Source, files: Sequence[bytes], values: dict[str, Any], stored: tuple[int, ...]
+    recipe: Recipe,
+    source: Source,
+    files: Sequence[bytes],
+    values: dict[str, Any],
+    stored: tuple[int, ...],
+    colors: Colors,
 ) -> list[str]:
     """Fit the boxes and the mask of an image of shape `stored` to it, and return its kinds of `Part.doubts`.
 
     Raises:
         ImageError: They are not for such an image, or the mask has other values than the first one.
+        SourceError: Its palette differs from `colors`, those of the masks before it, to which its own are added.
     """
     if source.annotation is None and "mask" not in values and not is_jpeg(files[0]):
         return []
@@ -175,7 +185,12 @@ def _fit_values(
         if header.orientation != 1 and source.annotation.size in (None, (header.height, header.width)):
             doubts.append(TURNED_BOXES)  # they fit before and after the turn
     if "mask" in values:
-        mask = _to_binary(source, values["mask"]) if recipe.options.binary_masks else values["mask"]
+        mask = values["mask"]
+        add_colors(colors, colors_of(source, files[-1], mask))
+        if recipe.options.binary_masks:
+            mask = to_binary(source, mask)
+        else:
+            refuse_soft(source, mask)
         _check_bits(source, mask, recipe.first_mask)
         values["mask"] = _fit_mask(source, header, mask, stored)
         if _may_be_unturned(header, mask, files[-1], recipe.options.max_pixels):
@@ -207,6 +222,7 @@ def read_files(source: Source, hashes: list[int] | None = None, fetched: Fetched
         ImageError: A file cannot be read.
     """
     files, digest = [], 0
+    fetched = fetch([source]) if fetched is None else fetched
     try:
         for number, file in enumerate(source.files):
             try:
@@ -274,20 +290,6 @@ def _decode_checked_pair(
     hr, scale = fit_pair(hr, lr, recipe.options, source.name)
     check_alignment(hr, lr, scale, recipe.options.min_pair_psnr, source.name)
     return {"lr": lr, "hr": hr}, scale
-
-
-def _to_binary(source: Source, mask: Pixels) -> Pixels:
-    """Return a mask of 0 and 255 as one of 0 and 1.
-
-    Raises:
-        ImageError: It has another number.
-    """
-    if (others := mask[(mask != 0) & (mask != IGNORED)]).size:
-        raise ImageError(
-            source.name,
-            f"its mask has {int(others[0])}; expected 0 and {IGNORED} only, with {option('binary_masks', True)}",
-        )
-    return np.minimum(mask, 1).astype(np.uint8)
 
 
 def _check_bits(source: Source, mask: Pixels, first: tuple[str, int] | None) -> None:
@@ -462,6 +464,7 @@ def _pack(
     seen: Sequence[tuple[int, int, int]],
     skipped: Sequence[tuple[str, str]],
     doubts: Sequence[tuple[str, str]],
+    colors: Colors,
     num_sources: int,
     nbytes: int,
     began: float,
@@ -476,7 +479,7 @@ def _pack(
     seconds = time.perf_counter() - began
     return Part(
         chunk, tuple(blocks), tuple(hashes), tuple(seen), tuple(skipped), num_sources, nbytes, seconds,
-        doubts=tuple(doubts),
+        doubts=tuple(doubts), colors=dict(colors),
     )  # fmt: skip
 
 

@@ -21,6 +21,28 @@ _TARGETS = re.compile(r"(depths?|normals|edges|targets?)([_-].*)?", re.IGNORECAS
 _MASK_SUFFIX = re.compile(rb"[_-](masks?|seg(mentation)?|labels?|gt|annotations?)$", re.IGNORECASE)
 _HIGH = re.compile(r"(hr|gt|gtmod|high_?res)([_-]?x?[0-9]+)?([_-].*)?", re.IGNORECASE)
 _LOW = re.compile(r"(lr|lq|lrbic|low_?res)([_-]?x?[0-9]+)?([_-].*)?", re.IGNORECASE)
+# Words in the names of halves of pairs, for super-resolution and other restoration, and in the folders of both.
+_HIGH_WORDS = {"clean", "clear", "groundtruth", "gt", "high", "hq", "hr", "norain", "normal", "original", "sharp"}
+_HIGH_WORDS |= {"target", "targets"}
+_LOW_WORDS = {
+    "bic",
+    "bicubic",
+    "blur",
+    "blurred",
+    "blurry",
+    "compressed",
+    "degraded",
+    "haze",
+    "hazy",
+    "input",
+    "inputs",
+}
+_LOW_WORDS |= {"low", "lq", "lr", "noise", "noisy", "rain", "rainy"}
+_BOTH_WORDS = {"data", "image", "images"}
+_WORD = re.compile(
+    r"(?P<word>hr|gt|hq|lr|lq)(?:bic)?(?:x?[1-8])?(?![a-z0-9])|(?P<scale>x[2-8]|[2-8]x)(?![a-z0-9])|[a-z]+|[0-9]+"
+)
+_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def is_split(name: str) -> bool:
@@ -74,3 +96,36 @@ def is_high(name: str) -> bool:
 def is_low(name: str) -> bool:
     """Return whether a folder is named like the low-resolution half of pairs: LQ, LRbicx4."""
     return _LOW.fullmatch(name) is not None
+
+
+def half_of(stem: str) -> tuple[str, str]:
+    """Return which half of a pair a file is by the words in its path, "high", "low" or "", and what names the pair.
+
+    >>> half_of("train_sharp/000/01"), half_of("train_sharp_bicubic/X4/000/01")
+    (('high', '000 01'), ('low', '000 01'))
+    >>> half_of("2/Canon_001_HR"), half_of("2/Canon_001_LR2"), half_of("cat/1")
+    (('high', '2 canon 001'), ('low', '2 canon 001'), ('', 'cat 1'))
+    """
+    halves: set[str] = set()
+    rest: list[str] = []
+    *folders, file = stem.split("/")
+    for folder in folders:
+        words, found = _words_and_halves(folder)
+        halves |= found
+        # The whole name of such a folder is that of a half.
+        rest += [] if found or not set(words) - _BOTH_WORDS else words
+    words, found = _words_and_halves(file)
+    halves |= found
+    return next((half for half in ("low", "high") if half in halves), ""), " ".join([*rest, *words])
+
+
+def _words_and_halves(name: str) -> tuple[list[str], set[str]]:
+    """Return the words of a name that are not about halves, and the halves that the others name."""
+    words, halves = [], set()
+    for found in _WORD.finditer(_CAPITAL.sub(" ", name).lower()):
+        word = found["word"] or found[0]
+        if word in _HIGH_WORDS or word in _LOW_WORDS:
+            halves.add("high" if word in _HIGH_WORDS else "low")
+        elif not found["scale"]:
+            words.append(word)
+    return words, halves

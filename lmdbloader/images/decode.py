@@ -226,6 +226,15 @@ def decode_labels(
         raise ImageError(name, f"not enough memory for {header.width}x{header.height} pixels") from error
 
 
+def palette_of(data: bytes | bytearray | memoryview) -> bytes:
+    """Return red, green and blue of each number of a mask file with a palette; empty for one of grey pixels.
+
+    Raises:
+        ImageError: The file is damaged.
+    """
+    return _read_header(data, "<bytes>").palette
+
+
 def is_image_start(start: bytes) -> bool:
     """Return whether a file with these first bytes may be an image of a supported kind.
 

@@ -43,6 +43,7 @@ class ImageHeader:
         num_unnamed: Samples of a pixel that are neither colour nor transparency, such as near infrared, and that
             `decode` leaves out.
         num_others: Images in the file besides this one, such as a preview or a gain map.
+        palette: Red, green and blue of each number, if the numbers are those of a palette.
     """
 
     height: int
@@ -56,6 +57,7 @@ class ImageHeader:
     numbers: Callable[[], Pixels] | None = None
     num_unnamed: int = 0
     num_others: int = 0
+    palette: bytes = b""
 
 
 def find_orientation(exif: bytes, xmp: bytes = b"") -> int:

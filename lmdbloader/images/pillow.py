@@ -167,6 +167,7 @@ def _read_header(opener: Callable[..., ImageFile.ImageFile], kind: str, data: me
         decode=lambda: _decode(image, kind, name),
         numbers=(lambda: _decode(image, kind, name, mode)) if _has_numbers(image, kind) and not num_unnamed else None,
         num_unnamed=num_unnamed,
+        palette=bytes(image.getpalette("RGB") or ()) if mode == "P" else b"",
     )
 
 

@@ -34,6 +34,9 @@ FIELDS = (("boxes", Boxes().kind), ("labels", Labels().kind))
 #: The folder of the JSON files, next to the folders of the images or above them.
 ANNOTATIONS = "annotations"
 _NAMES_SHOWN = 5
+# The keys of an annotation that are read, or say nothing more. Others are counted, up to a number of them.
+_READ = {"id", "image_id", "category_id", "bbox", "iscrowd", "area", "num_keypoints"}
+_MOST_NOT_READ = 20
 _ROBOFLOW = "_annotations.coco.json"
 # Beyond the rounding of sums: boxes that reach farther out of their image are counted.
 _BEYOND = 1e-3
@@ -197,8 +200,8 @@ def _add_image(content: _Content, element: dict[str, Any], where: str) -> None:
 def _add_annotation(content: _Content, element: dict[str, Any], where: str) -> None:
     if element.get("id") is not None:
         content.ids.append(_whole(element, "id", where))
-    for name in ("segmentation", "keypoints", "caption"):
-        if element.get(name):
+    for name in element.keys() - _READ:
+        if element[name] and (name in content.not_read or len(content.not_read) < _MOST_NOT_READ):
             content.not_read[name] = content.not_read.get(name, 0) + 1
     if "bbox" not in element:
         have = "captions" if "caption" in element else ", ".join(map(repr, list(element)[:10]))
@@ -359,7 +362,7 @@ def _boxes_of(content: _Content, rows: I64) -> tuple[Annotations, tuple[str, ...
         *notes_on(num_clipped, int((~keep).sum())),
         *(
             (count, "not read, only boxes are", name, f"{name.rstrip('s')}s")
-            for name, count in content.not_read.items()
+            for name, count in sorted(content.not_read.items())
         ),
     ]
     return found, sentences(notes)

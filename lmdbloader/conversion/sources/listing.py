@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,24 @@ I64 = npt.NDArray[np.int64]
 Location: TypeAlias = Path | str
 
 _SUFFIXES = frozenset(suffix.encode() for suffix in IMAGE_SUFFIXES)
-_LITTER = frozenset({b"__MACOSX", b".ipynb_checkpoints"})
+# What programs leave in folders of images, in lower case, and which program: copies, thumbnails, and files that were
+# deleted. None of it is an image of its own, nor a class.
+_LITTER = {
+    name.encode(): maker
+    for maker, names in {
+        "macOS": "__macosx .appledouble .fseventsd .spotlight-v100 .temporaryitems .trashes",
+        "Jupyter": ".ipynb_checkpoints",
+        "Windows": "$recycle.bin",
+        "a Synology": "@eadir #recycle #snapshot",
+        "a QNAP": "@recycle .@__thumb @recently-snapshot",
+        "Linux": "lost+found",
+        "a file manager": ".trash .thumbnails",
+        "a file server": ".snapshot .zfs",
+    }.items()
+    for name in names.split()
+} | {b"system volume information": "Windows"}
+# .Trash-1000 belongs to the user 1000.
+_NUMBER_OF_TRASH = re.compile(rb"(?<=^\.trash)-\d+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +384,7 @@ class Others:
             what = "not read:" if count == 1 else f"{count:,} files that are not read, such as"
             found.append((kind, f"{what} {as_text(first)}"))
         for kind, (count, first) in sorted(self._litter.items()):
-            maker = "Jupyter" if kind == ".ipynb_checkpoints" else "macOS"
+            maker = _maker_of(os.fsencode(kind))
             found.append((kind, f"{count:,} made by {maker}, which are not read, such as {as_text(first)}"))
         return tuple(found)
 
@@ -422,12 +440,30 @@ def stem_of(name: bytes) -> bytes:
 
 
 def is_litter(name: bytes) -> bool:
-    """Return whether a file or folder is one that macOS or Jupyter leaves next to images: never an image of its own.
+    """Return whether a file or folder is one that a program leaves next to images: never an image of its own.
 
-    >>> [is_litter(name) for name in (b"__MACOSX", b"._a.png", b".ipynb_checkpoints", b".a.png", b"a.png")]
-    [True, True, True, False, False]
+    >>> [is_litter(name) for name in (b"__MACOSX", b"._a.png", b"$Recycle.Bin", b".Trash-1000", b".a.png", b"a.png")]
+    [True, True, True, True, False, False]
     """
-    return name in _LITTER or name.startswith(b"._")
+    return _maker_of(name) != ""
+
+
+def litter_in(path: bytes) -> bytes | None:
+    """Return the first file or folder of a path that is litter, by its own path; None if none is.
+
+    >>> litter_in(b"a/@eaDir/1.jpg/SYNOPHOTO_THUMB_M.jpg"), litter_in(b"a/1.jpg")
+    (b'a/@eaDir', None)
+    """
+    parts = path.split(b"/")
+    at = next((at for at, part in enumerate(parts) if is_litter(part)), None)
+    return None if at is None else b"/".join(parts[: at + 1])
+
+
+def _maker_of(name: bytes) -> str:
+    """Return which program leaves files or folders of this name, "" if none does."""
+    if name.startswith(b"._"):
+        return "macOS"
+    return _LITTER.get(_NUMBER_OF_TRASH.sub(b"", name.lower()), "")
 
 
 def walk_names(entries: Callable[[bytes], Iterable[bytes]]) -> Iterator[bytes]:

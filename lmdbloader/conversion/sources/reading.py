@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TypeAlias
 
 from lmdbloader.base import system
@@ -12,6 +13,7 @@ from lmdbloader.base.files import open_regular
 from lmdbloader.conversion.sources.listing import File, Source, Span, is_url
 from lmdbloader.conversion.sources.remote import read_remote
 from lmdbloader.format.codecs import checksum
+from lmdbloader.format.layout import MAX_PAYLOAD_NBYTES
 
 # The most that Linux reads in one call.
 _MOST_READ_NBYTES = 0x7FFFF000
@@ -24,11 +26,12 @@ _END_NBYTES = 4096
 
 def fetch(sources: Iterable[Source]) -> Fetched:
     """Return the content of the remote files of some sources, all requested at once."""
-    files = [f for source in sources for f in source.files if is_url(f.path if isinstance(f, Span) else f)]
-    return dict(zip(files, read_remote(files), strict=True)) if files else {}
+    # A file has at most the bytes of all files of its source.
+    most = {f: s.nbytes for s in sources for f in s.files if is_url(f.path if isinstance(f, Span) else f)}
+    return dict(zip(most, read_remote([*most], most), strict=True)) if most else {}
 
 
-def read(file: File, fetched: Fetched | None = None) -> bytes:
+def read(file: File, fetched: Fetched = MappingProxyType({})) -> bytes:
     """Return the content of a file, from `fetch` if it is there.
 
     Raises:
@@ -36,7 +39,7 @@ def read(file: File, fetched: Fetched | None = None) -> bytes:
     """
     path = file.path if isinstance(file, Span) else file
     if is_url(path):
-        content = fetched[file] if fetched and file in fetched else read_remote([file])[0]
+        content = fetched[file] if file in fetched else read_remote([file], {file: MAX_PAYLOAD_NBYTES})[0]
         if isinstance(content, Exception):
             raise OSError(f"{type(content).__name__}: {content}") from content
         return content

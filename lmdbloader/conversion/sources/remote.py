@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -71,7 +71,7 @@ def open_place(url: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
 
-        filesystem, path = url_to_fs(url)
+        filesystem, path = url_to_fs(url, **_web_options(url))
     except ImportError as error:
         raise OptionError(
             f"{url}: needs a package that is not installed ({error}). Install the extra: pip install "
@@ -81,6 +81,20 @@ def open_place(url: str) -> tuple[Any, str]:
     except ValueError as error:
         raise OptionError(f"{url}: {error}") from error
     return filesystem, path.rstrip("/")
+
+
+def _web_options(url: str) -> dict[str, Any]:
+    """Return options, by protocol, of the web servers in a URL: their answers are read no further than asked for."""
+    protocols = {link.partition("://")[0] for link in url.split("::")} & {"http", "https"}
+    if not protocols:
+        return {}
+    from fsspec.config import conf
+
+    try:
+        from lmdbloader.base.web_answers import bounded
+    except ImportError:  # aiohttp is missing, which fsspec names
+        return {}
+    return {protocol: bounded(conf.get(protocol, {}).get("client_kwargs")) for protocol in protocols}
 
 
 def takes_many(filesystem: Any) -> bool:
@@ -218,10 +232,14 @@ def newest(times: Iterable[int | None]) -> int | None:
     return latest
 
 
-def read_remote(files: Sequence[File]) -> list[bytes | Exception]:
+def read_remote(files: Sequence[File], most: Mapping[File, int]) -> list[bytes | Exception]:
     """Return the content of remote files, or their errors; each service is asked once for all of its files.
 
     Parts of a file that are close together come by one request.
+
+    Args:
+        files: The files.
+        most: The most bytes that whole files have; others are errors. A server may send without end.
     """
     homes = _merge(files)
     ranges = list(dict.fromkeys(homes.values()))
@@ -234,18 +252,19 @@ def read_remote(files: Sequence[File]) -> list[bytes | Exception]:
         except (OptionError, OSError) as error:
             answers[wanted] = error
     for filesystem, group in groups.values():
-        spans = [wanted if isinstance(wanted, Span) else None for wanted, _ in group]
+        # One byte more than a file has shows that it has become longer.
+        spans = [wanted if isinstance(wanted, Span) else Span(wanted, 0, most[wanted] + 1) for wanted, _ in group]
         try:
             found = filesystem.cat_ranges(
                 [path for _, path in group],
-                [span and span.start for span in spans],
-                [span and span.start + span.nbytes for span in spans],
+                [span.start for span in spans],
+                [span.start + span.nbytes for span in spans],
                 on_error="return",
             )
         except Exception as error:  # each service has its own errors
             found = [error] * len(group)
         answers.update(zip([wanted for wanted, _ in group], found, strict=True))
-    return [_cut(file, homes[file], answers[homes[file]]) for file in files]
+    return [_cut(file, homes[file], answers[homes[file]], most) for file in files]
 
 
 def _merge(files: Sequence[File]) -> dict[File, File]:
@@ -264,9 +283,13 @@ def _merge(files: Sequence[File]) -> dict[File, File]:
     return homes
 
 
-def _cut(file: File, whole: File, answer: bytes | Exception) -> bytes | Exception:
-    if isinstance(answer, Exception) or not isinstance(file, Span) or not isinstance(whole, Span):
+def _cut(file: File, whole: File, answer: bytes | Exception, most: Mapping[File, int]) -> bytes | Exception:
+    if isinstance(answer, Exception):
         return answer
+    if not isinstance(file, Span) or not isinstance(whole, Span):
+        if len(answer) <= most[file]:
+            return answer
+        return OSError(f"more than its {most[file]} bytes arrived: the file was changed while it was read. Try again")
     if len(answer) != whole.nbytes:
         return OSError(
             f"{len(answer)} bytes arrived instead of {whole.nbytes}: the file was changed, or its server does not send "

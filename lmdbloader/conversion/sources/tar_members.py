@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ BLOCK_NBYTES = 512
 _MOST_EXTRA_NBYTES = 2**20
 _MOST_NAME_NBYTES = 2**12
 _REGULAR, _FOLDER = b"0\0007", b"5"
+_LINK, _HARD_LINK = b"2", b"1"
 # Links, folders, devices and FIFOs have no content, whatever size their header gives.
 _WITHOUT_CONTENT = b"123456"
 _LONG_NAME, _LONG_LINK, _SPARSE = b"L", b"K", b"S"
@@ -50,13 +52,15 @@ class Member:
         name: Its path in the tar; bytes that are not UTF-8 are surrogates, as in every path of Python's.
         size: Of its content in the tar, in bytes.
         offset_data: The first byte of its content.
-        kind: "file" if the tar has the whole content (of a sparse file it has only parts), else "folder" or "other".
+        kind: "file" if the tar has the whole content; of a sparse file it has only parts.
+        target: Of a link, the path in the tar that it leads to, without "." and ".." as far as that is possible.
     """
 
     name: str
     size: int
     offset_data: int
-    kind: Literal["file", "folder", "other"]
+    kind: Literal["file", "folder", "link", "sparse", "other"]
+    target: str = ""
 
 
 def list_members(file: Readable, where: str) -> Iterator[Member]:
@@ -106,6 +110,7 @@ class _Extra:
     """The description of a member in headers before its own; None for parts that they do not give."""
 
     name: bytes | None = None
+    target: bytes | None = None
     size: int | None = None
     is_sparse: bool = False
 
@@ -136,8 +141,7 @@ def next_member(file: Readable, at: int, nbytes: int) -> tuple[Member, int] | No
         at = content + whole_blocks(size)
         if size > _MOST_EXTRA_NBYTES or at > nbytes:
             raise Damage(f"at byte {content - BLOCK_NBYTES} a member is described in {size} bytes")
-        if kind != _LONG_LINK:
-            _read_extra(file.read(at - content), size, kind, content, extra)
+        _read_extra(file.read(at - content), size, kind, content, extra)
     if kind == _SPARSE:
         content = _behind_sparse_map(file, header, content)
     size = size if extra.size is None else extra.size
@@ -158,10 +162,19 @@ def _member(header: bytes, kind: bytes, size: int, content: int, extra: _Extra) 
     name = name if extra.name is None else extra.name
     if len(name) > _MOST_NAME_NBYTES:
         raise Damage(f"a member has a name of {len(name)} bytes: {name[:40]!r} ...")
-    plain = kind in _REGULAR and not extra.is_sparse and not is_folder
     if is_folder:
-        name = name.rstrip(b"/")
-    return Member(os.fsdecode(name), size, content, "folder" if is_folder else "file" if plain else "other")
+        return Member(os.fsdecode(name.rstrip(b"/")), size, content, "folder")
+    if kind in (_LINK, _HARD_LINK):
+        target = header[157:257].partition(b"\0")[0] if extra.target is None else extra.target
+        if len(target) > _MOST_NAME_NBYTES:
+            raise Damage(f"a link leads to a name of {len(target)} bytes: {target[:40]!r} ...")
+        # A symbolic link begins at its own folder, a hard one at that of the tar.
+        start = os.path.dirname(name) if kind == _LINK else b""
+        path = os.fsdecode(posixpath.normpath(posixpath.join(start, target)))
+        return Member(os.fsdecode(name), 0, content, "link", path)
+    if kind == _SPARSE or (kind in _REGULAR and extra.is_sparse):
+        return Member(os.fsdecode(name), size, content, "sparse")
+    return Member(os.fsdecode(name), size, content, "file" if kind in _REGULAR else "other")
 
 
 def is_header(block: bytes) -> bool:
@@ -198,16 +211,22 @@ def whole_blocks(nbytes: int) -> int:
 
 def _read_extra(blocks: bytes, size: int, kind: bytes, at: int, extra: _Extra) -> None:
     """Add the description in a header before a member's own: the first `size` bytes of some blocks."""
-    if kind == _LONG_NAME:
+    if kind in (_LONG_NAME, _LONG_LINK):
         if blocks[size:].strip(b"\0"):
             raise Damage(f"at byte {at} a name is longer than its {size} bytes")
-        _name(blocks[:size].partition(b"\0")[0], at, extra)
+        text = blocks[:size].partition(b"\0")[0]
+        if kind == _LONG_NAME:
+            _name(text, at, extra)
+        else:
+            extra.target = text
         return
     for key, value in _pax_records(blocks[:size], at):
-        if kind == _PAX_OF_ALL and (key in (b"path", b"size") or key.startswith(b"GNU.sparse.")):
+        if kind == _PAX_OF_ALL and (key in (b"path", b"linkpath", b"size") or key.startswith(b"GNU.sparse.")):
             raise Damage(f"at byte {at} a pax header gives all members the same {key.decode()}")
         if key in (b"path", b"GNU.sparse.name"):
             _name(value, at, extra)
+        elif key == b"linkpath":
+            extra.target = value
         elif key == b"size":
             if not value.isdigit() or len(value) > 19:
                 raise Damage(f"at byte {at} the size {value[:40]!r} is not a number")

@@ -6,7 +6,7 @@ import glob
 import os
 import re
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,11 +23,14 @@ from lmdbloader.conversion.sources.listing import (
     Listing,
     Location,
     Names,
+    Others,
     Sources,
     Spans,
     as_text,
     below,
+    is_litter,
     is_url,
+    litter_in,
 )
 from lmdbloader.conversion.sources.pace import Pace
 from lmdbloader.conversion.sources.remote_file import RemoteFile, Switch
@@ -43,7 +46,11 @@ ATTACHED: dict[str, tuple[str, Kind]] = {"cls": ("label", "int"), "json": ("json
 _IMAGES = frozenset(suffix[1:] for suffix in IMAGE_SUFFIXES)
 # webdataset's rule: the key ends at the first dot of the base name, and the rest is the extension.
 _KEY = re.compile(r"((?:.*/|)[^./][^./]*)\.([^/]+)", re.DOTALL)
-_BRACES = re.compile(r"\{([^{}]*)\}")
+# The kinds of members that may be values of a sample, and the most links that lead from one to the next, as in Linux.
+_VALUES = ("file", "link", "sparse")
+_MOST_LINKS = 40
+# As in a shell, other braces are a part of the name.
+_BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
 # Requests for headers at the same time, of all tars together.
 _MOST_REQUESTS = 16
 _PACKED = re.compile(rb"\.(tgz|tar\.(gz|bz2|xz|zst))$", re.IGNORECASE)
@@ -90,6 +97,11 @@ def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
             f"{src}: no images in it. Expected members like key.jpg or key.png, and optionally key.cls, key.json and "
             f"key.txt{shards.explain()}."
         )
+    if shards.lost:
+        raise SourceError(
+            f"{src}: the image {shards.lost} belongs to no sample: a key ends at the first dot of the name, as in "
+            "webdataset. Pack the tar again, with other characters than dots in the keys."
+        )
     which = np.array(shards.which, np.int32)
     attached, fields = {}, []
     for extension, (field_name, kind) in ATTACHED.items():
@@ -129,6 +141,10 @@ class _Shards:
     attached: dict[str, tuple[array[int], array[int]]] = field(default_factory=_empty)
     ignored: list[tuple[str, str]] = field(default_factory=list)
     extensions: dict[str, int] = field(default_factory=dict)
+    # The first image whose key has a dot, and so is none.
+    lost: str = ""
+    # Of the tar that is being read: values that are links, each with its columns, its row and its member.
+    links: list[tuple[array[int], array[int], int, Member]] = field(default_factory=list)
 
     def extend(self, other: _Shards, number: int) -> None:
         """Add the samples of one tar, in which it is number 0."""
@@ -142,6 +158,7 @@ class _Shards:
             mine[0].extend(others[0])
             mine[1].extend(others[1])
         self.ignored += other.ignored
+        self.lost = self.lost or other.lost
         for extension, count in other.extensions.items():
             self.extensions[extension] = self.extensions.get(extension, 0) + count
 
@@ -149,12 +166,18 @@ class _Shards:
         """Read one tar's headers."""
         where = as_text(path)
         start = prefix + b"/" if prefix else b""
-        hashes = array("q")
+        hashes, litter = array("q"), dict[bytes, None]()
+        targets: dict[str, str] = {}
         key, members = "", dict[str, Member]()
         for member in list_members(file, where):
             name = _checked(member, where)
+            if (left := litter_in(os.fsencode(name))) is not None:
+                litter[left] = None
+                continue
+            if member.kind == "link":
+                targets[name] = member.target
             parts = _KEY.fullmatch(name)
-            if parts is None or member.kind != "file":
+            if parts is None or member.kind not in _VALUES:
                 if member.kind != "folder":
                     reason = "no key and extension in its name" if member.kind == "file" else "not a regular file"
                     self.ignored.append((as_text(start) + name, reason))
@@ -168,6 +191,12 @@ class _Shards:
                 raise SourceError(f"{where}: holds {name} twice. It is not clear which one belongs to the sample.")
             members[extension] = member
         self._finish(start, key, members, number)
+        others = Others()
+        for left in litter:
+            others.add_litter(start + left)
+        self.ignored += others.ignored()
+        _follow(file, where, self.links, targets)
+        self.links.clear()
         # A set of all keys would take more than everything else together.
         values, counts = np.unique(np.array(hashes, np.int64), return_counts=True)
         if (counts > 1).any():
@@ -179,6 +208,8 @@ class _Shards:
             if extension not in _IMAGES and extension not in ATTACHED:
                 self.extensions[extension] = self.extensions.get(extension, 0) + 1
         if not images:
+            if (lost := next((m for e, m in members.items() if e.rpartition(".")[2] in _IMAGES), None)) is not None:
+                self.lost = self.lost or f"{as_text(start)}{lost.name}"
             if members.keys() & ATTACHED.keys():
                 self.ignored.append((as_text(start) + key, "a sample without an image"))
             return
@@ -191,10 +222,16 @@ class _Shards:
         self.text += name
         self.ends.append(len(self.text))
         self.which.append(number)
-        self.start.append(image.offset_data)
-        self.nbytes.append(image.size)
-        for extension, (starts, sizes) in self.attached.items():
-            member = members.get(extension)
+        columns: list[tuple[array[int], array[int], Member | None]] = [(self.start, self.nbytes, image)]
+        columns += [(starts, sizes, members.get(name)) for name, (starts, sizes) in self.attached.items()]
+        for starts, sizes, member in columns:
+            if member is not None and member.kind == "link":
+                self.links.append((starts, sizes, len(starts), member))
+            elif member is not None and member.kind == "sparse":
+                raise SourceError(
+                    f"{as_text(start)}{member.name}: is packed as a sparse file, which is not read. Pack the tar again "
+                    "without --sparse."
+                )
             starts.append(-1 if member is None else member.offset_data)
             sizes.append(0 if member is None else member.size)
 
@@ -215,14 +252,58 @@ class _Shards:
         return f"; found key.{', key.'.join(found)}" if found else ""
 
 
+def _follow(
+    file: Readable,
+    where: str,
+    links: Sequence[tuple[array[int], array[int], int, Member]],
+    targets: Mapping[str, str],
+) -> None:
+    """Give values that are links the places of the files that they lead to, which are anywhere in the tar.
+
+    Args:
+        file: The tar.
+        where: Its name in messages.
+        links: Of each value, the columns of starts and sizes, its row in them, and its member.
+        targets: Where each link of the tar leads to.
+
+    Raises:
+        SourceError: A link leads to no file of the tar.
+    """
+    if not links:
+        return
+    ends: dict[str, Member | None] = {}
+    for *_, link in links:
+        ends[_end_of(link.target, targets)] = None
+    file.seek(0)
+    for member in list_members(file, where):
+        if (name := _checked(member, where)) in ends and member.kind == "file":
+            ends[name] = member
+    for starts, sizes, row, link in links:
+        found = ends[_end_of(link.target, targets)]
+        if found is None:
+            raise SourceError(
+                f"{where}: {link.name} is a link to {link.target}, and the tar has no such file. Pack the files "
+                "themselves: tar --dereference --hard-dereference."
+            )
+        starts[row], sizes[row] = found.offset_data, found.size
+
+
+def _end_of(name: str, targets: Mapping[str, str]) -> str:
+    """Return where a link to a name leads to in the end; links in a circle lead to one of them."""
+    for _ in range(_MOST_LINKS):
+        name = targets.get(name, name)
+    return name
+
+
 def _refuse_scattered(file: Readable, where: str, suspects: set[int]) -> None:
     """Raise SourceError if the members of a key with one of some hashes do not follow each other."""
     finished: set[str] = set()
     key = ""
     file.seek(0)
     for member in list_members(file, where):
-        parts = _KEY.fullmatch(_checked(member, where))
-        if parts is None or member.kind != "file" or parts[1] == key:
+        name = _checked(member, where)
+        parts = _KEY.fullmatch(name)
+        if parts is None or member.kind not in _VALUES or parts[1] == key or litter_in(os.fsencode(name)) is not None:
             continue
         key = parts[1]
         if key in finished:
@@ -345,65 +426,84 @@ def _relative(paths: Sequence[bytes]) -> list[bytes]:
 def _expand(src: Location) -> tuple[list[bytes], list[tuple[str, str]]]:
     """Return the paths of the tars, and (name, reason) of those that are left out."""
     if isinstance(src, str):
-        return _expand_url(src), []
+        return _expand_url(src)
     pattern = os.fspath(src)
     if src.is_dir():
         with os.scandir(os.fsencode(src)) as entries:
-            names = sorted(entry.name for entry in entries if not entry.is_dir())
-        packed = [name for name in names if _PACKED.search(name)]
-        tars = [os.path.join(os.fsencode(src), name) for name in names if name.lower().endswith(b".tar")]
-        ignored = [(as_text(name), "a compressed tar: decompress it first") for name in packed]
+            tars, ignored = _tars_among((entry.name, entry.is_dir()) for entry in entries)
         if not tars:
-            raise SourceError(f"{src}: no tars in it{': they are compressed, decompress them first' * bool(packed)}")
-        return tars, ignored
+            packed = any(_PACKED.search(os.fsencode(name)) for name, _ in ignored)
+            raise SourceError(f"{src}: no tars in it{': they are compressed, decompress them first' * packed}")
+        return [os.path.join(os.fsencode(src), name) for name in tars], ignored
     if src.exists():
         return [os.fsencode(src)], []
     found: list[str] = []
     for path in _braces(pattern):
-        matches = sorted(glob.glob(path), key=os.fsencode) if glob.has_magic(path) else [path]
-        if not matches or not Path(matches[0]).exists():
+        is_pattern = glob.has_magic(path) and not os.path.exists(path)
+        matches = sorted(glob.glob(path), key=os.fsencode) if is_pattern else [path]
+        if not matches or not os.path.exists(matches[0]):
             raise SourceNotFoundError(f"{path}: there is no such tar" + f" ({pattern} names it)" * (path != pattern))
         found += matches
     return [os.fsencode(path) for path in found], []
 
 
-def _expand_url(src: str) -> list[bytes]:
+def _tars_among(entries: Iterable[tuple[bytes, bool]]) -> tuple[list[bytes], list[tuple[str, str]]]:
+    """Return the tars among (name, whether it is a folder) of what is in a folder, and (name, reason) of the others."""
+    tars, ignored, others = [], list[tuple[str, str]](), Others()
+    for name, is_folder in sorted(entries):
+        if is_litter(name):
+            others.add_litter(name)
+        elif is_folder:
+            ignored.append((f"{as_text(name)}/", "a folder, which is not searched for tars"))
+        elif name.lower().endswith(b".tar"):
+            tars.append(name)
+        elif _PACKED.search(name):
+            ignored.append((as_text(name), "a compressed tar: decompress it first"))
+        else:
+            others.add(name)
+    return tars, [*ignored, *others.ignored()]
+
+
+def _expand_url(src: str) -> tuple[list[bytes], list[tuple[str, str]]]:
     filesystem, root = remote.open_place(src)
     with remote.explain(src):
         filesystem.invalidate_cache()
-        if not glob.has_magic(root) and "{" not in root and not is_tar_name(root):
-            names = sorted(
-                name
-                for name, info in remote.list_folder(filesystem, root, b"", src)
-                if info["type"] == "file" and name.lower().endswith(b".tar")
-            )
+        # What is there is meant by its name, also if that reads like a pattern.
+        is_pattern = (glob.has_magic(root) or _BRACES.search(root) is not None) and not filesystem.exists(root)
+        if not is_pattern and is_tar_name(root):
+            return [os.fsencode(src)], []
+        if not is_pattern:
+            listed = remote.list_folder(filesystem, root, b"", src)
+            names, ignored = _tars_among((name, info["type"] == "directory") for name, info in listed)
             if not names:
                 raise SourceError(f"{src}: no tars in it")
-            return [below(os.fsencode(src), name) for name in names]
+            return [below(os.fsencode(src), name) for name in names], ignored
         if not glob.has_magic(root):
-            return [os.fsencode(url) for url in _braces(src)]
+            return [os.fsencode(url) for url in _braces(src)], []
         found: list[bytes] = []
         for pattern in _braces(root):
-            matches = sorted(filesystem.glob(pattern))
+            matches = [pattern] if filesystem.exists(pattern) else sorted(filesystem.glob(pattern))
             if not matches:
                 raise SourceNotFoundError(f"{src}: there is no such tar (looked for {pattern})")
             found += [os.fsencode(filesystem.unstrip_protocol(path)) for path in matches]
-        return found
+        return found, []
 
 
 def _braces(pattern: str) -> list[str]:
     """Return the paths of a pattern with braces, as a shell expands it.
 
-    >>> _braces("a-{08..10}.tar"), _braces("{x,y}-{0..1}")
-    (['a-08.tar', 'a-09.tar', 'a-10.tar'], ['x-0', 'x-1', 'y-0', 'y-1'])
+    >>> _braces("a-{08..10}.tar"), _braces("{x,y}-{1..0}"), _braces("a{1}.tar")
+    (['a-08.tar', 'a-09.tar', 'a-10.tar'], ['x-1', 'x-0', 'y-1', 'y-0'], ['a{1}.tar'])
     """
     found = _BRACES.search(pattern)
     if found is None:
         return [pattern]
-    span = re.fullmatch(r"(\d+)\.\.(\d+)", found[1])
-    choices = found[1].split(",")
-    if span:
-        first, last = int(span[1]), int(span[2])
-        choices = [f"{i:0{len(span[1])}}" for i in range(first, last + 1)]
+    if found[3] is not None:
+        choices = found[3].split(",")
+    else:
+        first, last = int(found[1]), int(found[2])
+        width = max(map(len, found.group(1, 2))) if any(re.match("0.", end) for end in found.group(1, 2)) else 0
+        step = 1 if first <= last else -1
+        choices = [f"{i:0{width}}" for i in range(first, last + step, step)]
     rests = _braces(pattern[found.end() :])
     return [pattern[: found.start()] + choice + rest for choice in choices for rest in rests]

@@ -15,14 +15,24 @@ from lmdbloader.base.arguments import ordered_texts
 from lmdbloader.base.files import open_regular
 from lmdbloader.base.option_names import flags_in_use, option, shown
 from lmdbloader.conversion.sources.coco import FIELDS, clip, few, notes_on, sentences
-from lmdbloader.conversion.sources.folders import find_images
-from lmdbloader.conversion.sources.listing import Annotations, Listing, Location, Sources, as_text, stem_of
+from lmdbloader.conversion.sources.folders import find_images, same_stem
+from lmdbloader.conversion.sources.listing import (
+    Annotations,
+    Listing,
+    Location,
+    Others,
+    Sources,
+    as_text,
+    is_litter,
+    stem_of,
+)
 from lmdbloader.errors import SourceError, SourceNotFoundError
 
 _IMAGES, _LABELS = "images", "labels"
 _NAMES_TXT = "classes.txt"
 #: Files with the names of the classes; the first that is there is read.
 NAMES_YAML = ("data.yaml", "data.yml", "dataset.yaml")
+_OF_NAMES = re.compile(r"classes\.txt|.*\.(ya?ml|names)", re.IGNORECASE)
 _MOST_NBYTES = 16 * 2**20
 # Numbers have six digits or fewer in most files, so that boxes at an edge reach out by their rounding.
 _BEYOND = 1e-5
@@ -53,6 +63,7 @@ def list_yolo(src: Location, classes: Sequence[str] | None = None) -> Listing:
         raise SourceError(f"{tree.images}: no images in it")
     names, file = (ordered_texts("classes", classes), None) if classes is not None else _find_names(tree)
     content = _Content(len(names) if names else None, file, _has_keypoints(tree))
+    texts, others = _list_texts(tree)
     read: set[bytes] = set()
     for number, name in enumerate(images.names):
         stem = stem_of(name)
@@ -61,7 +72,7 @@ def list_yolo(src: Location, classes: Sequence[str] | None = None) -> Listing:
                 f"{tree.images}: two images have the name {as_text(stem)}: which of them has the boxes is ambiguous"
             )
         read.add(stem)
-        content.add(tree.labels / os.fsdecode(stem + b".txt"), number)
+        content.add(tree.labels / os.fsdecode(texts.pop(stem, stem + b".txt")), number)
     if content.num_files == 0:
         raise SourceError(
             f"{tree.labels}: no text file belongs to an image of {tree.images}; expected {_LABELS}/a.txt for "
@@ -78,13 +89,13 @@ def list_yolo(src: Location, classes: Sequence[str] | None = None) -> Listing:
     ])  # fmt: skip
     if not names:
         notes += (f"the classes have no names: there is no {_NAMES_TXT} or {NAMES_YAML[0]} in {tree.root}",)
-    ignored = [entry for entry in images.ignored if entry[0] not in ("*.txt", "*.yaml", "*.cache")]
+    ignored = _left_out(tree, images.ignored, file, bool(names))
     return Listing(
         "yolo",
         Sources(images.names, images.nbytes, annotations=found),
         classes=names,
         fields=FIELDS,
-        ignored=(*ignored, *few(_without_image(tree, read), "belongs to no image")),
+        ignored=(*ignored, *others, *few(sorted(map(as_text, texts.values())), "belongs to no image")),
         changed_ns=images.changed_ns,
         notes=notes,
     )
@@ -113,16 +124,25 @@ def _find_tree(src: Path) -> _Tree:
     return _Tree(src, src, src)
 
 
-def _without_image(tree: _Tree, stems: set[bytes]) -> list[str]:
-    """Return the text files of boxes that belong to no image."""
-    top, found = os.fsencode(tree.labels), []
+def _list_texts(tree: _Tree) -> tuple[dict[bytes, bytes], list[tuple[str, str]]]:
+    """Return the text files of boxes by their path without suffix, and (kind, reason) of other files next to them.
+
+    Raises:
+        SourceError: Two of them belong to the same image.
+    """
+    top, found, others = os.fsencode(tree.labels), dict[bytes, bytes](), Others()
     for folder, _, names in os.walk(top):
         for name in names:
             path = os.path.relpath(os.path.join(folder, name), top)
             stem, suffix = os.path.splitext(path)
-            if suffix == b".txt" and stem not in stems and as_text(name) != _NAMES_TXT:
-                found.append(as_text(path))
-    return sorted(found)
+            if is_litter(name) or suffix == b".cache" or _OF_NAMES.fullmatch(as_text(name)):
+                continue
+            if suffix.lower() == b".txt":
+                if (other := found.setdefault(stem, path)) != path:
+                    raise same_stem(tree.labels, other, path)
+            elif tree.labels != tree.images:
+                others.add(path)
+    return found, list(others.ignored())
 
 
 # --- boxes ---
@@ -256,6 +276,20 @@ def _find_names(tree: _Tree) -> tuple[tuple[str, ...], Path | None]:
             f"each name; {instead if flags_in_use() else f'give them by number, {in_python}, or {instead}'}."
         )
     return _checked(path, names_read), path
+
+
+def _left_out(
+    tree: _Tree, ignored: Sequence[tuple[str, str]], file: Path | None, are_known: bool
+) -> list[tuple[str, str]]:
+    """Return (name, reason) of what is left out next to the images, and of files that may have names of the classes.
+
+    `file` is the one whose names are taken; without it, `are_known` says whether the caller gave the names.
+    """
+    found = {path.name for place in _places(tree)[:2] for path in place.iterdir() if _OF_NAMES.fullmatch(path.name)}
+    names = f"those of {file.name}" if file is not None else "given" if are_known else "not known"
+    others = sorted(found - {file.name if file is not None else ""})
+    kept = [entry for entry in ignored if entry[0] not in ("*.txt", "*.yaml", "*.yml", "*.names", "*.cache")]
+    return kept + [(name, f"not read: the names of the classes are {names}") for name in others]
 
 
 def _checked(path: Path, names: list[str]) -> tuple[str, ...]:

@@ -241,6 +241,8 @@ class Service:
             return replaced(self.url, name, str(error))
         if isinstance(error, FileNotFoundError):
             return NotFoundError(f"{where}: nothing is there{self._at_endpoint()}. Is the URL that of a dataset?")
+        if type(error).__name__ == "TooLongError":  # of a module that only URLs of web servers need
+            return DiskError(f"{where}: {error}.")
         if isinstance(error, _WholeAnswer):
             return DiskError(
                 f"{where}: the server sends the whole file instead of a range of it. Copy the dataset to a disk, or "
@@ -354,8 +356,10 @@ def _open(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
         elif protocol in ("http", "https"):
             import aiohttp
 
+            from lmdbloader.base.web_answers import bounded
+
             times = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_READ_SECONDS)
-            arguments |= {"client_kwargs": {"timeout": times}}
+            arguments |= bounded({"timeout": times})
         filesystem, path = url_to_fs(url, **({} if "::" in url else arguments))
     except ImportError as error:
         raise OptionError(
@@ -397,7 +401,9 @@ async def _get_s3(filesystem: Any, path: str, start: int, stop: int, version: st
     try:
         _compare(etag, answer.get("ETag") or "")
         _compare_range(start, stop, answer.get("ContentRange") or "")
-        data: bytes = await answer["Body"].read()
+        data, left = b"", stop - start + 1  # one more shows an answer that is too long, however long it is
+        while left and (part := await answer["Body"].read(left)):
+            data, left = data + part, left - len(part)
         return data
     finally:
         answer["Body"].close()
