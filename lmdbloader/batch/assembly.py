@@ -23,6 +23,7 @@ from lmdbloader.batch.memory import BatchMemory, in_shared_memory, is_plain, sha
 from lmdbloader.batch.pipeline import Pipeline, Scratch
 from lmdbloader.batch.sample import Batch, Formed, Ragged, sample_type
 from lmdbloader.batch.steps import ConversionStep, OwnStep, Step, bound
+from lmdbloader.batch.turns import in_turn
 from lmdbloader.errors import OptionError
 from lmdbloader.fields import kind_named
 from lmdbloader.format.layout import Field
@@ -286,7 +287,7 @@ def finished(
     is_fresh = True
     if isinstance(batch, Batch):
         is_fresh = False
-        changed = batch if transform is None else each(transform, batch)
+        changed = batch if transform is None else in_turn(transform, partial(each, transform, batch))
         if any(sample is None for sample in changed):
             raise OptionError(
                 f"{described(transform)} returned None for a sample; expected the sample, changed or not. End it "
@@ -299,7 +300,8 @@ def finished(
         elif isinstance(function, ConversionStep):
             batch = function.run(batch)
         else:
-            batch = call(function, batch, seed=seed, epoch=epoch, first_sample=first_sample, samples=samples)
+            called = partial(call, seed=seed, epoch=epoch, first_sample=first_sample, samples=samples)
+            batch = in_turn(function, partial(called, function, batch))
             is_fresh = False  # it may keep what it returned, or have returned one tensor twice
     return batch if form is None else in_form(batch, form)
 

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 
 from lmdbloader.errors import OptionError
+from lmdbloader.transforms.thread_safe import thread_safe
 
 
+@thread_safe
 class SanitizeBoxes:
     """Remove boxes without area, such as those outside a crop, with their labels, from a sample or a whole batch.
 

@@ -200,6 +200,17 @@ def parts_of(transform: Any) -> Iterator[Any]:
         yield from parts_of(child)
 
 
+def is_stateless(transform: Any) -> bool:
+    """Return whether a transform is torchvision's own, with all its parts: they keep nothing from one call to the next."""
+    return (is_torchvision(transform) or isinstance(transform, nn.Sequential)) and all(map(_is_own, parts_of(transform)))
+
+
+def _is_own(part: Any) -> bool:
+    cls = type(part)
+    is_known = cls is nn.Sequential or (cls.__module__.startswith("torchvision.transforms") and cls.__name__ != "Lambda")
+    return is_known and not callable(getattr(part, "labels_getter", None))
+
+
 def random_parts(transform: Any) -> list[Any]:
     """Return the transforms of torchvision v2 inside one that make one random choice for a whole batch."""
     return [part for part in parts_of(transform) if is_v2(part) and _draws(part)]
