@@ -269,6 +269,7 @@ def finished(
     samples: I64,
     draws: I64,
     form: Form = None,
+    run: Callable[[Callable[[], Any]], Any] | None = None,
 ) -> Any:
     """Return a batch of a Loader after a dataset's own transform and the batch functions, each called once for it.
 
@@ -280,6 +281,7 @@ def finished(
         samples: (B,) sample numbers of the batch.
         draws: (B,) numbers that differ for samples that come more than once.
         form: Of the result.
+        run: Calls what calls the transform and the functions; None calls it at once.
 
     Raises:
         OptionError: The transform or a function returned no batch.
@@ -287,7 +289,7 @@ def finished(
     is_fresh = True
     if isinstance(batch, Batch):
         is_fresh = False
-        changed = batch if transform is None else in_turn(transform, partial(each, transform, batch))
+        changed = batch if transform is None else in_turn(transform, partial(each, transform, batch), run)
         if any(sample is None for sample in changed):
             raise OptionError(
                 f"{described(transform)} returned None for a sample; expected the sample, changed or not. End it "
@@ -301,7 +303,7 @@ def finished(
             batch = function.run(batch)
         else:
             called = partial(call, seed=seed, epoch=epoch, first_sample=first_sample, samples=samples)
-            batch = in_turn(function, partial(called, function, batch))
+            batch = in_turn(function, partial(called, function, batch), run)
             is_fresh = False  # it may keep what it returned, or have returned one tensor twice
     return batch if form is None else in_form(batch, form)
 

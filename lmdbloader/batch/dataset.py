@@ -484,8 +484,8 @@ class LMDBDataset(Dataset[Any]):
             found: Sequence[Any] = batch
             if transform is not None:
                 function = assembler.in_step(transform)
-                found = in_turn_of_main(function, lambda: each(function, batch))
-                found = found if self._form is None else Formed(found, self._form)
+                changed = in_turn_of_main(function, functools.partial(each, function, batch))
+                found = changed if self._form is None else Formed(changed, self._form)
             else:
                 batch.form = self._form
             clock.count(len(found), 1)

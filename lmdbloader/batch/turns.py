@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from lmdbloader.transforms.batch_functions import WithIndices
@@ -33,16 +34,23 @@ def needs_turn(function: Any) -> bool:
     return not (is_marked(function) or is_stateless(function))
 
 
-def in_turn(function: Any, call: Callable[[], T]) -> T:
-    """Return the result of a call of a function, during which no other function of the user has its turn."""
+def in_turn(function: Any, call: Callable[[], T], run: Callable[[Callable[[], T]], T] | None = None) -> T:
+    """Return the result of a call of a function, during which no other function of the user has its turn.
+
+    Args:
+        function: The function.
+        call: Calls it.
+        run: Calls `call`; None calls it at once.
+    """
+    whole = call if run is None else partial(run, call)
     if not needs_turn(function):
-        return call()
+        return whole()
     process = os.getpid()
     with _locks.get(process) or _locks.setdefault(process, threading.RLock()):
         before = _here.function
         try:
             _here.function = function
-            return call()
+            return whole()
         finally:
             _here.function = before
 

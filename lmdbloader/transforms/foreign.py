@@ -201,14 +201,18 @@ def parts_of(transform: Any) -> Iterator[Any]:
 
 
 def is_stateless(transform: Any) -> bool:
-    """Return whether a transform is torchvision's own, with all its parts: they keep nothing from one call to the next."""
-    return (is_torchvision(transform) or isinstance(transform, nn.Sequential)) and all(map(_is_own, parts_of(transform)))
+    """Return whether a transform and all its parts are torchvision's own, which change nothing when they are called."""
+    is_known = is_torchvision(transform) or type(transform) is nn.Sequential
+    return is_known and all(map(_is_own, parts_of(transform)))
 
 
 def _is_own(part: Any) -> bool:
-    cls = type(part)
-    is_known = cls is nn.Sequential or (cls.__module__.startswith("torchvision.transforms") and cls.__name__ != "Lambda")
-    return is_known and not callable(getattr(part, "labels_getter", None))
+    """Return whether an object is a transform of torchvision that calls no function of the user."""
+    cls: Any = type(part)
+    if cls is nn.Sequential:
+        return True
+    is_own = cls.__module__.startswith("torchvision.transforms.") and cls.__name__ != "Lambda"
+    return is_own and not callable(getattr(part, "labels_getter", None))
 
 
 def random_parts(transform: Any) -> list[Any]:

@@ -16,13 +16,13 @@ def thread_safe(function: T) -> T:
     """Mark a function, a class of functions, or one object as safe to be called by several threads at once.
 
     A Loader calls the functions of the user one at a time, a batch each, because most transforms of other libraries
-    keep their random choice in the object. Marked ones are called in parallel, which is faster if they spend their time
-    outside of Python's interpreter lock, as with large tensors.
+    keep their random choice in the object. Marked ones are called in parallel, which is faster if they spend their
+    time outside of Python's interpreter lock, as operations on large tensors do.
 
     Mark only what changes nothing that two calls share: no attribute of `self`, no variable of a module or of an
-    enclosing function, and no other object that does so, such as a transform of MONAI, kornia or albumentations. torch's
-    global random generator may be used; a NumPy Generator may not. As a decorator it is the outermost one. A subclass of
-    a marked class is not marked.
+    enclosing function, and no object that does so, such as a transform of MONAI, kornia or albumentations, or a NumPy
+    Generator. torch's own random numbers may be used. As a decorator it is the outermost one; a subclass of a marked
+    class is not marked.
 
     Args:
         function: The function, class or object.
