@@ -29,6 +29,7 @@ from lmdbloader.fields import kind_named
 from lmdbloader.format.layout import Field
 from lmdbloader.transforms import CompiledFunction
 from lmdbloader.transforms.batch_functions import call, described
+from lmdbloader.transforms.foreign import check_pixels
 from lmdbloader.transforms.in_step import in_step
 
 I64 = npt.NDArray[np.int64]
@@ -103,13 +104,23 @@ class Assembler:
         self._scratch: list[Scratch] = []
 
     def in_step(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return what `in_step` makes of a function for these fields; the last one is kept."""
+        """Return what `in_step` makes of a function for these fields; the last one is kept.
+
+        Raises:
+            OptionError: As `in_step`; or it would take the floats of the pipeline for others.
+        """
         if type(function) is MethodType:  # a new object for every call; to keep it would keep its dataset alive
             return in_step(function, self._kinds)
         own = self._own
         if own is None or own[0] is not function:
+            self.check_pixels([function])
             own = self._own = (function, in_step(function, self._kinds))
         return own[1]
+
+    def check_pixels(self, functions: Sequence[Callable[[Any], Any]]) -> None:
+        """Raise OptionError if torchvision's transforms would take the floats of the pipeline for others."""
+        found = {o.name: o.values for o in self.pipeline.outputs}
+        check_pixels(functions, {name: v.limits for name, v in found.items() if v.dtype.is_floating_point})
 
     def bound(self, functions: Sequence[Callable[[Any], Any]], keep: int) -> tuple[Callable[[Any], Any] | Step, ...]:
         """Return the functions of a Loader for these fields; `keep` is as for `__init__`.
@@ -120,7 +131,7 @@ class Assembler:
         """
         self._refuse_to_leave_arrays(functions)
         outputs = {o.name: (o.values.dtype, o.shape[0], o.channels_last) for o in self.pipeline.outputs}
-        return bound(functions, self._kinds, outputs, self.in_step, memory=self._memory_type, keep=keep)
+        return bound(functions, self._kinds, outputs, memory=self._memory_type, keep=keep)
 
     def _refuse_to_leave_arrays(self, functions: Sequence[Callable[[Any], Any]]) -> None:
         for function in functions:

@@ -141,6 +141,8 @@ class BatchReader:
         keep = (self.plan.ahead + 2) * self.plan.batches_at_once
         memory = PinnedMemory if pinned else BatchMemory
         self._assembler = Assembler(self.pipeline, dataset.fields, memory, keep=keep, dtype=dataset._dtype)
+        own = owner._own_transform
+        self._assembler.check_pixels([*([] if own is None else [own]), *functions])
         self._functions = self._assembler.bound(functions, keep)
         self.layout = Layout(len(dataset), partial(_extents, dataset))
 
