@@ -676,9 +676,9 @@ def flips_of_albumentations() -> dict[str, Any]:
         def __call__(self, sample: Any) -> Any:
             found = step(image=sample.image.permute(1, 2, 0).numpy())
             self.replay = found["replay"]
+            image = torch.from_numpy(found["image"].copy()).permute(2, 0, 1).contiguous()
             mask = albumentations.ReplayCompose.replay(self.replay, image=sample.mask.numpy())["image"]
-            image, mask = (torch.from_numpy(np.ascontiguousarray(array)) for array in (found["image"], mask))
-            return sample._replace(image=image.permute(2, 0, 1), mask=mask)
+            return sample._replace(image=image, mask=torch.from_numpy(mask.copy()))
 
     return {"transform": Flipped()}
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from lmdbloader.transforms.batch_functions import WithIndices
 from lmdbloader.transforms.foreign import is_stateless
 from lmdbloader.transforms.in_step import InStep
-from lmdbloader.transforms.thread_safe import is_marked
+from lmdbloader.transforms.marks import is_marked
 
 T = TypeVar("T")
 

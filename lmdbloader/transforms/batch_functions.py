@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms.thread_safe import thread_safe
+from lmdbloader.transforms.marks import thread_safe
 
 _STREAM = 3  # of the Philox key; orders and the transforms of single samples have 1 and 2
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms.thread_safe import thread_safe
+from lmdbloader.transforms.marks import thread_safe
 
 
 @thread_safe
