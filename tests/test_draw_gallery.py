@@ -20,8 +20,8 @@ REFERENCE = ROOT / "docs" / "reference"
 PAGE = (REFERENCE / "transform-gallery.md").read_text("utf-8")
 SECTIONS = {text.partition("\n")[0]: text for text in re.split(r"(?m)^### ", PAGE)[1:]}
 TORCHVISIONS = json.loads((Path(__file__).parent / "data/torchvision/signatures.json").read_text())["names"]
-# Bases that do nothing by themselves, and a tuple of dtypes.
-SHOWN = sorted({*T.__all__} - {"DTYPES", "Geometry", "Transform"})
+# Bases that do nothing by themselves, a tuple of dtypes, and a mark of functions.
+SHOWN = sorted({*T.__all__} - {"DTYPES", "Geometry", "Transform", "thread_safe"})
 # In levels: a codec or a resampler of another version may round otherwise.
 NEAR = 1.0
 

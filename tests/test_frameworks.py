@@ -655,6 +655,63 @@ def test_kornia_transforms_batches(path: Path) -> None:
     check_crops(path, [noted(crop(batch["image"]).contiguous(), batch["label"]) for batch in batches])
 
 
+def flips_of_monai() -> dict[str, Any]:
+    transforms = pytest.importorskip("monai.transforms")
+    keys = ["image", "mask"]
+    steps = [transforms.RandFlipd(keys, prob=0.5, spatial_axis=1), transforms.RandAxisFlipd(keys, prob=0.5)]
+    step = transforms.Compose([*steps, transforms.RandSpatialCropd(keys, roi_size=(20, 20), random_size=False)])
+
+    def flipped(sample: Any) -> Any:
+        found = step({"image": sample.image, "mask": sample.mask[None]})
+        return sample._replace(image=torch.as_tensor(found["image"]), mask=torch.as_tensor(found["mask"])[0])
+
+    return {"transform": flipped}
+
+
+def flips_of_albumentations() -> dict[str, Any]:
+    albumentations = pytest.importorskip("albumentations")
+    step = albumentations.ReplayCompose([albumentations.HorizontalFlip(p=0.5), albumentations.RandomCrop(20, 20)])
+
+    class Flipped:
+        def __call__(self, sample: Any) -> Any:
+            found = step(image=sample.image.permute(1, 2, 0).numpy())
+            self.replay = found["replay"]
+            image = torch.from_numpy(found["image"].copy()).permute(2, 0, 1).contiguous()
+            mask = albumentations.ReplayCompose.replay(self.replay, image=sample.mask.numpy())["image"]
+            return sample._replace(image=image, mask=torch.from_numpy(mask.copy()))
+
+    return {"transform": Flipped()}
+
+
+def flips_of_kornia() -> dict[str, Any]:
+    kornia = pytest.importorskip("kornia.augmentation")
+    flip = kornia.RandomHorizontalFlip(p=0.5)
+
+    def flipped(batch: Any) -> Any:
+        image = flip(batch.image.float())
+        return batch._replace(image=image, mask=flip(batch.mask[:, None].float(), flip._params)[:, 0])
+
+    return {"functions": [flipped]}
+
+
+@pytest.mark.parametrize("flips", [flips_of_monai, flips_of_albumentations, flips_of_kornia])
+def test_masks_fit_after_transforms_that_keep_their_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flips: Callable[[], dict[str, Any]]
+) -> None:
+    given = flips()
+    monkeypatch.setattr("lmdbloader.loader.loader.count_cores", lambda: 4)
+    masks = np.random.default_rng(0).integers(0, 256, (64, 24, 24), np.uint8)
+    samples = ({"image": mask[..., None].repeat(3, 2), "mask": mask} for mask in masks)
+    lmdbloader.write(samples, tmp_path / "d", fields={"mask": lmdbloader.fields.Mask()})
+    dataset = LMDBDataset(tmp_path / "d", transform=given.get("transform"))
+    loader = Loader(dataset, 4, shuffle=True, transforms=given.get("functions", []), repeat=16)
+    count = 0
+    for image, mask in loader:
+        assert torch.equal(image[:, 1], mask)
+        count += len(mask)
+    assert count == 16 * 64
+
+
 def test_datasets_of_hugging_face_are_written_and_read(path: Path, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     pictures = [{"image": sample.image.permute(1, 2, 0).numpy(), "label": sample.label} for sample in LMDBDataset(path)]

@@ -69,7 +69,7 @@ def test_the_interpreter_does_not_wait_for_a_function_that_does_not_return(
 ) -> None:
     code = (
         "def stuck(batch):\n    if batch.label[0]: print('stuck', flush=True); time.sleep(1000)\n    return batch\n"
-        "it = iter(lmdbloader.Loader(ds, 64, order='sequential', transforms=[stuck]))\n"
+        "it = iter(lmdbloader.Loader(ds, 64, order='sequential', transforms=[stuck], num_threads=1))\n"
         "next(it)\n"
     )
     program = nursery.start(begin(path) + code, tmp_path)

@@ -123,3 +123,61 @@ def test_torchvisions_crops_in_a_loader_of_different_sizes_have_the_list_to_writ
     with pytest.raises(OptionError, match="would come out in different shapes") as caught:
         lmdbloader.Loader(tmp_path / "d", 2, transforms=[print])
     assert str(caught.value).endswith("any sizes.")
+
+
+SCALED, NORMALISED = [T.ToDtype(torch.float32, scale=True)], [T.ToDtype(torch.float32, scale=True), T.Normalize(0.5, 2)]
+
+
+def of_pixels(name: str = "RandomInvert") -> Any:
+    """Return a stand-in for a transform of torchvision that takes bytes, or floats from 0 to 1."""
+    made = of_torchvision(name)
+    made.forward = lambda values: values
+    return made
+
+
+@pytest.fixture(scope="module")
+def colours(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = tmp_path_factory.mktemp("colours") / "d"
+    lmdbloader.write([{"image": np.zeros((8, 8, 3), np.uint8), "label": 0}] * 8, path)
+    return path
+
+
+REFUSED = r"RandomInvert gets the pixels of 'image' from -0.25 to 0.25, .*v2\.Compose\(\[v2\.RandomInvert\(\.\.\.\), "
+
+
+def test_torchvisions_transforms_of_pixels_do_not_follow_a_compiled_normalize(colours: Any) -> None:
+    after = of_torchvision("Compose", of_torchvision("RandomHorizontalFlip"), of_pixels())
+    own = lmdbloader.LMDBDataset(colours, transform=after)
+    with pytest.raises(OptionError, match=REFUSED):
+        lmdbloader.Loader(own, 4, transforms=NORMALISED)
+    with pytest.raises(OptionError, match=REFUSED):
+        own.transformed(NORMALISED)[0]
+    for functions in ([after], [of_torchvision("RandomHorizontalFlip"), of_pixels()]):
+        with pytest.raises(OptionError, match=REFUSED):
+            lmdbloader.Loader(colours, 4, transforms=[*NORMALISED, *functions])
+    assigned = lmdbloader.LMDBDataset(colours)
+    loader = lmdbloader.Loader(assigned, 4, transforms=NORMALISED)
+    assigned.transform = after
+    with pytest.raises(OptionError, match=REFUSED):
+        next(iter(loader))
+    with pytest.raises(OptionError, match=r"ColorJitter gets the pixels of 'image' from 0 to 255"):
+        lmdbloader.Loader(
+            lmdbloader.LMDBDataset(colours, transform=of_pixels("ColorJitter")),
+            4,
+            transforms=[T.ToDtype(torch.float32)],
+        )
+
+
+def test_torchvisions_transforms_of_pixels_follow_what_gives_them_pixels(colours: Any) -> None:
+    scaled = [T.ToDtype(torch.float32), T.Normalize(0, 255)]
+    for compiled in ([], SCALED, scaled):
+        own = lmdbloader.LMDBDataset(colours, transform=of_pixels())
+        assert len(next(iter(lmdbloader.Loader(own, 4, transforms=compiled))).label) == 4
+    # What comes between may have turned them into pixels.
+    for between in (of_pixels("Normalize"), of_pixels("Lambda"), lambda batch: batch):
+        functions = [*NORMALISED, between, of_pixels()]
+        assert len(next(iter(lmdbloader.Loader(colours, 4, transforms=functions))).label) == 4
+    unclipped = of_pixels("GaussianNoise")
+    unclipped.clip = False
+    own = lmdbloader.LMDBDataset(colours, transform=unclipped)
+    assert len(next(iter(lmdbloader.Loader(own, 4, transforms=NORMALISED))).label) == 4

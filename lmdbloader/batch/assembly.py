@@ -23,11 +23,13 @@ from lmdbloader.batch.memory import BatchMemory, in_shared_memory, is_plain, sha
 from lmdbloader.batch.pipeline import Pipeline, Scratch
 from lmdbloader.batch.sample import Batch, Formed, Ragged, sample_type
 from lmdbloader.batch.steps import ConversionStep, OwnStep, Step, bound
+from lmdbloader.batch.turns import in_turn
 from lmdbloader.errors import OptionError
 from lmdbloader.fields import kind_named
 from lmdbloader.format.layout import Field, image_of
 from lmdbloader.transforms import CompiledFunction
 from lmdbloader.transforms.batch_functions import call, described
+from lmdbloader.transforms.foreign import check_pixels
 from lmdbloader.transforms.in_step import in_step
 
 I64 = npt.NDArray[np.int64]
@@ -104,13 +106,23 @@ class Assembler:
         self._scratch: list[Scratch] = []
 
     def in_step(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return what `in_step` makes of a function for these fields; the last one is kept."""
+        """Return what `in_step` makes of a function for these fields; the last one is kept.
+
+        Raises:
+            OptionError: As `in_step`; or it would take the floats of the pipeline for others.
+        """
         if type(function) is MethodType:  # a new object for every call; to keep it would keep its dataset alive
             return in_step(function, self._kinds, self._images)
         own = self._own
         if own is None or own[0] is not function:
+            self.check_pixels([function])
             own = self._own = (function, in_step(function, self._kinds, self._images))
         return own[1]
+
+    def check_pixels(self, functions: Sequence[Callable[[Any], Any]]) -> None:
+        """Raise OptionError if torchvision's transforms would take the floats of the pipeline for others."""
+        found = {o.name: o.values for o in self.pipeline.outputs}
+        check_pixels(functions, {name: v.limits for name, v in found.items() if v.dtype.is_floating_point})
 
     def bound(self, functions: Sequence[Callable[[Any], Any]], keep: int) -> tuple[Callable[[Any], Any] | Step, ...]:
         """Return the functions of a Loader for these fields; `keep` is as for `__init__`.
@@ -121,7 +133,7 @@ class Assembler:
         """
         self._refuse_to_leave_arrays(functions)
         outputs = {o.name: (o.values.dtype, o.shape[0], o.channels_last) for o in self.pipeline.outputs}
-        return bound(functions, self._kinds, outputs, self.in_step, memory=self._memory_type, keep=keep)
+        return bound(functions, self._kinds, outputs, memory=self._memory_type, keep=keep)
 
     def _refuse_to_leave_arrays(self, functions: Sequence[Callable[[Any], Any]]) -> None:
         for function in functions:
@@ -270,6 +282,7 @@ def finished(
     samples: I64,
     draws: I64,
     form: Form = None,
+    run: Callable[[Callable[[], Any]], Any] | None = None,
 ) -> Any:
     """Return a batch of a Loader after a dataset's own transform and the batch functions, each called once for it.
 
@@ -281,6 +294,7 @@ def finished(
         samples: (B,) sample numbers of the batch.
         draws: (B,) numbers that differ for samples that come more than once.
         form: Of the result.
+        run: Calls what calls the transform and the functions; None calls it at once.
 
     Raises:
         OptionError: The transform or a function returned no batch.
@@ -288,7 +302,7 @@ def finished(
     is_fresh = True
     if isinstance(batch, Batch):
         is_fresh = False
-        changed = batch if transform is None else each(transform, batch)
+        changed = batch if transform is None else in_turn(transform, partial(each, transform, batch), run)
         if any(sample is None for sample in changed):
             raise OptionError(
                 f"{described(transform)} returned None for a sample; expected the sample, changed or not. End it "
@@ -301,7 +315,8 @@ def finished(
         elif isinstance(function, ConversionStep):
             batch = function.run(batch)
         else:
-            batch = call(function, batch, seed=seed, epoch=epoch, position=position, place=place, samples=samples)
+            called = partial(call, seed=seed, epoch=epoch, position=position, place=place, samples=samples)
+            batch = in_turn(function, partial(called, function, batch), run)
             is_fresh = False  # it may keep what it returned, or have returned one tensor twice
     return batch if form is None else in_form(batch, form)
 

@@ -27,6 +27,7 @@ from lmdbloader.batch.pipeline import Pipeline, check_epoch
 from lmdbloader.batch.sample import Formed
 from lmdbloader.batch.splits import groups_of, share_out
 from lmdbloader.batch.tickets import Ticket
+from lmdbloader.batch.turns import in_turn_of_main
 from lmdbloader.errors import OptionError, UnknownNameError
 from lmdbloader.format.layout import Field
 from lmdbloader.store import IO, Reader, check_rows
@@ -482,8 +483,9 @@ class LMDBDataset(Dataset[Any]):
             transform = self._own_transform
             found: Sequence[Any] = batch
             if transform is not None:
-                found = each(assembler.in_step(transform), batch)
-                found = found if self._form is None else Formed(found, self._form)
+                function = assembler.in_step(transform)
+                changed = in_turn_of_main(function, functools.partial(each, function, batch))
+                found = changed if self._form is None else Formed(changed, self._form)
             else:
                 batch.form = self._form
             clock.count(len(found), 1)

@@ -15,6 +15,8 @@ from lmdbloader.errors import OptionError
 from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms import CompiledFunction, Normalize, ToDtype
 from lmdbloader.transforms.compilation import ImageField, Values, compile_program
+from lmdbloader.transforms.foreign import check_pixels
+from lmdbloader.transforms.in_step import in_step
 
 I64 = npt.NDArray[np.int64]
 _STORED = (torch.uint8, torch.uint16)
@@ -189,7 +191,6 @@ def bound(
     functions: Sequence[Callable[[Any], Any]],
     kinds: Mapping[str, str],
     outputs: Mapping[str, tuple[torch.dtype, int, bool]],
-    in_step: Callable[[Callable[[Any], Any]], Callable[[Any], Any]],
     *,
     memory: type[BatchMemory],
     keep: int,
@@ -200,7 +201,6 @@ def bound(
         functions: Functions of whole batches, compiled functions and conversions.
         kinds: The kind of each field, by name.
         outputs: Of each field of the pipeline: type of the pixels, channels, whether it is (H, W, C) in memory.
-        in_step: Returns other functions for these fields.
         memory: Where converted images are written.
         keep: The most arrays of one size that this memory keeps.
 
@@ -210,7 +210,7 @@ def bound(
     """
     found: list[Callable[[Any], Any] | Step] = []
     number, is_first = 0, True
-    for function in functions:
+    for place, function in enumerate(functions):
         if isinstance(function, CompiledFunction):
             names = _fields_of(function, kinds)
             for name in names if is_first else ():
@@ -225,10 +225,12 @@ def bound(
                 name: outputs[name][:2] for name, kind in kinds.items() if kind in ("image", "mask") and name in outputs
             }
             if is_first and known and all(dtype in _STORED for dtype, _ in known.values()):
-                step.prepare(list(known), tuple(known.values()))  # an error now, not in the first batch
+                values = step.prepare(list(known), tuple(known.values()))  # an error now, not in the first batch
+                limits = {name: v.limits for name, v in zip(known, values, strict=True) if v.dtype.is_floating_point}
+                check_pixels(functions[place + 1 :], limits)
             found.append(step)
         else:
-            found.append(in_step(function))
+            found.append(in_step(function, kinds))
         is_first = is_first and isinstance(function, CompiledFunction)
     return tuple(found)
 

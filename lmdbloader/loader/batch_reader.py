@@ -17,8 +17,10 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.forms import Form
 from lmdbloader.batch.memory import BatchMemory, PinnedMemory
 from lmdbloader.batch.pipeline import Pipeline
+from lmdbloader.batch.steps import ConversionStep, OwnStep
 from lmdbloader.errors import CorruptError
 from lmdbloader.loader.orders import Layout
+from lmdbloader.loader.surroundings import Surroundings
 from lmdbloader.store import Damage
 from lmdbloader.store.rows import Rows
 from lmdbloader.transforms import Transform
@@ -139,6 +141,8 @@ class BatchReader:
         keep = (self.plan.ahead + 2) * self.plan.batches_at_once
         memory = PinnedMemory if pinned else BatchMemory
         self._assembler = Assembler(self.pipeline, dataset.fields, memory, keep=keep, dtype=dataset._dtype)
+        own = owner._own_transform
+        self._assembler.check_pixels([*([] if own is None else [own]), *functions])
         self._functions = self._assembler.bound(functions, keep)
         self.layout = Layout(len(dataset), partial(_extents, dataset))
 
@@ -176,7 +180,14 @@ class BatchReader:
         complete = assembler.complete_samples if self._owner.has_own_transform else assembler.complete
         return complete(begun, self.rows_of(samples), samples, epoch, clock)
 
-    def finish(self, batch: Any, epoch: int, position: int, samples: I64) -> Any:
+    @property
+    def python_functions(self) -> list[Callable[[Any], Any]]:
+        """The dataset's own transform and the functions that are called in Python."""
+        own = self._owner._own_transform
+        functions = [function for function in self._functions if not isinstance(function, OwnStep | ConversionStep)]
+        return functions if own is None else [own, *functions]
+
+    def finish(self, batch: Any, epoch: int, position: int, samples: I64, around: Surroundings | None = None) -> Any:
         """Return a batch of `read` after the dataset's own transform and the functions, called once for each batch.
 
         Args:
@@ -184,6 +195,7 @@ class BatchReader:
             epoch: Its number.
             position: Of the whole batch's first sample in the epoch's order.
             samples: (B,) numbers of its samples.
+            around: What holds in the thread of the loop; None in that thread itself.
         """
         transform = self._owner._own_transform
         if transform is not None:
@@ -201,6 +213,7 @@ class BatchReader:
             samples=self.samples_of(samples),
             draws=samples,
             form=self.form,
+            run=None if around is None else around.run,
         )
 
     def _as_from_pipeline(self, name: str, images: torch.Tensor) -> torch.Tensor:
@@ -210,7 +223,9 @@ class BatchReader:
         images = images.expand(-1, self._different[name], -1, -1)
         return images.contiguous(memory_format=torch.channels_last if self._channels_last else torch.contiguous_format)
 
-    def read_sound(self, samples: I64, epoch: int, position: int, clock: Clock) -> tuple[Any, tuple[Damage, ...]]:
+    def read_sound(
+        self, samples: I64, epoch: int, position: int, clock: Clock, around: Surroundings | None
+    ) -> tuple[Any, tuple[Damage, ...]]:
         """Return one finished batch without its damaged samples, and the damage; `LEFT_OUT` if no sample is left."""
         sound = samples
         damaged: list[Damage] = []
@@ -225,7 +240,7 @@ class BatchReader:
                 sound = sound[[damage is None for damage in found]]
                 continue
             # The random numbers of batch functions stay those of the whole batch.
-            batch = self.finish(stored[0], epoch, position, sound)
+            batch = self.finish(stored[0], epoch, position, sound, around)
             clock.count(len(sound), 1)
             return batch, tuple(damaged)
         return LEFT_OUT, tuple(damaged)

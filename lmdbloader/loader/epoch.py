@@ -20,11 +20,14 @@ from lmdbloader.base.stage_times import Clock, Stopwatch
 from lmdbloader.batch.assembly import Begun
 from lmdbloader.batch.memory import never_free
 from lmdbloader.batch.pipeline import Output
-from lmdbloader.errors import CorruptError, WorkerError
+from lmdbloader.batch.turns import needs_turn, running
+from lmdbloader.errors import CorruptError, OptionError, WorkerError
 from lmdbloader.loader.batch_reader import LEFT_OUT, BatchReader, Plan
 from lmdbloader.loader.orders import EpochOrder, RankPositions
+from lmdbloader.loader.surroundings import Surroundings
 from lmdbloader.loader.threads import Job, Threads
 from lmdbloader.store import Damage, Readahead, Reader, Ticket
+from lmdbloader.transforms.batch_functions import described
 
 I64 = npt.NDArray[np.int64]
 # A batch, or `LEFT_OUT`, and the damaged samples that were left out of it.
@@ -268,13 +271,29 @@ class EpochRun:
         return computed[(first - begin) * batch_size : (end - begin) * batch_size]
 
     def jobs(self, group: int) -> list[Job]:
-        """Return the jobs of threads that read a group; the one that ends last puts it into `results`."""
-        if self._num_parts == 1:
-            return [partial(self._read_group, group)]
-        shared = self.shared[group] = _SharedBatch(self._num_parts)
-        return [partial(self._read_part, group, part, shared) for part in range(self._num_parts)]
+        """Return the jobs of threads that read a group; the one that ends last puts it into `results`.
 
-    def _read_part(self, group: int, part: int, shared: _SharedBatch) -> None:
+        Functions of the user are called as in this thread: that of the loop.
+        """
+        around = Surroundings() if self._reader.python_functions else None
+        if self._num_parts == 1:
+            return [partial(self._read_group, group, around)]
+        shared = self.shared[group] = _SharedBatch(self._num_parts)
+        return [partial(self._read_part, group, part, shared, around) for part in range(self._num_parts)]
+
+    def check_turn(self) -> None:
+        """Raise OptionError if this thread is calling a function in its turn, and the threads need turns to go on."""
+        if (outer := running()) is None:
+            return
+        inner = next(filter(needs_turn, self._reader.python_functions), None)
+        if inner is not None:
+            raise OptionError(
+                f"{described(outer)} reads from a Loader whose threads call {described(inner)}. Functions are called "
+                "one at a time, so it would wait for ever. If one of the two keeps nothing from one call to the next, "
+                "mark it with lmdbloader.transforms.thread_safe."
+            )
+
+    def _read_part(self, group: int, part: int, shared: _SharedBatch, around: Surroundings | None) -> None:
         """Read a part of a group of one batch."""
         if self.cancelled:
             return
@@ -306,14 +325,14 @@ class EpochRun:
                 batch = None
             shared.drop()
             if batch is None:
-                items, error = self._read_singly(group, group + 1, clock)
+                items, error = self._read_singly(group, group + 1, clock, around)
             else:
-                items, error = self._finish([batch], group, samples, clock)
+                items, error = self._finish([batch], group, samples, clock, around)
             del batch
         clock.end()
         self.results.put((group, items, error))
 
-    def _read_group(self, group: int) -> None:
+    def _read_group(self, group: int, around: Surroundings | None) -> None:
         """Read the batches of a group and put them into `results`, with the error that ended it."""
         if self.cancelled:
             return
@@ -333,9 +352,9 @@ class EpochRun:
             samples = self._samples(first, end)
             batches = self._reader.read(samples, self._epoch, clock)
         except BaseException:
-            items, error = self._read_singly(first, end, clock)
+            items, error = self._read_singly(first, end, clock, around)
         else:
-            items, error = self._finish(batches, first, samples, clock)
+            items, error = self._finish(batches, first, samples, clock, around)
             del batches
         clock.end()
         self.results.put((group, items, error))
@@ -344,12 +363,12 @@ class EpochRun:
         """Return a group's batches num_given ... end - 1, read a second time, with the error that ended them."""
         first = group * self._at_once
         clock = self._stopwatch.take()
-        found = self._read_singly(first + num_given, first + end, clock)
+        found = self._read_singly(first + num_given, first + end, clock, None)
         clock.end()
         return found
 
     def _finish(
-        self, batches: list[Any], first: int, samples: I64, clock: Clock
+        self, batches: list[Any], first: int, samples: I64, clock: Clock, around: Surroundings | None
     ) -> tuple[list[Item], BaseException | None]:
         """Return batches up to the one for which a function of the user failed: it is not called for that again."""
         items: list[Item] = []
@@ -357,30 +376,32 @@ class EpochRun:
             try:
                 own = samples[number * self._reader.batch_size :][: self._reader.batch_size]
                 position = self._positions.first_of(first + number)
-                items.append((self._reader.finish(batch, self._epoch, position, own), ()))
+                items.append((self._reader.finish(batch, self._epoch, position, own, around), ()))
             except BaseException as error:
                 return items, error
         clock.count(len(samples), len(batches))
         return items, None
 
-    def _read_singly(self, first: int, end: int, clock: Clock) -> tuple[list[Item], BaseException | None]:
+    def _read_singly(
+        self, first: int, end: int, clock: Clock, around: Surroundings | None
+    ) -> tuple[list[Item], BaseException | None]:
         """Return the batches first ... end - 1 up to the one that cannot be read."""
         items: list[Item] = []
         for number in range(first, end):
             try:
-                items.append(self._read_one(number, clock))
+                items.append(self._read_one(number, clock, around))
             except BaseException as error:
                 return items, error
         return items, None
 
-    def _read_one(self, number: int, clock: Clock) -> Item:
+    def _read_one(self, number: int, clock: Clock, around: Surroundings | None) -> Item:
         samples, position = self._samples(number, number + 1), self._positions.first_of(number)
         if not self._skips:
             (batch,) = self._reader.read(samples, self._epoch, clock)
-            batch = self._reader.finish(batch, self._epoch, position, samples)
+            batch = self._reader.finish(batch, self._epoch, position, samples, around)
             clock.count(len(samples), 1)
             return batch, ()
-        batch, damaged = self._reader.read_sound(samples, self._epoch, position, clock)
+        batch, damaged = self._reader.read_sound(samples, self._epoch, position, clock, around)
         if batch is LEFT_OUT and not self._may_lack:
             raise CorruptError(
                 f"{damaged[0].reason} All {len(samples)} samples of a batch are damaged, and it cannot be left out: "
@@ -396,6 +417,7 @@ def deliver(run: EpochRun, threads: Threads, ahead: int) -> Iterator[Item]:
     process, num_closed = os.getpid(), threads.num_closed
     try:
         for group in range(run.num_groups):
+            run.check_turn()
             if (process, num_closed) != (os.getpid(), threads.num_closed):
                 if process != os.getpid():  # a forked child, which has none of the threads that had begun groups
                     if is_pinned:  # nor the memory that they have read

@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from lmdbloader.base.limits import start_threads
+from lmdbloader.batch.turns import running
 
 # The longest that the interpreter's exit, or a deletion of the object, waits for jobs that are running.
 _JOIN_SECONDS = 2.0
@@ -58,8 +59,9 @@ class Threads:
         ended = self._end()
         self._process = -1
         self.num_closed += 1
-        for thread in ended or ():
-            thread.join()
+        if running() is None:  # a function in its turn, which they may be waiting for
+            for thread in ended or ():
+                thread.join()
 
     def _start(self) -> None:
         # Daemons: the interpreter would wait for other threads before it runs the code that ends them.
@@ -94,7 +96,7 @@ def _end(jobs: Jobs, threads: Sequence[threading.Thread], process: int) -> Seque
     for _ in threads:
         jobs.put(None)
     # Compiled code must not lose its memory, and takes milliseconds; a function of the user may never end.
-    until = time.monotonic() + _JOIN_SECONDS
+    until = time.monotonic() + (_JOIN_SECONDS if running() is None else 0)
     others = [thread for thread in threads if thread.ident and thread is not threading.current_thread()]
     for thread in others:
         thread.join(max(0.0, until - time.monotonic()))

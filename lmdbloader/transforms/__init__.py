@@ -12,11 +12,12 @@ from lmdbloader.transforms.batch_functions import BatchFunction, CutMix, LabelSm
 from lmdbloader.transforms.boxes import SanitizeBoxes
 from lmdbloader.transforms.compiled_function import CompiledFunction
 from lmdbloader.transforms.foreign import instead_of
+from lmdbloader.transforms.marks import thread_safe
 from lmdbloader.transforms.operations import *  # noqa: F403 - a new transform is listed in `operations` only
 
 __all__ = [
     "BatchFunction", "CompiledFunction", "CutMix", "Geometry", "LabelSmoothing", "MixUp", "SanitizeBoxes", "Transform",
-    "WithIndices",
+    "WithIndices", "thread_safe",
 ]  # fmt: skip
 __all__ += operations.__all__
 

@@ -14,6 +14,7 @@ import torch
 
 from lmdbloader.base.arguments import number, whole
 from lmdbloader.errors import OptionError
+from lmdbloader.transforms.marks import thread_safe
 
 # The sum of two is finite, too.
 _LARGEST_ALPHA = 2.0**1000
@@ -143,6 +144,7 @@ def described(function: Any) -> str:
     return f"the function {name}" + ("" if code is None else f" ({code.co_filename}, line {code.co_firstlineno})")
 
 
+@thread_safe
 @dataclass(frozen=True, slots=True)
 class LabelSmoothing(BatchFunction):
     """Turn labels into probabilities: 1 - smoothing for the class, and smoothing spread evenly over all of them.
@@ -176,6 +178,7 @@ class LabelSmoothing(BatchFunction):
         return batch._replace(**{self.label: soft * (1 - self.smoothing) + self.smoothing / self.num_classes})
 
 
+@thread_safe
 @dataclass(frozen=True, slots=True)
 class MixUp(BatchFunction):
     """Blend every image and label with those of the sample before it: Zhang et al., "mixup" (2018).
@@ -213,6 +216,7 @@ class MixUp(BatchFunction):
         return batch._replace(**{self.image: _blend(images, share), self.label: _blend(labels, share)})
 
 
+@thread_safe
 @dataclass(frozen=True, slots=True)
 class CutMix(BatchFunction):
     """Paste a rectangle of the sample before into every image, and blend the labels by its share of the area.

@@ -10,8 +10,10 @@ import torch
 
 from lmdbloader.base.arguments import number
 from lmdbloader.errors import OptionError
+from lmdbloader.transforms.marks import thread_safe
 
 
+@thread_safe
 class SanitizeBoxes:
     """Remove boxes without area, such as those outside a crop, with their labels, from a sample or a whole batch.
 

@@ -44,6 +44,7 @@ class Values:
         affine: (3, 2) float32, factor and term of each channel if the result is a float.
         table: (3, number of stored values) of the result's words if they are looked up, else None.
         erased: (erasings, 3) uint32, the bits that fill each erased rectangle.
+        limits: What the least and the largest stored value become.
     """
 
     dtype: torch.dtype
@@ -51,6 +52,7 @@ class Values:
     affine: npt.NDArray[np.float32]
     table: npt.NDArray[Any] | None
     erased: npt.NDArray[np.uint32]
+    limits: tuple[float, float]
 
     @property
     def carrier(self) -> np.dtype[Any]:
@@ -308,14 +310,15 @@ class _Chain:
         for k, fill in self.erased.items():
             erased[k] = _words(fill, self.dtype)
         stored = np.arange(self.table.shape[1])
+        limits = float(self.table.min()), float(self.table.max())
         if self.dtype == self.field.dtype and (self.table == stored).all():
-            return Values(self.dtype, opcodes.COPY, affine, None, erased)
+            return Values(self.dtype, opcodes.COPY, affine, None, erased, limits)
         kind = _AFFINE_KINDS.get(self.dtype)
         if kind is not None and self.is_affine:
-            return Values(self.dtype, kind, affine, None, erased)
+            return Values(self.dtype, kind, affine, None, erased, limits)
         table = np.ascontiguousarray(_words(self.table, self.dtype))
         kind = {1: opcodes.TABLE_8, 2: opcodes.TABLE_16, 4: opcodes.TABLE_32}[table.itemsize]
-        return Values(self.dtype, kind, affine, table, erased)
+        return Values(self.dtype, kind, affine, table, erased, limits)
 
 
 def _written(numbers: npt.NDArray[np.float64]) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from torch import nn
@@ -99,6 +100,13 @@ INSTEAD: dict[str, str] = {
 
 # Transforms of torchvision that do not draw in `make_params`.
 _CHOOSING = ("AugMix", "AutoAugment", "RandAugment", "RandomChoice", "RandomOrder", "TrivialAugmentWide")
+# Those that take floats for pixels from 0 to 1: they clamp, round or invert them.
+_OF_PIXELS = frozenset({
+    "AugMix", "AutoAugment", "ColorJitter", "GaussianNoise", "JPEG", "RandAugment", "RandomAdjustSharpness",
+    "RandomAutocontrast", "RandomEqualize", "RandomInvert", "RandomPhotometricDistort", "RandomPosterize",
+    "RandomSolarize", "ToPILImage", "TrivialAugmentWide",
+})  # fmt: skip
+_CHANGING_VALUES = frozenset({"ConvertImageDtype", "Lambda", "LinearTransformation", "Normalize", "ToDtype"})
 # Those made for batches.
 _FOR_BATCHES = {"MixUp", "CutMix"}
 
@@ -198,6 +206,46 @@ def parts_of(transform: Any) -> Iterator[Any]:
         children = list(transform.children()) if isinstance(transform, nn.Module) else []
     for child in children:
         yield from parts_of(child)
+
+
+def check_pixels(functions: Iterable[Any], limits: Mapping[str, tuple[float, float]]) -> None:
+    """Check that torchvision's transforms get pixels that they take.
+
+    Args:
+        functions: In their order; those after one that may change the pixels' range are not checked.
+        limits: The least and the largest float of each field of images.
+
+    Raises:
+        OptionError: One would take floats for pixels from 0 to 1, and they are others.
+    """
+    outside = next((name for name, (low, high) in limits.items() if low < -0.01 or high > 1.01), None)
+    for part in chain.from_iterable(map(parts_of, functions)) if outside else ():
+        name = type(part).__name__
+        if name in _CHANGING_VALUES or not (is_torchvision(part) or type(part) is nn.Sequential):
+            return
+        if name in _OF_PIXELS and getattr(part, "clip", True):
+            low, high = limits[str(outside)]
+            raise OptionError(
+                f"torchvision's {name} gets the pixels of {outside!r} from {low:.3g} to {high:.3g}, as ToDtype and "
+                "Normalize of the compiled list make them; expected bytes, or floats from 0 to 1. Take these two out "
+                f"of that list, and write LMDBDataset(path, transform=v2.Compose([v2.{name}(...), "
+                "v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)]))."
+            )
+
+
+def is_stateless(transform: Any) -> bool:
+    """Return whether a transform and all its parts are torchvision's own, which change nothing when they are called."""
+    is_known = is_torchvision(transform) or type(transform) is nn.Sequential
+    return is_known and all(map(_is_own, parts_of(transform)))
+
+
+def _is_own(part: Any) -> bool:
+    """Return whether an object is a transform of torchvision that calls no function of the user."""
+    cls: Any = type(part)
+    if cls is nn.Sequential:
+        return True
+    is_own = cls.__module__.startswith("torchvision.transforms.") and cls.__name__ != "Lambda"
+    return is_own and not callable(getattr(part, "labels_getter", None))
 
 
 def random_parts(transform: Any) -> list[Any]:
