@@ -18,7 +18,7 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 from lmdbloader.base import clock_words
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.batch.columns import read_different_images, read_values
-from lmdbloader.batch.forms import Form, in_form, list_names
+from lmdbloader.batch.forms import Form, JsonName, ListName, in_form, marks_of
 from lmdbloader.batch.memory import BatchMemory, in_shared_memory, is_plain, shared_like
 from lmdbloader.batch.pipeline import Pipeline, Scratch
 from lmdbloader.batch.sample import Batch, Formed, Ragged, sample_type
@@ -85,7 +85,8 @@ class Assembler:
             if field.kind in ("array", "json"):
                 pipeline.refuse_to_leave_places(name, partial(read_values, pipeline.reader, field))
         ragged = tuple(name for name, field in fields.items() if kind_named(field.kind).is_ragged)
-        self._names, self._type = tuple(fields), sample_type(tuple(fields), ragged)
+        json = tuple(name for name, field in fields.items() if field.kind == "json")
+        self._names, self._type = tuple(fields), sample_type(tuple(fields), ragged, json)
         self._kinds = {name: field.kind for name, field in fields.items()}
         self._own: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None
         self._memory_type = memory
@@ -301,7 +302,7 @@ def finished(
         else:
             batch = call(function, batch, seed=seed, epoch=epoch, first_sample=first_sample, samples=samples)
             is_fresh = False  # it may keep what it returned, or have returned one tensor twice
-    return batch if form is None else in_form(batch, form)
+    return batch if form is None else in_form(batch, form, is_batch=True)
 
 
 def each(transform: Callable[[Any], Any], samples: Sequence[Any]) -> list[Any]:
@@ -333,26 +334,30 @@ def collate(samples: Sequence[Any]) -> Any:
     function; so do plain tuples that were read one by one, whose boxes are stacked if all samples have as many.
 
     Args:
-        samples: Those of `dataset.__getitems__(numbers)`, or a list of samples.
+        samples: A list of samples, or what a dataset has read at once.
 
     Raises:
         OptionError: Images of one batch differ in shape, or a sample is None.
     """
     in_worker = get_worker_info() is not None
     if isinstance(samples, Formed):
-        return in_form(collate(samples.plain), samples.form)
+        return in_form(collate(samples.plain), samples.form, is_batch=True)
     if isinstance(samples, Batch):
-        batch = in_form(samples.type(*map(stacked, samples.columns, samples.columns.values())), samples.form)
+        batch = samples.type(*map(stacked, samples.columns, samples.columns.values()))
+        batch = in_form(batch, samples.form, is_batch=True)
     elif any(sample is None for sample in samples):
         raise OptionError(
             "a sample is None: the dataset's transform returned nothing for it. End it with `return sample`. To leave "
             "samples out, select the others first: dataset.select(numbers)."
         )
-    elif lists := list_names(samples[0]):
+    elif marks := marks_of(samples[0]):
         first, columns = samples[0], {}
         for name in getattr(first, "_fields", first):
-            values = [sample[name] for sample in samples]
-            columns[str(name)] = values if name in lists else _collated(values, in_worker)
+            values, mark = [sample[name] for sample in samples], marks.get(name)
+            if mark is JsonName and not any(isinstance(value, torch.Tensor) for value in values):
+                columns[str(name)] = stacked(name, values)
+            else:
+                columns[str(name)] = values if mark is ListName else _collated(values, in_worker)
         batch = columns if isinstance(first, dict) else type(first)(**columns)
     else:
         batch = _collated(samples, in_worker)
@@ -428,4 +433,4 @@ def stacked(name: str, column: Any) -> Any:
         )
     # JSON values of one field may differ in type.
     dtype = _DTYPES.get(type(first)) if len(set(map(type, column))) == 1 else None
-    return column if dtype is None else torch.tensor(column, dtype=dtype)
+    return column if dtype is None else torch.tensor(column, dtype=dtype, device="cpu")

@@ -168,7 +168,8 @@ def shared_tensor(nbytes: int) -> torch.Tensor:
     """
     size = max(nbytes, 1)
     storage = _without_name(size)
-    return torch.empty(0, dtype=torch.uint8).set_(_with_name(size) if storage is None else storage)[:nbytes]
+    memory = torch.empty(0, dtype=torch.uint8, device="cpu")
+    return memory.set_(_with_name(size) if storage is None else storage)[:nbytes]
 
 
 def _without_name(nbytes: int) -> torch.UntypedStorage | None:
