@@ -25,7 +25,7 @@ import torch
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms import RandomCrop, ToDtype
+from lmdbloader.transforms import CenterCrop, RandomCrop, ToDtype
 
 # Those of frameworks and of what they import.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -155,7 +155,9 @@ def test_lightning_continues_with_the_very_batch(path: Path, tmp_path: Path, way
 
     def data() -> Any:
         steps = [RandomCrop(8), ToDtype(torch.float32, scale=True)]
-        return loader_of(path) if way == "loader" else DataModule(path, path, batch_size=BATCH, transforms=steps)
+        if way == "loader":
+            return loader_of(path)
+        return DataModule(path, path, batch_size=BATCH, transforms=steps, eval_transforms=[CenterCrop(8), steps[1]])
 
     full = fit_lightning(data(), tmp_path, max_epochs=3)
     assert full == seen_by_the_loader(path, 3)
@@ -178,7 +180,8 @@ def test_the_lightning_module_shuffles_training_alone(path: Path, options: dict[
     pytest.importorskip("lightning")
     from lmdbloader.integrations.lightning import DataModule
 
-    data = DataModule(path, path, predict=path, batch_size=BATCH, transforms=[RandomCrop(8)], **options)
+    steps = {"transforms": [RandomCrop(8)], "eval_transforms": [CenterCrop(8)]}
+    data = DataModule(path, path, predict=path, batch_size=BATCH, **steps, **options)
     loaders: Any = (data.train_dataloader(), data.val_dataloader(), data.predict_dataloader())
     assert [loader.order for loader in loaders] == [order, "sequential", "sequential"]
 

@@ -42,12 +42,10 @@ class Begun:
     Attributes:
         columns: Of each field, in order: memory for images of the pipeline, else None.
         addresses: (1, fields of the pipeline) int64, of that memory.
-        batch_size: Samples that it has room for.
     """
 
     columns: list[Any]
     addresses: I64
-    batch_size: int
 
 
 class Assembler:
@@ -168,13 +166,13 @@ class Assembler:
         """Return the pipeline's images (C, H, W) of one sample, by the names of their fields."""
         begun = self.begin(1)
         self.read_part(begun, np.array([row], np.int64), np.array([sample], np.int64), epoch, 0)
-        self._show([begun.columns], 1, 1)
+        self._show([begun.columns])
         return {self._names[place]: begun.columns[place][0] for place in self._places}
 
-    def begin(self, batch_size: int) -> Begun:
+    def begin(self, num_samples: int) -> Begun:
         """Return a batch without values yet, with memory for so many samples; `read_part` reads into it."""
         columns: list[Any] = [None] * len(self._names)
-        return Begun(columns, self._take([columns], batch_size), batch_size)
+        return Begun(columns, self._take([columns], num_samples, num_samples))
 
     def read_part(self, begun: Begun, rows: I64, samples: I64, epoch: int, first: int, clock: Clock = NO_CLOCK) -> None:
         """Read the images of some samples of a batch; other threads may read the other samples.
@@ -197,8 +195,8 @@ class Assembler:
         return self._samples(self._completed(begun, rows, samples, epoch, clock), len(rows))
 
     def _completed(self, begun: Begun, rows: I64, samples: I64, epoch: int, clock: Clock) -> list[Any]:
-        self._show([begun.columns], len(rows), begun.batch_size)
-        self._read_others(rows, samples, epoch, [begun.columns], begun.batch_size, clock)
+        self._show([begun.columns])
+        self._read_others(rows, samples, epoch, [begun.columns], len(rows), clock)
         return begun.columns
 
     def _read(self, rows: I64, samples: I64, epoch: int, batch_size: int, clock: Clock) -> list[list[Any]]:
@@ -206,8 +204,8 @@ class Assembler:
         batches: list[list[Any]] = [[None] * len(self._names) for _ in range(0, max(len(rows), 1), batch_size)]
         if self._memory:
             clock.tick(clock_words.FUNCTION)
-            self._fill(rows, samples, epoch, self._take(batches, batch_size), batch_size, clock)
-            self._show(batches, len(rows), batch_size)
+            self._fill(rows, samples, epoch, self._take(batches, len(rows), batch_size), batch_size, clock)
+            self._show(batches)
         if self._others:
             self._read_others(rows, samples, epoch, batches, batch_size, clock)
         return batches
@@ -228,12 +226,16 @@ class Assembler:
                     chosen = samples[number * batch_size :][: len(part)]
                     batch[place] = Ragged(self.pipeline.move(batch[place], f.kind, part, chosen, epoch))
 
-    def _take(self, batches: list[list[Any]], batch_size: int) -> I64:
-        """Put memory into the columns of the pipeline's fields, and return its addresses (batches, fields)."""
+    def _take(self, batches: list[list[Any]], count: int, batch_size: int) -> I64:
+        """Put memory for `count` samples into the columns of the pipeline's fields; return addresses (batches, fields).
+
+        The last batch has memory for its own samples only: torch saves a part of a tensor with the rest of it.
+        """
         addresses = np.empty((len(batches), len(self._memory)), np.int64)
         for number, batch in enumerate(batches):
+            size = min(batch_size, count - number * batch_size)
             for f, memory in enumerate(self._memory):
-                batch[self._places[f]], addresses[number, f] = memory.take(batch_size)
+                batch[self._places[f]], addresses[number, f] = memory.take(size)
         return addresses
 
     def _fill(self, rows: I64, samples: I64, epoch: int, addresses: I64, batch_size: int, clock: Clock) -> None:
@@ -248,14 +250,11 @@ class Assembler:
         finally:
             self._scratch.append(scratch)
 
-    def _show(self, batches: list[list[Any]], count: int, batch_size: int) -> None:
-        """Turn the memory of the pipeline's fields into images, `count` in all batches."""
-        short = count - (len(batches) - 1) * batch_size
+    def _show(self, batches: list[list[Any]]) -> None:
+        """Turn the memory of the pipeline's fields into images."""
         for place, output in zip(self._places, self.pipeline.outputs, strict=True):
             for batch in batches:
                 batch[place] = output.images(batch[place])
-            if short < batch_size:
-                batches[-1][place] = batches[-1][place][:short]
 
 
 def finished(

@@ -77,11 +77,10 @@ class BatchMemory:
         if kept.process != os.getpid():  # a thread of the parent may have held the lock during the fork
             kept = self._kept = _Kept()
         with kept.lock:
-            if count not in kept.by_count:
-                if len(kept.by_count) >= _MOST_SIZES:
-                    del kept.by_count[next(iter(kept.by_count))]
-                kept.by_count[count] = [], []
-            arrays, addresses = kept.by_count[count]
+            arrays, addresses = kept.by_count.pop(count, ([], []))
+            if len(kept.by_count) >= _MOST_SIZES:  # the one that was not used for the longest time is the first
+                del kept.by_count[next(iter(kept.by_count))]
+            kept.by_count[count] = arrays, addresses
             total = len(arrays)
             # A few large arrays: start at the first, so that few are in use and stay in the processor's caches.
             # Many small ones: the next is most likely free.

@@ -157,6 +157,7 @@ class _InOneCall(Dataset[Any]):
 def unmoved(dataset: Dataset[Any]) -> Iterator[None]:
     """Keep torch's random state and the epochs of a dataset's views as they are, while a measurement reads."""
     with ExitStack() as stack:
+        stack.enter_context(torch.device("cpu"))  # DataLoader makes numbers on the default device
         stack.enter_context(torch.random.fork_rng(devices=()))
         for draws in _draws_in(dataset, set()):
             stack.enter_context(draws.untouched())

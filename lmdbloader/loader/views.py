@@ -152,15 +152,25 @@ def _check_alike(first: LMDBDataset, view: LMDBDataset, call: str) -> None:
                     f"{call}: field {name!r} is {what.format(a)} in {first.path}, {what.format(b)} in {view.path}. "
                     f"{merge} makes one dataset of them, or says what to change."
                 )
-        classes = [d.reader.manifest.classes.get(name) for d in (first, view)]
-        if classes[0] != classes[1]:
-            known = [
-                f"{d.path} has {first_of(c) if c else 'none'}" for d, c in zip((first, view), classes, strict=True)
-            ]
-            raise OptionError(
-                f"{call}: the classes of field {name!r} differ: {known[0]}; {known[1]}. Labels must mean the same in "
-                f"all datasets. {merge} matches labels by the names of their classes."
-            )
+        check_classes(first, view, call, name, f"{merge} matches labels by the names of their classes.")
+
+
+def check_classes(first: LMDBDataset, view: LMDBDataset, call: str, name: str, line: str) -> None:
+    """Raise OptionError if a field of two datasets has different classes.
+
+    Args:
+        first, view: The datasets.
+        call: For messages.
+        name: Of the field.
+        line: What to write instead, as a sentence.
+    """
+    classes = [d.reader.manifest.classes.get(name) for d in (first, view)]
+    if classes[0] != classes[1]:
+        known = [f"{d.path} has {first_of(c) if c else 'none'}" for d, c in zip((first, view), classes, strict=True)]
+        raise OptionError(
+            f"{call}: the classes of field {name!r} differ: {known[0]}; {known[1]}. Labels must mean the same in "
+            f"all datasets. {line}"
+        )
 
 
 def _place_of_texts(f: Field) -> str:
