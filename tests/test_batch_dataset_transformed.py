@@ -131,3 +131,13 @@ def test_images_of_different_shapes_become_batches_by_cropping(tmp_path: Path) -
 def test_scaled_refuses_what_it_would_leave_as_it_is(ds: LMDBDataset, made: Any) -> None:
     with pytest.raises(OptionError, match=r"^scaled\(\): the images of this view come from .*Leave one of them out"):
         ds.transformed(made).scaled()
+
+
+def test_data_is_in_main_memory_whatever_the_default_device_is(ds: LMDBDataset) -> None:
+    with torch.device("meta"):
+        view = ds.transformed([RandomCrop(8)], seed=1)
+        batch = next(iter(lmdbloader.Loader(view, 4, shuffle=True)))
+        mixed = next(iter(lmdbloader.Loader(lmdbloader.mix([view, view]), 4, shuffle=True)))
+        for sample in (view[0], ds.scaled()[0], batch, mixed):
+            assert {value.device.type for value in sample if isinstance(value, torch.Tensor)} == {"cpu"}
+        lmdbloader.loader.torch_loader.tuned_workers(view, 4)

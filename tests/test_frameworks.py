@@ -186,6 +186,25 @@ def test_the_lightning_module_shuffles_training_alone(path: Path, options: dict[
     assert [loader.order for loader in loaders] == [order, "sequential", "sequential"]
 
 
+def test_the_lightning_module_evaluates_without_random_transforms_and_on_the_same_classes(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    from lmdbloader.integrations.lightning import DataModule
+
+    for name, classes in {"train": "abcd", "val": "acd", "same": "abcd"}.items():
+        samples = ({"image": np.zeros((16, 16, 3), np.uint8), "label": k} for k in range(len(classes)))
+        lmdbloader.write(samples, tmp_path / name, classes={"label": list(classes)})
+    train, random = tmp_path / "train", [RandomCrop(8)]
+    for role in ("val", "test", "predict"):
+        with pytest.raises(OptionError, match=r"RandomCrop.*Write eval_transforms=\[CenterCrop\(8\)\]"):
+            DataModule(train, **{role: train}, batch_size=2, transforms=random)  # type: ignore[arg-type]
+        other = DataModule(train, **{role: tmp_path / "val"}, batch_size=2, transforms=[CenterCrop(8)])  # type: ignore[arg-type]
+        with pytest.raises(OptionError, match=r"the classes of field 'label' differ.*convert SRC OUT --split"):
+            getattr(other, f"{role}_dataloader")()
+        same = DataModule(train, **{role: tmp_path / "same"}, batch_size=2, transforms=random, eval_transforms=())  # type: ignore[arg-type]
+        assert len(getattr(same, f"{role}_dataloader")()) == 2
+    DataModule(train, batch_size=2, transforms=random)
+
+
 def test_lightning_overfits_with_the_module_and_names_the_order_for_a_loader(path: Path, tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     from lmdbloader.integrations.lightning import DataModule

@@ -12,7 +12,7 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import NotFoundError, OptionError
 from lmdbloader.loader.loader import Loader
 from lmdbloader.loader.mixing import Mix
-from lmdbloader.loader.views import check_classes, view_of
+from lmdbloader.loader.views import check_evaluation, view_of
 from lmdbloader.transforms import RandomCrop, RandomResizedCrop, Transform
 from lmdbloader.transforms.compilation import is_random
 from lmdbloader.transforms.foreign import listed_transforms
@@ -113,9 +113,7 @@ class DataModule(import_lightning("core", __name__).LightningDataModule):  # typ
             train = _opened(self._datasets["train"])
         except NotFoundError:  # on a machine that only evaluates
             return
-        for field in train.reader.manifest.classes.keys() & dataset.reader.manifest.classes.keys():
-            line = "Convert both in one call, `lmdbloader convert SRC OUT --split`, or with the same classes=[...]."
-            check_classes(train, dataset, f"DataModule({name}=...)", field, line)
+        check_evaluation(train, dataset, f"DataModule({name}=...)")
 
     def _loader(self, name: str, steps: Steps, options: dict[str, Any]) -> Loader | list[Loader]:
         """Return a Loader, or no loaders without a dataset.

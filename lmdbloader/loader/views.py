@@ -173,6 +173,18 @@ def check_classes(first: LMDBDataset, view: LMDBDataset, call: str, name: str, l
         )
 
 
+def check_evaluation(train: LMDBDataset, other: LMDBDataset, call: str) -> None:
+    """Raise OptionError if a dataset to evaluate on names the classes of a field in another way than that for training.
+
+    Args:
+        train, other: The datasets.
+        call: For messages.
+    """
+    for name in train.reader.manifest.classes.keys() & other.reader.manifest.classes.keys():
+        line = "Convert both in one call, `lmdbloader convert SRC OUT --split`, or with the same classes=[...]."
+        check_classes(train, other, call, name, line)
+
+
 def _place_of_texts(f: Field) -> str:
     return ("data.mdb (long texts)" if f.is_payload else "the index (short texts)") if f.holds_text else ""
 
