@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, Sampler
 
 from lmdbloader.base.arguments import listed, shown, whole
-from lmdbloader.base.foreign_names import MIX, understands
+from lmdbloader.base.foreign_names import ATTRIBUTES, MIX, understands
 from lmdbloader.base.text import counted
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.many import ReadsMany
@@ -57,6 +57,15 @@ class Mix(ReadsMany):
         self.mixture = Mixture(lengths, whole_shares(weights, lengths), length)
         self._has_warned = False
         self._last_place, self._falls = 0, [False]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; raise OptionError for those that would have no effect, or change one of several copies."""
+        if name in self.__dict__.keys() | ATTRIBUTES.keys() | {"targets", "transform"} and name[0] != "_":
+            raise OptionError(
+                f"mixed.{name} = ...: a mixture cannot change. Write mix(datasets, weights) again, or set "
+                "`transform` on each of its datasets."
+            )
+        super().__setattr__(name, value)
 
     @property
     def fields(self) -> Mapping[str, Field]:
