@@ -166,3 +166,24 @@ def test_without_workers_a_dataloader_reads_a_batch_in_one_call(path: Path) -> N
     assert ds.stage_times().num_batches == 2
     loader = lmdbloader.dataloader(ds, 4, num_workers=0)
     assert loader.dataset is ds and torch.equal(next(iter(loader)).label, torch.arange(4))
+
+
+@pytest.mark.parametrize("make", [Wrapper, lambda ds: Noted(Path(ds.path))], ids=["wrapper", "subclass"])
+def test_stored_samples_are_not_taken_past_code_of_the_user(path: Path, tmp_path: Path, make: Any) -> None:
+    dataset = make(LMDBDataset(path))
+    for call in (
+        lambda: lmdbloader.merge([dataset, dataset], tmp_path / "merged"),
+        lambda: lmdbloader.subset(dataset, tmp_path / "part", limit=3),
+        lambda: lmdbloader.append(tmp_path / "none", [dataset]),
+        lambda: lmdbloader.mix([dataset]),
+        lambda: Loader(dataset, 4),
+    ):
+        with pytest.raises((OptionError, lmdbloader.errors.NotFoundError)):
+            call()
+
+
+@pytest.mark.parametrize("name", ["transform", "targets", "weights", "datasets"])
+def test_a_mixture_cannot_be_changed(path: Path, name: str) -> None:
+    mixed = lmdbloader.mix([path, path])
+    with pytest.raises(OptionError, match=rf"mixed\.{name} = .*mix\(datasets, weights\) again"):
+        setattr(mixed, name, [1, 2])
