@@ -892,6 +892,16 @@ refused(
 )
 
 
+refused(
+    TORCHVISION,
+    "ds.targets[0] = 2; loader = Loader(ds, 12)",
+    "labels = torch.tensor([2, *ds.targets[1:]]); renamed = lmdbloader.transforms.WithIndices(lambda batch, i: "
+    "batch._replace(label=labels[i])); loader = Loader(ds, 12, transforms=[renamed])",
+    "next(iter(loader)).label.tolist() == [2, *ds.targets[1:]]",
+    says="labels[i]",
+)
+
+
 @same(TORCHVISION, "classes, numbers, labels = ds.classes, ds.class_to_idx, ds.targets")
 def the_attributes_of_an_ImageFolder_exist(classes: Any, numbers: Any, labels: Any, ds: Any) -> None:
     assert len(classes) == len(numbers) == 0  # of a dataset without names

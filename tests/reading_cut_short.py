@@ -33,7 +33,7 @@ def ways(dataset: LMDBDataset) -> Iterator[Callable[[], Any]]:
         yield lambda row=row: dataset.reader.read_array("packed", row)
         for name in IMAGES:
             yield lambda row=row, name=name: dataset.crop(row, top=1, left=2, height=33, width=30, field=name)
-    yield lambda: list(dataset.__getitems__(range(len(dataset))).columns.values())
+    yield lambda: list(dataset._many(range(len(dataset))).columns.values())
     for name in EACH:
         view = LMDBDataset(dataset.path, [name], io=dataset.reader.io)
         loader = Loader(view, 2, order="sequential", num_threads=1)

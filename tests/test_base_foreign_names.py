@@ -457,6 +457,8 @@ def test_an_unknown_attribute_is_pythons_error(ds: LMDBDataset) -> None:
 
 def test_a_subclass_may_have_such_an_attribute(path: Path) -> None:
     class Filtered(LMDBDataset):
+        root = ""
+
         def filter(self) -> int:
             return 3
 
@@ -465,8 +467,8 @@ def test_a_subclass_may_have_such_an_attribute(path: Path) -> None:
             raise AttributeError("my own")
 
     dataset = Filtered(path)
-    dataset.root = "here"  # type: ignore[attr-defined]
-    assert (dataset.filter(), dataset.root) == (3, "here")  # type: ignore[attr-defined]
+    dataset.root = "here"
+    assert (dataset.filter(), dataset.root) == (3, "here")
     with pytest.raises(AttributeError, match="my own"):
         _ = dataset.samples
 

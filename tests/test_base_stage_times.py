@@ -164,7 +164,7 @@ def _times_of(reading: Any) -> StageTimes:
     if isinstance(reading, Loader):
         list(reading)
     else:
-        reading.__getitems__(range(len(reading)))
+        reading._many(range(len(reading)))
     times: StageTimes = reading.stage_times()
     return times
 
@@ -299,7 +299,7 @@ def test_a_dataset_has_stage_times_of_its_own(packed: LMDBDataset) -> None:
     ds = packed.select(range(20))
     ds.time_stages()
     before = ds.stage_times()
-    ds.__getitems__([3, 1, 2])
+    ds._many([3, 1, 2])
     assert len(ds[4].image) == 3
     times = ds.stage_times() - before
     assert (times.num_samples, times.num_batches) == (4, 2)
@@ -307,14 +307,14 @@ def test_a_dataset_has_stage_times_of_its_own(packed: LMDBDataset) -> None:
     assert times.total > 0
     ds.time_stages(False)
     copy = pickle.loads(pickle.dumps(ds))
-    copy.__getitems__([0])
+    copy._many([0])
     assert copy.stage_times() == StageTimes()
 
 
 def test_a_read_that_fails_is_counted_as_time_only(packed: LMDBDataset) -> None:
     packed.time_stages()
     with pytest.raises(IndexError):
-        packed.__getitems__([COUNT])
+        packed._many([COUNT])
     times = packed.stage_times()
     packed.time_stages(False)
     assert times.num_samples == 0

@@ -55,7 +55,7 @@ def test_samples_lists_workers_and_the_loader_give_the_same_batches(
     ways = {
         "Loader": Loader(ds, batch_size, order="sequential", transforms=transforms, seed=4),
         "samples": [default_collate([view[i] for i in group]) for group in groups],
-        "lists": [collate(view.__getitems__(group)) for group in groups],
+        "lists": [collate(view._many(group)) for group in groups],
         "worker": lmdbloader.dataloader(view, batch_size, num_workers=1),
     }
     expected = list(ways.pop("Loader"))
@@ -65,7 +65,7 @@ def test_samples_lists_workers_and_the_loader_give_the_same_batches(
 
 
 def test_a_list_of_no_samples_is_an_empty_batch(ds: LMDBDataset) -> None:
-    batch = ds.__getitems__([])
+    batch = ds._many([])
     assert len(batch) == 0 and list(batch) == []
 
 
@@ -85,7 +85,7 @@ def test_own_transform_functions_and_reading_agree(path: Path) -> None:
     batches = list(Loader(own, 8, order="sequential", transforms=[count], num_threads=1))
     assert calls == [8, 8, 4]
     for batch, start in zip(batches, range(0, COUNT, 8), strict=True):
-        samples = own.__getitems__(range(start, min(start + 8, COUNT)))
+        samples = own._many(range(start, min(start + 8, COUNT)))
         assert torch.equal(batch.image, torch.stack([sample.image for sample in samples]))
         assert batch.number.tolist() == [-sample.number for sample in samples]
 
@@ -95,13 +95,13 @@ def test_collate_gives_the_batch_of_torchs_own(path: Path, numbers: list[int]) -
     ds = LMDBDataset(path)
     expected = default_collate([ds[i] for i in numbers])
 
-    check_same(collate(ds.__getitems__(numbers)), expected)
+    check_same(collate(ds._many(numbers)), expected)
     check_same(collate([ds[i] for i in numbers]), expected)
-    check_same(collate(list(ds.__getitems__(numbers))), expected)
+    check_same(collate(list(ds._many(numbers))), expected)
 
 
 def test_collate_takes_a_batch_as_it_is(ds: LMDBDataset) -> None:
-    batch = ds.__getitems__([1, 2])
+    batch = ds._many([1, 2])
 
     assert collate(batch).image is batch.columns["image"]
 
@@ -109,7 +109,7 @@ def test_collate_takes_a_batch_as_it_is(ds: LMDBDataset) -> None:
 def test_collate_takes_results_of_a_transform(path: Path) -> None:
     ds = LMDBDataset(path, transform=lambda sample: {"n": sample.number, "mean": sample.image.float().mean()})
 
-    batch = collate(ds.__getitems__([4, 2]))
+    batch = collate(ds._many([4, 2]))
     assert batch["n"].tolist() == [4, 2]
     assert batch["mean"].shape == (2,)
 
@@ -134,18 +134,18 @@ def test_images_of_different_shapes_are_refused_with_advice(tmp_path: Path) -> N
     ds = LMDBDataset(tmp_path / "d")
 
     with pytest.raises(OptionError, match=r"field 'image'.*\(1, 4, 5\) and \(1, 4, 7\).*--patch-size"):
-        collate(ds.__getitems__([0, 1, 2]))
-    assert collate(ds.__getitems__([1])).image.shape == (1, 1, 4, 6)
+        collate(ds._many([0, 1, 2]))
+    assert collate(ds._many([1])).image.shape == (1, 1, 4, 6)
 
 
 def test_reading_goes_on_after_an_exception_at_any_place(path: Path) -> None:
     """A signal's handler, such as that of Ctrl-C, may raise one between any two steps that prepare a call."""
     files = ("pipeline.py", "reader.py", "entry.py")
-    expected = collate(LMDBDataset(path).__getitems__(range(COUNT)))
+    expected = collate(LMDBDataset(path)._many(range(COUNT)))
 
     def interrupted_at(step: int) -> bool:
         ds, steps = LMDBDataset(path), 0
-        ds.__getitems__([0])
+        ds._many([0])
 
         def trace(frame: Any, event: str, _: Any) -> Any:
             nonlocal steps
@@ -160,7 +160,7 @@ def test_reading_goes_on_after_an_exception_at_any_place(path: Path) -> None:
         before = sys.gettrace()
         sys.settrace(trace)
         try:
-            ds.__getitems__(range(COUNT // 2))  # more than before: calls get new memory
+            ds._many(range(COUNT // 2))  # more than before: calls get new memory
             return False
         except KeyboardInterrupt:
             return True
@@ -168,7 +168,7 @@ def test_reading_goes_on_after_an_exception_at_any_place(path: Path) -> None:
             sys.settrace(before)
             # What was freed gets other values, which are no sample's numbers.
             others = [np.full(n, 10**15, np.int64) for n in range(1, COUNT + 1) for _ in range(9)]
-            check_same(collate(ds.__getitems__(range(COUNT))), expected)
+            check_same(collate(ds._many(range(COUNT))), expected)
             del others
 
     step = 1

@@ -144,7 +144,7 @@ def test_an_own_transform_keeps_the_lists(ragged: lmdbloader.LMDBDataset) -> Non
     assert type(batch.boxes) is list and batch.image.shape == (6, 3, 9, 9)
     sample = pickle.loads(pickle.dumps(ragged[3]))
     assert type(lmdbloader.dataloader(ragged).collate_fn([sample, ragged[2]]).boxes) is list
-    batch = pickle.loads(pickle.dumps(ragged.__getitems__([1, 1])))
+    batch = pickle.loads(pickle.dumps(ragged._many([1, 1])))
     assert type(lmdbloader.dataloader(ragged).collate_fn(batch).boxes) is list
 
 
@@ -508,11 +508,11 @@ def test_an_own_transform_leaves_boxes_lists_in_every_form(tmp_path: Path, as_: 
     plain = lmdbloader.LMDBDataset(tmp_path / "d")
     own = lmdbloader.LMDBDataset(tmp_path / "d", transform=lambda sample: sample, as_=as_)
     for dataset in (own, Subset(own, range(6))):
-        (batch,) = DataLoader(dataset, 6, collate_fn=lmdbloader.collate)
+        (batch,) = lmdbloader.dataloader(dataset, 6, num_workers=0)
         boxes = batch["boxes"] if as_ == "dict" else batch[2]
         assert type(batch) is (dict if as_ == "dict" else tuple) and type(boxes) is list
         assert all(torch.equal(a, b.boxes) for a, b in zip(boxes, plain, strict=True))
-    read = own.__getitems__([1, 2])
+    read = own._many([1, 2])
     assert type(pickle.loads(pickle.dumps(read))[0]) is type(own[1])
 
 

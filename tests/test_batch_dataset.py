@@ -228,7 +228,7 @@ def test_a_number_beyond_a_view_is_refused_though_the_dataset_has_it(mixed: LMDB
 def test_getitems_gives_the_sample_of_each_number(
     mixed: LMDBDataset, written: list[dict[str, Any]], numbers: list[int]
 ) -> None:
-    samples = mixed.__getitems__(numbers)
+    samples = mixed._many(numbers)
 
     assert len(samples) == len(numbers)
     for sample, i in zip(samples, numbers, strict=True):
@@ -237,7 +237,7 @@ def test_getitems_gives_the_sample_of_each_number(
 
 def test_getitems_refuses_numbers_beyond_the_end(mixed: LMDBDataset) -> None:
     with pytest.raises(IndexError, match="sample 24 of"):
-        mixed.__getitems__([0, COUNT])
+        mixed._many([0, COUNT])
 
 
 def test_iterating_ends_and_starts_again(mixed: LMDBDataset) -> None:
@@ -282,7 +282,7 @@ def test_a_transform_is_called_with_every_sample(mixed: LMDBDataset) -> None:
     ds = LMDBDataset(mixed.path, transform=lambda sample: (sample.name, sample.label))
 
     assert ds[2] == ("sample 2 é", 2)
-    assert list(ds.__getitems__([5, -1])) == [("sample 5 é", 1), ("sample 23 é", 3)]
+    assert list(ds._many([5, -1])) == [("sample 5 é", 1), ("sample 23 é", 3)]
     assert ds[3:][0] == ("sample 3 é", 3)
 
 
@@ -308,7 +308,7 @@ def test_a_subclass_overrides_transform_and_views_keep_its_state(
 
     assert type(ds) is Doubled
     assert ds.factor == 10
-    assert list(ds) == list(ds.__getitems__(range(len(ds)))) == [10 * label for label in plain]
+    assert list(ds) == list(ds._many(range(len(ds)))) == [10 * label for label in plain]
 
 
 def test_the_methods_transform_wins_over_the_argument(mixed: LMDBDataset) -> None:
@@ -328,7 +328,7 @@ def test_samples_batches_and_datasets_pickle(name: str, request: pytest.FixtureR
             np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
 
     numbers = [1, 0, 2, 2]
-    batch = pickle.loads(pickle.dumps(ds.__getitems__(numbers)))
+    batch = pickle.loads(pickle.dumps(ds._many(numbers)))
     again = pickle.loads(pickle.dumps(ds))
     view = pickle.loads(pickle.dumps(ds[numbers]))
     assert isinstance(batch, Batch)
@@ -487,7 +487,7 @@ def test_repr_names_the_path_the_samples_and_the_fields(mixed: LMDBDataset) -> N
 
 
 def test_a_batch_is_a_sequence_of_views(pairs: LMDBDataset) -> None:
-    batch = pairs.__getitems__([4, 9, 1])
+    batch = pairs._many([4, 9, 1])
 
     assert isinstance(batch, Batch)
     assert len(batch) == 3
@@ -505,14 +505,14 @@ def test_torchs_default_collate_takes_a_batch(mixed: LMDBDataset) -> None:
     ds = LMDBDataset(mixed.path, fields=["image", "label", "weight", "name", "vector"])
     numbers = [2, 2, 17]
 
-    found, expected = default_collate(ds.__getitems__(numbers)), default_collate([ds[i] for i in numbers])
+    found, expected = default_collate(ds._many(numbers)), default_collate([ds[i] for i in numbers])
     assert type(found) is type(expected)
     for a, b in zip(found, expected, strict=True):
         assert (a.equal(b) and a.dtype == b.dtype) if isinstance(b, torch.Tensor) else a == b
 
 
 def test_images_of_any_size_and_depth_read_alone_and_together(large: LMDBDataset) -> None:
-    for sample, expected in zip(large.__getitems__(range(4)), LARGE, strict=True):
+    for sample, expected in zip(large._many(range(4)), LARGE, strict=True):
         np.testing.assert_array_equal(sample.image.numpy(), chw(expected))
         assert sample.image.numpy().dtype == expected.dtype
     for i, expected in enumerate(LARGE):
@@ -555,7 +555,7 @@ def test_a_crop_needs_a_clear_field_and_a_sample(pairs: LMDBDataset, large: LMDB
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_scaled_images_are_numbers_from_0_to_1(pairs: LMDBDataset, large: LMDBDataset, dtype: torch.dtype) -> None:
     for ds, count in ((pairs, 7), (large, 4)):
-        for sample, plain in zip(ds.scaled(dtype).__getitems__(range(count)), ds, strict=False):
+        for sample, plain in zip(ds.scaled(dtype)._many(range(count)), ds, strict=False):
             for found, pixels in zip(sample, plain, strict=True):
                 top = torch.iinfo(pixels.dtype).max
                 assert found.dtype == dtype
@@ -590,8 +590,8 @@ def test_damage_is_found_and_named(damaged: LMDBDataset) -> None:
     for read in (
         lambda: damaged[5],
         lambda: damaged[4:][1],
-        lambda: damaged.__getitems__([0, 5, 7]),
-        lambda: damaged.scaled().__getitems__([0, 5, 7]),
+        lambda: damaged._many([0, 5, 7]),
+        lambda: damaged.scaled()._many([0, 5, 7]),
         lambda: damaged.crop(5, **window),
     ):
         with pytest.raises(CorruptError, match=r"field 'image' of sample 5: its checksum does not match.*verify"):
@@ -637,7 +637,7 @@ def test_a_file_that_is_cut_short_does_not_open(tmp_path: Path) -> None:
 
 def test_a_tensor_outlives_the_dataset(folder: Path, pairs: LMDBDataset) -> None:
     ds = LMDBDataset(folder / "pairs")
-    kept = [ds[3].hr, ds.__getitems__([3, 4])[0].hr, ds.crop(3, top=0, left=0, height=96, width=96, field="hr")]
+    kept = [ds[3].hr, ds._many([3, 4])[0].hr, ds.crop(3, top=0, left=0, height=96, width=96, field="hr")]
     del ds
     gc.collect()
 
@@ -653,7 +653,7 @@ def test_a_batch_that_is_held_never_changes(pairs: LMDBDataset, scaled: bool) ->
     rng = np.random.default_rng(0)
     held: list[tuple[torch.Tensor, torch.Tensor]] = []
     for turn in range(60):
-        batch = ds.__getitems__(rng.integers(0, len(ds), 16).tolist())
+        batch = ds._many(rng.integers(0, len(ds), 16).tolist())
         if turn % 3 == 0:
             column = batch.columns["hr"]
             # Any of these may be the last reference to a batch.
@@ -670,7 +670,7 @@ def test_no_object_is_kept_for_samples_that_were_read(pairs: LMDBDataset, mixed:
             for ds in (pairs, mixed):
                 for i in range(COUNT):
                     ds[i]
-                ds.__getitems__(range(COUNT))
+                ds._many(range(COUNT))
         gc.collect()
         return len(gc.get_objects())
 
@@ -686,10 +686,10 @@ def test_memory_stays_flat(pairs: LMDBDataset) -> None:
 
     numbers = list(range(len(pairs))) * 4
     for _ in range(5):
-        pairs.__getitems__(numbers)
+        pairs._many(numbers)
     before = anonymous()
     for _ in range(100):  # 660 MB of pixels
-        pairs.__getitems__(numbers)
+        pairs._many(numbers)
     assert anonymous() - before < 30_000
 
 

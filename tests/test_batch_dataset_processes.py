@@ -117,10 +117,10 @@ def exit_status_of_child(job: Any) -> int:
 @pytest.mark.parametrize("used_before", [False, True])
 def test_a_dataset_works_on_both_sides_of_a_fork(path: Path, used_before: bool) -> None:
     ds = LMDBDataset(path)
-    held = ds.__getitems__(range(20)) if used_before else None
+    held = ds._many(range(20)) if used_before else None
 
     def read() -> bool:
-        return all((ds.__getitems__([i, 0, i])[2].image == i).all() for i in range(COUNT))
+        return all((ds._many([i, 0, i])[2].image == i).all() for i in range(COUNT))
 
     assert exit_status_of_child(read) == 0
     assert read()
@@ -149,7 +149,7 @@ def test_threads_that_read_at_random_agree(path: Path) -> None:
         try:
             for turn, numbers in enumerate(random_batches(seed, 40)):
                 source, factor = ((ds, 1), (scaled, 255))[turn % 2]
-                held.append(([i % COUNT for i in numbers], factor, source.__getitems__(numbers).columns["image"]))
+                held.append(([i % COUNT for i in numbers], factor, source._many(numbers).columns["image"]))
                 del held[:-4]
                 time.sleep(0)
                 for expected, unit, pixels in held:

@@ -81,7 +81,7 @@ def test_a_workers_batch_is_written_in_shared_memory(ds: LMDBDataset, transforms
 
 
 def test_in_this_process_memory_is_not_shared(ds: LMDBDataset) -> None:
-    assert _is_shared(collate(ds.__getitems__(range(8))))[:2] == (False, False)
+    assert _is_shared(collate(ds._many(range(8))))[:2] == (False, False)
 
 
 def test_views_of_views_keep_their_transforms_and_number_their_own_samples(ds: LMDBDataset) -> None:
@@ -93,7 +93,7 @@ def test_views_of_views_keep_their_transforms_and_number_their_own_samples(ds: L
     assert torch.equal(view.scaled()[0].hr, view[0].hr * np.float32(1 / 255))
     # Random choices belong to the number in the view that is asked.
     chosen = ds.select([5, 5]).transformed([RandomCrop(2)])
-    positions = [(chosen.__getitems__([0, 1]))[k].hr for k in range(2)]
+    positions = [(chosen._many([0, 1]))[k].hr for k in range(2)]
     assert not torch.equal(*positions)
 
 
@@ -121,7 +121,7 @@ def test_images_of_different_shapes_become_batches_by_cropping(tmp_path: Path) -
     ds = LMDBDataset(tmp_path / "d")
     with pytest.raises(OptionError, match="different shapes, 18 to 33 rows and 21 to 40 columns"):
         ds.transformed([ToDtype(torch.float16, scale=True)])
-    batch = ds.transformed([CenterCrop((10, 12))]).__getitems__([0, 1, 2])
+    batch = ds.transformed([CenterCrop((10, 12))])._many([0, 1, 2])
     for k, image in enumerate(written):
         top, left = round((shapes[k][0] - 10) / 2), round((shapes[k][1] - 12) / 2)
         assert torch.equal(batch[k].image, torch.from_numpy(image[top : top + 10, left : left + 12].transpose(2, 0, 1)))
@@ -131,3 +131,13 @@ def test_images_of_different_shapes_become_batches_by_cropping(tmp_path: Path) -
 def test_scaled_refuses_what_it_would_leave_as_it_is(ds: LMDBDataset, made: Any) -> None:
     with pytest.raises(OptionError, match=r"^scaled\(\): the images of this view come from .*Leave one of them out"):
         ds.transformed(made).scaled()
+
+
+def test_data_is_in_main_memory_whatever_the_default_device_is(ds: LMDBDataset) -> None:
+    with torch.device("meta"):
+        view = ds.transformed([RandomCrop(8)], seed=1)
+        batch = next(iter(lmdbloader.Loader(view, 4, shuffle=True)))
+        mixed = next(iter(lmdbloader.Loader(lmdbloader.mix([view, view]), 4, shuffle=True)))
+        for sample in (view[0], ds.scaled()[0], batch, mixed):
+            assert {value.device.type for value in sample if isinstance(value, torch.Tensor)} == {"cpu"}
+        lmdbloader.loader.torch_loader.tuned_workers(view, 4)

@@ -131,7 +131,7 @@ def test_an_index_that_comes_again_in_an_epoch_has_new_choices(
     view = ds.transformed(RANDOM)
     loader = make(view, 66, sampler=Enlarged(EPOCHS), num_workers=num_workers, collate_fn=collate)
     assert num_distinct(loader, 1) >= 0.99 * of_the_loader
-    twice = view.__getitems__([7] * 8)
+    twice = view._many([7] * 8)
     assert len({sample.hr.numpy().tobytes() for sample in twice}) > 1
 
 
@@ -169,7 +169,7 @@ def test_with_a_seed_a_sample_is_the_same_until_the_epoch_changes(ds: LMDBDatase
     view = ds.transformed(RANDOM, seed=3)
     first = view[3].hr
     assert torch.equal(view[3].hr, first)
-    assert torch.equal(view.__getitems__([3, 3])[1].hr, first)
+    assert torch.equal(view._many([3, 3])[1].hr, first)
     assert torch.equal(view.transformed([]).select([0, 1, 2, 3])[3].hr, first)  # a view of a view keeps the seed
     view.set_epoch(1)
     assert not torch.equal(view[3].hr, first)
@@ -406,6 +406,6 @@ def test_many_views_of_a_view_need_few_open_files(ds: LMDBDataset) -> None:
     for i, each in enumerate(views):
         each.set_epoch(i)
     for i in (0, 63, 64, 199):
-        assert torch.equal(views[i].__getitems__([0])[0].hr, expected_at(ds[i : i + 1], 3, i)[0])
+        assert torch.equal(views[i]._many([0])[0].hr, expected_at(ds[i : i + 1], 3, i)[0])
     del views, each
     assert view[:1].set_epoch(1) is None and torch.equal(view[:1][0].hr, expected_at(ds, 3, 0)[0])

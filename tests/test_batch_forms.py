@@ -75,7 +75,7 @@ def test_batches_have_the_form(path: Path, way: Any) -> None:
     assert torch.equal(image, expected.image) and torch.equal(label, expected.label) and list(name) == expected.name
 
 
-@pytest.mark.parametrize("read", [lambda ds: ds[3], lambda ds: ds.__getitems__([3])[0], lambda ds: list(ds)[3]])
+@pytest.mark.parametrize("read", [lambda ds: ds[3], lambda ds: ds._many([3])[0], lambda ds: list(ds)[3]])
 def test_samples_have_the_form(path: Path, read: Any) -> None:
     assert type(read(LMDBDataset(path, as_="tuple"))) is tuple
     found = read(LMDBDataset(path, as_=RENAMED))

@@ -167,7 +167,7 @@ def test_samples_and_batches_have_the_texts(stored: Path, io: Any) -> None:
     dataset = LMDBDataset(stored, io=io)
     assert [sample.caption for sample in dataset] == CAPTIONS
     assert [sample.name for sample in dataset] == NAMES
-    assert dataset.__getitems__([7, 7, 0])[1].caption == CAPTIONS[7]
+    assert dataset._many([7, 7, 0])[1].caption == CAPTIONS[7]
     assert [sample.caption for sample in pickle.loads(pickle.dumps(dataset))] == CAPTIONS
     batches = list(Loader(dataset, batch_size=16, shuffle=False, drop_last=False))
     assert all(type(batch.caption) is list for batch in batches)

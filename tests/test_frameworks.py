@@ -25,7 +25,7 @@ import torch
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms import RandomCrop, ToDtype
+from lmdbloader.transforms import CenterCrop, RandomCrop, ToDtype
 
 # Those of frameworks and of what they import.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -155,7 +155,9 @@ def test_lightning_continues_with_the_very_batch(path: Path, tmp_path: Path, way
 
     def data() -> Any:
         steps = [RandomCrop(8), ToDtype(torch.float32, scale=True)]
-        return loader_of(path) if way == "loader" else DataModule(path, path, batch_size=BATCH, transforms=steps)
+        if way == "loader":
+            return loader_of(path)
+        return DataModule(path, path, batch_size=BATCH, transforms=steps, eval_transforms=[CenterCrop(8), steps[1]])
 
     full = fit_lightning(data(), tmp_path, max_epochs=3)
     assert full == seen_by_the_loader(path, 3)
@@ -178,9 +180,29 @@ def test_the_lightning_module_shuffles_training_alone(path: Path, options: dict[
     pytest.importorskip("lightning")
     from lmdbloader.integrations.lightning import DataModule
 
-    data = DataModule(path, path, predict=path, batch_size=BATCH, transforms=[RandomCrop(8)], **options)
+    steps = {"transforms": [RandomCrop(8)], "eval_transforms": [CenterCrop(8)]}
+    data = DataModule(path, path, predict=path, batch_size=BATCH, **steps, **options)
     loaders: Any = (data.train_dataloader(), data.val_dataloader(), data.predict_dataloader())
     assert [loader.order for loader in loaders] == [order, "sequential", "sequential"]
+
+
+def test_the_lightning_module_evaluates_without_random_transforms_and_on_the_same_classes(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    from lmdbloader.integrations.lightning import DataModule
+
+    for name, classes in {"train": "abcd", "val": "acd", "same": "abcd"}.items():
+        samples = ({"image": np.zeros((16, 16, 3), np.uint8), "label": k} for k in range(len(classes)))
+        lmdbloader.write(samples, tmp_path / name, classes={"label": list(classes)})
+    train, random = tmp_path / "train", [RandomCrop(8)]
+    for role in ("val", "test", "predict"):
+        with pytest.raises(OptionError, match=r"RandomCrop.*Write eval_transforms=\[CenterCrop\(8\)\]"):
+            DataModule(train, **{role: train}, batch_size=2, transforms=random)  # type: ignore[arg-type]
+        other = DataModule(train, **{role: tmp_path / "val"}, batch_size=2, transforms=[CenterCrop(8)])  # type: ignore[arg-type]
+        with pytest.raises(OptionError, match=r"the classes of field 'label' differ.*convert SRC OUT --split"):
+            getattr(other, f"{role}_dataloader")()
+        same = DataModule(train, **{role: tmp_path / "same"}, batch_size=2, transforms=random, eval_transforms=())  # type: ignore[arg-type]
+        assert len(getattr(same, f"{role}_dataloader")()) == 2
+    DataModule(train, batch_size=2, transforms=random)
 
 
 def test_lightning_overfits_with_the_module_and_names_the_order_for_a_loader(path: Path, tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ torch_worker.MP_STATUS_CHECK_INTERVAL = 1000.0
 LOADERS = {
     "threads": "",
     "workers": WORKERS + "loader = lmdbloader.dataloader(ds, 4, num_workers=2, persistent_workers=False)\n",
-    "persistent": WORKERS + "loader = lmdbloader.dataloader(ds, 4, num_workers=2)\n",
+    "persistent": WORKERS + "loader = lmdbloader.dataloader(ds, 4, num_workers=2, persistent_workers=True)\n",
 }
 
 

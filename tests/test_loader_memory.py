@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import shutil
@@ -129,6 +130,29 @@ def test_ordinary_sizes_are_read_as_far_ahead_as_ever() -> None:
         plan = plan_groups(batch_size, nbytes, num_threads, 2)
         assert (plan.num_parts, plan.ahead) == (1, num_threads + 2)
         assert plan.batches_at_once == math.ceil(64 / batch_size)
+
+
+def saved_nbytes(tensor: torch.Tensor) -> int:
+    file = io.BytesIO()
+    torch.save(tensor, file)
+    return file.tell()
+
+
+@pytest.mark.parametrize("ahead", [2**30, 2**10], ids=["alone", "shared"])
+def test_a_short_last_batch_is_saved_without_the_rest_of_a_long_one(
+    small: Path, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_reader, "_NBYTES_AHEAD", ahead)
+    for options in ({}, {"transforms": [ToDtype(torch.bfloat16, scale=True)]}, {"on_corrupt": "skip"}):
+        loader = Loader(small, 50, shuffle=True, **options)  # type: ignore[arg-type]
+        for _ in range(2):
+            *_, last = loader
+            for images in (last.lr, last.hr):
+                assert len(images) == COUNT % 50
+                assert saved_nbytes(images) == saved_nbytes(images.clone())
+    for num_workers in (0, 1):
+        *_, last = lmdbloader.dataloader(LMDBDataset(small), 50, num_workers=num_workers)
+        assert saved_nbytes(last.hr) == saved_nbytes(last.hr.clone())
 
 
 def assert_same(found: Iterator[Any], expected: Iterator[Any]) -> None:

@@ -193,7 +193,32 @@ def test_a_resolution_that_is_not_a_schedule_is_an_error_with_the_line(ds: LMDBD
         Loader(ds, 4, transforms=[CenterCrop(8)], resolution=resolution)
 
 
-@pytest.mark.parametrize("shard", [(0.5, 2), (0, 2.0), (0, "2"), "x", (0, 1, 2), 3, (2, 2), (-1, 2), (True, 2)])
+@pytest.mark.parametrize("shard", [np.array([1, 2]), torch.tensor([1, 2]), [1, 2], (np.int8(1), torch.tensor(2))])
+def test_a_shard_is_any_two_whole_numbers(shard: Any, ds: LMDBDataset) -> None:
+    loader = Loader(ds, 4, shuffle=False, shard=shard)
+    assert (loader.rank, loader.world_size) == (1, 2) and "shard=(1, 2)" in repr(loader)
+    assert pickle.loads(pickle.dumps(loader)).rank == 1
+    assert len(loader) == len(Loader(ds, 4, shuffle=False, shard=(1, 2)))
+
+
+@pytest.mark.parametrize(
+    "shard",
+    [
+        np.array([0, 1, 2]),
+        np.array([0.0, 2.0]),
+        torch.zeros(2, 2),
+        "02",
+        (0.5, 2),
+        (0, 2.0),
+        (0, "2"),
+        "x",
+        (0, 1, 2),
+        3,
+        (2, 2),
+        (-1, 2),
+        (True, 2),
+    ],
+)
 def test_a_shard_of_another_type_or_range_is_refused(shard: Any, ds: LMDBDataset) -> None:
     with pytest.raises(OptionError, match=r"^shard=.*: expected 'auto', None, or \(rank, world_size\)"):
         Loader(ds, 4, shard=shard)

@@ -148,6 +148,77 @@ def test_what_makes_other_samples_than_its_dataset_is_refused(ds: LMDBDataset, p
             Loader(dataset, 4)
 
 
+class Strong(LMDBDataset):
+    """Adds its own strength to the number, in each epoch perhaps another one."""
+
+    strength = 0
+
+    def transform(self, sample: Any) -> int:
+        return int(sample.number) + 1000 * self.strength
+
+
+READERS: dict[str, Any] = {
+    "Loader": lambda ds: Loader(ds, 4),
+    "Loader of a Subset": lambda ds: Loader(Subset(ds, range(10)), 4),
+    "Loader of a Subset of a Subset": lambda ds: Loader(Subset(Subset(ds, range(12)), range(10)), 4),
+    "Loader of parts": lambda ds: Loader(ConcatDataset([Subset(ds, range(5)), Subset(ds, range(5, 10))]), 4),
+    "Loader of datasets": lambda ds: Loader(ConcatDataset([ds, ds]), 4),
+    "Loader of a mixture": lambda ds: Loader(lmdbloader.mix([ds]), 4),
+    "io": lambda ds: Loader(Subset(ds, range(10)), 4, io="pread"),
+    "pickled": lambda ds: Loader(Subset(ds, range(10)), 4),
+    "dataloader": lambda ds: lmdbloader.dataloader(ds, 4, num_workers=0),
+    "dataloader of a Subset": lambda ds: lmdbloader.dataloader(Subset(ds, range(10)), 4, num_workers=0),
+    "dataloader of a transformed Subset": lambda ds: lmdbloader.dataloader(Subset(ds, range(10)), 4, num_workers=0),
+    "dataloader, workers": lambda ds: lmdbloader.dataloader(Subset(ds, range(10)), 4, num_workers=2),
+}
+
+
+@pytest.mark.parametrize("kind", ["transform", "attribute", "state"])
+@pytest.mark.parametrize("name", READERS)
+def test_what_changes_between_epochs_is_seen(path: Path, name: str, kind: str) -> None:
+    """As with torch's DataLoader of a Subset."""
+
+    class Own:
+        strength = 0
+
+        def __call__(self, sample: Any) -> int:
+            return int(sample.number) + 1000 * self.strength
+
+    own = Own()
+    ds: Any = Strong(path) if kind == "attribute" else LMDBDataset(path, transform=own)
+    ds = ds.transformed([], seed=1) if "transformed" in name else ds
+    loader = READERS[name](ds)
+    for strength in (0, 1, 2):
+        if kind == "transform":
+            ds.transform = lambda sample, k=strength: sample.number + 1000 * k
+        elif kind == "attribute":
+            ds.strength = strength
+        else:
+            own.strength = strength
+        assert next(iter(loader)).tolist() == [1000 * strength + k for k in range(4)]
+
+
+def test_a_view_of_a_loader_takes_a_transform_and_refuses_other_attributes(path: Path) -> None:
+    ds = Strong(path)
+    loader = Loader(Subset(ds, range(8)), 4)
+    with pytest.raises(OptionError, match=r"loader\.dataset\.strength.*subset\.dataset\.strength"):
+        loader.dataset.strength = 3  # type: ignore[attr-defined]
+    loader.dataset.transform = lambda sample: -1  # type: ignore[method-assign]
+    assert next(iter(loader)).tolist() == [-1] * 4 and ds[0] == 0
+
+
+@pytest.mark.parametrize("of", [ConcatDataset, lmdbloader.mix])
+def test_parts_whose_transforms_differ_later_are_refused(path: Path, of: Any) -> None:
+    parts: list[Any] = [LMDBDataset(path)[:10], LMDBDataset(path)[10:]]
+    loader = Loader(of(parts), 4)
+    assert next(iter(loader)).number.tolist() == [0, 1, 2, 3] if of is ConcatDataset else True
+    parts[1].transform = lambda sample: 0
+    with pytest.raises(OptionError, match="transforms of its parts differ"):
+        next(iter(loader))
+    parts[0].transform = parts[1].transform
+    assert next(iter(loader)).tolist() == [0] * 4
+
+
 class Stream(IterableDataset[Any]):
     """Of samples without numbers."""
 

@@ -55,7 +55,8 @@ def test_a_killed_worker_is_one_error(
 def test_a_worker_that_was_killed_between_epochs_is_an_error(nursery: Nursery, path: Path, tmp_path: Path) -> None:
     code = (
         f"import lmdbloader, time\nloader = lmdbloader.dataloader(lmdbloader.LMDBDataset({str(path)!r}), 8, "
-        "num_workers=2)\nassert len(list(loader)) == 15\nprint('idle', flush=True)\nwhile True: time.sleep(0.01)\n"
+        "num_workers=2, persistent_workers=True)\nassert len(list(loader)) == 15\n"
+        "print('idle', flush=True)\nwhile True: time.sleep(0.01)\n"
     )
     program = nursery.start(code, tmp_path)
     program.wait_for("idle")

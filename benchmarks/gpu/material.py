@@ -63,7 +63,7 @@ def read_pairs(path: Path, first: int = 0, count: int | None = None) -> Pairs:
 
     ds = LMDBDataset(path)
     stop = len(ds) if count is None else min(first + count, len(ds))
-    batch = ds.__getitems__(list(range(first, stop)))
+    batch = ds._many(range(first, stop))
     return Pairs(*(np.stack([np.asarray(sample[k]) for sample in batch]) for k in range(2)))
 
 

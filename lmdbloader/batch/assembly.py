@@ -18,7 +18,7 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 from lmdbloader.base import clock_words
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.batch.columns import read_different_images, read_values
-from lmdbloader.batch.forms import Form, in_form, list_names
+from lmdbloader.batch.forms import Form, JsonName, ListName, in_form, marks_of
 from lmdbloader.batch.memory import BatchMemory, in_shared_memory, is_plain, shared_like
 from lmdbloader.batch.pipeline import Pipeline, Scratch
 from lmdbloader.batch.sample import Batch, Formed, Ragged, sample_type
@@ -44,12 +44,10 @@ class Begun:
     Attributes:
         columns: Of each field, in order: memory for images of the pipeline, else None.
         addresses: (1, fields of the pipeline) int64, of that memory.
-        batch_size: Samples that it has room for.
     """
 
     columns: list[Any]
     addresses: I64
-    batch_size: int
 
 
 class Assembler:
@@ -87,7 +85,8 @@ class Assembler:
             if field.kind in ("array", "json"):
                 pipeline.refuse_to_leave_places(name, partial(read_values, pipeline.reader, field))
         ragged = tuple(name for name, field in fields.items() if kind_named(field.kind).is_ragged)
-        self._names, self._type = tuple(fields), sample_type(tuple(fields), ragged)
+        json = tuple(name for name, field in fields.items() if field.kind == "json")
+        self._names, self._type = tuple(fields), sample_type(tuple(fields), ragged, json)
         self._kinds = {name: field.kind for name, field in fields.items()}
         stored = pipeline.reader.fields.values()
         self._images = {name: image_of(f, stored) for name, f in fields.items() if f.kind in ("boxes", "points")}
@@ -181,13 +180,13 @@ class Assembler:
         """Return the pipeline's images (C, H, W) of one sample, by the names of their fields."""
         begun = self.begin(1)
         self.read_part(begun, np.array([row], np.int64), np.array([sample], np.int64), epoch, 0)
-        self._show([begun.columns], 1, 1)
+        self._show([begun.columns])
         return {self._names[place]: begun.columns[place][0] for place in self._places}
 
-    def begin(self, batch_size: int) -> Begun:
+    def begin(self, num_samples: int) -> Begun:
         """Return a batch without values yet, with memory for so many samples; `read_part` reads into it."""
         columns: list[Any] = [None] * len(self._names)
-        return Begun(columns, self._take([columns], batch_size), batch_size)
+        return Begun(columns, self._take([columns], num_samples, num_samples))
 
     def read_part(self, begun: Begun, rows: I64, samples: I64, epoch: int, first: int, clock: Clock = NO_CLOCK) -> None:
         """Read the images of some samples of a batch; other threads may read the other samples.
@@ -210,8 +209,8 @@ class Assembler:
         return self._samples(self._completed(begun, rows, samples, epoch, clock), len(rows))
 
     def _completed(self, begun: Begun, rows: I64, samples: I64, epoch: int, clock: Clock) -> list[Any]:
-        self._show([begun.columns], len(rows), begun.batch_size)
-        self._read_others(rows, samples, epoch, [begun.columns], begun.batch_size, clock)
+        self._show([begun.columns])
+        self._read_others(rows, samples, epoch, [begun.columns], len(rows), clock)
         return begun.columns
 
     def _read(self, rows: I64, samples: I64, epoch: int, batch_size: int, clock: Clock) -> list[list[Any]]:
@@ -219,8 +218,8 @@ class Assembler:
         batches: list[list[Any]] = [[None] * len(self._names) for _ in range(0, max(len(rows), 1), batch_size)]
         if self._memory:
             clock.tick(clock_words.FUNCTION)
-            self._fill(rows, samples, epoch, self._take(batches, batch_size), batch_size, clock)
-            self._show(batches, len(rows), batch_size)
+            self._fill(rows, samples, epoch, self._take(batches, len(rows), batch_size), batch_size, clock)
+            self._show(batches)
         if self._others:
             self._read_others(rows, samples, epoch, batches, batch_size, clock)
         return batches
@@ -241,12 +240,16 @@ class Assembler:
                     chosen = samples[number * batch_size :][: len(part)]
                     batch[place] = Ragged(self.pipeline.move(batch[place], f.kind, image, part, chosen, epoch))
 
-    def _take(self, batches: list[list[Any]], batch_size: int) -> I64:
-        """Put memory into the columns of the pipeline's fields, and return its addresses (batches, fields)."""
+    def _take(self, batches: list[list[Any]], count: int, batch_size: int) -> I64:
+        """Put memory for `count` samples into the columns of the pipeline's fields; return addresses (batches, fields).
+
+        The last batch has memory for its own samples only: torch saves a part of a tensor with the rest of it.
+        """
         addresses = np.empty((len(batches), len(self._memory)), np.int64)
         for number, batch in enumerate(batches):
+            size = min(batch_size, count - number * batch_size)
             for f, memory in enumerate(self._memory):
-                batch[self._places[f]], addresses[number, f] = memory.take(batch_size)
+                batch[self._places[f]], addresses[number, f] = memory.take(size)
         return addresses
 
     def _fill(self, rows: I64, samples: I64, epoch: int, addresses: I64, batch_size: int, clock: Clock) -> None:
@@ -261,14 +264,11 @@ class Assembler:
         finally:
             self._scratch.append(scratch)
 
-    def _show(self, batches: list[list[Any]], count: int, batch_size: int) -> None:
-        """Turn the memory of the pipeline's fields into images, `count` in all batches."""
-        short = count - (len(batches) - 1) * batch_size
+    def _show(self, batches: list[list[Any]]) -> None:
+        """Turn the memory of the pipeline's fields into images."""
         for place, output in zip(self._places, self.pipeline.outputs, strict=True):
             for batch in batches:
                 batch[place] = output.images(batch[place])
-            if short < batch_size:
-                batches[-1][place] = batches[-1][place][:short]
 
 
 def finished(
@@ -318,7 +318,7 @@ def finished(
             called = partial(call, seed=seed, epoch=epoch, position=position, place=place, samples=samples)
             batch = in_turn(function, partial(called, function, batch), run)
             is_fresh = False  # it may keep what it returned, or have returned one tensor twice
-    return batch if form is None else in_form(batch, form)
+    return batch if form is None else in_form(batch, form, is_batch=True)
 
 
 def each(transform: Callable[[Any], Any], samples: Sequence[Any]) -> list[Any]:
@@ -350,26 +350,30 @@ def collate(samples: Sequence[Any]) -> Any:
     function; so do plain tuples that were read one by one, whose boxes are stacked if all samples have as many.
 
     Args:
-        samples: Those of `dataset.__getitems__(numbers)`, or a list of samples.
+        samples: A list of samples, or what a dataset has read at once.
 
     Raises:
         OptionError: Images of one batch differ in shape, or a sample is None.
     """
     in_worker = get_worker_info() is not None
     if isinstance(samples, Formed):
-        return in_form(collate(samples.plain), samples.form)
+        return in_form(collate(samples.plain), samples.form, is_batch=True)
     if isinstance(samples, Batch):
-        batch = in_form(samples.type(*map(stacked, samples.columns, samples.columns.values())), samples.form)
+        batch = samples.type(*map(stacked, samples.columns, samples.columns.values()))
+        batch = in_form(batch, samples.form, is_batch=True)
     elif any(sample is None for sample in samples):
         raise OptionError(
             "a sample is None: the dataset's transform returned nothing for it. End it with `return sample`. To leave "
             "samples out, select the others first: dataset.select(numbers)."
         )
-    elif lists := list_names(samples[0]):
+    elif marks := marks_of(samples[0]):
         first, columns = samples[0], {}
         for name in getattr(first, "_fields", first):
-            values = [sample[name] for sample in samples]
-            columns[str(name)] = values if name in lists else _collated(values, in_worker)
+            values, mark = [sample[name] for sample in samples], marks.get(name)
+            if mark is JsonName and not any(isinstance(value, torch.Tensor) for value in values):
+                columns[str(name)] = stacked(name, values)
+            else:
+                columns[str(name)] = values if mark is ListName else _collated(values, in_worker)
         batch = columns if isinstance(first, dict) else type(first)(**columns)
     else:
         batch = _collated(samples, in_worker)
@@ -445,4 +449,4 @@ def stacked(name: str, column: Any) -> Any:
         )
     # JSON values of one field may differ in type.
     dtype = _DTYPES.get(type(first)) if len(set(map(type, column))) == 1 else None
-    return column if dtype is None else torch.tensor(column, dtype=dtype)
+    return column if dtype is None else torch.tensor(column, dtype=dtype, device="cpu")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-import functools
 import operator
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Subset
 
 from lmdbloader.base.arguments import field_names
 from lmdbloader.base.foreign_names import ATTRIBUTES, DATASET, understands
@@ -22,10 +21,12 @@ from lmdbloader.base.text import counted
 from lmdbloader.batch.assembly import Assembler, each
 from lmdbloader.batch.draws import Draws
 from lmdbloader.batch.forms import Form, check_form
+from lmdbloader.batch.many import ReadsMany, overridden
 from lmdbloader.batch.memory import SharedMemory
 from lmdbloader.batch.pipeline import Pipeline, check_epoch
 from lmdbloader.batch.sample import Formed
 from lmdbloader.batch.splits import groups_of, share_out
+from lmdbloader.batch.targets import OTHER_LABELS, Targets
 from lmdbloader.batch.tickets import Ticket
 from lmdbloader.batch.turns import in_turn_of_main
 from lmdbloader.errors import OptionError, UnknownNameError
@@ -44,9 +45,12 @@ if TYPE_CHECKING:
 I64 = npt.NDArray[np.int64]
 # Batches of one size whose memory is kept for the next ones.
 _KEPT = 4
+# Facts in whose place a subclass may set its own, and names of other libraries for what samples are made of.
+_FACTS = frozenset({"class_to_idx", "classes", "targets"})
+_SOURCES = frozenset({"data", "imgs", "labels", "samples", "targets"})
 
 
-class LMDBDataset(Dataset[Any]):
+class LMDBDataset(ReadsMany):
     """A dataset made by lmdbloader, read through a memory map or by its descriptor.
 
     `ds[i]` is a named tuple of the fields: images as uint8 or uint16 tensors (C, H, W), masks as (H, W), arrays as
@@ -114,28 +118,45 @@ class LMDBDataset(Dataset[Any]):
         names = chosen_fields(self.reader, fields)
         self.fields: dict[str, Field] = {name: self.reader.fields[name] for name in names}
         self._transform = transform
+        # Of a view that stands for torch's Subset or ConcatDataset: returns the dataset whose own transform is used.
+        self._source: Callable[[], LMDBDataset] | None = None
         self._form = check_form(as_, None if self.has_own_transform else names)
         self._rows: Rows | None = None  # a range takes no memory
         self._dtype: torch.dtype | None = None
         self._transforms: tuple[Transform, ...] = ()
         self._draws: Draws | None = None  # of `transformed`
         self._own_last_set: tuple[int, int] | None = None
+        self._targets: Targets | None = None
         self._assembler: Assembler | None = None
         self._stopwatch = Stopwatch()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; raise OptionError for those of torchvision's datasets that would have no effect here."""
-        if type(self) is LMDBDataset and name in ("transforms", "target_transform"):
+        """Set an attribute.
+
+        Raises:
+            OptionError: It would have no effect: it is one of `fields`, or of what torchvision's datasets make samples
+                from, and neither does the class define the name nor make samples in a method of its own.
+        """
+        if name in _FACTS or name in ATTRIBUTES:
+            kind: type = type(self)
+            is_defined = getattr(kind, name, None) is not getattr(LMDBDataset, name, None)
+            if not (is_defined or overridden(self) or kind.transform is not LMDBDataset.transform):  # type: ignore[attr-defined]
+                raise OptionError(f"{kind.__name__}.{name} = ...: {_instead_of(name)}")
+            if name in _FACTS and not is_defined:
+                self.__dict__[name] = value
+                return
+        elif name in ("fields", "reader") and name in self.__dict__:
+            raise OptionError(f"dataset.{name} = ...: it cannot change. Write LMDBDataset(path, fields=[...]).")
+        elif name[0] != "_" and name != "transform" and self.__dict__.get("_source") is not None:
             raise OptionError(
-                f"{name}: an LMDBDataset does not have it. For a function of the whole sample write ds.transform = "
-                "function; for compiled transforms, ds.transformed([...]) or Loader(ds, ..., transforms=[...])."
+                f"loader.dataset.{name} = ...: the Loader reads a Subset or a ConcatDataset, and this is its view. Set "
+                f"it on the dataset in there, as subset.dataset.{name} = ..."
             )
         super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for a pickle or a view, which make an assembler of their own."""
-        kept = {name: value for name, value in self.__dict__.items() if name != "targets"}
-        return {**kept, "_assembler": None}
+        return {**self.__dict__, "_assembler": None, "_targets": None}
 
     if not TYPE_CHECKING:  # a type checker would take every attribute for one of ours
 
@@ -152,27 +173,37 @@ class LMDBDataset(Dataset[Any]):
     @property
     def classes(self) -> tuple[str, ...]:
         """Class names by label; empty if the dataset was made without them."""
+        if "classes" in self.__dict__:
+            return cast("tuple[str, ...]", self.__dict__["classes"])
         return next(iter(self.reader.manifest.classes.values()), ())
 
     @property
     def class_to_idx(self) -> dict[str, int]:
         """Labels by class name, as torchvision's ImageFolder has them."""
+        if "class_to_idx" in self.__dict__:
+            return cast("dict[str, int]", self.__dict__["class_to_idx"])
         return {name: label for label, name in enumerate(self.classes)}
 
-    @functools.cached_property
+    @property
     def targets(self) -> list[int]:
-        """The label of every sample of this view, as torchvision's ImageFolder has them.
+        """The label of every sample of this view, as torchvision's ImageFolder has them; a list that cannot be changed.
 
         Raises:
             UnknownNameError: The dataset has neither class names nor an int field `label`.
         """
+        if "targets" in self.__dict__:
+            return cast("list[int]", self.__dict__["targets"])
+        if self._targets is None:
+            self._targets = self._stored_targets()
+        return self._targets
+
+    def _stored_targets(self) -> Targets:
         named = [*self.reader.manifest.classes, *(name for name in ("label",) if name in self.reader.fields)]
         if not named or self.reader.fields[named[0]].kind != "int":
             numbers = [name for name, f in self.reader.fields.items() if f.kind == "int"]
             line = f'dataset.table["{numbers[0]}"].to_pylist()' if numbers else "dataset.table"
             raise UnknownNameError(f"{self.path}: targets: the dataset has no labels; write {line}")
-        found: list[int] = take(self.reader.index.arrays[named[0]], self.stored_rows).tolist()
-        return found
+        return Targets(take(self.reader.index.arrays[named[0]], self.stored_rows).tolist())
 
     @property
     def table(self) -> pa.Table:
@@ -199,15 +230,17 @@ class LMDBDataset(Dataset[Any]):
         if "transform" in self.__dict__:  # assigned, as people do with torchvision's datasets
             assigned: Callable[[Any], Any] | None = self.__dict__["transform"]
             return assigned
+        if self._source is not None:
+            return self._source()._own_transform
         return self._transform if type(self).transform is LMDBDataset.transform else self.transform
 
     @property
     def has_own_transform(self) -> bool:
-        """Whether samples go through a Python function one by one."""
-        return self._own_transform is not None
+        """Whether samples go through a Python function one by one: a transform, or a subclass's own `__getitem__`."""
+        return self._own_transform is not None or overridden(self) is not None
 
     def __len__(self) -> int:
-        return len(self.reader) if self._rows is None else len(self._rows)
+        return len(self.stored_rows)
 
     def __getitem__(self, index: Any) -> Any:
         """Return sample `index`, or a view for a slice or a list of numbers.
@@ -217,6 +250,8 @@ class LMDBDataset(Dataset[Any]):
             CorruptError: The stored bytes are damaged.
             OptionError: It is a text.
         """
+        if isinstance(index, Ticket):
+            return index.batch()
         if getattr(index, "ndim", 0):  # a tensor with one number counts as a number
             return self.select(index)
         try:
@@ -237,13 +272,9 @@ class LMDBDataset(Dataset[Any]):
         names = ", ".join(dict.fromkeys([*self.fields, *self._table_columns]))
         return f"expected the number of a sample. There is no field {name!r} either; fields and columns are {names}."
 
-    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
+    def _many(self, numbers: Sequence[int]) -> Sequence[Any]:
         """Return many samples read in one call: a `Batch` of views, or a list if there is a transform."""
-        if isinstance(indices, Ticket):
-            return indices.batch()  # type: ignore[return-value]
-        if type(self).__getitem__ is not LMDBDataset.__getitem__:  # a subclass's own, though torch reads many at once
-            return [self[index] for index in indices]
-        return self._read(indices)
+        return self._read(numbers)
 
     def time_stages(self, on: bool = True) -> bool:
         """Start or stop timing the stages of reading samples from this dataset and its views, in this process.
@@ -294,7 +325,7 @@ class LMDBDataset(Dataset[Any]):
         name = field if field is not None else images[0] if len(images) == 1 else None
         if name not in images:
             raise OptionError(f"{self.path}: field={field!r}; expected one of its image fields: {', '.join(images)}")
-        row = int(self.rows_of(check_rows([index], len(self)))[0])
+        row = int(self.rows_of(check_rows([index], len(self.stored_rows)))[0])
         window = torch.from_numpy(self.reader.read_crop(name, row, top=top, left=left, height=height, width=width))
         return window[0] if self.fields[name].kind == "mask" else window
 
@@ -316,7 +347,7 @@ class LMDBDataset(Dataset[Any]):
                 )
         if dtype not in (torch.float32, torch.float16, torch.bfloat16):
             raise OptionError(f"scaled({dtype}): expected torch.float32, torch.float16 or torch.bfloat16")
-        view = self._view(len(self))
+        view = self._view(len(self.stored_rows))
         view._dtype = dtype
         return view
 
@@ -341,7 +372,7 @@ class LMDBDataset(Dataset[Any]):
         """
         view, transforms = copy.copy(self), listed_transforms(transforms)
         view._transforms = (*self._transforms, *transforms)
-        view._draws = Draws(self._draws.seed if seed is None and self._draws else seed, len(self))
+        view._draws = Draws(self._draws.seed if seed is None and self._draws else seed, len(self.stored_rows))
         if transforms:
             check_images(self, f"transformed({list(transforms)})")
         view._open_assembler()  # checks that the transforms suit the images
@@ -353,8 +384,8 @@ class LMDBDataset(Dataset[Any]):
         Raises:
             OptionError: `io` is neither "mmap" nor "pread".
         """
-        view = self._view(len(self))
-        view.reader = self.reader.with_io(io)
+        view = self._view(len(self.stored_rows))
+        view.__dict__["reader"] = self.reader.with_io(io)
         return view
 
     def set_epoch(self, epoch: int) -> None:
@@ -381,6 +412,9 @@ class LMDBDataset(Dataset[Any]):
     def select(self, indices: Any) -> Self:
         """Return a view with the samples of a slice, a list of numbers, or a mask with one bool per sample.
 
+        The view of a subclass with its own `__getitem__` or `__len__` is torch's Subset, which calls that method with
+        the numbers of this dataset; so it is for `split` and `where`.
+
         Args:
             indices: Numbers of samples in this view; negative ones count from its end.
 
@@ -393,18 +427,24 @@ class LMDBDataset(Dataset[Any]):
                 f"select({shown(indices)}): expected numbers of samples, or one bool per sample. For a condition write "
                 'ds.where("label == 3").'
             )
+        places: range | I64 | None = None
         if isinstance(indices, slice):
-            return self.with_rows(choose(self.stored_rows, range(len(self))[indices]))
-        if isinstance(indices, range) and (places := places_in(indices, len(self))) is not None:
+            places = range(len(self))[indices]
+        elif isinstance(indices, range):
+            places = places_in(indices, len(self))
+        if places is None:
+            array = np.asarray(indices)
+            if array.dtype == np.bool_ and array.shape != (len(self),):
+                raise OptionError(
+                    f"a mask of shape {array.shape} for a dataset of {counted(len(self), 'sample')}; "
+                    "expected one bool per sample"
+                )
+            places = np.flatnonzero(array) if array.dtype == np.bool_ else check_rows(array, len(self))
+        if overridden(self):
+            return cast("Self", Subset(self, places if isinstance(places, range) else places.tolist()))
+        if isinstance(places, range):
             return self.with_rows(choose(self.stored_rows, places))
-        array = np.asarray(indices)
-        if array.dtype == np.bool_ and array.shape != (len(self),):
-            raise OptionError(
-                f"a mask of shape {array.shape} for a dataset of {counted(len(self), 'sample')}; "
-                "expected one bool per sample"
-            )
-        chosen = np.flatnonzero(array) if array.dtype == np.bool_ else check_rows(array, len(self))
-        return self.with_rows(compact(self.rows_of(chosen)))
+        return self.with_rows(compact(self.rows_of(places)))
 
     @understands(
         {},
@@ -474,7 +514,7 @@ class LMDBDataset(Dataset[Any]):
         """Return samples after this dataset's own transform; random choices depend on `keys` (n,) in their place."""
         clock = self._stopwatch.take()
         try:
-            numbers = check_rows(indices, len(self))
+            numbers = check_rows(indices, len(self.stored_rows))
             assembler, draws, epoch = self._open_assembler(), self._draws, 0
             samples = numbers if keys is None else keys
             if draws is not None and assembler.pipeline.program.is_random:
@@ -521,6 +561,20 @@ class LMDBDataset(Dataset[Any]):
             return False
         extremes = (self.reader.extremes(name, part, rows) for part in parts)
         return all(low == high for low, high in extremes)
+
+
+def _instead_of(name: str) -> str:
+    """Return what to write instead of an attribute that would have no effect, as sentences."""
+    if name in _SOURCES:
+        return OTHER_LABELS
+    if name in ("transforms", "target_transform"):
+        return (
+            "an LMDBDataset does not have it. For a function of the whole sample write ds.transform = function; for "
+            "compiled transforms, ds.transformed([...]) or Loader(ds, ..., transforms=[...])."
+        )
+    if name in _FACTS:
+        return "the names of classes are stored. Write lmdbloader.convert(..., classes=[...]) for others."
+    return f"it would have no effect; {ATTRIBUTES[name].advice(None)}"
 
 
 def chosen_fields(reader: Reader, given: Any) -> tuple[str, ...]:

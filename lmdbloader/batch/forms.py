@@ -16,6 +16,12 @@ class ListName(str):
     __slots__ = ()
 
 
+class JsonName(str):
+    """A key of a sample's dict, equal to its text, whose values are as JSON has them, also lists and dicts."""
+
+    __slots__ = ()
+
+
 def check_form(as_: Any, names: Sequence[str] | None) -> Form:
     """Return a checked form; a mapping is copied.
 
@@ -39,12 +45,13 @@ def check_form(as_: Any, names: Sequence[str] | None) -> Form:
     return dict(as_)
 
 
-def in_form(value: Any, as_: Form) -> Any:
+def in_form(value: Any, as_: Form, *, is_batch: bool = False) -> Any:
     """Return a sample or a batch in a form.
 
     Args:
         value: A named tuple, or a dict that a function has made of one.
         as_: "tuple" gives a tuple, "dict" a dict of the fields, a mapping a dict with its names; None changes nothing.
+        is_batch: Whether it is a batch; the names of a sample's dict say how `collate` makes one of them.
 
     Raises:
         OptionError: It is something else, or lacks a field.
@@ -56,8 +63,8 @@ def in_form(value: Any, as_: Form) -> Any:
     if hasattr(value, "_asdict"):
         if as_ == "tuple":
             return tuple(value)
-        lists = {name for name in list_names(value) if not isinstance(value[name], list)}  # a batch has lists already
-        value = {ListName(name) if name in lists else name: item for name, item in value._asdict().items()}
+        marks = {} if is_batch else marks_of(value)
+        value = {marks.get(name, str)(name): item for name, item in value._asdict().items()}
     if not isinstance(value, dict) or as_ == "tuple":
         raise OptionError(
             f"as_={as_!r}: a function returned a {type(value).__name__}; expected a named tuple of fields. Return "
@@ -67,15 +74,20 @@ def in_form(value: Any, as_: Form) -> Any:
         return value
     if missing := [field for field in as_.values() if field not in value]:
         raise OptionError(f"as_={as_!r}: no field {missing[0]!r}; there are {', '.join(map(str, value))}")
-    lists = list_names(value)
-    return {ListName(name) if field in lists else name: value[field] for name, field in as_.items()}
+    marks = marks_of(value)
+    return {marks.get(field, str)(name): value[field] for name, field in as_.items()}
 
 
-def list_names(sample: Any) -> set[str]:
-    """Return the names of the fields of a sample whose values are a list in a batch even if all have one shape."""
+def marks_of(sample: Any) -> dict[str, type[str]]:
+    """Return the fields of a sample that torch's collate function would not make the same batch of.
+
+    Returns:
+        By name: ListName, of values that are a list in a batch even if all have one shape, or JsonName.
+    """
     if isinstance(sample, dict):
-        return {name for name in sample if isinstance(name, ListName)}
-    return set(getattr(sample, "_lists", ()))
+        return {name: type(name) for name in sample if isinstance(name, ListName | JsonName)}
+    lists, json = getattr(sample, "_lists", ()), getattr(sample, "_json", ())
+    return {**dict.fromkeys(lists, ListName), **dict.fromkeys(json, JsonName)}
 
 
 def num_samples(batch: Any) -> int:

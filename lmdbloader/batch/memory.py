@@ -77,11 +77,10 @@ class BatchMemory:
         if kept.process != os.getpid():  # a thread of the parent may have held the lock during the fork
             kept = self._kept = _Kept()
         with kept.lock:
-            if count not in kept.by_count:
-                if len(kept.by_count) >= _MOST_SIZES:
-                    del kept.by_count[next(iter(kept.by_count))]
-                kept.by_count[count] = [], []
-            arrays, addresses = kept.by_count[count]
+            arrays, addresses = kept.by_count.pop(count, ([], []))
+            if len(kept.by_count) >= _MOST_SIZES:  # the one that was not used for the longest time is the first
+                del kept.by_count[next(iter(kept.by_count))]
+            kept.by_count[count] = arrays, addresses
             total = len(arrays)
             # A few large arrays: start at the first, so that few are in use and stay in the processor's caches.
             # Many small ones: the next is most likely free.
@@ -168,7 +167,8 @@ def shared_tensor(nbytes: int) -> torch.Tensor:
     """
     size = max(nbytes, 1)
     storage = _without_name(size)
-    return torch.empty(0, dtype=torch.uint8).set_(_with_name(size) if storage is None else storage)[:nbytes]
+    memory = torch.empty(0, dtype=torch.uint8, device="cpu")
+    return memory.set_(_with_name(size) if storage is None else storage)[:nbytes]
 
 
 def _without_name(nbytes: int) -> torch.UntypedStorage | None:

@@ -18,7 +18,7 @@ class Ragged(list[Any]):
     """Tensors of one field that may differ in length: a batch has a list of them, even if all are equally long."""
 
 
-def sample_type(names: tuple[str, ...], lists: tuple[str, ...] = ()) -> type[Any]:
+def sample_type(names: tuple[str, ...], lists: tuple[str, ...] = (), json: tuple[str, ...] = ()) -> type[Any]:
     """Return the named tuple type with these fields; unlike others it pickles although no module defines it.
 
     A field can also be read by its name in brackets, as in a dict.
@@ -26,21 +26,22 @@ def sample_type(names: tuple[str, ...], lists: tuple[str, ...] = ()) -> type[Any
     Args:
         names: Of the fields.
         lists: Those that a batch has as a list of tensors, `_lists` of the type.
+        json: Those of JSON values, `_json` of the type.
 
     >>> sample = sample_type(("lr", "hr"))(1, 2)
     >>> sample, sample["hr"]
     (Sample(lr=1, hr=2), 2)
     """
-    return _sample_type(names, lists)
+    return _sample_type(names, lists, json)
 
 
 @cache
-def _sample_type(names: tuple[str, ...], lists: tuple[str, ...]) -> type[Any]:
+def _sample_type(names: tuple[str, ...], lists: tuple[str, ...], json: tuple[str, ...]) -> type[Any]:
     # Not a subclass: older torch, and torchvision with it, takes apart only types whose single base is tuple.
     made: Any = namedtuple("Sample", names)  # type: ignore[misc]
 
     def __reduce__(self: Any) -> tuple[Any, ...]:
-        return _make_sample, (names, tuple(map(_loadable, self)), lists)
+        return _make_sample, (names, tuple(map(_loadable, self)), lists, json)
 
     def __getitem__(self: Any, index: Any) -> Any:
         if not isinstance(index, str):
@@ -56,14 +57,16 @@ def _sample_type(names: tuple[str, ...], lists: tuple[str, ...]) -> type[Any]:
         raise UnknownNameError(f"a named tuple of {', '.join(names)} has no {name!r}{advice}")
 
     made.__reduce__ = __reduce__  # type: ignore[method-assign]
-    made._lists = lists  # type: ignore[attr-defined]
+    made._lists, made._json = lists, json  # type: ignore[attr-defined]
     made.__getitem__, made.__getattr__ = __getitem__, __getattr__  # type: ignore[method-assign, attr-defined]
     made.__doc__ = "One sample of a dataset; `sample[name]` is also a field."
     return made
 
 
-def _make_sample(names: tuple[str, ...], values: tuple[Any, ...], lists: tuple[str, ...] = ()) -> Any:
-    return sample_type(names, lists)(*values)
+def _make_sample(
+    names: tuple[str, ...], values: tuple[Any, ...], lists: tuple[str, ...] = (), json: tuple[str, ...] = ()
+) -> Any:
+    return sample_type(names, lists, json)(*values)
 
 
 # torch pickles tensors of these dtypes but cannot load them; their bits are pickled as signed integers.
@@ -115,7 +118,7 @@ class Batch(Sequence[Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         columns = {name: _loadable(column) for name, column in self.columns.items()}
-        return Batch, (columns, self._length, None, self.form)
+        return _make_batch, (columns, self._length, self.form, self.type._lists, self.type._json)
 
     def __len__(self) -> int:
         return self._length
@@ -153,3 +156,9 @@ class Formed(list[Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Formed, (self.plain, self.form)
+
+
+def _make_batch(
+    columns: Mapping[str, Any], length: int, form: Form, lists: tuple[str, ...], json: tuple[str, ...]
+) -> Batch:
+    return Batch(columns, length, sample_type(tuple(columns), lists, json), form)

@@ -36,14 +36,15 @@ class Ticket:
         self._read = read
 
     def batch(self) -> Ready:
-        """Return the batch."""
+        """Return the batch: `dataset[ticket]`."""
         return Ready(self._read())
 
     def __len__(self) -> int:
         raise rebuilt("divides its batches among processes")
 
-    def __iter__(self) -> Iterator[int]:
-        raise rebuilt("divides its batches among processes")
+    def __iter__(self) -> Iterator[Ticket]:
+        """Give itself: torch asks the dataset for each item of a batch."""
+        return iter((self,))
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise rebuilt("reads it in worker processes")
@@ -64,6 +65,6 @@ def unpack(samples: Any) -> Any:
     Raises:
         OptionError: There are samples instead, which have not been through the Loader.
     """
-    if isinstance(samples, Ready):
-        return samples.batch
+    if isinstance(samples, list) and len(samples) == 1 and isinstance(samples[0], Ready):
+        return samples[0].batch
     raise rebuilt("reads samples of the dataset itself; lmdbloader.collate stacks those")

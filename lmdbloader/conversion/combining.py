@@ -272,7 +272,8 @@ def open_part(dataset: Any, call: str, io: IO = "mmap") -> Part:
         except (IndexError, TypeError) as error:
             raise OptionError(f"{call}(Subset): {error}") from error
     view = dataset
-    if not isinstance(getattr(view, "reader", None), Reader) or not hasattr(view, "rows_of"):
+    # A wrapper that passes on the attributes of a view may make other samples of it.
+    if not isinstance(vars(view).get("reader") if hasattr(view, "__dict__") else None, Reader):
         raise OptionError(
             f"{call}({shown(dataset)}): expected the path of a dataset of lmdbloader, or an LMDBDataset. For samples "
             f"of other libraries write lmdbloader.write(samples, out) first."

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset
 
 from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.batch.many import ReadsMany
 from lmdbloader.errors import OptionError
 from lmdbloader.transforms import Normalize, RandomCrop, RandomDihedral, RandomHorizontalFlip, ToDtype, Transform
 
@@ -28,7 +28,7 @@ _LINES = {
 }
 
 
-class LmdbloaderDataset(Dataset[dict[str, Any]]):
+class LmdbloaderDataset(ReadsMany):
     """Pairs from an LMDBDataset, in the form that those programs' paired datasets have: RGB float32 from 0 to 1.
 
     Compiled code crops, flips and rotates training samples, with new random choices at every read. Import the module
@@ -72,10 +72,9 @@ class LmdbloaderDataset(Dataset[dict[str, Any]]):
     def __getitem__(self, index: int) -> dict[str, Any]:
         return self._named(self._view[index], index)
 
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+    def _many(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         """Return many samples read in one call."""
-        samples = self._view.__getitems__(indices)
-        return [self._named(sample, index) for sample, index in zip(samples, indices, strict=True)]
+        return [self._named(sample, index) for sample, index in zip(self._view._many(numbers), numbers, strict=True)]
 
     def _named(self, sample: Any, index: int) -> dict[str, Any]:
         path = str(index) if self._sources is None else str(self._sources[int(index)])

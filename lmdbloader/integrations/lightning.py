@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from lmdbloader.base.lightning import import_lightning
 from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.errors import NotFoundError, OptionError
 from lmdbloader.loader.loader import Loader
-from lmdbloader.transforms import Transform
+from lmdbloader.loader.mixing import Mix
+from lmdbloader.loader.views import check_evaluation, view_of
+from lmdbloader.transforms import RandomCrop, RandomResizedCrop, Transform
+from lmdbloader.transforms.compilation import is_random
+from lmdbloader.transforms.foreign import listed_transforms
 
 __all__ = ["DataModule"]
 
@@ -51,13 +56,18 @@ class DataModule(import_lightning("core", __name__).LightningDataModule):  # typ
             predict: As `train`.
             batch_size: Samples in a batch of each process.
             transforms: For training, as for `Loader`.
-            eval_transforms: For the other loaders; None means those for training.
+            eval_transforms: For the other loaders; None means those for training, if none of them is random.
             **options: Those of `Loader`, for all loaders.
+
+        Raises:
+            OptionError: There are other datasets than `train`, and only random transforms for them.
         """
         super().__init__()
         self._datasets = {"train": train, "val": val, "test": test, "predict": predict}
         self._batch_size, self._options = batch_size, options
         self._steps, self._eval_steps = transforms, transforms if eval_transforms is None else eval_transforms
+        if eval_transforms is None:
+            self._refuse_random(listed_transforms(transforms))
         # Lightning advises more worker processes, and a Loader has threads instead.
         warnings.filterwarnings("ignore", r".*does not have many workers which may be a bottleneck", UserWarning)
 
@@ -87,8 +97,53 @@ class DataModule(import_lightning("core", __name__).LightningDataModule):  # typ
     def _in_order(self, *, pad: bool) -> dict[str, Any]:
         return {"shard": "auto", **self._options, **_IN_ORDER, "drop_last": False, "pad": pad}
 
+    def _refuse_random(self, transforms: Steps) -> None:
+        """Raise OptionError if the transforms for training cannot be those of the other datasets that are there."""
+        others = [name for name, dataset in self._datasets.items() if name != "train" and dataset is not None]
+        random = [_named(t) for t in transforms if is_random(t)]
+        if others and random:
+            raise OptionError(
+                f"DataModule({others[0]}=..., transforms=[...]): {', '.join(random)} would make random choices in "
+                f"evaluation too. Write eval_transforms=[{', '.join(_evaluating(transforms))}]."
+            )
+
+    def _check_classes(self, name: str, dataset: LMDBDataset) -> None:
+        """Raise OptionError if a dataset has other classes than the one for training."""
+        try:
+            train = _opened(self._datasets["train"])
+        except NotFoundError:  # on a machine that only evaluates
+            return
+        check_evaluation(train, dataset, f"DataModule({name}=...)")
+
     def _loader(self, name: str, steps: Steps, options: dict[str, Any]) -> Loader | list[Loader]:
+        """Return a Loader, or no loaders without a dataset.
+
+        Raises:
+            OptionError: Its classes are not those of the training data.
+        """
         dataset = self._datasets[name]
         if dataset is None:
             return []
+        if name != "train" and self._datasets["train"] is not None:
+            self._check_classes(name, _opened(dataset))
         return Loader(dataset, self._batch_size, transforms=steps, **options)
+
+
+def _opened(dataset: Any) -> LMDBDataset:
+    """Return what a Loader reads of a dataset."""
+    return dataset.union if isinstance(dataset, Mix) else view_of(dataset, "DataModule")
+
+
+def _named(transform: Any) -> str:
+    return repr(transform) if isinstance(transform, Transform) else type(transform).__name__
+
+
+def _evaluating(transforms: Steps) -> Iterator[str]:
+    """Yield the transforms to write for evaluation: those that are not random, and CenterCrop for a random crop."""
+    for transform in transforms:
+        if isinstance(transform, RandomResizedCrop):
+            yield f"Resize({max(transform.size_numbers)}), CenterCrop({transform.size})"
+        elif isinstance(transform, RandomCrop):
+            yield f"CenterCrop({transform.size})"
+        elif not is_random(transform):
+            yield _named(transform)

@@ -9,6 +9,7 @@ import transformers
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.integrations.accelerate import prepare
 from lmdbloader.loader.loader import Loader
+from lmdbloader.loader.views import check_evaluation
 
 __all__ = ["Trainer"]
 
@@ -42,8 +43,15 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         Args:
             *args: Those of Transformers' Trainer.
             **options: The same by name.
+
+        Raises:
+            OptionError: The Loaders for training and for evaluation have different classes.
         """
         super().__init__(*args, **options)
+        others = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
+        for other in others.values():
+            if isinstance(self.train_dataset, Loader) and isinstance(other, Loader):
+                check_evaluation(self.train_dataset.dataset, other.dataset, "Trainer(eval_dataset=...)")
         self.add_callback(_Epochs())
 
     def get_train_dataloader(self) -> Any:

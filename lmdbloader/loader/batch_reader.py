@@ -166,9 +166,9 @@ class BatchReader:
         read = assembler.read_many_samples if self._owner.has_own_transform else assembler.read_batches
         return read(self.rows_of(samples), samples, epoch, self.batch_size, clock)
 
-    def begin(self) -> Begun:
+    def begin(self, num_samples: int) -> Begun:
         """Return a batch without values. Threads fill it with `read_part`, and the last one calls `complete`."""
-        return self._assembler.begin(self.batch_size)
+        return self._assembler.begin(num_samples)
 
     def read_part(self, begun: Begun, samples: I64, first: int, epoch: int, clock: Clock) -> None:
         """Read samples (n,) of a batch, whose places in it begin with `first`."""

@@ -174,11 +174,11 @@ class _SharedBatch:
         self._left, self._lock = num_parts, threading.Lock()
         self._batch: Begun | None = None
 
-    def begun(self, reader: BatchReader) -> Begun:
+    def begun(self, reader: BatchReader, num_samples: int) -> Begun:
         """Return the batch, which the first thread begins."""
         with self._lock:
             if self._batch is None:
-                self._batch = reader.begin()
+                self._batch = reader.begin(num_samples)
             return self._batch
 
     def is_last(self) -> bool:
@@ -308,7 +308,8 @@ class EpochRun:
             pass
         try:
             clock.tick(clock_words.READ)
-            self._reader.read_part(shared.begun(self._reader), samples[first:end], first, self._epoch, clock)
+            begun = shared.begun(self._reader, len(samples))
+            self._reader.read_part(begun, samples[first:end], first, self._epoch, clock)
         except BaseException:
             shared.has_failed = True
         if not shared.is_last():
@@ -319,8 +320,10 @@ class EpochRun:
         error: BaseException | None = shared.refused
         if error is None:
             try:
-                begun = None if shared.has_failed else shared.begun(self._reader)
-                batch = None if begun is None else self._reader.complete(begun, samples, self._epoch, clock)
+                batch = None
+                if not shared.has_failed:
+                    begun = shared.begun(self._reader, len(samples))
+                    batch = self._reader.complete(begun, samples, self._epoch, clock)
             except BaseException:
                 batch = None
             shared.drop()

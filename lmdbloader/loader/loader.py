@@ -223,7 +223,7 @@ class Loader(DataLoader[Any]):
         dataset, transforms = view_of(dataset) if mixed is None else mixed.union, listed_transforms(transforms)
         batch_size, prefetch, num_threads = check_numbers(batch_size, prefetch, num_threads)
         drop_last, verify = flag("drop_last", drop_last), flag("verify", verify)
-        pad = None if pad is None else flag("pad", pad)
+        pad, shard = None if pad is None else flag("pad", pad), check_shard(shard)
         if on_corrupt not in ("raise", "skip"):
             raise OptionError(f"on_corrupt={on_corrupt!r}: expected 'raise' or 'skip'")
         if drop_last and pad:
@@ -242,7 +242,6 @@ class Loader(DataLoader[Any]):
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
         self._given = dataset if mixed is None else mixed
         self.seed, self.order = seed_of_all, self._orders.shown
-        check_shard(shard)
         self._shard, self._has_warned = shard, False
         self._pad = (shard == "auto" and not drop_last) if pad is None else pad
         self._has_warned_of_epoch = False

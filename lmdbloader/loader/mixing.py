@@ -14,9 +14,10 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, Sampler
 
 from lmdbloader.base.arguments import listed, shown, whole
-from lmdbloader.base.foreign_names import MIX, understands
+from lmdbloader.base.foreign_names import ATTRIBUTES, MIX, understands
 from lmdbloader.base.text import counted
 from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.batch.many import ReadsMany
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import Field
 from lmdbloader.loader.mixtures import Mixture, whole_shares
@@ -27,13 +28,15 @@ from lmdbloader.store import check_rows
 I64 = npt.NDArray[np.int64]
 # The number of positions that a sampler computes at once.
 _AT_ONCE = 4096
+# A shuffle is noticed when so many of the last numbers are smaller than the one before.
+_LOOKED_BACK, _FALLS_OF_A_SHUFFLE = 8, 3
 
 
 class Drawn(int):
     """The number of a draw from a mixture: sample + num_samples * times, with all samples in a row."""
 
 
-class Mix(Dataset[Any]):
+class Mix(ReadsMany):
     """Samples of several datasets in some shares; `lmdbloader.mix` makes it, `Loader` and `dataloader` take it.
 
     `mixed[i]` is the same sample in every epoch: each dataset in its own order, again from its beginning when it ends.
@@ -53,6 +56,16 @@ class Mix(Dataset[Any]):
         lengths = tuple(map(len, datasets))
         self.mixture = Mixture(lengths, whole_shares(weights, lengths), length)
         self._has_warned = False
+        self._last_place, self._falls = 0, [False]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; raise OptionError for those that would have no effect, or change one of several copies."""
+        if name in self.__dict__.keys() | ATTRIBUTES.keys() | {"targets", "transform"} and name[0] != "_":
+            raise OptionError(
+                f"mixed.{name} = ...: a mixture cannot change. Write mix(datasets, weights) again, or set "
+                "`transform` on each of its datasets."
+            )
+        super().__setattr__(name, value)
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -88,23 +101,29 @@ class Mix(Dataset[Any]):
                     f"mixed[{shown(index)}]: expected the number of a sample. For some of the samples mix views: "
                     "lmdbloader.mix([first[:100], second[:100]])."
                 ) from None
-        sample: Any = self.__getitems__([index])[0]
+        sample: Any = self._many([index])[0]
         return sample
 
-    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
+    def _many(self, numbers: Sequence[int]) -> Sequence[Any]:
         """Return many samples read in one call."""
-        if len(indices) and isinstance(indices[0], Drawn):
-            draws = np.array(indices, np.int64)
+        if len(numbers) and isinstance(numbers[0], Drawn):
+            draws = np.array(numbers, np.int64)
         else:
             order = self.mixture.order("sequential", Layout(0, _nowhere), seed=0, epoch=0)
-            places = check_rows(indices, len(self))
+            places = check_rows(numbers, len(self))
             self._warn_if_shuffled(places)
             draws = order.samples(places)
         return self.union._read((draws % self.mixture.num_samples), draws)
 
     def _warn_if_shuffled(self, places: I64) -> None:
         """Warn once of draws in another order if they are never those of some samples."""
-        if self._has_warned or not (places[1:] < places[:-1]).any():
+        if self._has_warned or not len(places):
+            return
+        # torch asks for a sample or for a batch. In an epoch in order only its beginning comes after a larger number.
+        falls = np.diff(places, prepend=self._last_place) < 0
+        self._last_place = int(places[-1])
+        self._falls = [*self._falls, *falls.tolist()][-_LOOKED_BACK:]
+        if sum(self._falls) < _FALLS_OF_A_SHUFFLE:
             return
         self._has_warned = True
         mixture = self.mixture
@@ -233,7 +252,8 @@ class MixSampler(Sampler[int]):
         return len(self._mixed)
 
     def __iter__(self) -> Iterator[int]:
-        seed = int(torch.empty((), dtype=torch.int64).random_(generator=self._generator).item())
+        device = "cpu" if self._generator is None else self._generator.device
+        seed = int(torch.empty((), dtype=torch.int64, device=device).random_(generator=self._generator).item())
         order = self._mixed.mixture.order("random", Layout(0, _nowhere), seed=seed, epoch=0)
         for first in range(0, len(self), _AT_ONCE):
             positions = np.arange(first, min(first + _AT_ONCE, len(self)), dtype=np.int64)

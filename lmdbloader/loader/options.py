@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -177,10 +176,10 @@ def resolve_pin_memory(pin_memory: Any, device: str | int | torch.device | None)
     return pin_memory if isinstance(pin_memory, bool) else device is None or not stays
 
 
-def check_shard(shard: Shard) -> None:
-    """Raise OptionError if it is not 'auto', None, or a rank and a world size that fit each other."""
+def check_shard(shard: Any) -> Shard:
+    """Return 'auto', None, or a rank and a world size that fit each other; raise OptionError for anything else."""
     if shard is None or (isinstance(shard, str) and shard == "auto"):
-        return
+        return None if shard is None else "auto"
     expected = "expected 'auto', None, or (rank, world_size) with a rank from 0 to world_size - 1"
     try:
         rank, world_size = (whole("shard", number, 0) for number in shard)
@@ -188,13 +187,14 @@ def check_shard(shard: Shard) -> None:
         raise OptionError(f"shard={shown(shard)}: {expected}") from error
     if rank >= world_size:
         raise OptionError(f"shard={shown(shard)}: {expected}")
+    return rank, world_size
 
 
 def resolve_shard(shard: Shard) -> tuple[int, int]:
     """Return (rank, world_size) in this process, as it is now.
 
     Args:
-        shard: Checked by `check_shard`.
+        shard: Of `check_shard`.
 
     Raises:
         OptionError: torch.distributed is not initialised yet.
@@ -202,8 +202,7 @@ def resolve_shard(shard: Shard) -> tuple[int, int]:
     if shard is None:
         return 0, 1
     if shard != "auto":
-        rank, world_size = shard
-        return operator.index(rank), operator.index(world_size)
+        return shard
     num_processes = count_processes()
     if num_processes is not None:
         return torch.distributed.get_rank(), num_processes

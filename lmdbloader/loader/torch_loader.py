@@ -27,10 +27,12 @@ from lmdbloader.batch.assembly import collate
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.draws import Draws
 from lmdbloader.batch.forms import Form, check_form, in_form
+from lmdbloader.batch.many import ReadMany, many_of, overridden
 from lmdbloader.batch.memory import free_nbytes, is_plain, means_no_space, no_space
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.mixing import Mix, MixSampler
 from lmdbloader.loader.tuning_cache import Workers, case_of, recall_workers, remember_workers
+from lmdbloader.loader.views import followed
 
 # More processes must be at least this much faster to be worth their memory.
 _WORTH_A_WORKER = 1.10
@@ -61,7 +63,8 @@ def dataloader(
         **options: Those of `torch.utils.data.DataLoader`. Defaults: `num_workers` is measured once for this dataset,
             batch size and machine, and remembered in the user's cache folder (`lmdbloader.lab.tune` measures it longer,
             and `pin_memory` with it); if 0 is best, other options of workers have no effect. `pin_memory` is on
-            only if there is an accelerator; `persistent_workers` is on with workers; `collate_fn` is `collate`.
+            only if there is an accelerator; `collate_fn` is `collate`. `persistent_workers=True` saves the start of
+            the workers in each epoch, but they keep the transform that the dataset had in the first one.
             `worker_init_fn` is called after our own, which ends a worker when its parent ends.
 
     Returns:
@@ -97,28 +100,32 @@ def dataloader(
     if isinstance(dataset, Mix) and settings.get("shuffle") and chooses:
         settings.update(shuffle=None, sampler=MixSampler(dataset, settings.get("generator")))
     settings.setdefault("pin_memory", pins)
-    settings.setdefault("persistent_workers", settings["num_workers"] > 0)
     if form is not None:
         settings["collate_fn"] = _Collate(form)
     if settings["num_workers"] > 0:
         if free_nbytes() == 0:
             raise no_space(_QUEUE_NBYTES * settings["num_workers"])
         settings["worker_init_fn"] = WorkerStart(settings.get("worker_init_fn"))
-    made = EpochDataLoader if _draws_in(dataset, set()) else DataLoader
-    return made(_with_own_epoch(dataset), batch_size, **settings)
+    return EpochDataLoader(_with_own_epoch(dataset), batch_size, **settings)
 
 
 def _with_own_epoch(dataset: Dataset[Any]) -> Dataset[Any]:
     """Return a Subset over another view of its samples; the parts of torch's random_split share one view."""
-    if type(dataset) is not Subset or not isinstance(dataset.dataset, LMDBDataset):
+    if type(dataset) is not Subset:
+        return dataset
+    inner = dataset.dataset
+    if not isinstance(inner, LMDBDataset) or inner._draws is None or overridden(inner):
         return dataset
     part = copy.copy(dataset)
-    part.dataset = dataset.dataset[:]
+    part.dataset = followed(inner, slice(None))
     return part
 
 
 class EpochDataLoader(DataLoader[Any]):
-    """torch's DataLoader, in which each iteration is the next epoch of the transformed views in the dataset."""
+    """torch's DataLoader, in which each iteration is the next epoch of the transformed views in the dataset.
+
+    Without workers it reads a batch in one call, as workers do.
+    """
 
     def __iter__(self) -> Any:
         """Return an iterator over the batches of the next epoch."""
@@ -127,11 +134,30 @@ class EpochDataLoader(DataLoader[Any]):
             begun[draws] = draws.begin(begun.get(draws))
         return super().__iter__()
 
+    def _get_iterator(self) -> Any:
+        read = None if self.num_workers else many_of(self.dataset)
+        if read is None:
+            return super()._get_iterator()
+        loader = copy.copy(self)
+        loader.__dict__["dataset"] = _InOneCall(self.dataset, read)  # for torch's iterator alone
+        return super(EpochDataLoader, loader)._get_iterator()
+
+
+class _InOneCall(Dataset[Any]):
+    """A dataset for torch's iterator in the process itself, which reads batches with a function."""
+
+    def __init__(self, dataset: Dataset[Any], read: ReadMany) -> None:
+        self.__getitems__, self._dataset = read, dataset
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._dataset[index]
+
 
 @contextmanager
 def unmoved(dataset: Dataset[Any]) -> Iterator[None]:
     """Keep torch's random state and the epochs of a dataset's views as they are, while a measurement reads."""
     with ExitStack() as stack:
+        stack.enter_context(torch.device("cpu"))  # DataLoader makes numbers on the default device
         stack.enter_context(torch.random.fork_rng(devices=()))
         for draws in _draws_in(dataset, set()):
             stack.enter_context(draws.untouched())
@@ -171,7 +197,7 @@ class _Collate:
         self._form = form
 
     def __call__(self, samples: Any) -> Any:
-        return in_form(collate(samples), self._form)
+        return in_form(collate(samples), self._form, is_batch=True)
 
 
 def accelerator() -> torch.device | None:
@@ -218,10 +244,10 @@ def _speed(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any, num_w
     count = min(length, (batch_size or 1) * _TRIAL_BATCHES)
     # A permutation of all numbers takes seconds for some hundred millions, and few of so many are drawn twice.
     if count * _MANY_TIMES < length:
-        order = torch.randint(length, (count,), generator=generator).tolist()
+        order = torch.randint(length, (count,), generator=generator, device="cpu").tolist()
     else:
-        order = torch.randperm(length, generator=generator)[:count].tolist()
-    loader = DataLoader(
+        order = torch.randperm(length, generator=generator, device="cpu")[:count].tolist()
+    loader = EpochDataLoader(
         dataset,
         batch_size,
         sampler=order,

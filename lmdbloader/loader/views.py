@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from lmdbloader.base.text import first_of
 from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.batch.many import overridden
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import Field
 from lmdbloader.store import Reader
@@ -18,7 +20,9 @@ from lmdbloader.store.joined_reader import JoinedReader
 from lmdbloader.store.rows import join, shifted
 
 # Attributes in which views may differ and still be read together.
-_OWN = frozenset({"reader", "fields", "_rows", "_draws", "_own_last_set", "_assembler", "_stopwatch", "targets"})
+_OWN = frozenset(
+    {"reader", "fields", "_rows", "_draws", "_own_last_set", "_assembler", "_stopwatch", "_targets", "_source"}
+)
 
 
 def view_of(dataset: Any, call: str = "Loader") -> LMDBDataset:
@@ -35,18 +39,50 @@ def view_of(dataset: Any, call: str = "Loader") -> LMDBDataset:
         return LMDBDataset(os.fsdecode(dataset))
     # Their subclasses may make other samples.
     if type(dataset) is Subset:
-        return view_of(dataset.dataset, call).select(dataset.indices)
+        return followed(view_of(dataset.dataset, call), dataset.indices)
     if type(dataset) is ConcatDataset:
         return union_of([view_of(part, call) for part in dataset.datasets], f"{call}(ConcatDataset)")
     if not isinstance(dataset, LMDBDataset):
         raise OptionError(f"{call}({type(dataset).__name__}): {_line(dataset)}")
-    for name in ("__getitem__", "__getitems__"):
-        if getattr(type(dataset), name) is not getattr(LMDBDataset, name):
-            raise OptionError(
-                f"{type(dataset).__name__} overrides {name}, which the Loader does not call. Override `transform` "
-                "instead, or use torch's DataLoader: lmdbloader.dataloader(dataset, batch_size)."
-            )
+    if name := overridden(dataset):
+        line = "Override `transform` instead"
+        if name == "__len__":
+            line = "For a longer epoch write Loader(dataset, batch_size, repeat=k), for a shorter one dataset[:n]"
+        raise OptionError(
+            f"{type(dataset).__name__} overrides {name}, which the Loader does not call. {line}, or use torch's "
+            "DataLoader: lmdbloader.dataloader(dataset, batch_size)."
+        )
     return dataset
+
+
+def followed(dataset: LMDBDataset, indices: Any) -> LMDBDataset:
+    """Return a view that has the transform of its dataset, also one that is assigned later, as torch's Subset has.
+
+    Args:
+        dataset: The dataset.
+        indices: As for `LMDBDataset.select`.
+    """
+    view = dataset.select(indices)
+    view._source = partial(_agreed, (dataset,), "")
+    return view
+
+
+def _agreed(views: Sequence[LMDBDataset], call: str) -> LMDBDataset:
+    """Return the first of the views that are read as one.
+
+    Raises:
+        OptionError: Their transforms or attributes differ by now.
+    """
+    first = _followed_by(views[0])
+    for view in views[1:]:
+        if (other := _followed_by(view)) is not first and not _are_equal(_state(other), _state(first)):
+            raise OptionError(f"{call}: the transforms of its parts differ. Set the same one on each of them.")
+    return first
+
+
+def _followed_by(view: LMDBDataset) -> LMDBDataset:
+    """Return the dataset whose transform a view has."""
+    return view if view._source is None or "transform" in vars(view) else view._source()
 
 
 def union_of(views: Sequence[LMDBDataset], call: str) -> LMDBDataset:
@@ -68,12 +104,16 @@ def union_of(views: Sequence[LMDBDataset], call: str) -> LMDBDataset:
     for view in views:
         readers.setdefault(_name_of(view), view.reader.with_io(first.reader.io))
     if len(readers) == 1:
-        return first.with_rows(join([view.stored_rows for view in views]))
+        union = first.with_rows(join([view.stored_rows for view in views]))
+        union._source = partial(_agreed, tuple(views), call)
+        return union
     joined = JoinedReader(list(readers.values()), list(first.fields))
     begins = dict(zip(readers, joined.firsts, strict=True))
     union = first.with_rows(range(0))
-    union.reader, union.fields = joined, {name: joined.fields[name] for name in first.fields}
-    return union.with_rows(join([shifted(view.stored_rows, begins[_name_of(view)]) for view in views]))
+    vars(union).update(reader=joined, fields={name: joined.fields[name] for name in first.fields})
+    union = union.with_rows(join([shifted(view.stored_rows, begins[_name_of(view)]) for view in views]))
+    union._source = partial(_agreed, tuple(views), call)
+    return union
 
 
 def _name_of(view: LMDBDataset) -> tuple[str, str]:
@@ -113,15 +153,37 @@ def _check_alike(first: LMDBDataset, view: LMDBDataset, call: str) -> None:
                     f"{call}: field {name!r} is {what.format(a)} in {first.path}, {what.format(b)} in {view.path}. "
                     f"{merge} makes one dataset of them, or says what to change."
                 )
-        classes = [d.reader.manifest.classes.get(name) for d in (first, view)]
-        if classes[0] != classes[1]:
-            known = [
-                f"{d.path} has {first_of(c) if c else 'none'}" for d, c in zip((first, view), classes, strict=True)
-            ]
-            raise OptionError(
-                f"{call}: the classes of field {name!r} differ: {known[0]}; {known[1]}. Labels must mean the same in "
-                f"all datasets. {merge} matches labels by the names of their classes."
-            )
+        check_classes(first, view, call, name, f"{merge} matches labels by the names of their classes.")
+
+
+def check_classes(first: LMDBDataset, view: LMDBDataset, call: str, name: str, line: str) -> None:
+    """Raise OptionError if a field of two datasets has different classes.
+
+    Args:
+        first, view: The datasets.
+        call: For messages.
+        name: Of the field.
+        line: What to write instead, as a sentence.
+    """
+    classes = [d.reader.manifest.classes.get(name) for d in (first, view)]
+    if classes[0] != classes[1]:
+        known = [f"{d.path} has {first_of(c) if c else 'none'}" for d, c in zip((first, view), classes, strict=True)]
+        raise OptionError(
+            f"{call}: the classes of field {name!r} differ: {known[0]}; {known[1]}. Labels must mean the same in "
+            f"all datasets. {line}"
+        )
+
+
+def check_evaluation(train: LMDBDataset, other: LMDBDataset, call: str) -> None:
+    """Raise OptionError if a dataset to evaluate on names the classes of a field in another way than that for training.
+
+    Args:
+        train, other: The datasets.
+        call: For messages.
+    """
+    for name in train.reader.manifest.classes.keys() & other.reader.manifest.classes.keys():
+        line = "Convert both in one call, `lmdbloader convert SRC OUT --split`, or with the same classes=[...]."
+        check_classes(train, other, call, name, line)
 
 
 def _place_of_texts(f: Field) -> str:

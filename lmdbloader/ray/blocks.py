@@ -91,7 +91,7 @@ def read_block(dataset: LMDBDataset, numbers: range, columns: Sequence[str], kin
         table = table_of(dataset.reader, choose(dataset.stored_rows, numbers), in_index)
         found = {name: _plain(table.column(name)) for name in in_index}
     if others := [name for name in columns if name not in found]:
-        batch: Any = _with_fields(dataset, others).__getitems__(numbers)
+        batch: Any = _with_fields(dataset, others)._many(numbers)
         found |= {name: to_column(dataset.fields[name], batch.columns[name], kinds) for name in others}
     if not columns:  # a table without columns forgets how many rows it has
         return pa.Table.from_struct_array(pa.array([{}] * len(numbers), pa.struct([])))
@@ -103,7 +103,7 @@ def _with_fields(dataset: LMDBDataset, names: Sequence[str]) -> LMDBDataset:
     if dataset.all_transforms:
         return dataset
     view = copy.copy(dataset)
-    view.fields = {name: dataset.fields[name] for name in names}
+    view.__dict__["fields"] = {name: dataset.fields[name] for name in names}
     return view
 
 

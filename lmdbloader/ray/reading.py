@@ -109,7 +109,7 @@ def _opened(dataset: Any, fields: Sequence[str] | None) -> tuple[LMDBDataset, tu
         _refuse_others(dataset)
         opened = LMDBDataset(dataset, fields)
         return opened, tuple(opened.fields)
-    if dataset.has_own_transform or type(dataset).__getitem__ is not LMDBDataset.__getitem__:
+    if dataset.has_own_transform:
         raise OptionError(
             f"read_lmdb({shown(dataset)}): its samples pass through a function in Python. Write "
             "read_lmdb(path).map(function), where rows are dicts."

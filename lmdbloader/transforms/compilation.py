@@ -13,8 +13,8 @@ import torch
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms import CompiledFunction, Geometry, Normalize, ToDtype, Transform
-from lmdbloader.transforms.batch_functions import described
-from lmdbloader.transforms.foreign import advice_for
+from lmdbloader.transforms.batch_functions import BatchFunction, described
+from lmdbloader.transforms.foreign import advice_for, random_parts
 
 _LARGEST = {torch.uint8: 255.0, torch.uint16: 65535.0}
 _CARRIERS = {torch.uint8: np.uint8, torch.uint16: np.uint16, torch.float32: np.float32}
@@ -126,6 +126,18 @@ def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField
         any(isinstance(t, Geometry) and t.resizes for t in transforms),
         any(operation[opcodes.OP_CODE] not in _FIXED for operation in whole),
     )
+
+
+def is_random(transform: object) -> bool:
+    """Return whether a transform is known to make random choices; of a function of the user this is not known.
+
+    Functions of whole batches, such as MixUp, count as random: they are for training.
+    """
+    if isinstance(transform, Geometry):
+        return transform.code not in _FIXED
+    if isinstance(transform, CompiledFunction):
+        return transform.is_random
+    return isinstance(transform, BatchFunction) or bool(random_parts(transform))
 
 
 def _erases(transform: Transform) -> bool:

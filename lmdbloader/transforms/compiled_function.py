@@ -325,7 +325,7 @@ class CompiledFunction(BatchFunction):
             OptionError: The results differ; or the images are none.
             IndexError: The function uses an index outside of an array.
         """
-        given = torch.as_tensor(images)
+        given = images if isinstance(images, torch.Tensor) else torch.as_tensor(images, device="cpu")
         given = given[None].expand(4, -1, -1, -1) if given.ndim == 3 else given
         if given.ndim != 4 or not given.numel():
             raise OptionError(f"{self}.check: found {tuple(given.shape)}; expected images (C, H, W) or (B, C, H, W)")

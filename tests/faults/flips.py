@@ -105,7 +105,7 @@ class Subject:
         random_crops = [RandomResizedCrop(16), RandomHorizontalFlip()]
         options: dict[str, Any] = {"order": "sequential", "num_threads": 1}
         return {
-            "__getitems__": lambda ds: [_plain(sample) for sample in ds.__getitems__(range(len(ds)))],
+            "__getitems__": lambda ds: [_plain(sample) for sample in ds._many(range(len(ds)))],
             "Loader": lambda ds: [_plain(batch) for batch in Loader(ds, 3, **options)],
             "Loader, cropped, pread": lambda ds: [
                 _plain(batch) for batch in Loader(ds, 3, transforms=random_crops, io="pread", **options)

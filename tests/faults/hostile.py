@@ -145,7 +145,7 @@ def use(path: Path, *, batches: bool = False) -> str:
     uses += [lambda row=row: ds[row] for row in rows]  # type: ignore[misc]
     uses += [lambda name=name: ds.crop(0, top=1, left=2, height=5, width=7, field=name) for name in fields if rows]  # type: ignore[misc]
     if batches:
-        uses.append(lambda: ds.__getitems__(rows))
+        uses.append(lambda: ds._many(rows))
         uses.append(lambda: list(Loader(ds, 3, order="sequential", num_threads=1)))  # type: ignore[arg-type,return-value]
         uses.append(lambda: list(Loader(ds, 3, order="random", transforms=[RandomResizedCrop(8)], num_threads=1)))  # type: ignore[arg-type,return-value]
     for one in uses:

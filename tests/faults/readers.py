@@ -114,7 +114,7 @@ def _batches(number: int, ds: Any, seed: int) -> Iterator[tuple[list[int], list[
     source = opened[way]()
     while True:
         numbers = [choose.randrange(_SAMPLES) for _ in range(8)]
-        yield numbers, list(source.__getitems__(numbers))
+        yield numbers, list(source._many(numbers))
 
 
 def _samples(batch: Any) -> list[Any]:

@@ -1,0 +1,63 @@
+"""Samples read many in one call: where torch's DataLoader may do so, and where that would bypass a user's code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from torch.utils.data import Dataset, Subset, get_worker_info
+
+ReadMany = Callable[[Sequence[int]], Sequence[Any]]
+
+
+class ReadsMany(Dataset[Any]):
+    """A dataset with a method `_many`, which returns the samples of a list of numbers, read in one call."""
+
+    def _many(self, numbers: Sequence[int]) -> Sequence[Any]:
+        """Return samples by their numbers."""
+        raise NotImplementedError
+
+    @property
+    def __getitems__(self) -> ReadMany:
+        """What torch reads batches with, in a worker of a DataLoader of this dataset or of a Subset of it.
+
+        Elsewhere there is no such attribute: a wrapper that passes on the attributes of its dataset would pass on this
+        method too, and torch would never call the wrapper's own `__getitem__`. Only a worker can tell them apart. In
+        the process itself, `lmdbloader.dataloader` uses `many_of`.
+        """
+        info = get_worker_info()
+        if info is None or _innermost(info.dataset) is not self or overridden(self):
+            raise AttributeError("__getitems__")
+        return self._many
+
+
+def many_of(dataset: object) -> ReadMany | None:
+    """Return the function that reads many samples of a dataset; None if they have to be read one by one."""
+    if type(dataset) is Subset:
+        read = many_of(dataset.dataset)
+        return None if read is None else partial(_of_subset, read, dataset.indices)
+    return dataset._many if isinstance(dataset, ReadsMany) and not overridden(dataset) else None
+
+
+def _of_subset(read: ReadMany, indices: Sequence[int], numbers: Sequence[int]) -> Sequence[Any]:
+    return read([indices[number] for number in numbers])
+
+
+def _innermost(dataset: object) -> object:
+    """Return the dataset inside torch's Subsets; their subclasses may make other samples."""
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return dataset
+
+
+def overridden(dataset: ReadsMany) -> str | None:
+    """Return the method in which the dataset's class makes its own samples or numbers; None if it has none."""
+    kinds = type(dataset).__mro__
+    ours = next(kind for kind in kinds if "_many" in vars(kind))
+    names = ("__getitem__", "__getitems__", "__len__")
+    return next((name for name in names if _definer(kinds, name) not in (ours, ReadsMany)), None)
+
+
+def _definer(kinds: Sequence[type], name: str) -> type:
+    return next(kind for kind in kinds if name in vars(kind))
