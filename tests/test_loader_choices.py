@@ -76,17 +76,17 @@ def test_batches_of_any_size_go_through_a_long_epoch_in_one_order(
     assert [len(batch) for batch in batches[:-1]] == [batch_size] * (len(loader) - 1)
 
 
-def orders(count: int = COUNT, seed: int = 3, **options: Any) -> Orders:
+def orders(count: int = COUNT, **options: Any) -> Orders:
     given_ones: dict[str, Any] = {"order": None, "shuffle": None, "weights": None, "draws": None, "repeat": 1}
-    return Orders(count, seed, **{**given_ones, **options})
+    return Orders(count, **{**given_ones, **options})
 
 
 def layout(count: int = COUNT) -> Layout:
     return Layout(count, lambda first, end: (np.arange(first, end) * 100, np.full(end - first, 100)))
 
 
-def draws_of(chosen: Orders, epoch: int = 0, count: int = COUNT) -> np.ndarray[Any, Any]:
-    order = chosen.of(epoch, layout(count))
+def draws_of(chosen: Orders, epoch: int = 0, count: int = COUNT, seed: int = 3) -> np.ndarray[Any, Any]:
+    order = chosen.of(epoch, layout(count), seed)
     assert order.length == chosen.length(epoch)
     return order.samples(np.arange(order.length))
 
@@ -364,7 +364,7 @@ def test_windows_hold_repeated_samples_when_they_are_needed(
 ) -> None:
     offset = np.random.default_rng(count).permutation(count) * 100
     places = Layout(count, lambda first, end: (offset[first:end], np.full(end - first, 100)))
-    found = orders(count, order=order, repeat=repeat).of(1, places)
+    found = orders(count, order=order, repeat=repeat).of(1, places, 3)
     samples = found.samples(np.arange(found.length)).tolist()
     assert sorted(samples) == list(range(count * repeat))
     world_size = data.draw(st.sampled_from(WORLDS))

@@ -25,6 +25,8 @@ from lmdbloader.loader.views import union_of, view_of
 from lmdbloader.store import check_rows
 
 I64 = npt.NDArray[np.int64]
+# Attributes that would have no effect on a mixture that is made.
+_FIXED = frozenset({"datasets", "weights", "union", "mixture"})
 # The number of positions that a sampler computes at once.
 _AT_ONCE = 4096
 
@@ -53,6 +55,14 @@ class Mix(Dataset[Any]):
         lengths = tuple(map(len, datasets))
         self.mixture = Mixture(lengths, whole_shares(weights, lengths), length)
         self._has_warned = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "length" or (name in _FIXED and "_has_warned" in self.__dict__):
+            raise OptionError(
+                f"mixed.{name} = {shown(value)}: it cannot change after the mixture is made. Make another one: "
+                "lmdbloader.mix(datasets, weights, length)."
+            )
+        super().__setattr__(name, value)
 
     @property
     def fields(self) -> Mapping[str, Field]:
