@@ -1,4 +1,4 @@
-"""A seed that is drawn from torch's generator for a Loader without one: rank 0's on all ranks, another in each worker."""
+"""The seed of a Loader without one: drawn from torch's generator, rank 0's on all ranks, another one in each worker."""
 
 from __future__ import annotations
 
