@@ -235,12 +235,12 @@ def test_set_epoch_within_the_loop_is_about_the_next_iteration(ds: LMDBDataset) 
     assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (7, 0)
 
 
-def test_the_state_is_that_of_the_iterator_made_last(ds: LMDBDataset) -> None:
+def test_the_state_is_that_of_the_iterator_that_began_last(ds: LMDBDataset) -> None:
     loader = make(ds)
     first, second = iter(loader), iter(loader)
     for _ in range(3):
         next(first)
-    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (1, 0)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (0, 12)
     next(second)
     next(first)
     state = loader.state_dict()

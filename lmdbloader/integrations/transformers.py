@@ -25,7 +25,8 @@ class _Epochs(transformers.TrainerCallback):  # type: ignore[misc]
 class Trainer(transformers.Trainer):  # type: ignore[misc]
     """The Trainer of Transformers, whose datasets may be Loaders, or transformed views of an LMDBDataset.
 
-    The batch size, order and seed are those of the Loader. Give the Loader the names that the model expects (`as_`),
+    The batch size, order and seed are those of the Loader; without a seed it gets the `data_seed` or `seed` of the
+    TrainingArguments, so that a resumed run has the same order. Give the Loader the names that the model expects (`as_`),
     and for several processes its share (`shard`). A view needs `data_collator=lmdbloader.collate`, and
     `remove_unused_columns=False` for speed. A resumed run continues with the next batch, with the augmentation of its
     epoch.
@@ -48,8 +49,11 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
 
     def get_train_dataloader(self) -> Any:
         """Return the prepared Loader, or the DataLoader of another dataset."""
-        if isinstance(self.train_dataset, Loader):
-            return prepare(self.accelerator, self.train_dataset)
+        loader = self.train_dataset
+        if isinstance(loader, Loader):
+            if loader._drawn is not None and not loader._drawn.is_settled:  # a second training goes on
+                loader._replace_drawn(self.args.seed if self.args.data_seed is None else self.args.data_seed)
+            return prepare(self.accelerator, loader)
         return super().get_train_dataloader()
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
