@@ -448,6 +448,19 @@ def test_transformers_trains_twice_with_one_loader(path: Path, tmp_path: Path) -
     check_new([*(network.seen for network in networks), again.seen])
 
 
+def test_transformers_trains_twice_with_one_view(path: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    from lmdbloader.integrations.transformers import Trainer
+
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), num_train_epochs=2, use_cpu=True, report_to=[], disable_tqdm=True, save_strategy="no"
+    )
+    view = view_of(path, as_=NAMES)
+    trainer = Trainer(network := Network(), arguments, train_dataset=view, data_collator=lmdbloader.collate)
+    trainer.train(), trainer.train()
+    assert crops(network.seen) > 0.96 * 4 * COUNT
+
+
 def test_transformers_evaluates_a_loader(path: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     from lmdbloader.integrations.transformers import Trainer
