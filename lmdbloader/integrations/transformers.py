@@ -38,6 +38,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
     >>> Trainer(model, arguments, train_dataset=loader).train(resume_from_checkpoint=True)  # doctest: +SKIP
     """
 
+    train_dataset: Any
+
     def __init__(self, *args: Any, **options: Any) -> None:
         """Prepare.
 
