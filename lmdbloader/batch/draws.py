@@ -1,4 +1,4 @@
-"""Draws: the random numbers of a transformed view, either new at every read or those of an epoch."""
+"""Draws: the random numbers of a transformed view, new at every read, or those of an epoch if it has a seed."""
 
 from __future__ import annotations
 
