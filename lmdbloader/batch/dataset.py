@@ -359,8 +359,8 @@ class LMDBDataset(Dataset[Any]):
         """Set the epoch of the random choices of `transformed`, here and in the views that were made from this view.
 
         They depend only on the seed, the epoch and the sample's number, also in worker processes that are running.
-        Without a seed they are new at every read, whatever the epoch. The epoch of a view that was made from this one can be set, and `dataloader`
-        advances it, without a change here.
+        Without a seed they are new at every read, whatever the epoch. The epoch of a view that was made from this one
+        can be set, and `dataloader` advances it, without a change here.
 
         Raises:
             OptionError: It is negative, or does not fit into 63 bits.
