@@ -706,4 +706,6 @@ _FIXED = FIXED_NAMES | {*inspect.signature(Loader.__init__).parameters} - {"self
 
 def _is_of_lightning(name: str, value: Any) -> bool:
     """Return whether `seed_everything(workers=True)` of Lightning seeds worker processes, of which there are none."""
-    return name == "worker_init_fn" and getattr(value, "func", value).__module__.startswith("lightning")
+    return name == "worker_init_fn" and str(getattr(getattr(value, "func", value), "__module__", "")).startswith(
+        "lightning"
+    )
