@@ -453,7 +453,7 @@ class Loader(DataLoader[Any]):
         """
         epoch, place = check_epoch(epoch), self._place
         if place is not None and place.is_ended:
-            if place.num_steps == 0:  # it has failed before its first batch
+            if place.num_steps == 0 and not place.is_complete:  # it has failed before its first batch
                 self._coming = self._before
             self._place = None
         self._coming.set_epoch(epoch)
