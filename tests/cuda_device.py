@@ -69,7 +69,7 @@ def repeated(dataset: Any, count: int) -> Any:
 
 def on_cpu(dataset: Any, batch_size: int, *, epochs: int = 1, **options: Any) -> list[Any]:
     """Return the batches of the first epochs as they come without a device."""
-    loader = lmdbloader.Loader(dataset, batch_size, device="cpu", **{"order": "random", **options})
+    loader = lmdbloader.Loader(dataset, batch_size, device="cpu", **{"order": "random", "seed": 0, **options})
     batches = [batch for _ in range(epochs) for batch in loader]
     loader.close()
     return batches

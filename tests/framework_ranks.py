@@ -70,7 +70,9 @@ def with_accelerate(path: str, options: dict[str, Any]) -> Seen:
 
     from lmdbloader.integrations.accelerate import prepare
 
-    config = DataLoaderConfiguration(use_stateful_dataloader=options.pop("stateful", False))
+    config = DataLoaderConfiguration(
+        use_stateful_dataloader=options.pop("stateful", False), dispatch_batches=options.pop("dispatch", None)
+    )
     accelerator, network = Accelerator(cpu=True, dataloader_config=config), Network()
     model, optimizer = accelerator.prepare(network, torch.optim.SGD(network.parameters(), 0.1))
     loader = loader_of(path, options)
@@ -80,6 +82,8 @@ def with_accelerate(path: str, options: dict[str, Any]) -> Seen:
             accelerator.backward(model(**batch)["loss"])
             optimizer.step()
             optimizer.zero_grad()
+    if config.dispatch_batches:
+        return network.seen
     ordered = loader_of(path, {**options, "order": "sequential"})
     gathered = [accelerator.gather_for_metrics(batch["labels"]) for batch in prepare(accelerator, ordered)]
     assert sorted(torch.cat(gathered).tolist()) == list(range(len(ordered.dataset)))
@@ -105,6 +109,7 @@ def with_timm(path: str, options: dict[str, Any]) -> Seen:
     from lmdbloader.integrations.timm import create_loader
 
     torch.distributed.init_process_group("gloo")
+    torch.manual_seed(42 + torch.distributed.get_rank())  # as train.py does
     network = Network()
     model = torch.nn.parallel.DistributedDataParallel(network)
     # Newer versions of train.py set the epoch of a dataset, if it has one; older ones that of the sampler.
@@ -228,7 +233,9 @@ def loader_of(path: str, options: dict[str, Any], as_: Any = NAMES) -> Loader:
     """Return the Loader of the dataset."""
     steps = [RandomCrop(8), ToDtype(torch.float32, scale=True)]
     given = {name: value for name, value in options.items() if name != "directly"}
-    return Loader(LMDBDataset(path), 4, as_=as_, transforms=steps, num_threads=1, **{"order": "random", **given})
+    return Loader(
+        LMDBDataset(path), 4, as_=as_, transforms=steps, num_threads=1, **{"order": "random", "seed": 0, **given}
+    )
 
 
 if __name__ == "__main__":

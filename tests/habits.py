@@ -305,20 +305,16 @@ refused(
 )
 
 
-@same(
-    TORCH,
-    "torch.manual_seed(1); loader = Loader(ds, 12, shuffle=True)",
-    "For another order write `seed=1`. Ranks must agree on it, and torch's own seed often differs between them.",
-)
-def the_order_depends_on_the_seed_argument_as_with_DistributedSampler(loader: Any, ds: Any) -> None:
+@same(TORCH, "torch.manual_seed(1); loader = Loader(ds, 12, shuffle=True)")
+def the_seed_of_torch_determines_the_order(loader: Any, ds: Any) -> None:
     import torch
 
     from lmdbloader import Loader
 
     first = next(iter(loader)).image
-    torch.manual_seed(2)
+    torch.manual_seed(1)
     assert torch.equal(first, next(iter(Loader(ds, 12, shuffle=True))).image)
-    assert not torch.equal(first, next(iter(Loader(ds, 12, shuffle=True, seed=1))).image)
+    assert not torch.equal(first, next(iter(Loader(ds, 12, shuffle=True))).image)
 
 
 @same(TORCH, "loader = Loader(ds, 4, drop_last=True)\nis_one = isinstance(loader, DataLoader)")
@@ -327,7 +323,10 @@ def a_loader_is_a_DataLoader_and_has_its_attributes(loader: Any, is_one: Any, ds
     assert (loader.batch_size, loader.drop_last, loader.num_workers, loader.pin_memory) == (4, True, 0, False)
 
 
-@same(TORCH, "loader = Loader(ds, 12, shuffle=True); loader.sampler.set_epoch(5); images, labels = next(iter(loader))")
+@same(
+    TORCH,
+    "loader = Loader(ds, 12, shuffle=True, seed=0); loader.sampler.set_epoch(5); images, labels = next(iter(loader))",
+)
 def setting_the_epoch_of_the_sampler_sets_that_of_the_loader(images: Any, loader: Any) -> None:
     import torch
 

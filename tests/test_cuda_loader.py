@@ -195,7 +195,8 @@ def test_sizes_that_change_from_epoch_to_epoch(ds: LMDBDataset) -> None:
     assert {8, 16} < sizes
 
     here, there = (
-        Loader(ds, 16, shuffle=True, num_threads=2, device=d, transforms=[T.RandomCrop(16)]) for d in ("cpu", DEVICE)
+        Loader(ds, 16, shuffle=True, seed=0, num_threads=2, device=d, transforms=[T.RandomCrop(16)])
+        for d in ("cpu", DEVICE)
     )
     for size in (8, (6, 12), None):
         here.set_resolution(size)
@@ -234,7 +235,7 @@ def nested(batch: Any) -> Any:
 
 def test_functions_of_your_own(labelled: LMDBDataset) -> None:
     compare(labelled, 8, transforms=[T.ToDtype(torch.float32, scale=True), Noise()])
-    loader = Loader(labelled, 8, shuffle=True, num_threads=2, device=DEVICE, transforms=[nested])
+    loader = Loader(labelled, 8, shuffle=True, seed=0, num_threads=2, device=DEVICE, transforms=[nested])
     for one, other in zip(loader, on_cpu(labelled, 8, num_threads=2, transforms=[nested]), strict=True):
         assert one.keys() == other.keys()
         for key in ("parts", "both", "empty", "text", "number", "none"):
@@ -292,7 +293,7 @@ def test_measuring_the_speed_leaves_the_epoch(ds: LMDBDataset) -> None:
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", torch.device("cuda"), torch.device("cuda", 0), 0], ids=repr)
 def test_every_way_to_name_the_device(labelled: LMDBDataset, name: Any) -> None:
-    loader = Loader(labelled, 16, shuffle=True, num_threads=2, device=name)
+    loader = Loader(labelled, 16, shuffle=True, seed=0, num_threads=2, device=name)
     assert loader.device.type == DEVICE
     found = list(loader)
     for one, other in zip(found, on_cpu(labelled, 16, num_threads=2), strict=True):
@@ -320,7 +321,7 @@ def test_a_loader_pickles_with_its_device_and_place(ds: LMDBDataset) -> None:
 
 
 def test_what_a_notebook_shows(ds: LMDBDataset) -> None:
-    assert DEVICE in Loader(ds, 5, shuffle=True, num_threads=2, device=DEVICE)._repr_html_()
+    assert DEVICE in Loader(ds, 5, shuffle=True, seed=0, num_threads=2, device=DEVICE)._repr_html_()
 
 
 # --- Epochs left early, several at once ---
@@ -396,8 +397,8 @@ def test_an_error_of_a_function_comes_where_it_is_and_the_next_epoch_is_whole(la
 
 def test_several_loaders_and_iterators_at_once(ds: LMDBDataset, labelled: LMDBDataset) -> None:
     first, second = (
-        Loader(ds, 3, shuffle=True, num_threads=2, device=DEVICE),
-        Loader(labelled, 4, shuffle=True, num_threads=2, device=DEVICE),
+        Loader(ds, 3, shuffle=True, seed=0, num_threads=2, device=DEVICE),
+        Loader(labelled, 4, shuffle=True, seed=0, num_threads=2, device=DEVICE),
     )
     wanted, others = on_cpu(ds, 3, num_threads=2, epochs=3), on_cpu(labelled, 4, num_threads=2)
     count = len(first)
@@ -433,7 +434,7 @@ def test_several_threads_each_with_a_stream_of_its_own(ds: LMDBDataset) -> None:
 
 
 def test_an_iterator_that_another_thread_goes_on_with(ds: LMDBDataset) -> None:
-    batches = iter(Loader(ds, 4, shuffle=True, num_threads=2, device=DEVICE))
+    batches = iter(Loader(ds, 4, shuffle=True, seed=0, num_threads=2, device=DEVICE))
     found = [next(batches) for _ in range(3)]
     rest = threading.Thread(target=lambda: found.extend(batches))
     rest.start()
@@ -449,7 +450,7 @@ FORKED = """
 import os, sys, threading, torch, lmdbloader
 dataset = lmdbloader.LMDBDataset(sys.argv[1])
 device = None if sys.argv[2] == "None" else sys.argv[2]
-loader = lmdbloader.Loader(dataset, 4, shuffle=True, num_threads=2, device=device)
+loader = lmdbloader.Loader(dataset, 4, shuffle=True, seed=0, num_threads=2, device=device)
 torch.zeros(1, device="cuda")
 batches = iter(loader)
 before = [next(batches) for _ in range(3)]

@@ -53,8 +53,12 @@ def loader_of(path: Path, **options: Any) -> Loader:
         LMDBDataset(path),
         BATCH,
         transforms=[RandomCrop(8), ToDtype(torch.float32, scale=True)],
-        **{"order": "random", **options},
+        **{"order": "random", "seed": 0, **options},
     )
+
+
+def without_a_seed(path: Path) -> Loader:
+    return loader_of(path, seed=None)
 
 
 def view_of(path: Path, **options: Any) -> LMDBDataset:
@@ -157,14 +161,111 @@ def test_lightning_continues_with_the_very_batch(path: Path, tmp_path: Path, way
         steps = [RandomCrop(8), ToDtype(torch.float32, scale=True)]
         if way == "loader":
             return loader_of(path)
-        return DataModule(path, path, batch_size=BATCH, transforms=steps, eval_transforms=[CenterCrop(8), steps[1]])
+        evaluation = [CenterCrop(8), steps[1]]
+        return DataModule(path, path, batch_size=BATCH, transforms=steps, eval_transforms=evaluation, seed=0)
 
-    full = fit_lightning(data(), tmp_path, max_epochs=3)
-    assert full == seen_by_the_loader(path, 3)
+    full = fit_lightning(data(), tmp_path, max_epochs=4)
+    assert full == seen_by_the_loader(path, 4)
     # In the middle of the first and of another epoch, at the last step of one, and after the first of the next.
-    for step in (2, STEPS - 1, STEPS, STEPS + 1, 2 * STEPS):
-        rest = fit_lightning(data(), tmp_path / "again", max_epochs=3, ckpt_path=tmp_path / f"step={step}.ckpt")
+    for step in (2, STEPS - 1, STEPS, STEPS + 1, 2 * STEPS, 2 * STEPS + 3, 3 * STEPS - 1):
+        rest = fit_lightning(data(), tmp_path / "again", max_epochs=4, ckpt_path=tmp_path / f"step={step}.ckpt")
         assert rest == full[step:], step
+
+
+@pytest.mark.parametrize("every", [0, 1, 2])
+def test_lightning_continues_when_it_reloads_its_loaders(path: Path, tmp_path: Path, every: int) -> None:
+    data = pytest.importorskip("lightning").LightningDataModule
+    options = {"max_epochs": 4, "reload_dataloaders_every_n_epochs": every}
+
+    class Data(data):  # type: ignore[misc,valid-type]
+        def train_dataloader(self) -> Loader:
+            return loader_of(path)
+
+    full = fit_lightning(Data(), tmp_path, **options)
+    assert full == seen_by_the_loader(path, 4)
+    for step in (2, STEPS, STEPS + 2, 2 * STEPS + 1, 3 * STEPS, 3 * STEPS + 5):
+        rest = fit_lightning(Data(), tmp_path / "again", ckpt_path=tmp_path / f"step={step}.ckpt", **options)
+        assert rest == full[step:], step
+
+
+@pytest.mark.parametrize("mode", ["max_size_cycle", "min_size", "max_size"])
+def test_lightning_continues_several_loaders(path: Path, tmp_path: Path, mode: str) -> None:
+    pytest.importorskip("lightning")
+    from lightning.pytorch.utilities.combined_loader import CombinedLoader
+
+    class Module(type(lightning_module())):  # type: ignore[misc]
+        def training_step(self, batch: Any, number: int) -> Any:
+            noted_ones = [one and noted(one.image, one.label) for one in (batch["long"], batch["short"])]
+            self.both.append(noted_ones)
+            return self.network.weight.weight.sum()
+
+    def fit(ckpt_path: Path | None = None) -> list[Any]:
+        loaders = {
+            "long": loader_of(path, seed=4),
+            "short": Loader(LMDBDataset(path)[:9], BATCH, shuffle=True, seed=1, transforms=[RandomCrop(8)]),
+        }
+        module = Module()
+        module.both = []
+        trainer = lightning_trainer(tmp_path if ckpt_path is None else tmp_path / "again", max_epochs=3)
+        trainer.fit(module, CombinedLoader(loaders, mode), ckpt_path=ckpt_path)
+        return list(module.both)
+
+    full = fit()
+    steps = len(full) // 3
+    # A shorter loader of "max_size" that has ended begins again, as torchdata's does: up to there.
+    for step in (
+        1,
+        steps + 1,
+        2 * steps + 1,
+        *(() if mode == "max_size" else (steps - 1, 2 * steps - 1, 3 * steps - 1)),
+    ):
+        assert fit(tmp_path / f"step={step}.ckpt") == full[step:], step
+
+
+def test_lightning_trains_twice_with_one_loader(path: Path, tmp_path: Path) -> None:
+    loader = without_a_seed(path)
+    seen = [fit_lightning(loader, tmp_path, max_epochs=2) for _ in range(3)]
+    check_new(seen)
+
+
+def check_new(runs: list[Seen]) -> None:
+    """Check that runs, of whole epochs, have no order twice and few crops twice."""
+    epochs = [run[i : i + STEPS] for run in runs for i in range(0, len(run), STEPS)]
+    orders = {tuple(label for labels, _ in epoch for label in labels) for epoch in epochs}
+    assert len(orders) == len(epochs) and {len(order) for order in orders} == {COUNT}
+    assert crops(one for run in runs for one in run) > 0.96 * len(epochs) * COUNT
+
+
+# Fabric
+
+
+def in_fabric(loader: Loader) -> Any:
+    lightning = pytest.importorskip("lightning")
+    fabric = lightning.Fabric(accelerator="cpu", devices=1)
+    fabric.launch()
+    return fabric.setup_dataloaders(loader)
+
+
+def test_fabric_continues_with_the_very_batch(path: Path) -> None:
+    full = seen_by_the_loader(path, 5)
+    for stop in (2, STEPS, STEPS + 1, 2 * STEPS + 3, 3 * STEPS - 1, 3 * STEPS):
+        loader, seen = loader_of(path), []
+        for batch in (batch for prepared in [in_fabric(loader)] for _ in range(5) for batch in prepared):
+            seen.append(noted(batch.image, batch.label))
+            if len(seen) == stop:
+                state = loader.state_dict()
+                break
+        again = loader_of(path)
+        prepared = in_fabric(again)
+        again.load_state_dict(state)
+        while len(seen) < len(full):
+            seen += [noted(batch.image, batch.label) for batch in prepared]
+        assert seen == full, stop
+
+
+def test_fabric_sets_up_a_loader_again(path: Path) -> None:
+    loader = without_a_seed(path)
+    check_new([[noted(batch.image, batch.label) for batch in in_fabric(loader)] for _ in range(4)])
 
 
 @pytest.mark.parametrize(
@@ -263,7 +364,34 @@ def test_accelerate_reads_one_batch_ahead_of_the_loop(path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["prepare", "integration"])
-def test_accelerate_saves_the_place_with_its_stateful_loader(path: Path, tmp_path: Path, way: str) -> None:
+def test_accelerate_prepares_a_loader_again(path: Path, way: str) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    from lmdbloader.integrations.accelerate import prepare
+
+    accelerator, loader = accelerate.Accelerator(cpu=True), without_a_seed(path)
+    ways: dict[str, Callable[[], Any]] = {
+        "prepare": lambda: accelerator.prepare(loader),
+        "integration": lambda: prepare(accelerator, loader),
+    }
+    check_new([[noted(batch.image, batch.label) for batch in ways[way]()] for _ in range(4)])
+
+
+def test_accelerate_prepares_a_view_without_a_seed_again(path: Path) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    accelerator, view = accelerate.Accelerator(cpu=True), view_of(path)
+    loaders = (
+        accelerator.prepare(torch.utils.data.DataLoader(view, BATCH, shuffle=True, collate_fn=lmdbloader.collate))
+        for _ in range(4)
+    )
+    check_new([[noted(batch.image, batch.label) for batch in loader] for loader in loaders])
+
+
+@pytest.mark.parametrize("way", ["prepare", "integration"])
+@pytest.mark.parametrize("stop", [1, STEPS, STEPS + 2, 2 * STEPS, 2 * STEPS + 3, 3 * STEPS - 1])
+@pytest.mark.parametrize("make", [loader_of, without_a_seed])
+def test_accelerate_saves_the_place_with_its_stateful_loader(
+    path: Path, tmp_path: Path, way: str, stop: int, make: Callable[[Path], Loader]
+) -> None:
     accelerate = pytest.importorskip("accelerate")
     pytest.importorskip("torchdata")
     from lmdbloader.integrations.accelerate import prepare
@@ -271,23 +399,28 @@ def test_accelerate_saves_the_place_with_its_stateful_loader(path: Path, tmp_pat
     def prepared() -> tuple[Any, Any]:
         config = accelerate.utils.DataLoaderConfiguration(use_stateful_dataloader=True)
         accelerator = accelerate.Accelerator(cpu=True, dataloader_config=config)
-        loader = loader_of(path)
+        loader = make(path)
         return accelerator, accelerator.prepare(loader) if way == "prepare" else prepare(accelerator, loader)
 
     accelerator, batches = prepared()
-    iterator = iter(batches)
-    for _ in range(2):
-        next(iterator)
-    accelerator.save_state(str(tmp_path))
+    full: Seen = []
+    while len(full) < 4 * STEPS:
+        for batch in batches:
+            full.append(noted(batch.image, batch.label))
+            if len(full) == stop:
+                accelerator.save_state(str(tmp_path))
     accelerator, batches = prepared()
     accelerator.load_state(str(tmp_path))
-    assert [noted(batch.image, batch.label) for batch in batches] == seen_by_the_loader(path, 1)[2:]
+    rest: Seen = []
+    while len(rest) < 4 * STEPS - stop:
+        rest += [noted(batch.image, batch.label) for batch in batches]
+    assert rest == full[stop:]
 
 
 # Transformers
 
 
-def fit_transformers(path: Path, folder: Path, way: str, *, epochs: int = 3, resume: Path | None = None) -> Seen:
+def fit_transformers(path: Path, folder: Path, way: str, *, epochs: int = 4, resume: Path | None = None) -> Seen:
     transformers = pytest.importorskip("transformers")
     from lmdbloader.integrations.transformers import Trainer
 
@@ -296,8 +429,9 @@ def fit_transformers(path: Path, folder: Path, way: str, *, epochs: int = 3, res
         disable_tqdm=True, save_strategy="steps", save_steps=1, remove_unused_columns=way == "columns",
     )  # fmt: skip
     network = Network()
-    if way == "loader":
-        trainer = Trainer(network, arguments, train_dataset=loader_of(path, as_=NAMES))
+    if way in ("loader", "loader without a seed"):
+        seed = 0 if way == "loader" else None
+        trainer = Trainer(network, arguments, train_dataset=loader_of(path, as_=NAMES, seed=seed))
     else:
         view = view_of(path, as_=NAMES)
         trainer = Trainer(network, arguments, train_dataset=view, data_collator=lmdbloader.collate)
@@ -312,12 +446,42 @@ def test_transformers_sees_new_crops_in_every_epoch(path: Path, tmp_path: Path, 
     check_crops(path, seen)
 
 
-@pytest.mark.parametrize("way", ["loader", "view"])
+@pytest.mark.parametrize("way", ["loader", "loader without a seed", "view"])
 def test_transformers_continues_with_the_augmentation_of_the_epoch(path: Path, tmp_path: Path, way: str) -> None:
     full = fit_transformers(path, tmp_path / "full", way)
-    for step in (2, STEPS, STEPS + 2):
+    for step in (2, STEPS, STEPS + 2, 2 * STEPS, 2 * STEPS + 3, 3 * STEPS - 1):
+        torch.manual_seed(step)
         again = fit_transformers(path, tmp_path / "again", way, resume=tmp_path / "full" / f"checkpoint-{step}")
         assert again == full[step:], step
+
+
+def test_transformers_trains_twice_with_one_loader(path: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    from lmdbloader.integrations.transformers import Trainer
+
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), num_train_epochs=2, use_cpu=True, report_to=[], disable_tqdm=True, save_strategy="no"
+    )
+    loader = loader_of(path, as_=NAMES, seed=None)
+    networks = [Network() for _ in range(3)]
+    for network in networks:
+        Trainer(network, arguments, train_dataset=loader).train()
+    trainer = Trainer(again := Network(), arguments, train_dataset=loader)
+    trainer.train(), trainer.train()
+    check_new([*(network.seen for network in networks), again.seen])
+
+
+def test_transformers_trains_twice_with_one_view(path: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    from lmdbloader.integrations.transformers import Trainer
+
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), num_train_epochs=2, use_cpu=True, report_to=[], disable_tqdm=True, save_strategy="no"
+    )
+    view = view_of(path, as_=NAMES)
+    trainer = Trainer(network := Network(), arguments, train_dataset=view, data_collator=lmdbloader.collate)
+    trainer.train(), trainer.train()
+    assert crops(network.seen) > 0.96 * 4 * COUNT
 
 
 def test_transformers_evaluates_a_loader(path: Path, tmp_path: Path) -> None:
@@ -388,6 +552,8 @@ def check_ranks(ranks: list[Seen], loaders: list[Loader]) -> None:
         ("accelerate", {"shard": "auto", "pad": False}, 'Write Loader(..., shard="auto", pad=True)'),
         ("accelerate", {"shard": "auto", "pad": True, "stateful": True}, "accelerator.skip_first_batches(prepared"),
         ("accelerate", {"directly": True}, "lmdbloader.integrations.accelerate.prepare(accelerator, loader)"),
+        ("accelerate", {"shard": "auto", "pad": True, "dispatch": True}, "Leave it out"),
+        ("accelerate", {"shard": "auto", "pad": True, "dispatch": True, "directly": True}, "Loader(..., shard=(0, 1))"),
         ("transformers", {}, 'Write Loader(..., shard="auto", pad=True)'),
         ("fastai", {}, 'Write Loader(..., shard="auto", pad=True)'),
         ("fastai", {"shard": "auto", "pad": False}, 'Write Loader(..., shard="auto", pad=True)'),
@@ -399,6 +565,21 @@ def test_two_processes_never_read_the_same(
     pytest.importorskip(framework)
     child = run_ranks(framework, path, tmp_path, **options)
     assert child.returncode and "OptionError" in child.stderr and line in child.stderr, child.stderr
+
+
+def test_accelerate_dispatches_the_batches_of_a_whole_loader(path: Path, tmp_path: Path) -> None:
+    options = {"dispatch": True, "directly": True, "shard": [0, 1], "seed": None}
+    ranks = seen_by_ranks("accelerate", path, tmp_path, **options)
+    for epoch in (slice(0, 3), slice(3, 6)):
+        assert {label for seen in ranks for labels, _ in seen[epoch] for label in labels} == {*range(COUNT)}
+
+
+@pytest.mark.parametrize("framework", ["lightning", "accelerate", "transformers", "fastai", "keras"])
+def test_two_processes_without_a_seed_share_every_epoch(path: Path, tmp_path: Path, framework: str) -> None:
+    ranks = seen_by_ranks(framework, path, tmp_path, shard="auto", pad=True, seed=None)
+    steps = len(ranks[0]) // 2
+    epochs = [[label for seen in ranks for labels, _ in seen[i : i + steps] for label in labels] for i in (0, steps)]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == [*range(COUNT)] and epochs[0] != epochs[1]
 
 
 def run_ranks(framework: str, path: Path, out: Path, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -858,7 +1039,7 @@ def test_two_workers_of_ray_share_an_epoch_and_continue_after_a_failure(
 
         steps = [RandomCrop(8), ToDtype(torch.float32, scale=True)]
         options = {"shard": "auto", "pad": True, "device": ray.train.torch.get_device(), "num_threads": 1}
-        loader = Loader(LMDBDataset(config["path"]), 4, shuffle=True, transforms=steps, **options)
+        loader = Loader(LMDBDataset(config["path"]), 4, shuffle=True, seed=0, transforms=steps, **options)
         last, num_steps = ray.train.get_checkpoint(), 0
         if last is not None:
             with last.as_directory() as folder:

@@ -74,7 +74,7 @@ def wait_for_no_thread() -> None:
 @pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("batch_size", [1, 7, 64, 200])
 def test_batches_are_the_dataset_in_another_order(ds: LMDBDataset, batch_size: int, num_threads: int, io: Any) -> None:
-    loader = Loader(ds, batch_size, order="random", num_threads=num_threads, io=io)
+    loader = Loader(ds, batch_size, order="random", seed=0, num_threads=num_threads, io=io)
     batches = list(loader)
     assert len(batches) == len(loader) == -(-COUNT // batch_size)
     assert all(len(batch.number) == batch_size for batch in batches[:-1])
@@ -94,7 +94,7 @@ def test_batches_are_the_dataset_in_another_order(ds: LMDBDataset, batch_size: i
 
 
 def test_every_iteration_is_the_next_epoch_and_set_epoch_goes_back(ds: LMDBDataset) -> None:
-    loader = Loader(ds, 10, order="random", transforms=[RandomCrop(8), RandomDihedral()])
+    loader = Loader(ds, 10, order="random", seed=0, transforms=[RandomCrop(8), RandomDihedral()])
     first, second = list(loader), list(loader)
     assert [b.number.tolist() for b in first] != [b.number.tolist() for b in second]
     loader.set_epoch(0)
@@ -141,7 +141,7 @@ def test_ranks_share_one_order_step_by_step(ds: LMDBDataset) -> None:
 
 def test_a_rank_for_which_nothing_is_left_has_one_batch_less(ds: LMDBDataset) -> None:
     few = ds[:9]
-    loaders = [Loader(few, 4, order="random", shard=(rank, 2)) for rank in range(2)]
+    loaders = [Loader(few, 4, order="random", seed=0, shard=(rank, 2)) for rank in range(2)]
     assert [len(loader) for loader in loaders] == [2, 1]
     assert [[len(b.number) for b in loader] for loader in loaders] == [[4, 1], [4]]
 
@@ -177,7 +177,7 @@ def test_a_batch_that_is_held_never_changes(ds: LMDBDataset, batch_size: int) ->
 
 
 def test_memory_is_used_again(ds: LMDBDataset) -> None:
-    loader = Loader(ds, 8, order="random", num_threads=2, prefetch=1)
+    loader = Loader(ds, 8, order="random", seed=0, num_threads=2, prefetch=1)
     places = {batch.hr.data_ptr() for _ in range(30) for batch in loader}
     assert len(places) <= (2 + 1 + 2) * 8
 
@@ -189,7 +189,7 @@ def test_memory_stays_flat_over_a_thousand_epochs(ds: LMDBDataset) -> None:
                 return int(line.split()[1]) * 1024
         pytest.skip("the system does not tell")
 
-    loader = Loader(ds, 16, order="random", transforms=[RandomDihedral()], num_threads=2)
+    loader = Loader(ds, 16, order="random", seed=0, transforms=[RandomDihedral()], num_threads=2)
     for _ in range(50):
         for _ in loader:
             pass
@@ -223,7 +223,7 @@ def test_damage_reaches_the_loop_with_its_sample_after_the_batches_before_it(
         for batch in loader:
             seen += batch.number.tolist()
     assert seen == list(range(40))
-    assert sorted(numbers(Loader(ds, 5, order="random", verify=False, io=io))) == list(range(COUNT))
+    assert sorted(numbers(Loader(ds, 5, order="random", seed=0, verify=False, io=io))) == list(range(COUNT))
 
 
 def test_an_error_of_a_function_reaches_the_loop_and_the_next_epoch_works(ds: LMDBDataset) -> None:
@@ -234,7 +234,7 @@ def test_an_error_of_a_function_reaches_the_loop_and_the_next_epoch_works(ds: LM
             raise ZeroDivisionError("mine")
         return batch
 
-    loader = Loader(ds, 4, order="random", transforms=[function], num_threads=2)
+    loader = Loader(ds, 4, order="random", seed=0, transforms=[function], num_threads=2)
     with pytest.raises(ZeroDivisionError, match="mine"):
         numbers(loader)
     fail[0] = False
@@ -268,7 +268,7 @@ def test_functions_that_return_no_batch_are_named(ds: LMDBDataset) -> None:
         return next(iter(()))
 
     for function, message in ((later, "later .*coroutine.*Write `def`"), (through, "through .*StopIteration")):
-        loader = Loader(ds, 4, order="random", transforms=[function], num_threads=1)
+        loader = Loader(ds, 4, order="random", seed=0, transforms=[function], num_threads=1)
         with pytest.raises(OptionError, match=message):
             list(loader)
         loader.close()
@@ -292,7 +292,7 @@ def test_a_datasets_own_transform_is_called_sample_by_sample(path: Path) -> None
         def transform(self, sample: Any) -> Any:
             return {"n": sample.number, "hr": sample.hr.float() / 255}
 
-    loader = Loader(Mine(path), 10, order="random", transforms=[CenterCrop(8)], num_threads=2)
+    loader = Loader(Mine(path), 10, order="random", seed=0, transforms=[CenterCrop(8)], num_threads=2)
     plain = Loader(
         LMDBDataset(path), 10, order="random", transforms=[CenterCrop(8), ToDtype(torch.float32, scale=True)]
     )
@@ -316,15 +316,15 @@ def test_a_scaled_view_and_a_transformed_one_are_read_as_such(ds: LMDBDataset) -
 def test_channels_last_batches_hold_the_same_values(ds: LMDBDataset, dtype: torch.dtype) -> None:
     scale = dtype != torch.uint8
     transforms = [ToDtype(dtype, scale=scale), *([Normalize([0.4, 0.5, 0.6], [0.2, 0.3, 0.4])] if scale else [])]
-    plain = next(iter(Loader(ds, 12, order="random", transforms=transforms)))
-    last = next(iter(Loader(ds, 12, order="random", transforms=transforms, memory_format=torch.channels_last)))
+    plain = next(iter(Loader(ds, 12, order="random", seed=0, transforms=transforms)))
+    last = next(iter(Loader(ds, 12, order="random", seed=0, transforms=transforms, memory_format=torch.channels_last)))
     assert last.hr.is_contiguous(memory_format=torch.channels_last)
     assert plain.hr.is_contiguous()
     assert torch.equal(plain.hr, last.hr)
 
 
 def test_breaking_out_of_the_loop_and_exceptions_in_it_leave_a_usable_loader(ds: LMDBDataset) -> None:
-    loader = Loader(ds, 4, order="random", num_threads=2)
+    loader = Loader(ds, 4, order="random", seed=0, num_threads=2)
     for _ in loader:
         break
     with pytest.raises(KeyError):
@@ -337,7 +337,7 @@ def test_breaking_out_of_the_loop_and_exceptions_in_it_leave_a_usable_loader(ds:
 
 
 def test_deleting_the_loader_in_the_middle_ends_its_threads(ds: LMDBDataset) -> None:
-    loader = Loader(ds, 4, order="random", num_threads=2)
+    loader = Loader(ds, 4, order="random", seed=0, num_threads=2)
     batches = iter(loader)
     next(batches)
     assert len(loader_threads()) == loader.num_threads
@@ -347,11 +347,11 @@ def test_deleting_the_loader_in_the_middle_ends_its_threads(ds: LMDBDataset) -> 
 
 
 def test_iterators_that_outlive_their_loader_finish(ds: LMDBDataset) -> None:
-    assert sorted(numbers(iter(Loader(ds, 4, order="random", num_threads=2)))) == list(range(COUNT))
+    assert sorted(numbers(iter(Loader(ds, 4, order="random", seed=0, num_threads=2)))) == list(range(COUNT))
 
 
 def test_threads_and_buffers_survive_from_epoch_to_epoch(ds: LMDBDataset) -> None:
-    loader = Loader(ds, 4, order="random", num_threads=2)
+    loader = Loader(ds, 4, order="random", seed=0, num_threads=2)
     numbers(loader)
     before = {t.ident for t in threading.enumerate() if t.name.startswith("lmdbloader")}
     numbers(loader)
@@ -382,7 +382,7 @@ def test_a_loader_pickles_and_goes_on_with_the_same_epoch(ds: LMDBDataset) -> No
 
 
 def test_an_empty_dataset_and_one_without_images(tmp_path: Path, ds: LMDBDataset) -> None:
-    assert list(Loader(ds[:0], 4, order="random")) == []
+    assert list(Loader(ds[:0], 4, order="random", seed=0)) == []
     lmdbloader.write(({"n": i, "v": np.full((2, 2), i, np.float32)} for i in range(9)), tmp_path / "n")
     loader = Loader(LMDBDataset(tmp_path / "n"), 4, order="sequential")
     assert [b.n.tolist() for b in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
@@ -406,7 +406,7 @@ def test_an_epoch_keeps_a_dataset_that_is_replaced_while_it_is_read(path: Path, 
     for name, fill in (("a", 1), ("b", 2)):
         samples = ({"image": np.full((16, 16, 3), fill, np.uint8)} for _ in range(30))
         lmdbloader.write(samples, tmp_path / name)
-    loader = Loader(LMDBDataset(tmp_path / "a"), 4, order="random", io=io)
+    loader = Loader(LMDBDataset(tmp_path / "a"), 4, order="random", seed=0, io=io)
     (tmp_path / "a").rename(tmp_path / "old")
     (tmp_path / "b").rename(tmp_path / "a")
     assert all((batch.image == 1).all() for batch in loader)
@@ -417,7 +417,7 @@ def test_an_error_in_finding_the_samples_of_a_batch_reaches_the_loop(
 ) -> None:
     # With such a share the bounds of batches are not whole numbers; the loop waited for ever.
     monkeypatch.setattr("lmdbloader.loader.loader.resolve_shard", lambda shard: (0.5, 2))
-    loader = Loader(LMDBDataset(path), 2, order="random", num_threads=1)
+    loader = Loader(LMDBDataset(path), 2, order="random", seed=0, num_threads=1)
     raised: list[BaseException] = []
 
     def read() -> None:

@@ -77,10 +77,12 @@ def test_batches_come_without_damaged_samples(
 ) -> None:
     lost = [0, 11, 12, 59]
     ds = damaged(path, tmp_path / "x", field=field, samples=lost)
-    sound = Loader(LMDBDataset(path), batch_size, transforms=TRANSFORMS, **{"order": "random", **options})
+    sound = Loader(LMDBDataset(path), batch_size, transforms=TRANSFORMS, **{"order": "random", "seed": 0, **options})
     expected = list(sound)
     pictures = {n: image for batch in expected for n, image in zip(batch.number.tolist(), batch.image, strict=True)}
-    loader = Loader(ds, batch_size, transforms=TRANSFORMS, on_corrupt="skip", **{"order": "random", **options})
+    loader = Loader(
+        ds, batch_size, transforms=TRANSFORMS, on_corrupt="skip", **{"order": "random", "seed": 0, **options}
+    )
     found = list(loader)
     assert numbers(found) == without(numbers(expected), lost)
     for batch in found:
@@ -98,7 +100,7 @@ def test_batches_come_without_damaged_samples(
 def test_raising_is_the_default_and_other_errors_raise_anyway(path: Path, tmp_path: Path) -> None:
     ds = damaged(path, tmp_path / "x", samples=[9])
     with pytest.raises(CorruptError, match="sample 9"):
-        list(Loader(ds, 4, order="random"))
+        list(Loader(ds, 4, order="random", seed=0))
 
     def function(batch: Any) -> Any:
         if 17 in batch.number.tolist():
@@ -154,7 +156,7 @@ def test_a_batch_of_nothing_but_damaged_samples_is_left_out(path: Path, tmp_path
     assert len(loader.corrupt) == 8
     assert loader.state_dict()["epoch"] == 1
     everything = damaged(path, tmp_path / "y", samples=range(COUNT))
-    loader = Loader(everything, 7, order="random", on_corrupt="skip")
+    loader = Loader(everything, 7, order="random", seed=0, on_corrupt="skip")
     assert list(loader) == []
     assert len(loader.corrupt) == COUNT
 
@@ -185,7 +187,7 @@ def test_a_restored_epoch_skips_the_same(path: Path, tmp_path: Path) -> None:
 
 def test_samples_of_a_view_are_named_as_the_dataset_names_them(path: Path, tmp_path: Path) -> None:
     ds = damaged(path, tmp_path / "x", samples=[40])
-    loader = Loader(ds[30:50], 8, order="random", on_corrupt="skip")
+    loader = Loader(ds[30:50], 8, order="random", seed=0, on_corrupt="skip")
     assert sorted(n for batch in numbers(loader) for n in batch) == [*range(30, 40), *range(41, 50)]
     assert [damage.sample for damage in loader.corrupt] == [40]
     assert lmdbloader.verify(ds.path).damaged[0].sample == 40
@@ -219,7 +221,7 @@ def test_a_file_that_is_cut_short_while_it_is_read_loses_its_end_only(io: Any, p
 
 
 def test_sound_datasets_are_read_once(path: Path) -> None:
-    loader = Loader(LMDBDataset(path), 4, order="random", on_corrupt="skip")
+    loader = Loader(LMDBDataset(path), 4, order="random", seed=0, on_corrupt="skip")
     read = []
     pipeline = loader._reader.pipeline
     original = pipeline.read

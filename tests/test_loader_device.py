@@ -177,7 +177,7 @@ def test_every_epoch_is_copied_on_one_stream(cuda: FakeCuda, monkeypatch: pytest
 
 def test_the_batch_that_is_copied_ahead_does_not_count_as_given(cuda: FakeCuda, tmp_path: Path) -> None:
     lmdbloader.write(({"n": i, "image": np.zeros((4, 4, 3), np.uint8)} for i in range(10)), tmp_path / "d")
-    loader = lmdbloader.Loader(lmdbloader.LMDBDataset(tmp_path / "d"), 3, order="random")
+    loader = lmdbloader.Loader(lmdbloader.LMDBDataset(tmp_path / "d"), 3, order="random", seed=0)
     loader._device = torch.device("cpu", 0)  # whose copies the fake counts
     found = [(len(batch.n), cuda.started, loader.state_dict()["position"]) for batch in loader]
     assert found == [(3, 2, 3), (3, 3, 6), (3, 4, 9), (1, 4, 10)]
@@ -205,7 +205,7 @@ def test_memory_is_pinned_where_something_may_be_copied(
     ds: LMDBDataset, device: Any, pin_memory: Any, is_pinned: bool
 ) -> None:
     with late_cuda() as cuda:
-        loader = Loader(ds, 8, order="random", device=device, pin_memory=pin_memory)
+        loader = Loader(ds, 8, order="random", seed=0, device=device, pin_memory=pin_memory)
         assert loader.pin_memory is is_pinned
         assert ("pin_memory=True" in repr(loader), "pinned" in loader._repr_html_()) == (is_pinned, is_pinned)
         batch = next(iter(loader))
@@ -223,13 +223,13 @@ def test_memory_is_pinned_where_something_may_be_copied(
 @pytest.mark.parametrize("pin_memory", [True, False, "auto"])
 def test_without_cuda_nothing_is_pinned(ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch, pin_memory: Any) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    loader = Loader(ds, 8, order="random", pin_memory=pin_memory)
+    loader = Loader(ds, 8, order="random", seed=0, pin_memory=pin_memory)
     assert loader.pin_memory is False
     assert sorted(number for batch in loader for number in batch.number.tolist()) == list(range(96))
     assert pickle.loads(pickle.dumps(loader))._options["pin_memory"] == pin_memory
     assert "pin" not in repr(loader) + loader._repr_html_()
     if pin_memory is not False:
-        assert Loader(ds, 8, order="random", device="cuda", pin_memory=pin_memory).pin_memory is False
+        assert Loader(ds, 8, order="random", seed=0, device="cuda", pin_memory=pin_memory).pin_memory is False
 
 
 @pytest.mark.parametrize("pin_memory", [None, 1, 0, "True", "", np.bool_(True), np.zeros(2)])
@@ -267,7 +267,7 @@ def test_a_late_copy_reads_its_own_batch(ds: LMDBDataset, way: Any, device: str 
 
 def test_a_copy_ahead_holds_memory_that_a_function_reached_through_numpy(ds: LMDBDataset) -> None:
     with late_cuda(most_lag=40) as cuda:
-        loader = Loader(ds, 8, order="random", device="cuda", transforms=[not_from_the_beginning])
+        loader = Loader(ds, 8, order="random", seed=0, device="cuda", transforms=[not_from_the_beginning])
         copies = [(batch.image, batch.number) for _ in range(3) for batch in loader]
         cuda.synchronize()
         assert cuda.num_late == len(copies) == 36
@@ -276,7 +276,7 @@ def test_a_copy_ahead_holds_memory_that_a_function_reached_through_numpy(ds: LMD
 
 def test_memory_that_is_not_pinned_is_read_before_a_copy_returns(ds: LMDBDataset) -> None:
     with late_cuda(most_lag=40) as cuda:
-        loader = Loader(ds, 8, order="random", pin_memory=False)
+        loader = Loader(ds, 8, order="random", seed=0, pin_memory=False)
         copies = list(in_the_loop(loader, cuda))
         assert cuda.num_late == 0 and num_wrong(copies) == 0
 
@@ -289,9 +289,11 @@ def test_pinned_batches_are_those_of_plain_memory(tmp_path: Path, dtype: torch.d
     dataset = LMDBDataset(tmp_path / "d")
     for memory_format in (torch.contiguous_format, torch.channels_last):
         options: Any = {"memory_format": memory_format, "transforms": [ToDtype(dtype, scale=False)]}
-        plain = [batch.image for batch in Loader(dataset, 8, pin_memory=False, **{"order": "random", **options})]
+        plain = [
+            batch.image for batch in Loader(dataset, 8, pin_memory=False, **{"order": "random", "seed": 0, **options})
+        ]
         with late_cuda() as cuda:
-            pinned = [batch.image for batch in Loader(dataset, 8, **{"order": "random", **options})]
+            pinned = [batch.image for batch in Loader(dataset, 8, **{"order": "random", "seed": 0, **options})]
             assert all(cuda.host.has(image.data_ptr()) and image.data_ptr() % 64 == 0 for image in pinned)
         for a, b in zip(plain, pinned, strict=True):
             assert a.dtype == b.dtype == dtype and a.stride() == b.stride() and a.shape == b.shape
@@ -300,7 +302,7 @@ def test_pinned_batches_are_those_of_plain_memory(tmp_path: Path, dtype: torch.d
 
 def test_pinned_memory_is_used_again_and_a_batch_that_is_held_never_changes(ds: LMDBDataset) -> None:
     with late_cuda():
-        loader = Loader(ds, 8, order="random", num_threads=1, prefetch=1)
+        loader = Loader(ds, 8, order="random", seed=0, num_threads=1, prefetch=1)
         held = [(batch.image, batch.image.clone()) for batch in loader][::5]
         views = [(image[1].numpy(), image[1].numpy().copy()) for image, _ in held]
         for _ in range(20):

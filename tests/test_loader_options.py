@@ -175,7 +175,7 @@ def test_auto_shard_asks_torch_distributed(ds: LMDBDataset, monkeypatch: pytest.
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    loader = Loader(ds, 4, order="random", shard="auto")
+    loader = Loader(ds, 4, order="random", seed=0, shard="auto")
     assert (loader.rank, loader.world_size) == (1, 2)
 
 

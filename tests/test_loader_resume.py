@@ -183,6 +183,46 @@ def test_set_epoch_keeps_the_place_in_the_restored_epoch_only(ds: LMDBDataset) -
     assert len(numbers(other)) == len(loader)
 
 
+def test_a_lower_number_is_a_count_that_began_again(ds: LMDBDataset) -> None:
+    whole = make(ds)
+    epochs = [numbers(whole) for _ in range(5)]
+    for epoch, taken, how in ((2, 3, [0]), (2, 0, [1]), (3, 21, [0, 0]), (2, 3, [1, 2]), (1, 3, [])):
+        first = make(ds)
+        first.set_epoch(epoch)
+        batches = iter(first)
+        for _ in range(taken):
+            next(batches)
+        loader = make(ds)
+        loader.load_state_dict(through_files(first.state_dict()))
+        named = epoch
+        for number in how:
+            named = number
+            loader.set_epoch(number)
+            iter(loader)  # one that is not read
+        assert numbers(loader) == epochs[epoch][taken:]
+        loader.set_epoch(named + 1)
+        assert numbers(loader) == epochs[epoch + 1]
+
+
+def test_iterations_that_a_framework_does_not_number_go_on_where_they_were(ds: LMDBDataset) -> None:
+    def cycle(loader: Loader, number: int) -> list[Any]:
+        loader.set_epoch(number)
+        return [*numbers(loader), *numbers(loader), *numbers(loader)]
+
+    whole = make(ds)
+    expected = [cycle(whole, number) for number in range(3)]
+    first = make(ds)
+    first.set_epoch(1)
+    list(first)
+    batches = iter(first)  # epoch 2, which the framework still calls 1
+    next(batches)
+    loader = make(ds)
+    loader.load_state_dict(through_files(first.state_dict()))
+    loader.set_epoch(1)
+    assert [*numbers(loader), *numbers(loader)] == expected[1][len(loader) + 1 :]
+    assert cycle(loader, 2) == expected[2]
+
+
 def test_an_iterator_of_which_nothing_was_read_does_not_use_up_the_restored_place(ds: LMDBDataset) -> None:
     loader = make(ds)
     batches = iter(loader)
@@ -235,12 +275,12 @@ def test_set_epoch_within_the_loop_is_about_the_next_iteration(ds: LMDBDataset) 
     assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (7, 0)
 
 
-def test_the_state_is_that_of_the_iterator_made_last(ds: LMDBDataset) -> None:
+def test_the_state_is_that_of_the_iterator_that_began_last(ds: LMDBDataset) -> None:
     loader = make(ds)
     first, second = iter(loader), iter(loader)
     for _ in range(3):
         next(first)
-    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (1, 0)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (0, 12)
     next(second)
     next(first)
     state = loader.state_dict()

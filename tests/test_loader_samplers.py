@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 from typing import Any
 
@@ -28,7 +29,7 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
 
 
 def loader_of(ds: LMDBDataset, **options: Any) -> Loader:
-    return Loader(ds, 4, transforms=[RandomCrop(8)], **{"order": "random", **options})
+    return Loader(ds, 4, transforms=[RandomCrop(8)], **{"order": "random", "seed": 0, **options})
 
 
 def rebuilt(loader: Loader, batch_sampler: Any = None) -> DataLoader[Any]:
@@ -87,20 +88,21 @@ def test_setting_the_epoch_of_the_sampler_is_that_of_the_loader(ds: LMDBDataset)
     assert same(loader, expected[1]) and same(third, expected[1]) and not same(expected[0], expected[1])
 
 
-def test_an_iterator_without_a_batch_takes_the_epoch_of_the_sampler(ds: LMDBDataset) -> None:
+@pytest.mark.parametrize("by", [lambda loader: loader, lambda loader: loader.sampler])
+def test_an_iterator_without_a_batch_takes_the_epoch_that_is_set(ds: LMDBDataset, by: Any) -> None:
     expected, loader = loader_of(ds), loader_of(ds)
     expected.set_epoch(2)
     batches = iter(loader)  # as Lightning: the iterator, then the epoch
-    loader.sampler.set_epoch(2)
+    by(loader).set_epoch(2)
     assert same(batches, expected)
     assert loader.state_dict()["epoch"] == 3
     batches = iter(loader)
     next(batches)
-    loader.sampler.set_epoch(2)  # too late for this one: it is that of the next iteration
+    by(loader).set_epoch(2)  # too late for this one: it is that of the next iteration
     assert loader.state_dict()["position"] == 4
     expected.set_epoch(3)
     assert same(batches, list(expected)[1:])
-    loader.sampler.set_epoch(3)
+    by(loader).set_epoch(3)
     expected.set_epoch(3)
     assert same(loader, expected)
 
@@ -203,11 +205,25 @@ def test_a_loader_rebuilt_from_a_batch_sampler_is_a_copy(ds: LMDBDataset) -> Non
 
 @pytest.mark.parametrize(
     "name",
-    ["batch_size", "collate_fn", "dataset", "drop_last", "num_workers", "order", "pin_memory", "sampler", "seed"],
+    [
+        *("batch_size", "collate_fn", "dataset", "drop_last", "epoch", "num_workers", "pin_memory", "sampler"),
+        *("generator", "persistent_workers", "replacement", "num_replicas", "worker_init_fn"),
+        *(name for name in inspect.signature(Loader).parameters if name != "foreign"),
+    ],
 )
 def test_what_a_loader_would_not_notice_cannot_be_set(ds: LMDBDataset, name: str) -> None:
+    loader = loader_of(ds)
     with pytest.raises(OptionError, match=rf"loader.{name} = None: it cannot change after the Loader is made"):
-        setattr(loader_of(ds), name, None)
+        setattr(loader, name, None)
+    for sampler in (loader.sampler, loader.batch_sampler, loader_of(ds, shard=(0, 2)).sampler):
+        with pytest.raises(OptionError, match=rf"{name} = None: it cannot change after the Loader is made"):
+            setattr(sampler, name, None)
+
+
+def test_other_attributes_of_a_loader_are_those_of_who_sets_them(ds: LMDBDataset) -> None:
+    loader = loader_of(ds)
+    loader.mine = 3  # type: ignore[attr-defined]
+    assert loader.mine == 3  # type: ignore[attr-defined]
 
 
 class Named(Loader):

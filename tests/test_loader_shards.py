@@ -117,12 +117,12 @@ def train_share(rank: int, loader: Loader, folder: Path) -> None:
 def test_ranks_take_the_same_steps_though_their_number_divides_nothing(
     ds: LMDBDataset, tmp_path: Path, last: dict[str, bool]
 ) -> None:
-    loader = Loader(ds[:9], 4, shuffle=True, shard="auto", num_threads=1, **last)
+    loader = Loader(ds[:9], 4, shuffle=True, seed=0, shard="auto", num_threads=1, **last)
     start_processes(train_share, (loader, tmp_path), nprocs=RANKS, start_method="fork")  # type: ignore[no-untyped-call]
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(RANKS))
     assert [*map(len, first)] == [*map(len, second)] == ([4] * 2 if last.get("drop_last") else [4, 1] * 2)
     for rank, seen in enumerate((first, second)):
-        expected = Loader(ds[:9], 4, shuffle=True, shard=(rank, RANKS), **(last or {"pad": True}))
+        expected = Loader(ds[:9], 4, shuffle=True, seed=0, shard=(rank, RANKS), **(last or {"pad": True}))
         assert seen == [batch.number.tolist() for _ in range(2) for batch in expected]
 
 
@@ -146,12 +146,12 @@ def test_an_automatic_shard_is_padded_unless_it_says_otherwise(
     for rank in range(RANKS):
         monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
         shard = (rank, RANKS) if options["shard"] == "own" else "auto"
-        found.append(len(Loader(ds[:9], 4, shuffle=True, **{**options, "shard": shard})))
+        found.append(len(Loader(ds[:9], 4, shuffle=True, seed=0, **{**options, "shard": shard})))
     assert found == lengths
 
 
 def test_a_place_is_that_of_the_ranks_that_reached_it(ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = Loader(ds, 4, shuffle=True, shard="auto", num_threads=1)
+    loader = Loader(ds, 4, shuffle=True, seed=0, shard="auto", num_threads=1)
     with monkeypatch.context() as group:
         group.setattr(torch.distributed, "is_initialized", lambda: True)
         group.setattr(torch.distributed, "get_rank", lambda: 1)
@@ -166,7 +166,7 @@ def test_a_place_is_that_of_the_ranks_that_reached_it(ds: LMDBDataset, monkeypat
 
 def test_auto_before_the_group_is_an_error_when_it_is_needed(ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    loader = Loader(ds, 4, shuffle=True, shard="auto")
+    loader = Loader(ds, 4, shuffle=True, seed=0, shard="auto")
     assert repr(loader)
     for ask in (len, iter):
         with pytest.raises(OptionError, match=r"init_process_group before the first iteration"):

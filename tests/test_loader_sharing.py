@@ -60,7 +60,9 @@ def exit_status(child: int) -> int:
 
 
 def test_threads_that_share_an_iterator_get_every_batch_once_between_them(ds: LMDBDataset) -> None:
-    loader = Loader(ds, 1, order="random", num_threads=1, transforms=[lambda batch: (time.sleep(0.0002), batch)[1]])
+    loader = Loader(
+        ds, 1, order="random", seed=0, num_threads=1, transforms=[lambda batch: (time.sleep(0.0002), batch)[1]]
+    )
     for _ in range(3):
         batches = iter(loader)
         outcomes = in_threads(4, lambda batches=batches: numbers(batches))  # type: ignore[misc]
@@ -83,7 +85,7 @@ def test_an_error_in_one_thread_is_no_end_of_the_epoch_in_the_others(ds: LMDBDat
 
 
 def test_closing_an_iterator_ends_it_in_every_thread(ds: LMDBDataset) -> None:
-    batches: Any = iter(Loader(ds, 1, order="random", num_threads=1))
+    batches: Any = iter(Loader(ds, 1, order="random", seed=0, num_threads=1))
     next(batches)
     batches.close()
     assert in_threads(3, lambda: numbers(batches)) == [[], [], []]
@@ -97,7 +99,7 @@ def test_a_child_forked_while_another_thread_gets_a_batch_raises_and_does_not_ha
         leave.wait(60)
         return batch
 
-    loader = Loader(ds, 100, order="random", num_threads=1, transforms=[function])
+    loader = Loader(ds, 100, order="random", seed=0, num_threads=1, transforms=[function])
     batches = iter(loader)
     thread = threading.Thread(target=lambda: next(batches))
     thread.start()
@@ -118,7 +120,7 @@ def test_a_child_forked_while_another_thread_gets_a_batch_raises_and_does_not_ha
 
 
 def test_a_child_forked_between_batches_shares_the_iterator_too(ds: LMDBDataset) -> None:
-    batches = iter(Loader(ds, 10, order="random", num_threads=1))
+    batches = iter(Loader(ds, 10, order="random", seed=0, num_threads=1))
     given = numbers(iter([next(batches)]))
     child = os.fork()
     if child == 0:

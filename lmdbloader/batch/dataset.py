@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import operator
 import os
 from collections.abc import Callable, Sequence
@@ -358,10 +359,9 @@ class LMDBDataset(ReadsMany):
         Without a seed every read makes new random choices, as with torchvision's transforms: in every epoch of any
         DataLoader, and for every repeated index. They follow `torch.manual_seed`, for the same number of workers.
 
-        With a seed, or after a call of `set_epoch`, a random choice depends only on the seed, the epoch and the
-        sample's number in this view: `view[i]` is the same at every read, in any number of worker processes, until the
-        epoch changes. `lmdbloader.dataloader` then advances the epoch at every iteration; with another DataLoader, call
-        `set_epoch` before each epoch.
+        With a seed a random choice depends only on the seed, the epoch and the sample's number in this view: `view[i]`
+        is the same at every read, in any number of worker processes, until the epoch changes. `lmdbloader.dataloader`
+        then advances the epoch at every iteration; with another DataLoader, call `set_epoch` before each epoch.
 
         Args:
             transforms: Of lmdbloader.transforms.
@@ -391,9 +391,9 @@ class LMDBDataset(ReadsMany):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the random choices of `transformed`, here and in the views that were made from this view.
 
-        From then on they depend only on the seed (0 without one), the epoch and the sample's number, also in worker
-        processes that are running. The epoch of a view that was made from this one can be set, and `dataloader`
-        advances it, without a change here.
+        They depend only on the seed, the epoch and the sample's number, also in worker processes that are running.
+        Without a seed they are new at every read, whatever the epoch. The epoch of a view that was made from this one
+        can be set, and `dataloader` advances it, without a change here.
 
         Raises:
             OptionError: It is negative, or does not fit into 63 bits.

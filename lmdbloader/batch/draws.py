@@ -1,4 +1,4 @@
-"""Draws: the random numbers of a transformed view, either new at every read or those of an epoch."""
+"""Draws: the random numbers of a transformed view, new at every read, or those of an epoch if it has a seed."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class _Rows:
 class Draws:
     """The seed and the epoch of a view's random choices, shared with worker processes.
 
-    Without a seed, every read of a sample draws new numbers from torch's generator until an epoch is set. Otherwise a
+    Without a seed, every read of a sample draws new numbers from torch's generator, whatever epoch is set. Otherwise a
     choice depends only on the seed, the epoch and the sample's number.
 
     Attributes:
@@ -156,7 +156,7 @@ class Draws:
             The epoch, and the number of the last call of `set_epoch`; None if every read draws new numbers.
         """
         epoch, call = self._now()
-        if call == 0 and self.seed is None:
+        if self.seed is None:
             return None
         if last is not None and last[1] == call:
             epoch = last[0] + 1
@@ -185,14 +185,14 @@ class Draws:
 
     def of(self, numbers: I64) -> tuple[I64, int]:
         """Return the sample numbers (n,) and the epoch on which the random choices of a read of samples (n,) depend."""
+        if self.seed is None:
+            # A sample that comes twice in one read has two places there.
+            places = numbers if len(numbers) == 1 else np.arange(len(numbers), dtype=np.int64)
+            word = _word
+            word.draw()
+            return places, int(word.item)
         epoch, call = self._now()
         if call == 0:
-            if self.seed is None:
-                # A sample that comes twice in one read has two places there.
-                places = numbers if len(numbers) == 1 else np.arange(len(numbers), dtype=np.int64)
-                word = _word
-                word.draw()
-                return places, int(word.item)
             self._count(len(numbers))
         return numbers, epoch
 

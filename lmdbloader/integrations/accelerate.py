@@ -29,7 +29,8 @@ def prepare(accelerator: Any, loader: Loader) -> Any:
 
     Raises:
         OptionError: The processes would read the same samples, or different numbers of batches; or there are several,
-            and Accelerate should save the place (`use_stateful_dataloader`).
+            and Accelerate should save the place (`use_stateful_dataloader`), or divide the batches of one process
+            (`dispatch_batches`).
 
     >>> loader = Loader(dataset, 16, shuffle=True, shard="auto", pad=True)  # doctest: +SKIP
     >>> model, optimizer = accelerator.prepare(model, optimizer)  # doctest: +SKIP
@@ -43,6 +44,11 @@ def prepare(accelerator: Any, loader: Loader) -> Any:
             "prepare: with DataLoaderConfiguration(use_stateful_dataloader=True) several processes would repeat "
             "batches when they resume. Leave it out, and continue with "
             "accelerator.skip_first_batches(prepared, num_batches)."
+        )
+    if world_size > 1 and accelerator.dispatch_batches:
+        raise OptionError(
+            "prepare: with DataLoaderConfiguration(dispatch_batches=True) the main process reads all samples, and this "
+            "loader reads a share in each process. Leave it out."
         )
     prepared = prepare_data_loader(
         loader,

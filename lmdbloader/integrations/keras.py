@@ -37,11 +37,11 @@ class Epochs(keras.callbacks.Callback):  # type: ignore[misc]
         Raises:
             OptionError: The Loader continues in the middle of another epoch.
         """
-        place, self._place = self._place, {"position": 0}
-        if place["position"] == 0:
-            self._loader.set_epoch(epoch)
-        elif place["epoch"] == epoch:
+        place, self._place = self._place, {"position": 0, "epoch": -1}
+        if place["epoch"] == epoch:
             self._loader.load_state_dict(place)
+        elif place["position"] == 0:
+            self._loader.set_epoch(epoch)
         else:
             raise OptionError(
                 f"Epochs: the loader continues in the middle of epoch {place['epoch']}, but this is epoch {epoch} of "

@@ -27,9 +27,11 @@ class _Loader(Protocol):
 
     dataset: LMDBDataset
     batch_size: int
-    seed: int
     num_threads: int
     pin_memory: bool
+
+    @property
+    def seed(self) -> int: ...
 
     @property
     def rank(self) -> int: ...

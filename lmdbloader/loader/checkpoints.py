@@ -137,6 +137,8 @@ def load_checkpoint(
         if place and place.get("position") != 0:
             loader.load_state_dict(place)
         else:
+            if isinstance(seed := place.get("seed"), int):
+                loader._replace_drawn(seed)
             loader.set_epoch(content["epoch"])
     model.load_state_dict(content["model"])
     optimizer.load_state_dict(content["optimizer"])

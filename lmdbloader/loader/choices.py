@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -75,8 +75,8 @@ class WeightedOrder:
     length: int
     sums: F64
     last: int
-    seed: int
-    epoch: int
+    seed: int = 0
+    epoch: int = 0
 
     def samples(self, positions: I64) -> I64:
         """Return sample + num_samples * draw at positions (m,), so that each draw has its own random choices."""
@@ -105,7 +105,6 @@ class Orders:
     def __init__(
         self,
         num_samples: int,
-        seed: int,
         *,
         order: Given | None,
         shuffle: bool | None,
@@ -118,7 +117,6 @@ class Orders:
 
         Args:
             num_samples: The number of samples of the dataset.
-            seed: The Loader's seed.
             order, shuffle, weights, repeat: The Loader's arguments.
             draws: The Loader's `num_samples`.
             mixture: The mixture that is read; None for a single dataset.
@@ -126,7 +124,7 @@ class Orders:
         Raises:
             OptionError: One of them is invalid, or two of them set the order.
         """
-        self._count, self._seed, self._mixture = num_samples, seed, mixture
+        self._count, self._mixture = num_samples, mixture
         self._weights = self._draws = None
         self._repeat = whole("repeat", repeat, 1, max((2**62) // max(num_samples, 1), 1))
         self._kept: dict[int, tuple[EpochOrder, str]] = {}
@@ -156,6 +154,11 @@ class Orders:
         self.repeats = not is_computed or mixture is not None
 
     @property
+    def follow_the_seed(self) -> bool:
+        """Whether they depend on the seed."""
+        return self._weights is not None or (_is_kind(self.shown) and not is_sequential(self.shown))
+
+    @property
     def changes(self) -> bool:
         """Whether a function of the user returns the order of each epoch."""
         return callable(self._weights) or callable(self.shown)
@@ -170,24 +173,23 @@ class Orders:
             return self._count * self._repeat
         return self._given(epoch)[0].length
 
-    def of(self, epoch: int, layout: Layout) -> EpochOrder:
+    def of(self, epoch: int, layout: Layout, seed: int) -> EpochOrder:
         """Return the order of an epoch.
 
         Args:
             epoch: Its number.
             layout: Where the samples are in the file.
+            seed: From 0 to 2**64 - 1.
 
         Raises:
             OptionError: The function of the user returned neither sample numbers nor weights.
         """
         if self._mixture is not None:
-            return self._mixture.order(self.shown, layout, seed=self._seed, epoch=epoch)
+            return self._mixture.order(self.shown, layout, seed=seed, epoch=epoch)
         if self._weights is None and _is_kind(self.shown):
-            return epoch_order(self.shown, layout, seed=self._seed, epoch=epoch, repeat=self._repeat)
+            return epoch_order(self.shown, layout, seed=seed, epoch=epoch, repeat=self._repeat)
         order, _ = self._given(epoch)
-        if isinstance(order, WeightedOrder) and order.epoch != epoch:
-            return WeightedOrder(order.length, order.sums, order.last, self._seed, epoch)
-        return order
+        return replace(order, seed=seed, epoch=epoch) if isinstance(order, WeightedOrder) else order
 
     def text(self, epoch: int, layout: Layout) -> str:
         """Return a short text; orders of an epoch with equal texts are equal."""
@@ -219,7 +221,7 @@ class Orders:
                 sums = _sums(_numbers_of_weights(sums(epoch), self._count, name), name)
             last = int(np.searchsorted(sums, sums[-1])) if len(sums) else 0
             text = f"weighted {digest_of(sums.view(np.int64))}"
-            return WeightedOrder(self._draws, sums, last, self._seed, epoch), text
+            return WeightedOrder(self._draws, sums, last), text
         numbers = self.shown
         if callable(numbers):
             numbers = _numbers(numbers(epoch), self._count, f"order({epoch})")

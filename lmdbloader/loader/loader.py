@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import logging
 import os
 import warnings
-import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, count
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from lmdbloader.base.arguments import flag, shown
+from lmdbloader.base.arguments import flag
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.foreign_names import LOADER, third_argument, understands
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
@@ -25,7 +26,7 @@ from lmdbloader.base.stopwatch import time_batches
 from lmdbloader.base.text import counted, plain
 from lmdbloader.batch.dataset import LMDBDataset, check_images
 from lmdbloader.batch.forms import Form, check_form, num_samples
-from lmdbloader.batch.pipeline import check_epoch
+from lmdbloader.batch.pipeline import check_epoch, check_seed
 from lmdbloader.batch.tickets import unpack
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.batch_reader import LEFT_OUT, BatchReader
@@ -34,6 +35,7 @@ from lmdbloader.loader.device import CopyStreams, on_device, usable_device
 from lmdbloader.loader.epoch import EpochRun, deliver
 from lmdbloader.loader.mixing import Mix
 from lmdbloader.loader.options import (
+    FIXED_NAMES,
     Shard,
     check_numbers,
     check_schedule,
@@ -41,14 +43,16 @@ from lmdbloader.loader.options import (
     compiled_and_functions,
     count_processes,
     is_channels_last,
+    refuse_change,
     resolve_pin_memory,
     resolve_shard,
     seed_for,
     too_late_for_a_size,
 )
-from lmdbloader.loader.orders import EpochOrder, Share
+from lmdbloader.loader.orders import Share
 from lmdbloader.loader.samplers import LoaderBatches, LoaderSampler, original_of, sampler_of
-from lmdbloader.loader.state import Batches, Identity, Place, identity
+from lmdbloader.loader.seeds import DrawnSeed, can_agree, draw_seed
+from lmdbloader.loader.state import Batches, Coming, Identity, Place, identity
 from lmdbloader.loader.threads import Threads
 from lmdbloader.loader.tuning_cache import case_of, recall_threads
 from lmdbloader.loader.views import view_of
@@ -58,9 +62,6 @@ from lmdbloader.transforms.foreign import listed_transforms
 from lmdbloader.transforms.resolution import ProgressiveResize, full_size, with_resolution
 
 _logger = logging.getLogger("lmdbloader")
-# Attributes that code sets on a loader it was given: those of DataLoader alone, and those that __init__ sets once.
-_NOT_SET = frozenset({"batch_sampler", "collate_fn", "num_workers", "sampler"})
-_SET_ONCE = frozenset({"batch_size", "dataset", "drop_last", "num_threads", "order", "pin_memory", "prefetch", "seed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def _copies_when_rebuilt(init: Callable[..., None]) -> Callable[..., None]:
         if original is None:
             init(self, *args, **options)
         else:
-            state: tuple[Any, ...] = (*original._state(), (original._epoch, original._start))
+            state: tuple[Any, ...] = (*original._state(), original._coming)
             _fill(init, self, *state)
 
     # Lightning adds the arguments of a sampler only to a signature that takes any.
@@ -181,7 +182,9 @@ class Loader(DataLoader[Any]):
             repeat: How many times each sample comes in an epoch, each time with random choices of its own. All of them
                 are shuffled together, as with BasicSR's `dataset_enlarge_ratio`; a list is read so many times.
             seed: Of the order and of every random choice, which depend only on it, the epoch and the sample's number.
-                None is that of the dataset, `dataset.transformed(..., seed=3)`, else 0.
+                None is that of the dataset, `dataset.transformed(..., seed=3)`; else it is drawn from torch's random
+                numbers, which follow `torch.manual_seed`, and an epoch whose number comes again is a new one. Ranks get
+                the seed of rank 0 through torch.distributed; states carry it.
             drop_last: Whether to leave out the last batches if they are short.
             pad: Whether to fill the last batches up with samples from the beginning of the epoch, so that every rank
                 has the same number of batches, of the same sizes; each rank then reads ceil(samples / ranks). None pads
@@ -228,9 +231,8 @@ class Loader(DataLoader[Any]):
             raise OptionError(f"on_corrupt={on_corrupt!r}: expected 'raise' or 'skip'")
         if drop_last and pad:
             raise OptionError("drop_last=True, pad=True: the last short batches are left out or filled up. Choose one.")
-        seed_of_all = seed_for(dataset, seed)
         self._orders = Orders(
-            len(dataset), seed_of_all, order=order, shuffle=shuffle, weights=weights, draws=num_samples, repeat=repeat,
+            len(dataset), order=order, shuffle=shuffle, weights=weights, draws=num_samples, repeat=repeat,
             mixture=None if mixed is None else mixed.mixture,
         )  # fmt: skip
         self._options = {
@@ -241,17 +243,22 @@ class Loader(DataLoader[Any]):
         }  # fmt: skip
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
         self._given = dataset if mixed is None else mixed
-        self.seed, self.order = seed_of_all, self._orders.shown
+        self.order = self._orders.shown
         self._shard, self._has_warned = shard, False
         self._pad = (shard == "auto" and not drop_last) if pad is None else pad
         self._has_warned_of_epoch = False
         self._share: Share | None = None  # of the iterator that was made last
         cores = count_cores()
         self.prefetch = prefetch
-        # The start of the next iteration, and the place of the iterator that was made last.
-        self._epoch = self._start = 0
+        seed_given = seed_for(dataset, seed)
+        self._coming = Coming(draw_seed() if seed_given is None else seed_given, seed_given is None)
+        self._drawn: DrawnSeed | None = None
+        if seed_given is None:
+            name = f"{dataset.reader.manifest.content_digest} {len(dataset)}"
+            self._drawn = DrawnSeed(self._coming.seed, name, shard)
+        # The iterator that has begun last, and what comes if it has failed before its first batch.
         self._place: Place | None = None
-        self._newest: weakref.ref[Batches] | None = None
+        self._before = self._coming
         self._identity: tuple[int, Identity] | None = None  # of an epoch
         self._skips = on_corrupt == "skip"
         self._corrupt: dict[tuple[int, str], Damage] = {}
@@ -282,7 +289,8 @@ class Loader(DataLoader[Any]):
             with_resolution(self._transforms, full_size(self._transforms))
         self._stopwatch = Stopwatch()
         try:
-            self._reader = self._make_reader(self._transforms)
+            self._reader_seed = self._coming.seed
+            self._reader = self._make_reader(self._transforms, self._reader_seed)
         except OptionError as error:
             if not (advice := too_late_for_a_size(functions)):
                 raise
@@ -300,14 +308,14 @@ class Loader(DataLoader[Any]):
         self._threads = Threads(self.num_threads, "lmdbloader")
         self._own_names = frozenset(vars(self))
 
-    def _make_reader(self, transforms: Sequence[Transform]) -> BatchReader:
+    def _make_reader(self, transforms: Sequence[Transform], seed: int) -> BatchReader:
         reader = BatchReader(
             self._read_from,
             transforms,
             self._functions,
             self.batch_size,
             owner=self.dataset,
-            seed=self.seed,
+            seed=seed,
             channels_last=self._channels_last,
             num_threads=self.num_threads,
             prefetch=self.prefetch,
@@ -333,20 +341,22 @@ class Loader(DataLoader[Any]):
         sides = (size, size) if isinstance(size, int) else size
         if sides is not None and (len(sides) != 2 or min(sides) < 1):
             raise OptionError(f"set_resolution({size}): expected a size of at least 1, (height, width), or None")
-        self._use_size(sides)
+        self._use(sides, self._reader_seed)
         self._schedule = None
 
-    def _use_size(self, size: tuple[int, int] | None) -> None:
-        if size == self._size:
+    def _use(self, size: tuple[int, int] | None, seed: int) -> None:
+        if (size, seed) == (self._size, self._reader_seed):
             return
         transforms = self._transforms if size is None else with_resolution(self._transforms, size)
-        self._reader = self._make_reader(transforms)
-        self._size = size
+        reader = self._make_reader(transforms, seed)
+        reader.layout = self._reader.layout  # with what was looked up
+        self._reader, self._size, self._reader_seed = reader, size, seed
 
-    def _begin(self, epoch: int) -> None:
-        """Set the schedule's size for an epoch."""
-        if self._schedule is not None:
-            self._use_size(self._schedule.size_at(epoch, full_size(self._transforms)))
+    def _prepare(self, place: Place) -> None:
+        """Use the seed of a place and the schedule's size for its epoch."""
+        schedule = self._schedule
+        size = self._size if schedule is None else schedule.size_at(place.epoch, full_size(self._transforms))
+        self._use(size, place.seed)
 
     @property
     def batches_at_once(self) -> int:
@@ -388,7 +398,24 @@ class Loader(DataLoader[Any]):
     def _current_epoch(self) -> int:
         """Return the epoch that is being read, else the next one; their lengths may differ."""
         place = self._place
-        return self._epoch if place is None or place.is_ended else place.epoch
+        return self._coming.epoch if place is None or place.is_ended else place.epoch
+
+    @property
+    def seed(self) -> int:
+        """The seed of the order and of every random choice; if it was drawn, rank 0's, for which other ranks wait."""
+        if can_agree():
+            self._settle()
+        return self._coming.seed
+
+    def _settle(self) -> None:
+        """Agree on a seed that was drawn.
+
+        Raises:
+            OptionError: The ranks cannot agree.
+        """
+        if self._drawn is not None:
+            orders, world_size = self._orders.follow_the_seed, self._resolved().world_size
+            self._coming.seed = self._drawn.agreed(self._coming.seed, world_size, orders=orders)
 
     @property
     def sampler(self) -> LoaderSampler:  # type: ignore[override]
@@ -412,49 +439,41 @@ class Loader(DataLoader[Any]):
         return tuple(self._corrupt.values())
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration; the one after it is epoch + 1.
+        """Set the epoch that begins with the next first batch of an iterator; the one after it is epoch + 1.
 
-        It begins at the epoch's start. Only the epoch that `load_state_dict` has restored keeps its place, until one of
-        its batches is taken.
+        It begins at the epoch's start, also in an iterator that has given no batch yet. A place that `load_state_dict`
+        has restored is kept if the number is that of its epoch; or a lower one, as a framework gives it that counts
+        from 0 again: then its next number means the next epoch.
+
+        Without a seed, an epoch whose number does not come after the last one has another order and other choices.
 
         Raises:
             OptionError: It is negative, or does not fit into 63 bits.
         """
         epoch, place = check_epoch(epoch), self._place
-        if place is not None and place.num_steps == 0 and place.epoch == epoch:  # a new iterator
-            self._epoch, self._start, self._place = epoch, place.start, None
-            return
         if place is not None and place.is_ended:
+            if place.num_steps == 0 and not place.is_complete:  # it has failed before its first batch
+                self._coming = self._before
             self._place = None
-        if epoch != self._epoch:
-            self._epoch, self._start = epoch, 0
-
-    def _set_sampler_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next batch: that of an iterator without a batch so far, else of the next iteration.
-
-        torch's samplers do the same. Lightning makes the iterator of an epoch before it sets the epoch.
-        """
-        newest = None if self._newest is None else self._newest()
-        if newest is not None and newest.begin_at(check_epoch(epoch), self._items):
-            self._epoch, self._start = epoch + 1, 0
-        else:
-            self.set_epoch(epoch)
+        self._coming.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return this loader's place as whole numbers and text, for torch.save, JSON and the like.
 
-        It is the place of the newest iterator, even of an unfinished one after `set_epoch`, as long as something refers
-        to that iterator. It counts the batches that the loop has got, not those that are read ahead. All ranks are at
-        the same place after the same number of steps.
+        It is the place of the iterator that has begun last, even of an unfinished one after `set_epoch`, as long as
+        something refers to that iterator. It counts the batches that the loop has got, not those that are read ahead.
+        All ranks are at the same place after the same number of steps.
         """
-        epoch, position = self._reached()
-        return self._described(epoch).state(epoch, position)
+        self._settle()
+        place = self._here().saved()
+        return self._described(place).state(place)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from the place of a loader: the next iteration is the rest of its epoch, then comes the next epoch.
 
         The remaining samples are the same with another batch size, other threads or another number of ranks, among
         which they are divided again. No sample is read only to be skipped. Running iterators stay as they are.
+        A loader whose seed was drawn takes that of the state.
 
         Args:
             state_dict: Returned by `state_dict` of a loader with the same dataset, order, seed and transforms.
@@ -462,34 +481,46 @@ class Loader(DataLoader[Any]):
         Raises:
             OptionError: It is something else, of a newer release, or of another dataset, order or seed.
         """
-        self._epoch, self._start = self._described(epoch_in(state_dict)).place(state_dict)
+        place = Place(epoch_in(state_dict), 0, self._coming.seed)
+        if self._drawn is not None and isinstance(state_dict, dict):
+            place.seed = state_dict.get("seed", place.seed)
+        place = self._described(place).place(state_dict)
+        self._replace_drawn(place.seed)
+        self._coming.restore(place)
         self._place = None
 
-    def _reached(self) -> tuple[int, int]:
-        """Return the epoch, and the positions of its order that all ranks together have been given."""
+    def _replace_drawn(self, seed: int) -> None:
+        """Use a seed, which all ranks have, in place of one that was drawn."""
+        if self._drawn is not None:
+            self._coming.seed = check_seed(seed)
+            self._drawn.settle()
+
+    def _here(self) -> Coming:
+        """Return what comes next if the loop ends here."""
         place = self._place
         if place is None or place.is_complete or self._share is None:
-            return self._epoch, self._start
-        return place.epoch, self._share.position_after(place.num_steps, self._orders.length(place.epoch), place.start)
+            return self._coming
+        length = self._orders.length(place.epoch)
+        return self._coming.at(place, self._share.position_after(place.num_steps, length, place.start))
 
-    def _described(self, epoch: int) -> Identity:
-        key = epoch if self._orders.changes else 0
+    def _described(self, place: Place) -> Identity:
+        key = place.epoch if self._orders.changes else 0
         if self._identity is None or self._identity[0] != key:
-            text = self._orders.text(epoch, self._reader.layout)
-            self._identity = key, identity(self._read_from, text, self._orders.length(epoch), self.seed)
-        return self._identity[1]
+            text = self._orders.text(place.epoch, self._reader.layout)
+            self._identity = key, identity(self._read_from, text, self._orders.length(place.epoch))
+        return replace(self._identity[1], seed=place.seed)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Return an iterator over the batches of the next epoch, or over the rest of a restored one."""
-        return self._iterate(Place(self._epoch, self._start))
+        return self._iterate()
 
-    def _coming(self) -> tuple[Place, int]:
-        """Return the place of the next iteration, and its number of batches on this rank."""
-        length = self._orders.length(self._epoch)
-        return Place(self._epoch, self._start), self._resolved().num_batches(length - self._start)
+    def _num_coming(self) -> int:
+        """Return the number of batches of the next iteration on this rank."""
+        return self._resolved().num_batches(self._orders.length(self._coming.epoch) - self._coming.start)
 
-    def _iterate(self, place: Place, step: int = 0) -> Iterator[Any]:
-        """Return an iterator that begins `step` batches after a place; the batches between are not read."""
+    def _iterate(self, step: int = 0) -> Iterator[Any]:
+        """Return an iterator without the first `step` batches, which are not read."""
+        self._resolved()  # an error of the share comes here
         if not self._has_warned and self._shard is None and (count_processes() or 1) > 1:
             self._has_warned = True
             warnings.warn(
@@ -497,22 +528,27 @@ class Loader(DataLoader[Any]):
                 "its share: Loader(..., shard='auto'). If each must read all samples: Loader(..., shard=(0, 1)).",
                 stacklevel=3,
             )
-        last = self.dataset._last_set
-        if last is not None and last[0] != place.epoch and not self._has_warned_of_epoch:
+        last, coming = self.dataset._last_set, self._coming
+        if last is not None and last[0] != coming.epoch - coming.shift and not self._has_warned_of_epoch:
             self._has_warned_of_epoch = True
             warnings.warn(
-                f"the dataset's set_epoch({last[0]}) has no effect on a Loader, which begins epoch {place.epoch}. "
+                f"the dataset's set_epoch({last[0]}) has no effect on a Loader, which begins epoch {coming.epoch}. "
                 f"Write loader.set_epoch({last[0]}).",
                 stacklevel=3,
             )
-        self._share = self._resolved()
+        return Batches(partial(self._start, step), self._note)
+
+    def _start(self, step: int) -> tuple[Place, Iterator[Any]]:
+        """Begin the next iteration `step` batches after its place; return its place and the items of `Batches`."""
+        self._settle()
+        share, place = self._resolved(), self._coming.place()
         if step:
-            length = self._orders.length(place.epoch)
-            place = Place(place.epoch, self._share.position_after(step, length, place.start))
-        batches = Batches(self._items(place), place, self._note)
-        self._epoch, self._start, self._place = place.epoch + 1, 0, place
-        self._newest = weakref.ref(batches)
-        return batches
+            place.start = share.position_after(step, self._orders.length(place.epoch), place.start)
+        items = self._items(place)
+        self._before = replace(self._coming)
+        self._coming.begin()
+        self._share, self._place = share, place
+        return place, items
 
     def _note(self, damage: Damage) -> None:
         if (damage.sample, damage.field) not in self._corrupt:
@@ -521,16 +557,13 @@ class Loader(DataLoader[Any]):
 
     def _items(self, place: Place) -> Iterator[Any]:
         """Return the items of `Batches`, from a place on."""
-        self._begin(place.epoch)
+        self._prepare(place)
         items = deliver(self._run(place), self._threads, self.groups_ahead)
         return items if self._device is None else on_device(items, self._device, self._streams.on(self._device))
 
-    def _epoch_order(self, epoch: int) -> EpochOrder:
-        return self._orders.of(epoch, self._reader.layout)
-
     def _run(self, place: Place, limit: int | None = None) -> EpochRun:
         """Return a pass through an epoch from a place on, or through its first `limit` batches."""
-        order, share = self._epoch_order(place.epoch), self._resolved()
+        order, share = self._orders.of(place.epoch, self._reader.layout, place.seed), self._resolved()
         return EpochRun(
             self._reader,
             place.epoch,
@@ -550,11 +583,11 @@ class Loader(DataLoader[Any]):
         """
         if len(self) == 0:
             raise OptionError(f"benchmark: this loader has no batch of {self.dataset!r}")
-        epoch = self._epoch
-        self._begin(epoch)
-        for _ in deliver(self._run(Place(epoch, 0), self.batches_at_once), self._threads, 1):
+        first = replace(self._coming.place(), start=0)
+        self._prepare(first)
+        for _ in deliver(self._run(first, self.batches_at_once), self._threads, 1):
             pass  # loads the kernels, starts the threads
-        epochs = (self._items(Place(number, 0)) for number in count(epoch))
+        epochs = (self._items(replace(first, epoch=number)) for number in count(first.epoch))
         batches = (batch for batch, _ in chain.from_iterable(epochs))
         found = time_batches(batches, seconds, lambda batch: 0 if batch is LEFT_OUT else num_samples(batch))
         p50, p99 = np.percentile(found.waits, [50, 99])
@@ -602,28 +635,27 @@ class Loader(DataLoader[Any]):
         self._threads.close()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _NOT_SET or (name in _SET_ONCE and name in self.__dict__):
-            raise OptionError(
-                f"loader.{name} = {shown(value)}: it cannot change after the Loader is made. Make another one: "
-                "Loader(dataset, batch_size, ...)."
-            )
+        if "_own_names" in self.__dict__ and name in _FIXED and not _is_of_lightning(name, value):
+            raise refuse_change(f"loader.{name}", value)
         object.__setattr__(self, name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if can_agree():
+            self._settle()
         # What a subclass adds; frameworks set attributes of their own on a Loader, which need not pickle.
         added = {name: value for name, value in vars(self).items() if name not in self._own_names}
-        return _open_loader, (type(self), *self._state(), self._reached()), added if type(self) is not Loader else None
+        return _open_loader, (type(self), *self._state(), self._here()), added if type(self) is not Loader else None
 
     def _state(self) -> tuple[Any, ...]:
         """Return the arguments of `_fill`, without a place."""
         options = {**self._options, "resolution": self._schedule}
         size = None if self._schedule is not None else self._size
         # The memory format as a bool: cloudpickle, of Ray, cannot pickle torch's.
-        return self._given, self.batch_size, options, self._channels_last, size
+        return self._given, self.batch_size, options, self._channels_last, size, self._drawn
 
     def __repr__(self) -> str:
         return (
-            f"Loader({self._given!r}, {self.batch_size}, order={described(self.order)}, seed={self.seed}, "
+            f"Loader({self._given!r}, {self.batch_size}, order={described(self.order)}, seed={self._coming.seed}, "
             f"num_threads={self.num_threads}, shard={self._shard or (0, 1)!r}"
             f"{f', repeat={times}' if (times := self._options['repeat']) != 1 else ''}"
             f"{', pin_memory=True' if self.pin_memory else ''})"
@@ -633,12 +665,12 @@ class Loader(DataLoader[Any]):
         """Return Jupyter's view: the fields of a batch, the options, and the next samples after the transforms."""
         from lmdbloader.loader.card import loader_card
 
-        epoch, start = self._reached()
-        self._begin(epoch)
-        order = self._epoch_order(epoch)
-        following = order.samples(self._resolved().positions(order.length, start).of_batches(0, 1))
+        place = self._here().place()
+        self._prepare(place)
+        order = self._orders.of(place.epoch, self._reader.layout, place.seed)
+        following = order.samples(self._resolved().positions(order.length, place.start).of_batches(0, 1))
         device = self._device or "cpu"
-        return loader_card(self, self._reader, following, (epoch, start), self._functions, device).to_html()
+        return loader_card(self, self._reader, following, (place.epoch, place.start), self._functions, device).to_html()
 
 
 def _open_loader(kind: type[Loader], *state: Any) -> Loader:
@@ -655,11 +687,24 @@ def _fill(
     options: dict[str, Any],
     channels_last: bool,
     size: tuple[int, int] | None,
-    place: tuple[int, int],
+    drawn: DrawnSeed | None,
+    coming: Coming,
 ) -> None:
     """Make a loader what another one was when it was pickled."""
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
-    init(loader, dataset, batch_size, memory_format=memory_format, **options)
-    loader._epoch, loader._start = place
+    given = {**options, "seed": options["seed"] if drawn is None else coming.seed}  # without a new draw
+    init(loader, dataset, batch_size, memory_format=memory_format, **given)
+    loader._options, loader._drawn, loader._coming = options, copy.copy(drawn), replace(coming)
     if size is not None:
         loader.set_resolution(size)
+
+
+# What code sets on a loader that it was given.
+_FIXED = FIXED_NAMES | {*inspect.signature(Loader.__init__).parameters} - {"self", "foreign"}
+
+
+def _is_of_lightning(name: str, value: Any) -> bool:
+    """Return whether `seed_everything(workers=True)` of Lightning seeds worker processes, of which there are none."""
+    return name == "worker_init_fn" and str(getattr(getattr(value, "func", value), "__module__", "")).startswith(
+        "lightning"
+    )

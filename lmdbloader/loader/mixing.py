@@ -60,9 +60,9 @@ class Mix(ReadsMany):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; raise OptionError for those that would have no effect, or change one of several copies."""
-        if name in self.__dict__.keys() | ATTRIBUTES.keys() | {"targets", "transform"} and name[0] != "_":
+        if name in self.__dict__.keys() | ATTRIBUTES.keys() | {"length", "targets", "transform"} and name[0] != "_":
             raise OptionError(
-                f"mixed.{name} = ...: a mixture cannot change. Write mix(datasets, weights) again, or set "
+                f"mixed.{name} = ...: a mixture cannot change. Write mix(datasets, weights, length) again, or set "
                 "`transform` on each of its datasets."
             )
         super().__setattr__(name, value)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, Literal
 
 import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from lmdbloader.base.arguments import shown, whole
 from lmdbloader.batch.dataset import LMDBDataset
@@ -22,18 +32,21 @@ from lmdbloader.transforms.resolution import ProgressiveResize
 # Samples of a batch, or batches: far more than any memory holds, and their products still fit 64 bits.
 _MOST = 2**31 - 1
 Shard = tuple[int, int] | Literal["auto"] | None
+# Attributes of torch's loaders and samplers, which have no effect on a Loader that is made.
+_OF_TORCH = (DataLoader, BatchSampler, DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+FIXED_NAMES = frozenset(chain({"epoch"}, *(inspect.signature(kind).parameters for kind in _OF_TORCH)))
 _SIZES = frozenset({"RandomResizedCrop", "RandomCrop", "CenterCrop", "Resize"})
 
 
-def seed_for(dataset: LMDBDataset, seed: Any) -> int:
-    """Return the seed of a Loader: the given one, that of the view, or 0.
+def seed_for(dataset: LMDBDataset, seed: Any) -> int | None:
+    """Return the seed of a Loader: the given one, or that of the view; None if there is none.
 
     Raises:
         OptionError: It is not a seed, or differs from that of the view.
     """
     of_view = None if dataset._draws is None else dataset._draws.seed
     if seed is None:
-        return of_view or 0
+        return of_view
     if of_view not in (None, check_seed(seed)):
         raise OptionError(f"seed={seed}: the dataset is a view with seed={of_view}. Leave one of them out.")
     return check_seed(seed)
@@ -219,3 +232,11 @@ def count_processes() -> int | None:
     """Return the world size of torch.distributed; None before it is initialised."""
     distributed = torch.distributed
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else None
+
+
+def refuse_change(name: str, value: Any) -> OptionError:
+    """Return the error for an attribute that cannot be set."""
+    return OptionError(
+        f"{name} = {shown(value)}: it cannot change after the Loader is made. Make another one: "
+        "Loader(dataset, batch_size, ...)."
+    )

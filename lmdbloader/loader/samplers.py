@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Protocol
@@ -10,7 +11,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, Sampler, Sequenti
 
 from lmdbloader.batch.tickets import Ticket, rebuilt
 from lmdbloader.errors import OptionError
-from lmdbloader.loader.state import Place
+from lmdbloader.loader.options import refuse_change
 
 
 class Loader(Protocol):
@@ -22,33 +23,48 @@ class Loader(Protocol):
     @property
     def world_size(self) -> int: ...
 
-    def _set_sampler_epoch(self, epoch: int) -> None: ...
+    def set_epoch(self, epoch: int) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
 
     def __len__(self) -> int: ...
 
     def _num_samples(self) -> int:
         """Return the samples of this rank in a whole epoch."""
 
-    def _coming(self) -> tuple[Place, int]:
-        """Return the place of the next iteration, and the number of its batches."""
+    def _num_coming(self) -> int:
+        """Return the number of batches of the next iteration."""
 
-    def _iterate(self, place: Place, step: int) -> Iterator[Any]:
-        """Return an iterator from a place on without its first batches."""
+    def _iterate(self, step: int) -> Iterator[Any]:
+        """Return an iterator over the next iteration without its first batches."""
 
 
-class LoaderSampler(Sampler[int]):
+class _Fixed:
+    """What a framework finds on a Loader; a value that is set there would have no effect."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_"):
+            raise refuse_change(f"{type(self).__name__.lstrip('_')}.{name}", value)
+        object.__setattr__(self, name, value)
+
+
+class LoaderSampler(_Fixed, Sampler[int]):
     """The order of a Loader; its length is that of this rank, and only the Loader iterates it.
 
     Attributes:
         loader: The Loader.
     """
 
+    loader: Loader
+
     def __init__(self, loader: Loader) -> None:
-        self.loader = loader
+        vars(self).update(loader=loader)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the Loader's next batch, also in an iterator that has given none."""
-        self.loader._set_sampler_epoch(epoch)
+        """Set the epoch of the Loader's next iteration, as `Loader.set_epoch`."""
+        self.loader.set_epoch(epoch)
 
     def __len__(self) -> int:
         return self.loader._num_samples()
@@ -85,7 +101,7 @@ def sampler_of(loader: Loader, *, is_sequential: bool, is_shard: bool) -> Loader
     return kinds.get((is_sequential, is_shard), _SequentialShard)(loader)
 
 
-class LoaderBatches(BatchSampler):
+class LoaderBatches(_Fixed, BatchSampler):
     """The batches of a Loader's next epoch, as tickets in place of sample numbers.
 
     Attributes:
@@ -94,6 +110,8 @@ class LoaderBatches(BatchSampler):
         batch_size: Samples in a batch of one rank.
         drop_last: Whether short batches are left out.
     """
+
+    loader: Loader
 
     def __init__(self, sampler: Any, batch_size: int, drop_last: bool) -> None:
         """Prepare. Frameworks call it with another sampler.
@@ -106,8 +124,8 @@ class LoaderBatches(BatchSampler):
                 f"a framework gives a Loader a {type(sampler).__name__}, but a Loader makes its own order. "
                 f"{_line(sampler)}"
             )
-        self.loader, self.sampler = sampler.loader, sampler
-        self.batch_size, self.drop_last = batch_size, drop_last
+        vars(self).update(loader=sampler.loader, sampler=sampler, batch_size=batch_size, drop_last=drop_last)
+        self._named: int | None = None
 
     @property
     def num_processes(self) -> int:
@@ -115,15 +133,45 @@ class LoaderBatches(BatchSampler):
         return self.loader.world_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the Loader's next batch, also in an iterator that has given none."""
-        self.loader._set_sampler_epoch(epoch)
+        """Set the epoch of the Loader's next iteration, as `Loader.set_epoch`."""
+        self._named = epoch
+        self.loader.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the Loader's place, for torchdata's StatefulDataLoader."""
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a place; a number that was set before is one of the restored epoch, if it can be."""
+        self.loader.load_state_dict(state_dict)
+        if self._named is not None and self._named <= state_dict["epoch"]:
+            self.loader.set_epoch(self._named)
 
     def __len__(self) -> int:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
+        if self.loader.world_size > 1 and _is_dispatched():
+            raise OptionError(
+                "Accelerate's dispatch_batches reads the batches of all processes in the main one, and this loader "
+                f"reads share {self.loader.rank} of {self.loader.world_size}: the other shares would be lost. Leave "
+                "dispatch_batches out and write lmdbloader.integrations.accelerate.prepare(accelerator, loader), or "
+                "read all samples with Loader(..., shard=(0, 1))."
+            )
+        return self._tickets()
+
+    def _tickets(self) -> Iterator[Ticket]:
         epoch = _Epoch(self.loader)
-        return (Ticket(partial(epoch.read, step)) for step in range(epoch.num_batches))
+        for step in range(self.loader._num_coming()):
+            yield Ticket(partial(epoch.read, step))
+        epoch.end()
+
+
+def _is_dispatched() -> bool:
+    """Return whether the iteration that begins is one of Accelerate, which divides the batches of one process."""
+    module = sys.modules.get("accelerate.state")
+    active = None if module is None else module.GradientState().active_dataloader
+    return type(active).__name__ == "DataLoaderDispatcher"
 
 
 def _line(sampler: object) -> str:
@@ -139,18 +187,21 @@ class _Epoch:
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
-        self._place, self.num_batches = loader._coming()
         self._batches: Iterator[Any] = iter(())
         self._next: int | None = None
 
     def read(self, step: int) -> Any:
         """Return a batch by its number. Batches are read in order, beginning with any of them."""
         if self._next is None:
-            self._batches = self._loader._iterate(self._place, step)
+            self._batches = self._loader._iterate(step)
         elif step != self._next:
             raise rebuilt("skips batches in the middle of an epoch")
         self._next = step + 1
         return next(self._batches)
+
+    def end(self) -> None:
+        """Note that the epoch is complete: whoever asks for no more batches has them all."""
+        next(self._batches, None)
 
 
 def original_of(batch_sampler: object) -> Loader | None:

@@ -1,11 +1,11 @@
-"""A Loader's place in its epochs: kept by the iterator, and as plain values that can be saved."""
+"""A Loader's place in its epochs: of the next iteration, of an iterator, and as plain values that can be saved."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
@@ -17,6 +17,7 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError, WorkerError
 from lmdbloader.format.digests import CONTENT_SCHEMES, scheme_of
 from lmdbloader.loader.batch_reader import LEFT_OUT
+from lmdbloader.loader.seeds import mixed
 from lmdbloader.store import Damage
 from lmdbloader.store.rows import text_of
 
@@ -35,6 +36,8 @@ class Place:
     Attributes:
         epoch: Its epoch.
         start: Position in the epoch's order at which it began.
+        seed: Of the order and of the random choices.
+        since: Iterations that were begun between the last `set_epoch` and this one.
         num_steps: Steps since then; all ranks make them together.
         is_ended: Whether its iterator has ended: it is complete, failed, was closed or deleted.
         is_complete: Whether the epoch's last batch was given.
@@ -42,9 +45,74 @@ class Place:
 
     epoch: int
     start: int
+    seed: int = 0
+    since: int = 0
     num_steps: int = 0
     is_ended: bool = False
     is_complete: bool = False
+
+
+@dataclass(slots=True)
+class Coming:
+    """The next iteration of a Loader, and what the numbers of `set_epoch` mean.
+
+    Attributes:
+        seed: Of the order and of all random choices.
+        is_drawn: Whether nobody has given the seed. An epoch that comes again then has another one.
+        epoch: Of the next iteration.
+        start: Position in the epoch's order at which it begins.
+        begun: The last epoch that was begun with this seed; -1 before any.
+        shift: What is added to the numbers of `set_epoch`, if a framework counts from 0 again after a restart.
+        since: Iterations that were begun since the last `set_epoch`; None before any.
+        is_restored: Whether the place comes from a state, and no batch was taken since.
+    """
+
+    seed: int
+    is_drawn: bool
+    epoch: int = 0
+    start: int = 0
+    begun: int = -1
+    shift: int = 0
+    since: int | None = None
+    is_restored: bool = False
+
+    def set_epoch(self, number: int) -> None:
+        """Go to the beginning of an epoch. A restored place is kept if the number can be another name of its epoch."""
+        if self.is_restored:
+            # A framework may number an epoch, and iterate several times before it numbers the next one.
+            named = self.epoch - (self.since or 0)
+            if number == self.epoch or number <= named:
+                self.shift = (self.epoch if number == self.epoch else named) - number
+                return
+            self.shift, self.is_restored = 0, False
+        self.epoch, self.start, self.since = number + self.shift, 0, 0
+        if self.is_drawn and self.epoch <= self.begun:
+            self.seed, self.begun = mixed(self.seed), -1
+
+    def restore(self, place: Place) -> None:
+        """Go to a place that was saved."""
+        self.seed, self.epoch, self.start, self.since = place.seed, place.epoch, place.start, place.since or None
+        self.begun, self.shift, self.is_restored = place.epoch - 1, 0, True
+
+    def place(self) -> Place:
+        """Return the place of the next iteration."""
+        return Place(self.epoch, self.start, self.seed, self.since or 0)
+
+    def saved(self) -> Place:
+        """Return the place of the next iteration for a state: an epoch that is not begun is not one that was named."""
+        return replace(self.place(), since=(self.since or 0) if self.is_restored else 0)
+
+    def begin(self) -> None:
+        """Note that the next iteration has begun."""
+        self.begun, self.epoch, self.start, self.is_restored = self.epoch, self.epoch + 1, 0, False
+        self.since = None if self.since is None else self.since + 1
+
+    def at(self, place: Place, position: int) -> Coming:
+        """Return a copy that continues an iterator's epoch at a position."""
+        copy = replace(self)
+        copy.restore(Place(place.epoch, position, place.seed, place.since))
+        copy.shift = self.shift
+        return copy
 
 
 class Batches(Iterator[Any]):
@@ -54,11 +122,19 @@ class Batches(Iterator[Any]):
     each batch goes to one of them.
     """
 
-    __slots__ = ("__weakref__", "_failure", "_items", "_locks", "_note", "place")
+    __slots__ = ("_begin", "_failure", "_items", "_locks", "_note", "place")
 
-    def __init__(self, items: Iterator[Any], place: Place, note: Callable[[Damage], None]) -> None:
-        """Start to give items (batch or `LEFT_OUT`, damage), update a place, and call `note` with each damage."""
-        self._items, self.place, self._note = items, place, note
+    def __init__(self, begin: Callable[[], tuple[Place, Iterator[Any]]], note: Callable[[Damage], None]) -> None:
+        """Prepare.
+
+        Args:
+            begin: Called for the first batch; returns the place to update, and items (batch or `LEFT_OUT`, damage).
+            note: Called with each damage.
+        """
+        self._begin: Callable[[], tuple[Place, Iterator[Any]]] | None = begin
+        self._note = note
+        self.place = Place(0, 0)
+        self._items: Iterator[Any] = iter(())
         # By process: a fork may copy a lock that is held by a thread of the parent.
         self._locks = {os.getpid(): threading.RLock()}
         # The thread in which an error ended the iterator, and the error.
@@ -78,6 +154,10 @@ class Batches(Iterator[Any]):
                 raise StopIteration
             self._check_idle()
             try:
+                if self._begin is not None:
+                    begin, self._begin = self._begin, None
+                    self.place, self._items = begin()
+                    place = self.place
                 while True:
                     batch, damaged = next(self._items)
                     place.num_steps += 1
@@ -93,16 +173,6 @@ class Batches(Iterator[Any]):
                 self._failure = threading.get_ident(), f"{type(error).__name__}: {error}"
                 place.is_ended = True
                 raise
-
-    def begin_at(self, epoch: int, items: Callable[[Place], Iterator[Any]]) -> bool:
-        """Go to the beginning of an epoch unless a batch was taken; return whether none was taken."""
-        with self._lock():
-            if self.place.num_steps or self.place.is_ended:
-                return False
-            if epoch != self.place.epoch:
-                self.place.epoch, self.place.start = epoch, 0
-                self._items = items(self.place)
-            return True
 
     def close(self) -> None:
         """End; the threads skip the groups that they have not started. Waits for a thread that is getting a batch."""
@@ -152,15 +222,15 @@ class Identity:
     order: str
     content_digest: str
 
-    def state(self, epoch: int, position: int) -> dict[str, Any]:
-        """Return a loader's place as whole numbers and text."""
+    def state(self, place: Place) -> dict[str, Any]:
+        """Return the place at which a loader continues as whole numbers and text."""
         return {
-            "version": STATE_VERSION, "epoch": epoch, "position": position, "length": self.length, "seed": self.seed,
-            "order": self.order, "content_digest": self.content_digest,
+            "version": STATE_VERSION, "epoch": place.epoch, "position": place.start, "since": place.since,
+            "length": self.length, "seed": self.seed, "order": self.order, "content_digest": self.content_digest,
         }  # fmt: skip
 
-    def place(self, state: Any) -> tuple[int, int]:
-        """Return the epoch and the position of a state.
+    def place(self, state: Any) -> Place:
+        """Return the place of a state.
 
         Raises:
             OptionError: It is not a state, or it is of a newer release, or of another dataset, order or seed.
@@ -185,12 +255,13 @@ class Identity:
                     f"not valid there; use the same, or set_epoch({state['epoch']}) to start that epoch."
                 )
         epoch, position = int(state["epoch"]), int(state["position"])
-        if not 0 <= epoch < 2**63 or not 0 <= position <= self.length:
+        since = state.get("since", 0)  # older states have none
+        if not 0 <= epoch < 2**63 or not 0 <= position <= self.length or not _is(since, Integral):
             raise OptionError(
                 f"load_state_dict: epoch {epoch} and position {position}; expected an epoch of at least 0 and a "
                 f"position from 0 to {self.length}"
             )
-        return epoch, position
+        return Place(epoch, position, self.seed, min(max(int(since), 0), epoch))
 
 
 def _incomparable(name: str, one: str, other: str) -> str:
@@ -212,19 +283,18 @@ _MUST_AGREE = {
 }
 
 
-def identity(dataset: LMDBDataset, order: str, length: int, seed: int) -> Identity:
-    """Return the values that determine the orders of a loader.
+def identity(dataset: LMDBDataset, order: str, length: int) -> Identity:
+    """Return the values that determine the orders of a loader, but for the seed.
 
     Args:
         dataset: The one that is read; equal rows have equal digests, however they were selected.
         order: The text of the Loader's order; equal texts mean equal orders.
         length: Positions of the order.
-        seed: The Loader's.
     """
     digest = dataset.reader.manifest.content_digest
     if (rows := text_of(dataset.stored_rows)) != text_of(range(len(dataset.reader))):
         digest += f", rows {rows}"
-    return Identity(length, seed, order, digest)
+    return Identity(length, 0, order, digest)
 
 
 def _is(value: Any, kind: type) -> bool:

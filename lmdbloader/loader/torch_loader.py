@@ -69,8 +69,7 @@ def dataloader(
 
     Returns:
         The DataLoader; batches of an LMDBDataset are named tuples of stacked tensors. For transformed views that have a
-        seed, or whose `set_epoch` was called, each iteration is the next epoch; other views make new random choices at
-        every read.
+        seed each iteration is the next epoch; other views make new random choices at every read.
 
     Raises:
         DiskFullError: /dev/shm has no room for the queues of worker processes.

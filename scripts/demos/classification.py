@@ -67,7 +67,7 @@ def run(photographs: Sequence[Path] | None, output: Path) -> bool:
 
     train, val = (lmdbloader.LMDBDataset(path) for path in paths.values())
     transforms = RECIPE.training_transforms(SIZE, torch.float32)
-    loader = lmdbloader.Loader(train, BATCH_SIZE, shuffle=True, drop_last=True, transforms=transforms)
+    loader = lmdbloader.Loader(train, BATCH_SIZE, shuffle=True, seed=0, drop_last=True, transforms=transforms)
     compare_reading(folder / "train", loader)
     transforms = RECIPE.evaluation_transforms(SIZE, torch.float32)
     top1 = train_and_score(loader, lmdbloader.Loader(val, BATCH_SIZE, order="sequential", transforms=transforms))

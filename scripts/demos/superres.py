@@ -300,7 +300,7 @@ def run(images: Path | None, output: Path, seconds: float) -> bool:
     print(f"4. Training SRCNN 9-1-5 from the dataset for {seconds:.0f} s", flush=True)
     torch.manual_seed(0)
     model = build_model("srcnn915", SCALE)
-    loader = lmdbloader.Loader(patches, TRAIN_BATCH_SIZE, shuffle=True, transforms=[RandomDihedral()])
+    loader = lmdbloader.Loader(patches, TRAIN_BATCH_SIZE, shuffle=True, seed=0, transforms=[RandomDihedral()])
     timer = train(model, loader, seconds=seconds)
     print(f"   {timer.num_steps:,} steps, {timer.summary()}")
 
@@ -326,7 +326,9 @@ def compare_reading(patches: Any, folder: Path) -> None:
         )
         for workers in (0, cores)
     }
-    ours = lmdbloader.Loader(chosen, READ_BATCH_SIZE, shuffle=True, transforms=[ToDtype(torch.float32, scale=True)])
+    ours = lmdbloader.Loader(
+        chosen, READ_BATCH_SIZE, shuffle=True, seed=0, transforms=[ToDtype(torch.float32, scale=True)]
+    )
     name = f"LMDB, lmdbloader.Loader, {ours.num_threads} threads"
     rates = measure_readers({**loaders, name: ours})
     for label, rate in rates.items():
