@@ -159,7 +159,7 @@ def test_in_a_loader_they_depend_on_no_thread(tmp_path: Path) -> None:
         [
             batch
             for _ in range(2)
-            for batch in lmdbloader.Loader(dataset, 32, shuffle=True, transforms=transforms, num_threads=n)
+            for batch in lmdbloader.Loader(dataset, 32, shuffle=True, seed=0, transforms=transforms, num_threads=n)
         ]
         for n in (1, 2)
     )
