@@ -300,7 +300,7 @@ def test_what_is_changed_in_place_after_it_was_checked_is_refused(
     ]
     reads: list[Callable[[], np.ndarray]] = [
         lambda: dataset[0].image.numpy(),
-        lambda: dataset.__getitems__([0])[0].image.numpy(),
+        lambda: dataset._many([0])[0].image.numpy(),
         *(lambda loader=loader: next(iter(loader)).image.numpy() for loader in loaders),  # type: ignore[misc]
     ]
     expected = [read() for read in reads]

@@ -294,7 +294,7 @@ def test_a_datasets_own_transform_is_called_sample_by_sample(path: Path) -> None
 
     loader = Loader(Mine(path), 10, order="random", seed=0, transforms=[CenterCrop(8)], num_threads=2)
     plain = Loader(
-        LMDBDataset(path), 10, order="random", transforms=[CenterCrop(8), ToDtype(torch.float32, scale=True)]
+        LMDBDataset(path), 10, order="random", transforms=[CenterCrop(8), ToDtype(torch.float32, scale=True)], seed=0
     )
     for mine, expected in zip(loader, plain, strict=True):
         assert mine["n"].tolist() == expected.number.tolist()
