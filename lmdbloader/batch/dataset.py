@@ -573,7 +573,7 @@ def _instead_of(name: str) -> str:
             "compiled transforms, ds.transformed([...]) or Loader(ds, ..., transforms=[...])."
         )
     if name in _FACTS:
-        return "the names of classes are stored. Write lmdbloader.convert(..., classes=[...]) for others."
+        return "the names are stored in the dataset. For others convert again: lmdbloader.convert(..., classes=[...])."
     return f"it would have no effect; {ATTRIBUTES[name].advice(None)}"
 
 
