@@ -135,8 +135,8 @@ class LMDBDataset(ReadsMany):
         """Set an attribute.
 
         Raises:
-            OptionError: It would have no effect: it is one of `fields`, or of what torchvision's datasets make samples
-                from, and neither does the class define the name nor make samples in a method of its own.
+            OptionError: It would have no effect: it is `fields` or `reader`; or an attribute from which other libraries
+                make samples, and the class neither defines it nor makes samples itself.
         """
         if name in _FACTS or name in ATTRIBUTES:
             kind: type = type(self)
@@ -150,8 +150,8 @@ class LMDBDataset(ReadsMany):
             raise OptionError(f"dataset.{name} = ...: it cannot change. Write LMDBDataset(path, fields=[...]).")
         elif name[0] != "_" and name != "transform" and self.__dict__.get("_source") is not None:
             raise OptionError(
-                f"loader.dataset.{name} = ...: the Loader reads a Subset or a ConcatDataset, and this is its view. Set "
-                f"it on the dataset in there, as subset.dataset.{name} = ..."
+                f"loader.dataset.{name} = ...: this is the Loader's own view of a Subset or ConcatDataset. Set it on "
+                f"the dataset inside: subset.dataset.{name} = ..."
             )
         super().__setattr__(name, value)
 
