@@ -219,9 +219,9 @@ def test_what_macos_and_jupyter_leave_is_named_and_not_read(tmp_path: Path) -> N
     assert [s.name for s in listing.sources] == ["a/1.png", "b/.3.png", "b/2.png"]
     assert listing.classes == ("a", "b")
     assert listing.ignored == (
-        ("._*", "2 made by macOS, such as ._a"),
-        (".ipynb_checkpoints", "2 made by Jupyter, such as .ipynb_checkpoints"),
-        ("__MACOSX", "made by macOS: __MACOSX"),
+        ("._*", "2 made by macOS, which are not read, such as ._a"),
+        (".ipynb_checkpoints", "2 made by Jupyter, which are not read, such as .ipynb_checkpoints"),
+        ("__MACOSX", "1 made by macOS, which are not read, such as __MACOSX"),
     )
 
 
@@ -247,7 +247,7 @@ def test_what_nas_servers_and_systems_leave_gives_no_classes_and_moves_no_labels
     listing = list_sources(tmp_path)
     assert listing.classes == ("cat", "dog")
     assert [(s.name, s.label) for s in listing.sources] == [("cat/1.jpg", 0), ("dog/1.jpg", 1)]
-    assert dict(listing.ignored)["@eaDir"] == "2 made by a Synology, such as @eaDir"
+    assert dict(listing.ignored)["@eaDir"] == "2 made by a Synology, which are not read, such as @eaDir"
     assert {name for name, _ in listing.ignored} == {
         "#recycle", "$Recycle.Bin", ".@__thumb", ".Trash-1000", ".Trashes", ".snapshot", "@Recycle", "@eaDir",
         "System Volume Information", "lost+found",

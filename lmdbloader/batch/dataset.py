@@ -135,8 +135,8 @@ class LMDBDataset(ReadsMany):
         """Set an attribute.
 
         Raises:
-            OptionError: It would have no effect: it is `fields` or `reader`; or an attribute from which other libraries
-                make samples, and the class neither defines it nor makes samples itself.
+            OptionError: It would have no effect: it is one of `fields`, or of what torchvision's datasets make samples
+                from, and neither does the class define the name nor make samples in a method of its own.
         """
         if name in _FACTS or name in ATTRIBUTES:
             kind: type = type(self)

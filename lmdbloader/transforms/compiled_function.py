@@ -493,7 +493,7 @@ def _address_of(function: Any) -> int | None:
     else:
         return None
     if not is_code(address):  # a call would end the process
-        raise OptionError(f"CompiledFunction({address:#x}): expected the address of compiled code; no code is there")
+        raise OptionError(f"CompiledFunction({address:#x}): expected the address of compiled code; there is none")
     return int(address)
 
 

@@ -385,8 +385,7 @@ class Others:
             found.append((kind, f"{what} {as_text(first)}"))
         for kind, (count, first) in sorted(self._litter.items()):
             maker = _maker_of(os.fsencode(kind))
-            what = f"made by {maker}:" if count == 1 else f"{count:,} made by {maker}, such as"
-            found.append((kind, f"{what} {as_text(first)}"))
+            found.append((kind, f"{count:,} made by {maker}, which are not read, such as {as_text(first)}"))
         return tuple(found)
 
 
