@@ -91,12 +91,12 @@ def test_the_help_of_every_command_fits_80_columns(
         (["stage", "a", "b", "--timeout", "10m"], "argument --timeout: '10m': expected a number such as"),
         (
             ["convert", "--hr", "a", "--lr", "X2", "b", "--lr", "X3"],
-            "argument --lr: is given twice: X2 and X3. Give it once",
+            "argument --lr: given twice, as X2 and X3. Give it once",
         ),
-        (["estimate", "a", "--scale", "2", "--sca=3"], "argument --scale: is given twice: 2 and 3. Give it once"),
+        (["estimate", "a", "--scale", "2", "--sca=3"], "argument --scale: given twice, as 2 and 3. Give it once"),
         (
             ["bench", "a", "--crops", "8", "9", "--crops", "7"],
-            "argument --crops: is given twice: 8 9 and 7. Give it once",
+            "argument --crops: given twice, as 8 9 and 7. Give it once",
         ),
         (["verify"], "the following arguments are required: DB"),
         (["verify", "a", "b"], "unrecognized arguments: b"),

@@ -583,7 +583,7 @@ def test_a_number_with_two_colours_stands_for_two_classes(tmp_path: Path, suffix
         save_set(tmp_path / "same", [*masks, coloured(BLACK, RED, GREEN, used=(0, 2))], suffix)
         assert lmdbloader.convert(tmp_path / "same", tmp_path / "kept", layout="masks", workers=1).num_samples == 41
     src = save_set(tmp_path / "src", [*masks[:at], coloured(BLACK, GREEN), *masks[at:]], suffix)
-    message = r"the palettes of the masks differ: 1 is the colour .* in that of .*\.png, and .* in that of .*\.png"
+    message = r"the palettes of the masks differ: 1 has the colour .* in .*\.png and .* in .*\.png"
     with pytest.raises(SourceError, match=message):
         lmdbloader.convert(src, tmp_path / "out", layout="masks", workers=1)
     assert not (tmp_path / "out").exists()

@@ -35,8 +35,8 @@ class BoundedResponse(aiohttp.ClientResponse):
                 self.close()
                 if self.status < 400:  # else what the server says about its error is cut short
                     raise TooLongError(
-                        f"more than the {most} bytes that were asked for arrive: the file was changed, or its server "
-                        "does not send parts of files; copy it to a disk first"
+                        f"the server sends more than the {most} bytes that were asked for: the file was changed, or "
+                        "the server does not send parts of files; copy it to a disk first"
                     )
             self._body = b"".join(parts)
         return await super().read()

@@ -150,8 +150,8 @@ class LMDBDataset(ReadsMany):
             raise OptionError(f"dataset.{name} = ...: it cannot change. Write LMDBDataset(path, fields=[...]).")
         elif name[0] != "_" and name != "transform" and self.__dict__.get("_source") is not None:
             raise OptionError(
-                f"loader.dataset.{name} = ...: the Loader reads a Subset or a ConcatDataset, and this is its view. Set "
-                f"it on the dataset in there, as subset.dataset.{name} = ..."
+                f"loader.dataset.{name} = ...: this is the Loader's own view of a Subset or ConcatDataset. Set it on "
+                f"the dataset inside: subset.dataset.{name} = ..."
             )
         super().__setattr__(name, value)
 
@@ -573,7 +573,7 @@ def _instead_of(name: str) -> str:
             "compiled transforms, ds.transformed([...]) or Loader(ds, ..., transforms=[...])."
         )
     if name in _FACTS:
-        return "the names of classes are stored. Write lmdbloader.convert(..., classes=[...]) for others."
+        return "the names are stored in the dataset. For others convert again: lmdbloader.convert(..., classes=[...])."
     return f"it would have no effect; {ATTRIBUTES[name].advice(None)}"
 
 

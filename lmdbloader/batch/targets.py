@@ -7,10 +7,10 @@ from typing import Any, NoReturn
 from lmdbloader.errors import OptionError
 
 OTHER_LABELS = (
-    "samples are read from the dataset's file, so this would change no batch. For other labels write labels = "
-    "torch.tensor([...]), one for each sample, and Loader(dataset, ..., transforms=[WithIndices(lambda batch, i: "
-    "batch._replace(label=labels[i]))]), with WithIndices of lmdbloader.transforms; or a subclass with its own "
-    "__getitem__. For fewer samples write dataset.select(numbers)."
+    "batches are read from the file and would not change. For other labels, a tensor with one for each sample, write "
+    "Loader(dataset, ..., transforms=[lmdbloader.transforms.WithIndices(lambda batch, i: "
+    "batch._replace(label=labels[i]))]), or a subclass with its own __getitem__. For fewer samples write "
+    "dataset.select(numbers)."
 )
 
 
@@ -18,7 +18,9 @@ class Targets(list[int]):
     """Labels as a list, which is equal to a plain one; copies, also by `list`, are plain lists."""
 
     def _refuse(self, *args: Any, **options: Any) -> NoReturn:
-        raise OptionError(f"dataset.targets cannot be changed in place, list(dataset.targets) can: {OTHER_LABELS}")
+        raise OptionError(
+            f"dataset.targets cannot be changed in place (a copy can, list(dataset.targets)): {OTHER_LABELS}"
+        )
 
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
     append = clear = extend = insert = pop = remove = reverse = sort = _refuse

@@ -58,7 +58,7 @@ def in_turn(function: Any, call: Callable[[], T], run: Callable[[Callable[[], T]
 def in_turn_of_main(function: Any, call: Callable[[], T]) -> T:
     """Return the result of a call that a user makes: as `in_turn` in the main thread, at once in others.
 
-    They are the user's own, and a function in its turn may be waiting for them.
+    Other threads are the user's own: a function in its turn may be waiting for them.
     """
     return in_turn(function, call) if threading.current_thread() is threading.main_thread() else call()
 

@@ -229,7 +229,7 @@ class _Parser(argparse.ArgumentParser):
         is_one = action.option_strings and not isinstance(action, argparse._AppendAction)
         if is_one and self._given.setdefault(action.dest, arg_strings) != arg_strings:
             values = " and ".join(plain(" ".join(words)) for words in (self._given[action.dest], arg_strings))
-            raise argparse.ArgumentError(action, f"is given twice: {values}. Give it once")
+            raise argparse.ArgumentError(action, f"given twice, as {values}. Give it once")
         return super()._get_values(action, arg_strings)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

@@ -106,10 +106,10 @@ def add_colors(colors: Colors, others: Mapping[int, tuple[bytes, str]]) -> None:
         first, first_name = colors.setdefault(number, (color, name))
         if first != color:
             raise SourceError(
-                f"the palettes of the masks differ: {number} is the colour {tuple(color)} in that of {name}, and "
-                f"{tuple(first)} in that of {first_name}, so one number would stand for two classes. If the numbers "
-                "are right, save them without a palette: Image.fromarray(np.asarray(Image.open(path))).save(path), as "
-                "PNG. If the colours are, turn them into numbers."
+                f"the palettes of the masks differ: {number} has the colour {tuple(first)} in {first_name} and "
+                f"{tuple(color)} in {name}, so one number would stand for two classes. If the numbers are right, save "
+                "the masks without a palette, as PNG: Image.fromarray(np.asarray(Image.open(path))).save(path). If the "
+                "colours are right, turn them into numbers."
             )
 
 

@@ -138,8 +138,8 @@ def _in_image(place: Field, kind: FieldType | None, images: Sequence[str]) -> Fi
         return replace(place, image=image if len(images) > 1 else None)
     what = place.kind.capitalize()
     raise OptionError(
-        f"field {place.name!r}: {what}({'' if image is None else f'image={image!r}'}), and the images are "
-        f"{', '.join(images) or 'none'}; expected the name of the one that the {place.kind} are in. Write "
+        f"field {place.name!r}: {what}({'' if image is None else f'image={image!r}'}); expected the image that the "
+        f"{place.kind} are in, one of {', '.join(images) or '(there are none)'}. Write "
         f'fields={{..., "{place.name}": fields.{what}(image={(images or ["image"])[-1]!r})}}.'
     )
 

@@ -22,22 +22,14 @@ _MASK_SUFFIX = re.compile(rb"[_-](masks?|seg(mentation)?|labels?|gt|annotations?
 _HIGH = re.compile(r"(hr|gt|gtmod|high_?res)([_-]?x?[0-9]+)?([_-].*)?", re.IGNORECASE)
 _LOW = re.compile(r"(lr|lq|lrbic|low_?res)([_-]?x?[0-9]+)?([_-].*)?", re.IGNORECASE)
 # Words in the names of halves of pairs, for super-resolution and other restoration, and in the folders of both.
-_HIGH_WORDS = {"clean", "clear", "groundtruth", "gt", "high", "hq", "hr", "norain", "normal", "original", "sharp"}
-_HIGH_WORDS |= {"target", "targets"}
+_HIGH_WORDS = {
+    "clean", "clear", "groundtruth", "gt", "high", "hq", "hr", "norain", "normal", "original", "sharp", "target",
+    "targets",
+}  # fmt: skip
 _LOW_WORDS = {
-    "bic",
-    "bicubic",
-    "blur",
-    "blurred",
-    "blurry",
-    "compressed",
-    "degraded",
-    "haze",
-    "hazy",
-    "input",
-    "inputs",
-}
-_LOW_WORDS |= {"low", "lq", "lr", "noise", "noisy", "rain", "rainy"}
+    "bic", "bicubic", "blur", "blurred", "blurry", "compressed", "degraded", "haze", "hazy", "input", "inputs", "low",
+    "lq", "lr", "noise", "noisy", "rain", "rainy",
+}  # fmt: skip
 _BOTH_WORDS = {"data", "image", "images"}
 _WORD = re.compile(
     r"(?P<word>hr|gt|hq|lr|lq)(?:bic)?(?:x?[1-8])?(?![a-z0-9])|(?P<scale>x[2-8]|[2-8]x)(?![a-z0-9])|[a-z]+|[0-9]+"

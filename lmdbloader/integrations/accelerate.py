@@ -48,7 +48,7 @@ def prepare(accelerator: Any, loader: Loader) -> Any:
     if world_size > 1 and accelerator.dispatch_batches:
         raise OptionError(
             "prepare: with DataLoaderConfiguration(dispatch_batches=True) the main process reads all samples, and this "
-            "loader reads a share in each process. Leave it out."
+            "loader reads a share in each process. Leave dispatch_batches out."
         )
     prepared = prepare_data_loader(
         loader,

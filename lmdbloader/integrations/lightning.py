@@ -60,7 +60,7 @@ class DataModule(import_lightning("core", __name__).LightningDataModule):  # typ
             **options: Those of `Loader`, for all loaders.
 
         Raises:
-            OptionError: There are other datasets than `train`, and only random transforms for them.
+            OptionError: `transforms` has random ones, and datasets for evaluation have no `eval_transforms`.
         """
         super().__init__()
         self._datasets = {"train": train, "val": val, "test": test, "predict": predict}
@@ -98,9 +98,9 @@ class DataModule(import_lightning("core", __name__).LightningDataModule):  # typ
         return {"shard": "auto", **self._options, **_IN_ORDER, "drop_last": False, "pad": pad}
 
     def _refuse_random(self, transforms: Steps) -> None:
-        """Raise OptionError if the transforms for training cannot be those of the other datasets that are there."""
+        """Raise OptionError if a dataset for evaluation would get random transforms."""
         others = [name for name, dataset in self._datasets.items() if name != "train" and dataset is not None]
-        random = [_named(t) for t in transforms if is_random(t)]
+        random = [type(t).__name__ for t in transforms if is_random(t)]
         if others and random:
             raise OptionError(
                 f"DataModule({others[0]}=..., transforms=[...]): {', '.join(random)} would make random choices in "
@@ -134,10 +134,6 @@ def _opened(dataset: Any) -> LMDBDataset:
     return dataset.union if isinstance(dataset, Mix) else view_of(dataset, "DataModule")
 
 
-def _named(transform: Any) -> str:
-    return repr(transform) if isinstance(transform, Transform) else type(transform).__name__
-
-
 def _evaluating(transforms: Steps) -> Iterator[str]:
     """Yield the transforms to write for evaluation: those that are not random, and CenterCrop for a random crop."""
     for transform in transforms:
@@ -146,4 +142,4 @@ def _evaluating(transforms: Steps) -> Iterator[str]:
         elif isinstance(transform, RandomCrop):
             yield f"CenterCrop({transform.size})"
         elif not is_random(transform):
-            yield _named(transform)
+            yield repr(transform) if isinstance(transform, Transform) else type(transform).__name__

@@ -56,7 +56,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         for other in others.values():
             if isinstance(self.train_dataset, Loader) and isinstance(other, Loader):
                 check_evaluation(self.train_dataset.dataset, other.dataset, "Trainer(eval_dataset=...)")
-        # Of a second training there is another one.
+        # Of the next training without a seed of its own; each one gets another.
         self._seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         self._unseeded: LMDBDataset | None = None
         self._seeded: LMDBDataset | None = None

@@ -182,9 +182,9 @@ class Loader(DataLoader[Any]):
             repeat: How many times each sample comes in an epoch, each time with random choices of its own. All of them
                 are shuffled together, as with BasicSR's `dataset_enlarge_ratio`; a list is read so many times.
             seed: Of the order and of every random choice, which depend only on it, the epoch and the sample's number.
-                None is that of the dataset, `dataset.transformed(..., seed=3)`; else it is drawn from torch's random
-                numbers, which follow `torch.manual_seed`, and an epoch whose number comes again is a new one. Ranks get
-                the seed of rank 0 through torch.distributed; states carry it.
+                None takes that of the view, `dataset.transformed(..., seed=3)`. If it has none, a seed is drawn from
+                torch's random numbers, which follow `torch.manual_seed`: an epoch number that comes again is then a new
+                epoch, all ranks use the seed of rank 0, through torch.distributed, and states carry it.
             drop_last: Whether to leave out the last batches if they are short.
             pad: Whether to fill the last batches up with samples from the beginning of the epoch, so that every rank
                 has the same number of batches, of the same sizes; each rank then reads ceil(samples / ranks). None pads
@@ -439,13 +439,12 @@ class Loader(DataLoader[Any]):
         return tuple(self._corrupt.values())
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch that begins with the next first batch of an iterator; the one after it is epoch + 1.
+        """Set the epoch of the next iteration, which begins with its first batch; the one after it is epoch + 1.
 
-        It begins at the epoch's start, also in an iterator that has given no batch yet. A place that `load_state_dict`
-        has restored is kept if the number is that of its epoch; or a lower one, as a framework gives it that counts
-        from 0 again: then its next number means the next epoch.
+        The epoch starts at its beginning. A place that `load_state_dict` has restored is kept if the number is that of
+        its epoch or lower: a framework may count from 0 again, and its next number then means the next epoch.
 
-        Without a seed, an epoch whose number does not come after the last one has another order and other choices.
+        Without a seed, a number that is not higher than the last one gives a new epoch: another order, other choices.
 
         Raises:
             OptionError: It is negative, or does not fit into 63 bits.

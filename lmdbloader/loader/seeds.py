@@ -79,9 +79,8 @@ class DrawnSeed:
         elif orders:
             where = "in a worker process of torch" if worker is not None else "before init_process_group"
             raise OptionError(
-                f"Loader(..., shard={shown(self._shard)}): each process would read a share of an order of its own, "
-                f"because their seeds differ, and {where} they cannot agree on one. Write Loader(..., seed=0), with "
-                "the same number in every process."
+                f"Loader(..., shard={shown(self._shard)}): without a seed each rank would shuffle differently, and "
+                f"{where} the ranks cannot agree on one. Write Loader(..., seed=0), with the same number on every rank."
             )
         return seed
 
@@ -96,8 +95,8 @@ class DrawnSeed:
             return int(store.get(self._key))
         except RuntimeError as error:
             raise OptionError(
-                f"Loader(..., shard={shown(self._shard)}): no seed came from rank 0, which has not made this Loader. "
-                "Make the same Loaders in the same order on every rank, or write Loader(..., seed=0)."
+                f"Loader(..., shard={shown(self._shard)}): no seed came from rank 0. Make the same Loaders in the same "
+                "order on every rank, or write Loader(..., seed=0)."
             ) from error
 
     def _offer(self, seed: int) -> None:

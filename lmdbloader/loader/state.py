@@ -77,7 +77,7 @@ class Coming:
     is_restored: bool = False
 
     def set_epoch(self, number: int) -> None:
-        """Go to the beginning of an epoch. A restored place is kept if the number can be another name of its epoch."""
+        """Go to the beginning of an epoch. A restored place is kept if the number may mean its epoch."""
         if self.is_restored:
             # A framework may number an epoch, and iterate several times before it numbers the next one.
             named = self.epoch - (self.since or 0)
@@ -99,7 +99,7 @@ class Coming:
         return Place(self.epoch, self.start, self.seed, self.since or 0)
 
     def saved(self) -> Place:
-        """Return the place of the next iteration for a state: an epoch that is not begun is not one that was named."""
+        """Return the place of the next iteration for a state; `set_epoch` has named no epoch that is not begun."""
         return replace(self.place(), since=(self.since or 0) if self.is_restored else 0)
 
     def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""What holds in the thread of a loop, such as `torch.no_grad()`, for functions that other threads call for it."""
+"""The settings in the thread of a loop, such as `torch.no_grad()`, for functions that other threads call for it."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ class _DefaultDevice(DeviceContext):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What holds in the thread that makes this object, such as `torch.no_grad()` around its loop."""
+    """The settings in the thread that makes this object, such as `torch.no_grad()` around its loop."""
 
     _settings: _Settings = field(default_factory=_Settings.here)
     _variables: Context = field(default_factory=copy_context)
 
     def run(self, call: Callable[[], T]) -> T:
-        """Return the result of a call for which the same holds; one call at a time."""
+        """Return the result of a call under these settings; one call at a time."""
         return self._variables.run(self._call, call)
 
     def _call(self, call: Callable[[], T]) -> T:

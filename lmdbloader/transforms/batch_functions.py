@@ -304,8 +304,8 @@ def _images(of: MixUp | CutMix, batch: Any, name: str) -> torch.Tensor:
         if other not in (of.image, of.label) and not are_names:
             what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
             raise OptionError(
-                f"{of}: {other!r}, {what}, would stay as it is, although each image becomes one of two samples. Leave "
-                f"it out: LMDBDataset(path, fields={[of.image, of.label]}); or mix it in a BatchFunction of your own."
+                f"{of}: field {other!r} ({what}) would not be mixed with the images. Leave it out: "
+                f"LMDBDataset(path, fields={[of.image, of.label]}); or mix all of them in a BatchFunction of your own."
             )
     return images
 

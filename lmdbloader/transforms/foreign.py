@@ -226,10 +226,10 @@ def check_pixels(functions: Iterable[Any], limits: Mapping[str, tuple[float, flo
         if name in _OF_PIXELS and getattr(part, "clip", True):
             low, high = limits[str(outside)]
             raise OptionError(
-                f"torchvision's {name} gets the pixels of {outside!r} from {low:.3g} to {high:.3g}, as ToDtype and "
-                "Normalize of the compiled list make them; expected bytes, or floats from 0 to 1. Take these two out "
-                f"of that list, and write LMDBDataset(path, transform=v2.Compose([v2.{name}(...), "
-                "v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)]))."
+                f"torchvision's {name} gets the pixels of {outside!r} from {low:.3g} to {high:.3g}; expected bytes, or "
+                "floats from 0 to 1. Leave ToDtype and Normalize out of the compiled list, and write "
+                f"LMDBDataset(path, transform=v2.Compose([v2.{name}(...), v2.ToDtype(torch.float32, scale=True), "
+                "v2.Normalize(mean, std)]))."
             )
 
 

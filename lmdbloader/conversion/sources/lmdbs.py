@@ -73,7 +73,7 @@ def find_half(src: Location) -> Found:
             start.append(at)
             nbytes.append(length)
     except CorruptError as error:
-        advice = "Copy it again; if it was so before, save its values with the lmdb package."
+        advice = "Copy it again. If the original has the same error, save its values with the lmdb package."
         raise SourceError(f"{error}. {advice}") from error
     except OSError as error:
         raise SourceError(f"{src}: cannot be read ({error})") from error
