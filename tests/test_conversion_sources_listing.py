@@ -277,6 +277,9 @@ def test_a_folder_without_images_says_what_it_holds(tmp_path: Path) -> None:
     touch(tmp_path, "in/a.csv", "in/b.csv")
     with pytest.raises(SourceError, match=r"no images in it .*\. \*\.csv: 2 files that are not read, such as a\.csv$"):
         list_sources(tmp_path / "in")
+    touch(tmp_path, "hidden/.cache/1.png")
+    with pytest.raises(SourceError, match=r"no images in it .*\. \.cache: 1 hidden, which are not read, .*\.cache$"):
+        list_sources(tmp_path / "hidden")
 
 
 def test_other_things_than_regular_files_are_named_and_left_out(tmp_path: Path) -> None:
