@@ -89,16 +89,22 @@ def test_basicsr_names_its_images_in_meta_info(tmp_path: Path) -> None:
     assert [(s.name, read(s.file)) for s in found] == [("0001.png", png(1)), ("folder/0002.png", png(2))]
 
 
-def test_large_values_that_were_replaced_by_smaller_ones_in_one_transaction(tmp_path: Path) -> None:
-    """They keep all their pages, which lmdb.verify reports."""
-    path = tmp_path / "a.lmdb"
+def replaced(path: Path, num_values: int) -> Path:
+    """Write an LMDB whose large values are replaced by smaller ones in the same transaction."""
     with lmdb.open(str(path), map_size=2**26) as env, env.begin(write=True) as transaction:
         for nbytes in (50_000, 5_000):
-            for i in range(20):
-                transaction.put(b"%02d" % i, png(i) + bytes(nbytes))
-    lmdbloader.convert(path, tmp_path / "out.lmdb")
+            for i in range(num_values):
+                transaction.put(b"%03d" % i, png(i) + bytes(nbytes))
+    return path
+
+
+def test_large_values_that_were_replaced_by_smaller_ones_in_one_transaction(tmp_path: Path) -> None:
+    """They keep all their pages, which lmdb.verify reports."""
+    lmdbloader.convert(replaced(tmp_path / "a.lmdb", 20), tmp_path / "out.lmdb")
     images = [np.asarray(sample.image) for sample in lmdbloader.LMDBDataset(tmp_path / "out.lmdb")]
     assert [image.tobytes() for image in images] == [pixels(i).tobytes() for i in range(20)]
+    with pytest.raises(SourceError, match=r"200 values have more pages than they need.* save its values with the lmdb"):
+        lmdbloader.convert(replaced(tmp_path / "b.lmdb", 201), tmp_path / "more.lmdb")
 
 
 @pytest.mark.parametrize(
