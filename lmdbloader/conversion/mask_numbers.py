@@ -27,7 +27,6 @@ _GLANCED_AT = 16
 _LEAST_SHADE, _MOST_SHADES = 64, 3
 # A mask of that many numbers has hardly a pixel of 0 and 255 if its edges are very soft. Labels are never that many.
 _MANY_NUMBERS = 128
-_HALF = 128
 # From so many numbers between 0 and 255 on, edges are soft whatever other masks have.
 _SURELY_SOFT = 16
 
@@ -52,7 +51,9 @@ def soft_numbers(mask: Pixels, least: int = 1) -> int:
     num_others = mask.size - int(counts[0] + counts[IGNORED])
     numbers = int(np.count_nonzero(counts[1:IGNORED]))
     # Labels that fill most of a mask are rarely so high: most of it is the edges of very small objects then.
-    is_binary = counts[0] and counts[IGNORED] and (2 * num_others <= mask.size or counts[_HALF:IGNORED].any())
+    is_binary = (
+        counts[0] and counts[IGNORED] and (2 * num_others <= mask.size or counts[IGNORED // 2 + 1 : IGNORED].any())
+    )
     if numbers < least or not (is_binary or numbers >= _MANY_NUMBERS):
         return 0
     padded = np.pad(mask[:, :, 0], 1, mode="edge")
