@@ -165,9 +165,15 @@ def test_splits_below_the_folder_of_all_images(tmp_path: Path) -> None:
         lmdbloader.convert(src, tmp_path / "out")
 
 
-@pytest.mark.parametrize(
-    "names", [("train", "plane"), ("test", "rest"), ("trains", "values"), ("training", "trainval")]
-)
+@pytest.mark.parametrize("names", [("trainA", "trainB"), ("train_blur", "train_blur_jpeg"), ("train2014", "train2017")])
+def test_parts_of_training_data_are_not_classes(tmp_path: Path, names: tuple[str, str]) -> None:
+    src = make(tmp_path / "src", *(f"{name}/1.png" for name in names))
+    with pytest.raises(SourceError, match=f"holds {names[0]}/, {names[1]}/, which are probably splits of a dataset"):
+        lmdbloader.convert(src, tmp_path / "out")
+    assert [split.name for split in lmdbloader.find_splits(src)] == [*names]
+
+
+@pytest.mark.parametrize("names", [("train", "plane"), ("test", "rest"), ("trains", "values")])
 def test_classes_with_such_names_stay_classes(tmp_path: Path, names: tuple[str, str]) -> None:
     src = make(tmp_path / "src", *(f"{name}/1.png" for name in names))
     assert list(lmdbloader.convert(src, tmp_path / "out").classes) == sorted(names)
@@ -236,10 +242,10 @@ def test_the_line_for_pairs_works(tmp_path: Path, capsys: Capture) -> None:
         ),
         (("1.png", "2.png", "3.png", "a/3.png", "b/4.png"), None),
         (("1.png", "a/2.png"), None),
-        (("a/1.png", "b/.2.png"), "hidden files and folders are read too, such as b/.2.png"),
+        (("a/1.png", "b/.2.png"), "hidden files are read too, such as b/.2.png"),
         (
             (".cache/1.png", "2.png", "3.png", "4.png", "a/.5.png"),
-            "hidden files and folders are read too, such as .cache/1.png",
+            "hidden files are read too, such as a/.5.png",
         ),
         (("1.heic", "2.png"), "*.heic files are not read. If they are images, convert them to PNG or JPEG"),
         (("1.png", "1_mask.png", "2.png"), "1_mask.png and other images are named like masks. Each of them will be"),

@@ -495,6 +495,8 @@ def test_sixteen_bits_cannot_be_scaled_by_pillow(src: Path, out: Path) -> None:
     save(src / "a.ppm", noise(8, 8, bits=16))
     with pytest.raises(ImageError, match=r"^a\.ppm: 16-bit pixels cannot be scaled by Pillow"):
         convert(src, out, scale=2, bicubic="pillow")
+    with pytest.raises(OptionError, match="bicubic='pillow' has no effect without scale"):
+        convert(src, out, bicubic="pillow")
 
 
 def test_policies_reach_the_decoder(src: Path, out: Path, tmp_path: Path) -> None:

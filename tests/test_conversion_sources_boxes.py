@@ -531,12 +531,14 @@ def test_yolo_becomes_one_dataset(yolo: Path, tmp_path: Path, workers: int) -> N
 def test_no_label_of_yolo_is_lost_by_the_spelling_of_a_name(yolo: Path) -> None:
     (yolo / "labels" / "a.txt").rename(yolo / "labels" / "a.TXT")
     (yolo / "labels" / "b.text").write_text("0 0.5 0.5 0.1 0.1")
+    (yolo / "images" / "b.txt").write_text("0 0.5 0.5 0.1 0.1")
     (yolo / "coco8.yaml").write_text("names: [x, y, z]")
     (yolo / "classes.TXT").write_text("x")
     listing = list_sources(yolo, layout="yolo")
     assert [len(source.annotation.labels) // 8 for source in listing.sources if source.annotation] == [1, 0, 2]
     known = "not read: the names of the classes are those of data.yaml"
-    assert listing.ignored == (("classes.TXT", known), ("coco8.yaml", known), ("*.text", "not read: b.text"))
+    names = (("classes.TXT", known), ("coco8.yaml", known))
+    assert listing.ignored == (("*.txt", "not read: b.txt"), *names, ("*.text", "not read: b.text"))
     (yolo / "labels" / "a.txt").write_text("")
     with pytest.raises(SourceError, match=r"a\.TXT and a\.txt have the same stem|a\.txt and a\.TXT have the same stem"):
         list_sources(yolo, layout="yolo")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tracemalloc
 from pathlib import Path
 
@@ -51,9 +52,9 @@ def test_folders_are_listed_in_the_byte_order_of_whole_paths(
     tmp_path_factory: pytest.TempPathFactory, stems: set[str]
 ) -> None:
     folder = tmp_path_factory.mktemp("deep")
-    files = {os.path.normpath(f"./{stem}x.png".replace("..", "a")) for stem in stems} or {"x.png"}
+    files = {os.path.normpath(f"./{stem}x.png".replace("..", "a")) for stem in stems} | {"x.png"}
     touch(folder, *files)
-    assert names(folder, layout="images") == sorted(files)
+    assert names(folder, layout="images") == sorted(name for name in files if not re.search(r"(^|/)\.[^/]*/", name))
 
 
 def test_sources_are_a_sequence(tmp_path: Path) -> None:
@@ -219,8 +220,8 @@ def test_what_macos_and_jupyter_leave_is_named_and_not_read(tmp_path: Path) -> N
     assert [s.name for s in listing.sources] == ["a/1.png", "b/.3.png", "b/2.png"]
     assert listing.classes == ("a", "b")
     assert listing.ignored == (
-        ("._*", "2 made by macOS, which are not read, such as ._a"),
-        (".ipynb_checkpoints", "2 made by Jupyter, which are not read, such as .ipynb_checkpoints"),
+        ("._*", "1 made by macOS, which are not read, such as a/._1.png"),
+        (".ipynb_checkpoints", "2 hidden, which are not read, such as .ipynb_checkpoints"),
         ("__MACOSX", "1 made by macOS, which are not read, such as __MACOSX"),
     )
 
@@ -243,6 +244,13 @@ def test_what_nas_servers_and_systems_leave_gives_no_classes_and_moves_no_labels
         ".Trash-1000/files/a.jpg",
         ".Trashes/501/a.jpg",
         ".snapshot/a/1.jpg",
+        ".git/1.png",
+        "cat/.stversions/1.jpg",
+        "dog/@__thumb/1.jpg",
+        "FOUND.000/1.jpg",
+        "Network Trash Folder/1.jpg",
+        "RECYCLER/1.jpg",
+        "__pycache__/1.jpg",
     )
     listing = list_sources(tmp_path)
     assert listing.classes == ("cat", "dog")
@@ -250,7 +258,8 @@ def test_what_nas_servers_and_systems_leave_gives_no_classes_and_moves_no_labels
     assert dict(listing.ignored)["@eaDir"] == "2 made by a Synology, which are not read, such as @eaDir"
     assert {name for name, _ in listing.ignored} == {
         "#recycle", "$Recycle.Bin", ".@__thumb", ".Trash-1000", ".Trashes", ".snapshot", "@Recycle", "@eaDir",
-        "System Volume Information", "lost+found",
+        "System Volume Information", "lost+found", ".git", ".stversions", "@__thumb", "FOUND.000",
+        "Network Trash Folder", "RECYCLER", "__pycache__",
     }  # fmt: skip
 
 
@@ -268,6 +277,9 @@ def test_a_folder_without_images_says_what_it_holds(tmp_path: Path) -> None:
     touch(tmp_path, "in/a.csv", "in/b.csv")
     with pytest.raises(SourceError, match=r"no images in it .*\. \*\.csv: 2 files that are not read, such as a\.csv$"):
         list_sources(tmp_path / "in")
+    touch(tmp_path, "hidden/.cache/1.png")
+    with pytest.raises(SourceError, match=r"no images in it .*\. \.cache: 1 hidden, which are not read, .*\.cache$"):
+        list_sources(tmp_path / "hidden")
 
 
 def test_other_things_than_regular_files_are_named_and_left_out(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 from pathlib import Path
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from tars import png
 
 import lmdbloader
@@ -31,6 +33,11 @@ def save_lmdb(path: Path, entries: dict[bytes, bytes], *, meta: str | None = Non
     if meta is not None:
         (path / "meta_info.txt").write_text(meta, "utf-8")
     return path
+
+
+def pixels(number: int) -> np.ndarray:
+    """Return the pixels of png(number) as (3, H, W)."""
+    return np.asarray(Image.open(io.BytesIO(png(number)))).transpose(2, 0, 1)
 
 
 def names(src: Path, **options: Any) -> list[str]:
@@ -80,6 +87,24 @@ def test_basicsr_names_its_images_in_meta_info(tmp_path: Path) -> None:
     path = save_lmdb(tmp_path / "a.lmdb", {b"folder/0002": png(2), b"0001": png(1)}, meta=BASICSR)
     found = list_sources(path, layout="lmdb").sources
     assert [(s.name, read(s.file)) for s in found] == [("0001.png", png(1)), ("folder/0002.png", png(2))]
+
+
+def replaced(path: Path, num_values: int) -> Path:
+    """Write an LMDB whose large values are replaced by smaller ones in the same transaction."""
+    with lmdb.open(str(path), map_size=2**26) as env, env.begin(write=True) as transaction:
+        for nbytes in (50_000, 5_000):
+            for i in range(num_values):
+                transaction.put(b"%03d" % i, png(i) + bytes(nbytes))
+    return path
+
+
+def test_large_values_that_were_replaced_by_smaller_ones_in_one_transaction(tmp_path: Path) -> None:
+    """They keep all their pages, which lmdb.verify reports."""
+    lmdbloader.convert(replaced(tmp_path / "a.lmdb", 20), tmp_path / "out.lmdb")
+    images = [np.asarray(sample.image) for sample in lmdbloader.LMDBDataset(tmp_path / "out.lmdb")]
+    assert [image.tobytes() for image in images] == [pixels(i).tobytes() for i in range(20)]
+    with pytest.raises(SourceError, match=r"200 values have more pages than they need.* save its values with the lmdb"):
+        lmdbloader.convert(replaced(tmp_path / "b.lmdb", 201), tmp_path / "more.lmdb")
 
 
 @pytest.mark.parametrize(

@@ -497,6 +497,12 @@ def soft_disc() -> np.ndarray:
     return np.array(Image.fromarray(disc()).filter(ImageFilter.GaussianBlur(1)))
 
 
+def soft_dots() -> np.ndarray:
+    """Return a mask most of which is edges."""
+    dots = Image.fromarray(np.where(np.random.default_rng(0).random((24, 24)) < 0.4, 255, 0).astype(np.uint8))
+    return np.array(dots.resize((48, 48), Image.Resampling.BILINEAR))
+
+
 def save_set(folder: Path, masks: Sequence[np.ndarray | Image.Image], suffix: str = ".png") -> Path:
     """Save images and their masks, in a folder."""
     for name in ("images", "masks"):
@@ -519,6 +525,7 @@ EMPTY = np.zeros((48, 48), np.uint8)
 NO_LABELS = [
     ([disc()] * 2 + [soft_disc()], "soft edges of"),
     ([soft_disc()] * 3, "soft edges of"),
+    ([soft_dots()] * 3, "soft edges of"),
     ([disc(), with_pixel(disc(), 37)] + [disc()] * 38, "0 and 255 only"),
     ([disc()] * 5 + [with_pixel(disc(), 128)], "soft edges of 1 numbers"),
     ([EMPTY] * 30 + [disc()] + [EMPTY] * 30, "0 and 255 only"),

@@ -268,12 +268,13 @@ def test_what_systems_leave_in_a_tar_gives_no_samples(tmp_path: Path) -> None:
         "@eaDir/2.jpg/SYNOPHOTO_THUMB_M.jpg",
         "__MACOSX/._1.jpg",
         "._1.jpg",
+        "./.cache/1.jpg",
     )
     save_tar(tmp_path / "a.tar", *[(name, b"x") for name in names])
     (tmp_path / "._a.tar").write_bytes(b"of macOS")
     listing = list_sources(tmp_path)
     assert [s.name for s in listing.sources] == ["1.jpg"]
-    assert {name for name, _ in listing.ignored} == {"@eaDir", "__MACOSX", "._*"}
+    assert {name for name, _ in listing.ignored} == {"@eaDir", "__MACOSX", "._*", ".cache"}
 
 
 def test_a_tar_that_is_there_is_meant_by_its_name(tmp_path: Path) -> None:

@@ -72,11 +72,16 @@ def notes_on(src: Location, listing: Listing, *, is_sure: bool, wants_labels: bo
         return ()
     folders = _find_folders(listing)
     if not is_sure:
-        _refuse_splits(src, folders)
+        splits = [name for name in folders.names if is_split(name)]
+        training = [name for name in splits if is_of_training(name)]
+        if training and len(training) < len(splits):
+            raise _splits_error(src, folders, splits)
         if listing.layout == "classes" or not folders.num_loose:
             _refuse_other_folders(src, folders)
             if halves := _find_halves(listing.sources.names):
                 raise _halves_error(src, listing.sources.names, *halves)
+        if 1 < len(training) == len(folders.names):  # CycleGAN's trainA and trainB, train2014 and train2017
+            raise _splits_error(src, folders, splits)
     found = [] if is_sure and listing.layout == "images" else _note_labels(src, listing, folders, wants_labels)
     if not is_sure and (masks := _masks_next_to_images(listing.sources.names)):
         found.append(f"{masks} and other images are named like masks. Each of them will be a separate image")
@@ -84,7 +89,7 @@ def notes_on(src: Location, listing: Listing, *, is_sure: bool, wants_labels: bo
         names = " and ".join(as_text(name) for name in halves)
         found.append(f"{names} are probably halves of a pair. Each of them will be a separate image")
     if hidden := _first_hidden(listing.sources.names):
-        found.append(f"hidden files and folders are read too, such as {hidden}")
+        found.append(f"hidden files are read too, such as {hidden}")
     suffixes = [name for name, _ in listing.ignored]
     if others := [name for name in suffixes if name in _OTHER_IMAGES]:
         found.append(f"{_joined(others)} files are not read. If they are images, convert them to PNG or JPEG first")
@@ -104,14 +109,13 @@ def _line_for_boxes(suffixes: list[str]) -> str:
     return "".join(f"{line}. " for suffix, line in lines.items() if suffix in suffixes)
 
 
-def _refuse_splits(src: Location, folders: _Folders) -> None:
-    splits = [name for name in folders.names if is_split(name)]
-    if any(map(is_of_training, splits)) and not all(map(is_of_training, splits)):
-        place = _below(src, folders.inside) if folders.inside else str(src)
-        raise SourceError(
-            f"{place}: holds {_shown(splits)}, which are probably splits of a dataset. {_line_for_splits(src, place)} "
-            f"{_insist()}; for one dataset of all of them, {option('layout', 'images')}."
-        )
+def _splits_error(src: Location, folders: _Folders, splits: list[str]) -> SourceError:
+    """Return the error for a folder that holds splits of a dataset."""
+    place = _below(src, folders.inside) if folders.inside else str(src)
+    return SourceError(
+        f"{place}: holds {_shown(splits)}, which are probably splits of a dataset. {_line_for_splits(src, place)} "
+        f"{_insist()}; for one dataset of all of them, {option('layout', 'images')}."
+    )
 
 
 def _refuse_other_folders(src: Location, folders: _Folders) -> None:

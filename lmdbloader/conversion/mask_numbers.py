@@ -50,7 +50,10 @@ def soft_numbers(mask: Pixels, least: int = 1) -> int:
     counts = np.bincount(mask.reshape(-1), minlength=256)
     num_others = mask.size - int(counts[0] + counts[IGNORED])
     numbers = int(np.count_nonzero(counts[1:IGNORED]))
-    is_binary = counts[0] and counts[IGNORED] and 2 * num_others <= mask.size
+    # Labels that fill most of a mask are rarely so high: most of it is the edges of very small objects then.
+    is_binary = (
+        counts[0] and counts[IGNORED] and (2 * num_others <= mask.size or counts[IGNORED // 2 + 1 : IGNORED].any())
+    )
     if numbers < least or not (is_binary or numbers >= _MANY_NUMBERS):
         return 0
     padded = np.pad(mask[:, :, 0], 1, mode="edge")

@@ -71,6 +71,8 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
     places = [None if path is None else locate(path, name) for name, path in {"source": src, **given}.items()]
     if options.patch_size is None and options.stride is not None:
         raise OptionError(f"{option('stride')} without {option('patch_size')}: whole images have no stride")
+    if options.scale is None and options.bicubic != "matlab":
+        raise OptionError(f"{option('bicubic', options.bicubic)} has no effect without {option('scale')}")
     _check_sides(options)
     _refuse_moves(options)
     prefer_images = options.patch_size is not None or options.scale is not None

@@ -139,9 +139,7 @@ def find_splits(
     if not folder.is_dir():
         raise SourceNotFoundError(f"{folder}: there is no such folder.{suggest_path(folder)}")
     paths = sorted(
-        p
-        for p in folder.iterdir()
-        if p.is_dir() and not p.name.startswith(".") and not is_litter(os.fsencode(p.name)) and not is_circular(p)
+        p for p in folder.iterdir() if p.is_dir() and not is_litter(os.fsencode(p.name) + b"/") and not is_circular(p)
     )
     if not any(is_split(p.name) for p in paths):
         if layout == "yolo" and (inner := folder / "images").is_dir():

@@ -157,10 +157,10 @@ def _suffixes_below(folder: Path) -> Iterator[str]:
         for place in level[:_MOST_FOLDERS]:
             with suppress(OSError), os.scandir(place) as entries:
                 for entry in islice(entries, _MOST_ENTRIES):
-                    if entry.is_dir(follow_symlinks=False):
-                        below.append(Path(entry.path))
-                    else:
+                    if not entry.is_dir(follow_symlinks=False):
                         yield Path(entry.name).suffix.lower()
+                    elif not entry.name.startswith("."):  # hidden ones are not converted
+                        below.append(Path(entry.path))
         level = below
 
 

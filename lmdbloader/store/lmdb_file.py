@@ -6,6 +6,7 @@ import ctypes
 import errno
 import mmap
 import os
+import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,7 +36,10 @@ _NODE = struct.Struct("<4H")
 # A file has the page size of the system that made it.
 PAGE_SIZES = (4096, 16384, 8192, 32768)
 _MAGIC_NBYTES, _HEAD_NBYTES = 64, 16
-_HARMLESS = "a leak"
+_LEAK, _AND_MORE = "a leak", "..."
+# A value that replaced a larger one in its transaction keeps all its pages: more than it needs, and than are counted.
+_PAGES_OF_A_VALUE = re.compile(r"header mp_pages (\d+) != OVPAGES\(\d+\)=(\d+)")
+_COUNT_OF_PAGES = re.compile(r"walked \d+ overflow pages, record says \d+")
 
 
 @contextmanager
@@ -77,10 +81,39 @@ def page_problems(file: Path) -> list[str]:
     Unreferenced pages do not count: a process that was killed may leave some, and no reader visits them.
     """
     try:
-        found = [p for p in check_pages(os.fsencode(file), subdir=False) if _HARMLESS not in p]  # type: ignore[no-untyped-call]
+        found = [p for p in check_pages(os.fsencode(file), subdir=False) if _LEAK not in p]  # type: ignore[no-untyped-call]
     except VerifyError as error:
         return [str(error)]
     return found or _cut_off(file)
+
+
+def _refuse_damage(file: Path) -> None:
+    """Raise CorruptError if a reader must not visit an LMDB's pages.
+
+    A value may have more pages than it needs: only a writer would free them.
+    """
+    found = page_problems(file)
+    problems = [problem for problem in found if not _has_pages_left(problem)]
+    if num_larger := len(found) - len(problems):
+        problems = [problem for problem in problems if not _COUNT_OF_PAGES.search(problem)] or _cut_off(file)
+    if num_larger and problems and problems[0].startswith(_AND_MORE):
+        raise CorruptError(
+            f"{file}: {num_larger} values have more pages than they need, as after larger ones were replaced; the "
+            "other pages cannot be checked"
+        )
+    if problems:
+        more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
+        raise CorruptError(f"{file}: its pages are damaged ({problems[0]}{more})")
+
+
+def _has_pages_left(problem: str) -> bool:
+    """Return whether a problem is that a value has more pages than it needs.
+
+    >>> _has_pages_left("main DB: overflow page 154 header mp_pages 25 != OVPAGES(3000)=1")
+    True
+    """
+    pages = _PAGES_OF_A_VALUE.search(problem)
+    return pages is not None and int(pages[1]) > int(pages[2])
 
 
 def _cut_off(file: Path) -> list[str]:
@@ -127,9 +160,7 @@ def list_values(file: Path) -> Iterator[tuple[bytes, int, int]]:
         CorruptError: Pages are damaged, or the file is from another kind of machine.
         OSError: It cannot be read.
     """
-    if problems := page_problems(file):
-        more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
-        raise CorruptError(f"{file}: its pages are damaged ({problems[0]}{more})")
+    _refuse_damage(file)
     try:
         with explain_lmdb(file), reading(file, readahead=False) as transaction:
             base: int | None = None

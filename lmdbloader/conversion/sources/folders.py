@@ -93,8 +93,7 @@ def find_images(place: Location) -> Found:
     if not place.is_dir():
         raise SourceError(f"{place}: is not a folder" + (f"; it {what}." if (what := describe_file(place)) else ""))
     top, others = os.fsencode(place), Others()
-    found = walk(top, partial(_list_folder, top, others), lambda name: _size(os.path.join(top, name)))
-    return replace(found, ignored=(*found.ignored, *others.ignored()))
+    return walk(top, partial(_list_folder, top, others), lambda name: _size(os.path.join(top, name)), others)
 
 
 def find_half(place: Location) -> Found:
@@ -104,7 +103,8 @@ def find_half(place: Location) -> Found:
 
 def holds_images(folder: Path) -> bool:
     """Return whether a folder, or one below it, has any image."""
-    return any(True for _ in walk_names(partial(_list_folder, os.fsencode(folder), Others())))
+    others = Others()
+    return any(True for _ in walk_names(partial(_list_folder, os.fsencode(folder), others), others))
 
 
 def is_circular(place: str | os.PathLike[str]) -> bool:
@@ -118,9 +118,7 @@ def _list_folder(top: bytes, others: Others, folder: bytes) -> Iterator[bytes]:
     try:
         with os.scandir(path) as entries:
             for entry in entries:
-                if is_litter(entry.name):
-                    others.add_litter(folder + entry.name)
-                elif entry.is_dir(follow_symlinks=False):
+                if entry.is_dir(follow_symlinks=False):
                     yield folder + entry.name + b"/"
                 elif is_image_name(entry.name):
                     yield folder + entry.name
@@ -170,7 +168,7 @@ def _label(src: Location, found: Listing, classes: Sequence[bytes]) -> Listing:
     empty: list[tuple[str, str]] = []
     if isinstance(src, Path):
         with os.scandir(os.fsencode(src)) as entries:
-            folders = sorted(e.name for e in entries if os.path.isdir(e.path) and not is_litter(e.name))
+            folders = sorted(e.name for e in entries if os.path.isdir(e.path) and not is_litter(e.name + b"/"))
         named = {name for name, _ in found.ignored}  # links in a circle
         texts = [as_text(name) for name in folders if name not in numbers]
         empty = [(f"{text}/", "a class folder without images") for text in texts if text not in named]

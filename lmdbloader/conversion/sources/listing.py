@@ -24,23 +24,21 @@ Location: TypeAlias = Path | str
 
 _SUFFIXES = frozenset(suffix.encode() for suffix in IMAGE_SUFFIXES)
 # What programs leave in folders of images, in lower case, and which program: copies, thumbnails, and files that were
-# deleted. None of it is an image of its own, nor a class.
+# deleted. None of it is an image of its own, nor a class; nor is what hidden folders hold, whatever their names.
 _LITTER = {
     name.encode(): maker
     for maker, names in {
-        "macOS": "__macosx .appledouble .fseventsd .spotlight-v100 .temporaryitems .trashes",
-        "Jupyter": ".ipynb_checkpoints",
-        "Windows": "$recycle.bin",
-        "a Synology": "@eadir #recycle #snapshot",
-        "a QNAP": "@recycle .@__thumb @recently-snapshot",
+        "macOS": "__macosx|network trash folder",
+        "Python": "__pycache__",
+        "Windows": "$recycle.bin|recycler|system volume information",
+        "a Synology": "@eadir|#recycle|#snapshot",
+        "a QNAP": "@recycle|@__thumb|@recently-snapshot",
         "Linux": "lost+found",
-        "a file manager": ".trash .thumbnails",
-        "a file server": ".snapshot .zfs",
     }.items()
-    for name in names.split()
-} | {b"system volume information": "Windows"}
-# .Trash-1000 belongs to the user 1000.
-_NUMBER_OF_TRASH = re.compile(rb"(?<=^\.trash)-\d+$")
+    for name in names.split("|")
+}
+# What CHKDSK found.
+_FOUND = re.compile(rb"found\.\d{3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,9 +366,9 @@ class Others:
         _count(self._files, as_text(os.path.splitext(base)[1].lower()), name)
 
     def add_litter(self, name: bytes) -> None:
-        """Count litter by its relative path."""
-        base = os.path.basename(name)
-        _count(self._litter, "._*" if base.startswith(b"._") else as_text(base), name)
+        """Count litter by its relative path; of a folder, with a final "/"."""
+        base = os.path.basename(name.rstrip(b"/"))
+        _count(self._litter, "._*" if base.startswith(b"._") else as_text(base), name.rstrip(b"/"))
 
     def add_link(self, name: bytes) -> None:
         """Count a link to a folder that it is in."""
@@ -384,8 +382,8 @@ class Others:
             what = "not read:" if count == 1 else f"{count:,} files that are not read, such as"
             found.append((kind, f"{what} {as_text(first)}"))
         for kind, (count, first) in sorted(self._litter.items()):
-            maker = _maker_of(os.fsencode(kind))
-            found.append((kind, f"{count:,} made by {maker}, which are not read, such as {as_text(first)}"))
+            what = f"made by {maker}" if (maker := _maker_of(os.fsencode(kind))) else "hidden"
+            found.append((kind, f"{count:,} {what}, which are not read, such as {as_text(first)}"))
         return tuple(found)
 
 
@@ -439,64 +437,73 @@ def stem_of(name: bytes) -> bytes:
     return os.path.splitext(name)[0] if is_image_name(name) else name
 
 
-def is_litter(name: bytes) -> bool:
-    """Return whether a file or folder is one that a program leaves next to images: never an image of its own.
+def is_litter(path: bytes) -> bool:
+    """Return whether a folder is hidden, or a file or folder is one that a program leaves: never an image or a class.
 
-    >>> [is_litter(name) for name in (b"__MACOSX", b"._a.png", b"$Recycle.Bin", b".Trash-1000", b".a.png", b"a.png")]
+    Args:
+        path: Of a folder, with a final "/".
+
+    >>> [is_litter(name) for name in (b"__MACOSX/", b"._a.png", b"$Recycle.Bin/", b".Trash-1000/", b".a.png", b"a.png")]
     [True, True, True, True, False, False]
     """
-    return _maker_of(name) != ""
+    name = os.path.basename(path.rstrip(b"/"))
+    return _maker_of(name) != "" or (path.endswith(b"/") and name.startswith(b".") and name not in (b".", b".."))
 
 
 def litter_in(path: bytes) -> bytes | None:
     """Return the first file or folder of a path that is litter, by its own path; None if none is.
 
     >>> litter_in(b"a/@eaDir/1.jpg/SYNOPHOTO_THUMB_M.jpg"), litter_in(b"a/1.jpg")
-    (b'a/@eaDir', None)
+    (b'a/@eaDir/', None)
     """
-    parts = path.split(b"/")
-    at = next((at for at, part in enumerate(parts) if is_litter(part)), None)
-    return None if at is None else b"/".join(parts[: at + 1])
+    return next((path[: found.end()] for found in re.finditer(rb"[^/]+/?", path) if is_litter(found[0])), None)
 
 
 def _maker_of(name: bytes) -> str:
-    """Return which program leaves files or folders of this name, "" if none does."""
+    """Return which program leaves files or folders of this name, "" if none is known."""
     if name.startswith(b"._"):
         return "macOS"
-    return _LITTER.get(_NUMBER_OF_TRASH.sub(b"", name.lower()), "")
+    name = name.lower()
+    return "Windows" if _FOUND.fullmatch(name) else _LITTER.get(name, "")
 
 
-def walk_names(entries: Callable[[bytes], Iterable[bytes]]) -> Iterator[bytes]:
+def walk_names(entries: Callable[[bytes], Iterable[bytes]], others: Others) -> Iterator[bytes]:
     """Yield the relative paths of possible images below a folder in byte order.
 
     Args:
         entries: Given a folder's relative path ("" or with a final "/"), yields the relative paths of possible images
             in it, and of its folders with a final "/".
+        others: Gets what is litter, and is left out.
     """
     # With a final "/", a folder sorts like everything in it, so only the entries of the folders on the way are held
     # and sorted at once.
     waiting = [b""]
     while waiting:
         name = waiting.pop()
-        if not name or name.endswith(b"/"):
+        if name and is_litter(name):
+            others.add_litter(name)
+        elif not name or name.endswith(b"/"):
             waiting += sorted(entries(name), reverse=True)
         else:
             yield name
 
 
-def walk(top: bytes, entries: Callable[[bytes], Iterable[bytes]], size: Callable[[bytes], int | str]) -> Found:
+def walk(
+    top: bytes, entries: Callable[[bytes], Iterable[bytes]], size: Callable[[bytes], int | str], others: Others
+) -> Found:
     """Return the image files below a folder in byte order.
 
     Args:
         top: The folder.
         entries: As for `walk_names`.
         size: Returns the size of such an image, or why it is left out.
+        others: What `entries` and the walk leave out.
     """
     nbytes = array("q")
     ignored: list[tuple[str, str]] = []
 
     def files() -> Iterator[bytes]:
-        for name in walk_names(entries):
+        for name in walk_names(entries, others):
             found = size(name)
             if isinstance(found, int):
                 nbytes.append(found)
@@ -505,4 +512,4 @@ def walk(top: bytes, entries: Callable[[bytes], Iterable[bytes]], size: Callable
                 ignored.append((as_text(name), found))
 
     names = Names.join(top, watched("listing images", files()))
-    return Found(names, np.array(nbytes, np.int64), ignored=tuple(sorted(ignored)))
+    return Found(names, np.array(nbytes, np.int64), ignored=(*sorted(ignored), *others.ignored()))

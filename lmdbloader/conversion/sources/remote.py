@@ -21,7 +21,6 @@ from lmdbloader.conversion.sources.listing import (
     Span,
     as_text,
     is_image_name,
-    is_litter,
     walk,
 )
 from lmdbloader.errors import OptionError, SourceError, SourceNotFoundError
@@ -134,9 +133,7 @@ def find_remote_images(url: str) -> Found:
         if not folder:
             _refuse_dataset(url, {os.fsdecode(name) for name, _ in listed})
         for name, info in listed:
-            if is_litter(os.path.basename(name)):
-                others.add_litter(name)
-            elif info["type"] == "directory":
+            if info["type"] == "directory":
                 yield name + b"/"
             elif not is_image_name(name):
                 others.add(name)
@@ -147,9 +144,9 @@ def find_remote_images(url: str) -> Found:
 
     with explain(url):
         filesystem.invalidate_cache()
-        found = walk(os.fsencode(url), entries, lambda name: sizes.pop(name))
+        found = walk(os.fsencode(url), entries, lambda name: sizes.pop(name), others)
         filesystem.invalidate_cache()  # which may hold a dict for every file
-    return replace(found, changed_ns=newest(times), ignored=(*found.ignored, *others.ignored()))
+    return replace(found, changed_ns=newest(times))
 
 
 def _refuse_dataset(url: str, names: Set[str]) -> None:

@@ -451,8 +451,9 @@ def _tars_among(entries: Iterable[tuple[bytes, bool]]) -> tuple[list[bytes], lis
     """Return the tars among (name, whether it is a folder) of what is in a folder, and (name, reason) of the others."""
     tars, ignored, others = [], list[tuple[str, str]](), Others()
     for name, is_folder in sorted(entries):
-        if is_litter(name):
-            others.add_litter(name)
+        path = name + b"/" * is_folder
+        if is_litter(path):
+            others.add_litter(path)
         elif is_folder:
             ignored.append((f"{as_text(name)}/", "a folder, which is not searched for tars"))
         elif name.lower().endswith(b".tar"):

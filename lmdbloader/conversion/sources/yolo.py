@@ -288,7 +288,8 @@ def _left_out(
     found = {path.name for place in _places(tree)[:2] for path in place.iterdir() if _OF_NAMES.fullmatch(path.name)}
     names = f"those of {file.name}" if file is not None else "given" if are_known else "not known"
     others = sorted(found - {file.name if file is not None else ""})
-    kept = [entry for entry in ignored if entry[0] not in ("*.txt", "*.yaml", "*.yml", "*.names", "*.cache")]
+    read = {"*.yaml", "*.yml", "*.names", "*.cache"} | ({"*.txt"} if tree.labels == tree.images else set())
+    kept = [(name, reason) for name, reason in ignored if name not in read and not reason.endswith(f": {_NAMES_TXT}")]
     return kept + [(name, f"not read: the names of the classes are {names}") for name in others]
 
 
