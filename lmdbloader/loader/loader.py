@@ -521,6 +521,8 @@ class Loader(DataLoader[Any]):
     def _iterate(self, step: int = 0) -> Iterator[Any]:
         """Return an iterator without the first `step` batches, which are not read."""
         self._resolved()  # an error of the share comes here
+        if self.dataset._source is not None:
+            self.dataset._source.check()
         if not self._has_warned and self._shard is None and (count_processes() or 1) > 1:
             self._has_warned = True
             warnings.warn(

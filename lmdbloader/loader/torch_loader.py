@@ -105,10 +105,12 @@ def dataloader(
         if free_nbytes() == 0:
             raise no_space(_QUEUE_NBYTES * settings["num_workers"])
         settings["worker_init_fn"] = WorkerStart(settings.get("worker_init_fn"))
-    return EpochDataLoader(_with_own_epoch(dataset), batch_size, **settings)
+    loader = EpochDataLoader(_with_own_epoch(dataset), batch_size, **settings)
+    loader._given = dataset, getattr(dataset, "dataset", None)
+    return loader
 
 
-def _with_own_epoch(dataset: Dataset[Any]) -> Dataset[Any]:
+def _with_own_epoch(dataset: Any) -> Any:
     """Return a Subset over another view of its samples; the parts of torch's random_split share one view."""
     if type(dataset) is not Subset:
         return dataset
@@ -126,8 +128,16 @@ class EpochDataLoader(DataLoader[Any]):
     Without workers it reads a batch in one call, as workers do.
     """
 
+    _given: tuple[Any, Any] = (None, None)  # what `dataloader` got, and the dataset in there
+
     def __iter__(self) -> Any:
         """Return an iterator over the batches of the next epoch."""
+        given, inner = self._given
+        if given is not None and given is not self.dataset:  # a Subset, in which the user may change both
+            part: Any = self.dataset
+            part.indices = given.indices
+            if given.dataset is not inner:
+                part.dataset, self._given = _with_own_epoch(given).dataset, (given, given.dataset)
         begun: dict[Draws, tuple[int, int] | None] = self.__dict__.setdefault("_begun", {})
         for draws in _draws_in(self.dataset, set()):
             begun[draws] = draws.begin(begun.get(draws))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from lmdbloader.base.text import first_of
@@ -39,9 +40,9 @@ def view_of(dataset: Any, call: str = "Loader") -> LMDBDataset:
         return LMDBDataset(os.fsdecode(dataset))
     # Their subclasses may make other samples.
     if type(dataset) is Subset:
-        return followed(view_of(dataset.dataset, call), dataset.indices)
+        return followed(view_of(dataset.dataset, call), dataset.indices, dataset)
     if type(dataset) is ConcatDataset:
-        return union_of([view_of(part, call) for part in dataset.datasets], f"{call}(ConcatDataset)")
+        return union_of([view_of(part, call) for part in dataset.datasets], f"{call}(ConcatDataset)", dataset)
     if not isinstance(dataset, LMDBDataset):
         raise OptionError(f"{call}({type(dataset).__name__}): {_line(dataset)}")
     if name := overridden(dataset):
@@ -55,16 +56,56 @@ def view_of(dataset: Any, call: str = "Loader") -> LMDBDataset:
     return dataset
 
 
-def followed(dataset: LMDBDataset, indices: Any) -> LMDBDataset:
+def followed(dataset: LMDBDataset, indices: Any, given: Subset[Any] | None = None) -> LMDBDataset:
     """Return a view that has the transform of its dataset, also one that is assigned later, as torch's Subset has.
 
     Args:
         dataset: The dataset.
         indices: As for `LMDBDataset.select`.
+        given: The Subset that the view stands for, if it stands for one.
     """
     view = dataset.select(indices)
-    view._source = partial(_agreed, (dataset,), "")
+    view._source = _Source((dataset,), "", given)
     return view
+
+
+class _Source:
+    """What a view stands for: views that are read as one, and torch's Subset or ConcatDataset of them.
+
+    Calling it returns the dataset whose own transform the view has.
+    """
+
+    def __init__(self, views: Sequence[LMDBDataset], call: str, given: Any = None) -> None:
+        self._views, self._call, self._given = tuple(views), call, given
+        self._samples = _samples_of(given)
+
+    def __call__(self) -> LMDBDataset:
+        return _agreed(self._views, self._call)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Source, (self._views, self._call)  # in another process nobody changes what was given
+
+    def check(self) -> None:
+        """Raise OptionError if what was given has other samples than the view."""
+        for view in self._views:
+            if view._source is not None:
+                view._source.check()
+        parts, indices = _samples_of(self._given)
+        if list(map(id, parts)) != list(map(id, self._samples[0])) or not np.array_equal(indices, self._samples[1]):
+            kind = type(self._given).__name__
+            raise OptionError(
+                f"the samples of the {kind} have changed since the Loader was made. Make another Loader of it: "
+                "Loader(dataset, batch_size, ...)."
+            )
+
+
+def _samples_of(given: Any) -> tuple[tuple[Any, ...], npt.NDArray[Any]]:
+    """Return the datasets in torch's Subset or ConcatDataset, and the numbers of a Subset; none for None."""
+    if given is None:
+        return (), np.empty(0)
+    if type(given) is Subset:
+        return (given.dataset,), np.asarray(given.indices).copy()
+    return tuple(given.datasets), np.empty(0)
 
 
 def _agreed(views: Sequence[LMDBDataset], call: str) -> LMDBDataset:
@@ -85,7 +126,7 @@ def _followed_by(view: LMDBDataset) -> LMDBDataset:
     return view if view._source is None or "transform" in vars(view) else view._source()
 
 
-def union_of(views: Sequence[LMDBDataset], call: str) -> LMDBDataset:
+def union_of(views: Sequence[LMDBDataset], call: str, given: ConcatDataset[Any] | None = None) -> LMDBDataset:
     """Return one view with the samples of several, in order.
 
     Views of one dataset share its index; of several datasets an index of all is made in memory.
@@ -93,6 +134,7 @@ def union_of(views: Sequence[LMDBDataset], call: str) -> LMDBDataset:
     Args:
         views: At least one.
         call: For messages.
+        given: The ConcatDataset that the view stands for, if it stands for one.
 
     Raises:
         OptionError: They differ in more than their samples.
@@ -105,14 +147,14 @@ def union_of(views: Sequence[LMDBDataset], call: str) -> LMDBDataset:
         readers.setdefault(_name_of(view), view.reader.with_io(first.reader.io))
     if len(readers) == 1:
         union = first.with_rows(join([view.stored_rows for view in views]))
-        union._source = partial(_agreed, tuple(views), call)
+        union._source = _Source(views, call, given)
         return union
     joined = JoinedReader(list(readers.values()), list(first.fields))
     begins = dict(zip(readers, joined.firsts, strict=True))
     union = first.with_rows(range(0))
     vars(union).update(reader=joined, fields={name: joined.fields[name] for name in first.fields})
     union = union.with_rows(join([shifted(view.stored_rows, begins[_name_of(view)]) for view in views]))
-    union._source = partial(_agreed, tuple(views), call)
+    union._source = _Source(views, call, given)
     return union
 
 
