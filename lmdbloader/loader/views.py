@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from lmdbloader.base.text import first_of
@@ -90,8 +89,7 @@ class _Source:
         for view in self._views:
             if view._source is not None:
                 view._source.check()
-        parts, indices = _samples_of(self._given)
-        if list(map(id, parts)) != list(map(id, self._samples[0])) or not np.array_equal(indices, self._samples[1]):
+        if _samples_of(self._given) != self._samples:
             kind = type(self._given).__name__
             raise OptionError(
                 f"the samples of the {kind} have changed since the Loader was made. Make another Loader of it: "
@@ -99,13 +97,12 @@ class _Source:
             )
 
 
-def _samples_of(given: Any) -> tuple[tuple[Any, ...], npt.NDArray[Any]]:
-    """Return the datasets in torch's Subset or ConcatDataset, and the numbers of a Subset; none for None."""
-    if given is None:
-        return (), np.empty(0)
-    if type(given) is Subset:
-        return (given.dataset,), np.asarray(given.indices).copy()
-    return tuple(given.datasets), np.empty(0)
+def _samples_of(given: Any) -> tuple[Any, ...]:
+    """Return the datasets in torch's Subset or ConcatDataset, and a hash of the numbers of a Subset; () for None."""
+    if type(given) is not Subset:
+        return () if given is None else tuple(given.datasets)
+    is_range = isinstance(given.indices, range)  # which takes no memory
+    return given.dataset, given.indices if is_range else hash(np.asarray(given.indices).tobytes())
 
 
 def _agreed(views: Sequence[LMDBDataset], call: str) -> LMDBDataset:
