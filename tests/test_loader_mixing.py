@@ -458,5 +458,5 @@ def test_datasets_on_a_disk_and_at_a_url_are_read_together(tmp_path: Path, io: A
 
 @pytest.mark.parametrize("name", ["datasets", "weights", "length", "union", "mixture"])
 def test_what_a_mixture_would_not_notice_cannot_be_set(both: list[LMDBDataset], name: str) -> None:
-    with pytest.raises(OptionError, match=rf"mixed.{name} = None: it cannot change after the mixture is made"):
+    with pytest.raises(OptionError, match=rf"mixed.{name} = .*a mixture cannot change"):
         setattr(mix(both), name, None)
