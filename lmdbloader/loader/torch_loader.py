@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._utils import ExceptionWrapper
@@ -105,8 +105,10 @@ def dataloader(
         if free_nbytes() == 0:
             raise no_space(_QUEUE_NBYTES * settings["num_workers"])
         settings["worker_init_fn"] = WorkerStart(settings.get("worker_init_fn"))
-    loader = EpochDataLoader(_with_own_epoch(dataset), batch_size, **settings)
-    loader._given = dataset, getattr(dataset, "dataset", None)
+    part = _with_own_epoch(dataset)
+    loader = EpochDataLoader(part, batch_size, **settings)
+    if part is not dataset:
+        loader._given = dataset, dataset.dataset  # type: ignore[attr-defined]
     return loader
 
 
@@ -128,13 +130,12 @@ class EpochDataLoader(DataLoader[Any]):
     Without workers it reads a batch in one call, as workers do.
     """
 
-    _given: tuple[Any, Any] = (None, None)  # what `dataloader` got, and the dataset in there
+    _given: tuple[Any, Any] | None = None  # the Subset that this reads a copy of, and the dataset in there
 
     def __iter__(self) -> Any:
         """Return an iterator over the batches of the next epoch."""
-        given, inner = self._given
-        if given is not None and given is not self.dataset:  # a Subset, in which the user may change both
-            part: Any = self.dataset
+        if self._given is not None:  # the user may change both
+            (given, inner), part = self._given, cast("Any", self.dataset)
             part.indices = given.indices
             if given.dataset is not inner:
                 part.dataset, self._given = _with_own_epoch(given).dataset, (given, given.dataset)
