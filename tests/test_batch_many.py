@@ -180,10 +180,3 @@ def test_stored_samples_are_not_taken_past_code_of_the_user(path: Path, tmp_path
     ):
         with pytest.raises((OptionError, lmdbloader.errors.NotFoundError)):
             call()
-
-
-@pytest.mark.parametrize("name", ["transform", "targets", "weights", "datasets", "length", "mixture"])
-def test_a_mixture_cannot_be_changed(path: Path, name: str) -> None:
-    mixed = lmdbloader.mix([path, path])
-    with pytest.raises(OptionError, match=rf"mixed\.{name} = .*mix\(datasets, weights, length\) again"):
-        setattr(mixed, name, [1, 2])

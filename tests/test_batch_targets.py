@@ -91,6 +91,7 @@ def test_the_line_for_other_labels_works(path: Path) -> None:
         ("classes", "classes="),
         ("class_to_idx", "classes="),
         ("fields", r"fields=\[\.\.\.\]"),
+        *((name, rf"LMDBDataset\(path, {name}=") for name in ("as_", "io", "cache_dir", "cache_fraction")),
         ("transforms", r"ds\.transform = function"),
         ("target_transform", r"ds\.transform = function"),
         ("loader", "decoded by compiled code"),

@@ -454,3 +454,9 @@ def test_datasets_on_a_disk_and_at_a_url_are_read_together(tmp_path: Path, io: A
         assert mixed.union[150].caption == local.union[150].caption
         found = Loader(mixed, 32, shuffle=True, io=io)
         assert sum(len(batch.label) for batch in found) == 550
+
+
+@pytest.mark.parametrize("name", ["datasets", "weights", "length", "union", "mixture", "targets", "transform"])
+def test_what_a_mixture_would_not_notice_cannot_be_set(both: list[LMDBDataset], name: str) -> None:
+    with pytest.raises(OptionError, match=rf"mixed\.{name} = .*mix\(datasets, weights, length\) again"):
+        setattr(mix(both), name, None)

@@ -219,6 +219,52 @@ def test_parts_whose_transforms_differ_later_are_refused(path: Path, of: Any) ->
     assert next(iter(loader)).tolist() == [0] * 4
 
 
+def renumber(subset: Any) -> None:
+    subset.indices[0] = 9
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        renumber,
+        lambda subset: setattr(subset, "indices", [3, 4]),
+        lambda subset: setattr(subset, "dataset", subset.dataset[1:]),
+    ],
+)
+def test_samples_that_change_between_epochs_are_seen_or_refused(path: Path, change: Any) -> None:
+    """Of torch's Subset, which people also fill again for active or curriculum learning."""
+    ds = LMDBDataset(path)
+    views: list[Any] = [ds, ds.transformed([RandomCrop(4)], seed=1)]
+    for view in views:
+        subset: Any = Subset(view, [5, 6, 7])
+        loader = lmdbloader.dataloader(subset, 4, num_workers=0)
+        assert numbers(loader) == [5, 6, 7]
+        change(subset)
+        assert numbers(loader) == [sample.number for sample in subset]
+    kinds: list[Any] = [
+        lambda subset: subset,
+        lambda subset: Subset(subset, [2, 0]),
+        lambda subset: ConcatDataset([subset, ds]),
+        lambda subset: lmdbloader.mix([subset]),
+    ]
+    for of in kinds:
+        subset = Subset(ds, [5, 6, 7])
+        changed = Loader(of(subset), 4)
+        assert sorted(numbers(changed)) == sorted(numbers(changed))
+        change(subset)
+        with pytest.raises(OptionError, match=r"samples of the Subset have changed.*Loader\(dataset, batch_size"):
+            iter(changed)
+
+
+def test_parts_that_change_between_epochs_are_refused(ds: LMDBDataset) -> None:
+    both: Any = ConcatDataset([ds, ds])
+    loader = Loader(both, 4)
+    assert len(numbers(loader)) == 2 * COUNT
+    both.datasets[1] = ds[:3]
+    with pytest.raises(OptionError, match="samples of the ConcatDataset have changed"):
+        iter(loader)
+
+
 class Stream(IterableDataset[Any]):
     """Of samples without numbers."""
 

@@ -7,7 +7,7 @@ import functools
 import operator
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,17 @@ _KEPT = 4
 # Facts in whose place a subclass may set its own, and names of other libraries for what samples are made of.
 _FACTS = frozenset({"class_to_idx", "classes", "targets"})
 _SOURCES = frozenset({"data", "imgs", "labels", "samples", "targets"})
+_OPTIONS = frozenset({"as_", "cache_dir", "cache_fraction", "io"})
+
+
+class Source(Protocol):
+    """What a view was made of."""
+
+    def __call__(self) -> LMDBDataset:
+        """Return the dataset whose own transform the view has."""
+
+    def check(self) -> None:
+        """Raise OptionError if that has other samples by now."""
 
 
 class LMDBDataset(ReadsMany):
@@ -119,8 +130,7 @@ class LMDBDataset(ReadsMany):
         names = chosen_fields(self.reader, fields)
         self.fields: dict[str, Field] = {name: self.reader.fields[name] for name in names}
         self._transform = transform
-        # Of a view that stands for torch's Subset or ConcatDataset: returns the dataset whose own transform is used.
-        self._source: Callable[[], LMDBDataset] | None = None
+        self._source: Source | None = None  # of a view that stands for torch's Subset or ConcatDataset
         self._form = check_form(as_, None if self.has_own_transform else names)
         self._rows: Rows | None = None  # a range takes no memory
         self._dtype: torch.dtype | None = None
@@ -135,10 +145,10 @@ class LMDBDataset(ReadsMany):
         """Set an attribute.
 
         Raises:
-            OptionError: It would have no effect: it is one of `fields`, or of what torchvision's datasets make samples
-                from, and neither does the class define the name nor make samples in a method of its own.
+            OptionError: It would have no effect: it is an option of the constructor, or of what torchvision's datasets
+                make samples from, and neither does the class define the name nor make samples in a method of its own.
         """
-        if name in _FACTS or name in ATTRIBUTES:
+        if name in _FACTS or name in _OPTIONS or name in ATTRIBUTES:
             kind: type = type(self)
             is_defined = getattr(kind, name, None) is not getattr(LMDBDataset, name, None)
             if not (is_defined or overridden(self) or kind.transform is not LMDBDataset.transform):  # type: ignore[attr-defined]
@@ -567,6 +577,8 @@ def _instead_of(name: str) -> str:
     """Return what to write instead of an attribute that would have no effect, as sentences."""
     if name in _SOURCES:
         return OTHER_LABELS
+    if name in _OPTIONS:
+        return f"it cannot change. Write LMDBDataset(path, {name}=...)."
     if name in ("transforms", "target_transform"):
         return (
             "an LMDBDataset does not have it. For a function of the whole sample write ds.transform = function; for "

@@ -173,11 +173,12 @@ class Loader(DataLoader[Any]):
             order: "sequential" (that of the dataset), "random" (a new permutation in every epoch),
                 "quasi_random" (blocks of neighbouring samples in random order, many of them mixed at a time, for
                 datasets larger than memory; a `QuasiRandom` sets the sizes). Or a list of sample numbers, of any length
-                and with repeats (negative ones count from the end); or a function that gets the number of an epoch and
-                returns such a list, called once for an epoch, with the same list in every process. None is as `shuffle`
-                says.
+                and with repeats (negative ones count from the end), which is copied; or a function that gets the number
+                of an epoch and returns such a list, called once for an epoch, with the same list in every process. None
+                is as `shuffle` says.
             weights: Of each sample, (len(dataset),) numbers of at least 0, of any real type: samples are drawn by them
-                with replacement, as torch's WeightedRandomSampler does. Or a function of the epoch that returns them.
+                with replacement, as torch's WeightedRandomSampler does. They are copied. Or a function of the epoch
+                that returns them.
             num_samples: Draws of an epoch by weight, at least 1; None is len(dataset).
             repeat: How many times each sample comes in an epoch, each time with random choices of its own. All of them
                 are shuffled together, as with BasicSR's `dataset_enlarge_ratio`; a list is read so many times.
@@ -520,6 +521,8 @@ class Loader(DataLoader[Any]):
     def _iterate(self, step: int = 0) -> Iterator[Any]:
         """Return an iterator without the first `step` batches, which are not read."""
         self._resolved()  # an error of the share comes here
+        if self.dataset._source is not None:
+            self.dataset._source.check()
         if not self._has_warned and self._shard is None and (count_processes() or 1) > 1:
             self._has_warned = True
             warnings.warn(

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._utils import ExceptionWrapper
@@ -105,10 +105,14 @@ def dataloader(
         if free_nbytes() == 0:
             raise no_space(_QUEUE_NBYTES * settings["num_workers"])
         settings["worker_init_fn"] = WorkerStart(settings.get("worker_init_fn"))
-    return EpochDataLoader(_with_own_epoch(dataset), batch_size, **settings)
+    part = _with_own_epoch(dataset)
+    loader = EpochDataLoader(part, batch_size, **settings)
+    if part is not dataset:
+        loader._given = dataset, dataset.dataset  # type: ignore[attr-defined]
+    return loader
 
 
-def _with_own_epoch(dataset: Dataset[Any]) -> Dataset[Any]:
+def _with_own_epoch(dataset: Any) -> Any:
     """Return a Subset over another view of its samples; the parts of torch's random_split share one view."""
     if type(dataset) is not Subset:
         return dataset
@@ -126,8 +130,15 @@ class EpochDataLoader(DataLoader[Any]):
     Without workers it reads a batch in one call, as workers do.
     """
 
+    _given: tuple[Any, Any] | None = None  # the Subset that this reads a copy of, and the dataset in there
+
     def __iter__(self) -> Any:
         """Return an iterator over the batches of the next epoch."""
+        if self._given is not None:  # the user may change both
+            (given, inner), part = self._given, cast("Any", self.dataset)
+            part.indices = given.indices
+            if given.dataset is not inner:
+                part.dataset, self._given = _with_own_epoch(given).dataset, (given, given.dataset)
         begun: dict[Draws, tuple[int, int] | None] = self.__dict__.setdefault("_begun", {})
         for draws in _draws_in(self.dataset, set()):
             begun[draws] = draws.begin(begun.get(draws))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
+import numpy as np
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from lmdbloader.base.text import first_of
@@ -39,9 +39,9 @@ def view_of(dataset: Any, call: str = "Loader") -> LMDBDataset:
         return LMDBDataset(os.fsdecode(dataset))
     # Their subclasses may make other samples.
     if type(dataset) is Subset:
-        return followed(view_of(dataset.dataset, call), dataset.indices)
+        return followed(view_of(dataset.dataset, call), dataset.indices, dataset)
     if type(dataset) is ConcatDataset:
-        return union_of([view_of(part, call) for part in dataset.datasets], f"{call}(ConcatDataset)")
+        return union_of([view_of(part, call) for part in dataset.datasets], f"{call}(ConcatDataset)", dataset)
     if not isinstance(dataset, LMDBDataset):
         raise OptionError(f"{call}({type(dataset).__name__}): {_line(dataset)}")
     if name := overridden(dataset):
@@ -55,16 +55,54 @@ def view_of(dataset: Any, call: str = "Loader") -> LMDBDataset:
     return dataset
 
 
-def followed(dataset: LMDBDataset, indices: Any) -> LMDBDataset:
+def followed(dataset: LMDBDataset, indices: Any, given: Subset[Any] | None = None) -> LMDBDataset:
     """Return a view that has the transform of its dataset, also one that is assigned later, as torch's Subset has.
 
     Args:
         dataset: The dataset.
         indices: As for `LMDBDataset.select`.
+        given: The Subset that the view stands for, if it stands for one.
     """
     view = dataset.select(indices)
-    view._source = partial(_agreed, (dataset,), "")
+    view._source = _Source((dataset,), "", given)
     return view
+
+
+class _Source:
+    """What a view stands for: views that are read as one, and torch's Subset or ConcatDataset of them.
+
+    Calling it returns the dataset whose own transform the view has.
+    """
+
+    def __init__(self, views: Sequence[LMDBDataset], call: str, given: Any = None) -> None:
+        self._views, self._call, self._given = tuple(views), call, given
+        self._samples = _samples_of(given)
+
+    def __call__(self) -> LMDBDataset:
+        return _agreed(self._views, self._call)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Source, (self._views, self._call)  # in another process nobody changes what was given
+
+    def check(self) -> None:
+        """Raise OptionError if what was given has other samples than the view."""
+        for view in self._views:
+            if view._source is not None:
+                view._source.check()
+        if _samples_of(self._given) != self._samples:
+            kind = type(self._given).__name__
+            raise OptionError(
+                f"the samples of the {kind} have changed since the Loader was made. Make another Loader of it: "
+                "Loader(dataset, batch_size, ...)."
+            )
+
+
+def _samples_of(given: Any) -> tuple[Any, ...]:
+    """Return the datasets in torch's Subset or ConcatDataset, and a hash of the numbers of a Subset; () for None."""
+    if type(given) is not Subset:
+        return () if given is None else tuple(given.datasets)
+    is_range = isinstance(given.indices, range)  # which takes no memory
+    return given.dataset, given.indices if is_range else hash(np.asarray(given.indices).tobytes())
 
 
 def _agreed(views: Sequence[LMDBDataset], call: str) -> LMDBDataset:
@@ -85,7 +123,7 @@ def _followed_by(view: LMDBDataset) -> LMDBDataset:
     return view if view._source is None or "transform" in vars(view) else view._source()
 
 
-def union_of(views: Sequence[LMDBDataset], call: str) -> LMDBDataset:
+def union_of(views: Sequence[LMDBDataset], call: str, given: ConcatDataset[Any] | None = None) -> LMDBDataset:
     """Return one view with the samples of several, in order.
 
     Views of one dataset share its index; of several datasets an index of all is made in memory.
@@ -93,6 +131,7 @@ def union_of(views: Sequence[LMDBDataset], call: str) -> LMDBDataset:
     Args:
         views: At least one.
         call: For messages.
+        given: The ConcatDataset that the view stands for, if it stands for one.
 
     Raises:
         OptionError: They differ in more than their samples.
@@ -105,14 +144,14 @@ def union_of(views: Sequence[LMDBDataset], call: str) -> LMDBDataset:
         readers.setdefault(_name_of(view), view.reader.with_io(first.reader.io))
     if len(readers) == 1:
         union = first.with_rows(join([view.stored_rows for view in views]))
-        union._source = partial(_agreed, tuple(views), call)
+        union._source = _Source(views, call, given)
         return union
     joined = JoinedReader(list(readers.values()), list(first.fields))
     begins = dict(zip(readers, joined.firsts, strict=True))
     union = first.with_rows(range(0))
     vars(union).update(reader=joined, fields={name: joined.fields[name] for name in first.fields})
     union = union.with_rows(join([shifted(view.stored_rows, begins[_name_of(view)]) for view in views]))
-    union._source = partial(_agreed, tuple(views), call)
+    union._source = _Source(views, call, given)
     return union
 
 

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lmdbloader.base.system import is_code
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.calls.functions import Callee, at_address, compile_function
@@ -442,7 +441,7 @@ def _named(option: str, values: Any) -> Mapping[str, Any]:
 
 def _range(name: object, limits: Any) -> tuple[float, float] | range:
     # Drawn values are floats, which hold no larger whole numbers.
-    if isinstance(limits, range) and len(limits) and max(abs(limits[0]), abs(limits[-1])) <= 2**_BITS:
+    if isinstance(limits, range) and limits and max(abs(limits[0]), abs(limits[-1])) <= 2**_BITS:
         return limits
     if isinstance(limits, tuple | list) and len(limits) == 2:
         low, high = limits
@@ -492,7 +491,7 @@ def _address_of(function: Any) -> int | None:
         address = function.address
     else:
         return None
-    if not is_code(address):  # a call would end the process
+    if not 2**16 <= address < 2**63:  # no system has code there, and a call would end the process
         raise OptionError(f"CompiledFunction({address:#x}): expected the address of compiled code; there is none")
     return int(address)
 

@@ -17,7 +17,7 @@ __all__ = [
     "POPULATE_READ", "QUEUES_NEED_FILES", "RANDOM", "WILL_NEED", "Clock", "Layout", "address_limit", "advise_order",
     "after_fork", "allowed_cores", "boot_id", "c_library", "connection_pair", "container_name", "cores_of_parent",
     "descriptor_of", "distribution", "drop_cache", "exchange", "folded", "free_part", "group_folders", "handle_of",
-    "huge_pages", "hypervisor_name", "is_cached", "is_code", "link_file", "load_average", "lock_part", "machine_id",
+    "huge_pages", "hypervisor_name", "is_cached", "link_file", "load_average", "lock_part", "machine_id",
     "map_in_a_row", "memory_file", "memory_sizes", "own_memory", "path_of", "populate", "process_limit",
     "process_seconds",
     "processor_clock", "processor_layout", "processor_name", "quota_cores", "read_text", "resident_pages",
@@ -406,11 +406,6 @@ def thread_times(process: int, thread: int) -> tuple[float, float] | None:
 def process_seconds(pid: int) -> float:
     """Return the processor time of another process; 0 if unknown, or if it has ended."""
     return 0.0
-
-
-def is_code(address: int) -> bool:
-    """Return whether there may be code at an address of this process; the first 64 KiB have none on any system."""
-    return 2**16 <= address < 2**63
 
 
 def own_memory() -> int:

@@ -20,7 +20,7 @@ assert sys.platform != "win32" and sys.platform != "darwin"  # for mypy
 __all__ = [
     "CAN_DROP_CACHE", "CAN_FREE_PARTS", "POPULATE_READ", "QUEUES_NEED_FILES", "advise_order", "allowed_cores",
     "boot_id", "c_library", "container_name", "cores_of_parent", "distribution", "drop_cache", "exchange",
-    "free_part", "group_folders", "huge_pages", "hypervisor_name", "is_cached", "is_code", "machine_id", "memory_file",
+    "free_part", "group_folders", "huge_pages", "hypervisor_name", "is_cached", "machine_id", "memory_file",
     "memory_sizes", "own_memory", "path_of", "populate", "process_seconds", "processor_clock", "processor_layout",
     "processor_name", "quota_cores", "reserve", "resident_pages", "settling_seconds", "start_of", "tells_residency",
     "thread_times", "umask", "will_read",
@@ -427,14 +427,6 @@ def thread_times(process: int, thread: int) -> tuple[float, float] | None:
     except (OSError, ValueError):
         return None
     return running / 1e9, delayed / 1e9
-
-
-def is_code(address: int) -> bool:
-    """Return it from the process's maps."""
-    lines = read_text(Path("/proc/self/maps")).splitlines()
-    places = [line.split(maxsplit=2)[:2] for line in lines]
-    ranges = [tuple(int(end, 16) for end in place.split("-")) for place, allows in places if "x" in allows]
-    return any(low <= address < high for low, high in ranges) if ranges else 2**16 <= address < 2**63
 
 
 def own_memory() -> int:
