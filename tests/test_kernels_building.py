@@ -189,11 +189,11 @@ def test_what_is_not_changed_is_not_lowered_again(tree: Path) -> None:
     assert run(LOWER, str(fresh), root=tree)[2] == digest  # kept or not, the code is the same
     edit(tree, "orders.py", '"""Write the numbers at some positions of a', '"""Put the numbers at some positions of a')
     assert run(LOWER, units, root=tree)[::2] == ["0", digest]
-    edit(tree, "orders.py", "n, bits, pairs, key)\n", "n, bits, pairs + 1, key)\n")
+    edit(tree, "orders.py", "% n, n, bits, pairs, key), n", "% n, n, bits, pairs + 1, key), n")
     changed = run(LOWER, units, root=tree)
     assert changed[0] == "1"
     assert changed[2] != digest
-    edit(tree, "orders.py", "n, bits, pairs + 1, key)\n", "n, bits, pairs, key)\n")
+    edit(tree, "orders.py", "% n, n, bits, pairs + 1, key), n", "% n, n, bits, pairs, key), n")
     assert run(LOWER, units, root=tree)[::2] == ["0", digest]
 
 

@@ -148,7 +148,7 @@ def test_processes_share_an_epoch_as_they_share_a_loaders(folder: Path, monkeypa
         for drop_last in (False, True):
             files = make_loader(folder, [CenterCrop(8)], drop_last=drop_last)
             loader = lmdbloader.Loader(
-                dataset, 4, shuffle=True, drop_last=drop_last, transforms=[CenterCrop(8)], shard=(rank, 2)
+                dataset, 4, shuffle=True, seed=0, drop_last=drop_last, transforms=[CenterCrop(8)], shard=(rank, 2)
             )
             assert len(files) == len(loader)
             for (images, labels), expected in zip(files, loader, strict=True):

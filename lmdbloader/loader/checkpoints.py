@@ -137,7 +137,8 @@ def load_checkpoint(
         if place and place.get("position") != 0:
             loader.load_state_dict(place)
         else:
-            if isinstance(seed := place.get("seed"), int):
+            # The loaders of image files in scripts/ have a seed of their own.
+            if isinstance(seed := place.get("seed"), int) and hasattr(loader, "_replace_drawn"):
                 loader._replace_drawn(seed)
             loader.set_epoch(content["epoch"])
     model.load_state_dict(content["model"])

@@ -103,7 +103,7 @@ class Subject:
         from lmdbloader.transforms import RandomHorizontalFlip, RandomResizedCrop
 
         random_crops = [RandomResizedCrop(16), RandomHorizontalFlip()]
-        options: dict[str, Any] = {"order": "sequential", "num_threads": 1}
+        options: dict[str, Any] = {"order": "sequential", "seed": 0, "num_threads": 1}
         return {
             "__getitems__": lambda ds: [_plain(sample) for sample in ds._many(range(len(ds)))],
             "Loader": lambda ds: [_plain(batch) for batch in Loader(ds, 3, **options)],
