@@ -150,7 +150,8 @@ def _values(rng: random.Random, good: bytes) -> list[Piece]:
     label = rng.choice((digits, b"-", b"", b"1_0", "\u0663".encode(), b"7"))
     text = rng.choice((b"\xed\xa0\x80", b"\xff", b"a\0b\x1b[2J", b"plain"))
     name, value = rng.choice(((b"good.json", json), (b"good.cls", label), (b"good.txt", text)))
-    return [good, member(name, value)]
+    # With another sample, one that cannot be used is left out; alone it leaves nothing to write.
+    return [good, member(name, value), *([member(b"more.png", good[512:])] if rng.random() < 0.8 else [])]
 
 
 def _cut(rng: random.Random, good: bytes) -> list[Piece]:

@@ -9,7 +9,7 @@ from .tarmakers import MAKERS
 
 
 def test_tars_made_to_do_harm_are_refused_or_read(tmp_path: Path) -> None:
-    count = 12 * len(MAKERS)
+    count = 8 * len(MAKERS)
     outcome = run(count, 1, tmp_path)
     assert outcome.failures == []
     assert outcome.counts["tars"] == count and outcome.counts["signals"] == 0
