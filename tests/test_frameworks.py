@@ -552,7 +552,7 @@ def check_ranks(ranks: list[Seen], loaders: list[Loader]) -> None:
         ("accelerate", {"shard": "auto", "pad": False}, 'Write Loader(..., shard="auto", pad=True)'),
         ("accelerate", {"shard": "auto", "pad": True, "stateful": True}, "accelerator.skip_first_batches(prepared"),
         ("accelerate", {"directly": True}, "lmdbloader.integrations.accelerate.prepare(accelerator, loader)"),
-        ("accelerate", {"shard": "auto", "pad": True, "dispatch": True}, "Leave it out"),
+        ("accelerate", {"shard": "auto", "pad": True, "dispatch": True}, "Leave dispatch_batches out"),
         ("accelerate", {"shard": "auto", "pad": True, "dispatch": True, "directly": True}, "Loader(..., shard=(0, 1))"),
         ("transformers", {}, 'Write Loader(..., shard="auto", pad=True)'),
         ("fastai", {}, 'Write Loader(..., shard="auto", pad=True)'),
