@@ -87,7 +87,12 @@ def sample_of(number: int) -> dict[str, Any]:
     }
 
 
-TYPES = {"mask": fields.Mask(), "boxes": fields.Boxes(), "classes": fields.Labels(), "fixed": fields.Array()}
+TYPES = {
+    "mask": fields.Mask(),
+    "boxes": fields.Boxes(image="image"),
+    "classes": fields.Labels(),
+    "fixed": fields.Array(),
+}
 
 
 @pytest.fixture(scope="module")
