@@ -25,6 +25,7 @@ from lmdbloader.images.decode import (
     decode_labels,
     image_info,
     inspect_image,
+    palette_of,
 )
 
 REFUSE, DROP, WHITE = DecodePolicy(), DecodePolicy(alpha="drop"), DecodePolicy(alpha="white")
@@ -792,6 +793,16 @@ def test_a_damaged_jpeg_that_libjpeg_would_only_warn_about_is_refused():
     damaged = data[:start] + b"\xff\xd3" + data[start + 2 :]  # a restart marker where none belongs
     np.asarray(Image.open(io.BytesIO(damaged)))  # Pillow shows something
     assert "the JPEG data is damaged" in refusal(damaged)
+
+
+def test_a_gif_with_damaged_pixels_shows_its_size_and_is_refused_when_decoded():
+    data = bytearray(samples_of_every_kind()["gif"])
+    start = data.index(b",", 13 + 3 * 256) + 10  # after the image's descriptor: the bits of a code, then the codes
+    data[start + 2 : start + 12] = b"\xff" * 10
+    assert image_info(bytes(data)) == image_info(samples_of_every_kind()["gif"])
+    for read in (decode_image, decode_labels, palette_of):
+        with pytest.raises(ImageError, match="the GIF data is damaged"):
+            read(bytes(data))
 
 
 def test_threads_decode_in_parallel():

@@ -232,7 +232,7 @@ def palette_of(data: bytes | bytearray | memoryview) -> bytes:
     Raises:
         ImageError: The file is damaged.
     """
-    return _read_header(data, "<bytes>").palette
+    return _read_header(data, "<bytes>").palette()
 
 
 def is_image_start(start: bytes) -> bool:

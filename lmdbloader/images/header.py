@@ -43,7 +43,7 @@ class ImageHeader:
         num_unnamed: Samples of a pixel that are neither colour nor transparency, such as near infrared, and that
             `decode` leaves out.
         num_others: Images in the file besides this one, such as a preview or a gain map.
-        palette: Red, green and blue of each number, if the numbers are those of a palette.
+        palette: Returns red, green and blue of each number; nothing if the numbers are not those of a palette.
     """
 
     height: int
@@ -57,7 +57,7 @@ class ImageHeader:
     numbers: Callable[[], Pixels] | None = None
     num_unnamed: int = 0
     num_others: int = 0
-    palette: bytes = b""
+    palette: Callable[[], bytes] = bytes
 
 
 def find_orientation(exif: bytes, xmp: bytes = b"") -> int:

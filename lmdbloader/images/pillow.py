@@ -167,7 +167,7 @@ def _read_header(opener: Callable[..., ImageFile.ImageFile], kind: str, data: me
         decode=lambda: _decode(image, kind, name),
         numbers=(lambda: _decode(image, kind, name, mode)) if _has_numbers(image, kind) and not num_unnamed else None,
         num_unnamed=num_unnamed,
-        palette=bytes(image.getpalette("RGB") or ()) if mode == "P" else b"",
+        palette=lambda: _palette(image, kind, name),
     )
 
 
@@ -296,13 +296,25 @@ def _decode(image: ImageFile.ImageFile, kind: str, name: str, target: str = "") 
         target = target or _target_mode(image)
         pixels = np.array(image if image.mode == target else image.convert(target))
     except Exception as error:  # hostile bytes make Pillow's decoders raise nearly anything
-        what = f"the {kind} data is damaged, or of a kind that Pillow does not decode"
-        raise ImageError(name, f"{what}: {_describe(error)}") from error
+        raise _damaged(error, kind, name) from error
     if pixels.dtype.byteorder == ">":
         pixels = pixels.astype(np.uint16)
     if pixels.dtype == np.bool_:
         pixels = pixels.astype(np.uint8)
     return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+def _palette(image: ImageFile.ImageFile, kind: str, name: str) -> bytes:
+    """Return `ImageHeader.palette()` of an opened image, whose pixels Pillow decodes for it."""
+    try:
+        return bytes(image.getpalette("RGB") or ()) if image.mode == "P" else b""
+    except Exception as error:
+        raise _damaged(error, kind, name) from error
+
+
+def _damaged(error: Exception, kind: str, name: str) -> ImageError:
+    what = f"the {kind} data is damaged, or of a kind that Pillow does not decode"
+    return ImageError(name, f"{what}: {_describe(error)}")
 
 
 def _target_mode(image: Image.Image) -> str:

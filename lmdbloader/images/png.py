@@ -76,7 +76,7 @@ def read_header(data: memoryview, name: str) -> ImageHeader:
         orientation=png.orientation,
         decode=lambda: _finish(png, _decode(png)),
         numbers=(lambda: _decode(png)) if png.color_type in (_GREY, _PALETTE) else None,
-        palette=png.palette if png.color_type == _PALETTE else b"",
+        palette=lambda: png.palette if png.color_type == _PALETTE else b"",
     )
 
 
