@@ -1,24 +1,19 @@
-"""`lmdbloader.append`: adds the samples of other datasets to a dataset, as another part."""
+"""`lmdbloader.append`: adds the samples of other datasets to a dataset, as further parts."""
 
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lmdbloader import __version__
 from lmdbloader.base.arguments import flag, shown
-from lmdbloader.base.disk_errors import explain_full_disk
-from lmdbloader.base.foreign_names import APPEND, understands
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.combining import (
-    Combined,
     Part,
     Recipe,
     chosen_fields,
@@ -30,14 +25,9 @@ from lmdbloader.conversion.combining import (
 from lmdbloader.conversion.destination import named_folder
 from lmdbloader.conversion.merging import common_classes, compare_fields, differences, prefixed, repeats, titled
 from lmdbloader.conversion.provenance import APPENDED
-from lmdbloader.errors import CorruptError, DestinationError, FormatError, OptionError
-from lmdbloader.format.layout import PARTIAL_SUFFIX, part_name, undecided
+from lmdbloader.errors import OptionError
+from lmdbloader.format.layout import undecided
 from lmdbloader.format.manifest import Manifest
-from lmdbloader.store import Reader, Written, is_dataset, partial_folder, read_manifest
-from lmdbloader.store.writing.growing import clear_remains, link_first_part
-from lmdbloader.store.writing.sets import write_set
-
-_PART = re.compile(r"part-[0-9]{5,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +36,6 @@ class Appended:
 
     Attributes:
         path: The dataset.
-        part: The name of the folder in it with the new samples, a dataset that opens alone.
         num_appended: The number of new samples.
         num_samples: The number of samples in the dataset now.
         appended_nbytes: Bytes of the new payloads, as stored.
@@ -57,7 +46,6 @@ class Appended:
     """
 
     path: str
-    part: str
     num_appended: int
     num_samples: int
     appended_nbytes: int
@@ -82,14 +70,14 @@ def append(
 ) -> Appended:
     """Add the samples of other datasets to a dataset, after its own.
 
-    They become another part: a folder DB/part-0000N, which is a dataset of its own. The existing data is neither copied
-    nor changed; only the index and the manifest of the whole are written again. Then the dataset has the samples and
-    the content digest of `merge([db, *datasets], out)`. A dataset in one file becomes a set of two parts.
+    They become further parts. The existing parts are neither copied nor changed: the grown dataset, with a new index and
+    manifest, has the same files by hard links, or copies of them where there are no links. It has the samples and the
+    content digest of `merge([db, *datasets], out)`.
 
     The dataset changes in one step: until then, and after a crash, it is the old one. Processes that have it open keep
-    the old one. A Loader refuses a state that was saved with the old one. If a call was interrupted, the same call
-    continues after its last transaction. If a call has completed, the same call appends the same samples again, and
-    notes that they repeat.
+    the old one. A Loader refuses a state that was saved with the old one. If a call was interrupted, the same call keeps
+    the parts that are complete. If a call has completed, the same call appends the same samples again, and notes that
+    they repeat.
 
     Args:
         db: The path of the dataset that grows.
@@ -112,8 +100,7 @@ def append(
         FormatError: One is not a finished dataset of this format version.
         CorruptError: One is damaged; `db` stays as it was.
         OptionError: The datasets do not fit together; the message names the difference and the line to write.
-        DestinationError: Another process writes to `db`; it is a part of a set itself; a call with other samples is
-            unfinished there; or its file system has no hard links, which a dataset in one file needs.
+        DestinationError: Another process has changed `db` meanwhile, or a call with other samples is unfinished there.
         DiskFullError: No room left.
 
     >>> import tempfile, numpy, lmdbloader
@@ -132,35 +119,22 @@ def append(
     )
     prefix_sources, drop_sources = flag("prefix_sources", prefix_sources), flag("drop_sources", drop_sources)
 
-    def grow(folder: Path) -> Appended:
-        others = flattened(datasets, "append", "append(db, [...])")
-        if not others:
-            raise OptionError("append(db, []): expected at least one dataset")
-        parts = titled(open_parts([folder, *others], "append"))
-        call = _Call(parts, fields, add_classes, prefix_sources, drop_sources)
-        recipe, notes = call.recipe()
-        done, made = _grow(folder, call.manifest, recipe, notes, restart=restart, progress=progress, log=log)
-        return Appended(
-            os.fspath(named_folder(db)), Path(done.path).name, done.num_samples, made.num_samples,
-            done.sizes["payload_nbytes"], made.sizes, made.content_digest, tuple(notes),
-        )  # fmt: skip
-
+    others = flattened(datasets, "append", "append(db, [...])")
+    if not others:
+        raise OptionError("append(db, []): expected at least one dataset")
     folder = _folder_of(db)
-    with explain_full_disk(folder), partial_folder(folder, log=log):
-        clear_remains(folder, read_manifest(folder))
-        try:
-            appended = grow(folder)
-        finally:
-            # Not in `grow`: what it had open is closed now, which on Windows could not be removed.
-            with suppress(OSError):
-                clear_remains(folder, read_manifest(folder))
-    return replace(appended, seconds=time.monotonic() - began)
-
-
-def next_part(db: str | os.PathLike[str]) -> Path:
-    """Return the folder of the part that is appended next."""
-    folder = Path(os.path.realpath(named_folder(db)))
-    return folder / part_name(max(1, len(read_manifest(folder).parts)))
+    parts = titled(open_parts([folder, *others], "append"))
+    call = _Call(parts, fields, add_classes, prefix_sources, drop_sources)
+    recipe, notes = call.recipe()
+    before = parts[0].reader
+    made = combine(
+        recipe, folder, notes, overwrite=True, restart=restart, progress=progress, log=log, before=before,
+        made_by=_made_by(call.manifest, recipe),
+    )  # fmt: skip
+    return Appended(
+        os.fspath(named_folder(db)), recipe.num_samples, made.num_samples, recipe.payload_nbytes, made.sizes,
+        made.content_digest, tuple(notes), time.monotonic() - began,
+    )  # fmt: skip
 
 
 def _folder_of(db: Any) -> Path:
@@ -169,71 +143,19 @@ def _folder_of(db: Any) -> Path:
     Raises:
         OptionError: It is not a path.
         NotFoundError, FormatError: It is not a dataset.
-        DestinationError: It is a part of a set.
     """
     if hasattr(db, "reader"):
         raise OptionError(
             f"append({shown(db)}, ...): expected the path of a dataset, whose open readers stay as they are. Write "
             f"append({str(getattr(db, 'path', 'path'))!r}, [...]), and open it again."
         )
-    folder = Path(os.path.realpath(named_folder(db)))
-    read_manifest(folder)
-    if _PART.fullmatch(folder.name) and (is_dataset(folder.parent) or folder.parent.name.endswith(PARTIAL_SUFFIX)):
-        raise DestinationError(
-            f"{folder}: is a part of the dataset {folder.parent}, which lists its samples. Append to that: "
-            f"lmdbloader append {shlex.quote(str(folder.parent))} ..."
-        )
-    return folder
-
-
-def _grow(
-    folder: Path,
-    manifest: Manifest,
-    recipe: Recipe,
-    notes: Sequence[str],
-    *,
-    restart: bool,
-    progress: bool,
-    log: Callable[[str], None],
-) -> tuple[Combined, Written]:
-    """Write a part, and then the index and the manifest of the set; return summaries of both."""
-    out = folder / part_name(max(1, len(manifest.parts)))
-    made_by = _made_by(manifest, recipe)
-    # Before anything is copied, because it may fail.
-    if not manifest.parts:
-        line = _merge_instead([str(folder), *(part.reader.place for part in recipe.parts)])
-        link_first_part(folder, f"Write a new dataset: {line}")
-    # A part that is complete, of the same samples, is left by a call that was killed before the last step.
-    overwrite = restart or (is_dataset(out) and not _opens(out))
-    if is_dataset(out) and not overwrite and not _is_made(out, recipe):
-        raise DestinationError(
-            f"{out}: the samples of another call are complete there, but not in the dataset yet. Append them with the "
-            f"call that began it, or discard them with {option('restart', True)}."
-        )
-    done = combine(recipe, out, notes, overwrite=overwrite, restart=restart, progress=progress, log=log, within=folder)
-    names = [part_name(number) for number in range(max(1, len(manifest.parts)) + 1)]
-    return done, write_set(folder, names, classes=recipe.classes, made_by=made_by)
-
-
-def _opens(out: Path) -> bool:
-    """Return whether a part is sound enough to be opened."""
-    try:
-        Reader(out, io="pread")
-    except (CorruptError, FormatError):
-        return False
-    return True
-
-
-def _is_made(out: Path, recipe: Recipe) -> bool:
-    """Return whether a part holds the samples of a recipe."""
-    made, found = recipe.made_by(), read_manifest(out).made_by
-    return {**found, "lmdbloader": made["lmdbloader"]} == made
+    return Path(os.path.realpath(named_folder(db)))
 
 
 def _made_by(manifest: Manifest, recipe: Recipe) -> dict[str, Any]:
     """Return how the grown dataset was made: as before, and what was appended.
 
-    It states only the options that all samples have in common; each part's manifest has those of the part.
+    It states only the options that all samples have in common.
     """
     before = manifest.made_by.get(APPENDED)
     added = recipe.made_by()["inputs"]["datasets"]
@@ -287,13 +209,10 @@ class _Call:
         classes, parts, notes = common_classes(parts, own.names, self.add_classes, self._without)
         own_fields = undecided(self.manifest.fields)
         notes += [*differences(parts, own_fields), *repeats(parts, own_fields, self.manifest.with_source)]
-        digest = self.manifest.digest
-        if others := sorted({part.reader.manifest.digest for part in parts} - {digest}):
-            notes.append(f"the appended datasets have digests of {' and '.join(others)}; their samples get {digest}")
         choices = {"add_classes": True} if self.add_classes and any(part.numbers for part in parts) else {}
         all_classes = {**self.manifest.classes, **classes}
         with_source = self.manifest.with_source
-        return Recipe(parts[1:], own_fields, all_classes, with_source, digest, "append", choices), notes
+        return Recipe(parts[1:], own_fields, all_classes, with_source, "append", choices), notes
 
     def _without(self, name: str) -> str:
         """Return what to do instead without a field, for messages."""

@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,38 +17,35 @@ import numpy.typing as npt
 
 from lmdbloader import __version__
 from lmdbloader.base.arguments import field_names, shown
-from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.free_space import free_nbytes
 from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import progress_bar
 from lmdbloader.base.text import counted, mebibytes, plain
 from lmdbloader.conversion.destination import refuse_inside
-from lmdbloader.conversion.journal import Begun, read_plan, write_plan
+from lmdbloader.conversion.parts import PART_NBYTES
 from lmdbloader.conversion.provenance import APPENDED
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, OptionError
 from lmdbloader.format.codecs import Payloads, encode_many
-from lmdbloader.format.digests import DigestName, digest_of_text
-from lmdbloader.format.layout import PARTIAL_SUFFIX, Field, image_of, undecided
-from lmdbloader.format.manifest import Manifest
+from lmdbloader.format.digests import digest_of_text
+from lmdbloader.format.layout import Field, image_of, undecided
+from lmdbloader.format.manifest import Description, Manifest, field_json
 from lmdbloader.store import (
     IO,
     Chunk,
+    PartFacts,
     Reader,
-    Writer,
-    Written,
+    Work,
     check_destination,
     check_rows,
-    clear_leftovers,
     encode_blocks,
     estimate_map_nbytes,
     is_dataset,
-    num_committed,
+    join,
     open_reader,
-    partial_folder,
     read_manifest,
 )
 from lmdbloader.store.copying import copied_samples, some_rows
-from lmdbloader.store.writing.publish import JOURNAL_FILE, empty, flush
+from lmdbloader.store.writing.work import remove_work
 
 I64 = npt.NDArray[np.int64]
 # How the inputs of inputs were made is recorded to this depth: JSON that is nested deeper is refused at some point.
@@ -122,7 +119,6 @@ class Recipe:
         fields: Of the new dataset.
         classes: Names by field of labels.
         with_source: Whether the samples keep the names of their sources.
-        digest: The algorithm of the new dataset's digests.
         layout: The call that makes it, in the manifest.
         choices: What the caller chose, for the manifest.
     """
@@ -131,7 +127,6 @@ class Recipe:
     fields: tuple[Field, ...]
     classes: Mapping[str, Sequence[str]]
     with_source: bool
-    digest: DigestName
     layout: str
     choices: Mapping[str, Any]
 
@@ -148,8 +143,19 @@ class Recipe:
     @property
     def payload_nbytes(self) -> int:
         """Bytes of all payloads in stored form."""
+        return int(self._sample_nbytes().sum())
+
+    def bounds(self) -> list[int]:
+        """Return where the parts of the new dataset end, after a first 0, for parts of about PART_NBYTES."""
+        ends = np.cumsum(self._sample_nbytes())
+        cuts = np.searchsorted(ends, np.arange(PART_NBYTES, ends[-1], PART_NBYTES)) + 1
+        return [0, *np.unique(cuts[cuts < len(ends)]).tolist(), len(ends)]
+
+    def _sample_nbytes(self) -> I64:
+        """Return the bytes (n,) of the payloads of each sample."""
         names = [f"{f.name}.stored_nbytes" for f in self.fields if f.is_payload]
-        return sum(int(part.column(name).sum(dtype=np.int64)) for part in self.parts for name in names)
+        columns = [np.concatenate([part.column(name) for part in self.parts]).astype(np.int64) for name in names]
+        return np.sum(columns, axis=0) if names else np.zeros(self.num_samples, np.int64)
 
     def made_by(self) -> dict[str, Any]:
         """Return how the dataset is made, for its manifest; without paths.
@@ -182,7 +188,7 @@ class Recipe:
         record: dict[str, Any] = {"num_samples": len(part), "content_digest": manifest.content_digest}
         if part.rows is not None:
             rows = np.ascontiguousarray(part.rows, "<i8").tobytes()
-            record |= {"of_samples": len(part.reader), "samples": digest_of_text(rows, self.digest)}
+            record |= {"of_samples": len(part.reader), "samples": digest_of_text(rows)}
         if part.prefix:
             record["prefix"] = part.prefix
         if part.numbers:
@@ -343,48 +349,50 @@ def combine(
     restart: bool,
     progress: bool,
     log: Callable[[str], None],
-    within: Path | None = None,
+    before: Reader | None = None,
+    made_by: Mapping[str, Any] | None = None,
 ) -> Combined:
-    """Make a dataset; an interrupted call continues after its last transaction when it is called again.
+    """Make a dataset; an interrupted call keeps its complete parts, and the next one makes the others.
 
     Args:
         recipe: What is to be made.
         out: Where, from `new_folder`.
         notes: For the result and the log.
         overwrite, restart, progress, log: As for `merge`.
-        within: The dataset that `out` is a new part of; it may be an input.
+        before: The dataset at `out`, whose samples come first: it grows.
+        made_by: How the dataset was made, for its manifest; by default as the recipe says.
 
     Raises:
-        DestinationError: `out` is taken, locked, one of the inputs, or inside of one.
+        DestinationError: `out` is taken, one of the inputs, or inside of one; or another call is unfinished there.
         DiskFullError: No room left.
         CorruptError: A sample is damaged.
     """
     began = time.monotonic()
-    for part in recipe.parts:
-        if within is not None and os.path.realpath(part.reader.path) == os.path.realpath(within):
-            continue
+    for part in recipe.parts if before is None else ():
         if os.path.realpath(out) == os.path.realpath(part.reader.path):
             raise DestinationError(f"{out}: is one of the inputs, which are never changed. Choose another destination.")
         refuse_inside(out, part.reader.path)
-    made_by = recipe.made_by()
+    of_recipe = recipe.made_by()
     for note in notes:
         log(plain(f"note: {note}."))
-    if not overwrite and (finished := _find_finished(out, recipe, made_by, notes)) is not None:
+    if before is None and not overwrite and (finished := _find_finished(out, recipe, of_recipe, notes)) is not None:
         return finished
+    overwrite = overwrite or before is not None
     check_destination(out, overwrite=overwrite)
-    with (
-        explain_full_disk(out),
-        partial_folder(out, resumable=True, take_over=None, log=log) as folder,
-    ):
-        # Another process may have finished it just before this one had the folder to itself.
-        if not overwrite and (finished := _find_finished(out, recipe, made_by, notes)) is not None:
-            return finished
-        if restart:
-            empty(folder)
-        keep = _resume(recipe, folder, made_by)
-        if keep:
-            log(plain(f"{out}{PARTIAL_SUFFIX}: resuming after {keep:,} of {counted(recipe.num_samples, 'sample')}"))
-        written = _write(recipe, folder, out, made_by, keep, overwrite=overwrite, progress=progress)
+    work = Work(out)
+    if restart:
+        work.discard()
+    _begin(recipe, work, of_recipe)
+    description = Description(recipe.fields, recipe.with_source, recipe.named_classes, of_recipe)
+    try:
+        facts = _make_parts(recipe, work, description, progress=progress, log=log)
+        # A dataset that has changed meanwhile is not the one that would be replaced.
+        if before is not None and read_manifest(out).manifest_digest != before.manifest.manifest_digest:
+            raise DestinationError(f"{out}: was changed by another process meanwhile. Run it again.")
+        whole = description if made_by is None else replace(description, made_by=made_by)
+        written = join(work, facts, whole, overwrite=overwrite, before=before)
+    finally:
+        work.leave()
     seconds = time.monotonic() - began
     return Combined(str(out), written.num_samples, written.sizes, written.content_digest, tuple(notes), False, seconds)
 
@@ -401,7 +409,7 @@ def _find_finished(out: Path, recipe: Recipe, made_by: Mapping[str, Any], notes:
         manifest = read_manifest(out)
     except FormatError:
         return None
-    # The release may differ: a dataset made by an older one counts as finished.
+    # The release may differ.
     old = {**manifest.made_by, "lmdbloader": made_by["lmdbloader"]}
     found = (old, undecided(manifest.fields), manifest.with_source, dict(manifest.classes))
     if found != (made_by, recipe.fields, recipe.with_source, recipe.named_classes):
@@ -413,97 +421,73 @@ def _find_finished(out: Path, recipe: Recipe, made_by: Mapping[str, Any], notes:
             f"{out}: was made of the same samples, but is damaged. Make it again with {option('overwrite', True)}. "
             f"{error}"
         ) from error
-    clear_leftovers(out)
+    remove_work(out)
     return Combined(
         str(out), manifest.num_samples, manifest.sizes, manifest.content_digest, tuple(notes), was_finished=True
     )
 
 
-def _resume(recipe: Recipe, folder: Path, made_by: Mapping[str, Any]) -> int:
-    """Return how many samples an interrupted call has stored in OUT.partial; note what this one makes.
+def _begin(recipe: Recipe, work: Work, made_by: Mapping[str, Any]) -> None:
+    """Note what is made in OUT.partial, or find that an interrupted call has noted the same.
 
     Raises:
         DestinationError: The call was another one.
+        DiskFullError: The payloads do not fit on the disk.
     """
-    inputs = {**made_by["inputs"], "classes": recipe.named_classes, "with_source": recipe.with_source}
-    noted = {**made_by, "options": {}, "inputs": digest_of_text(json.dumps(inputs).encode(), recipe.digest)}
-    begun = read_plan(folder, noted)
-    if begun is None:
-        map_nbytes = estimate_map_nbytes(recipe.payload_nbytes, recipe.num_samples)
-        _check_room(recipe, folder)
-        write_plan(folder, Begun(recipe.fields, None, map_nbytes, noted))
-        _set_journal(folder, recipe.layout.encode() + b"\n")
-        return 0
-    if (dict(begun.made_by), begun.fields) != (noted, recipe.fields):
+    about = {"classes": recipe.named_classes, "with_source": recipe.with_source, "inputs": made_by["inputs"]}
+    plan = {
+        "made_by": {"layout": recipe.layout, "lmdbloader": __version__},
+        "fields": [field_json(f) for f in recipe.fields],
+        "samples": digest_of_text(json.dumps(about).encode()),
+    }
+    if (found := work.plan()) == plan:
+        return
+    if found is not None and work.has_parts():
         raise DestinationError(
-            f"{folder}: {'an' if recipe.layout == 'append' else 'a'} {recipe.layout} of other samples is unfinished "
-            "there. Finish it with the call that began it, "
-            f"or discard its progress with {option('restart', True)}."
+            f"{work.folder}: another dataset is unfinished there, or one of other samples. Finish it with the call "
+            f"that began it, or discard its progress with {option('restart', True)}."
         )
-    return num_committed(folder)
-
-
-def _set_journal(folder: Path, content: bytes) -> None:
-    """Write the file that makes OUT.partial one that can be continued; without content it is removed."""
-    with naming(folder / JOURNAL_FILE):
-        (folder / JOURNAL_FILE).write_bytes(content)
-    flush(folder / JOURNAL_FILE)
-    flush(folder)
-
-
-def _check_room(recipe: Recipe, folder: Path) -> None:
-    """Raise DiskFullError if the payloads alone do not fit on the disk."""
-    needed, free = recipe.payload_nbytes, free_nbytes(folder)
+    needed, free = recipe.payload_nbytes, free_nbytes(work.folder.absolute().parent)
     if free is not None and needed > free:
         raise DiskFullError(
-            f"{folder}: the samples take {mebibytes(needed)}, and {mebibytes(free)} are free: "
+            f"{work.folder}: the samples take {mebibytes(needed)}, and {mebibytes(free)} are free: "
             f"{mebibytes(needed - free)} are missing. Free some space, or choose another disk."
         )
+    work.discard()
+    work.begin(plan)
 
 
-def _write(
-    recipe: Recipe,
-    folder: Path,
-    out: Path,
-    made_by: Mapping[str, Any],
-    keep: int,
-    *,
-    overwrite: bool,
-    progress: bool,
-) -> Written:
-    """Copy the samples that are not stored yet, and put the dataset in place."""
-    nbytes, with_source = recipe.payload_nbytes, recipe.with_source
-    writer = Writer(
-        folder,
-        out,
-        recipe.fields,
-        with_source=with_source,
-        map_nbytes=estimate_map_nbytes(nbytes, recipe.num_samples),
-        expected_nbytes=nbytes,
-        keep_samples=keep,
-    )
-    with closing(writer):
-        try:
-            for chunk in _show(_chunks(recipe, keep), recipe.num_samples, keep, progress):
-                writer.add(chunk, encode_blocks(chunk, recipe.fields, with_source=with_source))
-            check_destination(out, overwrite=overwrite)  # another process may have made it meanwhile
-            return writer.finish(classes=recipe.classes, made_by=made_by, digest=recipe.digest)
-        except BaseException as error:
-            # The same call would stop at the same damaged sample: there is nothing to continue.
-            if not writer.num_committed or isinstance(error, CorruptError | OptionError):
-                with suppress(OSError):
-                    _set_journal(folder, b"")
-            raise
+def _make_parts(
+    recipe: Recipe, work: Work, description: Description, *, progress: bool, log: Callable[[str], None]
+) -> list[PartFacts]:
+    """Make the parts that are not complete, and return the facts of all."""
+    bounds = recipe.bounds()
+    found = [work.facts(number) for number in range(len(bounds) - 1)]
+    done = sum(facts.num_samples for facts in found if facts is not None)
+    if done:
+        log(plain(f"{work.folder}: resuming after {done:,} of {counted(recipe.num_samples, 'sample')}"))
+    made = []
+    with _shown(recipe.num_samples, done, progress) as show:
+        for number, facts in enumerate(found):
+            first, stop = bounds[number : number + 2]
+            if facts is None:
+                nbytes = recipe.payload_nbytes * (stop - first) / recipe.num_samples
+                with work.part(
+                    number, description, map_nbytes=estimate_map_nbytes(nbytes, stop - first), expected_nbytes=int(nbytes)
+                ) as writer:
+                    for chunk in _chunks(recipe, first, stop):
+                        writer.add(chunk, encode_blocks(chunk, recipe.fields, with_source=recipe.with_source))
+                        show(chunk)
+                    facts = work.complete(number, writer, {})
+            made.append(facts)
+    return made
 
 
-def _chunks(recipe: Recipe, skip: int) -> Iterator[Chunk]:
-    """Yield the samples after the first ones, in stored form."""
+def _chunks(recipe: Recipe, first: int, stop: int) -> Iterator[Chunk]:
+    """Yield the samples from one on to before another, in stored form."""
     for part in recipe.parts:
-        if skip >= len(part):
-            skip -= len(part)
-            continue
-        rows = (range(len(part)) if part.rows is None else part.rows)[skip:]
-        skip, at = 0, 0
+        rows = (range(len(part)) if part.rows is None else part.rows)[max(first, 0) : max(stop, 0)]
+        first, stop, at = first - len(part), stop - len(part), 0
         for chunk in copied_samples(part.reader, rows, recipe.fields, with_source=recipe.with_source):
             here = some_rows(rows, at, at + chunk.num_samples)
             at += chunk.num_samples
@@ -549,13 +533,16 @@ def _renumbered(part: Part, name: str, rows: I64, labels: npt.NDArray[Any], numb
     return np.where(labels < 0, labels, numbers[np.maximum(labels, 0)])
 
 
-def _show(chunks: Iterator[Chunk], total: int, first: int, progress: bool) -> Iterator[Chunk]:
-    """Yield chunks, and show samples, MB/s of stored bytes and the remaining time in a bar."""
+@contextmanager
+def _shown(total: int, first: int, progress: bool) -> Iterator[Callable[[Chunk], None]]:
+    """Show samples, MB/s of stored bytes and the remaining time in a bar; yield the function that advances it."""
     began, nbytes = time.monotonic(), 0
     with progress_bar("copying", total, shown=progress, first=first, smoothing=0.1) as bar:
-        for chunk in chunks:
-            yield chunk
+
+        def advance(chunk: Chunk) -> None:
+            nonlocal nbytes
             nbytes += sum(payloads.data.nbytes for payloads in chunk.payloads.values())
-            speed = nbytes / 1e6 / max(time.monotonic() - began, 1e-9)
-            bar.set_postfix_str(f"{speed:.0f} MB/s")
+            bar.set_postfix_str(f"{nbytes / 1e6 / max(time.monotonic() - began, 1e-9):.0f} MB/s")
             bar.update(chunk.num_samples)
+
+        yield advance

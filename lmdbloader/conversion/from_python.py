@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from lmdbloader import __version__
 from lmdbloader.base.arguments import flag, function, whole
-from lmdbloader.base.disk_errors import explain_full_disk
 from lmdbloader.base.foreign_names import WRITE, understands
 from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import progress_bar
 from lmdbloader.conversion.destination import new_folder
 from lmdbloader.conversion.foreign_datasets import adapt, names_of
-from lmdbloader.conversion.journal import Begun, Journal, Progress, check_kept, read_plan, recover, write_plan
 from lmdbloader.conversion.options import check_value
-from lmdbloader.conversion.provenance import ContentHash, digest_option
+from lmdbloader.conversion.parts import PART_NBYTES
 from lmdbloader.conversion.sample_fields import (
     Given,
     check_classes,
@@ -38,29 +35,35 @@ from lmdbloader.conversion.sample_fields import (
 )
 from lmdbloader.conversion.sample_progress import check_same, check_stored, identity_of, is_indexed
 from lmdbloader.conversion.sample_workers import Bounds, Crew
-from lmdbloader.conversion.samples import Group, Reading, SampleRecipe, add_note, make_part, mask_bits, settle_boxes
+from lmdbloader.conversion.samples import (
+    GROUP_NBYTES,
+    Group,
+    Reading,
+    SampleRecipe,
+    add_note,
+    make_part,
+    mask_bits,
+    settle_boxes,
+)
 from lmdbloader.conversion.shipping import check_pickles, refuse_in_import
 from lmdbloader.conversion.storage import PIXELS, WriteMode
 from lmdbloader.conversion.tasks import Part
 from lmdbloader.conversion.writing_thread import WritingThread
 from lmdbloader.errors import DestinationError, LmdbloaderError, OptionError
-from lmdbloader.fields import (
-    FieldType,
-)
-from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName
-from lmdbloader.format.layout import PARTIAL_SUFFIX
-from lmdbloader.format.manifest import Description, check_fits
+from lmdbloader.fields import FieldType
+from lmdbloader.format.manifest import Description, check_fits, field_json, parse_field
 from lmdbloader.images.decode import AlphaPolicy, DecodePolicy
 from lmdbloader.store import (
-    Writer,
+    PartFacts,
+    PartWriter,
+    Work,
     Written,
     check_destination,
-    clear_leftovers,
     estimate_map_nbytes,
-    partial_folder,
+    join,
     read_manifest,
 )
-from lmdbloader.store.writing.publish import empty, is_begun, is_just_published
+from lmdbloader.store.writing.work import plan_left_in, remove_work, was_just_published
 
 # The map grows if it is too small. A length may be any number, and a process has 128 TiB for all of its maps.
 _MOST_MAP_NBYTES = 2**40
@@ -90,7 +93,6 @@ def write(
     jpeg_quality: int | None = None,
     compress_probability: float | None = None,
     smart_threshold: int | None = None,
-    digest: DigestName = DEFAULT_DIGEST,
     seed: int | None = None,
     alpha: AlphaPolicy = "refuse",
     max_pixels: int = 200_000_000,
@@ -132,7 +134,6 @@ def write(
         jpeg_quality: The quality of JPEGs, 1 to 100; 90 by default.
         compress_probability: The share of images that "proportion" stores as JPEG, 0.5 by default.
         smart_threshold: Bytes of pixels above which "smart" stores a JPEG.
-        digest: The algorithm of the dataset's digests, "xxh64", "sha256" or "blake3", as in `convert`.
         seed: The seed of "proportion", 0 by default; the choice depends on it and the number of the sample.
         alpha: How to treat transparent images, encoded or of Pillow: "refuse", "drop" or "white", as in `convert`.
         max_pixels: Encoded images of more pixels are refused.
@@ -168,17 +169,17 @@ def write(
     3
     """
     refuse_in_import()
-    out, digest = new_folder(path), check_value("digest", digest)
+    out = new_folder(path)
     overwrite, restart = flag("overwrite", overwrite), flag("restart", restart)
     shows_bar = False if callable(progress) else flag("progress", progress)
     crew = _make_crew(workers, threads)
     if prepare is not None:
         function("prepare", prepare)
-    if not is_just_published(out):
+    if not was_just_published(out):
         check_destination(out, overwrite=overwrite)
     fields = check_given(fields)
     adapted = adapt(samples, fields, classes, prepare=prepare)
-    source = _open(samples, adapted.samples, digest)
+    source = _open(samples, adapted.samples)
     if source.is_indexed and crew.uses_processes:
         check_pickles("prepare", prepare)  # before anything is prepared
     policy = DecodePolicy(check_value("alpha", alpha), check_value("max_pixels", max_pixels))
@@ -217,9 +218,8 @@ def write(
         options["fields"] = images
     if prepare is not None:
         options["prepare"] = getattr(prepare, "__qualname__", type(prepare).__qualname__)
-    options |= digest_option(digest)
     made_by = {"lmdbloader": __version__, "layout": "python", "options": options}
-    check_fits(Description(tuple(schema), False, names, made_by, digest))
+    check_fits(Description(tuple(schema), False, names, made_by))
     job = _Job(
         out,
         source,
@@ -227,7 +227,6 @@ def write(
         asked,
         made_by,
         names,
-        digest,
         crew,
         overwrite,
     )
@@ -235,14 +234,17 @@ def write(
         return finished
     check_destination(out, overwrite=overwrite)
     report = progress if callable(progress) else _no_progress
-    with explain_full_disk(out), partial_folder(out, resumable=source.is_indexed or restart, take_over=None) as folder:
-        if restart:
-            empty(folder)
-        begun = _resume(job, folder, values) if source.is_indexed else None
+    work = Work(out)
+    if restart:
+        work.discard()
+    try:
+        begun = _resume(job, work, values)
         if begun is None:
-            begun = _begin(job, folder, values, fields)
+            begun = _begin(job, work, values, fields)
         del first, values
-        return _write(job, folder, begun, report, shows_bar)
+        return _write(job, work, begun, report, shows_bar)
+    finally:
+        work.leave()
 
 
 def _make_crew(workers: int | None, threads: bool) -> Crew:
@@ -288,7 +290,7 @@ class _Source:
         return rest
 
 
-def _open(samples: Any, adapted: Any, digest: DigestName) -> _Source:
+def _open(samples: Any, adapted: Any) -> _Source:
     """Return the samples, given as the caller has them and as `adapt` returned them.
 
     Raises:
@@ -296,7 +298,7 @@ def _open(samples: Any, adapted: Any, digest: DigestName) -> _Source:
     """
     if is_indexed(samples) and hasattr(adapted, "__getitem__"):
         num_samples = len(adapted)
-        return _Source(adapted, True, num_samples, identity_of(samples, num_samples, digest))
+        return _Source(adapted, True, num_samples, identity_of(samples, num_samples))
     # A torch Dataset has no __iter__; an IterableDataset has all three methods, but only __iter__ works.
     if not isinstance(adapted, Iterable):
         raise OptionError(
@@ -317,7 +319,6 @@ class _Job:
         codecs: By payload field, as asked for.
         made_by: For the manifest.
         classes: Names by field.
-        digest: Of the dataset's digests.
         crew: Who reads and encodes.
         overwrite: Whether a dataset is replaced.
     """
@@ -328,17 +329,16 @@ class _Job:
     codecs: Mapping[str, str]
     made_by: dict[str, Any]
     classes: Mapping[str, tuple[str, ...]]
-    digest: DigestName
     crew: Crew
     overwrite: bool
 
-    def plan(self, first: int, boxes: Sequence[str] = ()) -> dict[str, Any]:
-        """Return what an interrupted run must have in common with the one that continues it."""
+    def plan(self, first: int) -> dict[str, Any]:
+        """Return what an interrupted run must have in common with the one that continues it, and its first task."""
         options = {**self.made_by["options"], "policy": asdict(self.recipe.reading.policy)}
-        fields = [[f.name, f.kind, f.ignore_index, *([f.image] if f.image else [])] for f in self.recipe.fields]
+        kinds = [[f.name, f.kind, f.ignore_index, *([f.image] if f.image else [])] for f in self.recipe.fields]
         classes = {name: list(names) for name, names in self.classes.items()}
-        inputs = {**self.source.identity, "fields": fields, "classes": classes, "first": first, "boxes": list(boxes)}
-        return {**self.made_by, "options": options, "inputs": inputs}
+        inputs = {**self.source.identity, "kinds": kinds, "classes": classes} if self.source.is_indexed else {}
+        return {"made_by": {**self.made_by, "options": options}, "inputs": inputs, "first": first}
 
 
 @dataclass(slots=True)
@@ -348,10 +348,12 @@ class _State:
     Attributes:
         recipe: The settings, with the codecs.
         bounds: Where tasks end.
-        map_nbytes: Estimated size of LMDB's map.
+        map_nbytes: Estimated size of LMDB's maps, all parts together.
         bits: Of the labels of each mask field.
         part: The first samples, encoded; None if they are read again.
-        done: What an earlier run has stored.
+        boxes: The fields of boxes whose unit is not known yet.
+        facts: Of the parts that are complete.
+        first: The first sample that is not in one of them.
     """
 
     recipe: SampleRecipe
@@ -359,46 +361,56 @@ class _State:
     map_nbytes: int
     bits: dict[str, int]
     part: Part | None
-    done: Progress
+    boxes: tuple[str, ...]
+    facts: list[PartFacts] = field(default_factory=list)
+    first: int = 0
 
 
 def _find_finished(job: _Job) -> Written | None:
     """Return the dataset of the same call if a run was killed after putting it in place, None for any other."""
-    if not (is_just_published(job.out) and is_begun(job.out)):
+    if not was_just_published(job.out):
         return None
-    now = job.plan(0)
     try:
-        begun = read_plan(job.out, now)
-        check_same(job.out, {} if begun is None else begun.made_by.get("inputs", {}), now["inputs"])
+        check_same(job.out, plan_left_in(job.out), job.plan(0))
     except DestinationError:
         return None
     manifest = read_manifest(job.out)
-    clear_leftovers(job.out)
+    remove_work(job.out)
     return Written(manifest.num_samples, manifest.sizes, 0, manifest.content_digest)
 
 
-def _resume(job: _Job, folder: Path, first: Mapping[str, Any]) -> _State | None:
-    """Return the state of an interrupted run in a folder, None if there is none.
+def _resume(job: _Job, work: Work, first: Mapping[str, Any]) -> _State | None:
+    """Return the state of an interrupted run, None if there is none.
 
     Raises:
-        DestinationError: It is the run of another call.
-        CorruptError: Its data is damaged.
+        DestinationError: It is the run of another call, or another process writes samples of an iterator there.
+        CorruptError: A complete part is damaged.
     """
-    begun = read_plan(folder, job.plan(0))
-    if begun is None:
+    plan = work.plan()
+    if plan is None or not work.has_parts():
         return None
-    before = begun.made_by.get("inputs", {})
-    check_same(folder, before, job.plan(0)["inputs"])
-    recipe = replace(job.recipe, fields=begun.fields)
-    group = Group(begun.fields, {f.name: f.codec for f in begun.fields}, job.recipe.storages, 0)
+    if not job.source.is_indexed:
+        if plan.get("inputs") or work.is_busy():
+            raise DestinationError(
+                f"{work.folder}: another dataset is unfinished there. Finish it with the call that began it, or discard "
+                f"it with {option('restart', True)}."
+            )
+        return None
+    check_same(work.folder, plan, job.plan(0))
+    fields = tuple(parse_field(f) for f in plan["fields"])
+    group = Group(fields, {f.name: f.codec for f in fields}, job.recipe.storages, 0)
     group.add(first)
-    bits = mask_bits(group.encode()[0], begun.fields, 0, {})
-    done = recover(folder, (), digest=job.digest)
-    recipe = replace(recipe, boxes=tuple(name for name in before["boxes"] if name not in done.in_pixels))
-    return _State(recipe, Bounds.after(int(before["first"])), begun.map_nbytes, bits, None, done)
+    facts: list[PartFacts] = []
+    while (found := work.facts(len(facts))) is not None:
+        facts.append(found)
+    in_pixels = {name for found in facts for name in found.notes["in_pixels"]}
+    recipe = replace(job.recipe, fields=fields, boxes=tuple(name for name in plan["boxes"] if name not in in_pixels))
+    bits = mask_bits(group.encode()[0], fields, 0, {})
+    done = sum(found.num_samples for found in facts)
+    return _State(recipe, Bounds.after(plan["first"]), plan["map_nbytes"], bits, None, recipe.boxes, facts, done)
 
 
-def _begin(job: _Job, folder: Path, first: dict[str, Any], given: Given) -> _State:
+def _begin(job: _Job, work: Work, first: dict[str, Any], given: Given) -> _State:
     """Settle the codecs and the map's size with the first group of samples, and note them."""
     source, recipe = job.source, job.recipe
     watches = watch_labels(recipe.fields, first, given)
@@ -419,69 +431,83 @@ def _begin(job: _Job, folder: Path, first: dict[str, Any], given: Given) -> _Sta
     num_samples = chunk.num_samples
     total = max(source.num_samples or 4 * num_samples, num_samples)
     map_nbytes = min(estimate_map_nbytes(part.nbytes / num_samples * total, total), _MOST_MAP_NBYTES)
-    if source.is_indexed:
-        write_plan(folder, Begun(recipe.fields, None, map_nbytes, job.plan(num_samples, recipe.boxes)))
-    bits = mask_bits(chunk, recipe.fields, 0, {})
-    return _State(recipe, Bounds.after(num_samples), map_nbytes, bits, part, Progress(content=ContentHash(job.digest)))
+    work.discard()
+    settled = {"fields": [field_json(f) for f in schema], "map_nbytes": map_nbytes, "boxes": list(recipe.boxes)}
+    work.begin({**job.plan(num_samples), **settled})
+    return _State(recipe, Bounds.after(num_samples), map_nbytes, mask_bits(chunk, recipe.fields, 0, {}), part, recipe.boxes)
 
 
-def _write(job: _Job, folder: Path, state: _State, report: Callable[[int], None], shows_bar: bool) -> Written:
+def _write(job: _Job, work: Work, state: _State, report: Callable[[int], None], shows_bar: bool) -> Written:
     """Write the samples that are not stored yet, and put the dataset in place."""
-    source, recipe, done, boxes = job.source, state.recipe, state.done, state.recipe.boxes
+    source, recipe, facts = job.source, state.recipe, state.facts
+    description = Description(recipe.fields, False, job.classes, job.made_by)
     is_slow = source.is_indexed and (recipe.reading.prepare is not None or not isinstance(source.samples, list | tuple))
-    with contextlib.ExitStack() as stack:
-        journal = stack.enter_context(closing(Journal(folder, done.records))) if source.is_indexed else None
-        writer = Writer(
-            folder,
-            job.out,
-            recipe.fields,
-            with_source=False,
-            map_nbytes=state.map_nbytes,
-            keep_samples=done.num_samples,
-            before_commit=journal.flush if journal else _nothing,
-            transaction_samples=_SLOW_SAMPLES if is_slow else None,
-        )
-        stack.enter_context(closing(writer))
-        try:
-            if done.num_samples:
-                check_kept(folder, done, writer.kept_records)
-                check_stored(folder, writer, recipe, source.samples)
-            with WritingThread(writer, journal) as sink:
-                for part in _show(_parts(job, state), source, done.num_samples, shows_bar):
-                    if part.chunk is not None:
-                        mask_bits(part.chunk, recipe.fields, sink.num_samples, state.bits)
-                        boxes = settle_boxes(boxes, part.box_scales)
-                    sink.add(part)
-                    report(part.num_sources)
-            # Another process may have made it meanwhile.
-            check_destination(job.out, overwrite=job.overwrite)
-            close = journal.close if journal else _nothing
-            return writer.finish(classes=job.classes, made_by=job.made_by, digest=job.digest, close_others=close)
-        except BaseException as error:
-            if journal and not writer.num_committed:
-                journal.discard()
-            elif journal and not isinstance(error, LmdbloaderError):
-                kept = f"{writer.num_committed:,} samples are stored in {job.out}{PARTIAL_SUFFIX}"
-                add_note(error, f"lmdbloader.write: {kept}. The same call continues after them.")
-            raise
+    parts: Generator[Part, None, None] | None = None
+    try:
+        is_last = False
+        while not is_last:
+            with work.part(
+                len(facts),
+                description,
+                map_nbytes=min(state.map_nbytes, estimate_map_nbytes(PART_NBYTES + GROUP_NBYTES, 0)),
+                transaction_samples=_SLOW_SAMPLES if is_slow else None,
+            ) as writer:
+                if parts is None:
+                    first = state.first + writer.num_samples
+                    pieces = [work.rows(number) for number in range(len(facts))] + [writer]
+                    check_stored(work.folder, pieces, recipe, source.samples)
+                    parts = _show(_parts(job, state, first), source, first, shows_bar)
+                is_last, in_pixels = _fill(writer, parts, state, report)
+                if writer.num_samples or not facts:
+                    facts.append(work.complete(len(facts), writer, {"in_pixels": in_pixels}))
+        # Another process may have made it meanwhile.
+        check_destination(job.out, overwrite=job.overwrite)
+        return join(work, facts, description, overwrite=job.overwrite)
+    except BaseException as error:
+        if source.is_indexed and work.has_parts() and not isinstance(error, LmdbloaderError):
+            add_note(error, f"lmdbloader.write: what is stored is kept in {work.folder}. The same call continues.")
+        raise
+    finally:
+        if parts is not None:
+            parts.close()
 
 
-def _parts(job: _Job, state: _State) -> Generator[Part, None, None]:
-    """Yield the samples that are not stored yet, encoded, in order."""
-    source, first = job.source, state.done.num_samples
+def _fill(
+    writer: PartWriter, parts: Iterator[Part], state: _State, report: Callable[[int], None]
+) -> tuple[bool, list[str]]:
+    """Fill a part with samples; return whether they were the last ones, and the fields of boxes known to be in pixels."""
+    in_pixels: set[str] = set()
+    with WritingThread(writer) as sink:
+        while sink.payload_nbytes < PART_NBYTES:
+            if (part := next(parts, None)) is None:
+                return True, sorted(in_pixels)
+            if part.chunk is not None:
+                mask_bits(part.chunk, state.recipe.fields, state.first + sink.num_samples, state.bits)
+                state.boxes = settle_boxes(state.boxes, part.box_scales)
+                in_pixels |= {name for name, why in part.box_scales.items() if not why}
+            sink.add(part)
+            report(part.num_sources)
+    state.first += writer.num_samples
+    return False, sorted(in_pixels)
+
+
+def _parts(job: _Job, state: _State, first: int) -> Generator[Part, None, None]:
+    """Yield the samples from one on, encoded, in order."""
+    source = job.source
     if state.part is not None:
         part, state.part = state.part, None
         first = part.num_sources
         yield part
         del part
     if source.is_indexed:
-        tasks = state.bounds.cut(first, source.num_samples)
-        yield from job.crew.encode_indexed(state.recipe, source.samples, tasks)
+        yield from job.crew.encode_indexed(state.recipe, source.samples, state.bounds.cut(first, source.num_samples))
     else:
         yield from job.crew.encode_streamed(state.recipe, source.samples, first, state.bounds)
 
 
-def _show(parts: Generator[Part, None, None], source: _Source, first: int, shows_bar: bool) -> Iterator[Part]:
+def _show(
+    parts: Generator[Part, None, None], source: _Source, first: int, shows_bar: bool
+) -> Generator[Part, None, None]:
     """Yield parts, and show samples and the remaining time in a bar."""
     total = source.num_samples if source.is_indexed else None  # the length of an iterable may be wrong
     with (
@@ -491,10 +517,6 @@ def _show(parts: Generator[Part, None, None], source: _Source, first: int, shows
         for part in parts:
             yield part
             bar.update(part.num_sources)
-
-
-def _nothing() -> None:
-    pass
 
 
 def _length(samples: Any) -> int:

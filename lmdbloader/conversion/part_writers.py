@@ -17,16 +17,24 @@ from typing import Any
 from lmdbloader.base import system
 from lmdbloader.base.limits import explain_limit
 from lmdbloader.base.option_names import flags_in_use, option, use_flags
-from lmdbloader.base.text import plain
-from lmdbloader.conversion.one_dataset import Advance, check_room, show_progress
 from lmdbloader.conversion.options import RunOptions
-from lmdbloader.conversion.parts import ConvertedPart, convert_part, finished_parts, join, prepare
+from lmdbloader.conversion.parts import (
+    Advance,
+    ConvertedPart,
+    check_room,
+    convert_part,
+    finished_part,
+    join,
+    make_part,
+    prepare,
+    show_progress,
+)
 from lmdbloader.conversion.pool import choose_workers, one_thread
+from lmdbloader.conversion.provenance import is_made_as
 from lmdbloader.conversion.report import Report
-from lmdbloader.conversion.shares import Shared
+from lmdbloader.conversion.saved_plan import SavedPlan, load_listing
 from lmdbloader.errors import LmdbloaderError, OptionError, WorkerError
-from lmdbloader.format.layout import DATA_FILE, part_name
-from lmdbloader.store.writing.publish import partial_of
+from lmdbloader.store import Work, is_dataset, read_manifest
 
 _START = (
     "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.part_writers import serve; serve({handle}, {flags})"
@@ -35,7 +43,7 @@ _START = (
 _STOP_SECONDS = 2.0
 # The kinds of messages of a writer: progress, and lines for the log.
 _ADVANCE, _LOG = "advance", "log"
-# An engine makes the parts of a planned set. It is called with the set, the numbers of the parts, keyword arguments of
+# An engine makes the parts of a planned conversion. It is called with the dataset, the numbers of the parts, keyword arguments of
 # `convert_part`, and functions for progress and messages, and yields each part when it is complete.
 Engine = Callable[
     [Path, Sequence[int], Mapping[str, Any], Advance, Callable[[str], None]],
@@ -44,24 +52,32 @@ Engine = Callable[
 
 
 def convert_parts(src: Any, target: Path, options: RunOptions, engine: Engine | None = None) -> Report:
-    """Convert into a set of parts; arguments and errors are those of `convert`.
+    """Convert; arguments and errors are those of `convert`.
 
     Args:
         src, target, options: As in `convert`.
         engine: Makes the parts; by default, processes on this machine do.
     """
     began = time.monotonic()
-    found = prepare(src, target, options, lists_again=True)
-    if isinstance(found, Report):
-        return found
-    parts = run_parts(target, found, options, engine)
-    report = join(target, take_over=options.take_over, log=options.log)
-    growths = sum(part.map_growths for part in parts)
-    return replace(report, map_growths=growths, seconds=time.monotonic() - began)
+    plan = prepare(src, target, options)
+    if isinstance(plan, Report):
+        return plan
+    work = Work(target)
+    try:
+        run_parts(work, plan, options, engine)
+        report = join(target, log=options.log)
+    except (LmdbloaderError, OSError):
+        # Of several processes that make the same dataset, the first that is done takes the files of the others away.
+        if not work.folder.exists() and is_dataset(target) and is_made_as(read_manifest(target), plan.made_by):
+            return join(target, log=options.log)
+        raise
+    finally:
+        work.leave()
+    return replace(report, seconds=time.monotonic() - began)
 
 
-def run_parts(target: Path, plan: Shared, options: RunOptions, engine: Engine | None = None) -> list[ConvertedPart]:
-    """Make all parts of a planned set, and return them in the order in which they were completed.
+def run_parts(work: Work, plan: SavedPlan, options: RunOptions, engine: Engine | None = None) -> None:
+    """Make all parts of a planned conversion.
 
     Raises:
         LmdbloaderError: The first error of a part, as by `convert_part`.
@@ -71,27 +87,28 @@ def run_parts(target: Path, plan: Shared, options: RunOptions, engine: Engine | 
     """
     if engine is not None and plan.listing.in_process:
         raise OptionError("only this process can see the inputs (memory://), so other engines cannot convert them")
-    total = choose_workers(1 if plan.listing.in_process else options.workers, sum(plan.nbytes))
-    num_writers = min(total, plan.num_parts)
-    keywords: dict[str, Any] = {
-        "workers": total // num_writers,
-        "on_error": options.on_error,
-        "take_over": options.take_over,
-        "check_content": options.check_content,
-    }
-    partial = partial_of(target)
-    finished = finished_parts(partial, plan, options.on_error)
+    found = [finished_part(work, load_listing(work, plan, n), n, options) for n in range(plan.num_parts)]
+    numbers = [number for number, facts in enumerate(found) if facts is None]
+    check_room(work, plan, [facts for facts in found if facts is not None])
     sizes = [last - first for first, last in zip(plan.bounds, plan.bounds[1:], strict=False)]
-    first, first_nbytes = (sum(column[number] for number in finished) for column in (sizes, plan.nbytes))
-    # Those of complete parts and of running writers stay; a part that begins again gives its space back.
-    check_room(partial, plan.begun, partial.glob(f"part-*/{DATA_FILE}"))
+    first, first_nbytes = (
+        sum(column[number] for number in range(plan.num_parts) if found[number] is not None)
+        for column in (sizes, plan.nbytes)
+    )
+    total = choose_workers(1 if plan.listing.in_process else options.workers, sum(plan.nbytes))
+    num_writers = min(total, len(numbers))
+    workers = total // max(num_writers, 1)
+    keywords: dict[str, Any] = {"workers": workers, "on_error": options.on_error}
     with show_progress(first, plan.num_sources, first_nbytes, sum(plan.nbytes), options.progress) as show:
-        numbers = range(plan.num_parts)
         if engine is not None:
-            return list(engine(target, numbers, {**keywords, "workers": 1}, show, options.log))
-        if num_writers == 1:
-            return [convert_part(target, number, **keywords, advance=show, log=options.log) for number in numbers]
-        return list(_run_writers(target, numbers, num_writers, keywords, show, options.log))
+            for _ in engine(work.out, numbers, {**keywords, "workers": 1}, show, options.log):
+                pass
+        elif num_writers <= 1:
+            for number in numbers:
+                make_part(work, plan, number, replace(options, workers=workers), show)
+        else:
+            for _ in _run_writers(work.out, numbers, num_writers, keywords, show, options.log):
+                pass
 
 
 def _run_writers(
@@ -188,7 +205,7 @@ class _Writer:
         how, is_short = system.how_ended(self.process.wait())
         advice = f" Out of memory? Use fewer {option('workers')}." if is_short else ""
         return WorkerError(
-            f"writer process {self.process.pid} {how} while making {part_name(self.number)}.{advice} The same "
+            f"writer process {self.process.pid} {how} while making part {self.number}.{advice} The same "
             "conversion resumes: parts that are complete are kept."
         )
 
@@ -226,4 +243,4 @@ def _answer(target: str, number: int, keywords: Mapping[str, Any], send: Any) ->
     except LmdbloaderError as error:
         return error
     except Exception:
-        return WorkerError(f"making {plain(part_name(number))} failed:\n{traceback.format_exc()}")
+        return WorkerError(f"making part {number} failed:\n{traceback.format_exc()}")

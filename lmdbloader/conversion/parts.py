@@ -1,111 +1,70 @@
-"""Converts in parts, for any engine: saves the plan once, makes one part in any process, and joins all parts."""
+"""Converts in parts, for any engine: saves the plan once, makes each part in any process, and joins all parts."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, TypeAlias
 
 from lmdbloader import __version__
-from lmdbloader.base import system
-from lmdbloader.base.arguments import flag, whole
-from lmdbloader.base.disk_errors import explain_full_disk, naming
+from lmdbloader.base.arguments import whole
 from lmdbloader.base.first_steps import WORK_SECONDS, shown_steps
+from lmdbloader.base.free_space import free_nbytes, taken_nbytes
 from lmdbloader.base.option_names import flags_in_use, option
-from lmdbloader.base.text import counted, first_of, plain
+from lmdbloader.base.progress import progress_bar
+from lmdbloader.base.text import command, counted, first_of, mebibytes, plain, table
 from lmdbloader.conversion.destination import new_folder, refuse_inside
-from lmdbloader.conversion.doubts import refuse_swapped
-from lmdbloader.conversion.journal import Begun, Progress, other_options, read_plan
-from lmdbloader.conversion.one_dataset import (
-    Advance,
-    Job,
-    announce,
-    decide,
-    describe_trial,
-    fill_part,
-    name_classes,
-    notes_on_doubts,
-    nothing_to_write,
-    report_finished,
-    skipped_table,
-)
+from lmdbloader.conversion.doubts import describe_classes, refuse_swapped
+from lmdbloader.conversion.notes import Notes, content_of, parse_notes, seen_digest
 from lmdbloader.conversion.options import ConvertOptions, RunOptions, checked, shared, with_options
-from lmdbloader.conversion.plan import Plan, make_plan
-from lmdbloader.conversion.pool import WorkerPool, choose_workers
-from lmdbloader.conversion.provenance import (
-    APPENDED,
-    ContentHash,
-    are_unchanged,
-    describe,
-    differences_of,
-    note_of,
-    refuse_others,
-)
-from lmdbloader.conversion.report import Report, count_images, overlap_of
-from lmdbloader.conversion.shares import (
-    Notes,
-    Shared,
+from lmdbloader.conversion.plan import Plan, Trial, make_plan, settle_scale, try_out
+from lmdbloader.conversion.pool import WorkerPool, choose_workers, make_tasks
+from lmdbloader.conversion.provenance import describe, differences_of, find_finished, note_of, refuse_others
+from lmdbloader.conversion.report import Report, count_classes, count_images, overlap_of
+from lmdbloader.conversion.saved_plan import (
+    Decisions,
+    SavedPlan,
     changed_holders,
     choose_bounds,
-    holds_shares,
+    is_saved,
     load,
     load_listing,
-    load_notes,
     restart_option,
     save,
-    save_notes,
 )
-from lmdbloader.conversion.sources.listing import Source, Sources, Span, is_url
+from lmdbloader.conversion.sources.listing import Listing, Source, Sources, Span, is_url
 from lmdbloader.conversion.sources.remote import locate
-from lmdbloader.conversion.tasks import Recipe
-from lmdbloader.errors import CorruptError, DestinationError, FormatError, LockedError, NotFoundError, OptionError
-from lmdbloader.format.layout import MANIFEST_FILE, SHARES_FOLDER, SKIPPED_FILE, SOURCES_FILE, part_name
-from lmdbloader.format.manifest import Manifest
-from lmdbloader.store import (
-    Reader,
-    Written,
-    check_destination,
-    clear_leftovers,
-    is_dataset,
-    open_reader,
-    partial_folder,
-    put_in_place,
-    read_manifest,
-)
-from lmdbloader.store.writing.publish import (
-    discard,
-    empty,
-    flush,
-    is_begun,
-    is_just_published,
-    partial_of,
-    remove_begun_parts,
-)
-from lmdbloader.store.writing.sets import write_set
+from lmdbloader.conversion.tasks import FURTHER_IMAGES, TURNED_BOXES, Recipe
+from lmdbloader.errors import DestinationError, DiskFullError, ImageError, NotFoundError, OptionError, SourceError
+from lmdbloader.format.layout import SKIPPED_FILE, SOURCES_FILE
+from lmdbloader.format.manifest import Description, Manifest
+from lmdbloader.store import PartFacts, Work, Written, check_destination, is_dataset, open_reader, read_manifest
+from lmdbloader.store import join as join_work
+from lmdbloader.store.writing.work import remove_work
 
-# How often a process looks for a plan that another one is making.
-_LOOK_SECONDS = 1.0
+#: The size of parts, if the caller does not choose: what a kill loses, and what is verified or fetched at once.
+PART_NBYTES = 256 * 2**20
+_MOST_PARTS = 100_000
 _PLACES = ("hr", "lr", "masks", "annotations")
-# A file that says that all parts are complete, and that a join renames them to close the gaps of empty ones.
-_NUMBERED_FILE = "numbered"
+#: Called with the number of sources that were just converted, and the bytes of their files.
+Advance: TypeAlias = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class PartsPlan:
-    """The plan of a set, as far as engines need it.
+    """The plan of a conversion, as far as engines need it.
 
     Attributes:
-        path: The set, OUT.
+        path: The dataset, OUT.
         num_parts: The number of parts, which are numbered from 0.
         num_sources: The number of images or pairs in all parts.
         bounds: Part i has the sources bounds[i] : bounds[i + 1].
         nbytes: Bytes of the inputs of each part.
-        is_finished: Whether the set is complete already, so that there is nothing to do.
+        is_finished: Whether the dataset is complete already, so that there is nothing to do.
         in_process: Whether only this process can see the inputs, as with memory://.
     """
 
@@ -124,11 +83,9 @@ class ConvertedPart:
 
     Attributes:
         number: Its number, from 0.
-        num_sources: Its images or pairs.
-        num_samples: Its samples; 0 if none of its inputs could be used. In a set that is in place, the parts that have
-            samples may have other numbers: then this and `num_sources` are 0.
+        num_sources: Its images or pairs; 0 if the whole dataset is in place already.
+        num_samples: Its samples; 0 if none of its inputs could be used.
         was_finished: Whether it was complete already, and nothing was done.
-        map_growths: How often the map size was too small.
         seconds: The time of this call.
         skipped: (name, reason) of sources left out (on_error="skip").
     """
@@ -137,47 +94,55 @@ class ConvertedPart:
     num_sources: int
     num_samples: int
     was_finished: bool = False
-    map_growths: int = 0
     seconds: float = 0.0
     skipped: tuple[tuple[str, str], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A conversion that is not planned yet: its inputs and options, and its record in the manifest."""
+
+    target: Path
+    plan: Plan
+    options: RunOptions
+    made_by: dict[str, Any]
+
+
 @with_options(RunOptions)
 def plan_parts(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], options: RunOptions) -> PartsPlan:
-    """Plan a conversion in parts: list the inputs, and choose codecs, scale, classes and the share of each part.
+    """Plan a conversion: list the inputs, and choose codecs, scale, classes and the share of each part.
 
     The plan is saved in OUT.partial. Then `convert_part` makes each part, in any order, in any process of any machine
-    that sees the inputs and OUT, and `join` makes the set of them. An existing plan of the same inputs with the same
+    that sees the inputs and OUT, and `join` makes the dataset. An existing plan of the same inputs with the same
     options is kept.
 
     Args:
         src: As in `convert`.
-        out: The set to make, which every machine must see. A relative path is relative to the working folder of each
-            process.
+        out: The dataset to make, which every machine must see. A relative path is relative to the working folder of
+            each process.
 
     Returns:
         The plan.
 
     Raises:
         SourceError, ImageError: As by `convert`.
-        OptionError: Neither `parts` nor `part_size` is given, or both are; there are more parts than inputs; or an
-            option is out of its range, or contradicts another.
-        DestinationError: `out` is taken, locked, or inside the source; another conversion is unfinished there; or the
-            inputs have changed since they were planned.
+        OptionError: There are more parts than inputs; or an option is out of its range, or contradicts another.
+        DestinationError: `out` is taken, or inside the source; another conversion is unfinished there; or the inputs
+            have changed since they were planned.
         DiskFullError: No room left.
     """
-    return _short(new_folder(out), prepare(src, new_folder(out), options, lists_again=True))
+    return _short(new_folder(out), prepare(src, new_folder(out), options))
 
 
 @with_options(RunOptions)
 def saved_plan(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], options: RunOptions) -> PartsPlan:
     """Return the saved plan without listing the inputs again; make it as `plan_parts` does if there is none.
 
-    While another process makes it, this one waits. If it was made with `part_size`, `parts` may be given instead.
+    If it was made with `part_size`, `parts` may be given instead.
 
     Args:
         src: As in `convert`.
-        out: The set to make.
+        out: The dataset to make.
 
     Returns:
         The plan.
@@ -189,122 +154,83 @@ def saved_plan(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], 
         raise OptionError(
             f"{option('restart', True)} discards all parts. Plan again with it, then convert each part without it."
         )
-    return _short(new_folder(out), prepare(src, new_folder(out), options, lists_again=False))
+    target = new_folder(out)
+    if is_saved(work := Work(target)):
+        return _short(target, _compared(work, _asked(*_absolute(src, options))))
+    return _short(target, prepare(src, target, options))
 
 
-def _short(target: Path, found: Shared | Report) -> PartsPlan:
-    if isinstance(found, Shared):
+def _short(target: Path, found: SavedPlan | Report) -> PartsPlan:
+    if isinstance(found, SavedPlan):
         numbers = found.num_parts, found.num_sources, found.bounds, found.nbytes
         return PartsPlan(str(target), *numbers, in_process=found.listing.in_process)
-    manifest = read_manifest(target)
-    num_parts = _num_planned(manifest) or len(manifest.parts)
-    return PartsPlan(str(target), num_parts, found.num_sources, (), (), is_finished=True)
+    return PartsPlan(str(target), _num_planned(read_manifest(target)), found.num_sources, (), (), is_finished=True)
 
 
-def _num_planned(manifest: Manifest) -> int | None:
-    """Return how many parts were planned of a set that is in place, which may have fewer; None if nothing states it."""
+def _num_planned(manifest: Manifest) -> int:
+    """Return how many parts were planned of a dataset in place; those without samples are not in it."""
     number = manifest.made_by.get("options", {}).get("parts")
-    return number if isinstance(number, int) else None
+    return number if isinstance(number, int) else len(manifest.parts)
 
 
-def prepare(src: Any, target: Path, options: RunOptions, *, lists_again: bool) -> Shared | Report:
-    """Return the plan of a set, which is made if there is none; or the report if the set is complete.
+def prepare(src: Any, target: Path, options: RunOptions) -> SavedPlan | Report:
+    """Return the plan of a conversion, which is made if there is none; or the report if the dataset is in place.
 
     Args:
         src: As in `convert`.
-        target: The set.
+        target: The dataset.
         options: The options, checked.
-        lists_again: Compare the inputs with those of an existing plan, and do not wait for another process.
 
     Raises:
         LmdbloaderError: As by `plan_parts`.
     """
-    if (options.parts is None) == (options.part_size is None):
-        raise OptionError(f"expected one of {option('parts')} and {option('part_size')}")
+    if options.parts is not None and options.part_size is not None:
+        raise OptionError(f"{option('parts')} and {option('part_size')} are both given. Leave one out.")
     refuse_swapped(src, target, options)
     src, options = _absolute(src, options)
-    asked = _asked(src, options)
-    if not lists_again and holds_shares(partial_of(target)):
-        return _compared(partial_of(target), asked)
-    job = None
-    if is_dataset(target):
-        job = _list(src, target, options)
-        # A set that was put in place by a run that was killed right then need not be made once more, nor one of which a
-        # part is asked for that was made already.
-        may_stay = not options.overwrite or not lists_again or is_just_published(target)
-        if may_stay and (found := _finished_set(job, lists_again)) is not None:
-            return found
-        if not options.overwrite:
-            refuse_others(target, job.made_by)
-    check_destination(target, overwrite=options.overwrite)
-    was_told = False
-    while True:
-        if not lists_again and holds_shares(partial_of(target)):
-            return _compared(partial_of(target), asked)
-        try:
-            with (
-                explain_full_disk(target),
-                partial_folder(target, resumable=True, take_over=options.take_over, log=options.log) as folder,
-            ):
-                return _prepare_in(folder, target, src, options, asked, job)
-        except LockedError as error:
-            if lists_again:
-                raise
-            if not was_told:
-                options.log(plain(f"waiting for the plan: {error}"))
-                was_told = True
-            time.sleep(_LOOK_SECONDS)
-
-
-def _prepare_in(
-    folder: Path, target: Path, src: Any, options: RunOptions, asked: dict[str, Any], job: Job | None
-) -> Shared | Report:
-    """Return the plan in the locked folder, which is made if there is none."""
-    job = job or _list(src, target, options)
-    if options.restart:
-        discard(folder)
-    # Another process may have finished it just before this one had the folder to itself.
-    if not options.overwrite and (found := report_finished(job)) is not None:
-        return found
-    if not is_begun(folder):
-        empty(folder)
-        return _plan(folder, job, asked)
-    if not holds_shares(folder):
-        read_plan(folder, job.made_by)  # refuses it: a conversion to one file records no parts
-    saved = _compared(folder, asked)
-    if saved.begun.made_by["inputs"] != job.made_by["inputs"]:
-        raise DestinationError(
-            f"{partial_of(target)}: the inputs have changed since the parts were planned: "
-            f"{saved.num_sources} then, {len(job.plan.listing.sources)} now, or other names, sizes or boxes. Put them "
-            f"back as they were, or discard all parts with {option('restart', True)}."
-        )
-    done = sum(is_dataset(folder / part_name(number)) for number in range(saved.num_parts))
-    of = f"{done} of {counted(saved.num_parts, 'part is', 'parts are')} complete"
-    options.log(plain(f"{partial_of(target)}: resuming: {of}"))
-    return saved
-
-
-def _finished_set(job: Job, lists_again: bool) -> Report | None:
-    """Return the report of a set that is in place, None if it is another one."""
-    if (found := report_finished(job)) is not None or lists_again:
-        return found
-    # `on_error` may differ between parts, and the set has "skip" if one of them had.
-    others = {**job.made_by["options"], "on_error": "stop" if job.options.on_error == "skip" else "skip"}
-    return report_finished(replace(job, made_by={**job.made_by, "options": others}))
-
-
-def _list(src: Any, target: Path, options: RunOptions) -> Job:
+    check_destination(target, overwrite=True)
     with shown_steps(shown=options.progress, log_after=WORK_SECONDS):
         plan = make_plan(src, options)
     for folder in plan.folders:
         refuse_inside(target, folder)
-    return Job(target, plan, options, describe(plan))
+    job = Job(target, plan, options, describe(plan))
+    if not options.overwrite:
+        if (found := report_finished(job)) is not None:
+            return found
+        refuse_others(target, job.made_by)
+    check_destination(target, overwrite=options.overwrite)
+    work = Work(target)
+    if options.restart:
+        work.discard()
+    asked = _asked(src, options)
+    if not is_saved(work) or not (work.has_parts() or _has_equal_plan(work, asked, job)):
+        return _plan(work, job, asked)
+    saved = _compared(work, asked)
+    if saved.made_by["inputs"] != job.made_by["inputs"]:
+        raise DestinationError(
+            f"{work.folder}: the inputs have changed since the parts were planned: {saved.num_sources} then, "
+            f"{len(job.plan.listing.sources)} now, or other names, sizes or boxes. Put them back as they were, or "
+            f"discard all parts with {option('restart', True)}."
+        )
+    done = sum(work.facts(number) is not None for number in range(saved.num_parts))
+    if done:
+        of = f"{done} of {counted(saved.num_parts, 'part is', 'parts are')} complete"
+        options.log(plain(f"{work.folder}: resuming: {of}"))
+    return saved
 
 
-def _plan(folder: Path, job: Job, asked: dict[str, Any]) -> Shared:
+def _has_equal_plan(work: Work, asked: dict[str, Any], job: Job) -> bool:
+    """Return whether the plan that is saved is the one that would be made."""
+    try:
+        return bool(_compared(work, asked).made_by["inputs"] == job.made_by["inputs"])
+    except DestinationError:
+        return False
+
+
+def _plan(work: Work, job: Job, asked: dict[str, Any]) -> SavedPlan:
     """Make the plan, and save it."""
     options, sources = job.options, job.plan.listing.sources
-    announce(job)
+    _announce(job)
     if options.parts is not None and options.parts > len(sources):
         raise OptionError(
             f"{option('parts', options.parts)} of {counted(len(sources), 'input', 'inputs')}: no part may be empty, so "
@@ -313,15 +239,50 @@ def _plan(folder: Path, job: Job, asked: dict[str, Any]) -> Shared:
     # These workers end with the trial, which reads about 5 % of the inputs.
     num_workers = min(job.plan.num_workers, choose_workers(None, int(sources.nbytes.sum()) // 20))
     with WorkerPool(num_workers) as pool, shown_steps(shown=options.progress, log_after=WORK_SECONDS):
-        begun, trial = decide(job, pool)
-    options.log(describe_trial(trial, len(sources)))
+        decisions, trial = _decide(job, pool)
+    options.log(_describe_trial(trial, len(sources)))
     num_parts = options.parts
     if num_parts is None:
-        expected = begun.data_nbytes or int(sources.nbytes.sum())
-        num_parts = min(-(-expected // (options.part_size or 1)), len(sources), 100_000) or 1
-    save(folder, job.plan, begun, asked, options.overwrite, choose_bounds(sources.nbytes, num_parts))
-    options.log(plain(f"{job.target}: {counted(num_parts, 'part')}"))
-    return load(folder)
+        expected = decisions.data_nbytes or int(sources.nbytes.sum())
+        num_parts = max(1, min(round(expected / (options.part_size or PART_NBYTES)), len(sources), _MOST_PARTS))
+    bounds = choose_bounds(sources.nbytes, num_parts)
+    save(work, job.plan, job.made_by, decisions, asked, options.overwrite, bounds)
+    if num_parts > 1:
+        options.log(plain(f"{job.target}: {num_parts} parts"))
+    return load(work)
+
+
+def _announce(job: Job) -> None:
+    """Log what will be converted: how many inputs, their classes, and what is missing."""
+    listing, log = job.plan.listing, job.options.log
+    kind = "pair" if listing.layout == "pairs" else "image"
+    log(plain(f"{job.target}: {counted(len(listing.sources), kind)}, layout {listing.layout}"))
+    if classes := count_classes(listing):
+        log(plain(describe_classes(classes, "image" if listing.sources.annotations is None else "box")))
+    for note in job.plan.notes:
+        log(plain(f"note: {note}."))
+
+
+def _decide(job: Job, pool: WorkerPool) -> tuple[Decisions, Trial]:
+    """Settle the fields, the scale and the map sizes, by converting a few inputs."""
+    recipe = settle_scale(job.plan)
+    trial = try_out(recipe, job.plan.listing.sources, pool, job.plan.codec)
+    data = trial.data_nbytes
+    sizes = (None, None) if data is None else (int(data.value), int(data.low))
+    return Decisions(trial.fields, recipe.options.scale, trial.map_nbytes, *sizes), trial
+
+
+def _describe_trial(trial: Trial, num_sources: int) -> str:
+    """Return the sizes and codecs that were estimated from a few inputs, as a line of text."""
+    data = trial.data_nbytes
+    codecs = f"codec: {', '.join(trial.codecs)}"
+    if data is None:
+        return f"map size: {mebibytes(trial.map_nbytes)}, from the size of the files; {codecs}"
+    return (
+        f"data: about {mebibytes(data.value)} ({mebibytes(data.low)} to {mebibytes(data.high)}), estimated "
+        f"from {trial.num_sources} of {counted(num_sources, 'input')}; map size: {mebibytes(trial.map_nbytes)}; "
+        f"{codecs}"
+    )
 
 
 def _absolute(src: Any, options: RunOptions) -> tuple[Any, RunOptions]:
@@ -344,31 +305,55 @@ def _asked(src: Any, options: RunOptions) -> dict[str, Any]:
     return {**asked, "src": src, "classes": classes, "parts": options.parts, "part_size": options.part_size}
 
 
-def _compared(folder: Path, asked: Mapping[str, Any]) -> Shared:
-    """Return the plan in a folder.
+def _compared(work: Work, asked: Mapping[str, Any]) -> SavedPlan:
+    """Return the plan that is saved.
 
     Raises:
         DestinationError: It was made with other options or by another release, or is damaged.
     """
-    saved = load(folder)
+    if (plan := work.plan()) is not None and "bounds" not in plan:
+        raise DestinationError(
+            f"{work.folder}: another dataset is unfinished there, which was not begun by lmdbloader.convert. Finish it "
+            f"with the call that began it, or discard it with {restart_option()}."
+        )
+    saved = load(work)
     # Once parts of some size are planned, their number is known.
-    follows = asked["part_size"] is None and saved.asked["part_size"] is not None
-    aside = {"parts", "part_size"} if follows and asked["parts"] == saved.num_parts else set()
-    differences = differences_of(saved.asked, asked, aside | {"src"})
+    follows = asked["part_size"] is None and asked["parts"] == saved.num_parts
+    differences = differences_of(saved.asked, asked, {"src", *(("parts", "part_size") if follows else ())})
     if saved.asked["src"] != asked["src"]:
         differences.append(f"{option('src')} {saved.asked['src']}, now {asked['src']}")
     if differences:
-        raise other_options(folder, differences)
-    _check_release(folder, saved)
+        raise DestinationError(
+            f"{work.folder}: a conversion with other options is unfinished there ({'; '.join(differences)}). Finish "
+            f"it with its own options, or restart with {restart_option()}, which discards its progress."
+        )
+    _check_release(work, saved)
     return saved
 
 
-def _check_release(folder: Path, saved: Shared) -> None:
-    if (maker := saved.begun.made_by["lmdbloader"]) != __version__:
+def _check_release(work: Work, saved: SavedPlan) -> None:
+    if (maker := saved.made_by["lmdbloader"]) != __version__:
         raise DestinationError(
-            f"{folder}: the parts were planned by lmdbloader {maker}, and this is {__version__}. Use that release for "
-            f"all parts, or plan again with {restart_option()}."
+            f"{work.folder}: the parts were planned by lmdbloader {maker}, and this is {__version__}. Use that release "
+            f"for all parts, or plan again with {restart_option()}."
         )
+
+
+def report_finished(job: Job) -> Report | None:
+    """Return the report of a conversion that was finished already; None if it was not."""
+    target, listing = job.target, job.plan.listing
+    if (finished := find_finished(target, job.made_by, listing, check_content=job.options.check_content)) is None:
+        return None
+    remove_work(target)
+    found = _report_of(finished, target)
+    return replace(
+        found,
+        layout=listing.layout,
+        num_sources=len(listing.sources),
+        ignored=listing.ignored,
+        classes=count_classes(listing),
+        notes=job.plan.notes,
+    )
 
 
 def convert_part(
@@ -377,22 +362,21 @@ def convert_part(
     *,
     workers: int | None = 1,
     on_error: str | None = None,
-    take_over: bool = False,
     check_content: bool = False,
     progress: bool = False,
     advance: Advance = lambda num_sources, nbytes: None,
     log: Callable[[str], None] = lambda line: None,
 ) -> ConvertedPart:
-    """Make one part of a planned set, unless it is complete already.
+    """Make one part of a planned conversion, unless it is complete already.
 
-    A part that was interrupted begins again from its first sample, so its files do not depend on interruptions.
+    Its files depend on the inputs and the options alone. If several processes make it, the first that is done puts it
+    in place. A part that was interrupted begins again from its first sample.
 
     Args:
-        out: The set.
+        out: The dataset.
         number: The number of the part, from 0.
         workers: Worker processes, as in `convert`; 1 converts in this process.
         on_error: "stop" or "skip", as in `convert`; by default that of the plan.
-        take_over: As in `convert`.
         check_content: As in `convert`.
         progress: As in `convert`.
         advance: Called with the number of sources that were just converted and the bytes of their files, after each
@@ -403,76 +387,109 @@ def convert_part(
         Facts about the part.
 
     Raises:
-        NotFoundError: There is no plan of a set at `out`.
-        OptionError: The set has no part of this number.
-        LockedError: Another process is making this part.
-        DestinationError: The inputs have changed since they were listed, or since the part was made; or another release
-            made the plan.
+        NotFoundError: There is no plan at `out`.
+        OptionError: There is no part of this number.
+        DestinationError: The inputs have changed since they were listed; or another release made the plan.
         LmdbloaderError: As by `convert`.
     """
     began = time.monotonic()
-    target = new_folder(out)
-    folder = partial_of(target)
-    number = whole("number", number, 0)
-    if not holds_shares(folder):
+    target, number = new_folder(out), whole("number", number, 0)
+    work = Work(target)
+    if not is_saved(work):
         return _published_part(target, number)
-    saved = load(folder)
-    _check_release(folder, saved)
+    saved = load(work)
+    _check_release(work, saved)
     _refuse_number(number, target, saved.num_parts)
-    run: dict[str, Any] = {"take_over": take_over, "check_content": check_content, "progress": progress, "log": log}
+    run: dict[str, Any] = {"check_content": check_content, "progress": progress, "log": log}
     options = checked(RunOptions(**_given(saved, on_error), workers=workers, **run))
-    made = _make_part(folder, saved, number, options, advance)
-    return replace(made, seconds=time.monotonic() - began)
+    return replace(make_part(work, saved, number, options, advance), seconds=time.monotonic() - began)
 
 
-def _make_part(folder: Path, saved: Shared, number: int, options: RunOptions, advance: Advance) -> ConvertedPart:
-    """Make one part, unless it is complete already."""
-    if _is_numbered(folder):
-        return _joined_part(folder, saved, number)
-    job = _job_of(folder, saved, number, options)
-    if (found := _finished_part(job, folder, number)) is not None:
-        return found
+def make_part(work: Work, saved: SavedPlan, number: int, options: RunOptions, advance: Advance) -> ConvertedPart:
+    """Make one part, unless it is complete already; arguments and errors as for `convert_part`."""
+    listing = load_listing(work, saved, number)
+    num_sources, nbytes = len(listing.sources), saved.nbytes[number]
+    if (found := finished_part(work, listing, number, options)) is not None:
+        return _part_of(number, num_sources, found, was_finished=True)
+    _refuse_changed(work.folder, saved, listing.sources)
+    recipe = Recipe(
+        saved.decisions.fields, replace(shared(options), classes=None), saved.storage, saved.first_mask
+    ).changed(scale=saved.decisions.scale)
+    share = nbytes / max(sum(saved.nbytes), 1)
+    expected = saved.decisions.data_nbytes
+    notes = Notes()
     with (
-        explain_full_disk(job.target),
-        partial_folder(job.target, take_over=options.take_over, log=options.log) as room,
+        WorkerPool(choose_workers(1 if listing.in_process else options.workers, nbytes)) as pool,
+        work.part(
+            number,
+            describe_dataset(saved),
+            map_nbytes=int(saved.decisions.map_nbytes * share),
+            expected_nbytes=None if expected is None else int(expected * share),
+        ) as writer,
+        _with_remedy(),
     ):
-        # Another process may have finished it just before this one had the folder to itself.
-        if (found := _finished_part(job, folder, number)) is not None:
-            return found
-        _refuse_changed(folder, saved, job.plan.listing.sources)
-        done, written = fill_part(job, room, _share(job, saved, number), advance)
-    return ConvertedPart(
-        number, done.num_sources, written.num_samples, map_growths=written.map_growths, skipped=tuple(done.skipped)
-    )
+        for part in pool.convert(recipe, make_tasks(listing.sources)):
+            if part.chunk is not None:
+                writer.add(part.chunk, part.blocks)
+            notes.add(part)
+            advance(part.num_sources, part.nbytes)
+        facts = work.complete(number, writer, {**notes.to_json(), "on_error": options.on_error})
+    return _part_of(number, num_sources, facts)
 
 
-def _joined_part(folder: Path, saved: Shared, number: int) -> ConvertedPart:
-    """Return a part that is complete, and may have another name: a join was interrupted, which numbered parts again."""
-    notes = load_notes(folder, number)
-    num_samples, skipped = (0, ()) if notes is None else (notes.num_samples, notes.skipped)
-    num_sources = saved.bounds[number + 1] - saved.bounds[number]
-    return ConvertedPart(number, num_sources, num_samples, was_finished=True, skipped=skipped)
+def describe_dataset(saved: SavedPlan, made_by: Mapping[str, Any] | None = None) -> Description:
+    """Return the description of the dataset, by default as far as it is known when its parts are written."""
+    listing = saved.listing
+    names = {"label" if listing.layout == "classes" else "labels": listing.classes} if listing.classes else {}
+    return Description(saved.decisions.fields, True, names, saved.made_by if made_by is None else made_by)
+
+
+@contextmanager
+def _with_remedy() -> Iterator[None]:
+    """Add to the error of an image that stops a conversion the option that leaves such images out.
+
+    Workers do not add it: in the list of skipped images it would be wrong, and only this process knows flags.
+    """
+    try:
+        yield
+    except ImageError as error:
+        skip = option("on_error", "skip")
+        if skip in error.reason or "on_error" in error.reason:
+            raise
+        reason = f"{error.reason.rstrip('.')}. To leave such images out: {skip}"
+        raise ImageError(error.name, reason) from error
+
+
+def _part_of(number: int, num_sources: int, facts: PartFacts, *, was_finished: bool = False) -> ConvertedPart:
+    skipped = tuple(parse_notes(facts.notes).skipped)
+    return ConvertedPart(number, num_sources, facts.num_samples, was_finished=was_finished, skipped=skipped)
+
+
+def finished_part(work: Work, listing: Listing, number: int, options: RunOptions) -> PartFacts | None:
+    """Return the facts of a part that is complete, and whose inputs are still the same; None if it is to be made."""
+    facts = work.facts(number)
+    if facts is None or (not facts.num_samples and options.on_error != "skip"):
+        return None
+    notes = parse_notes(facts.notes)
+    if not options.check_content and notes.seen == seen_digest(listing.sources):
+        return facts
+    if content_of(make_tasks(listing.sources)) == notes.content:
+        return facts
+    options.log(plain(f"{work.folder}: inputs of part {number} have changed since it was made; it is made again"))
+    work.remove_part(number)
+    return None
 
 
 def _published_part(target: Path, number: int) -> ConvertedPart:
-    """Return a part of a set that is in place."""
-    if not (is_dataset(target) and (target / part_name(0)).is_dir()):
-        raise NotFoundError(f"{partial_of(target)}: no conversion in parts is planned there. {_how_to_plan(target)}")
-    manifest = read_manifest(target)
-    planned, there = _num_planned(manifest), len(manifest.parts)
-    may_lack_parts = manifest.made_by.get("options", {}).get("on_error") == "skip"
-    if planned is not None or not may_lack_parts:
-        _refuse_number(number, target, planned or there)
-    # Parts without samples are not in the set, and the others were numbered again; appended ones are of no conversion.
-    if may_lack_parts and (planned != there or APPENDED in manifest.made_by):
-        return ConvertedPart(number, 0, 0, was_finished=True)
-    part = read_manifest(target / part_name(number))
-    num_sources = part.made_by.get("inputs", {}).get("num_sources", 0)
-    return ConvertedPart(number, num_sources, part.num_samples, was_finished=True)
+    """Return a part of a dataset that is in place."""
+    if not is_dataset(target):
+        raise NotFoundError(f"{target}: no conversion in parts is planned there. {_how_to_plan(target)}")
+    _refuse_number(number, target, _num_planned(read_manifest(target)))
+    return ConvertedPart(number, 0, 0, was_finished=True)
 
 
 def _refuse_number(number: int, target: Path, num_parts: int) -> None:
-    """Raise OptionError if a set does not have such a part."""
+    """Raise OptionError if a dataset does not have such a part."""
     if number >= num_parts:
         has = f"has {counted(num_parts, 'part')}, numbered from 0"
         expected = f"0 to {num_parts - 1}" if num_parts > 1 else "0"
@@ -481,72 +498,16 @@ def _refuse_number(number: int, target: Path, num_parts: int) -> None:
 
 def _how_to_plan(target: Path) -> str:
     if flags_in_use():
-        return f"Plan it: lmdbloader convert SRC {target} --parts N --plan-only"
-    return "Plan it: lmdbloader.conversion.plan_parts(src, out, parts=N)."
+        return f"Plan it: lmdbloader convert SRC {target} --plan-only"
+    return "Plan it: lmdbloader.conversion.plan_parts(src, out)."
 
 
-def _given(saved: Shared, on_error: str | None) -> dict[str, Any]:
+def _given(saved: SavedPlan, on_error: str | None) -> dict[str, Any]:
     given: dict[str, Any] = {name: value for name, value in saved.asked.items() if name != "src"}
-    return {**given, "on_error": on_error or saved.begun.made_by["options"]["on_error"]}
+    return {**given, "on_error": on_error or saved.made_by["options"]["on_error"]}
 
 
-def _job_of(folder: Path, saved: Shared, number: int, options: RunOptions) -> Job:
-    """Return the conversion of one part."""
-    listing = load_listing(folder, saved, number)
-    nbytes = saved.nbytes[number]
-    num_workers = choose_workers(1 if listing.in_process else options.workers, nbytes)
-    recipe = Recipe((), replace(shared(options), classes=None), saved.storage, saved.first_mask)
-    plan = Plan(options, recipe, listing, saved.codec, (), num_workers, ())
-
-    def keep(done: Progress, num_samples: int) -> None:
-        save_notes(folder, number, plan, done, num_samples)
-
-    return Job(folder / part_name(number), plan, options, describe(plan), keep)
-
-
-def _share(job: Job, saved: Shared, number: int) -> Begun:
-    """Return the decisions for one part: those of the whole set, with the part's share of the expected size."""
-    share = saved.nbytes[number] / max(sum(saved.nbytes), 1)
-    data = saved.begun.data_nbytes
-    map_nbytes = int(saved.begun.map_nbytes * share)
-    expected = None if data is None else int(data * share)
-    return replace(saved.begun, map_nbytes=map_nbytes, data_nbytes=expected, least_nbytes=None, made_by=job.made_by)
-
-
-def _finished_part(job: Job, folder: Path, number: int) -> ConvertedPart | None:
-    """Return a part if it is complete already; None if it is not.
-
-    Raises:
-        DestinationError: Its inputs have changed since it was made, or it is damaged.
-    """
-    num_sources = len(job.plan.listing.sources)
-    if not is_dataset(job.target):
-        notes = load_notes(folder, number)
-        if notes is None or notes.num_samples or job.options.on_error != "skip":
-            return None
-        return ConvertedPart(number, num_sources, 0, was_finished=True, skipped=notes.skipped)
-    manifest = read_manifest(job.target)
-    if not are_unchanged(job.target, manifest, job.plan.listing, check_content=job.options.check_content):
-        raise DestinationError(
-            f"{job.target}: inputs of this part have changed since it was converted. Put them back as they were, or "
-            "remove this folder and convert the part again."
-        )
-    try:
-        Reader(job.target)
-    except (CorruptError, FormatError) as error:
-        raise DestinationError(
-            f"{job.target}: is complete, but damaged. Remove this folder and convert the part again. {error}"
-        ) from error
-    clear_leftovers(job.target)
-    if (notes := load_notes(folder, number)) is None:
-        raise DestinationError(
-            f"{job.target}: is complete, but its notes for the join are lost. Remove this folder and convert the part "
-            "again."
-        )
-    return ConvertedPart(number, num_sources, manifest.num_samples, was_finished=True, skipped=notes.skipped)
-
-
-def _refuse_changed(folder: Path, saved: Shared, sources: Sources) -> None:
+def _refuse_changed(folder: Path, saved: SavedPlan, sources: Sources) -> None:
     """Raise DestinationError if inputs are gone, or do not have the sizes that they had when they were listed.
 
     Also with `on_error="skip"`: on a machine that does not see the inputs, a part would be complete without a sample.
@@ -560,7 +521,7 @@ def _refuse_changed(folder: Path, saved: Shared, sources: Sources) -> None:
         found += [f"{first_of(gone)} {'are' if gone[1:] else 'is'} gone"] if gone else []
         raise DestinationError(
             f"{folder}: inputs have changed since the parts were planned: {'; '.join(found)}. Put them back as they "
-            f"were, or plan again with {option('restart', True)}, which discards all parts."
+            f"were, or plan again with {restart_option()}, which discards all parts."
         )
 
 
@@ -579,72 +540,180 @@ def _state(source: Source) -> str:
     return "changed" if nbytes != source.nbytes else ""
 
 
-def join(
-    out: str | os.PathLike[str],
-    *,
-    take_over: bool = False,
-    log: Callable[[str], None] = lambda line: None,
-) -> Report:
-    """Join the parts of a conversion, which must all be complete: write the set's index and manifest, and rename it.
+def check_room(work: Work, saved: SavedPlan, finished: Sequence[PartFacts]) -> None:
+    """Raise DiskFullError if the disk surely has no room for the parts that are still to be made."""
+    free, decisions = free_nbytes(work.folder), saved.decisions
+    if decisions.data_nbytes is None or decisions.least_nbytes is None or free is None:
+        return
+    taken = sum(facts.data_nbytes for facts in finished)
+    taken += sum(map(taken_nbytes, work.folder.glob("part-*.*/data.mdb")))
+    least, expected = decisions.least_nbytes - taken, decisions.data_nbytes - taken
+    if least > free:
+        raise DiskFullError(
+            f"{work.folder}: at least {mebibytes(least)}, probably {mebibytes(expected)}, are still to be written, "
+            f"estimated from a few inputs, and {mebibytes(free)} are free: at least {mebibytes(least - free)} are "
+            "missing. Free some space, or choose another disk. `lmdbloader estimate` says how much other options would "
+            "take."
+        )
 
-    A set that is in place already is left as it is.
+
+@contextmanager
+def show_progress(first: int, total: int, done_nbytes: int, total_nbytes: int, progress: bool) -> Iterator[Advance]:
+    """Show a progress bar with images, MB/s of input and the remaining time; yield the function that advances it.
 
     Args:
-        out: The set.
-        take_over: As in `convert`.
+        first, total: Sources that are done, and all.
+        done_nbytes, total_nbytes: The bytes of their files.
+        progress: Whether to show a bar on a terminal, and lines now and then in a log.
+    """
+    done, began = done_nbytes, time.monotonic()
+    with progress_bar("converting", total, "images", shown=progress, first=first, smoothing=0.1) as bar:
+
+        def advance(num_sources: int, nbytes: int) -> None:
+            nonlocal done
+            done += nbytes
+            speed = (done - done_nbytes) / 1e6 / max(time.monotonic() - began, 1e-9)
+            bar.set_postfix_str(f"{speed:.0f} MB/s, {done / 1e6:.0f} of {total_nbytes / 1e6:.0f} MB")
+            bar.update(num_sources)
+
+        yield advance
+
+
+def join(out: str | os.PathLike[str], *, log: Callable[[str], None] = lambda line: None) -> Report:
+    """Join the parts of a conversion, which must all be complete: write index and manifest, and put the dataset in place.
+
+    A dataset that is in place already is left as it is.
+
+    Args:
+        out: The dataset.
         log: As in `convert`.
 
     Returns:
         The report of the whole conversion, with the time of this call.
 
     Raises:
-        NotFoundError: There is no plan of a set at `out`.
-        LockedError: Another process is joining the parts, or making one of them.
+        NotFoundError: There is no plan at `out`.
         DestinationError: Parts are missing, which the message names; `out` is taken; or another release made the plan.
-        SourceError: No input could be used.
+        SourceError: No input could be used, or masks of two parts have different palettes.
         CorruptError: A part is damaged.
         DiskFullError: No room left.
     """
-    began, take_over = time.monotonic(), flag("take_over", take_over)
+    began = time.monotonic()
     target = new_folder(out)
-    if not holds_shares(partial_of(target)):
-        if is_dataset(target) and (target / part_name(0)).is_dir():
-            return _published(target)
-        raise NotFoundError(f"{partial_of(target)}: no conversion in parts is planned there. {_how_to_plan(target)}")
-    with (
-        explain_full_disk(target),
-        partial_folder(target, resumable=True, take_over=take_over, log=log) as folder,
-    ):
-        if not holds_shares(folder):  # another process has just put it in place
-            return _published(target)
-        saved = load(folder)
-        _check_release(folder, saved)
-        check_destination(target, overwrite=saved.overwrite)
-        skipped, doubts, written = _join(folder, target, saved)
+    work = Work(target)
+    if not is_saved(work):
+        if is_dataset(target):
+            remove_work(target)
+            return _report_of(read_manifest(target), target)
+        raise NotFoundError(f"{work.folder}: no conversion is planned there. {_how_to_plan(target)}")
+    saved = load(work)
+    _check_release(work, saved)
+    check_destination(target, overwrite=saved.overwrite)
+    facts = _complete(work, target, saved)
+    notes = Notes()
+    for found in facts:
+        notes.extend(parse_notes(found.notes))
+    if not any(found.num_samples for found in facts):
+        raise _nothing_to_write(target, notes)
+    skips = any(found.notes["on_error"] == "skip" for found in facts)
+    made_by = {
+        **saved.made_by,
+        "options": {**saved.made_by["options"], "on_error": "skip" if skips else "stop"},
+        "inputs": {**saved.made_by["inputs"], "content": notes.content},
+    }
+    files = {} if (seen := note_of(notes.seen, saved.listing.changed_ns)) is None else {SOURCES_FILE: seen}
+    if notes.skipped:
+        files[SKIPPED_FILE] = table([("name", "reason"), *notes.skipped])
+    written = join_work(work, facts, describe_dataset(saved, made_by), overwrite=saved.overwrite, notes=files)
+    doubts = _notes_on_doubts(target, notes.doubts)
     for note in doubts:
         log(plain(f"note: {note}."))
-    return _report(target, saved, tuple(skipped), doubts, written, time.monotonic() - began)
+    return _report(target, saved, tuple(notes.skipped), doubts, written, time.monotonic() - began)
+
+
+def _complete(work: Work, target: Path, saved: SavedPlan) -> list[PartFacts]:
+    """Return the facts of all parts, in order.
+
+    Raises:
+        DestinationError: Parts are missing.
+    """
+    os.listdir(work.folder)  # a network file system may show what other machines have made only after this
+    found = [work.facts(number) for number in range(saved.num_parts)]
+    if missing := [str(number) for number, facts in enumerate(found) if facts is None]:
+        line = f"lmdbloader convert SRC {target} --part {missing[0]}/{saved.num_parts}"
+        how = f"{line}, with the other options of the plan" if flags_in_use() else f"convert_part(out, {missing[0]})"
+        raise DestinationError(
+            f"{work.folder}: {counted(len(missing), 'part is', 'parts are')} not complete: number "
+            f"{first_of(missing)} of {saved.num_parts}, counted from 0. Convert them: {how}. Then join again."
+        )
+    return [facts for facts in found if facts is not None]
+
+
+def _nothing_to_write(target: Path, notes: Notes) -> SourceError:
+    """Return the error for a conversion of inputs none of which can be used."""
+    none = f"none of the {notes.num_sources:,} inputs could be used"
+    if notes.num_sources == 1:
+        none = "the only input could not be used"
+    return SourceError(f"{target}: nothing to write: {none}; the first: {': '.join(notes.skipped[0])}")
+
+
+def _notes_on_doubts(target: Path, doubts: Mapping[str, tuple[int, str]]) -> tuple[str, ...]:
+    """Return notes about images that may have been meant otherwise.
+
+    Args:
+        target: The dataset.
+        doubts: As in `Notes`.
+    """
+    look = command("preview", target, "-o", "sheet.png")
+    if not flags_in_use():
+        look = f"lmdbloader.preview({str(target)!r}, 'sheet.png')"
+    notes = []
+    for kind, (count, first) in sorted(doubts.items()):
+        those = first if count == 1 else f"{count:,} images, such as {first},"
+        if kind == FURTHER_IMAGES:
+            other = "is followed by others in its file" if count == 1 else "are followed by others in their files"
+            notes.append(f"{those} {other}, such as a preview or a gain map, which are not stored")
+            continue
+        turned = "are turned by their EXIF or XMP data, and their"
+        if count == 1:
+            turned = "is turned by its EXIF or XMP data, and its"
+        if kind == TURNED_BOXES:
+            kept, drawn = "boxes are stored as they are", "Boxes that were drawn on the unturned image do"
+        else:
+            kept = "mask is stored as it is" if count == 1 else "masks are stored as they are"
+            drawn = "A mask that was drawn on the unturned image does"
+        notes.append(f"{those} {turned} {kept}. {drawn} not fit. Look at them: {look}")
+    return tuple(notes)
+
+
+def _report_of(manifest: Manifest, target: Path) -> Report:
+    """Return the report of a dataset that is in place."""
+    codecs = {f.name: f.codec for f in manifest.fields if f.codec}
+    num_sources = manifest.made_by.get("inputs", {}).get("num_sources", 0)
+    layout = str(manifest.made_by.get("layout", ""))
+    return Report(str(target), layout, num_sources, manifest.num_samples, codecs, manifest.sizes, was_finished=True)
 
 
 def _report(
     target: Path,
-    saved: Shared,
+    saved: SavedPlan,
     skipped: tuple[tuple[str, str], ...],
     doubts: tuple[str, ...],
     written: Written,
     seconds: float,
 ) -> Report:
-    """Return the report of a set that was just put in place."""
-    listing, fields = saved.listing, saved.begun.fields
-    stored_as, sides = count_images(fields, open_reader(target).index.arrays, written.num_samples)
+    """Return the report of a dataset that was just put in place."""
+    listing, of = saved.listing, saved.decisions.fields
+    stored_as, sides = count_images(of, open_reader(target).index, written.num_samples)
     return Report(
         str(target),
         listing.layout,
         num_sources=saved.num_sources,
         num_samples=written.num_samples,
-        codecs={f.name: f.codec for f in fields if f.codec},
+        codecs={f.name: f.codec for f in of if f.codec},
         sizes=written.sizes,
-        map_nbytes=saved.begun.map_nbytes,
+        map_nbytes=saved.decisions.map_nbytes,
+        map_growths=written.map_growths,
         skipped=skipped,
         ignored=listing.ignored,
         seconds=seconds,
@@ -656,134 +725,3 @@ def _report(
         patch_size=saved.asked.get("patch_size"),
         patch_overlap=overlap_of(saved.asked.get("patch_size"), saved.asked.get("stride")),
     )
-
-
-def _join(folder: Path, target: Path, saved: Shared) -> tuple[list[tuple[str, str]], tuple[str, ...], Written]:
-    """Make the set in the locked folder, and put it in place.
-
-    Returns:
-        The inputs that were left out, notes on images, and a summary.
-    """
-    notes = _complete(folder, target, saved)
-    remove_begun_parts(folder)
-    names = _number_again(folder, notes)
-    listing = saved.listing
-    skipped = [left_out for found in notes for left_out in found.skipped]
-    if not names:
-        raise nothing_to_write(target, Progress(num_sources=saved.num_sources, skipped=skipped))
-    _write_notes(folder, saved, notes, skipped)
-    classes = name_classes(listing.layout, listing.classes)
-    written = write_set(folder, names, classes=classes, made_by=_record(saved, notes))
-    put_in_place(folder, target)
-    doubts: dict[str, tuple[int, str]] = {}
-    for found in notes:
-        for kind, (number, name) in found.doubts.items():
-            before, first = doubts.get(kind, (0, name))
-            doubts[kind] = before + number, first
-    return skipped, notes_on_doubts(target, doubts), written
-
-
-def _published(target: Path) -> Report:
-    """Return the report of a set that is in place."""
-    clear_leftovers(target)
-    manifest = read_manifest(target)
-    codecs = {f.name: f.codec for f in manifest.fields if f.codec}
-    num_sources = manifest.made_by.get("inputs", {}).get("num_sources", 0)
-    layout = str(manifest.made_by.get("layout", ""))
-    return Report(str(target), layout, num_sources, manifest.num_samples, codecs, manifest.sizes, was_finished=True)
-
-
-def _complete(folder: Path, target: Path, saved: Shared) -> list[Notes]:
-    """Return the notes of all parts, in order, and remove files that killed processes have left in the parts.
-
-    Raises:
-        DestinationError: Parts are missing.
-    """
-    # A network file system may show files that other machines have made only after the folder was read.
-    os.listdir(folder / SHARES_FOLDER)
-    notes = [load_notes(folder, number) for number in range(saved.num_parts)]
-    if _is_numbered(folder):
-        return [found for found in notes if found is not None]
-    missing = []
-    for number, found in enumerate(notes):
-        part = folder / part_name(number)
-        if found is None or (found.num_samples and not (part / MANIFEST_FILE).exists()):
-            missing.append(number)
-        elif found.num_samples:
-            read_manifest(part)  # a disk that cannot read it must not look like a part that is missing
-            clear_leftovers(part)
-    if missing:
-        line = f"lmdbloader convert SRC {target} --part {missing[0]}/{saved.num_parts}"
-        how = f"{line}, with the other options of the plan" if flags_in_use() else f"convert_part(out, {missing[0]})"
-        raise DestinationError(
-            f"{partial_of(target)}: {counted(len(missing), 'part is', 'parts are')} not complete: number "
-            f"{first_of([str(number) for number in missing])} of {saved.num_parts}, counted from 0. Convert them: "
-            f"{how}. Then join again."
-        )
-    return [found for found in notes if found is not None]
-
-
-def finished_parts(folder: Path, saved: Shared, on_error: str) -> set[int]:
-    """Return the numbers of the parts that are complete, also of those without samples, which were not written.
-
-    Args:
-        folder: OUT.partial.
-        saved: The plan.
-        on_error: Of this run: with "stop", a part without samples is made again.
-    """
-    if _is_numbered(folder):
-        return set(range(saved.num_parts))
-
-    def is_finished(number: int) -> bool:
-        if is_dataset(folder / part_name(number)):
-            return True
-        notes = load_notes(folder, number) if on_error == "skip" else None
-        return notes is not None and not notes.num_samples
-
-    return set(filter(is_finished, range(saved.num_parts)))
-
-
-def _is_numbered(folder: Path) -> bool:
-    """Return whether a join found all parts complete, and began to rename those behind parts without samples."""
-    return (folder / SHARES_FOLDER / _NUMBERED_FILE).exists()
-
-
-def _number_again(folder: Path, notes: Sequence[Notes]) -> list[str]:
-    """Rename the parts that have samples, to close the gaps of those that have none; return their names."""
-    numbers = [number for number, found in enumerate(notes) if found.num_samples]
-    if numbers != list(range(len(numbers))):
-        (folder / SHARES_FOLDER / _NUMBERED_FILE).touch()
-        flush(folder / SHARES_FOLDER)
-    for place, number in enumerate(numbers):
-        # In ascending order a name is free, unless this part has it already.
-        if not (folder / part_name(place)).exists():
-            system.move_folder(folder / part_name(number), folder / part_name(place))
-    return [part_name(place) for place in range(len(numbers))]
-
-
-def _write_notes(folder: Path, saved: Shared, notes: Sequence[Notes], skipped: Sequence[tuple[str, str]]) -> None:
-    """Write the files about inputs of the whole set, as a conversion to one file does."""
-    for name in (SKIPPED_FILE, SOURCES_FILE):
-        (folder / name).unlink(missing_ok=True)
-    if skipped:
-        with naming(folder / SKIPPED_FILE):
-            (folder / SKIPPED_FILE).write_bytes(skipped_table(skipped))
-    seen = [found.seen for found in notes if found.seen is not None]
-    if len(seen) == len(notes):
-        columns = [np.concatenate(column) for column in zip(*seen, strict=True)]
-        nbytes = np.concatenate([found.nbytes for found in notes])
-        if (note := note_of((nbytes, *columns), saved.listing.changed_ns)) is not None:
-            with naming(folder / SOURCES_FILE):
-                (folder / SOURCES_FILE).write_bytes(note)
-
-
-def _record(saved: Shared, notes: Sequence[Notes]) -> dict[str, Any]:
-    """Return how the set was made, for its manifest."""
-    made_by = dict(saved.begun.made_by)
-    content = ContentHash(made_by["options"].get("digest", "xxh64"))
-    for found in notes:
-        content.add_bytes(found.hashes.astype("<u8", copy=False).tobytes())
-    skips = any(found.on_error == "skip" for found in notes)
-    made_by["options"] = {**made_by["options"], "on_error": "skip" if skips else "stop"}
-    made_by["inputs"] = {**made_by["inputs"], "content": str(content)}
-    return made_by

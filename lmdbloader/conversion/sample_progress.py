@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.samples import Group, SampleRecipe
 from lmdbloader.errors import DestinationError, OptionError
-from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName, new_text_digest
+from lmdbloader.format.digests import TextDigest
 from lmdbloader.format.layout import Field
-from lmdbloader.store import Writer
 
 # How many stored samples are read and encoded again before an interrupted run continues. Of a list all are, because
 # that is fast and lists are edited by hand.
@@ -22,7 +22,7 @@ _COMPARED, _AT_ONCE = 32, 256
 _IDENTITY = {
     "num_samples": "the number of samples differs",
     "type": "the type of the dataset differs",
-    "fields": "the fields differ",
+    "kinds": "the fields differ",
     "classes": "the names of classes differ",
     "lists": "the dataset's lists of files and labels differ",
 }
@@ -49,13 +49,13 @@ def is_indexed(samples: Any) -> bool:
     return is_of_hugging_face or not hasattr(samples, "__iter__")
 
 
-def identity_of(samples: Any, num_samples: int, digest: DigestName = DEFAULT_DIGEST) -> dict[str, Any]:
+def identity_of(samples: Any, num_samples: int) -> dict[str, Any]:
     """Return what identifies samples with indices, as far as it can be known without reading them.
 
     It is their type and number and, of datasets like torchvision's, a digest of their lists of files and labels.
     """
     found: dict[str, Any] = {"type": type(samples).__qualname__, "num_samples": num_samples}
-    lists, is_listed = new_text_digest(digest), False
+    lists, is_listed = TextDigest(), False
     for part in _parts(samples):
         given = getattr(part, "root", None)  # other datasets have other things of this name
         root = os.path.join(os.fsdecode(given), "") if isinstance(given, str | bytes | os.PathLike) and given else ""
@@ -89,46 +89,69 @@ def _is_plain(value: Any) -> bool:
 
 
 def check_same(partial: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Compare what identified the samples of an interrupted run with what identifies them now.
+    """Compare the plan of an interrupted run with that of this one.
 
     Raises:
-        DestinationError: It differs.
+        DestinationError: It is of another function, of other samples, or has other options.
     """
+    was, made = before.get("made_by", {}), now["made_by"]
+    if was.get("layout") != made["layout"] or "inputs" not in before:
+        raise _changed(partial, f"it was begun by another function ({was.get('layout', 'unknown')})")
+    if (release := was.get("lmdbloader")) != made["lmdbloader"]:
+        raise _changed(partial, f"it was begun by lmdbloader {release}, and this is {made['lmdbloader']}")
+    if was["options"] != made["options"]:
+        raise _changed(partial, f"the options differ: {was['options']!s:.200}, now {made['options']!s:.200}")
     for key, what in _IDENTITY.items():
-        if before.get(key) != now.get(key):
-            values = "" if key == "lists" else f": {before.get(key)!s:.200}, now {now.get(key)!s:.200}"
-            raise _changed(partial, f"{what}{values}")
+        one, other = (plan["inputs"].get(key) for plan in (before, now))
+        if one != other:
+            raise _changed(partial, what if key == "lists" else f"{what}: {one!s:.200}, now {other!s:.200}")
 
 
-def check_stored(partial: Path, writer: Writer, recipe: SampleRecipe, samples: Any) -> None:
+class Piece(Protocol):
+    """Consecutive samples that an interrupted run has stored."""
+
+    num_samples: int
+
+    def stored(self, column: str, rows: range) -> npt.NDArray[Any] | list[str]:
+        """Return some values of a column of the index, of the samples of the piece."""
+        ...
+
+
+def check_stored(partial: Path, pieces: Sequence[Piece], recipe: SampleRecipe, samples: Any) -> None:
     """Read and encode some of the samples that an interrupted run has stored, and compare them with what it stored.
 
     Args:
         partial: The folder, for messages.
-        writer: With the stored samples.
+        pieces: The stored samples, in order.
         recipe: The settings.
         samples: With integer indices.
 
     Raises:
         DestinationError: A sample differs.
     """
-    end = writer.num_samples
-    if isinstance(samples, list | tuple) and recipe.reading.prepare is None:
-        ranges = [range(first, min(first + _AT_ONCE, end)) for first in range(0, end, _AT_ONCE)]
-    else:
-        some = np.unique(np.linspace(0, end - 1, _COMPARED).astype(np.int64)).tolist()
-        ranges = [range(number, number + 1) for number in some]
-    for numbers in ranges:
-        if (found := _find_difference(writer, recipe, samples, numbers)) is not None:
-            number, name = found
-            raise _changed(
-                partial,
-                f"sample {number}: its {name} differs from what was written. If the dataset or prepare draws at "
-                "random, that is why: such samples cannot be continued",
-            )
+    is_list = isinstance(samples, list | tuple) and recipe.reading.prepare is None
+    begin = 0
+    for piece in pieces:
+        end = begin + piece.num_samples
+        if is_list:
+            ranges = [range(first, min(first + _AT_ONCE, end)) for first in range(begin, end, _AT_ONCE)]
+        else:
+            some = np.unique(np.linspace(begin, end - 1, _COMPARED).astype(np.int64)).tolist() if end > begin else []
+            ranges = [range(number, number + 1) for number in some]
+        for numbers in ranges:
+            if (found := _find_difference(piece, begin, recipe, samples, numbers)) is not None:
+                number, name = found
+                raise _changed(
+                    partial,
+                    f"sample {number}: its {name} differs from what was written. If the dataset or prepare draws at "
+                    "random, that is why: such samples cannot be continued",
+                )
+        begin = end
 
 
-def _find_difference(writer: Writer, recipe: SampleRecipe, samples: Any, numbers: range) -> tuple[int, str] | None:
+def _find_difference(
+    piece: Piece, begin: int, recipe: SampleRecipe, samples: Any, numbers: range
+) -> tuple[int, str] | None:
     """Return the first of some samples that differs from what is stored, and its field; None if none differs."""
     reading, group = recipe.reading, Group(recipe.fields, _codecs(recipe.fields), recipe.storages, numbers.start)
     for number in numbers:
@@ -141,7 +164,7 @@ def _find_difference(writer: Writer, recipe: SampleRecipe, samples: Any, numbers
     for name, payloads in chunk.payloads.items():
         now |= {f"{name}.{part}": getattr(payloads, part) for part in ("stored_nbytes", "checksum", "codec")}
     for column, values in now.items():
-        stored = writer.stored(column, numbers)
+        stored = piece.stored(column, range(numbers.start - begin, numbers.stop - begin))
         if isinstance(stored, np.ndarray):  # bit by bit: NaN is equal to itself
             found = np.ascontiguousarray(np.asarray(values).astype(stored.dtype))
             same = (found.view(np.uint8) == np.ascontiguousarray(stored).view(np.uint8)).reshape(len(stored), -1)

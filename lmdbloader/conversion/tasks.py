@@ -18,7 +18,7 @@ from lmdbloader.conversion.mask_numbers import Colors, add_colors, colors_of, re
 from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.conversion.pairs import check_alignment, fit_pair
 from lmdbloader.conversion.sources.listing import Annotation, File, Source, Span
-from lmdbloader.conversion.sources.reading import Fetched, digest_ends, fetch, read, times_of
+from lmdbloader.conversion.sources.reading import Fetched, fetch, read, times_of
 from lmdbloader.conversion.storage import PIXELS, Storage, decode_to_size, encode_one, keep_file, nearest
 from lmdbloader.conversion.values import add_values, image_geometry, parse_attached
 from lmdbloader.errors import ImageError
@@ -78,7 +78,7 @@ class Part:
         chunk: Their samples; None if no source could be used.
         blocks: The samples packed into LMDB values.
         file_hashes: XXH64 of the files of every source that was read, in order, also of skipped ones.
-        seen: `times_of` each of these sources before its files were read, and `digest_ends` of its files.
+        times: `times_of` each of these sources, before its files were read.
         skipped: (name, reason) of the sources that could not be used.
         num_sources: Sources done, including skipped ones.
         nbytes: Total size of their files.
@@ -92,7 +92,7 @@ class Part:
     chunk: Chunk | None
     blocks: tuple[Block, ...]
     file_hashes: tuple[int, ...]
-    seen: tuple[tuple[int, int, int], ...]
+    times: tuple[tuple[int, int], ...]
     skipped: tuple[tuple[str, str], ...]
     num_sources: int
     nbytes: int
@@ -116,7 +116,7 @@ def convert_sources(
     gathered: list[_Encoded] = []
     colors: Colors = {}
     hashes: list[int] = []
-    seen: list[tuple[int, int, int]] = []
+    times: list[tuple[int, int]] = []
     skipped: list[tuple[str, str]] = []
     doubts: list[tuple[str, str]] = []
     done = nbytes = room = 0
@@ -124,12 +124,10 @@ def convert_sources(
     fetched = fetch(sources)
     for number, source in enumerate(sources):
         at(number)
-        times = times_of(source)
-        seen.append((*times, 0))
+        times.append(times_of(source))
         found: list[str] = []
         try:
             files = read_files(source, hashes, fetched)
-            seen[-1] = (*times, digest_ends(files))
             values = parse_attached(source, files[source.num_images :])
             kept = None if source.num_images > 1 else keep_file(recipe.storage, files[0], recipe.policy, source.name)
             if kept is None:
@@ -146,8 +144,8 @@ def convert_sources(
             places, found = [], []
         for tops, lefts in places:
             if room >= PART_NBYTES or (done and len(places) > 1):
-                yield _pack(recipe, gathered, hashes, seen, skipped, doubts, colors, done, nbytes, began)
-                gathered, hashes, seen, skipped, doubts = [], [], [], [], []
+                yield _pack(recipe, gathered, hashes, times, skipped, doubts, colors, done, nbytes, began)
+                gathered, hashes, times, skipped, doubts = [], [], [], [], []
                 done = nbytes = room = 0
                 began = time.perf_counter()
             if kept is None:
@@ -159,7 +157,7 @@ def convert_sources(
         done, nbytes = done + 1, nbytes + source.nbytes
         doubts += [(kind, source.name) for kind in found]
     if done:
-        yield _pack(recipe, gathered, hashes, seen, skipped, doubts, colors, done, nbytes, began)
+        yield _pack(recipe, gathered, hashes, times, skipped, doubts, colors, done, nbytes, began)
 
 
 def _fit_values(
@@ -461,7 +459,7 @@ def _pack(
     recipe: Recipe,
     gathered: Sequence[_Encoded],
     hashes: Sequence[int],
-    seen: Sequence[tuple[int, int, int]],
+    times: Sequence[tuple[int, int]],
     skipped: Sequence[tuple[str, str]],
     doubts: Sequence[tuple[str, str]],
     colors: Colors,
@@ -478,7 +476,7 @@ def _pack(
         blocks = encode_blocks(chunk, recipe.fields, with_source=True)
     seconds = time.perf_counter() - began
     return Part(
-        chunk, tuple(blocks), tuple(hashes), tuple(seen), tuple(skipped), num_sources, nbytes, seconds,
+        chunk, tuple(blocks), tuple(hashes), tuple(times), tuple(skipped), num_sources, nbytes, seconds,
         doubts=tuple(doubts), colors=dict(colors),
     )  # fmt: skip
 

@@ -8,9 +8,8 @@ import threading
 from types import TracebackType
 
 from lmdbloader.base.limits import start_threads
-from lmdbloader.conversion.journal import Journal
 from lmdbloader.conversion.tasks import Part
-from lmdbloader.store import Writer
+from lmdbloader.store import PartWriter
 
 # Parts of about 8 MiB that wait to be written. More of them take more time than they save: memory that was not used
 # before costs the system about as much as copying it.
@@ -20,16 +19,17 @@ _MOMENT = 0.1
 
 
 class WritingThread:
-    """Adds parts to a writer and its journal in a thread, for a `with` statement: at its end all of them are added.
+    """Adds encoded samples to a writer in a thread, for a `with` statement: at its end all of them are added.
 
     Attributes:
-        num_samples: Samples of the dataset including all parts that it was given.
+        num_samples: Samples of the writer including all that this was given.
+        payload_nbytes: The bytes of their payloads.
     """
 
-    def __init__(self, writer: Writer, journal: Journal | None) -> None:
-        """Take the writer, which nothing else may use meanwhile, and the journal of a run that can be continued."""
-        self.num_samples = writer.num_samples
-        self._writer, self._journal = writer, journal
+    def __init__(self, writer: PartWriter) -> None:
+        """Take the writer, which nothing else may use meanwhile."""
+        self.num_samples, self.payload_nbytes = writer.num_samples, writer.payload_nbytes
+        self._writer = writer
         self._parts: queue.Queue[Part | None] = queue.Queue(_WAITING)
         self._error: BaseException | None = None
         self._is_stopped, self._has_ended = False, threading.Event()
@@ -65,6 +65,7 @@ class WritingThread:
         """
         self._raise()
         self.num_samples += part.num_sources
+        self.payload_nbytes += part.nbytes
         self._parts.put(part)
 
     def _raise(self) -> None:
@@ -77,8 +78,6 @@ class WritingThread:
             if self._error is not None or self._is_stopped or part.chunk is None:
                 continue
             try:
-                if self._journal is not None:
-                    self._journal.add(part, (), self._writer.num_samples + part.num_sources)
                 self._writer.add(part.chunk, part.blocks)
             except BaseException as error:
                 self._error = error

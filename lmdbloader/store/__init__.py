@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from lmdbloader.store.care.saving import Repair as Repair
     from lmdbloader.store.care.verify import verify as verify
     from lmdbloader.store.damage import Damage as Damage
-    from lmdbloader.store.lmdb_records import num_committed as num_committed
     from lmdbloader.store.opening import IO as IO
     from lmdbloader.store.opening import read_manifest as read_manifest
     from lmdbloader.store.readahead import Readahead as Readahead
@@ -24,16 +23,15 @@ if TYPE_CHECKING:
     from lmdbloader.store.records import Block as Block
     from lmdbloader.store.records import Chunk as Chunk
     from lmdbloader.store.records import encode_blocks as encode_blocks
-    from lmdbloader.store.writing.publish import check_destination as check_destination
-    from lmdbloader.store.writing.publish import clear_leftovers as clear_leftovers
-    from lmdbloader.store.writing.publish import is_dataset as is_dataset
-    from lmdbloader.store.writing.publish import partial_folder as partial_folder
-    from lmdbloader.store.writing.publish import put_in_place as put_in_place
-    from lmdbloader.store.writing.writer import Writer as Writer
-    from lmdbloader.store.writing.writer import Written as Written
-    from lmdbloader.store.writing.writer import estimate_map_nbytes as estimate_map_nbytes
-    from lmdbloader.store.writing.writer import map_nbytes_of as map_nbytes_of
-    from lmdbloader.store.writing.writer import open_writer as open_writer
+    from lmdbloader.store.writing.join import Written as Written
+    from lmdbloader.store.writing.join import join as join
+    from lmdbloader.store.writing.part import PartWriter as PartWriter
+    from lmdbloader.store.writing.part import estimate_map_nbytes as estimate_map_nbytes
+    from lmdbloader.store.writing.part import map_nbytes_of as map_nbytes_of
+    from lmdbloader.store.writing.work import PartFacts as PartFacts
+    from lmdbloader.store.writing.work import Work as Work
+    from lmdbloader.store.writing.work import check_destination as check_destination
+    from lmdbloader.store.writing.work import is_dataset as is_dataset
 
 # Each loads when it is first used: reading samples needs neither LMDB nor Arrow's library.
 __getattr__, __dir__, __all__ = lazy(
@@ -45,12 +43,12 @@ __getattr__, __dir__, __all__ = lazy(
         "care.saving": "Repair",
         "care.verify": "verify",
         "damage": "Damage",
-        "lmdb_records": "num_committed",
         "opening": "IO read_manifest",
         "readahead": "Readahead Ticket",
         "reader": "Reader check_rows open_reader",
         "records": "Block Chunk encode_blocks",
-        "writing.publish": "check_destination clear_leftovers is_dataset partial_folder put_in_place",
-        "writing.writer": "Writer Written estimate_map_nbytes map_nbytes_of open_writer",
+        "writing.join": "Written join",
+        "writing.part": "PartWriter estimate_map_nbytes map_nbytes_of",
+        "writing.work": "PartFacts Work check_destination is_dataset",
     },
 )

@@ -12,16 +12,12 @@ from lmdbloader.base import system
 from lmdbloader.base.files import open_regular
 from lmdbloader.conversion.sources.listing import File, Source, Span, is_url
 from lmdbloader.conversion.sources.remote import read_remote
-from lmdbloader.format.codecs import checksum
 from lmdbloader.format.layout import MAX_PAYLOAD_NBYTES
 
 # The most that Linux reads in one call.
 _MOST_READ_NBYTES = 0x7FFFF000
 #: The content of files by place, or the error of a file that cannot be read.
 Fetched: TypeAlias = Mapping[File, "bytes | Exception"]
-
-# Most changes of a file show in its head and tail of this size.
-_END_NBYTES = 4096
 
 
 def fetch(sources: Iterable[Source]) -> Fetched:
@@ -64,11 +60,6 @@ def read_head(file: File, most: int) -> bytes:
         return b""
 
 
-def changed_at(source: Source) -> int:
-    """Return the newest mtime of a source's local files, in ns since 1970; 0 without local files."""
-    return times_of(source)[0]
-
-
 def times_of(source: Source) -> tuple[int, int]:
     """Return the newest mtime and the newest ctime of a source's local files, in ns since 1970; 0 without local files.
 
@@ -83,32 +74,3 @@ def times_of(source: Source) -> tuple[int, int]:
                 changed = max(changed, found.st_mtime_ns)
                 status_changed = max(status_changed, found.st_ctime_ns)
     return changed, status_changed
-
-
-def digest_ends(contents: Iterable[bytes]) -> int:
-    """Return the digest of the lengths, heads and tails of a source's files, given their content."""
-    digest = 0
-    for content in contents:
-        digest = _digest_end(digest, len(content), content[:_END_NBYTES], content[-_END_NBYTES:])
-    return digest
-
-
-def read_ends(source: Source) -> int:
-    """Return `digest_ends` of a source with local files, reading heads and tails only; 0 if one cannot be read."""
-    digest = 0
-    try:
-        for file in source.files:
-            with open(file.path if isinstance(file, Span) else file, "rb", buffering=0) as opened:
-                nbytes = file.nbytes if isinstance(file, Span) else os.fstat(opened.fileno()).st_size
-                start = file.start if isinstance(file, Span) else 0
-                end_nbytes = min(_END_NBYTES, nbytes)
-                head = system.read_at(opened.fileno(), end_nbytes, start)
-                tail = system.read_at(opened.fileno(), end_nbytes, start + nbytes - end_nbytes)
-                digest = _digest_end(digest, nbytes, head, tail)
-    except OSError:
-        return 0
-    return digest
-
-
-def _digest_end(before: int, nbytes: int, head: bytes, tail: bytes) -> int:
-    return checksum(b"".join((before.to_bytes(8, "little"), nbytes.to_bytes(8, "little"), head, tail)))

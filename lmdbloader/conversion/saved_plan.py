@@ -1,14 +1,11 @@
-"""Saves and loads the plan of a set: what its parts share, the sources of each part, and the notes of finished parts.
-
-All of it is in OUT.partial: `plan.json`, which is written last, and the folder `shares` with the sources of each part
-and the notes that each finished part leaves for the join.
-"""
+"""Saves and loads the plan of a conversion in OUT.partial: what its parts share, and the sources of each part."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -18,17 +15,16 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.base import system
 from lmdbloader.base.disk_errors import naming
 from lmdbloader.base.option_names import flags_in_use, option
-from lmdbloader.conversion.journal import Begun, Progress, parse_plan, plan_text
 from lmdbloader.conversion.plan import Plan
 from lmdbloader.conversion.report import count_classes
 from lmdbloader.conversion.sources.listing import Annotations, Listing, Names, Sources, Spans, is_url
 from lmdbloader.conversion.storage import Storage
-from lmdbloader.errors import DestinationError
-from lmdbloader.format.layout import PLAN_FILE, SHARES_FOLDER, part_name
-from lmdbloader.store.writing.publish import flush
+from lmdbloader.errors import DestinationError, FormatError
+from lmdbloader.format.layout import PLAN_FILE, Field
+from lmdbloader.format.manifest import field_json, parse_field
+from lmdbloader.store import Work
 
 _NO_SOURCES = Sources(Names.join(b"", []), np.zeros(0, np.int64))
 _LISTED = ("layout", "classes", "fields", "ignored", "changed_ns", "in_process", "notes")
@@ -36,11 +32,31 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
-    """What all parts of a set share.
+class Decisions:
+    """What the trial of a few inputs has settled.
 
     Attributes:
-        begun: The decisions: fields, codecs, scale, sizes, and the record for the manifest.
+        fields: The fields of the dataset, with their codecs.
+        scale: The scale of pairs.
+        map_nbytes: Estimated size of LMDB's maps, all parts together.
+        data_nbytes: Estimated size of the data files; None if it was not estimated.
+        least_nbytes: The lower end of its interval; None likewise.
+    """
+
+    fields: tuple[Field, ...]
+    scale: int | None
+    map_nbytes: int
+    data_nbytes: int | None = None
+    least_nbytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPlan:
+    """What all parts of a conversion share.
+
+    Attributes:
+        made_by: How the dataset is made, for the manifest.
+        decisions: What the trial has settled.
         asked: The source and the options as given, by name, with values as in JSON.
         overwrite: Whether an existing dataset may be replaced.
         listing: The listing without its sources.
@@ -51,7 +67,8 @@ class Shared:
         holders: Size and timestamp of each local tar or LMDB that holds sources, by its path.
     """
 
-    begun: Begun
+    made_by: Mapping[str, Any]
+    decisions: Decisions
     asked: Mapping[str, Any]
     overwrite: bool
     listing: Listing
@@ -93,24 +110,25 @@ def choose_bounds(nbytes: npt.NDArray[np.int64], num_parts: int) -> npt.NDArray[
     return np.concatenate([[0], found, [len(nbytes)]]).astype(np.int64)
 
 
-def holds_shares(partial: Path) -> bool:
-    """Return whether a folder holds the plan of a set."""
-    return (partial / SHARES_FOLDER).is_dir() and (partial / PLAN_FILE).is_file()
-
-
 def save(
-    partial: Path, plan: Plan, begun: Begun, asked: Mapping[str, Any], overwrite: bool, bounds: npt.NDArray[np.int64]
+    work: Work,
+    plan: Plan,
+    made_by: Mapping[str, Any],
+    decisions: Decisions,
+    asked: Mapping[str, Any],
+    overwrite: bool,
+    bounds: npt.NDArray[np.int64],
 ) -> None:
-    """Write the plan of a set durably: the sources of each part first, the plan itself last."""
-    folder = partial / SHARES_FOLDER
-    folder.mkdir()
+    """Write the plan durably: the plan itself first, and then the sources of each part."""
     sources = plan.listing.sources
-    nbytes = []
-    for number in range(len(bounds) - 1):
-        share = sources.take(np.arange(bounds[number], bounds[number + 1]))
-        nbytes.append(int(share.nbytes.sum()))
-        _save_arrays(folder / _sources_name(number), _pack(share))
-    shared = {
+    shares = [sources.take(np.arange(first, last)) for first, last in zip(bounds, bounds[1:], strict=False)]
+    work.begin({
+        "made_by": made_by,
+        "fields": [field_json(f) for f in decisions.fields],
+        "scale": decisions.scale,
+        "map_nbytes": decisions.map_nbytes,
+        "data_nbytes": decisions.data_nbytes,
+        "least_nbytes": decisions.least_nbytes,
         "asked": asked,
         "overwrite": overwrite,
         "listing": {name: getattr(plan.listing, name) for name in _LISTED},
@@ -118,29 +136,36 @@ def save(
         "first_mask": plan.recipe.first_mask,
         "codec": plan.codec,
         "bounds": bounds.tolist(),
-        "nbytes": nbytes,
+        "nbytes": [int(share.nbytes.sum()) for share in shares],
         "class_counts": list(count_classes(plan.listing).values()),
         "holders": {path: _look(path) for path in _holders(sources)},
-    }
-    path = folder / PLAN_FILE
-    with naming(path):
-        path.write_text(plan_text(begun, shared), "utf-8")
-    for place in (path, folder):
-        flush(place)
-    system.replace_file(path, partial / PLAN_FILE)
-    for place in (partial, partial / ".."):
-        flush(place)
+    })  # fmt: skip
+    for number, share in enumerate(shares):
+        file = BytesIO()
+        np.savez(file, **_pack(share))  # type: ignore[arg-type]
+        work.write(_sources_name(number), file.getvalue())
 
 
-def load(partial: Path) -> Shared:
-    """Load the plan of a set.
+def is_saved(work: Work) -> bool:
+    """Return whether the plan of a conversion is there, with the sources of every part."""
+    plan = work.plan()
+    return plan is not None and "bounds" in plan and (work.folder / _sources_name(len(plan["bounds"]) - 2)).exists()
+
+
+def load(work: Work) -> SavedPlan:
+    """Load the plan of a conversion.
 
     Raises:
         DestinationError: It is damaged.
     """
-    begun, shared = parse_plan(partial)
-    with _explain(partial / PLAN_FILE):
-        listed = shared["listing"]
+    with _explain(work.folder / PLAN_FILE):
+        body = work.plan()
+        if body is None:
+            raise ValueError("it is missing")
+        fields, scale = tuple(parse_field(f) for f in body["fields"]), body["scale"]
+        sizes = (body[name] for name in ("data_nbytes", "least_nbytes"))
+        decisions = Decisions(fields, scale, int(body["map_nbytes"]), *sizes)
+        listed = body["listing"]
         listing = Listing(
             listed["layout"],
             _NO_SOURCES,
@@ -151,112 +176,44 @@ def load(partial: Path) -> Shared:
             listed["in_process"],
             tuple(listed["notes"]),
         )
-        mask = shared["first_mask"]
-        return Shared(
-            begun,
-            shared["asked"],
-            shared["overwrite"],
+        mask = body["first_mask"]
+        return SavedPlan(
+            body["made_by"],
+            decisions,
+            body["asked"],
+            body["overwrite"],
             listing,
-            Storage(**shared["storage"]),
+            Storage(**body["storage"]),
             None if mask is None else (mask[0], mask[1]),
-            shared["codec"],
-            tuple(shared["bounds"]),
-            tuple(shared["nbytes"]),
-            dict(zip(listing.classes, shared["class_counts"], strict=False)),
-            {path: (nbytes, changed_ns) for path, (nbytes, changed_ns) in shared["holders"].items()},
+            body["codec"],
+            tuple(body["bounds"]),
+            tuple(body["nbytes"]),
+            dict(zip(listing.classes, body["class_counts"], strict=False)),
+            {path: (nbytes, changed_ns) for path, (nbytes, changed_ns) in body["holders"].items()},
         )
 
 
-def load_listing(partial: Path, shared: Shared, number: int) -> Listing:
+def load_listing(work: Work, saved: SavedPlan, number: int) -> Listing:
     """Load the listing of one part.
 
     Raises:
         DestinationError: It is damaged.
     """
-    path = partial / SHARES_FOLDER / _sources_name(number)
+    path = work.folder / _sources_name(number)
     with _explain(path):
-        sources = _unpack(_load_arrays(path))
-        if len(sources) != shared.bounds[number + 1] - shared.bounds[number]:
+        # The error of a disk that cannot read must not look like a file that does not decode.
+        with naming(path), open(path, "rb") as file:
+            content = file.read()
+        with np.load(BytesIO(content), allow_pickle=False) as found:
+            sources = _unpack({name: found[name] for name in found.files})
+        if len(sources) != saved.bounds[number + 1] - saved.bounds[number]:
             raise ValueError(f"{len(sources)} sources")
-        return replace(shared.listing, sources=sources)
+        return replace(saved.listing, sources=sources)
 
 
-@dataclass(frozen=True, slots=True)
-class Notes:
-    """What a finished part leaves for the join.
-
-    Attributes:
-        num_samples: Its samples; 0 if none of its inputs could be used, and there is no dataset.
-        on_error: The option with which it was made.
-        hashes: (n,) uint64, the hash of the files of each source.
-        nbytes: (n,) int64, their sizes.
-        seen: Times and ends as in `provenance.Seen`, each (n,); None if they are not known.
-        skipped: (name, reason) of its sources that could not be used.
-        doubts: As `Progress.doubts`.
-    """
-
-    num_samples: int
-    on_error: str
-    hashes: npt.NDArray[np.uint64]
-    nbytes: npt.NDArray[np.int64]
-    seen: tuple[npt.NDArray[Any], ...] | None
-    skipped: tuple[tuple[str, str], ...]
-    doubts: dict[str, tuple[int, str]]
-
-
-def save_notes(partial: Path, number: int, plan: Plan, done: Progress, num_samples: int) -> None:
-    """Write the notes of a part durably, in one step."""
-    columns = done.seen.columns()
-    seen = {} if columns is None else dict(zip(("mtime", "ctime", "ends"), columns, strict=True))
-    facts = {
-        "num_samples": num_samples,
-        "on_error": plan.options.on_error,
-        "skipped": done.skipped,
-        "doubts": done.doubts,
-    }
-    arrays: Arrays = {
-        "facts": _bytes(json.dumps(facts).encode()),
-        "hashes": done.content.hashes(),
-        "nbytes": plan.listing.sources.nbytes,
-        **{name: np.ascontiguousarray(column) for name, column in seen.items()},
-    }
-    path = partial / SHARES_FOLDER / _notes_name(number)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    _save_arrays(fresh, arrays)
-    system.replace_file(fresh, path)
-    flush(path.parent)
-
-
-def load_notes(partial: Path, number: int) -> Notes | None:
-    """Load the notes of a part; return None if there are none.
-
-    Raises:
-        DestinationError: They are damaged.
-    """
-    path = partial / SHARES_FOLDER / _notes_name(number)
-    if not path.exists():
-        return None
-    advice = f". Remove it and the folder {partial / part_name(number)}, and convert part {number} again."
-    with _explain(path, advice):
-        arrays = _load_arrays(path)
-        facts = json.loads(arrays["facts"].tobytes())
-        seen = tuple(arrays[name] for name in ("mtime", "ctime", "ends")) if "ends" in arrays else None
-        skipped = tuple((name, reason) for name, reason in facts["skipped"])
-        doubts = {kind: (int(number), str(first)) for kind, (number, first) in facts.get("doubts", {}).items()}
-        return Notes(
-            int(facts["num_samples"]),
-            str(facts["on_error"]),
-            arrays["hashes"],
-            arrays["nbytes"],
-            seen,
-            skipped,
-            doubts,
-        )
-
-
-def changed_holders(shared: Shared, sources: Sources) -> list[str]:
+def changed_holders(saved: SavedPlan, sources: Sources) -> list[str]:
     """Return the tars and LMDBs that hold some sources and have changed since they were listed."""
-    return [path for path in _holders(sources) if shared.holders.get(path) != _look(path)]
+    return [path for path in _holders(sources) if saved.holders.get(path) != _look(path)]
 
 
 def _holders(sources: Sources) -> list[str]:
@@ -277,43 +234,21 @@ def _sources_name(number: int) -> str:
     return f"sources-{number:05d}.npz"
 
 
-def _notes_name(number: int) -> str:
-    return f"notes-{number:05d}.npz"
-
-
 def restart_option() -> str:
     """Return the option that discards all parts, also for commands that do not have it."""
     return "--restart" if flags_in_use() else option("restart", True)
 
 
-class _explain:
-    """Turns the errors of a damaged file into DestinationError."""
-
-    def __init__(self, path: Path, advice: str = "") -> None:
-        self._path, self._advice = path, advice
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, (ValueError, KeyError, TypeError, IndexError, EOFError, BadZipFile, FileNotFoundError)):
-            lost = f", so the plan of the set is lost. Plan again with {restart_option()}, which discards all parts."
-            raise DestinationError(f"{self._path}: does not decode ({error!r:.80}){self._advice or lost}") from error
-
-
-def _save_arrays(path: Path, arrays: Arrays) -> None:
-    with naming(path), open(path, "wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
-        file.flush()
-        system.flush(file.fileno())
-
-
-def _load_arrays(path: Path) -> Arrays:
-    # The error of a disk that cannot read must not look like a file that does not decode.
-    with naming(path), open(path, "rb") as file:
-        content = file.read()
-    with np.load(BytesIO(content), allow_pickle=False) as found:
-        return {name: found[name] for name in found.files}
+@contextmanager
+def _explain(path: Path) -> Iterator[None]:
+    """Turn the errors of a damaged file into DestinationError."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, IndexError, EOFError, BadZipFile, FileNotFoundError, FormatError) as error:
+        raise DestinationError(
+            f"{path}: does not decode ({error!r:.80}), so the plan of the conversion is lost. Convert again with "
+            f"{restart_option()}, which discards all parts."
+        ) from error
 
 
 def _pack(sources: Sources) -> Arrays:

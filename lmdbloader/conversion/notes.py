@@ -1,0 +1,130 @@
+"""What is noted about the inputs of a part while it is made, as JSON: for the join, and to find inputs that change."""
+
+from __future__ import annotations
+
+import base64
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lmdbloader.conversion.mask_numbers import Colors, add_colors
+from lmdbloader.conversion.sources.listing import Sources
+from lmdbloader.conversion.sources.reading import times_of
+from lmdbloader.conversion.tasks import Part, hash_files
+from lmdbloader.format.digests import TextDigest, digest_of_text
+
+
+@dataclass(slots=True)
+class Notes:
+    """The notes of one part, or of several in order.
+
+    Attributes:
+        num_sources: Sources that were converted, also skipped ones.
+        skipped: (name, reason) of sources that could not be used.
+        doubts: By kind, how many images are in `Part.doubts`, and the name of the first of them.
+        colors: Of the palettes of the masks.
+        hashes: The hash of the files of each source.
+        times: Of each source, before its files were read: mtime and ctime in ns.
+    """
+
+    num_sources: int = 0
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    doubts: dict[str, tuple[int, str]] = field(default_factory=dict)
+    colors: Colors = field(default_factory=dict)
+    hashes: array[int] = field(default_factory=lambda: array("Q"))
+    times: array[int] = field(default_factory=lambda: array("q"))
+
+    def add(self, part: Part) -> None:
+        """Add what was found in some sources.
+
+        Raises:
+            SourceError: Their masks have other palettes.
+        """
+        add_colors(self.colors, part.colors)
+        self.num_sources += part.num_sources
+        self.skipped += part.skipped
+        self._doubt((kind, (1, name)) for kind, name in part.doubts)
+        self.hashes.extend(part.file_hashes)
+        for times in part.times:
+            self.times.extend(times)
+
+    def extend(self, other: Notes) -> None:
+        """Add the notes of the next part.
+
+        Raises:
+            SourceError: Its masks have other palettes.
+        """
+        add_colors(self.colors, other.colors)
+        self.num_sources += other.num_sources
+        self.skipped += other.skipped
+        self._doubt(other.doubts.items())
+        self.hashes.extend(other.hashes)
+        self.times.extend(other.times)
+
+    def _doubt(self, found: Iterable[tuple[str, tuple[int, str]]]) -> None:
+        for kind, (more, name) in found:
+            number, first = self.doubts.get(kind, (0, name))
+            self.doubts[kind] = number + more, first
+
+    @property
+    def content(self) -> str:
+        """The digest of the content of all sources."""
+        return content_digest(self.hashes)
+
+    @property
+    def seen(self) -> str:
+        """The digest of the times of all sources; see `seen_digest`."""
+        return digest_of_text(_packed(self.times))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the notes of a part."""
+        return {
+            "num_sources": self.num_sources,
+            "skipped": self.skipped,
+            "doubts": self.doubts,
+            "colors": [[number, color.hex(), name] for number, (color, name) in self.colors.items()],
+            "hashes": base64.b64encode(_packed(self.hashes)).decode(),
+            "times": base64.b64encode(_packed(self.times)).decode(),
+        }
+
+
+def parse_notes(body: Mapping[str, Any]) -> Notes:
+    """Return the notes that `Notes.to_json` has made."""
+    return Notes(
+        body["num_sources"],
+        [(name, reason) for name, reason in body["skipped"]],
+        {kind: (count, name) for kind, (count, name) in body["doubts"].items()},
+        {number: (bytes.fromhex(color), name) for number, color, name in body["colors"]},
+        array("Q", np.frombuffer(base64.b64decode(body["hashes"]), "<u8").tolist()),
+        array("q", np.frombuffer(base64.b64decode(body["times"]), "<i8").tolist()),
+    )
+
+
+def _packed(numbers: array[int]) -> bytes:
+    return np.asarray(numbers, "<i8" if numbers.typecode == "q" else "<u8").tobytes()
+
+
+def seen_digest(sources: Sources) -> str:
+    """Return the digest of the times of the files of sources: if it is the same, their content counts as unchanged.
+
+    The ctime shows a change whose mtime was set back.
+    """
+    times = array("q")
+    for source in sources:
+        times.extend(times_of(source))
+    return digest_of_text(_packed(times))
+
+
+def content_digest(hashes: Sequence[int]) -> str:
+    """Return the digest of the content of sources, from the hash of the files of each."""
+    digest = TextDigest()
+    digest.update(np.asarray(hashes, "<u8").tobytes())
+    return str(digest)
+
+
+def content_of(tasks: Iterable[Sequence[Any]]) -> str:
+    """Return the digest of the content of the sources of tasks, which are read for it."""
+    return content_digest([found for task in tasks for found in hash_files(task)])

@@ -1,0 +1,208 @@
+"""Joins the complete parts in OUT.partial: writes the index and the manifest of the dataset, and puts it in place."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lmdbloader.base.disk_errors import explain_full_disk
+from lmdbloader.errors import CorruptError
+from lmdbloader.format.digests import digest_of_file
+from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, data_file
+from lmdbloader.format.manifest import Description, Manifest, Part, part_begins
+from lmdbloader.store.opening import map_file
+from lmdbloader.store.reader import Reader
+from lmdbloader.store.spool import Spool, content_digest
+from lmdbloader.store.writing.index_layout import lay_out
+from lmdbloader.store.writing.part import ROWS_FILE
+from lmdbloader.store.writing.work import (
+    PartFacts,
+    Work,
+    own_tag,
+    part_folder,
+    put_in_place,
+    remove_work,
+    write_file,
+)
+
+_ROWS_AT_ONCE = 2**16
+# About the bytes of a sample with one image in the index.
+_ROW_NBYTES = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Facts about a dataset that was just written.
+
+    Attributes:
+        num_samples: Samples in it.
+        sizes: Bytes, as in the manifest.
+        map_growths: How often the map of a part grew because the estimate was too small.
+        content_digest: As in the manifest.
+    """
+
+    num_samples: int
+    sizes: Mapping[str, int]
+    map_growths: int
+    content_digest: str
+
+
+def join(
+    work: Work,
+    facts: Sequence[PartFacts],
+    description: Description,
+    *,
+    overwrite: bool = False,
+    notes: Mapping[str, bytes] | None = None,
+    before: Reader | None = None,
+) -> Written:
+    """Join the parts to a dataset, and put it in place.
+
+    A call that was interrupted is continued by the next one.
+
+    Args:
+        work: With the parts.
+        facts: Of all parts in order; those without samples are left out.
+        description: Of the dataset; where its texts are stored follows from them.
+        overwrite: Whether a dataset may be replaced.
+        notes: Small files of the dataset's folder, by name.
+        before: A dataset whose parts come first; its files are linked, or copied where there are no links.
+
+    Raises:
+        CorruptError: A part is damaged.
+        DestinationError: `out` is taken.
+        DiskFullError: No room left.
+    """
+    numbers = [number for number, found in enumerate(facts) if found.num_samples]
+    parts = [Part(facts[n].num_samples, facts[n].data_nbytes, facts[n].data_digest) for n in numbers]
+    rows = [(work.folder / part_folder(n), facts[n].rows_digest) for n in numbers]
+    with explain_full_disk(work.folder, lambda: _ROW_NBYTES * sum(part.num_samples for part in parts)):
+        manifest = _write_index(work.folder, rows, parts, description, before)
+        for name, data in (notes or {}).items():
+            write_file(work.folder / name, data)
+        names = () if before is None else before.manifest.data_files
+        for name in names:
+            _link(before.path / name, work.folder / name, keeps=True)
+        for place, (folder, _) in enumerate(rows, start=len(names)):
+            _link(folder / DATA_FILE, work.folder / data_file(place), keeps=False)
+        write_file(work.folder / MANIFEST_FILE, manifest.to_json())
+    put_in_place(work.folder, work.out, overwrite=overwrite)
+    remove_work(work.out)
+    growths = sum(found.map_growths for found in facts)
+    return Written(manifest.num_samples, manifest.sizes, growths, manifest.content_digest)
+
+
+def _write_index(
+    folder: Path,
+    rows: Sequence[tuple[Path, str]],
+    parts: Sequence[Part],
+    description: Description,
+    before: Reader | None,
+) -> Manifest:
+    """Write the index of all rows; return the manifest of the dataset, which is not written."""
+    fields = description.fields if before is None else before.manifest.fields
+    all_parts = (() if before is None else before.manifest.parts) + tuple(parts)
+    begins = part_begins([part.data_nbytes for part in all_parts])[len(all_parts) - len(parts) :]
+    columns = folder / f"columns.new-{own_tag()}"
+    spool = Spool(columns, fields, with_source=description.with_source, is_settled=before is not None)
+    with closing(spool):
+        shifts = [] if before is None else list(_add_dataset(spool, before))
+        for (of_part, digest), begin in zip(rows, begins, strict=False):
+            shifts += _add_part(spool, of_part / ROWS_FILE, digest, begin)
+        index = folder / f"{INDEX_FILE}.new-{own_tag()}"
+        spool.write(index, np.array(shifts, np.int64))
+        description = replace(description, fields=spool.settled_fields())
+        manifest = make_manifest(description, spool.num_samples, index, all_parts)
+    os.replace(index, folder / INDEX_FILE)
+    return manifest
+
+
+def make_manifest(description: Description, num_samples: int, index: Path, parts: Sequence[Part]) -> Manifest:
+    """Return the manifest of a dataset.
+
+    Args:
+        description: Its facts that do not follow from the files.
+        num_samples: Its samples.
+        index: Its index.
+        parts: Its parts.
+    """
+    content = map_file(index)
+    layout, batch = lay_out(content, description.fields, with_source=description.with_source)
+    totals = [facts.totals for facts in layout.facts.values()]
+    return description.manifest(
+        num_samples=num_samples,
+        sizes={
+            "payload_nbytes": sum(total["stored_nbytes"] for total in totals),
+            "raw_nbytes": sum(total["raw_nbytes"] for total in totals),
+            "data_nbytes": sum(part.data_nbytes for part in parts),
+            "index_nbytes": len(content),
+        },
+        content_digest=content_digest(batch),
+        index_digest=digest_of_file(content),
+        index=layout,
+        parts=tuple(parts),
+    )
+
+
+def _add_part(spool: Spool, path: Path, digest: str, begin: int) -> list[int]:
+    """Add the rows of a part; return what to add to the offsets of each group of rows that was added."""
+    content = map_file(path)
+    if digest_of_file(content) != digest:
+        raise CorruptError(
+            f"{path}: was damaged or changed. Remove the folder {path.parent}: the part is made again.",
+            path=str(path.parent),
+        )
+    batch = pa.ipc.open_file(pa.py_buffer(content)).get_batch(0)
+    added = []
+    for part in _slices(batch):
+        names = batch.schema.names
+        spool.add_columns({name: _values(part.column(name)) for name in names}, part.num_rows, [part.num_rows])
+        added.append(begin)
+    return added
+
+
+def _add_dataset(spool: Spool, reader: Reader) -> Iterator[int]:
+    """Add the rows of a dataset, whose offsets stay; yield 0 for each group of rows."""
+    first = 0
+    for part in _slices(reader.index.batch):
+        columns = {name: _values(part.column(name)) for name in part.schema.names}
+        for name in reader.long_texts:
+            columns[name] = reader.read_texts(name, np.arange(first, first + part.num_rows))
+        spool.add_columns(columns, part.num_rows, [part.num_rows])
+        first += part.num_rows
+        yield 0
+
+
+def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    return (batch.slice(first, _ROWS_AT_ONCE) for first in range(0, batch.num_rows, _ROWS_AT_ONCE))
+
+
+def _values(column: pa.Array) -> npt.NDArray[Any] | pa.Array:
+    is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+    return column.to_numpy(zero_copy_only=True) if is_number else column
+
+
+def _link(source: Path, target: Path, *, keeps: bool) -> None:
+    """Give a file another name, so that an interrupted call can be repeated; without links it is moved, or copied."""
+    fresh = target.with_name(f"{target.name}.new-{own_tag()}")
+    try:
+        os.link(source, fresh)
+    except FileNotFoundError:
+        if not keeps and target.exists():  # moved by an interrupted call
+            return
+        raise
+    except OSError:  # the file system has no links
+        if keeps:
+            shutil.copyfile(source, fresh)
+        else:
+            os.rename(source, fresh)
+    os.replace(fresh, target)

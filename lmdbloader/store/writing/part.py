@@ -1,0 +1,280 @@
+"""One part of a dataset while it is written: record batches in durable LMDB transactions, and its rows of the index."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+import numpy.typing as npt
+
+from lmdbloader.base import system
+from lmdbloader.base.disk_errors import DISK_FULL, disk_failed, disk_full, explain_full_disk, has_no_room
+from lmdbloader.base.limits import no_address_space
+from lmdbloader.base.text import counted
+from lmdbloader.errors import CorruptError, DestinationError
+from lmdbloader.format.codecs import checksum
+from lmdbloader.format.layout import (
+    DATA_FILE,
+    DESCRIPTION_KEY,
+    PROGRESS_KEY,
+    RECORD_KEY_NBYTES,
+    SCHEMA_KEY,
+    parse_record_key,
+    progress_value,
+    record_key,
+    record_schema,
+)
+from lmdbloader.format.manifest import Description
+from lmdbloader.store.lmdb_records import num_committed, spool_records
+from lmdbloader.store.opening import map_file
+from lmdbloader.store.records import Block, Chunk
+from lmdbloader.store.spool import Spool
+
+#: The rows of a part that is complete, for the index of the dataset.
+ROWS_FILE = "rows.arrow"
+# In a transaction this large, fsync takes little time compared with writing the bytes.
+TRANSACTION_NBYTES = 16 * 2**20
+_COLUMNS_FOLDER = "columns"
+_MIN_MAP_NBYTES = 2**20
+_PAGE_NBYTES = 4096
+_MAP_SPARE = 1.25
+# About the bytes of a sample with one image in the index.
+_ROW_NBYTES = 60
+
+
+def estimate_map_nbytes(payload_nbytes: float, num_samples: float) -> int:
+    """Return a map size for a part of about these payload bytes and samples, with a quarter to spare."""
+    needed = payload_nbytes * 1.08 + num_samples * 64
+    return _whole_pages(math.ceil(needed * _MAP_SPARE) + _MIN_MAP_NBYTES)
+
+
+def map_nbytes_of(data_nbytes: float, most: float) -> int:
+    """Return a map size for a data file of about this size, with a quarter to spare, and at most another."""
+    return _whole_pages(math.ceil(max(data_nbytes * _MAP_SPARE, most)) + _MIN_MAP_NBYTES)
+
+
+def _whole_pages(nbytes: int) -> int:
+    return -(-nbytes // _PAGE_NBYTES) * _PAGE_NBYTES
+
+
+class PartWriter:
+    """A part that is being written, in a folder of its own.
+
+    Attributes:
+        payload_nbytes: Bytes of the payloads of all samples, as stored.
+        num_committed: Samples in committed transactions.
+        map_growths: How often the map grew because the estimate was too small.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        description: Description,
+        *,
+        map_nbytes: int,
+        expected_nbytes: int | None = None,
+        transaction_samples: int | None = None,
+    ) -> None:
+        """Open the data file; the samples that an interrupted process has committed to it are kept.
+
+        Args:
+            folder: Of this process alone.
+            description: Of the dataset, as far as it is known; a copy is in the data file.
+            map_nbytes: Estimated size of the data file, with a quarter to spare.
+            expected_nbytes: Its size without that, for messages; by default it follows from `map_nbytes`.
+            transaction_samples: A transaction is committed once it has 16 MiB, or so many samples.
+
+        Raises:
+            CorruptError: The samples to keep are damaged.
+            DiskFullError: No room left.
+        """
+        self.folder, self._data = folder, folder / DATA_FILE
+        self.map_growths = self.payload_nbytes = 0
+        self._description = description
+        self._transaction_samples = transaction_samples
+        self._expected_nbytes = int(map_nbytes / _MAP_SPARE) if expected_nbytes is None else expected_nbytes
+        self._pending: list[tuple[bytes, Any]] = []
+        self._pending_nbytes = 0
+        fields, with_source = description.fields, description.with_source
+        self._schema = record_schema(fields, with_source=with_source)
+        self.num_committed = num_committed(folder)
+        if self.num_committed:
+            map_nbytes = max(map_nbytes, self._data.stat().st_size + 2 * TRANSACTION_NBYTES)
+        else:
+            self._data.unlink(missing_ok=True)
+        shutil.rmtree(folder / _COLUMNS_FOLDER, ignore_errors=True)
+        self._spool = Spool(folder / _COLUMNS_FOLDER, fields, with_source=with_source)
+        self._env = self._open(max(_whole_pages(map_nbytes), _MIN_MAP_NBYTES))
+        try:
+            # After a power cut, a transaction is of no use if its file's name is lost. And LMDB leaves its first two
+            # pages to the first transaction, which may never finish.
+            system.flush_path(self._data)
+            system.flush_path(folder)
+            if self.num_committed:
+                self._take_over()
+            else:
+                self._put(SCHEMA_KEY, self._schema.serialize())
+                self._put(DESCRIPTION_KEY, description.to_json())
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, map_nbytes: int) -> lmdb.Environment:
+        with self._explain_lmdb(map_nbytes):  # without LMDB's lock: no other process knows this folder
+            path = os.fsencode(self._data)
+            return lmdb.open(path, subdir=False, map_size=map_nbytes, lock=False, readahead=False)
+
+    def _take_over(self) -> None:
+        with explain_full_disk(self.folder, self._missing_nbytes), self._env.begin(buffers=True) as transaction:
+            spool_records(transaction, self._spool, self._schema, self._data)
+        if self.num_samples != self.num_committed:
+            has = counted(self.num_samples, "sample")
+            raise CorruptError(f"{self._data}: holds {has}, expected {self.num_committed}")
+        names = [f"{f.name}.stored_nbytes" for f in self._description.fields if f.is_payload]
+        self.payload_nbytes = sum(int(self._spool.column(name).sum()) for name in names)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples added so far, kept ones included."""
+        return self._spool.num_samples
+
+    def add(self, chunk: Chunk, blocks: Sequence[Block]) -> None:
+        """Append a chunk packed into blocks; committed with others once there is enough.
+
+        Raises:
+            DiskFullError: No room left.
+        """
+        first = self.num_samples
+        for block in blocks:
+            self._put(record_key(first, block.checksum), block.value)
+            first += block.num_samples
+        with explain_full_disk(self.folder, self._missing_nbytes):
+            self._spool.add(chunk, blocks)
+        self.payload_nbytes += sum(int(payloads.stored_nbytes.sum()) for payloads in chunk.payloads.values())
+        most = self._transaction_samples
+        if self._pending_nbytes >= TRANSACTION_NBYTES or (most and self.num_samples - self.num_committed >= most):
+            self._commit()
+
+    def stored(self, column: str, rows: range) -> npt.NDArray[Any] | list[str]:
+        """Return some consecutive values of a column of the future index: of the samples added so far."""
+        return self._spool.values(column, rows)
+
+    def finish(self) -> None:
+        """Commit the rest, and write the rows for the index.
+
+        Raises:
+            DiskFullError: No room left.
+            CorruptError: The data file differs from what was written.
+        """
+        self._commit()
+        with explain_full_disk(self.folder, lambda: _ROW_NBYTES * self.num_samples):
+            at = self._harvest()
+            used_nbytes = (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
+            self._env.close()
+            if used_nbytes < self._data.stat().st_size:  # on systems where a map lengthens its file
+                os.truncate(self._data, used_nbytes)
+            self._spool.write_rows(self.folder / ROWS_FILE, at)
+        self._spool.close()
+
+    def close(self) -> None:
+        """Close the LMDB environment and remove the temporary files."""
+        self._env.close()
+        self._spool.close()
+
+    def _missing_nbytes(self) -> int:
+        """Return about how many bytes of the data file are still to be written."""
+        return max(self._expected_nbytes - self._data.stat().st_size, self._pending_nbytes)
+
+    def _put(self, key: bytes, value: Any) -> None:
+        self._pending.append((key, value))
+        self._pending_nbytes += len(value)
+
+    def _commit(self) -> None:
+        """Write everything pending in one transaction; if the map is too small, grow it and start over."""
+        if not self._pending:
+            return
+        progress = progress_value(self.num_samples)
+        while True:
+            try:
+                with self._explain_lmdb(), self._env.begin(write=True) as transaction:
+                    for key, value in self._pending:
+                        transaction.put(key, value)
+                    transaction.put(PROGRESS_KEY, progress)
+                break
+            except lmdb.MapFullError:
+                # The transaction was aborted: put all of its records again.
+                size = self._env.info()["map_size"]
+                size = _whole_pages(max(size + size // 2, size + 2 * self._pending_nbytes))
+                with self._explain_lmdb(size):
+                    self._env.set_mapsize(size)
+                self.map_growths += 1
+        self._pending, self._pending_nbytes = [], 0
+        self.num_committed = self.num_samples
+
+    @contextmanager
+    def _explain_lmdb(self, map_nbytes: int = 0) -> Iterator[None]:
+        """Turn LMDB's errors for "no space left" into DiskFullError; it reports a write cut short as an I/O error.
+
+        Args:
+            map_nbytes: Bytes to map; 0 if the block maps nothing.
+        """
+        try:
+            yield
+        except lmdb.MapFullError:
+            raise
+        except lmdb.MemoryError as error:
+            if not map_nbytes:
+                raise
+            advice = "Writing a dataset maps each part, and half as much again."
+            raise DestinationError(no_address_space(self._data, map_nbytes, advice)) from error
+        except lmdb.Error as error:
+            short_write = system.means(errno.EIO, str(error))
+            is_full = any(system.means(code, str(error)) for code in DISK_FULL)
+            if is_full or (short_write and has_no_room(self._data, self._pending_nbytes)):
+                raise disk_full(self.folder, error, self._missing_nbytes()) from error
+            if short_write:
+                raise disk_failed(self._data, error) from error
+            raise
+
+    def _harvest(self) -> npt.NDArray[np.int64]:
+        """Return the offset of each block's value in the data file."""
+        addresses, lengths, checksums = [], [], []
+        with self._env.begin(buffers=True) as transaction:
+            for key, value in transaction.cursor():
+                if len(key) == RECORD_KEY_NBYTES:
+                    addresses.append(np.frombuffer(value, np.uint8).ctypes.data)
+                    lengths.append(len(value))
+                    checksums.append(parse_record_key(bytes(key))[1])
+            expected = len(self._spool.blocks())
+            if len(addresses) != expected:
+                raise CorruptError(f"{self._data}: {len(addresses)} records, expected {expected}")
+            if not addresses:
+                return np.empty(0, np.int64)
+            first_value = bytes(next(value for key, value in transaction.cursor() if len(key) == RECORD_KEY_NBYTES))
+        data = map_file(self._data)
+        relative = np.array(addresses, np.uint64).astype(np.int64) - np.int64(addresses[0])
+        # LMDB does not expose the start of its map. One value found in the file gives it; as a freed page may hold an
+        # older copy of that value, other values are checked too.
+        at = -1
+        while (at := data.find(first_value, at + 1)) >= 0:
+            if _are_at(data, relative + at, lengths, checksums):
+                return relative + at
+        raise CorruptError(f"{self._data}: does not have a record that was just written")
+
+
+def _are_at(data: Any, start: npt.NDArray[np.int64], nbytes: Sequence[int], checksums: Sequence[int]) -> bool:
+    """Return whether up to 64 values, evenly spread, have their checksums at these offsets."""
+    view = memoryview(data)
+    for i in np.unique(np.linspace(0, len(start) - 1, 64).astype(int)).tolist():
+        at, end = int(start[i]), int(start[i]) + nbytes[i]
+        if at < 0 or end > len(view) or checksum(view[at:end]) != checksums[i]:
+            return False
+    return True

@@ -1,0 +1,466 @@
+"""OUT.partial: the plan of a dataset and its complete parts, each put there in one step; and the dataset put in place.
+
+Nothing is locked. A part is written in a folder that only its process knows, and renamed when it is complete; equal
+inputs give equal parts, so of several processes that make the same one, it does not matter which is the last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import pyarrow as pa
+
+from lmdbloader.base import system
+from lmdbloader.base.disk_errors import explain_full_disk, naming
+from lmdbloader.base.files import occupy_standard_descriptors, read_regular
+from lmdbloader.base.option_names import option
+from lmdbloader.errors import CorruptError, DestinationError
+from lmdbloader.format.digests import digest_of_text, read_digest
+from lmdbloader.format.layout import (
+    DATA_FILE,
+    FORMAT_NAME,
+    INDEX_FILE,
+    LEFT_OUT_FILE,
+    MANIFEST_FILE,
+    PARTIAL_SUFFIX,
+    PLAN_FILE,
+    SKIPPED_FILE,
+    SOURCES_FILE,
+)
+from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Description, load_json
+from lmdbloader.store.opening import map_file
+from lmdbloader.store.writing.part import ROWS_FILE, PartWriter
+
+_FACTS_FILE = "facts.json"
+_MAX_FACTS_NBYTES = 2**30
+_LOCK_FILE = "lock.mdb"  # LMDB's own tools leave it
+_DATASET = re.compile(
+    r"data(-[0-9]{5,})?\.mdb|"
+    + "|".join(map(re.escape, (INDEX_FILE, MANIFEST_FILE, SKIPPED_FILE, LEFT_OUT_FILE, SOURCES_FILE, _LOCK_FILE)))
+)
+# Complete parts, and those that a process is writing; the plan and the inputs of each part; any file being written.
+_WORKING = re.compile(rf"part-[0-9]{{5,}}(\..+)?|sources-[0-9]{{5,}}\.npz|{re.escape(PLAN_FILE)}|.+\.new-.+")
+_BEGUN = re.compile(r"part-[0-9]{5,}\.(?P<tag>.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class PartFacts:
+    """What is known of a part that is complete.
+
+    Attributes:
+        num_samples: Its samples; 0 if none of its inputs could be used: then it has no data file.
+        data_nbytes: Bytes of its data file.
+        data_digest: Of its data file.
+        rows_digest: Of its rows of the index.
+        plan_digest: Of the plan by which it was made.
+        notes: Of whoever made it, as JSON, for the one who joins the parts.
+        map_growths: How often the map was too small.
+    """
+
+    num_samples: int
+    data_nbytes: int
+    data_digest: str
+    rows_digest: str
+    plan_digest: str
+    notes: Mapping[str, Any]
+    map_growths: int = 0
+
+
+def partial_of(out: Path) -> Path:
+    """Return the folder in which a dataset is until it is complete."""
+    return out.with_name(out.name + PARTIAL_SUFFIX)
+
+
+def is_dataset(path: Path) -> bool:
+    """Return whether a folder holds a finished dataset of lmdbloader, of any format version."""
+    try:
+        return bool(load_json(read_regular(path / MANIFEST_FILE, MAX_MANIFEST_NBYTES)).get("format") == FORMAT_NAME)
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return False
+
+
+def check_destination(out: Path, *, overwrite: bool) -> None:
+    """Refuse a destination that is taken.
+
+    Raises:
+        DestinationError: `out` exists, is not an empty folder, and may not be replaced; or its parent is missing.
+    """
+    if not out.absolute().parent.is_dir():
+        raise DestinationError(f"{out}: the folder {out.absolute().parent} does not exist. Create it first.")
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise DestinationError(f"{out}: exists and is not a folder. Choose another destination.")
+    if not out.exists() or not any(out.iterdir()):
+        return
+    if not is_dataset(out):
+        raise DestinationError(
+            f"{out}: is a folder with other things in it, which is never replaced. Choose another destination."
+        )
+    if not overwrite:
+        raise DestinationError(
+            f"{out}: a dataset is there already. Choose another destination, or overwrite it "
+            f"({option('overwrite', True)})."
+        )
+    if others := _others(out, _DATASET):
+        raise DestinationError(
+            f"{out}: lmdbloader did not write {others[0]!r} in it, which would be lost with the dataset that is "
+            "replaced. Move it away."
+        )
+
+
+def _others(folder: Path, ours: re.Pattern[str]) -> list[str]:
+    """Return the names in a folder that are not ours, nor those of files that were removed from NFS while open."""
+    return sorted(
+        name for name in os.listdir(folder) if not (ours.fullmatch(name) or _WORKING.fullmatch(name) or name[:4] == ".nfs")
+    )
+
+
+class Work:
+    """The parts of a dataset that is being made.
+
+    Attributes:
+        out: The future dataset.
+        folder: OUT.partial.
+    """
+
+    def __init__(self, out: Path) -> None:
+        """Look at OUT.partial, which may be absent.
+
+        Raises:
+            DestinationError: Other files are in it.
+        """
+        self.out, self.folder = out, partial_of(out)
+        if self.folder.exists() and not self.folder.is_dir():
+            raise DestinationError(f"{self.folder}: exists and is not a folder. Remove it.")
+        if self.folder.is_dir() and (others := _others(self.folder, _DATASET)):
+            raise DestinationError(
+                f"{self.folder}: holds {others[0]!r}, which is not of an unfinished dataset. Move it away."
+            )
+
+    def plan(self) -> dict[str, Any] | None:
+        """Return the plan of what is made here; None if there is none.
+
+        Raises:
+            DestinationError: It does not decode.
+        """
+        path = self.folder / PLAN_FILE
+        try:
+            with naming(path):
+                found = json.loads(read_regular(path, _MAX_FACTS_NBYTES))
+            if not isinstance(found, dict):
+                raise ValueError("not an object")
+            return found
+        except FileNotFoundError:
+            return None
+        except (ValueError, RecursionError) as error:
+            raise DestinationError(
+                f"{path}: does not decode ({error!r:.80}). Restart with {option('restart', True)}, which discards what "
+                "is done."
+            ) from error
+
+    def begin(self, plan: Mapping[str, Any]) -> None:
+        """Write the plan, durably; of several processes that do, all must have the same one."""
+        occupy_standard_descriptors()
+        with naming(self.folder):
+            self.folder.mkdir(exist_ok=True)
+        self.write(PLAN_FILE, json.dumps(plan, indent=1).encode())
+        system.flush_path(self.folder.absolute().parent)
+        self._remove_abandoned()
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a small file durably, in one step."""
+        write_file(self.folder / name, data)
+
+    def has_parts(self) -> bool:
+        """Return whether a part is complete, or is being written."""
+        return any(self.folder.glob("part-*"))
+
+    def discard(self) -> None:
+        """Remove all that is done; other processes that work on it end with an error."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def leave(self) -> None:
+        """Remove OUT.partial after an error, unless a part is in it."""
+        if not self.has_parts():
+            self.discard()
+
+    def facts(self, number: int) -> PartFacts | None:
+        """Return the facts of a part that is complete; None if it is not, or was made by another plan.
+
+        Raises:
+            CorruptError: It is damaged.
+        """
+        path = self.folder / part_folder(number) / _FACTS_FILE
+        try:
+            with naming(path):
+                body, digest = json.loads(read_regular(path, _MAX_FACTS_NBYTES))
+            if digest != digest_of_text(json.dumps(body).encode()):
+                raise ValueError("its digest differs")
+            found = PartFacts(**body)
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, RecursionError) as error:
+            raise CorruptError(
+                f"{path}: is damaged ({error!r:.80}). Remove the folder {path.parent}: the part is made again.",
+                path=str(self.folder),
+            ) from error
+        data = path.parent / DATA_FILE
+        if found.plan_digest != self._plan_digest() or (found.num_samples and not _has_size(data, found.data_nbytes)):
+            return None
+        return found
+
+    def rows(self, number: int) -> Rows:
+        """Return the rows of a part that is complete."""
+        return Rows(self.folder / part_folder(number) / ROWS_FILE)
+
+    def is_busy(self) -> bool:
+        """Return whether a process that may still be running is writing a part."""
+        begun = (_BEGUN.fullmatch(entry.name) for entry in self.folder.glob("part-*.*"))
+        return any(found is not None and not _has_ended(found["tag"]) for found in begun)
+
+    def remove_part(self, number: int) -> None:
+        """Remove a complete part, which is then made again."""
+        shutil.rmtree(self.folder / part_folder(number))
+
+    def _plan_digest(self) -> str:
+        return digest_of_text((self.folder / PLAN_FILE).read_bytes())
+
+    @contextmanager
+    def part(
+        self,
+        number: int,
+        description: Description,
+        *,
+        map_nbytes: int,
+        expected_nbytes: int | None = None,
+        transaction_samples: int | None = None,
+    ) -> Iterator[PartWriter]:
+        """Yield the writer of a part, in a folder that only this process knows; `complete` puts the part in place.
+
+        With `transaction_samples`, the samples are slow to make: those that an interrupted process of this machine has
+        committed are continued, and an error leaves the committed ones for the next call.
+
+        Args:
+            number: Of the part, from 0.
+            description, map_nbytes, expected_nbytes, transaction_samples: As for `PartWriter`.
+        """
+        folder = self.folder / f"{part_folder(number)}.{own_tag()}"
+        continues = transaction_samples is not None
+        if continues and (found := self._abandoned(number)) is not None:
+            os.rename(found, folder)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        writer: PartWriter | None = None
+        try:
+            with explain_full_disk(self.folder):
+                writer = PartWriter(
+                    folder, description, map_nbytes=map_nbytes, expected_nbytes=expected_nbytes,
+                    transaction_samples=transaction_samples,
+                )  # fmt: skip
+                yield writer
+        finally:
+            if writer is not None:
+                writer.close()
+            if not (continues and writer is not None and writer.num_committed and folder.exists()):
+                shutil.rmtree(folder, ignore_errors=True)
+            elif folder.exists():  # for the next call of any process
+                with contextlib.suppress(OSError):
+                    os.rename(folder, self.folder / f"{part_folder(number)}.interrupted")
+
+    def complete(self, number: int, writer: PartWriter, notes: Mapping[str, Any]) -> PartFacts:
+        """Finish a part, and put it in place; if another process has, its part stays.
+
+        Raises:
+            DiskFullError: No room left.
+        """
+        folder, data = writer.folder, writer.folder / DATA_FILE
+        if writer.num_samples:
+            writer.finish()
+            facts = PartFacts(
+                writer.num_samples, data.stat().st_size, _digest_of(data), _digest_of(folder / ROWS_FILE),
+                self._plan_digest(), notes, writer.map_growths,
+            )  # fmt: skip
+        else:
+            writer.close()
+            data.unlink(missing_ok=True)
+            facts = PartFacts(0, 0, "", "", self._plan_digest(), notes)
+        body = asdict(facts)
+        with explain_full_disk(self.folder):
+            (folder / _FACTS_FILE).write_text(json.dumps([body, digest_of_text(json.dumps(body).encode())]), "utf-8")
+            for file in folder.iterdir():
+                system.flush_path(file)
+            system.flush_path(folder)
+            place = self.folder / part_folder(number)
+            try:
+                os.rename(folder, place)
+            except OSError:
+                if (found := self.facts(number)) is not None:
+                    return found
+                shutil.rmtree(place, ignore_errors=True)  # of another plan
+                os.rename(folder, place)
+            system.flush_path(self.folder)
+        return facts
+
+    def _abandoned(self, number: int) -> Path | None:
+        """Return the folder of a part that a process of this machine was writing when it ended; None if there is none."""
+        for entry in sorted(self.folder.glob(f"{part_folder(number)}.*")):
+            begun = _BEGUN.fullmatch(entry.name)
+            if begun is not None and _has_ended(begun["tag"]):
+                return entry
+        return None
+
+    def _remove_abandoned(self) -> None:
+        """Remove what processes of this machine that have ended have left, except the samples that can be continued."""
+        for entry in self.folder.glob("part-*.*"):
+            begun = _BEGUN.fullmatch(entry.name)
+            if begun is not None and begun["tag"] != "interrupted" and _has_ended(begun["tag"]):
+                shutil.rmtree(entry, ignore_errors=True)
+
+
+class Rows:
+    """The rows of the index that a complete part has, in a map of its file."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file."""
+        self.batch = pa.ipc.open_file(pa.py_buffer(map_file(path))).get_batch(0)
+        self.num_samples: int = self.batch.num_rows
+
+    def stored(self, column: str, rows: range) -> npt.NDArray[Any] | list[str]:
+        """Return some consecutive values of a column, as an array of numbers or a list of texts."""
+        values = self.batch.column(column).slice(rows.start, len(rows))
+        is_number = pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
+        found: npt.NDArray[Any] | list[str] = values.to_numpy(zero_copy_only=True) if is_number else values.to_pylist()
+        return found
+
+
+def part_folder(number: int) -> str:
+    """Return the name of the folder of a complete part in OUT.partial.
+
+    >>> part_folder(7)
+    'part-00007'
+    """
+    return f"part-{number:05d}"
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a small file durably, in one step."""
+    fresh = path.with_name(f"{path.name}.new-{own_tag()}")
+    with explain_full_disk(path.parent, lambda: len(data)), naming(path):
+        fresh.write_bytes(data)
+        system.flush_path(fresh)
+        os.replace(fresh, path)
+        system.flush_path(path.parent)
+
+
+def put_in_place(work: Path, out: Path, *, overwrite: bool) -> None:
+    """Give a complete dataset its name, durably, replacing an older one in one step.
+
+    Args:
+        work: The folder with the dataset, next to `out`.
+        out: Its name.
+        overwrite: Whether a dataset may be replaced.
+
+    Raises:
+        DestinationError: `out` is taken.
+    """
+    check_destination(out, overwrite=overwrite)
+    for name in os.listdir(work):
+        system.flush_path(work / name)
+    system.flush_path(work)
+    if out.exists() and any(out.iterdir()):
+        mine = (work / MANIFEST_FILE).read_bytes()
+        aside = out.with_name(f"{out.name}.replaced-{own_tag()}")
+        if system.exchange(work, out):
+            # Under a name that no other process knows, so that it cannot exchange it again meanwhile.
+            os.rename(work, aside)
+        else:  # a reader that opens it at this moment finds nothing
+            os.rename(out, aside)
+            os.rename(work, out)
+        system.flush_path(out.absolute().parent)
+        if (out / MANIFEST_FILE).read_bytes() != mine:
+            raise DestinationError(f"{out}: another process has replaced it at the same time. Run it again.")
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        system.move_folder(work, out)
+        system.flush_path(out.absolute().parent)
+
+
+def remove_work(out: Path) -> None:
+    """Remove from a dataset in place what other processes that made the same one have left in it."""
+    for name in sorted(os.listdir(out), key=lambda name: name == PLAN_FILE):  # the plan last: see `was_just_published`
+        if _WORKING.fullmatch(name):
+            shutil.rmtree(out / name, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                (out / name).unlink(missing_ok=True)
+
+
+def was_just_published(out: Path) -> bool:
+    """Return whether the process that made a dataset was killed after putting it in place, before it could clean up."""
+    return is_dataset(out) and (out / PLAN_FILE).is_file()
+
+
+def plan_left_in(out: Path) -> dict[str, Any]:
+    """Return the plan of a dataset that `was_just_published`; empty if it does not decode."""
+    try:
+        found = json.loads(read_regular(out / PLAN_FILE, _MAX_FACTS_NBYTES))
+        return found if isinstance(found, dict) else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
+
+
+def _has_size(path: Path, nbytes: int) -> bool:
+    try:
+        return path.stat().st_size == nbytes
+    except OSError:
+        return False
+
+
+def _digest_of(path: Path) -> str:
+    descriptor = system.open_to_read(path)
+    try:
+        with naming(path):
+            return read_digest(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def own_tag() -> str:
+    """Return a name that no other process or thread on any machine takes, and that shows whether this one has ended."""
+    return f"{_machine()}-{os.getpid()}-{system.start_of(os.getpid())}-{secrets.token_hex(4)}"
+
+
+def _machine() -> str:
+    """Return a name for this machine, as it runs since its last start, and its numbers of processes."""
+    try:
+        numbers = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        numbers = ""
+    host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+    return f"{host}-{hashlib.sha256((system.boot_id() + numbers).encode()).hexdigest()[:8]}"
+
+
+def _has_ended(tag: str) -> bool:
+    """Return whether the process with a name has certainly ended: on this machine, or before its last start."""
+    if tag == "interrupted":
+        return True
+    try:
+        host, boot, pid, started, _ = tag.split("-")
+        mine_host, mine_boot = _machine().split("-")
+        if host != mine_host:
+            return False
+        return boot != mine_boot or system.start_of(int(pid)) != int(started)
+    except ValueError:
+        return False
