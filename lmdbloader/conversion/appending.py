@@ -287,13 +287,10 @@ class _Call:
         classes, parts, notes = common_classes(parts, own.names, self.add_classes, self._without)
         own_fields = undecided(self.manifest.fields)
         notes += [*differences(parts, own_fields), *repeats(parts, own_fields, self.manifest.with_source)]
-        digest = self.manifest.digest
-        if others := sorted({part.reader.manifest.digest for part in parts} - {digest}):
-            notes.append(f"the appended datasets have digests of {' and '.join(others)}; their samples get {digest}")
         choices = {"add_classes": True} if self.add_classes and any(part.numbers for part in parts) else {}
         all_classes = {**self.manifest.classes, **classes}
         with_source = self.manifest.with_source
-        return Recipe(parts[1:], own_fields, all_classes, with_source, digest, "append", choices), notes
+        return Recipe(parts[1:], own_fields, all_classes, with_source, "append", choices), notes
 
     def _without(self, name: str) -> str:
         """Return what to do instead without a field, for messages."""

@@ -27,7 +27,7 @@ from lmdbloader.conversion.journal import Begun, read_plan, write_plan
 from lmdbloader.conversion.provenance import APPENDED
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, OptionError
 from lmdbloader.format.codecs import Payloads, encode_many
-from lmdbloader.format.digests import DigestName, digest_of_text
+from lmdbloader.format.digests import digest_of_text
 from lmdbloader.format.layout import PARTIAL_SUFFIX, Field, image_of, undecided
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.store import (
@@ -122,7 +122,6 @@ class Recipe:
         fields: Of the new dataset.
         classes: Names by field of labels.
         with_source: Whether the samples keep the names of their sources.
-        digest: The algorithm of the new dataset's digests.
         layout: The call that makes it, in the manifest.
         choices: What the caller chose, for the manifest.
     """
@@ -131,7 +130,6 @@ class Recipe:
     fields: tuple[Field, ...]
     classes: Mapping[str, Sequence[str]]
     with_source: bool
-    digest: DigestName
     layout: str
     choices: Mapping[str, Any]
 
@@ -182,7 +180,7 @@ class Recipe:
         record: dict[str, Any] = {"num_samples": len(part), "content_digest": manifest.content_digest}
         if part.rows is not None:
             rows = np.ascontiguousarray(part.rows, "<i8").tobytes()
-            record |= {"of_samples": len(part.reader), "samples": digest_of_text(rows, self.digest)}
+            record |= {"of_samples": len(part.reader), "samples": digest_of_text(rows)}
         if part.prefix:
             record["prefix"] = part.prefix
         if part.numbers:
@@ -426,7 +424,7 @@ def _resume(recipe: Recipe, folder: Path, made_by: Mapping[str, Any]) -> int:
         DestinationError: The call was another one.
     """
     inputs = {**made_by["inputs"], "classes": recipe.named_classes, "with_source": recipe.with_source}
-    noted = {**made_by, "options": {}, "inputs": digest_of_text(json.dumps(inputs).encode(), recipe.digest)}
+    noted = {**made_by, "options": {}, "inputs": digest_of_text(json.dumps(inputs).encode())}
     begun = read_plan(folder, noted)
     if begun is None:
         map_nbytes = estimate_map_nbytes(recipe.payload_nbytes, recipe.num_samples)
@@ -487,7 +485,7 @@ def _write(
             for chunk in _show(_chunks(recipe, keep), recipe.num_samples, keep, progress):
                 writer.add(chunk, encode_blocks(chunk, recipe.fields, with_source=with_source))
             check_destination(out, overwrite=overwrite)  # another process may have made it meanwhile
-            return writer.finish(classes=recipe.classes, made_by=made_by, digest=recipe.digest)
+            return writer.finish(classes=recipe.classes, made_by=made_by)
         except BaseException as error:
             # The same call would stop at the same damaged sample: there is nothing to continue.
             if not writer.num_committed or isinstance(error, CorruptError | OptionError):

@@ -20,7 +20,6 @@ from lmdbloader.conversion.destination import new_folder
 from lmdbloader.conversion.foreign_datasets import adapt, names_of
 from lmdbloader.conversion.journal import Begun, Journal, Progress, check_kept, read_plan, recover, write_plan
 from lmdbloader.conversion.options import check_value
-from lmdbloader.conversion.provenance import ContentHash, digest_option
 from lmdbloader.conversion.sample_fields import (
     Given,
     check_classes,
@@ -47,7 +46,6 @@ from lmdbloader.errors import DestinationError, LmdbloaderError, OptionError
 from lmdbloader.fields import (
     FieldType,
 )
-from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName
 from lmdbloader.format.layout import PARTIAL_SUFFIX
 from lmdbloader.format.manifest import Description, check_fits
 from lmdbloader.images.decode import AlphaPolicy, DecodePolicy
@@ -90,7 +88,6 @@ def write(
     jpeg_quality: int | None = None,
     compress_probability: float | None = None,
     smart_threshold: int | None = None,
-    digest: DigestName = DEFAULT_DIGEST,
     seed: int | None = None,
     alpha: AlphaPolicy = "refuse",
     max_pixels: int = 200_000_000,
@@ -132,7 +129,6 @@ def write(
         jpeg_quality: The quality of JPEGs, 1 to 100; 90 by default.
         compress_probability: The share of images that "proportion" stores as JPEG, 0.5 by default.
         smart_threshold: Bytes of pixels above which "smart" stores a JPEG.
-        digest: The algorithm of the dataset's digests, "xxh64", "sha256" or "blake3", as in `convert`.
         seed: The seed of "proportion", 0 by default; the choice depends on it and the number of the sample.
         alpha: How to treat transparent images, encoded or of Pillow: "refuse", "drop" or "white", as in `convert`.
         max_pixels: Encoded images of more pixels are refused.
@@ -168,7 +164,7 @@ def write(
     3
     """
     refuse_in_import()
-    out, digest = new_folder(path), check_value("digest", digest)
+    out = new_folder(path)
     overwrite, restart = flag("overwrite", overwrite), flag("restart", restart)
     shows_bar = False if callable(progress) else flag("progress", progress)
     crew = _make_crew(workers, threads)
@@ -178,7 +174,7 @@ def write(
         check_destination(out, overwrite=overwrite)
     fields = check_given(fields)
     adapted = adapt(samples, fields, classes, prepare=prepare)
-    source = _open(samples, adapted.samples, digest)
+    source = _open(samples, adapted.samples)
     if source.is_indexed and crew.uses_processes:
         check_pickles("prepare", prepare)  # before anything is prepared
     policy = DecodePolicy(check_value("alpha", alpha), check_value("max_pixels", max_pixels))
@@ -217,9 +213,8 @@ def write(
         options["fields"] = images
     if prepare is not None:
         options["prepare"] = getattr(prepare, "__qualname__", type(prepare).__qualname__)
-    options |= digest_option(digest)
     made_by = {"lmdbloader": __version__, "layout": "python", "options": options}
-    check_fits(Description(tuple(schema), False, names, made_by, digest))
+    check_fits(Description(tuple(schema), False, names, made_by))
     job = _Job(
         out,
         source,
@@ -227,7 +222,6 @@ def write(
         asked,
         made_by,
         names,
-        digest,
         crew,
         overwrite,
     )
@@ -288,7 +282,7 @@ class _Source:
         return rest
 
 
-def _open(samples: Any, adapted: Any, digest: DigestName) -> _Source:
+def _open(samples: Any, adapted: Any) -> _Source:
     """Return the samples, given as the caller has them and as `adapt` returned them.
 
     Raises:
@@ -296,7 +290,7 @@ def _open(samples: Any, adapted: Any, digest: DigestName) -> _Source:
     """
     if is_indexed(samples) and hasattr(adapted, "__getitem__"):
         num_samples = len(adapted)
-        return _Source(adapted, True, num_samples, identity_of(samples, num_samples, digest))
+        return _Source(adapted, True, num_samples, identity_of(samples, num_samples))
     # A torch Dataset has no __iter__; an IterableDataset has all three methods, but only __iter__ works.
     if not isinstance(adapted, Iterable):
         raise OptionError(
@@ -317,7 +311,6 @@ class _Job:
         codecs: By payload field, as asked for.
         made_by: For the manifest.
         classes: Names by field.
-        digest: Of the dataset's digests.
         crew: Who reads and encodes.
         overwrite: Whether a dataset is replaced.
     """
@@ -328,7 +321,6 @@ class _Job:
     codecs: Mapping[str, str]
     made_by: dict[str, Any]
     classes: Mapping[str, tuple[str, ...]]
-    digest: DigestName
     crew: Crew
     overwrite: bool
 
@@ -393,7 +385,7 @@ def _resume(job: _Job, folder: Path, first: Mapping[str, Any]) -> _State | None:
     group = Group(begun.fields, {f.name: f.codec for f in begun.fields}, job.recipe.storages, 0)
     group.add(first)
     bits = mask_bits(group.encode()[0], begun.fields, 0, {})
-    done = recover(folder, (), digest=job.digest)
+    done = recover(folder, ())
     recipe = replace(recipe, boxes=tuple(name for name in before["boxes"] if name not in done.in_pixels))
     return _State(recipe, Bounds.after(int(before["first"])), begun.map_nbytes, bits, None, done)
 
@@ -422,7 +414,7 @@ def _begin(job: _Job, folder: Path, first: dict[str, Any], given: Given) -> _Sta
     if source.is_indexed:
         write_plan(folder, Begun(recipe.fields, None, map_nbytes, job.plan(num_samples, recipe.boxes)))
     bits = mask_bits(chunk, recipe.fields, 0, {})
-    return _State(recipe, Bounds.after(num_samples), map_nbytes, bits, part, Progress(content=ContentHash(job.digest)))
+    return _State(recipe, Bounds.after(num_samples), map_nbytes, bits, part, Progress())
 
 
 def _write(job: _Job, folder: Path, state: _State, report: Callable[[int], None], shows_bar: bool) -> Written:
@@ -456,7 +448,7 @@ def _write(job: _Job, folder: Path, state: _State, report: Callable[[int], None]
             # Another process may have made it meanwhile.
             check_destination(job.out, overwrite=job.overwrite)
             close = journal.close if journal else _nothing
-            return writer.finish(classes=job.classes, made_by=job.made_by, digest=job.digest, close_others=close)
+            return writer.finish(classes=job.classes, made_by=job.made_by, close_others=close)
         except BaseException as error:
             if journal and not writer.num_committed:
                 journal.discard()

@@ -22,7 +22,6 @@ from lmdbloader.conversion.sources.reading import changed_at
 from lmdbloader.conversion.tasks import Part, hash_files, read_files
 from lmdbloader.errors import CorruptError, DestinationError, FormatError
 from lmdbloader.format.codecs import checksum
-from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName
 from lmdbloader.format.layout import DATA_FILE, PLAN_FILE, Field
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, field_json, parse_field
 from lmdbloader.store import num_committed
@@ -225,16 +224,13 @@ class Journal:
         self._file.close()
 
 
-def recover(
-    partial: Path, sources: Sequence[Source], *, check_content: bool = False, digest: DigestName = DEFAULT_DIGEST
-) -> Progress:
+def recover(partial: Path, sources: Sequence[Source], *, check_content: bool = False) -> Progress:
     """Return the progress of the conversion in a folder, and cut its journal there.
 
     Args:
         partial: The folder.
         sources: The sources of the conversion; none if it does not list them.
         check_content: Read all finished sources again and compare their content too.
-        digest: The algorithm of the dataset's digests.
 
     Raises:
         DestinationError: Finished sources have changed since.
@@ -242,7 +238,7 @@ def recover(
         CorruptError: The data file is damaged.
     """
     path = partial / JOURNAL_FILE
-    progress = Progress(content=ContentHash(digest))
+    progress = Progress()
     if not path.exists():
         return progress
     committed = num_committed(partial)

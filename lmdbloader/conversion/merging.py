@@ -30,7 +30,7 @@ from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import Field, undecided
 
 # Options whose values say nothing about the samples.
-_UNTOLD = frozenset({"fields", "prepare", "on_error", "codec", "digest", "subset", "seed", "shuffle", "parts"})
+_UNTOLD = frozenset({"fields", "prepare", "on_error", "codec", "subset", "seed", "shuffle", "parts"})
 _VALUES_SHOWN = 40
 
 
@@ -106,13 +106,10 @@ def merge(
         parts = prefixed(parts, with_source)
     classes, parts, notes = common_classes(parts, names, flag("add_classes", add_classes), leave_out)
     notes += [*differences(parts, merged_fields), *repeats(parts, merged_fields, with_source)]
-    digests = list(dict.fromkeys(part.reader.manifest.digest for part in parts))
-    if len(digests) > 1:
-        notes.append(f"the datasets have digests of {' and '.join(digests)}; the new one has those of {digests[0]}")
     if not any(map(len, parts)):
         raise OptionError(f"{target}: nothing to write: the datasets have no samples")
     choices = {"add_classes": True} if add_classes and any(part.numbers for part in parts) else {}
-    recipe = Recipe(parts, merged_fields, classes, with_source, digests[0], "merge", choices)
+    recipe = Recipe(parts, merged_fields, classes, with_source, "merge", choices)
     return combine(recipe, target, notes, overwrite=overwrite, restart=restart, progress=progress, log=log)
 
 

@@ -128,7 +128,7 @@ def fill(job: Job, folder: Path) -> tuple[Begun, Progress, Written]:
                 begun, trial = decide(job, pool)
             options.log(describe_trial(trial, len(sources)))
             write_plan(folder, begun)
-        done = recover(folder, sources, check_content=options.check_content, digest=options.digest)
+        done = recover(folder, sources, check_content=options.check_content)
         check_room(folder, begun, [folder / DATA_FILE])
         if done.num_sources:
             progress = f"resuming after {done.num_sources} of {_counted(len(sources), job)} that are done"
@@ -151,7 +151,7 @@ def fill_part(job: Job, folder: Path, begun: Begun, advance: Advance) -> tuple[P
     Returns:
         The progress, and facts about the dataset. If it has no samples, no dataset was made.
     """
-    done = Progress(content=ContentHash(job.options.digest, keep=True))
+    done = Progress(content=ContentHash(keep=True))
     with WorkerPool(job.plan.num_workers) as pool:
         return done, _write(job, folder, begun, done, pool, advance, None)
 
@@ -239,7 +239,6 @@ def _finish(job: Job, done: Progress, writer: Writer, journal: Journal | None) -
     return writer.finish(
         classes=name_classes(listing.layout, listing.classes),
         made_by=job.made_by,
-        digest=job.options.digest,
         close_others=(lambda: None) if journal is None else journal.close,
     )
 

@@ -780,7 +780,7 @@ def _write_notes(folder: Path, saved: Shared, notes: Sequence[Notes], skipped: S
 def _record(saved: Shared, notes: Sequence[Notes]) -> dict[str, Any]:
     """Return how the set was made, for its manifest."""
     made_by = dict(saved.begun.made_by)
-    content = ContentHash(made_by["options"].get("digest", "xxh64"))
+    content = ContentHash()
     for found in notes:
         content.add_bytes(found.hashes.astype("<u8", copy=False).tobytes())
     skips = any(found.on_error == "skip" for found in notes)

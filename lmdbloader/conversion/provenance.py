@@ -24,7 +24,7 @@ from lmdbloader.conversion.sources.listing import Listing, Sources, Span, is_url
 from lmdbloader.conversion.sources.reading import read_ends, times_of
 from lmdbloader.conversion.tasks import hash_files
 from lmdbloader.errors import CorruptError, DestinationError, FormatError
-from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName, digest_of_text, new_text_digest
+from lmdbloader.format.digests import TextDigest, digest_of_text
 from lmdbloader.format.layout import SOURCES_FILE
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.store import is_dataset, open_reader, read_manifest
@@ -46,9 +46,9 @@ _OF_SETS = ("parts", "part_size")
 class ContentHash:
     """The digest of all input files, source by source."""
 
-    def __init__(self, digest: DigestName = DEFAULT_DIGEST, *, keep: bool = False) -> None:
+    def __init__(self, *, keep: bool = False) -> None:
         """Start without files; `keep` their hashes for `hashes`."""
-        self._digest = new_text_digest(digest)
+        self._digest = TextDigest()
         self._kept = bytearray() if keep else None
 
     def add(self, file_hashes: Iterable[int]) -> None:
@@ -76,7 +76,7 @@ def describe(plan: Plan) -> dict[str, Any]:
     not listed here are recorded by their names if they differ from their defaults.
     """
     options, recipe, listing = plan.options, plan.recipe, plan.listing
-    names = new_text_digest(options.digest)
+    names = TextDigest()
     for s in listing.sources:
         names.update(f"{s.name}\0{os.path.basename(s.lr_name or b'')!r}\0{s.nbytes}\0".encode())
     record: dict[str, Any] = {
@@ -91,8 +91,7 @@ def describe(plan: Plan) -> dict[str, Any]:
         "codec": plan.codec,
     }
     if options.classes is not None and listing.sources.annotations is None:
-        record["classes"] = digest_of_text("\0".join(listing.classes).encode(), options.digest)
-    record |= digest_option(options.digest)
+        record["classes"] = digest_of_text("\0".join(listing.classes).encode())
     made_by: dict[str, Any] = {
         "lmdbloader": __version__,
         "layout": listing.layout,
@@ -100,7 +99,7 @@ def describe(plan: Plan) -> dict[str, Any]:
         "inputs": {"num_sources": len(listing.sources), "names_and_sizes": str(names)},
     }
     if listing.sources.annotations is not None:
-        boxes = new_text_digest(options.digest)
+        boxes = TextDigest()
         boxes.update("\0".join(listing.classes).encode())
         for part in listing.sources.annotations.parts():
             boxes.update(part)
@@ -114,11 +113,6 @@ def describe(plan: Plan) -> dict[str, Any]:
     # A set has the samples of one dataset, in other files.
     record |= {name: value for name in _OF_SETS if (value := getattr(options, name, None)) is not None}
     return made_by
-
-
-def digest_option(digest: DigestName) -> dict[str, str]:
-    """Return the record of the digests in a manifest's options: empty for the default."""
-    return {} if digest == DEFAULT_DIGEST else {"digest": digest}
 
 
 def changed_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -137,7 +131,7 @@ def _maker(made: Mapping[str, Any]) -> str:
 
 def _flat(made: Mapping[str, Any]) -> dict[str, Any]:
     """Return the recorded options and the layout by their names in `convert`."""
-    flat: dict[str, Any] = {"digest": DEFAULT_DIGEST}
+    flat: dict[str, Any] = {}
     for name, value in made["options"].items():
         flat |= value if name in ("policy", "storage") else {name: value}
     if "mode" in flat:
@@ -168,9 +162,8 @@ def refuse_others(target: Path, made_by: Mapping[str, Any]) -> None:
             made_from = "samples made in Python" if maker == "write" else "other datasets"
             differences = [f"it was made by lmdbloader.{maker}, from {made_from}"]
         else:
-            before, now = _flat(old), _flat(made_by)
-            differences = differences_of(before, now)
-            differences += _input_differences(old["inputs"], made_by["inputs"], before["digest"] == now["digest"])
+            differences = differences_of(_flat(old), _flat(made_by))
+            differences += _input_differences(old["inputs"], made_by["inputs"])
             differences += ["other samples were appended to it"] * (APPENDED in old)
     except (FormatError, KeyError, TypeError, AttributeError):  # of another release
         return
@@ -181,12 +174,12 @@ def refuse_others(target: Path, made_by: Mapping[str, Any]) -> None:
     )
 
 
-def _input_differences(old: Mapping[str, Any], new: Mapping[str, Any], are_comparable: bool) -> list[str]:
+def _input_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     if old["num_sources"] != new["num_sources"]:
         return [f"inputs {_short(old['num_sources'])}, now {new['num_sources']}"]
-    if are_comparable and old["names_and_sizes"] != new["names_and_sizes"]:
+    if old["names_and_sizes"] != new["names_and_sizes"]:
         return ["inputs of other names or sizes"]
-    if are_comparable and old.get("annotations") != new.get("annotations"):
+    if old.get("annotations") != new.get("annotations"):
         return ["other boxes or classes"]
     return []
 
@@ -236,15 +229,15 @@ def are_unchanged(target: Path, manifest: Manifest, listing: Listing, *, check_c
     is_noted = is_as_noted(target, listing)
     if check_content or not is_noted:
         times = [times_of(source) for source in listing.sources]
-        if _content(listing.sources, manifest.digest) != manifest.made_by["inputs"].get("content"):
+        if _content(listing.sources) != manifest.made_by["inputs"].get("content"):
             return False
         if not is_noted:  # otherwise every later run would read the content
             renew_note(target, listing, times)
     return True
 
 
-def _content(sources: Sources, digest: DigestName) -> str:
-    content = ContentHash(digest)
+def _content(sources: Sources) -> str:
+    content = ContentHash()
     for task in make_tasks(sources):
         content.add(hash_files(task))
     return str(content)

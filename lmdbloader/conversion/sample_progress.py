@@ -12,7 +12,7 @@ import numpy as np
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.samples import Group, SampleRecipe
 from lmdbloader.errors import DestinationError, OptionError
-from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName, new_text_digest
+from lmdbloader.format.digests import TextDigest
 from lmdbloader.format.layout import Field
 from lmdbloader.store import Writer
 
@@ -49,13 +49,13 @@ def is_indexed(samples: Any) -> bool:
     return is_of_hugging_face or not hasattr(samples, "__iter__")
 
 
-def identity_of(samples: Any, num_samples: int, digest: DigestName = DEFAULT_DIGEST) -> dict[str, Any]:
+def identity_of(samples: Any, num_samples: int) -> dict[str, Any]:
     """Return what identifies samples with indices, as far as it can be known without reading them.
 
     It is their type and number and, of datasets like torchvision's, a digest of their lists of files and labels.
     """
     found: dict[str, Any] = {"type": type(samples).__qualname__, "num_samples": num_samples}
-    lists, is_listed = new_text_digest(digest), False
+    lists, is_listed = TextDigest(), False
     for part in _parts(samples):
         given = getattr(part, "root", None)  # other datasets have other things of this name
         root = os.path.join(os.fsdecode(given), "") if isinstance(given, str | bytes | os.PathLike) and given else ""

@@ -124,7 +124,6 @@ def subset(
         undecided([part.reader.fields[name] for name in chosen]),
         {name: classes for name, classes in manifest.classes.items() if name in chosen},
         manifest.with_source,
-        manifest.digest,
         "subset",
         choices,
     )

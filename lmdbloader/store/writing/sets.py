@@ -15,8 +15,7 @@ import pyarrow as pa
 from lmdbloader.base import system
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.errors import CorruptError, FormatError
-from lmdbloader.format.digests import digest_of_file, scheme_for
-from lmdbloader.format.features import PARTS
+from lmdbloader.format.digests import digest_of_file
 from lmdbloader.format.layout import (
     DATA_FILE,
     MANIFEST_FILE,
@@ -27,12 +26,11 @@ from lmdbloader.format.layout import (
     set_index_file,
 )
 from lmdbloader.format.manifest import Description, Manifest, Part, part_begins
-from lmdbloader.store.contents import digest_contents
 from lmdbloader.store.lmdb_file import explain_lmdb, list_values, reading
 from lmdbloader.store.lmdb_records import spool_records
 from lmdbloader.store.opening import I64, map_file, read_manifest
 from lmdbloader.store.reader import Reader
-from lmdbloader.store.spool import Spool
+from lmdbloader.store.spool import Spool, content_digest
 from lmdbloader.store.writing.publish import COLUMNS_FOLDER, flush
 from lmdbloader.store.writing.writer import Written
 
@@ -66,7 +64,7 @@ def write_set(
         A summary of the set.
 
     Raises:
-        FormatError: The parts differ in their fields, digests or classes, or one has no samples.
+        FormatError: The parts differ in their fields or classes, or one has no samples.
         CorruptError: A part is damaged, or the set does not have the expected content digest.
         DiskFullError: No room left.
     """
@@ -75,7 +73,7 @@ def write_set(
     described = {name: tuple(of_field) for name, of_field in classes.items()}
     manifests = [read_manifest(folder / name) for name in names]
     _check_alike(folder, names, manifests, described)
-    with_source, digest = manifests[0].with_source, manifests[0].digest
+    with_source = manifests[0].with_source
     fields = _settled([manifest.fields for manifest in manifests])
     parts = tuple(
         Part(name, theirs.num_samples, theirs.sizes.get("data_nbytes", 0), theirs.manifest_digest)
@@ -91,9 +89,7 @@ def write_set(
         shifts = [_add(spool, _open(folder, part), begin) for part, begin in zip(parts, begins[:-1], strict=True)]
         index = folder / f"{set_index_file(len(names))}{_NEW}"
         spool.write(index, np.concatenate(shifts))
-        features, scheme = spool.features() | {PARTS}, scheme_for(digest, is_new=True)
-        description = Description(fields, with_source, described, made_by, digest, scheme, features)
-        manifest = _manifest(description, spool, index, parts)
+        manifest = _manifest(Description(fields, with_source, described, made_by), spool, index, parts)
         _publish(folder, index, manifest, expected)
     return Written(manifest.num_samples, manifest.sizes, 0, manifest.content_digest)
 
@@ -102,7 +98,6 @@ def _manifest(description: Description, spool: Spool, index: Path, parts: tuple[
     """Return the manifest of a set whose index is written."""
     content = map_file(index)
     batch = pa.ipc.open_file(pa.py_buffer(content)).get_batch(0)
-    content_digest, column_digests = digest_contents(batch, description.content_scheme)
     return description.manifest(
         num_samples=spool.num_samples,
         sizes={
@@ -111,9 +106,8 @@ def _manifest(description: Description, spool: Spool, index: Path, parts: tuple[
             "data_nbytes": sum(part.data_nbytes for part in parts),
             "index_nbytes": len(content),
         },
-        content_digest=content_digest,
-        column_digests=column_digests,
-        index_digest=digest_of_file(content, description.digest),
+        content_digest=content_digest(batch),
+        index_digest=digest_of_file(content),
         data_digest="",
         parts=parts,
     )
@@ -164,7 +158,6 @@ def _check_alike(
         for what, found, expected in (
             ("fields", _plain(manifest.fields), _plain(first.fields)),
             ("with_source", manifest.with_source, first.with_source),
-            ("digest", manifest.digest, first.digest),
             ("fields with classes", sorted(manifest.classes), sorted(classes)),
         ):
             if found != expected:

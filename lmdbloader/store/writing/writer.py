@@ -23,7 +23,7 @@ from lmdbloader.base.limits import no_address_space
 from lmdbloader.base.text import counted
 from lmdbloader.errors import CorruptError, DestinationError
 from lmdbloader.format.codecs import checksum
-from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName, digest_of_file, read_digest, scheme_for
+from lmdbloader.format.digests import digest_of_file, read_digest
 from lmdbloader.format.layout import (
     DATA_FILE,
     DESCRIPTION_KEY,
@@ -42,11 +42,10 @@ from lmdbloader.format.layout import (
     record_schema,
 )
 from lmdbloader.format.manifest import Description, Manifest
-from lmdbloader.store.contents import digest_contents
 from lmdbloader.store.lmdb_records import delete_records, records, spool_records
 from lmdbloader.store.opening import map_file
 from lmdbloader.store.records import Block, Chunk, chained
-from lmdbloader.store.spool import Spool
+from lmdbloader.store.spool import Spool, content_digest
 from lmdbloader.store.writing.publish import (
     COLUMNS_FOLDER,
     flush,
@@ -194,16 +193,12 @@ class Writer:
         *,
         classes: Mapping[str, Sequence[str]],
         made_by: Mapping[str, Any],
-        digest: DigestName = DEFAULT_DIGEST,
-        scheme: str | None = None,
         close_others: Callable[[], None] = lambda: None,
     ) -> Written:
         """Commit the rest, write index and manifest, and put the dataset in place.
 
         Args:
             classes, made_by: As in the manifest.
-            digest: The algorithm of the digests in the manifest.
-            scheme: Of the content digest; None for that of new datasets.
             close_others: Called when everything is written: it closes the caller's files in the folder, because
                 some systems cannot rename a folder in which a file is open.
 
@@ -212,9 +207,7 @@ class Writer:
             CorruptError: The files differ from the data that was written.
         """
         described = {name: tuple(names) for name, names in classes.items()}
-        scheme = scheme or scheme_for(digest, is_new=True)
-        fields, features = self._spool.settled_fields(), self._spool.features()
-        description = Description(fields, self.with_source, described, made_by, digest, scheme, features)
+        description = Description(self._spool.settled_fields(), self.with_source, described, made_by)
         self._put(DESCRIPTION_KEY, description.to_json())
         self._commit()
         with explain_full_disk(self._partial, lambda: _INDEX_ROW_NBYTES * self.num_samples):
@@ -399,11 +392,10 @@ def make_manifest(description: Description, spool: Spool, index: Path, data: Pat
     """
     content = map_file(index)
     batch = pa.ipc.open_file(pa.py_buffer(content)).get_batch(0)
-    content_digest, column_digests = digest_contents(batch, description.content_scheme)
     descriptor = system.open_to_read(data)
     try:
         with naming(data):
-            data_digest = read_digest(descriptor, description.digest)
+            data_digest = read_digest(descriptor)
     finally:
         os.close(descriptor)
     return description.manifest(
@@ -414,8 +406,7 @@ def make_manifest(description: Description, spool: Spool, index: Path, data: Pat
             "data_nbytes": data.stat().st_size,
             "index_nbytes": len(content),
         },
-        content_digest=content_digest,
-        column_digests=column_digests,
-        index_digest=digest_of_file(content, description.digest),
+        content_digest=content_digest(batch),
+        index_digest=digest_of_file(content),
         data_digest=data_digest,
     )
