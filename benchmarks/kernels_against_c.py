@@ -24,12 +24,12 @@ import lz4.block
 import numba
 import numpy as np
 from common import U8, photographs, print_sections, table
+from lmdbloader.kernels.lz4.compress import lz4_compress
+from lmdbloader.kernels.lz4.decompress import lz4_decompress
 from lz4.block import _block
 from lz4.frame import _frame
 from numba import types
 
-from lmdbloader.kernels.lz4.compress import lz4_compress
-from lmdbloader.kernels.lz4.decompress import lz4_decompress
 from lmdbloader.kernels.runtime.exponential import exp, log
 from lmdbloader.kernels.runtime.xxhash import xxh64
 

@@ -20,7 +20,7 @@ try:
 except ModuleNotFoundError:
     numba = None
 else:
-    from lmdbloader.kernels.lz4.decompress import lz4_decompress
+    from lmdbloader.kernels.lz4 import lz4_decompress
     from lmdbloader.kernels.runtime.xxhash import xxh64
 
 BATCH = 128

@@ -65,26 +65,6 @@ _HOMES = {
 }
 __all__ = ["__version__", *sorted((*_HOMES, *_MODULES))]
 
-# Names of earlier versions, and the line to write now.
-_MOVED = {
-    **{name: f"lmdbloader.fields.{name}" for name in ("Array", "Bytes", "Float", "Image", "Int", "Json", "Text")},
-    **{name: f"lmdbloader.lab.{name}" for name in ("Checkup", "Plan", "Profile", "Recorder", "Study", "Tuning")},
-    **{name: f"lmdbloader.lab.{name}" for name in ("bench", "doctor", "plan", "profile", "tune")},
-    **{name: f"lmdbloader.conversion.{name}" for name in ("Estimate", "Report", "Split")},
-    **{
-        name: f"lmdbloader.lab.{name}"
-        for name in ("checkup", "machine", "planning", "profiling", "reporting", "study", "tuning")
-    },
-    "checkpoints": "lmdbloader.loader.checkpoints",
-    "classify": "scripts/classification in the repository, used by scripts/train_classifier.py",
-    "dataset": "lmdbloader.batch.dataset",
-    "extraction": "lmdbloader.conversion.extraction",
-    "loading": "lmdbloader.loader.torch_loader",
-    "looking": "lmdbloader.show",
-    "open": "lmdbloader.LMDBDataset(path)",
-    "stages": "lmdbloader.base.stage_times",
-}
-
 
 def __getattr__(name: str) -> object:
     if name in _MODULES:
@@ -100,11 +80,9 @@ def __getattr__(name: str) -> object:
 
 
 def _message_about(name: str) -> str:
-    """Return the advice for a name of an earlier version or of another library, "" if it is neither."""
+    """Return the advice for a name of another library, "" if it is none."""
     if name.startswith("_"):  # Python asks for many of these
         return ""
-    if name in _MOVED:
-        return f"lmdbloader.{name} is now {_MOVED[name]}"
     from lmdbloader.base.foreign_names import MODULE
 
     return f"lmdbloader.{name}: {MODULE[name].advice(None)}" if name in MODULE else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,7 +19,6 @@ __all__ = ["Array", "Boxes", "Bytes", "FieldType", "Float", "Image", "Int", "Jso
 IGNORED = 255
 Kind = Literal["image", "mask", "boxes", "points", "labels", "array", "int", "float", "text", "bytes", "json"]
 # The kinds of the first releases, which every reader knows; a manifest names all others in "requires".
-_FIRST_KINDS = frozenset({"image", "array", "int", "float", "text", "bytes", "json"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,15 +191,6 @@ def kind_named(name: str) -> FieldKind:
         KeyError: There is none of this name.
     """
     return TABLE[name]
-
-
-def required_features(kinds: Iterable[str]) -> tuple[str, ...]:
-    """Return the features that a reader of fields of these kinds needs, sorted: the kinds that the first releases lack.
-
-    >>> required_features(["image", "int"])
-    ()
-    """
-    return tuple(sorted(set(kinds) - _FIRST_KINDS))
 
 
 def kind_of(value: Any) -> Kind:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import runpy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -346,7 +345,7 @@ def test_the_image_of_boxes_is_stated(tmp_path: Path) -> None:
             lmdbloader.write([sample], tmp_path / "d", fields={"boxes": fields.Boxes(image=image)})
     lmdbloader.write([sample], tmp_path / "d", fields={"boxes": fields.Boxes(image="lr")})
     manifest = json.loads((tmp_path / "d" / "manifest.json").read_text("utf-8"))
-    assert manifest["requires"] == ["boxes", "named_images"] and manifest["fields"][2]["image"] == "lr"
+    assert manifest["fields"][2]["image"] == "lr"
     assert lmdbloader.verify(tmp_path / "d").is_sound
     flipped = lmdbloader.LMDBDataset(tmp_path / "d", ["hr", "boxes"]).transformed
     with pytest.raises(OptionError, match="are in 'lr', which is not read"):
@@ -356,23 +355,6 @@ def test_the_image_of_boxes_is_stated(tmp_path: Path) -> None:
     lmdbloader.subset(tmp_path / "d", tmp_path / "e", fields=["lr", "boxes"])
     flipped = lmdbloader.LMDBDataset(tmp_path / "e").transformed
     assert flipped([T.RandomHorizontalFlip(1.0)])[0].boxes.tolist() == [[7, 3, 11, 9]]
-    # Of a single image nothing is stated, so that earlier releases read it.
-    lmdbloader.write([{"hr": sample["hr"], "boxes": []}], tmp_path / "f", fields={"boxes": fields.Boxes(image="hr")})
-    assert json.loads((tmp_path / "f" / "manifest.json").read_text("utf-8"))["requires"] == ["boxes"]
-
-
-def test_every_later_release_reads_the_golden_boxes_of_named_images() -> None:
-    golden = Path(__file__).resolve().parent / "data" / "named_images"
-    dataset = lmdbloader.LMDBDataset(golden / "named_images.lmdb")
-    flipped = dataset.transformed([T.RandomHorizontalFlip(1.0)])
-    made = list(runpy.run_path(str(golden / "make_named_images.py"))["samples"]())
-    for sample, turned, expected in zip(dataset, flipped, made, strict=True):
-        np.testing.assert_array_equal(sample.boxes, expected["boxes"])
-        np.testing.assert_array_equal(sample.points, expected["points"])
-        left, top, right, bottom = expected["boxes"].T
-        np.testing.assert_array_equal(turned.boxes.T, [30 - right, top, 30 - left, bottom])
-        np.testing.assert_array_equal(turned.points, [59, 0] + expected["points"] * [-1, 1])
-    assert lmdbloader.verify(golden / "named_images.lmdb").is_sound
 
 
 def test_boxes_belong_to_the_image_and_not_to_a_mask_of_its_size(tmp_path: Path) -> None:
@@ -385,11 +367,9 @@ def test_boxes_belong_to_the_image_and_not_to_a_mask_of_its_size(tmp_path: Path)
         assert flipped[0].boxes.tolist() == expected
 
 
-def test_info_extract_and_the_manifest_know_them(ragged: lmdbloader.LMDBDataset, tmp_path: Path) -> None:
+def test_info_and_extract_know_them(ragged: lmdbloader.LMDBDataset, tmp_path: Path) -> None:
     described = {f.name: f.describe() for f in lmdbloader.info(ragged.path).fields}
     assert (described["boxes"], described["labels"]) == ("0 to 5 boxes", "0 to 5 labels")
-    manifest = json.loads((Path(ragged.path) / "manifest.json").read_text())
-    assert manifest["requires"] == ["boxes", "labels", "mask", "points"]
     lmdbloader.extract(ragged.path, tmp_path / "files")
     lines = [json.loads(line) for line in (tmp_path / "files" / "samples.jsonl").read_text().splitlines()]
     assert [line["boxes"] for line in lines] == [sample.boxes.tolist() for sample in ragged]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from damage import flip
 from payloads import EACH, TILE, one_of_each, write_payloads
-from tile_tables import GROUPED, covered_nbytes, table_nbytes
+from tile_tables import covered_nbytes, table_nbytes
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
@@ -89,7 +89,7 @@ def check(path: Path, io: Any, name: str, read: Callable[[LMDBDataset, str], Any
     nbytes = int(arrays[f"{name}.stored_nbytes"][DAMAGED])
     tiles = -(-330 // TILE) * -(-300 // TILE)
     if arrays[f"{name}.codec"][DAMAGED] == CODEC_TILES:
-        sums, table = covered_nbytes(GROUPED, tiles), table_nbytes(GROUPED, tiles)
+        sums, table = covered_nbytes(tiles), table_nbytes(tiles)
         # The sums of the groups, an entry, and the first tile.
         places = [0, sums + 1, *([table - 1, table + 5] if whole else [])]
     else:  # also bytes that no window needs: the checksum is of all

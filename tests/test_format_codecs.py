@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tile_tables import GROUPED, covered_nbytes, read_table
+from tile_tables import covered_nbytes, read_table
 
 from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.format import codecs
@@ -42,7 +42,7 @@ def decode_tiles(payload: bytes, shape: tuple[int, int, int], dtype: Any, tile: 
     image = np.empty((channels, height, width), dtype)
     places = [(y, x) for y in range(0, height, tile) for x in range(0, width, tile)]
     n = len(places)
-    table, body = read_table(payload, GROUPED, n)
+    table, body = read_table(payload, n)
     assert table.to_bytes() == payload[: -len(body)]  # the sums of the groups too
     assert table.start == 0
     for (y, x), start, end, expected in zip(places, (0, *table.ends[:-1]), table.ends, table.sums, strict=True):
@@ -115,7 +115,7 @@ def test_a_tiled_image_decodes_as_the_format_says(
         encoded = encode_image(image, codec, tile)
     assert encoded.codec.tolist() == [CODEC_TILES]
     count = len(tile_nbytes(image.shape, image.itemsize, tile))
-    assert encoded.checksum[0] == checksum(encoded.data[: covered_nbytes(GROUPED, count)])
+    assert encoded.checksum[0] == checksum(encoded.data[: covered_nbytes(count)])
     back = decode_tiles(encoded.data.tobytes(), image.shape, dtype, tile)
     np.testing.assert_array_equal(back, image.transpose(2, 0, 1))
 

@@ -21,7 +21,6 @@ import lmdbloader
 from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.fields import Array, Image, Json
 from lmdbloader.format.codecs import checksum
-from lmdbloader.format.digests import DIGESTS, DigestName, digest_of_text
 from lmdbloader.format.layout import (
     ARRAY_DTYPES,
     array_type,
@@ -128,9 +127,6 @@ def test_the_columns_on_disk_are_those_of_format_version_1() -> None:
     index = index_schema(fields, with_source=True)
     assert index.names[:3] == ["source", "top", "left"]
     assert index.field("source").type == index.field("mask.type").type == pa.dictionary(pa.int32(), pa.large_string())
-    before = index_schema(fields, with_source=True, large_names=False)
-    assert before.names == index.names
-    assert before.field("source").type == before.field("mask.type").type == pa.dictionary(pa.int32(), pa.string())
     assert index.names[3:12] == [
         f"lr.{part}"
         for part in "offset stored_nbytes raw_nbytes checksum codec height width channels bits".split()  # noqa: SIM905
@@ -178,60 +174,28 @@ def test_the_documents_own_lines_read_every_image(tmp_path: Path, monkeypatch: p
                 np.testing.assert_array_equal(image, sample[field].transpose(2, 0, 1))
 
 
-def digest_of(data: bytes, name: DigestName) -> str:
-    """Return the digest of a description."""
-    if name == "blake3":
-        return digest_of_text(data, name)  # hashlib has none; tests/test_format_digests.py tests it
-    if name == "sha256":
-        return "sha256:" + hashlib.sha256(data).hexdigest()
-    return "blake2b:" + hashlib.blake2b(data, digest_size=16).hexdigest()
+def sha256(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def column_digest(column: pa.Array) -> str:
-    """Return the digest of a column, in plain Python."""
-    whole, prime, sums = 2**64 - 1, 2**61 - 1, [0, 0]
-    kind, values = "text", []
-    if pa.types.is_dictionary(column.type) or pa.types.is_large_string(column.type):
-        for text in (value.encode() for value in column.to_pylist()):
-            values += [len(text), checksum(text)]
-    else:
-        bits = column.to_numpy()
-        kind, values = bits.dtype.name, bits.view(f"<u{bits.dtype.itemsize}").tolist()
-    for value in values:
-        x = value + 0x9E3779B97F4A7C15 & whole
-        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & whole
-        x = (x ^ x >> 27) * 0x94D049BB133111EB & whole
-        x ^= x >> 31
-        sums[0] = (sums[0] * 0x0487ED5110B4612C + x) % prime
-        sums[1] = (sums[1] * 0x16FC2A2C515DA557 + (x << 32 & whole | x >> 32)) % prime
-    return f"{kind}[{len(column)}]:{sums[0]:016x}{sums[1]:016x}"
-
-
-@pytest.mark.parametrize("name", DIGESTS)
-def test_digests_follow_the_specification(tmp_path: Path, name: DigestName) -> None:
-    samples = [{"image": np.full((4, 4), i, np.uint8), "caption": "ü" * i, "n": i} for i in range(5)]
-    lmdbloader.write(samples, tmp_path / "d", digest=name)
+def test_digests_follow_the_specification(tmp_path: Path) -> None:
+    samples = [
+        {"image": np.full((4, 4), i, np.uint8), "caption": "ü" * i, "n": i, "a": np.zeros(i % 2)} for i in range(5)
+    ]
+    lmdbloader.write(samples, tmp_path / "d")
     manifest = json.loads((tmp_path / "d" / "manifest.json").read_bytes())
     claimed = manifest.pop("manifest_digest")
-    assert manifest["format_version"] == (1 if name == "xxh64" else 2)
+    assert manifest["format_version"] == 1
     text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
-    assert claimed == digest_of(text.encode("ascii"), name)
+    assert claimed == sha256(text.encode("ascii"))
     with lmdb.open(str(tmp_path / "d"), readonly=True, lock=False) as env, env.begin() as transaction:
         description = json.loads(transaction.get(b"description"))
     claimed = description.pop("description_digest")
-    assert claimed == digest_of(json.dumps(description, sort_keys=True, separators=(",", ":")).encode("ascii"), name)
+    assert claimed == sha256(json.dumps(description, sort_keys=True, separators=(",", ":")).encode("ascii"))
     data = (tmp_path / "d" / "index.arrow").read_bytes()
     for key, content in (("index_digest", data), ("data_digest", (tmp_path / "d" / "data.mdb").read_bytes())):
-        of_file = f"xxh64:{checksum(content):016x}" if name == "xxh64" else digest_of(content, name)
-        assert manifest[key] == of_file
+        assert manifest[key] == f"xxh64:{checksum(content):016x}"
     batch = pa.ipc.open_file(data).get_batch(0)
-    if name == "xxh64":
-        columns = {c: column_digest(batch[c]) for c in batch.schema.names if not c.endswith(".offset")}
-        assert manifest["column_digests"] == columns
-        lines = "".join(f"{c}\0{digest}\n" for c, digest in columns.items())
-        assert manifest["content_digest"] == digest_of(lines.encode(), name).replace("blake2b:", "poly61:")
-        return
-    assert "column_digests" not in manifest
     framed = b""
     for column in batch.schema.names:
         if column.endswith(".offset"):
@@ -243,4 +207,4 @@ def test_digests_follow_the_specification(tmp_path: Path, name: DigestName) -> N
             else:
                 dtype = batch[column].to_numpy().dtype.newbyteorder("<")
                 framed += np.array(value, dtype).tobytes()
-    assert manifest["content_digest"] == digest_of(framed, name)
+    assert manifest["content_digest"] == sha256(framed)

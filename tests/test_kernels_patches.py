@@ -1,17 +1,15 @@
-"""Cutting patches and tiles, and compressing many payloads, against plain NumPy."""
+"""Cutting patches and tiles against plain NumPy."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import lz4.block
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmdbloader.format.layout import CODEC_LZ4, CODEC_RAW
-from lmdbloader.kernels.entries import compress_many, cut, cut_many, cut_tiles
+from lmdbloader.kernels.entries import cut, cut_many, cut_tiles
 
 images = st.tuples(
     st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 2, 3]), st.sampled_from([np.uint8, np.uint16])
@@ -64,39 +62,3 @@ def test_tiles_follow_each_other_row_by_row(image: Any, tile: int) -> None:
         for x in range(0, image[1], tile)
     ]
     np.testing.assert_array_equal(out, np.concatenate(tiles))
-
-
-def best_nbytes(data: np.ndarray) -> int:
-    """Return the length of an lz4 block with all the room it wants (lz4.block.compress looks further for matches)."""
-    nbytes, codec = np.zeros(1, np.int64), np.zeros(1, np.uint8)
-    room = np.empty(2 * data.size + 64, np.uint8)
-    compress_many(data, np.zeros(1, np.int64), np.array([data.size]), -1.0, room, nbytes, codec)
-    return int(nbytes[0])
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=12),
-    st.floats(0, 0.9),
-    st.integers(0, 99),
-)
-def test_compression_stays_in_its_memory_and_stores_raw_if_it_saves_too_little(
-    values: Any, least_saving: float, seed: int
-) -> None:
-    rng = np.random.default_rng(seed)
-    parts = [rng.integers(0, top + 1, n, np.uint8) for n, top in values]
-    data = np.concatenate(parts)
-    nbytes = np.array([len(p) for p in parts], np.int64)
-    out = np.full(data.size + 64, 0xA5, np.uint8)
-    out_nbytes, codec = np.empty_like(nbytes), np.empty(len(parts), np.uint8)
-    total = compress_many(data, np.cumsum(nbytes) - nbytes, nbytes, least_saving, out[: data.size], out_nbytes, codec)
-    assert total == out_nbytes.sum() <= data.size
-    assert (out[data.size :] == 0xA5).all()
-    for part, end, length, code in zip(parts, np.cumsum(out_nbytes), out_nbytes, codec, strict=True):
-        stored = out[end - length : end].tobytes()
-        if code == CODEC_LZ4:
-            assert length <= (1 - least_saving) * len(part)
-            stored = lz4.block.decompress(stored, len(part))
-        else:
-            assert code == CODEC_RAW
-            assert len(part) == 0 or best_nbytes(part) > int((1 - least_saving) * len(part))
-        assert stored == part.tobytes()

@@ -1,4 +1,4 @@
-"""Raw memory in kernels: copies of every length, to the byte, and zeros on the stack."""
+"""Raw memory in kernels: copies of every length, to the byte."""
 
 from __future__ import annotations
 
@@ -21,13 +21,9 @@ from lmdbloader.kernels.runtime.memory import (
     store_u16,
     store_u32,
     store_u64,
-    trailing_zeros,
-    zeroed_room_of,
 )
 
 MARK = 0xA5
-ROOM = 4096
-zeroed_room = zeroed_room_of(ROOM)
 
 
 @numba.njit
@@ -49,25 +45,8 @@ def words_copied(source, target):  # type: ignore[no-untyped-def]
 
 
 @numba.njit
-def zeros_of(value):  # type: ignore[no-untyped-def]
-    return trailing_zeros(value)
-
-
-@numba.njit
 def turned_over(value):  # type: ignore[no-untyped-def]
     return double_of_bits(bits_of_double(value) ^ np.uint64(1 << 63))
-
-
-@numba.njit
-def dirtied_rooms(times):  # type: ignore[no-untyped-def]
-    """Return the sum of the bytes of rooms, each of which is dirtied after its bytes were added."""
-    dirty = 0
-    for k in range(times):
-        room = zeroed_room()
-        for at in range(ROOM):
-            dirty += load_u8(room + np.uint64(at))
-            store_u8(room + np.uint64(at), np.uint8(k + 1))
-    return dirty
 
 
 @pytest.mark.parametrize("copy", [literals_copied, line_copied])
@@ -87,15 +66,6 @@ def test_words_need_no_alignment() -> None:
     assert not target[:3].any() and not target[18:].any()
 
 
-@given(st.integers(0, 63), st.integers(0, 2**64 - 1))
-def test_trailing_zeros(bit: int, above: int) -> None:
-    assert zeros_of(np.uint64(((above | 1) << bit) % 2**64)) == bit
-
-
 @given(st.floats(allow_nan=False))
 def test_the_bits_of_a_double(value: float) -> None:
     assert turned_over(value) == -value
-
-
-def test_a_room_on_the_stack_is_zeroed_each_time() -> None:
-    assert dirtied_rooms(20) == 0

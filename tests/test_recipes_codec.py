@@ -110,7 +110,7 @@ def test_without_its_row_it_is_unknown(tmp_path: Path, monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         patch.setattr(codecs, "TABLE", {**codecs.TABLE, XOR.number: XOR})
         lmdbloader.write(SAMPLES, tmp_path / "xor", codec="xor")
-    with pytest.raises(FormatError, match="unknown codec 'xor'"):
+    with pytest.raises(FormatError, match="codec 'xor'"):
         lmdbloader.LMDBDataset(tmp_path / "xor")
 
 
@@ -122,7 +122,6 @@ def test_every_row_has_the_number_and_name_that_kernels_know() -> None:
         entry.name: number for number, entry in codecs.TABLE.items()
     }
     assert all(entry.number == number for number, entry in codecs.TABLE.items())
-    assert codecs.TABLE[codec_numbers.CODEC_WHOLE_TILES].name == "tiles"  # of datasets before CODEC_TILES
 
 
 def test_a_conversion_stores_pixels_with_it(registered: None, photos: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,11 +106,8 @@ def test_without_its_row_it_is_unknown(tmp_path: Path, monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         patch.setattr(fields, "TABLE", {**fields.TABLE, **KINDS})
         lmdbloader.write(SAMPLES, tmp_path / "toys")
-    manifest = json.loads((tmp_path / "toys" / "manifest.json").read_text())
-    assert manifest["requires"] == ["complex", "date"]
-    expected = f"needs 'complex', 'date', which this release .*Upgrade lmdbloader to {lmdbloader.__version__} or later"
     for reading in (lmdbloader.LMDBDataset, lmdbloader.info, lmdbloader.verify, lmdbloader.repair):
-        with pytest.raises(FormatError, match=expected):
+        with pytest.raises(FormatError, match="of kind 'complex', expected one of image, "):
             reading(tmp_path / "toys")
 
 

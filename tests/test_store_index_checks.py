@@ -20,7 +20,6 @@ from lmdbloader.format.layout import (
     CODEC_LZ4,
     CODEC_RAW,
     CODEC_TILES,
-    CODEC_WHOLE_TILES,
     MAX_PAYLOAD_NBYTES,
     array_type,
     index_columns,
@@ -40,7 +39,6 @@ def check(
     *,
     second: Sequence[dict[str, Any]] = (),
     sources: bool = False,
-    features: frozenset[str] = frozenset({"tile_groups"}),
     **sizes: int,
 ) -> None:
     """Check an index of one field "f", or of two fields "f" and "g"."""
@@ -73,7 +71,6 @@ def check(
     }
     manifest: Any = SimpleNamespace(
         fields=tuple(fields), with_source=sources, sizes={**totals, **sizes}, parts=(), index_file="index.arrow",
-        features=features,
     )  # fmt: skip
     check_index(found, manifest, DATA_NBYTES, Path("/d"))
 
@@ -169,7 +166,6 @@ def test_payloads_overlap_when_they_share_a_byte(
         ("image", image(60, 6, 10, CODEC_RAW)),
         ("image", image(360, 6, 10, CODEC_RAW, channels=3, bits=16)),
         ("image", image(10, 50, 51, CODEC_LZ4)),
-        ("image", image(4 * 12 + 40, 100, 100, CODEC_WHOLE_TILES)),
         ("image", image(8 + 4 + 4 * 12 + 40, 100, 100, CODEC_TILES)),
         ("image", image(16 + 4 + 100 * 12 + 1607, 640, 640, CODEC_TILES)),
         ("image", image(10, 512, 10, CODEC_JPEG)),
@@ -191,7 +187,7 @@ def test_a_consistent_index_is_accepted(kind: Any, row: dict[str, Any]) -> None:
         ("bytes", compressed(10, 2551), "its codec, which cannot compress"),
         ("bytes", compressed(0, 1), "its codec, which cannot compress"),
         ("bytes", compressed(DATA_NBYTES, MAX_PAYLOAD_NBYTES + 1), "bytes that one payload may have"),
-        *(("json", compressed(5, 5, codec), "the codecs of jsons") for codec in (CODEC_TILES, CODEC_WHOLE_TILES)),
+        ("json", compressed(5, 5, CODEC_TILES), "the codecs of jsons"),
         (
             "json",
             compressed(5, 5, 255),
@@ -206,8 +202,6 @@ def test_a_consistent_index_is_accepted(kind: Any, row: dict[str, Any]) -> None:
         ("image", image(61, 6, 10, CODEC_RAW) | {"raw_nbytes": 61}, "its height, width"),
         ("image", image(60, 2**32 - 1, 2**32 - 1, CODEC_RAW) | {"raw_nbytes": 60}, "its height, width"),
         ("image", image(10, 51, 51, CODEC_LZ4), "its codec, which cannot compress"),
-        ("image", image(4 * 12 - 1, 100, 100, CODEC_WHOLE_TILES), "its codec, which cannot compress"),
-        ("image", image(4 * 12 + 39, 100, 100, CODEC_WHOLE_TILES), "its codec, which cannot compress"),
         ("image", image(8 + 4 + 4 * 12 + 39, 100, 100, CODEC_TILES), "its codec, which cannot compress"),
         ("image", image(16 + 4 + 100 * 12 + 1606, 640, 640, CODEC_TILES), "its codec, which cannot compress"),
         ("image", image(10, 513, 10, CODEC_JPEG), "its codec, which cannot compress"),
@@ -229,17 +223,6 @@ def test_a_contradiction_is_refused_by_name(kind: Any, row: dict[str, Any], reas
     assert (error.sample, error.field, error.source, error.path) == (1, "f", "1.png", "/d")
     with pytest.raises(CorruptError, match=r"row 1, field 'f'"):
         check(kind, rows)
-
-
-def test_tiles_in_groups_need_the_feature_that_keeps_earlier_releases_away() -> None:
-    rows = [image(60, 6, 10, CODEC_RAW), image(8 + 4 + 4 * 12 + 40, 100, 100, CODEC_TILES, offset=60)]
-    check("image", rows)
-    with pytest.raises(
-        CorruptError, match=r"row 1, .* does not fit manifest\.json, whose \"requires\" does not list 't"
-    ):
-        check("image", rows, features=frozenset())
-    # The first "tiles" are older than the feature.
-    check("image", [image(4 * 12 + 40, 100, 100, CODEC_WHOLE_TILES)], features=frozenset())
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])

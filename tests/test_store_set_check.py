@@ -199,7 +199,7 @@ def test_an_index_that_is_not_that_of_the_parts_is_found(path: Path, change: Any
 
 
 def test_a_manifest_that_states_another_content_is_found(path: Path) -> None:
-    forge(path, content_digest="poly61:" + "0" * 32)
+    forge(path, content_digest="sha256:" + "0" * 64)
     assert any("the content digest is" in problem for problem in verify(path).problems)
 
 

@@ -169,7 +169,7 @@ def test_another_dataset_is_not_resumed(
     options = ("--epochs", 1, "--limit-steps", 1, "--checkpoint", tmp_path / "run.pt")
     assert run(patches, *options) == 0
     assert run(tmp_path / "other.lmdb", *options, "--resume") == 1
-    assert "made with dataset='poly61:" in capsys.readouterr().err
+    assert "made with dataset='sha256:" in capsys.readouterr().err
 
 
 def test_what_would_fail_after_an_epoch_fails_before_it(

@@ -542,7 +542,7 @@ CONVERT: dict[str, Foreign] = {
     "max_shard_size": Foreign(_HF, _PART_SIZE),
     "num_shards": Foreign(_HF, "write parts={value}."),
     "compression": Foreign(_STREAMING, 'write codec="lz4".', _ONLY_NONE),
-    "hashes": Foreign(_STREAMING, 'write digest="sha256".', _ONLY_NONE),
+    "hashes": Foreign(_STREAMING, "every dataset has digests. Leave it out.", _ONLY_NONE),
 }
 
 WRITE: dict[str, Foreign] = {

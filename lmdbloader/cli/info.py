@@ -149,7 +149,7 @@ def _ranked(classes: Iterable[tuple[str, int]]) -> Iterator[str]:
 
 def _made_by(summary: Summary) -> Iterator[tuple[str, str]]:
     made = summary.made_by
-    yield "release", f"lmdbloader {_value(made.get('lmdbloader', '?'))}, format version {summary.format_version}"
+    yield "release", f"lmdbloader {_value(made.get('lmdbloader', '?'))}"
     yield "layout", _value(made.get("layout", "?"))
     options = made.get("options")
     yield "options", ", ".join(_flatten(options)) if isinstance(options, Mapping) else _value(options)

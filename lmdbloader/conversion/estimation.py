@@ -23,7 +23,6 @@ from lmdbloader.conversion.tasks import Part, Recipe
 from lmdbloader.conversion.trial import Tried, make_guess
 from lmdbloader.errors import SourceError
 from lmdbloader.format.codecs import name_counts
-from lmdbloader.format.digests import digest_of_text
 from lmdbloader.store import Written, open_writer
 
 # The bytes of tried samples that are also written, to measure the time of writing.
@@ -151,7 +150,6 @@ def _try(recipe: Recipe, sources: list[Source], plan: Plan, pool: WorkerPool) ->
     # The code that a worker loads at first must not count as work for its first source.
     for _ in pool.convert(recipe, [[sources[0]]] * 2 * plan.num_workers):
         pass
-    digest_of_text(bytes(_LOADING_NBYTES), plan.options.digest)
     with (
         tempfile.TemporaryDirectory(prefix="lmdbloader-estimate-") as folder,
         open_writer(Path(folder) / "tried", recipe.fields, with_source=True, map_nbytes=_WRITTEN_NBYTES) as writer,
@@ -172,7 +170,7 @@ def _try(recipe: Recipe, sources: list[Source], plan: Plan, pool: WorkerPool) ->
         tried.add_all(write(watched("trying images", parts, len(sources), part_sources)))
         if writer.num_samples:
             began = time.perf_counter()
-            written = writer.finish(classes={}, made_by={}, digest=plan.options.digest)
+            written = writer.finish(classes={}, made_by={})
             seconds += time.perf_counter() - began
     return tried, written, seconds
 

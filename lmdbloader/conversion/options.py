@@ -183,12 +183,6 @@ class ConvertOptions:
         "given without {write_mode}, all images are stored as pixels",
         metavar="{auto,raw,lz4}",
     )
-    digest: Literal["xxh64", "sha256", "blake3"] = opt(
-        "xxh64",
-        MAKE,
-        "algorithm of the dataset's digests: XXH64, with BLAKE2b for descriptions, which finds damage (default); "
-        "SHA-256 or BLAKE3, which also let others check that a dataset is the one you published",
-    )
     write_mode: Literal["raw", "jpg", "proportion", "smart", "original"] | None = opt(
         None,
         STORE,

@@ -114,7 +114,7 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
         listing = with_classes(listing, options.classes)
     _refuse_many(listing.sources)
     if listing.classes:
-        check_fits(Description((), True, {"labels": tuple(listing.classes)}, {}, options.digest))
+        check_fits(Description((), True, {"labels": tuple(listing.classes)}, {}))
     num_workers = choose_workers(1 if listing.in_process else options.workers, int(listing.sources.nbytes.sum()))
     folders = tuple(place for place in places[:4] if isinstance(place, Path))
     # Every task carries the recipe, and class names can be many.

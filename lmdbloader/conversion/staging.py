@@ -32,7 +32,7 @@ from lmdbloader.conversion.staging_parts import (
 )
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, LockedError, OptionError
 from lmdbloader.format.codecs import checksum
-from lmdbloader.format.digests import DigestName, new_file_digest
+from lmdbloader.format.digests import FileDigest
 from lmdbloader.format.layout import MANIFEST_FILE
 from lmdbloader.store import Reader, check_destination, open_reader, partial_folder, put_in_place, read_manifest
 from lmdbloader.store.writing.ownership import open_own_file
@@ -191,7 +191,7 @@ def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Call
             (partial / name).parent.mkdir(exist_ok=True)
             descriptor = open_file(source, name)
             try:
-                sums, digest = _copy(descriptor, source.path / name, partial / name, source.manifest.digest, bar)
+                sums, digest = _copy(descriptor, source.path / name, partial / name, bar)
             finally:
                 os.close(descriptor)
             if (expected := digests.get(name, "")) not in ("", digest):
@@ -221,11 +221,11 @@ def _size(path: Path) -> int:
         os.close(descriptor)
 
 
-def _copy(descriptor: int, source: Path, out: Path, digest: DigestName, bar: Any) -> tuple[list[int], str]:
+def _copy(descriptor: int, source: Path, out: Path, bar: Any) -> tuple[list[int], str]:
     """Copy a file, `source` in messages; return the checksum of each piece, and the digest of the whole."""
     room = memoryview(bytearray(_PIECE_NBYTES))
     sums, at = [], 0
-    running = new_file_digest(digest)
+    running = FileDigest()
     with open(out, "xb", buffering=0) as file:
         while nbytes := _read(descriptor, source, room, at):
             piece = room[:nbytes]

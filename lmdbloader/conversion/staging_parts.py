@@ -105,19 +105,19 @@ def compare(source: Reader, copy: Reader, *, check: bool, log: Callable[[str], N
         log(f"{copy.path}: reading and comparing the copy that is already there")
         digests = digests_of(source)
         for name, theirs, ours in changed:
-            compare_digest(copy.path / name, ours.descriptor, copy.manifest, digests[name])
+            compare_digest(copy.path / name, ours.descriptor, digests[name])
             with suppress(OSError):  # the copy of another user is read each time
                 set_time(copy.path / name, time_of(theirs.descriptor))
     for _ in _manifests(copy.path, copy.manifest):
         pass
 
 
-def compare_digest(path: Path, descriptor: int, manifest: Manifest, expected: str) -> None:
+def compare_digest(path: Path, descriptor: int, expected: str) -> None:
     """Raise CorruptError unless a file has a digest."""
     with naming(path):
-        found = read_digest(descriptor, manifest.digest)
+        found = read_digest(descriptor)
     if found != expected:
-        raise CorruptError(f"{path}: its digest is {found}, expected {expected or 'one'}.", path=str(path.parent))
+        raise CorruptError(f"{path}: its digest is {found}, expected {expected}.", path=str(path.parent))
 
 
 def has_data(source: Reader, partial: Path) -> bool:
@@ -197,7 +197,7 @@ def _is_sound(
             if name == DATA_FILE and os.fstat(descriptor).st_size != part.data_nbytes:
                 return False
             if name == INDEX_FILE or check or time_ns is None or not has_time(descriptor, time_ns):
-                compare_digest(folder / name, descriptor, manifest, digests[f"{part.name}/{name}"])
+                compare_digest(folder / name, descriptor, digests[f"{part.name}/{name}"])
         finally:
             os.close(descriptor)
     return True

@@ -86,7 +86,7 @@ class RemoteSource:
         if changed := [row for row in rows if check or row[2] is None or not has_time(row[1].descriptor, row[2])]:
             log(f"{copy.path}: reading and comparing the copy that is already there")
             for name, file, time_ns in changed:
-                compare_digest(copy.path / name, file.descriptor, copy.manifest, digests[name])
+                compare_digest(copy.path / name, file.descriptor, digests[name])
                 if time_ns is not None:
                     with suppress(OSError):  # the copy of another user is read each time
                         set_time(copy.path / name, time_ns)
@@ -201,7 +201,7 @@ class RemoteSource:
             try:
                 with naming(partial / name):
                     system.drop_cache(descriptor)
-                    found = read_digest(descriptor, self.manifest.digest)
+                    found = read_digest(descriptor)
             finally:
                 os.close(descriptor)
             if expected not in ("", found):

@@ -20,7 +20,6 @@ from lmdbloader.format.layout import (
     CODEC_LZ4,
     CODEC_RAW,
     CODEC_TILES,
-    CODEC_WHOLE_TILES,
     MAX_PAYLOAD_NBYTES,
     TILED_ABOVE_NBYTES,
 )
@@ -54,7 +53,7 @@ class CodecEntry:
     """A row of the table of codecs.
 
     Attributes:
-        number: In index and records, see `lmdbloader.kernels.codec_numbers`; a released number never changes.
+        number: In index and records, see `lmdbloader.kernels.codec_numbers`.
         name: In the manifest and in messages.
         only_kinds: The kinds of fields that it is for; empty for all kinds with payloads.
         encode: Encodes many payloads for codec=NAME. Takes (data, nbytes): payloads one after the other, uint8, and the
@@ -218,10 +217,18 @@ def _encode_raw(data: U8, nbytes: I64) -> tuple[U8, I64, U8]:
 
 
 def _encode_lz4(data: U8, nbytes: I64) -> tuple[U8, I64, U8]:
-    packed, stored_nbytes = np.empty(data.size, np.uint8), np.empty_like(nbytes)
+    import lz4.block  # readers do not need it
+
+    stops, whole, stored = np.cumsum(nbytes), np.ascontiguousarray(data).data, []
     numbers = np.full(len(nbytes), CODEC_RAW, np.uint8)
-    size = entries.compress_many(data, np.cumsum(nbytes) - nbytes, nbytes, LEAST_SAVING, packed, stored_nbytes, numbers)
-    return packed[:size], stored_nbytes, numbers
+    for number, (start, stop) in enumerate(zip((stops - nbytes).tolist(), stops.tolist(), strict=True)):
+        payload = whole[start:stop]
+        block = lz4.block.compress(payload, store_size=False)
+        if len(block) <= (1 - LEAST_SAVING) * len(payload):
+            numbers[number] = CODEC_LZ4
+            payload = block
+        stored.append(payload)
+    return np.frombuffer(b"".join(stored), np.uint8), np.array([len(payload) for payload in stored], np.int64), numbers
 
 
 def encode_image(image: npt.NDArray[Any], codec: str, tile_size: int) -> Payloads:
@@ -252,27 +259,14 @@ def encode_image(image: npt.NDArray[Any], codec: str, tile_size: int) -> Payload
     return _one_payload(stored, image.nbytes, CODEC_TILES, checksum(head))
 
 
-def are_tiles(codecs: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-    """Return for codec numbers (n,) whether such payloads are images in tiles.
-
-    >>> are_tiles(np.array([1, 2, 5], np.uint8)).tolist()
-    [False, True, True]
-    """
-    found: npt.NDArray[np.bool_] = (codecs == CODEC_TILES) | (codecs == CODEC_WHOLE_TILES)
-    return found
-
-
-def tile_table_nbytes(codecs: npt.NDArray[np.uint8], num_tiles: npt.NDArray[Any]) -> tuple[Any, Any]:
+def tile_table_nbytes(num_tiles: npt.NDArray[Any]) -> tuple[Any, Any]:
     """Return the bytes (n,) of tables of tiles, and how many of them, from the first on, the index's checksum covers.
 
-    >>> [sizes.tolist() for sizes in tile_table_nbytes(np.array([2, 5, 5], np.uint8), np.array([65, 64, 65]))]
-    [[780, 780, 800], [780, 8, 16]]
+    >>> [sizes.tolist() for sizes in tile_table_nbytes(np.array([64, 65]))]
+    [[780, 800], [8, 16]]
     """
-    entry_nbytes = num_tiles * TILE_ENTRY_NBYTES
     sums_nbytes = -(-num_tiles // TILES_IN_GROUP) * GROUP_SUM_NBYTES
-    is_whole = codecs == CODEC_WHOLE_TILES
-    table_nbytes = np.where(is_whole, entry_nbytes, sums_nbytes + FIRST_START_NBYTES + entry_nbytes)
-    return table_nbytes, np.where(is_whole, entry_nbytes, sums_nbytes)
+    return sums_nbytes + FIRST_START_NBYTES + num_tiles * TILE_ENTRY_NBYTES, sums_nbytes
 
 
 def is_tiled(image: npt.NDArray[Any], codec: str) -> bool:
@@ -419,11 +413,10 @@ TABLE: Mapping[int, CodecEntry] = {
     for entry in (
         CodecEntry(CODEC_RAW, "raw", encode=_encode_raw, max_ratio=1, in_tiles=True),
         CodecEntry(CODEC_LZ4, "lz4", encode=_encode_lz4, max_ratio=_LZ4_RATIO, in_tiles=True),
-        CodecEntry(CODEC_WHOLE_TILES, "tiles", ("image", "mask"), has_windows=True, max_ratio=_LZ4_RATIO),
+        CodecEntry(CODEC_TILES, "tiles", ("image", "mask"), has_windows=True, max_ratio=_LZ4_RATIO),
         CodecEntry(
             CODEC_JPEG, "jpeg", ("image",), has_windows=True, source_file=unpack_jpeg, max_ratio=_JPEG_RATIO, max_bits=8
         ),
         CodecEntry(CODEC_FILE, "file", ("image",), decode=_decode_file, source_file=bytes),
-        CodecEntry(CODEC_TILES, "tiles", ("image", "mask"), has_windows=True, max_ratio=_LZ4_RATIO),
     )
 }

@@ -20,14 +20,12 @@ from lmdbloader.kernels.codec_numbers import CODEC_LZ4 as CODEC_LZ4
 from lmdbloader.kernels.codec_numbers import CODEC_NAMES as CODEC_NAMES
 from lmdbloader.kernels.codec_numbers import CODEC_RAW as CODEC_RAW
 from lmdbloader.kernels.codec_numbers import CODEC_TILES as CODEC_TILES
-from lmdbloader.kernels.codec_numbers import CODEC_WHOLE_TILES as CODEC_WHOLE_TILES
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMAT_NAME = "lmdbloader"
-# Version 1 has XXH64 and BLAKE2b digests, version 2 those of another algorithm and is the same otherwise.
-FORMAT_VERSIONS = (1, 2)
+FORMAT_VERSION = 1
 
 DATA_FILE = "data.mdb"
 INDEX_FILE = "index.arrow"
@@ -149,16 +147,15 @@ def undecided(fields: Sequence[Field]) -> tuple[Field, ...]:
     return tuple(replace(f, codec=None) if f.holds_text else f for f in fields)
 
 
-def index_columns(fields: Sequence[Field], *, with_source: bool, large_names: bool = True) -> dict[str, str]:
+def index_columns(fields: Sequence[Field], *, with_source: bool) -> dict[str, str]:
     """Return the columns of index.arrow, one row a sample: their types by name, in order.
 
-    A type is a dtype such as "int64", "text" (Arrow's large_string), or texts that repeat: "large_names", a dictionary
-    of large_string with int32 numbers, or "names", a dictionary of string.
+    A type is a dtype such as "int64", "text" (Arrow's large_string), or "large_names" for texts that repeat: a
+    dictionary of large_string with int32 numbers.
 
     Args:
         fields: The fields, in order.
         with_source: Whether samples have the name of a source and a position in it.
-        large_names: Whether texts that repeat may take more than 2 GiB; False in datasets without `LARGE_NAMES`.
 
     >>> index_columns([make_field("label", "int")], with_source=True)
     {'source': 'large_names', 'top': 'uint32', 'left': 'uint32', 'label': 'int64'}
@@ -171,18 +168,15 @@ def index_columns(fields: Sequence[Field], *, with_source: bool, large_names: bo
             columns |= {f"{f.name}.{part}": type_name for part, type_name in described.items()}
         else:
             columns[f.name] = kind_named(f.kind).column
-    if large_names:
-        columns = {name: "large_names" if kind == "names" else kind for name, kind in columns.items()}
-    return columns
+    return {name: "large_names" if kind == "names" else kind for name, kind in columns.items()}
 
 
-def index_schema(fields: Sequence[Field], *, with_source: bool, large_names: bool = True) -> pa.Schema:
+def index_schema(fields: Sequence[Field], *, with_source: bool) -> pa.Schema:
     """Return the Arrow schema of index.arrow; see `index_columns`."""
     import pyarrow as pa
 
-    arrow = {"text": pa.large_string(), "names": pa.dictionary(pa.int32(), pa.string())}
-    arrow["large_names"] = pa.dictionary(pa.int32(), pa.large_string())
-    columns = index_columns(fields, with_source=with_source, large_names=large_names)
+    arrow = {"text": pa.large_string(), "large_names": pa.dictionary(pa.int32(), pa.large_string())}
+    columns = index_columns(fields, with_source=with_source)
     return pa.schema([(name, arrow.get(kind) or getattr(pa, kind)()) for name, kind in columns.items()])
 
 

@@ -12,21 +12,11 @@ from typing import Any
 from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.fields import kind_names
 from lmdbloader.format.codecs import named_codecs
-from lmdbloader.format.digests import (
-    DEFAULT_DIGEST,
-    DIGESTS,
-    JOINABLE,
-    DigestName,
-    name_of,
-    new_text_digest,
-    scheme_for,
-    scheme_of,
-)
-from lmdbloader.format.features import OF_FILES, PARTS, is_known, required
+from lmdbloader.format.digests import TextDigest
 from lmdbloader.format.layout import (
     DATA_FILE,
     FORMAT_NAME,
-    FORMAT_VERSIONS,
+    FORMAT_VERSION,
     INDEX_FILE,
     MANIFEST_FILE,
     MAX_TILE_SIZE,
@@ -43,15 +33,9 @@ _MAX_MEMORY_NBYTES = 200_000_000
 _VALUE_NBYTES = 72
 # The additional memory of a key while duplicates are searched.
 _KEY_NBYTES = 128
-_FEATURES_SHOWN = 5
-_FIELD_KEYS = frozenset({"name", "kind", "codec", "layout", "tile_size", "ignore_index", "image"})
-# Keys that a writer of this release leaves out in some datasets; an own one is the digest of all others.
-_OPTIONAL_KEYS = frozenset({"requires", "data_digest", "column_digests", "manifest_digest", "parts"})
 _PART_KEYS = ("name", "num_samples", "data_nbytes", "manifest_digest")
 # The room that `check_fits` leaves for what is not known before a dataset is written: digests, codecs, counts.
 _SPARE_NBYTES = 2**16
-_A_RELEASE = re.compile(r"[0-9][0-9A-Za-z.+]{0,39}")
-_A_DIGEST = re.compile(r"[a-z0-9_-]+:[0-9a-f]{16,}")
 _HALVES = re.compile("[\ud800-\udfff]")
 # Smaller files are read without an estimate, and their digest is computed at once, which is faster.
 _SMALL_NBYTES = 2**20
@@ -93,24 +77,16 @@ class Description:
 
     Attributes:
         fields, with_source, classes, made_by: As in the manifest.
-        digest: The algorithm of its own digest and of those in the manifest.
-        content_scheme: The scheme of the content digest; the default is that of datasets that do not name it.
-        features: Those of `format.features.OF_FILES` that the dataset's files have.
     """
 
     fields: tuple[Field, ...]
     with_source: bool
     classes: Mapping[str, tuple[str, ...]]
     made_by: Mapping[str, Any]
-    digest: DigestName = DEFAULT_DIGEST
-    content_scheme: str = scheme_for(DEFAULT_DIGEST, is_new=False)
-    features: frozenset[str] = frozenset()
 
     def to_json(self) -> bytes:
         """Return the bytes of the entry in data.mdb; its last key is the digest of all others."""
-        is_named = self.content_scheme != scheme_for(self.digest, is_new=False)
-        body = _description_json(self) | ({"content_scheme": self.content_scheme} if is_named else {})
-        return _signed(body, "description_digest", self.digest)
+        return _signed(_description_json(self), "description_digest")
 
     def manifest(
         self,
@@ -121,7 +97,6 @@ class Description:
         index_digest: str,
         data_digest: str,
         manifest_digest: str = "",
-        column_digests: Mapping[str, str] | None = None,
         parts: tuple[Part, ...] = (),
     ) -> Manifest:
         """Return the manifest of a dataset with this description; arguments as in the manifest."""
@@ -136,9 +111,6 @@ class Description:
             index_digest,
             data_digest,
             manifest_digest,
-            self.digest,
-            column_digests or {},
-            self.features,
             parts,
         )
 
@@ -156,12 +128,8 @@ class Manifest:
         made_by: How the dataset was made: release, options, digests of the inputs.
         content_digest: Over the samples in order (see docs/reference/format.md).
         index_digest: Of index.arrow.
-        data_digest: Of data.mdb; empty in datasets older than this key.
+        data_digest: Of data.mdb; empty for a set of parts.
         manifest_digest: Of all other keys; empty if the manifest was not read from a file.
-        digest: The algorithm of these; with "xxh64", BLAKE2b for the manifest, and a scheme for the content.
-        column_digests: Of each column of the index except offsets, from which the content digest is made; empty if
-            it is of a scheme without them.
-        features: As in the description.
         parts: Of a set, in order; otherwise empty.
     """
 
@@ -175,9 +143,6 @@ class Manifest:
     index_digest: str
     data_digest: str = ""
     manifest_digest: str = field(default="", compare=False)
-    digest: DigestName = DEFAULT_DIGEST
-    column_digests: Mapping[str, str] = field(default_factory=dict)
-    features: frozenset[str] = frozenset()
     parts: tuple[Part, ...] = ()
 
     @property
@@ -193,29 +158,11 @@ class Manifest:
     @property
     def description(self) -> Description:
         """The part that cannot be computed from the samples."""
-        return Description(
-            self.fields,
-            self.with_source,
-            self.classes,
-            self.made_by,
-            self.digest,
-            self.content_scheme,
-            self.features,
-        )
-
-    @property
-    def content_scheme(self) -> str:
-        """The scheme of its content digest, which this release may not know."""
-        return scheme_of(self.content_digest)
-
-    @property
-    def format_version(self) -> int:
-        """Its version of the format: 2 for the digests that releases of version 1 do not know."""
-        return 1 if self.digest == DEFAULT_DIGEST else 2
+        return Description(self.fields, self.with_source, self.classes, self.made_by)
 
     def to_json(self) -> bytes:
         """Return the file's bytes; its last key is the digest of all others."""
-        return _signed(self._json(), "manifest_digest", self.digest)
+        return _signed(self._json(), "manifest_digest")
 
     def is_text(self, data: bytes) -> bool:
         """Return whether a file's bytes, from which this was read, are exactly those that a writer makes of it.
@@ -231,13 +178,10 @@ class Manifest:
 
     def _json(self) -> dict[str, Any]:
         """Return all keys except its own digest, in the order of the file."""
-        body = {"format": FORMAT_NAME, "format_version": self.format_version, "num_samples": self.num_samples}
+        body = {"format": FORMAT_NAME, "format_version": FORMAT_VERSION, "num_samples": self.num_samples}
         body |= _description_json(self) | {"sizes": dict(self.sizes)}
         if self.parts:
             body["parts"] = [{key: getattr(part, key) for key in _PART_KEYS} for part in self.parts]
-        elif not self.data_digest:
-            body["made_by"] = body.pop("made_by")  # after the sizes, as in datasets of that age
-        body |= {"column_digests": dict(self.column_digests)} if self.column_digests else {}
         body |= {"content_digest": self.content_digest, "index_digest": self.index_digest}
         return body | ({"data_digest": self.data_digest} if self.data_digest else {})
 
@@ -265,14 +209,17 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
         raise FormatError(f"{where}: is not JSON text ({error}). Restore it from a copy, or convert again.") from error
     if not isinstance(body, dict) or body.get("format") != FORMAT_NAME:
         raise FormatError(f"{where}: does not describe an lmdbloader dataset")
-    version = _version_of(body, where)
-    _refuse_unknown(body, f"{where}:")
+    version = body.get("format_version")
+    if type(version) is not int or version != FORMAT_VERSION:
+        raise FormatError(
+            f"{where}: format version {version!r:.20}, expected {FORMAT_VERSION}. Convert again, or read it with the "
+            "release that made it."
+        )
     found = body.pop("manifest_digest", None)
-    digest = DEFAULT_DIGEST if version == 1 else _other_digest(found, where)
     nbytes, is_whole = len(data), data.endswith(b"\n")
     del data  # may be large
     try:
-        expected = _digest_of(body, digest, is_small=nbytes <= _SMALL_NBYTES)
+        expected = _digest_of(body, is_small=nbytes <= _SMALL_NBYTES)
     except RecursionError as error:
         raise FormatError(f"{where}: is nested too deeply to be a manifest") from error
     if found != expected:
@@ -282,75 +229,22 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
     if not is_whole:  # without its last byte it is still JSON
         raise FormatError(f"{where}: {nbytes} bytes that do not end in a line break: it is cut short. Copy it again.")
     try:
-        if digest != DEFAULT_DIGEST:
-            _check_digests(body, digest)
-        return _parse_description(body, digest).manifest(
+        parts = _parts(body)
+        return _parse_description(body).manifest(
             num_samples=_natural(body["num_samples"]),
             sizes={name: _natural(nbytes) for name, nbytes in _typed(body, "sizes", dict).items()},
             content_digest=_typed(body, "content_digest", str),
             index_digest=_typed(body, "index_digest", str),
-            data_digest=_typed(body, "data_digest", str) if "data_digest" in body else "",
+            data_digest="" if parts else _typed(body, "data_digest", str),
             manifest_digest=str(found),
-            column_digests=_column_digests(body),
-            parts=_parts(body),
+            parts=parts,
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except ValueError as error:
+        raise FormatError(f"{where}: {error}. Convert again, or read it with the release that made it.") from error
+    except (KeyError, TypeError, AttributeError) as error:
         raise FormatError(
             f"{where}: {error!r} while reading it; expected the keys of format version {version}"
         ) from error
-
-
-def _version_of(body: Mapping[str, Any], where: str) -> int:
-    """Return the version of the format; raise FormatError if this release does not read it."""
-    version = body.get("format_version")
-    if type(version) is not int or version not in FORMAT_VERSIONS:
-        is_newer = isinstance(version, int) and version > max(FORMAT_VERSIONS)
-        known = " and ".join(map(str, FORMAT_VERSIONS))
-        raise FormatError(
-            f"{where}: format version {version!r:.20}; this release reads {known}. "
-            f"{'Upgrade lmdbloader.' if is_newer else 'Convert again.'}"
-        )
-    return version
-
-
-def _unknown_features(body: Mapping[str, Any]) -> list[str]:
-    """Return the features that a manifest or description requires and this release does not know."""
-    names = body.get("requires")
-    return [name for name in names if isinstance(name, str) and not is_known(name)] if isinstance(names, list) else []
-
-
-def _refuse_unknown(body: Mapping[str, Any], where: str) -> None:
-    """Raise FormatError, which begins with `where`, if features are required that this release does not know."""
-    if not (unknown := _unknown_features(body)):
-        return
-    names = ", ".join(f"{name!r:.80}" for name in unknown[:_FEATURES_SHOWN])
-    made_by = body.get("made_by")
-    release = made_by.get("lmdbloader") if isinstance(made_by, dict) else None
-    known = isinstance(release, str) and _A_RELEASE.fullmatch(release)
-    least = f" to {release} or later" if known else ""
-    raise FormatError(
-        f"{where} needs {names}, which this release does not know; a newer one made it. Upgrade lmdbloader{least}."
-    )
-
-
-def _other_digest(found: object, where: str) -> DigestName:
-    """Return the algorithm of a manifest of version 2."""
-    name = name_of(found)
-    if name is None or name == DEFAULT_DIGEST:
-        known = " or ".join(name for name in DIGESTS if name != DEFAULT_DIGEST)
-        raise FormatError(
-            f"{where}: its digest is {found!r:.80}, expected one of {known}: it was changed after it was written, or "
-            "comes from a newer release. Upgrade lmdbloader, or copy it again."
-        )
-    return name
-
-
-def _check_digests(body: Mapping[str, Any], name: DigestName) -> None:
-    """Raise ValueError unless the digests of files and content are of the algorithm of the manifest's own."""
-    files = ("index_digest",) if "parts" in body else ("index_digest", "data_digest")
-    for key in ("content_digest", *files):
-        if name_of(_typed(body, key, str)) != name:
-            raise ValueError(f"{key} {body[key]!r:.80} with a manifest_digest of {name}")
 
 
 def parse_description(data: bytes, path: str) -> Description:
@@ -367,66 +261,25 @@ def parse_description(data: bytes, path: str) -> Description:
     try:
         body, is_small = load_json(data), len(data) <= _SMALL_NBYTES
         found = body.pop("description_digest", None)
-        digest = name_of(found) or DEFAULT_DIGEST
-        if found != (expected := _digest_of(body, digest, is_small=is_small)):
+        if found != (expected := _digest_of(body, is_small=is_small)):
             raise ValueError(f"its digest is {found!r}, expected {expected!r}")
-        _refuse_unknown(body, where)
-        scheme = body.get("content_scheme", scheme_for(digest, is_new=False))
-        if type(scheme) is not str:
-            raise TypeError(f"content_scheme is {scheme!r:.80}")
-        return replace(_parse_description(body, digest), content_scheme=scheme)
-    except FormatError:
-        raise
+        return _parse_description(body)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise FormatError(f"{where} does not read ({error!r})") from error
 
 
-def is_newer_description(data: bytes) -> bool:
-    """Return whether a description is intact, and requires features that this release does not know."""
-    try:
-        body = load_json(data)
-        found = body.pop("description_digest", None) if isinstance(body, dict) else None
-        name = name_of(found)
-        return name is not None and found == _digest_of(body, name) and bool(_unknown_features(body))
-    except (ValueError, RecursionError):
-        return False
-
-
 def is_signed(data: bytes) -> bool:
-    """Return whether a manifest, of any format and version, is whole and has a valid digest.
-
-    An algorithm newer than this release counts as damage, unless the version of the format or a feature is newer too.
-    """
+    """Return whether a manifest, of any format and version, is whole and has its own digest."""
     if not data.endswith(b"\n"):
         return False
     try:
         body = load_json(data)
         if not isinstance(body, dict):
             return False
-        found, version = body.pop("manifest_digest", None), body.get("format_version")
-        if (name := name_of(found)) is None:
-            is_later = type(version) is int and version > max(FORMAT_VERSIONS)
-            is_later = is_later or bool(_unknown_features(body))
-            return is_later and isinstance(found, str) and _A_DIGEST.fullmatch(found) is not None
-        return bool(found == _digest_of(body, name, is_small=len(data) <= _SMALL_NBYTES))
+        found = body.pop("manifest_digest", None)
+        return bool(found == _digest_of(body, is_small=len(data) <= _SMALL_NBYTES))
     except (ValueError, RecursionError):
         return False
-
-
-def unknown_keys(data: bytes, manifest: Manifest) -> list[str]:
-    """Return some of the keys that this release does not know, of the manifest and of its fields.
-
-    Reading ignores them: what a reader must know is in "requires".
-
-    Args:
-        data: The bytes of the file.
-        manifest: Read from them.
-    """
-    body, known = load_json(data), {*manifest._json(), *_OPTIONAL_KEYS}
-    unknown = [key for key in body if key not in known]
-    for values in body["fields"]:
-        unknown += [key for key in values if key not in _FIELD_KEYS]
-    return unknown[:_FEATURES_SHOWN]
 
 
 class _TooLargeError(ValueError):
@@ -479,13 +332,13 @@ def _memory_nbytes(data: bytes) -> int:
     return copies * len(data) + _VALUE_NBYTES * values + _KEY_NBYTES * data.count(b'":')
 
 
-def _signed(body: dict[str, Any], key: str, digest: DigestName = DEFAULT_DIGEST) -> bytes:
+def _signed(body: dict[str, Any], key: str) -> bytes:
     """Return the text of a JSON object with its digest as the last key.
 
     Raises:
         OptionError: It is too large for a reader.
     """
-    data = b"".join(_pieces({**body, key: _digest_of(body, digest)}))
+    data = b"".join(_pieces({**body, key: _digest_of(body)}))
     needed = _memory_nbytes(data)
     if len(data) > MAX_MANIFEST_NBYTES or needed > _MAX_MEMORY_NBYTES:
         names = sum(map(len, body["classes"].values()))
@@ -519,9 +372,7 @@ def _pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
 
 
 def _description_json(d: Description | Manifest) -> dict[str, Any]:
-    needed = required(d.fields, d.features)
     return {
-        **({"requires": needed} if needed else {}),
         "fields": [field_json(f) for f in d.fields],
         "with_source": d.with_source,
         "classes": {name: list(names) for name, names in d.classes.items()},
@@ -529,26 +380,22 @@ def _description_json(d: Description | Manifest) -> dict[str, Any]:
     }
 
 
-def _parse_description(body: Mapping[str, Any], digest: DigestName) -> Description:
+def _parse_description(body: Mapping[str, Any]) -> Description:
     fields = tuple(parse_field(f) for f in _typed(body, "fields", list))
     if not fields or len({f.name for f in fields}) != len(fields):
         raise ValueError("fields without any, or with one name twice")
     images = {f.name for f in fields if f.kind == "image"}
     if missing := [f for f in fields if f.image is not None and f.image not in images]:
         raise ValueError(f"field {missing[0].name!r} of the image {missing[0].image!r:.80}, which is not there")
-    listed = body.get("requires", [])
-    features = frozenset(name for name in OF_FILES if isinstance(listed, list) and name in listed)
-    if listed != (needed := required(fields, features)):
-        raise ValueError(f"requires is {listed!r:.80} with fields that require {needed}")
     classes = {name: _names(names) for name, names in _typed(body, "classes", dict).items()}
     with_source, made_by = _typed(body, "with_source", bool), _typed(body, "made_by", dict)
-    return Description(fields, with_source, classes, made_by, digest, features=features)
+    return Description(fields, with_source, classes, made_by)
 
 
-def _digest_of(body: Mapping[str, Any], name: DigestName = DEFAULT_DIGEST, *, is_small: bool = True) -> str:
+def _digest_of(body: Mapping[str, Any], *, is_small: bool = True) -> str:
     """Return the digest of a JSON object; of a large one piece by piece, which takes less memory and more time."""
     encoder = json.JSONEncoder(sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    digest = new_text_digest(name)
+    digest = TextDigest()
     for text in (encoder.encode(body),) if is_small else encoder.iterencode(body):
         for at in range(0, len(text), _SMALL_NBYTES):
             digest.update(text[at : at + _SMALL_NBYTES].encode())
@@ -570,12 +417,12 @@ def parse_field(values: Mapping[str, Any]) -> Field:
     """
     name, kind = values["name"], values["kind"]
     if kind not in kind_names():
-        raise ValueError(f"field {name!r} of unknown kind {kind!r}")
+        raise ValueError(f"field {name!r} of kind {kind!r:.80}, expected one of {', '.join(kind_names())}")
     plain = make_field(name, kind, values.get("codec", "raw"))
     if plain.holds_text and "codec" in values:
         plain = replace(plain, codec=values["codec"])
     if plain.codec is not None and plain.codec not in named_codecs():
-        raise ValueError(f"field {name!r} of unknown codec {plain.codec!r}")
+        raise ValueError(f"field {name!r} of codec {plain.codec!r:.80}, expected one of {', '.join(named_codecs())}")
     if kind in ("boxes", "points") and "image" in values:
         return replace(plain, image=_typed(values, "image", str))
     if not plain.has_pixels:
@@ -595,20 +442,8 @@ def _typed(body: Mapping[str, Any], key: str, kind: type) -> Any:
     return body[key]
 
 
-def _column_digests(body: Mapping[str, Any]) -> dict[str, str]:
-    """Return the digests of the columns; none if the content digest is of a scheme that may have others."""
-    if scheme_of(body["content_digest"]) != JOINABLE or "column_digests" not in body:
-        return {}
-    columns = _typed(body, "column_digests", dict)
-    return {name: _typed(columns, name, str) for name in columns}
-
-
 def _parts(body: Mapping[str, Any]) -> tuple[Part, ...]:
     """Return the parts of a set; none of another dataset."""
-    if (PARTS in body.get("requires", [])) != ("parts" in body):
-        raise ValueError(
-            f"requires is {body.get('requires')!r:.80} in a manifest {'with' if 'parts' in body else 'without'} parts"
-        )
     if "parts" not in body:
         return ()
     parts = tuple(

@@ -15,7 +15,6 @@ from lmdbloader.kernels.codec_numbers import (
     CODEC_LZ4,
     CODEC_RAW,
     CODEC_TILES,
-    CODEC_WHOLE_TILES,
     FIRST_START_NBYTES,
     GROUP_SUM_NBYTES,
     OK,
@@ -26,7 +25,7 @@ from lmdbloader.kernels.codec_numbers import (
 from lmdbloader.kernels.jpeg.decode import decode_pixels
 from lmdbloader.kernels.jpeg.resize import decode_resized
 from lmdbloader.kernels.jpeg.workspace import jpeg_room
-from lmdbloader.kernels.lz4.decompress import lz4_decompress
+from lmdbloader.kernels.lz4 import lz4_decompress
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.guard_words import BY_DIRECTORY
 from lmdbloader.kernels.runtime.memory import copy_line, u8_at
@@ -92,15 +91,7 @@ def _load(data, at, nbytes):
 
 
 @kernel
-def _whole_entry(table, num_tiles, number):
-    """Return a tile's (start, end, XXH64) from a table that is verified as a whole: all sums, then all ends."""
-    ends_at = 8 * num_tiles + 4 * number
-    start = np.int64(_load(table, ends_at - 4, 4)) if number else np.int64(0)
-    return start, np.int64(_load(table, ends_at, 4)), _load(table, 8 * number, 8)
-
-
-@kernel
-def _grouped_entry(group, number):
+def _entry(group, number):
     """Return a tile's (start, end, XXH64) from its group of a table: the first one's start, then (sum, end) of each."""
     entry_at = TILE_ENTRY_NBYTES * (number % TILES_IN_GROUP)
     start, end = _load(group, entry_at, 4), _load(group, entry_at + TILE_ENTRY_NBYTES, 4)
@@ -108,16 +99,14 @@ def _grouped_entry(group, number):
 
 
 @kernel
-def decode_tiles(file, at, nbytes, checksum, codec, verify, image, tile, window, out, room, scratch):
+def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, room, scratch):
     """Write a window of a tiled image as (C, h, w), reading and verifying only the tiles that it touches.
 
-    Of the tile table, CODEC_TILES reads and verifies the sums of all groups and the groups of these tiles,
-    CODEC_WHOLE_TILES all of it.
+    Of the tile table, it reads and verifies the sums of all groups and the groups of these tiles.
 
     Args:
         file: See `fetch`.
-        at, nbytes, checksum: The payload: its first byte, its length, XXH64 of its tile table, or of its groups' sums.
-        codec: CODEC_TILES or CODEC_WHOLE_TILES.
+        at, nbytes, checksum: The payload: its first byte, its length, XXH64 of its groups' sums.
         verify: Whether to verify the checksums of the table and the tiles.
         image: (height, width, channels, bytes of a value) of the stored image; the window is inside it.
         tile: Side of a tile in pixels.
@@ -135,11 +124,8 @@ def decode_tiles(file, at, nbytes, checksum, codec, verify, image, tile, window,
     tiles_down = (height + tile - 1) // tile
     tiles_across = (width + tile - 1) // tile
     num_tiles = tiles_down * tiles_across
-    is_whole = codec == CODEC_WHOLE_TILES
-    head_nbytes = table_nbytes = num_tiles * TILE_ENTRY_NBYTES
-    if not is_whole:
-        head_nbytes = (num_tiles + TILES_IN_GROUP - 1) // TILES_IN_GROUP * GROUP_SUM_NBYTES
-        table_nbytes += head_nbytes + FIRST_START_NBYTES
+    head_nbytes = (num_tiles + TILES_IN_GROUP - 1) // TILES_IN_GROUP * GROUP_SUM_NBYTES
+    table_nbytes = head_nbytes + FIRST_START_NBYTES + num_tiles * TILE_ENTRY_NBYTES
     if at < 0 or at > size - nbytes:
         return OUT_OF_BOUNDS
     if table_nbytes > nbytes:
@@ -162,23 +148,20 @@ def decode_tiles(file, at, nbytes, checksum, codec, verify, image, tile, window,
             x0 = tile_column * tile
             x1 = min(x0 + tile, width)
             number = tile_row * tiles_across + tile_column
-            if is_whole:
-                start, end, tile_sum = _whole_entry(head, num_tiles, number)
-            else:
-                if number // TILES_IN_GROUP != last_group:  # numbers only grow, so a group is read once
-                    last_group = number // TILES_IN_GROUP
-                    first = last_group * TILES_IN_GROUP
-                    count = min(TILES_IN_GROUP, num_tiles - first)
-                    group_at = head_nbytes + first * TILE_ENTRY_NBYTES
-                    group_nbytes = count * TILE_ENTRY_NBYTES + FIRST_START_NBYTES
-                    address = fetch(file, at + group_at, group_nbytes, room + group_at, True)
-                    if address == 0:
-                        return OUT_OF_BOUNDS
-                    group_sum = _load(head, last_group * GROUP_SUM_NBYTES, 8)
-                    if verify and not is_intact(address, group_nbytes, group_sum, clock):
-                        return BAD_CHECKSUM
-                    group = u8_at(address, group_nbytes)
-                start, end, tile_sum = _grouped_entry(group, number)
+            if number // TILES_IN_GROUP != last_group:  # numbers only grow, so a group is read once
+                last_group = number // TILES_IN_GROUP
+                first = last_group * TILES_IN_GROUP
+                count = min(TILES_IN_GROUP, num_tiles - first)
+                group_at = head_nbytes + first * TILE_ENTRY_NBYTES
+                group_nbytes = count * TILE_ENTRY_NBYTES + FIRST_START_NBYTES
+                address = fetch(file, at + group_at, group_nbytes, room + group_at, True)
+                if address == 0:
+                    return OUT_OF_BOUNDS
+                group_sum = _load(head, last_group * GROUP_SUM_NBYTES, 8)
+                if verify and not is_intact(address, group_nbytes, group_sum, clock):
+                    return BAD_CHECKSUM
+                group = u8_at(address, group_nbytes)
+            start, end, tile_sum = _entry(group, number)
             raw = (y1 - y0) * (x1 - x0) * channels * itemsize
             if start > end or end > body_nbytes or end - start > raw:
                 return BAD_TILES
@@ -296,15 +279,9 @@ def is_jpeg(codec):
 
 
 @kernel
-def is_tiled(codec):
-    """Return whether a payload is an image in tiles."""
-    return codec in (CODEC_TILES, CODEC_WHOLE_TILES)
-
-
-@kernel
 def has_windows(codec):
     """Return whether `decode_window` decodes a payload; `decode_block` decodes the others."""
-    return codec == CODEC_JPEG or is_tiled(codec)
+    return codec in (CODEC_JPEG, CODEC_TILES)
 
 
 @kernel
@@ -316,7 +293,7 @@ def has_room(codec, nbytes, raw, image, tile, tile_nbytes, work_nbytes):
     height, width, channels, itemsize = image
     if np.float64(height) * width * channels * itemsize != raw or not 0 < raw < _MOST_NBYTES:
         return False
-    if is_tiled(codec):
+    if codec == CODEC_TILES:
         return tile_nbytes >= tile * tile * channels * itemsize
     return itemsize == 1 and work_nbytes >= jpeg_room(nbytes, height, width)
 
@@ -335,7 +312,7 @@ def decode_window(file, at, nbytes, checksum, codec, verify, image, tile, window
         A status.
     """
     room, tile_room, work = rooms
-    if is_tiled(codec):
-        return decode_tiles(file, at, nbytes, checksum, codec, verify, image, tile, window, out, room, tile_room)
+    if codec == CODEC_TILES:
+        return decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, room, tile_room)
     height, width, channels, _ = image
     return decode_jpeg(file, at, nbytes, checksum, verify, (height, width, channels), window, out, room, work)

@@ -36,23 +36,13 @@ xxh64_begin = Entry("runtime.xxhash.xxh64_begin(state: u64, seed: u64)")
 xxh64_add = Entry("runtime.xxhash.xxh64_add(state: u64, address: u64, nbytes: u64)")
 xxh64_value = Entry("runtime.xxhash.xxh64_value(state: u64) -> u64")
 hash_many = Entry("gather.hash_many(data: u8[:], start: i64[:], nbytes: i64[:], out: u64[:])")
-hash_numbers = Entry("polynomial.hash_numbers(values: T[:], sums: u64[:])", T="u8 u16 u32 u64")
-hash_texts = Entry("polynomial.hash_texts(data: u8[:], ends: T[:], sums: u64[:]) -> i64", T="i32 i64")
-hash_names = Entry("polynomial.hash_names(data: u8[:], ends: T[:], codes: i32[:], sums: u64[:]) -> i64", T="i32 i64")
 
 cut = Entry("patches.cut(image: T[:,:,:], top: i64, left: i64, height: i64, width: i64, out: T[:])", T="u8 u16")
 cut_many = Entry(
     "patches.cut_many(image: T[:,:,:], tops: i64[:], lefts: i64[:], height: i64, width: i64, out: T[:,:])", T="u8 u16"
 )
 cut_tiles = Entry("patches.cut_tiles(image: T[:,:,:], tile: i64, out: T[:])", T="u8 u16")
-compress_many = Entry(
-    "patches.compress_many(data: u8[:], start: i64[:], nbytes: i64[:], least_saving: f64, out: u8[:],"
-    " out_nbytes: i64[:], codec: u8[:]) -> i64"
-)
-lz4_compress = Entry("lz4.compress.lz4_compress(source: u64, destination: u64, nbytes: i64, capacity: i64) -> i64")
-lz4_decompress = Entry(
-    "lz4.decompress.lz4_decompress(source: u64, destination: u64, nbytes: i64, capacity: i64) -> i64"
-)
+lz4_decompress = Entry("lz4.lz4_decompress(source: u64, destination: u64, nbytes: i64, capacity: i64) -> i64")
 unfilter_png = Entry("png.unfilter(raw: u8[:,:], zeros: u8[:], out: u8[:,:], step: i64) -> i64")
 
 jpeg_room = Entry("jpeg.workspace.jpeg_room(nbytes: i64, height: i64, width: i64) -> i64")
@@ -105,9 +95,6 @@ load = Entry(
     " begins: i64[:], buffer: u8[:], stopping: u8[:]) -> i64"
 )
 forget = Entry("runtime.presence.forget(guard: i64, starts: i64[:], stops: i64[:])")
-
-add_groups = Entry("blake3.add_groups(data: i64, num_groups: i64, done: i64, stack: i64, work: i64)")
-finish_blake3 = Entry("blake3.finish(data: i64, nbytes: i64, done: i64, stack: i64, work: i64, out: i64)")
 
 
 def all_entries() -> list[Entry]:

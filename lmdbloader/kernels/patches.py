@@ -1,14 +1,9 @@
-"""Kernels for conversion: images cut into patches and tiles, and payloads compressed with lz4."""
+"""Kernels for conversion: images cut into patches and tiles."""
 
 from __future__ import annotations
 
-import numpy as np
-
-from lmdbloader.kernels.codec_numbers import CODEC_LZ4, CODEC_RAW
-from lmdbloader.kernels.lz4.compress import lz4_compress
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import array_at, part
-from lmdbloader.kernels.runtime.symbols import memcpy
 
 
 @kernel
@@ -57,34 +52,3 @@ def cut_tiles(image, tile, out):
             w = min(tile, width - left)
             cut(image, top, left, h, w, out[at : at + h * w * channels])
             at += h * w * channels
-
-
-@kernel
-def compress_many(data, start, nbytes, least_saving, out, out_nbytes, codec):
-    """Compress payloads into `out`, one after the other; those that lz4 does not shrink enough stay raw.
-
-    Args:
-        data: uint8; start, nbytes: (n,) int64, position and length of each payload in it.
-        least_saving: Share of its bytes that lz4 must save of a payload.
-        out: uint8, at least as long as all payloads together.
-        out_nbytes: (n,) int64, set to the stored length of each.
-        codec: (n,) uint8, set to CODEC_LZ4 or CODEC_RAW.
-
-    Returns:
-        Total bytes written.
-    """
-    at = 0
-    for i in range(start.shape[0]):
-        source = data.ctypes.data + np.uint64(start[i])
-        target = out.ctypes.data + np.uint64(at)
-        room = np.int64(nbytes[i] * (1 - least_saving))
-        written = lz4_compress(source, target, np.int64(nbytes[i]), room)
-        if written > 0:
-            codec[i] = CODEC_LZ4
-        else:
-            written = np.int64(nbytes[i])
-            codec[i] = CODEC_RAW
-            memcpy(target, source, np.uint64(nbytes[i]))
-        out_nbytes[i] = written
-        at += written
-    return at

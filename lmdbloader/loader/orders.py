@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.errors import OptionError
-from lmdbloader.format.digests import new_file_digest
+from lmdbloader.format.digests import FileDigest
 from lmdbloader.kernels import entries
 
 I64 = npt.NDArray[np.int64]
@@ -130,7 +130,7 @@ class Layout:
     @cached_property
     def digest(self) -> str:
         """The checksum of all offsets and lengths."""
-        digest = new_file_digest("xxh64")
+        digest = FileDigest()
         for first, end in self._pieces():
             for column in self._extents(first, end):
                 digest.update(np.ascontiguousarray(column, "<i8"))

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from lmdbloader.base.arguments import shown
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError, WorkerError
-from lmdbloader.format.digests import CONTENT_SCHEMES, scheme_of
 from lmdbloader.loader.batch_reader import LEFT_OUT
 from lmdbloader.loader.seeds import mixed
 from lmdbloader.store import Damage
@@ -25,7 +24,7 @@ I64 = npt.NDArray[np.int64]
 STATE_VERSION = 2
 _KINDS = {
     "version": Integral, "epoch": Integral, "position": Integral, "length": Integral, "seed": Integral, "order": str,
-    "content_digest": str,
+    "content_digest": str, "since": Integral,
 }  # fmt: skip
 
 
@@ -251,28 +250,17 @@ class Identity:
             if state[name] != getattr(self, name):
                 raise OptionError(
                     f"load_state_dict: the state is of {other}: its {name} is {state[name]!r}, this loader's is "
-                    f"{getattr(self, name)!r}{_incomparable(name, state[name], getattr(self, name))}. A position is "
+                    f"{getattr(self, name)!r}. A position is "
                     f"not valid there; use the same, or set_epoch({state['epoch']}) to start that epoch."
                 )
         epoch, position = int(state["epoch"]), int(state["position"])
-        since = state.get("since", 0)  # older states have none
-        if not 0 <= epoch < 2**63 or not 0 <= position <= self.length or not _is(since, Integral):
+        since = int(state["since"])
+        if not 0 <= epoch < 2**63 or not 0 <= position <= self.length:
             raise OptionError(
                 f"load_state_dict: epoch {epoch} and position {position}; expected an epoch of at least 0 and a "
                 f"position from 0 to {self.length}"
             )
-        return Place(epoch, position, self.seed, min(max(int(since), 0), epoch))
-
-
-def _incomparable(name: str, one: str, other: str) -> str:
-    """Return a note if two content digests cannot show whether the datasets are equal."""
-    schemes = {scheme_of(one), scheme_of(other)} if name == "content_digest" else set()
-    if len(schemes) < 2 or not schemes <= set(CONTENT_SCHEMES):
-        return ""
-    return (
-        f" (digests of two schemes, {' and '.join(sorted(schemes))}, cannot be compared: one of the datasets was made "
-        "by an older release or with another --digest)"
-    )
+        return Place(epoch, position, self.seed, min(max(since, 0), epoch))
 
 
 _MUST_AGREE = {

@@ -98,7 +98,6 @@ class Summary:
 
     Attributes:
         path: As it was given.
-        format_version: Of the dataset on disk.
         num_samples: Samples in it.
         fields: In the order of a sample.
         num_sources: Files or pairs that samples were made from; None for a dataset written from Python.
@@ -115,7 +114,6 @@ class Summary:
     """
 
     path: str
-    format_version: int
     num_samples: int
     fields: tuple[FieldSummary, ...]
     num_sources: int | None
@@ -167,7 +165,6 @@ def summarize_reader(reader: Reader, path: str) -> Summary:
     per_source = _samples_per_source(reader)
     return Summary(
         path=path,
-        format_version=manifest.format_version,
         num_samples=len(reader),
         fields=tuple(_summarize_field(reader, f) for f in manifest.fields),
         num_sources=None if per_source is None else len(per_source),

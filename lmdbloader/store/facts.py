@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.format.layout import CODEC_JPEG, CODEC_RAW, CODEC_TILES, CODEC_WHOLE_TILES, Field
+from lmdbloader.format.layout import CODEC_JPEG, CODEC_RAW, CODEC_TILES, Field
 
 _LENGTHS = ("stored_nbytes", "raw_nbytes")
 # Columns whose extremes are kept: of every payload field, and of images and masks.
@@ -38,7 +38,7 @@ class Facts:
     @property
     def has_tiles(self) -> bool:
         """Whether some are images in tiles."""
-        return not {CODEC_TILES, CODEC_WHOLE_TILES}.isdisjoint(self.codecs)
+        return CODEC_TILES in self.codecs
 
     def to_plain(self) -> list[Any]:
         """Return lists, dicts and numbers, for JSON."""

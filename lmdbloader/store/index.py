@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from lmdbloader.base.text import command, counted
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format.digests import digest_of_file
-from lmdbloader.format.features import LARGE_NAMES
 from lmdbloader.format.layout import index_columns, index_schema
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.store.arrow_file import ArrowFileError, read_columns
@@ -59,13 +58,13 @@ class Index:
         """
         where = path / manifest.index_file
         self.content = content
-        if facts is None and (found := digest_of_file(content, manifest.digest)) != manifest.index_digest:
+        if facts is None and (found := digest_of_file(content)) != manifest.index_digest:
             raise CorruptError(
                 f"{where}: its digest is {found}, expected {manifest.index_digest}: it is cut short or was damaged. "
                 f"{command('repair', path)} makes a new one.",
                 path=str(path),
             )
-        expected = index_columns(manifest.fields, **_storage(manifest))
+        expected = index_columns(manifest.fields, with_source=manifest.with_source)
         try:
             columns = read_columns(content, expected, check=facts is None)
         except ArrowFileError as error:
@@ -94,7 +93,7 @@ class Index:
 
         from lmdbloader.store.arrow import read_file
 
-        schema = index_schema(self._manifest.fields, **_storage(self._manifest))
+        schema = index_schema(self._manifest.fields, with_source=self._manifest.with_source)
         try:
             return read_file(self.content, schema)
         except (pa.ArrowException, OSError) as error:
@@ -132,8 +131,3 @@ def open_checked(path: Path, manifest: Manifest, data_nbytes: int, io: IO) -> In
         if facts is None:
             stamp.remember(index.facts)
     return index
-
-
-def _storage(manifest: Manifest) -> dict[str, bool]:
-    """Return what the types of the columns depend on, besides the fields."""
-    return {"with_source": manifest.with_source, "large_names": LARGE_NAMES in manifest.features}

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.errors import CorruptError, FormatError
-from lmdbloader.format.codecs import TABLE, are_tiles, limits_of, tile_table_nbytes
-from lmdbloader.format.features import TILE_GROUPS
+from lmdbloader.format.codecs import TABLE, limits_of, tile_table_nbytes
 from lmdbloader.format.layout import (
     ARRAY_DTYPES,
     CODEC_RAW,
@@ -48,10 +47,6 @@ _LONGEST_TEXT = 64
 _MOST_DIGITS, _MOST_SIZES = 12, 32
 # NumPy refuses arrays whose sizes, zeros left out, have a larger product.
 _MOST_NBYTES = 2.0**62
-_OF_A_LATER_RELEASE = (
-    f"the codecs of this release, {min(TABLE)} to {max(TABLE)}: a later release of lmdbloader wrote it, or it is "
-    "damaged. Install the newest lmdbloader; if it says the same, it is damaged"
-)
 
 
 def check_index(columns: Columns, manifest: Manifest, data_nbytes: int, path: Path) -> dict[str, Facts]:
@@ -83,7 +78,7 @@ def check_index(columns: Columns, manifest: Manifest, data_nbytes: int, path: Pa
             rows = slice(first, first + _ROWS_AT_ONCE)
             part = {name: arrays[f"{f.name}.{name}"][rows] for name in _PARTS + (_SHAPE if f.has_pixels else ())}
             lengths = None if of_types is None else of_types[columns.names[f"{f.name}.type"].codes[rows]]
-            for wrong, reason in _rules(f, part, lengths, spans, manifest.features):
+            for wrong, reason in _rules(f, part, lengths, spans):
                 if wrong.any():
                     raise where.error(f, arrays, first + int(np.flatnonzero(wrong)[0]), reason)
             so_far.add(part)
@@ -133,7 +128,6 @@ def _rules(
     columns: Arrays,
     lengths: npt.NDArray[np.float64] | None,
     spans: tuple[I64, I64],
-    features: frozenset[str],
 ) -> Iterator[tuple[Bools, str]]:
     """Yield each rule as the rows (n,) that break it, and the end of the sentence "does not fit ..."."""
     at, codec = columns["offset"], columns["codec"]
@@ -145,11 +139,9 @@ def _rules(
         part = np.maximum(np.searchsorted(begins, at, side="right") - 1, 0)
         yield (at < begins[part]) | (at > ends[part] - stored), f"one of the {len(begins)} parts' {DATA_FILE}"
     is_unknown = np.logical_not(limits_of(codec, lambda entry: True, False))
-    yield np.broadcast_to(is_unknown, codec.shape), _OF_A_LATER_RELEASE
+    yield np.broadcast_to(is_unknown, codec.shape), f"the codecs, {min(TABLE)} to {max(TABLE)}"
     fits_kind = limits_of(codec, lambda entry: not entry.only_kinds or f.kind in entry.only_kinds, False)
     yield np.broadcast_to(np.logical_not(fits_kind), codec.shape), f"the codecs of {f.kind}s"
-    if TILE_GROUPS not in features:
-        yield codec == CODEC_TILES, f'{MANIFEST_FILE}, whose "requires" does not list {TILE_GROUPS!r}'
     yield np.maximum(stored, raw) > MAX_PAYLOAD_NBYTES, f"the {MAX_PAYLOAD_NBYTES} bytes that one payload may have"
     yield (codec == CODEC_RAW) & (raw != stored), "the raw codec, which does not change a length"
     body = stored
@@ -161,10 +153,10 @@ def _rules(
         yield bits > limits_of(codec, lambda entry: entry.max_bits, 16), "its codec, which has fewer bits"
         # Doubles are exact up to 2**53, and their products do not wrap around.
         yield height.astype(np.float64) * width * (channels * (bits // 8)) != raw, f"its {', '.join(_SHAPE)}"
-        is_tiled = are_tiles(codec)
+        is_tiled = codec == CODEC_TILES
         if is_tiled.any():
             side = f.tile_size or 1
-            tables, _ = tile_table_nbytes(codec, np.ceil(height / side) * np.ceil(width / side))
+            tables, _ = tile_table_nbytes(np.ceil(height / side) * np.ceil(width / side))
             body = np.where(is_tiled, stored - tables.astype(np.int64), stored)
     elif lengths is not None:
         yield lengths != raw, "its array's type"

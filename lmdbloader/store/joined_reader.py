@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.errors import CorruptError
-from lmdbloader.format.features import LARGE_NAMES
 from lmdbloader.format.layout import index_columns, index_schema
 from lmdbloader.format.manifest import Manifest, part_begins
 from lmdbloader.store.arrow_file import Names, Texts
@@ -37,7 +36,7 @@ class _JoinedIndex(Index):
 
     def __init__(self, readers: Sequence[Reader], manifest: Manifest, begins: Sequence[int]) -> None:
         """Join the indexes of readers; `begins` has the offset at which the data of each reader begins."""
-        expected = index_columns(manifest.fields, with_source=manifest.with_source, large_names=True)
+        expected = index_columns(manifest.fields, with_source=manifest.with_source)
         indexes = [reader.index for reader in readers]
         self.content, self.column_names = b"", tuple(expected)
         self._manifest, self._readers = manifest, readers
@@ -60,7 +59,7 @@ class _JoinedIndex(Index):
         import pyarrow as pa
 
         manifest = self._manifest
-        schema = index_schema(manifest.fields, with_source=manifest.with_source, large_names=True)
+        schema = index_schema(manifest.fields, with_source=manifest.with_source)
         tables = [pa.Table.from_batches([r.index.batch]).select(schema.names).cast(schema) for r in self._readers]
         table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
         return pa.RecordBatch.from_arrays([_one(column) for column in table.columns], schema=schema)
@@ -268,8 +267,6 @@ def _manifest(readers: Sequence[Reader], names: Sequence[str]) -> Manifest:
         index_digest="",
         data_digest="",
         manifest_digest=digest,
-        column_digests={},
-        features=first.features | {LARGE_NAMES},
         parts=(),
     )
 

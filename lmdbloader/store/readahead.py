@@ -18,7 +18,7 @@ import numpy.typing as npt
 from lmdbloader.base import system
 from lmdbloader.base.limits import start_threads
 from lmdbloader.errors import OptionError
-from lmdbloader.format.codecs import are_tiles
+from lmdbloader.format.layout import CODEC_TILES
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.runtime.paging_words import PIECE_NBYTES
 from lmdbloader.store.opening import DataFile
@@ -349,7 +349,7 @@ class Readahead:
             # Somebody may have written into the index since it was checked.
             kept = (nbytes > 0) & (at >= 0) & (at <= self._file.nbytes - nbytes)
             if not whole:
-                kept &= (nbytes <= LARGE_NBYTES) | ~are_tiles(codec[rows])
+                kept &= (nbytes <= LARGE_NBYTES) | (codec[rows] != CODEC_TILES)
             starts.append(at[kept])
             lengths.append(nbytes[kept])
         begin: I64 = np.concatenate(starts)

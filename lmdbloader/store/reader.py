@@ -23,9 +23,10 @@ from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.base.text import command, counted
 from lmdbloader.errors import CorruptError, FormatError, LmdbloaderError, OptionError
 from lmdbloader.fields import kind_named
-from lmdbloader.format.codecs import CodecEntry, are_tiles, by_number, checksum, codec_of
+from lmdbloader.format.codecs import CodecEntry, by_number, checksum, codec_of
 from lmdbloader.format.digests import digest_of_file
 from lmdbloader.format.layout import (
+    CODEC_TILES,
     DATA_FILE,
     MANIFEST_FILE,
     Field,
@@ -205,7 +206,7 @@ class Reader:
             raise wrong_size(path, file.nbytes, self.data_file.nbytes)
         content = bytes(self.index.content)
         # With the digest that this reader has checked, its rows need no second look.
-        is_same = digest_of_file(content, self.manifest.digest) == self.manifest.index_digest
+        is_same = digest_of_file(content) == self.manifest.index_digest
         index = Index(self.path, self.manifest, file.nbytes, content, self.index.facts if is_same else None)
         return self.of_files(self.path, self.manifest, file, index)
 
@@ -690,7 +691,7 @@ class Reader:
         clock.add(clock_words.NBYTES, len(data))
         if len(data) != nbytes:
             raise self.damaged(name, row, OUT_OF_BOUNDS)
-        if verify and not are_tiles(columns[CODEC][row]):
+        if verify and columns[CODEC][row] != CODEC_TILES:
             is_intact = checksum(data) == int(columns[CHECKSUM][row])
             clock.tick(clock_words.VERIFY)
             if not is_intact:

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lmdbloader.errors import CorruptError, OptionError
-from lmdbloader.format.codecs import Payloads, are_tiles, checksum, tile_table_nbytes
-from lmdbloader.format.layout import BLOCK_NBYTES, CODEC_RAW, MAX_PAYLOAD_NBYTES, Field, record_schema
+from lmdbloader.format.codecs import Payloads, checksum, tile_table_nbytes
+from lmdbloader.format.layout import BLOCK_NBYTES, CODEC_RAW, CODEC_TILES, MAX_PAYLOAD_NBYTES, Field, record_schema
 from lmdbloader.kernels import entries
 from lmdbloader.store.arrow import decode_runs, read_record
 
@@ -177,12 +177,11 @@ def payload_checksums(raw: npt.NDArray[np.uint8], f: Field, columns: Mapping[str
         columns: Its columns of the index, with offsets that count from the first byte of `raw`.
     """
     hashed = columns[f"{f.name}.stored_nbytes"]
-    codecs = np.asarray(columns[f"{f.name}.codec"])
-    tiled = are_tiles(codecs)
+    tiled = np.asarray(columns[f"{f.name}.codec"]) == CODEC_TILES
     if f.tile_size and tiled.any():
         down = -(-np.asarray(columns[f"{f.name}.height"]).astype(np.int64) // f.tile_size)
         across = -(-np.asarray(columns[f"{f.name}.width"]).astype(np.int64) // f.tile_size)
-        _, covered = tile_table_nbytes(codecs, down * across)
+        _, covered = tile_table_nbytes(down * across)
         hashed = np.where(tiled, np.minimum(covered, hashed), hashed)
     sums = np.empty(len(hashed), np.uint64)
     start, nbytes = (np.ascontiguousarray(values, np.int64) for values in (columns[f"{f.name}.offset"], hashed))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,12 @@ import pyarrow as pa
 
 from lmdbloader.base.disk_errors import naming
 from lmdbloader.errors import OptionError
-from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName, new_text_digest
-from lmdbloader.format.features import LARGE_NAMES, OF_FILES, TILE_GROUPS
-from lmdbloader.format.layout import CODEC_RAW, CODEC_TILES, LONG_TEXT_NBYTES, MAX_NAMES, Field, index_schema
+from lmdbloader.format.digests import TextDigest
+from lmdbloader.format.layout import CODEC_RAW, LONG_TEXT_NBYTES, MAX_NAMES, Field, index_schema
 from lmdbloader.kernels import entries
 from lmdbloader.store.records import Block, Chunk
 
 _ROWS_AT_ONCE = 1 << 16
-# Fewer texts than numbers at once: they are Python objects while they are hashed.
-_TEXTS_AT_ONCE = 1 << 12
 _SOURCE_NAMES = "source.names"
 # The columns of a payload that are collected for texts too.
 _OF_TEXTS = ("offset", "checksum")
@@ -45,7 +42,6 @@ class Spool:
         fields: Sequence[Field],
         *,
         with_source: bool,
-        features: Collection[str] = OF_FILES,
         is_settled: bool = False,
     ) -> None:
         """Begin without rows.
@@ -54,12 +50,11 @@ class Spool:
             folder: For the temporary files; it is made.
             fields: The dataset's.
             with_source: Whether samples have sources.
-            features: Those of `OF_FILES` that the index may have; by default all, as in new datasets.
             is_settled: Whether texts are stored as the codecs of their fields say, rather than by their lengths.
         """
         self.fields = tuple(fields)
         self._is_settled = is_settled
-        self._with_source, self._large_names = with_source, LARGE_NAMES in features
+        self._with_source = with_source
         # Texts are collected for both ways to store them, as the longest may come last. Records are the same in both.
         self._longest = {f.name: 0 for f in fields if f.holds_text}
         self._kinds: dict[str, Any] = {}
@@ -128,17 +123,6 @@ class Spool:
         texts: list[str] = self._texts(name, kind).slice(rows.start, len(rows)).to_pylist()
         return texts
 
-    def features(self) -> frozenset[str]:
-        """Return those of `OF_FILES` that the rows so far need."""
-        kinds = [kind.value_type for kind in self._kinds.values() if pa.types.is_dictionary(kind)]
-        large_names = {LARGE_NAMES} if any(map(pa.types.is_large_string, kinds)) else set()
-        with_pixels = [f.name for f in self.fields if f.has_pixels]
-        tile_groups = {TILE_GROUPS} if any(map(self._has_tiles, with_pixels)) else set()
-        return frozenset(large_names | tile_groups)
-
-    def _has_tiles(self, name: str) -> bool:
-        return bool((self.column(f"{name}.codec") == CODEC_TILES).any())
-
     def settled_fields(self) -> tuple[Field, ...]:
         """Return the fields, with the codec of texts that the index has no column of.
 
@@ -179,7 +163,7 @@ class Spool:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _schema_of(self, fields: Sequence[Field]) -> pa.Schema:
-        return index_schema(fields, with_source=self._with_source, large_names=self._large_names)
+        return index_schema(fields, with_source=self._with_source)
 
     def _append(self, name: str, values: Any) -> None:
         if isinstance(values, pa.Array) and not _is_number(values.type):
@@ -317,44 +301,25 @@ def _shift(offsets: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], block_
         first += len(moved)
 
 
-def content_digest(columns: Iterator[tuple[str, Any]], algorithm: DigestName = DEFAULT_DIGEST) -> str:
-    """Return the digest of samples in order: over every column except offsets, in the index's order.
-
-    Args:
-        columns: (name, values); values are an array of numbers or an Arrow array of text.
-        algorithm: Of the dataset's digests.
-    """
-    digest = new_text_digest(algorithm)
-    for name, values in columns:
-        digest.update(name.encode() + b"\0")
-        step = _ROWS_AT_ONCE if isinstance(values, np.ndarray) else _TEXTS_AT_ONCE
-        for at in range(0, len(values), step):
-            part = values[at : at + step]
-            if isinstance(part, np.ndarray):
-                digest.update(np.ascontiguousarray(part).data)
-                continue
-            digest.update(b"".join(_framed_texts(part)))
+def content_digest(batch: pa.RecordBatch) -> str:
+    """Return the digest of samples in order: over every column of their index except offsets, in its order."""
+    digest = TextDigest()
+    for column, values in zip(batch.schema, batch.columns, strict=True):
+        if column.name.endswith(".offset"):
+            continue
+        digest.update(column.name.encode() + b"\0")
+        for at in range(0, len(values), _ROWS_AT_ONCE):
+            part = values.slice(at, _ROWS_AT_ONCE)
+            digest.update(part.to_numpy(zero_copy_only=True) if _is_number(column.type) else _framed(part))
     return str(digest)
 
 
-def _framed_texts(values: Any) -> Iterator[bytes]:
-    """Yield every text with its length in front; texts of a dictionary are encoded once, not once a row."""
-    is_dictionary = pa.types.is_dictionary(values.type)
-    numbers = values.indices.unique() if is_dictionary else None
-    texts = values.dictionary.take(numbers) if is_dictionary else values
-    data = [text.encode() for text in texts.to_pylist()]
-    framed = [len(text).to_bytes(8, "little") + text for text in data]
-    if numbers is None:
-        yield from framed
-        return
-    by_number = dict(zip(numbers.to_pylist(), framed, strict=True))
-    yield from map(by_number.__getitem__, values.indices.to_pylist())
+def _framed(values: pa.Array) -> pa.Buffer:
+    """Return the bytes of texts, at least one, one after the other, each with its length (u64) in front."""
+    import pyarrow.compute as pc  # the import takes a tenth of a second
 
-
-def digest_columns(batch: pa.RecordBatch) -> Iterator[tuple[str, Any]]:
-    """Yield the columns of an index for `content_digest`."""
-    for column in batch.schema:
-        if column.name.endswith(".offset"):
-            continue
-        values = batch.column(column.name)
-        yield column.name, values.to_numpy(zero_copy_only=True) if _is_number(column.type) else values
+    texts = (values.dictionary_decode() if pa.types.is_dictionary(values.type) else values).cast(pa.large_binary())
+    nbytes = pc.binary_length(texts).to_numpy(zero_copy_only=True)
+    starts = pa.py_buffer(np.arange(0, nbytes.nbytes + 1, nbytes.itemsize))
+    lengths = pa.Array.from_buffers(pa.large_binary(), len(texts), [None, starts, pa.py_buffer(nbytes)])
+    return pc.binary_join_element_wise(lengths, texts, pa.scalar(b"", pa.large_binary())).buffers()[2]

@@ -96,7 +96,7 @@ class Stamp:
         system.flush(self._descriptor)
         manifest = self._manifest
         # What was checked may have been changed before this; what is read now may not, without a new time.
-        if read_digest(self._descriptor, manifest.digest) != manifest.index_digest:
+        if read_digest(self._descriptor) != manifest.index_digest:
             return False
         if _status_of(self._descriptor) != self._status:
             return False

@@ -13,8 +13,8 @@ from typing import Any
 from .cases import Case, Wrong
 from .hostile import Copy, mutate, use
 
-# The codecs of images in tiles.
-_TILED = (2, 5)
+# The codec of images in tiles.
+_TILED = 2
 
 _MARK = 0xA5
 _PAGE = mmap.PAGESIZE
@@ -88,27 +88,27 @@ def _columns(values: tuple[int, ...], kinds: tuple[str, ...]) -> tuple[Any, ...]
     return tuple(np.array([value], kind) for value, kind in zip(values, kinds, strict=True))
 
 
-def _tables_nbytes(codec: int, height: int, width: int, tile: int) -> tuple[int, int]:
+def _tables_nbytes(height: int, width: int, tile: int) -> tuple[int, int]:
     """Return the bytes of a table of tiles, and how many of them its checksum covers."""
     import numpy as np
 
     from lmdbloader.format.codecs import tile_table_nbytes
 
     num_tiles = np.array(-(-height // tile) * -(-width // tile))
-    table, covered = tile_table_nbytes(np.array(codec), num_tiles)
+    table, covered = tile_table_nbytes(num_tiles)
     return int(table), int(covered)
 
 
 def _covered_nbytes(codec: int, height: int, width: int, tile: int) -> int | None:
     """Return how many of a payload's bytes the checksum in the index covers; None for all."""
-    return _tables_nbytes(codec, height, width, tile)[1] if codec in _TILED else None
+    return _tables_nbytes(height, width, tile)[1] if codec == _TILED else None
 
 
 def _focus(payload: _Payload) -> list[tuple[int, int]]:
     """Return where a payload says how it is to be read."""
     nbytes = len(payload.stored)
-    if payload.codec in _TILED:
-        return [(0, _tables_nbytes(payload.codec, *payload.geometry[:2], payload.tile)[0])]
+    if payload.codec == _TILED:
+        return [(0, _tables_nbytes(*payload.geometry[:2], payload.tile)[0])]
     if payload.codec == 3:  # the file's head, the table behind it, its end
         return [(0, 700), (150, 700), (nbytes - 200, nbytes), (nbytes - 16, nbytes)]
     return [(0, 40), (nbytes - 40, nbytes)]

@@ -202,37 +202,6 @@ def copy_literals(source, target, count):
 
 
 @intrinsic
-def trailing_zeros(typing_context, value):
-    """Return how many of the lowest bits of a uint64 are zero, as uint64; the value is not 0."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.uint64(types.uint64), generate
-
-
-def zeroed_room_of(nbytes: int) -> Any:
-    """Return a function for kernels: it returns the uint64 address of this many zeros, valid until the kernel ends.
-
-    The memory is on the stack, once for each kernel that calls the function: a second call zeroes it again.
-    """
-
-    @intrinsic
-    def zeroed_room(typing_context):
-        def generate(context, builder, signature, arguments):
-            # In the entry block, even of a kernel that this one is inlined into: a loop takes no more of the stack.
-            with builder.goto_entry_block():
-                room = builder.alloca(ir.ArrayType(_I8, nbytes))
-            room.align = 64
-            cgutils.memset(builder, room, _I64(nbytes), 0)
-            return builder.ptrtoint(room, _I64)
-
-        return types.uint64(), generate
-
-    return zeroed_room
-
-
-@intrinsic
 def bits_of(typing_context, value):
     """Return the bits of a float32 as a uint32."""
 

@@ -16,7 +16,7 @@ from lmdbloader.base import system
 from lmdbloader.errors import FormatError
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.layout import DESCRIPTION_KEY, PROGRESS_KEY, RECORD_KEY_NBYTES, parse_record_key, progress_value
-from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Description, is_newer_description, parse_description
+from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Description, parse_description
 from lmdbloader.store.lmdb_file import PAGE_SIZE_AT, PAGE_SIZES
 
 # LMDB 0.9: a page begins with its number (u64), 2 bytes of padding, its kind (u16), and the bounds of its free space
@@ -160,18 +160,12 @@ def find_description(descriptor: int, path: str) -> Description | None:
     Args:
         descriptor: The data file's.
         path: The dataset's, for messages.
-
-    Raises:
-        FormatError: It has an intact one, with features that this release does not know.
     """
     for key, at, nbytes in find_entries(descriptor):
         if key == DESCRIPTION_KEY and nbytes <= MAX_MANIFEST_NBYTES:
             text = read_around_errors(descriptor, nbytes, at)
-            try:
+            with suppress(FormatError):
                 return parse_description(text, path)
-            except FormatError:
-                if is_newer_description(text):
-                    raise
     return None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,7 +24,6 @@ from lmdbloader.format.layout import (
 )
 from lmdbloader.format.manifest import Description, Manifest
 from lmdbloader.store.care.pages import find_description
-from lmdbloader.store.contents import check_scheme
 from lmdbloader.store.index import Index
 from lmdbloader.store.lmdb_file import explain_lmdb, list_values, reading
 from lmdbloader.store.lmdb_records import spool_records
@@ -46,8 +44,6 @@ def what_is_known(folder: Path, damaged: Collection[str], advice: str) -> tuple[
     if (folder / DATA_FILE).is_file():
         data = DataFile(folder / DATA_FILE, "pread")
         description = find_description(data.descriptor, str(folder))
-    if description:
-        check_scheme(description.content_scheme, folder / DATA_FILE)
     if manifest is not None and description in (None, manifest.description):
         return description or manifest.description, manifest  # only its text was changed
     if manifest is not None or description is None:
@@ -88,7 +84,6 @@ def rebuild(
                 f"{manifest.content_digest}: they are not those of this dataset. Restore it from a copy."
             )
         else:
-            made = dataclasses.replace(made, data_digest=manifest.data_digest)  # older manifests have none
             is_same_index = made.index_digest == manifest.index_digest
             # Another release of Arrow writes the same index with other bytes.
             names = [INDEX_FILE] if INDEX_FILE in damaged or not is_same_index else []
@@ -100,9 +95,9 @@ def rebuild(
     return tuple(names)
 
 
-def _facts(manifest: Manifest) -> tuple[int, dict[str, int], dict[str, str]]:
+def _facts(manifest: Manifest) -> tuple[int, dict[str, int]]:
     """Return what a manifest states of the samples, which may have been edited together with its digest."""
-    return manifest.num_samples, dict(manifest.sizes), dict(manifest.column_digests)
+    return manifest.num_samples, dict(manifest.sizes)
 
 
 def _make(data: Path, description: Description, work: Path) -> Manifest:
@@ -110,9 +105,8 @@ def _make(data: Path, description: Description, work: Path) -> Manifest:
     with naming(data):
         places = np.array([at for key, at, _ in list_values(data) if len(key) == RECORD_KEY_NBYTES], np.int64)
     schema = record_schema(description.fields, with_source=description.with_source)
-    fields, features = description.fields, description.features
     with_source = description.with_source
-    spool = Spool(work / COLUMNS_FOLDER, fields, with_source=with_source, features=features, is_settled=True)
+    spool = Spool(work / COLUMNS_FOLDER, description.fields, with_source=with_source, is_settled=True)
     try:
         with explain_lmdb(data), reading(data) as transaction:
             spool_records(transaction, spool, schema, data)

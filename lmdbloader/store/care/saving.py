@@ -119,8 +119,7 @@ def write_samples(
         if is_own_file(folder / SKIPPED_FILE):
             with open(open_own_file(folder / SKIPPED_FILE), "rb") as skipped:
                 writer.add_file(SKIPPED_FILE, skipped.read())
-        digest, scheme = description.digest, description.content_scheme
-        return writer.finish(classes=description.classes, made_by=made_by, digest=digest, scheme=scheme).num_samples
+        return writer.finish(classes=description.classes, made_by=made_by).num_samples
 
 
 def _rows(damaged: Sequence[Damage]) -> Iterator[tuple[str, str, str, str]]:

@@ -24,7 +24,6 @@ from lmdbloader.store.care.dataset_check import (
     first_sentence,
 )
 from lmdbloader.store.care.findings import Findings, Verification
-from lmdbloader.store.contents import check_scheme
 from lmdbloader.store.index import Index
 from lmdbloader.store.opening import read_manifest
 from lmdbloader.store.reader import Reader
@@ -45,7 +44,6 @@ def check_set(folder: Path, manifest: Manifest, progress: Callable[[int], None])
     Raises:
         FormatError: A newer release made it, and this one cannot check all of it.
     """
-    check_scheme(manifest.content_scheme, folder / MANIFEST_FILE)
     found = Findings(folder)
     check_text(found, manifest)
     # Mapped, because the index of all samples may not fit in memory.

@@ -9,7 +9,6 @@ from pathlib import Path
 from lmdbloader.base.disk_errors import explain_full_disk
 from lmdbloader.base.text import counted, plain
 from lmdbloader.errors import CorruptError, FormatError, NotFoundError
-from lmdbloader.format.features import PARTS
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE
 from lmdbloader.format.manifest import Description, Manifest
 from lmdbloader.store.care.findings import Verification
@@ -142,10 +141,7 @@ def _description_of_parts(folder: Path, names: Sequence[str], log: Callable[[str
         )
     )
     first = known[0]
-    features = first.features - {PARTS}
-    return Description(
-        first.fields, first.with_source, classes, first.made_by, first.digest, first.content_scheme, features
-    )
+    return Description(first.fields, first.with_source, classes, first.made_by)
 
 
 def _description_of(part: Path) -> Description | None:

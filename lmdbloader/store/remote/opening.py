@@ -356,7 +356,7 @@ def _read_index(service: Service, manifest: Manifest, facts: Facts) -> bytes:
         for at in range(0, facts.nbytes, _INDEX_NBYTES)
     ]
     data = b"".join(parts)
-    if (found := digest_of_file(data, manifest.digest)) != manifest.index_digest:
+    if (found := digest_of_file(data)) != manifest.index_digest:
         raise CorruptError(
             f"{service.url}/{name}: its digest is {found}, expected {manifest.index_digest}: it was changed, or "
             "belongs to another dataset. Upload the dataset again.",

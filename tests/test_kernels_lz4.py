@@ -165,7 +165,7 @@ import numpy as np
 import lz4.block
 from forbidden_pages import between_forbidden_pages
 from lmdbloader.kernels.entries import lz4_decompress
-from test_kernels_lz4_decompress import block_of, expected, literals
+from test_kernels_lz4 import block_of, expected, literals
 
 source, target = between_forbidden_pages(4), between_forbidden_pages(4)
 rng = np.random.default_rng(int(sys.argv[1]))
