@@ -28,7 +28,6 @@ from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName, digest_of_text
 from lmdbloader.format.layout import SOURCES_FILE
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.store import is_dataset, open_reader, read_manifest
-from lmdbloader.store.arrow import read_file
 from lmdbloader.store.writing.ownership import open_own_file
 
 # Options that the record of the inputs covers, or that a dataset does not depend on.
@@ -345,12 +344,14 @@ def renew_note(folder: Path, listing: Listing, times: Sequence[tuple[int, int]])
             partial.unlink(missing_ok=True)
 
 
-def _read(path: Path, num_sources: int) -> pa.RecordBatch | None:
+def _read(path: Path, num_sources: int) -> pa.Table | None:
     try:
         with open(open_own_file(path), "rb") as file:
             if os.fstat(file.fileno()).st_size > num_sources * _ROW_NBYTES + _MOST_OTHER_NBYTES:
                 return None
-            note = read_file(file.read(), _SCHEMA)
-    except (OSError, FormatError, pa.ArrowException):
+            note = pa.ipc.open_file(file.read()).read_all()
+        note.validate(full=True)
+    except (OSError, pa.ArrowException):
         return None
-    return note if note.num_rows == num_sources else None
+    is_ours = note.schema.equals(_SCHEMA) and note.num_rows == num_sources
+    return note if is_ours and not any(column.null_count for column in note.columns) else None

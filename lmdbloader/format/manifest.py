@@ -23,6 +23,7 @@ from lmdbloader.format.digests import (
     scheme_of,
 )
 from lmdbloader.format.features import OF_FILES, PARTS, is_known, required
+from lmdbloader.format.index import IndexLayout, parse_index
 from lmdbloader.format.layout import (
     DATA_FILE,
     FORMAT_NAME,
@@ -120,6 +121,7 @@ class Description:
         content_digest: str,
         index_digest: str,
         data_digest: str,
+        index: IndexLayout,
         manifest_digest: str = "",
         column_digests: Mapping[str, str] | None = None,
         parts: tuple[Part, ...] = (),
@@ -140,6 +142,7 @@ class Description:
             column_digests or {},
             self.features,
             parts,
+            index,
         )
 
 
@@ -163,6 +166,7 @@ class Manifest:
             it is of a scheme without them.
         features: As in the description.
         parts: Of a set, in order; otherwise empty.
+        index: Where the columns of index.arrow lie, the digests of its rows, and facts about them.
     """
 
     num_samples: int
@@ -179,6 +183,7 @@ class Manifest:
     column_digests: Mapping[str, str] = field(default_factory=dict)
     features: frozenset[str] = frozenset()
     parts: tuple[Part, ...] = ()
+    index: IndexLayout = field(default_factory=IndexLayout)
 
     @property
     def index_file(self) -> str:
@@ -237,6 +242,7 @@ class Manifest:
             body["parts"] = [{key: getattr(part, key) for key in _PART_KEYS} for part in self.parts]
         elif not self.data_digest:
             body["made_by"] = body.pop("made_by")  # after the sizes, as in datasets of that age
+        body["index"] = self.index.to_json()
         body |= {"column_digests": dict(self.column_digests)} if self.column_digests else {}
         body |= {"content_digest": self.content_digest, "index_digest": self.index_digest}
         return body | ({"data_digest": self.data_digest} if self.data_digest else {})
@@ -284,9 +290,14 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
     try:
         if digest != DEFAULT_DIGEST:
             _check_digests(body, digest)
-        return _parse_description(body, digest).manifest(
-            num_samples=_natural(body["num_samples"]),
-            sizes={name: _natural(nbytes) for name, nbytes in _typed(body, "sizes", dict).items()},
+        description = _parse_description(body, digest)
+        num_samples = _natural(body["num_samples"])
+        sizes = {name: _natural(nbytes) for name, nbytes in _typed(body, "sizes", dict).items()}
+        fields, with_source = description.fields, description.with_source
+        return description.manifest(
+            num_samples=num_samples,
+            sizes=sizes,
+            index=parse_index(body["index"], fields, with_source=with_source, num_rows=num_samples, sizes=sizes),
             content_digest=_typed(body, "content_digest", str),
             index_digest=_typed(body, "index_digest", str),
             data_digest=_typed(body, "data_digest", str) if "data_digest" in body else "",

@@ -10,8 +10,7 @@ import re
 import shlex
 import time
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -49,8 +48,6 @@ _READ_WITHOUT_MAP = 'Read it without a map, with io="pread".'
 # A local file system returns a file's length in a tenth of this or less; a network one may have to ask a server.
 _AT_ONCE_SECONDS = 4e-6
 _PIECE_NBYTES = 2**20
-# To bring an index of this size into the map takes about a millisecond.
-_READ_NBYTES = 16 * 2**20
 # The parts of a set that tasks on a Ray cluster write, before these are numbered.
 _OF_RAY = re.compile(r"part-[0-9]{13}")
 
@@ -272,59 +269,6 @@ def guard_of(descriptor: int, nbytes: int) -> npt.NDArray[np.int64]:
         bits, num_marks, 0,
     )  # fmt: skip
     return guard
-
-
-def open_index(path: Path, io: IO, expected_nbytes: int) -> mmap.mmap | bytes:
-    """Return the content of an index: mapped, or with "pread" read into memory.
-
-    Raises:
-        CorruptError: Its length is not the one in the manifest, or the disk cannot read it.
-    """
-    with opened_index(path) as descriptor:
-        return read_index(path, descriptor, io, expected_nbytes)
-
-
-@contextmanager
-def opened_index(path: Path) -> Iterator[int]:
-    """Yield a descriptor of an index; what the disk cannot read in the block is a CorruptError."""
-    with unreadable_is_corrupt(path, dataset=path.parent):
-        descriptor = _open(path)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-
-def read_index(
-    path: Path, descriptor: int, io: IO, expected_nbytes: int, *, was_read: bool = False
-) -> mmap.mmap | bytes:
-    """Return the content of an open index: mapped, or with "pread" read into memory.
-
-    Args:
-        path: The index's, for messages.
-        descriptor: The file's.
-        io: "mmap" or "pread".
-        expected_nbytes: Its length.
-        was_read: Whether all of it was read lately. A large map is then left to be read where it is used.
-
-    Raises:
-        CorruptError: It has another length.
-        OSError: The disk cannot read it.
-    """
-    nbytes = os.fstat(descriptor).st_size
-    if nbytes != expected_nbytes:
-        raise wrong_size(path, nbytes, expected_nbytes)
-    if io == "mmap" and nbytes:
-        mapped = _map(path, descriptor, nbytes, _READ_WITHOUT_MAP)
-        # A page that cannot be read would end the process.
-        if not (was_read and nbytes > _READ_NBYTES) and not system.populate(mapped):
-            read_through(descriptor)
-        return mapped
-    with open(descriptor, "rb", closefd=False) as file:
-        content = file.read(nbytes)
-    if len(content) != nbytes:
-        raise wrong_size(path, len(content), nbytes)
-    return content
 
 
 def read_through(descriptor: int) -> None:

@@ -152,10 +152,6 @@ class Spool:
     def _payload_names(self) -> list[str]:
         return [f.name for f in self.settled_fields() if f.is_payload]
 
-    def total(self, part: str) -> int:
-        """Return the sum of one column of all payload fields, such as "stored_nbytes"."""
-        return sum(int(self.column(f"{name}.{part}").sum(dtype=np.int64)) for name in self._payload_names())
-
     def write(self, path: Path, block_at: npt.NDArray[np.int64]) -> None:
         """Write the index.
 

@@ -11,18 +11,19 @@ import numpy as np
 
 from lmdbloader.base.files import read_regular
 from lmdbloader.errors import CorruptError, FormatError
-from lmdbloader.format.digests import DigestName, new_file_digest
+from lmdbloader.format.digests import DigestName, new_file_digest, read_digest
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, is_signed, parse_description, unknown_keys
 from lmdbloader.store.care.findings import Findings
 from lmdbloader.store.care.pages import find_description, needed_nbytes
 from lmdbloader.store.contents import check_scheme, digest_contents
 from lmdbloader.store.damage import Damage
-from lmdbloader.store.index import Index
+from lmdbloader.store.index import Index, open_index
 from lmdbloader.store.lmdb_file import page_problems
 from lmdbloader.store.lmdb_records import compare_records, damaged_records, stored_description
-from lmdbloader.store.opening import IO, DataFile, open_index, read_manifest
+from lmdbloader.store.opening import IO, DataFile, read_manifest
 from lmdbloader.store.reader import Reader
+from lmdbloader.store.writing.index_layout import facts_of
 
 _ROWS_AT_ONCE = 256
 _READ_AT_ONCE_NBYTES = 64 * 2**20
@@ -194,12 +195,18 @@ def check_index_file(found: Findings, manifest: Manifest, io: IO = "pread") -> I
     name = manifest.index_file
     path = found.folder / name
     try:
-        content = open_index(path, io, manifest.sizes["index_nbytes"])
-        return Index(found.folder, manifest, manifest.sizes["data_nbytes"], content)
+        index = open_index(found.folder, manifest, io)
+        digest = read_digest(index.file.descriptor, manifest.digest)
+        if digest != manifest.index_digest:
+            found.add(name, f"its digest is {digest}, expected {manifest.index_digest}: it was damaged or changed")
+            return None
+        index.check_all()
+        for f in manifest.fields:
+            if f.is_payload and facts_of(f, index.columns) != index.facts[f.name]:
+                found.add(MANIFEST_FILE, f"its facts about the field {f.name!r} are not those of the samples")
+        return index
     except FileNotFoundError:
         found.add(name, "is missing")
-    except KeyError as error:
-        found.add(name, f"the manifest does not state {error}")
     except (OSError, FormatError) as error:
         found.add(name, first_sentence(error, path))
     return None

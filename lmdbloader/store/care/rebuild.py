@@ -14,6 +14,7 @@ from lmdbloader.base import system
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.text import counted
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, LockedError
+from lmdbloader.format.index import IndexLayout
 from lmdbloader.format.layout import (
     DATA_FILE,
     INDEX_FILE,
@@ -26,13 +27,12 @@ from lmdbloader.format.layout import (
 from lmdbloader.format.manifest import Description, Manifest
 from lmdbloader.store.care.pages import find_description
 from lmdbloader.store.contents import check_scheme
-from lmdbloader.store.index import Index
 from lmdbloader.store.lmdb_file import explain_lmdb, list_values, reading
 from lmdbloader.store.lmdb_records import spool_records
-from lmdbloader.store.opening import DataFile, map_file, read_manifest
+from lmdbloader.store.opening import DataFile, read_manifest
 from lmdbloader.store.spool import Spool
 from lmdbloader.store.writing.publish import COLUMNS_FOLDER, REPAIR_FOLDER, flush
-from lmdbloader.store.writing.writer import make_manifest
+from lmdbloader.store.writing.writer import digest_of_data, make_manifest
 
 
 def what_is_known(folder: Path, damaged: Collection[str], advice: str) -> tuple[Description, Manifest | None]:
@@ -79,7 +79,6 @@ def rebuild(
     """
     with work_folder(folder) as work, explain_full_disk(folder):
         made = _make(folder / DATA_FILE, description, work)
-        Index(work, made, made.sizes["data_nbytes"], map_file(work / INDEX_FILE))
         if manifest is None:
             names = [INDEX_FILE, MANIFEST_FILE]
         elif made.content_digest != manifest.content_digest:
@@ -100,9 +99,9 @@ def rebuild(
     return tuple(names)
 
 
-def _facts(manifest: Manifest) -> tuple[int, dict[str, int], dict[str, str]]:
+def _facts(manifest: Manifest) -> tuple[int, dict[str, int], dict[str, str], IndexLayout]:
     """Return what a manifest states of the samples, which may have been edited together with its digest."""
-    return manifest.num_samples, dict(manifest.sizes), dict(manifest.column_digests)
+    return manifest.num_samples, dict(manifest.sizes), dict(manifest.column_digests), manifest.index
 
 
 def _make(data: Path, description: Description, work: Path) -> Manifest:
@@ -121,7 +120,13 @@ def _make(data: Path, description: Description, work: Path) -> Manifest:
                     f"{data}: holds {counted(spool.num_samples, 'sample')}; its progress entry states another number"
                 )
         spool.write(work / INDEX_FILE, places)
-        return make_manifest(description, spool, work / INDEX_FILE, data)
+        return make_manifest(
+            description,
+            spool,
+            work / INDEX_FILE,
+            data_nbytes=data.stat().st_size,
+            data_digest=digest_of_data(data, description.digest),
+        )
     finally:
         spool.close()
 

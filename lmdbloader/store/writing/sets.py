@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from lmdbloader.base import system
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.errors import CorruptError, FormatError
-from lmdbloader.format.digests import digest_of_file, scheme_for
+from lmdbloader.format.digests import scheme_for
 from lmdbloader.format.features import PARTS
 from lmdbloader.format.layout import (
     DATA_FILE,
@@ -27,14 +26,13 @@ from lmdbloader.format.layout import (
     set_index_file,
 )
 from lmdbloader.format.manifest import Description, Manifest, Part, part_begins
-from lmdbloader.store.contents import digest_contents
 from lmdbloader.store.lmdb_file import explain_lmdb, list_values, reading
 from lmdbloader.store.lmdb_records import spool_records
-from lmdbloader.store.opening import I64, map_file, read_manifest
+from lmdbloader.store.opening import I64, read_manifest
 from lmdbloader.store.reader import Reader
 from lmdbloader.store.spool import Spool
 from lmdbloader.store.writing.publish import COLUMNS_FOLDER, flush
-from lmdbloader.store.writing.writer import Written
+from lmdbloader.store.writing.writer import Written, make_manifest
 
 _ROWS_AT_ONCE = 2**16
 _INDEX_ROW_NBYTES = 60
@@ -93,30 +91,10 @@ def write_set(
         spool.write(index, np.concatenate(shifts))
         features, scheme = spool.features() | {PARTS}, scheme_for(digest, is_new=True)
         description = Description(fields, with_source, described, made_by, digest, scheme, features)
-        manifest = _manifest(description, spool, index, parts)
+        data_nbytes = sum(part.data_nbytes for part in parts)
+        manifest = make_manifest(description, spool, index, data_nbytes=data_nbytes, parts=parts)
         _publish(folder, index, manifest, expected)
     return Written(manifest.num_samples, manifest.sizes, 0, manifest.content_digest)
-
-
-def _manifest(description: Description, spool: Spool, index: Path, parts: tuple[Part, ...]) -> Manifest:
-    """Return the manifest of a set whose index is written."""
-    content = map_file(index)
-    batch = pa.ipc.open_file(pa.py_buffer(content)).get_batch(0)
-    content_digest, column_digests = digest_contents(batch, description.content_scheme)
-    return description.manifest(
-        num_samples=spool.num_samples,
-        sizes={
-            "payload_nbytes": spool.total("stored_nbytes"),
-            "raw_nbytes": spool.total("raw_nbytes"),
-            "data_nbytes": sum(part.data_nbytes for part in parts),
-            "index_nbytes": len(content),
-        },
-        content_digest=content_digest,
-        column_digests=column_digests,
-        index_digest=digest_of_file(content, description.digest),
-        data_digest="",
-        parts=parts,
-    )
 
 
 def _publish(folder: Path, index: Path, manifest: Manifest, expected: str | None) -> None:
@@ -194,7 +172,7 @@ def _add(spool: Spool, reader: Reader, begin: int) -> I64:
     places = _places_of_texts(spool, reader)
     counts = []
     for rows in _parts_of(len(reader)):
-        columns: dict[str, Any] = {name: index.arrays[name][rows] for name in index.arrays}
+        columns: dict[str, Any] = {name: column[rows] for name, column in index.arrays.items()}
         batch = index.batch.slice(rows.start, rows.stop - rows.start)
         columns |= {name: batch.column(name) for name in (*index.texts, *index.names)}
         for f in spool.fields:

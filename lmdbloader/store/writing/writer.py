@@ -15,7 +15,6 @@ from typing import Any
 import lmdb
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from lmdbloader.base import system
 from lmdbloader.base.disk_errors import DISK_FULL, disk_failed, disk_full, explain_full_disk, has_no_room, naming
@@ -41,12 +40,13 @@ from lmdbloader.format.layout import (
     record_key,
     record_schema,
 )
-from lmdbloader.format.manifest import Description, Manifest
+from lmdbloader.format.manifest import Description, Manifest, Part
 from lmdbloader.store.contents import digest_contents
 from lmdbloader.store.lmdb_records import delete_records, records, spool_records
 from lmdbloader.store.opening import map_file
 from lmdbloader.store.records import Block, Chunk, chained
 from lmdbloader.store.spool import Spool
+from lmdbloader.store.writing.index_layout import lay_out
 from lmdbloader.store.writing.publish import (
     COLUMNS_FOLDER,
     flush,
@@ -225,7 +225,14 @@ class Writer:
                 os.truncate(self._partial / DATA_FILE, used_nbytes)
             index_path = self._partial / INDEX_FILE
             self._spool.write(index_path, at)
-            manifest = make_manifest(description, self._spool, index_path, self._partial / DATA_FILE)
+            data = self._partial / DATA_FILE
+            manifest = make_manifest(
+                description,
+                self._spool,
+                index_path,
+                data_nbytes=data.stat().st_size,
+                data_digest=digest_of_data(data, description.digest),
+            )
             self._spool.close()
             with naming(self._partial / MANIFEST_FILE):
                 (self._partial / MANIFEST_FILE).write_bytes(manifest.to_json())
@@ -385,37 +392,55 @@ def open_writer(
         yield writer
 
 
-def make_manifest(description: Description, spool: Spool, index: Path, data: Path) -> Manifest:
+def make_manifest(
+    description: Description,
+    spool: Spool,
+    index: Path,
+    *,
+    data_nbytes: int,
+    data_digest: str = "",
+    parts: tuple[Part, ...] = (),
+) -> Manifest:
     """Return the manifest of a dataset.
 
     Args:
         description: Its facts that do not follow from the files.
         spool: The index's columns.
         index: index.arrow, as the spool has written it.
-        data: The complete data.mdb.
-
-    Raises:
-        OSError: A file cannot be read.
+        data_nbytes: Bytes of its data files.
+        data_digest: Of data.mdb.
+        parts: Of a set.
     """
     content = map_file(index)
-    batch = pa.ipc.open_file(pa.py_buffer(content)).get_batch(0)
+    layout, batch = lay_out(content, description.fields, with_source=description.with_source)
     content_digest, column_digests = digest_contents(batch, description.content_scheme)
-    descriptor = system.open_to_read(data)
-    try:
-        with naming(data):
-            data_digest = read_digest(descriptor, description.digest)
-    finally:
-        os.close(descriptor)
+    totals = [facts.totals for facts in layout.facts.values()]
     return description.manifest(
         num_samples=spool.num_samples,
         sizes={
-            "payload_nbytes": spool.total("stored_nbytes"),
-            "raw_nbytes": spool.total("raw_nbytes"),
-            "data_nbytes": data.stat().st_size,
+            "payload_nbytes": sum(total["stored_nbytes"] for total in totals),
+            "raw_nbytes": sum(total["raw_nbytes"] for total in totals),
+            "data_nbytes": data_nbytes,
             "index_nbytes": len(content),
         },
         content_digest=content_digest,
         column_digests=column_digests,
         index_digest=digest_of_file(content, description.digest),
         data_digest=data_digest,
+        index=layout,
+        parts=parts,
     )
+
+
+def digest_of_data(data: Path, digest: DigestName) -> str:
+    """Return the digest of a complete data.mdb.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    descriptor = system.open_to_read(data)
+    try:
+        with naming(data):
+            return read_digest(descriptor, digest)
+    finally:
+        os.close(descriptor)
