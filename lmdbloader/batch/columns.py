@@ -44,7 +44,7 @@ def read_values(reader: Reader, f: Field, rows: I64, clock: Clock = NO_CLOCK) ->
     if f.holds_text:
         values: Any = reader.read_texts(f.name, rows, clock=clock)
     else:
-        values = reader.index.arrays[f.name][rows]
+        values = reader.index.take(f.name, rows)
     return values if kind.decode is None else [kind.decode(value) for value in values]
 
 

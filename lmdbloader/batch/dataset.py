@@ -34,7 +34,7 @@ from lmdbloader.errors import OptionError, UnknownNameError
 from lmdbloader.format.layout import Field
 from lmdbloader.store import IO, Reader, check_rows
 from lmdbloader.store.conditions import column_names, matching, table_of
-from lmdbloader.store.rows import Rows, choose, compact, places_in, rows_at, take
+from lmdbloader.store.rows import Rows, choose, compact, places_in, rows_at
 from lmdbloader.transforms import Normalize, ToDtype, Transform
 from lmdbloader.transforms.foreign import listed_transforms
 
@@ -214,7 +214,7 @@ class LMDBDataset(ReadsMany):
             numbers = [name for name, f in self.reader.fields.items() if f.kind == "int"]
             line = f'dataset.table["{numbers[0]}"].to_pylist()' if numbers else "dataset.table"
             raise UnknownNameError(f"{self.path}: targets: the dataset has no labels; write {line}")
-        return Targets(take(self.reader.index.arrays[named[0]], self.stored_rows).tolist())
+        return Targets(self.reader.index.take(named[0], self.stored_rows).tolist())
 
     @property
     def table(self) -> pa.Table:

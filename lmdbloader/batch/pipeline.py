@@ -21,6 +21,7 @@ from lmdbloader.format.layout import Field, image_of
 from lmdbloader.kernels import assemble_columns as at
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.calls.entry import Prepared
+from lmdbloader.kernels.codec_numbers import CHANGED
 from lmdbloader.kernels.transform import opcodes
 from lmdbloader.store import Reader
 from lmdbloader.store.rows import Rows, as_array, parts_of
@@ -166,12 +167,14 @@ class Pipeline:
         self.fields, self.transforms = tuple(fields), tuple(transforms)
         self._rows: Rows = range(len(reader)) if rows is None else rows
         self._is_whole = rows is None or (isinstance(rows, range) and rows == range(len(reader)))
-        arrays = reader.index.arrays
+        arrays = reader.index.columns
         self._columns = [[arrays[f"{name}.{part}"] for part in at.INDEX_COLUMNS] for name in fields]
         addresses = [
             [c.ctypes.data for c in columns] + _own_rows(reader, name)
             for name, columns in zip(fields, self._columns, strict=True)
         ]
+        if len(reader):  # of a column that is equal everywhere, kernels read the first row
+            reader.index.check(0)
         self._addresses = np.array(addresses, np.int64).reshape(-1, 2 * len(at.INDEX_COLUMNS))
         self._refuse_mixed_labels()
         self._image_fields = [self._image_field(f) for f in range(len(self.fields))]
@@ -217,12 +220,12 @@ class Pipeline:
         resize = next((t for t in self._geometries_of_all if t.resizes), None)
         options = self.reader.manifest.made_by.get("options")
         declared = options.get("fields") if isinstance(options, dict) else None
-        for f, name in enumerate(self.fields):
+        for name in self.fields:
             is_image = self.reader.fields[name].kind == "image" and likeness(name) == "mask"
             if resize is None or not is_image or (isinstance(declared, dict) and declared.get(name) == "image"):
                 continue
             rows, watch = as_array(self._rows[:_LOOKED_AT]), LabelWatch(name)
-            if (self._columns[f][at.CHANNELS][rows] != 1).any():  # colours; nothing has to be read
+            if (self.reader.index.take(f"{name}.channels", rows) != 1).any():  # colours; nothing has to be read
                 continue
             for row in rows.tolist():
                 with suppress(CorruptError):  # it is reported when its sample is read
@@ -265,8 +268,8 @@ class Pipeline:
             return ""
         rows = [int(self._rows[place]) for place in (0, len(self._rows) // 2, -1)]
         shapes = [self.reader.array_shape(name, row) for row in rows]
-        for image, columns in zip(self.fields, self._columns, strict=True):
-            sizes = [(int(columns[at.IMAGE_HEIGHT][row]), int(columns[at.IMAGE_WIDTH][row])) for row in rows]
+        for image in self.fields:
+            sizes = [self.reader.image_shape(image, row)[1:] for row in rows]
             if all(len(s) in (2, 3) and size in (s[-2:], s[:2]) for s, size in zip(shapes, sizes, strict=True)):
                 return image
         return ""
@@ -352,10 +355,15 @@ class Pipeline:
         return np.ascontiguousarray(shapes, np.int64)
 
     def _measure_part(self, rows: I64) -> I64:
+        self.reader.index.check(rows)
         shapes = np.zeros((len(self.fields), 4), np.int64)
         if len(self.program.whole) == 0:  # unchanged images need no kernel
             for f, columns in enumerate(self._columns):
                 height, width = (columns[side][rows].astype(np.int64) for side in (at.IMAGE_HEIGHT, at.IMAGE_WIDTH))
+                most = self.reader.index.facts[self.fields[f]].extremes["raw_nbytes"][1]
+                wrong = (np.minimum(height, width) < 1) | (height > most // np.maximum(width, 1))
+                if wrong.any():
+                    raise self.reader.damaged(self.fields[f], int(rows[int(wrong.argmax())]), CHANGED)
                 shapes[f] = height.min(), height.max(), width.min(), width.max()
                 self._most = np.maximum(self._most, [(height * width).max(), height.max(), width.max(), 0])
             return shapes
@@ -387,7 +395,7 @@ class Pipeline:
         rooms, resize = self._rooms_nbytes(), self._resize_items()
         try:
             return Scratch(rooms, resize, self._drawn(self._most.copy()))
-        except MemoryError as error:
+        except (MemoryError, ValueError) as error:  # NumPy's, of sizes that no array has
             nbytes = int(rooms.sum()) + 4 * sum(resize)
             raise OptionError(
                 f"{self.reader.place}: images of up to {self._most[at.MOST_HEIGHT]}x{self._most[at.MOST_WIDTH]} pixels "
@@ -436,6 +444,7 @@ class Pipeline:
         Raises:
             CorruptError: A payload is damaged; names the sample and its source.
         """
+        self.reader.index.check(rows)
         given, _alive = self._decode_files(rows, clock) if self._has_files else (None, [])
         # If a signal's handler raises an exception from here on, the call is half changed: nobody makes it again.
         call, scratch.call = scratch.call, None
@@ -499,6 +508,7 @@ class Pipeline:
         """
         if not len(rows):
             return list(values)
+        self.reader.index.check(rows)
         drawn = self._drawn(self._most.copy())
         drawn[0][:, :, opcodes.MASK] = 1
         found = np.empty((len(rows), 2, 5), np.float64)

@@ -12,6 +12,7 @@ from typing import Any
 
 from lmdbloader import __version__
 from lmdbloader.base.arguments import flag, shown
+from lmdbloader.base.foreign_names import APPEND, understands
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.combining import (
     Part,

@@ -226,7 +226,7 @@ def _write_sample(reader: Reader, plan: _Plan, row: int, partial: Path) -> tuple
     line: dict[str, Any] = {"sample": row}
     position = (0, 0)
     if plan.source_of is not None:
-        position = (int(reader.index.arrays["top"][row]), int(reader.index.arrays["left"][row]))
+        position = (reader.index.value("top", row), reader.index.value("left", row))
         line.update(source=reader.source(row), top=position[0], left=position[1])
     stem = _stem(plan, row, position)
     sizes = []
@@ -257,7 +257,7 @@ def _write_sample(reader: Reader, plan: _Plan, row: int, partial: Path) -> tuple
 def _file(reader: Reader, f: Field, row: int, image_format: str) -> tuple[str, bytes]:
     """Return the suffix and the content of the file of a value."""
     if f.has_pixels:
-        unpack = codec_of(int(reader.index.arrays[f"{f.name}.codec"][row])).source_file
+        unpack = codec_of(reader.index.value(f"{f.name}.codec", row)).source_file
         if image_format == "stored" and unpack is not None:
             data = _unpack(reader, f, row, unpack)
             return _suffix(data, _SIGNATURES), data
@@ -289,7 +289,7 @@ def _value(reader: Reader, f: Field, row: int) -> Any:
         return found.tolist() if kind_named(f.kind).is_ragged else found
     if f.holds_text:
         return reader.index.text(f.name, row)
-    value = reader.index.arrays[f.name][row].item()
+    value = reader.index.take(f.name, range(row, row + 1))[0].item()
     return value if isinstance(value, int) or math.isfinite(value) else str(value)
 
 

@@ -704,7 +704,7 @@ def _report(
 ) -> Report:
     """Return the report of a dataset that was just put in place."""
     listing, of = saved.listing, saved.decisions.fields
-    stored_as, sides = count_images(of, open_reader(target).index, written.num_samples)
+    stored_as, sides = count_images(of, open_reader(target))
     return Report(
         str(target),
         listing.layout,

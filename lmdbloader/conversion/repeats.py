@@ -65,9 +65,9 @@ def count_shared_sources(parts: Sequence[Part]) -> int:
             continue
         names = part.reader.index.names["source"]
         used = np.unique(names.codes if part.rows is None else names.codes[part.rows]).astype(np.int64)
-        ends = names.texts.ends.astype(np.int64)
+        ends, data = names.texts.columns()
         hashes = np.empty(len(used), np.uint64)
-        entries.hash_many(names.texts.data, ends[used], ends[used + 1] - ends[used], hashes)
+        entries.hash_many(data, ends[used], ends[used + 1] - ends[used], hashes)
         if part.prefix:
             prefix = np.frombuffer(part.prefix.encode("utf-8", "surrogatepass"), np.uint8)
             salt = np.empty(1, np.uint64)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from lmdbloader.conversion.sources.listing import Listing
 from lmdbloader.format.codecs import name_counts
 from lmdbloader.format.layout import Field
+from lmdbloader.store import Reader
 
 _MOST_BITS = 32
 _ROWS_AT_ONCE = 1 << 16
@@ -86,18 +86,16 @@ def count_classes(listing: Listing) -> dict[str, int]:
     return dict(zip(listing.classes, counts.tolist(), strict=True))
 
 
-def count_images(
-    fields: Sequence[Field], columns: Mapping[str, Any], num_samples: int
-) -> tuple[dict[str, int], dict[int, int]]:
-    """Return `Report.stored_as` and `Report.longest_sides` of a dataset, from the columns of its index."""
+def count_images(fields: Sequence[Field], reader: Reader) -> tuple[dict[str, int], dict[int, int]]:
+    """Return `Report.stored_as` and `Report.longest_sides` of a dataset, from its index."""
     names = [f.name for f in fields if f.kind == "image"]
     codes, bits = np.zeros(256, np.int64), np.zeros(_MOST_BITS + 1, np.int64)
-    for first in range(0, num_samples, _ROWS_AT_ONCE):
-        rows = slice(first, first + _ROWS_AT_ONCE)
+    for first in range(0, len(reader), _ROWS_AT_ONCE):
+        rows = range(first, min(first + _ROWS_AT_ONCE, len(reader)))
         for name in names:
-            codes += np.bincount(columns[f"{name}.codec"][rows], minlength=256)
+            codes += np.bincount(reader.index.take(f"{name}.codec", rows), minlength=256)
         # Of a pair, the last field is the larger image.
-        height, width = (columns[f"{names[-1]}.{side}"][rows] for side in ("height", "width"))
+        height, width = (reader.index.take(f"{names[-1]}.{side}", rows) for side in ("height", "width"))
         longest = np.maximum(height, width).astype(np.int64)
         bits += np.bincount(np.frexp(longest - 0.5)[1], minlength=_MOST_BITS + 1)
     return (

@@ -272,15 +272,14 @@ def _compare(copy: Path, sums: list[int], source: Path, bar: Any) -> None:
 def _check_copy(source: Reader, partial: Path) -> None:
     """Raise CorruptError unless the files belong together: the source may have been replaced while copying."""
     from lmdbloader.format.manifest import parse_manifest
-    from lmdbloader.store.index import Index
-    from lmdbloader.store.opening import map_file
+    from lmdbloader.store.index import open_index
 
     with naming(partial / MANIFEST_FILE):
         manifest = parse_manifest((partial / MANIFEST_FILE).read_bytes(), str(partial / MANIFEST_FILE))
     changed = manifest.manifest_digest != source.manifest.manifest_digest or not has_data(source, partial)
     if not changed:
         try:
-            Index(partial, manifest, manifest.sizes["data_nbytes"], map_file(partial / manifest.index_file))
+            open_index(partial, manifest, "pread").check_all()
         except CorruptError:
             changed = True
     if changed:

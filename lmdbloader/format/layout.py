@@ -35,15 +35,13 @@ REMOTE_FILE = "remote.json"
 PARTIAL_SUFFIX = ".partial"
 # In OUT.partial: what is made there, and how; it can be continued.
 PLAN_FILE = "plan.json"
-# In OUT.partial of a conversion in parts: the sources of each part, and the notes of finished ones.
-SHARES_FOLDER = "shares"
-# Where the parts of a set begin in its virtual file: a multiple of the pages of every system, also of the large ones by
+# Where parts begin in the range of all offsets: a multiple of the pages of every system, also of the large ones by
 # which a processor finds addresses in large files faster. The bytes between the parts are addresses only.
 PART_ALIGNMENT = 2 * 2**20
 # Notes for people: images that a conversion skipped, samples that a repair left out.
 SKIPPED_FILE, LEFT_OUT_FILE = "skipped.tsv", "left_out.tsv"
 # The files that a conversion read. Not a part of the dataset: it describes the files, not their content.
-SOURCES_FILE = "sources.arrow"
+SOURCES_FILE = "sources.json"
 
 # Pixel payloads above this size are cut into tiles: a crop reads only some of them.
 TILED_ABOVE_NBYTES = 256 * 1024
@@ -203,22 +201,13 @@ def record_schema(fields: Sequence[Field], *, with_source: bool) -> pa.Schema:
     return pa.schema(columns)
 
 
-def part_name(number: int) -> str:
-    """Return the name of a part of a set.
+def data_file(number: int) -> str:
+    """Return the name of the data file of a part.
 
-    >>> part_name(7)
-    'part-00007'
+    >>> data_file(0), data_file(7)
+    ('data.mdb', 'data-00007.mdb')
     """
-    return f"part-{number:05d}"
-
-
-def set_index_file(num_parts: int) -> str:
-    """Return the name of the index of a set: another one for each number of parts, so that `append` replaces no file.
-
-    >>> set_index_file(2)
-    'index-00002.arrow'
-    """
-    return f"index-{num_parts:05d}.arrow"
+    return f"data-{number:05d}.mdb" if number else DATA_FILE
 
 
 def record_key(first_sample: int, checksum: int) -> bytes:

@@ -6,25 +6,24 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.fields import kind_names
 from lmdbloader.format.codecs import named_codecs
 from lmdbloader.format.digests import TextDigest
+from lmdbloader.format.index import IndexLayout, parse_index
 from lmdbloader.format.layout import (
     DATA_FILE,
     FORMAT_NAME,
     FORMAT_VERSION,
-    INDEX_FILE,
     MANIFEST_FILE,
     MAX_TILE_SIZE,
     PART_ALIGNMENT,
     Field,
     make_field,
-    part_name,
-    set_index_file,
+    data_file,
 )
 
 MAX_MANIFEST_NBYTES = 64 * 1024 * 1024
@@ -33,7 +32,6 @@ _MAX_MEMORY_NBYTES = 200_000_000
 _VALUE_NBYTES = 72
 # The additional memory of a key while duplicates are searched.
 _KEY_NBYTES = 128
-_PART_KEYS = ("name", "num_samples", "data_nbytes", "manifest_digest")
 # The room that `check_fits` leaves for what is not known before a dataset is written: digests, codecs, counts.
 _SPARE_NBYTES = 2**16
 _HALVES = re.compile("[\ud800-\udfff]")
@@ -43,23 +41,21 @@ _SMALL_NBYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a set: a folder in the set's, a complete dataset.
+    """One part of a dataset: a data file, whose name follows from its place among the parts.
 
     Attributes:
-        name: The folder's.
         num_samples: Its samples, at least one.
-        data_nbytes: Bytes of its data.mdb.
-        manifest_digest: Of its manifest.
+        data_nbytes: Bytes of its data file.
+        data_digest: Of its data file.
     """
 
-    name: str
     num_samples: int
     data_nbytes: int
-    manifest_digest: str
+    data_digest: str
 
 
 def part_begins(lengths: Sequence[int]) -> list[int]:
-    """Return where each part of a set begins in the virtual file, given the bytes of their data.mdb, and where it ends.
+    """Return where each part begins in the range of all offsets, given the bytes of their data files, and where it ends.
 
     >>> part_begins([100, 2097153, 5])
     [0, 2097152, 6291456, 6291461]
@@ -95,9 +91,9 @@ class Description:
         sizes: Mapping[str, int],
         content_digest: str,
         index_digest: str,
-        data_digest: str,
+        index: IndexLayout,
+        parts: tuple[Part, ...],
         manifest_digest: str = "",
-        parts: tuple[Part, ...] = (),
     ) -> Manifest:
         """Return the manifest of a dataset with this description; arguments as in the manifest."""
         return Manifest(
@@ -109,9 +105,9 @@ class Description:
             self.made_by,
             content_digest,
             index_digest,
-            data_digest,
-            manifest_digest,
+            index,
             parts,
+            manifest_digest,
         )
 
 
@@ -128,9 +124,9 @@ class Manifest:
         made_by: How the dataset was made: release, options, digests of the inputs.
         content_digest: Over the samples in order (see docs/reference/format.md).
         index_digest: Of index.arrow.
-        data_digest: Of data.mdb; empty for a set of parts.
+        index: Where the columns of index.arrow lie, the digests of its rows, and facts about them.
+        parts: In order, at least one.
         manifest_digest: Of all other keys; empty if the manifest was not read from a file.
-        parts: Of a set, in order; otherwise empty.
     """
 
     num_samples: int
@@ -141,19 +137,14 @@ class Manifest:
     made_by: Mapping[str, Any]
     content_digest: str
     index_digest: str
-    data_digest: str = ""
+    index: IndexLayout
+    parts: tuple[Part, ...]
     manifest_digest: str = field(default="", compare=False)
-    parts: tuple[Part, ...] = ()
-
-    @property
-    def index_file(self) -> str:
-        """The name of its index."""
-        return set_index_file(len(self.parts)) if self.parts else INDEX_FILE
 
     @property
     def data_files(self) -> tuple[str, ...]:
         """The names of its data files, in the dataset's folder."""
-        return tuple(f"{part.name}/{DATA_FILE}" for part in self.parts) or (DATA_FILE,)
+        return tuple(map(data_file, range(len(self.parts))))
 
     @property
     def description(self) -> Description:
@@ -180,10 +171,9 @@ class Manifest:
         """Return all keys except its own digest, in the order of the file."""
         body = {"format": FORMAT_NAME, "format_version": FORMAT_VERSION, "num_samples": self.num_samples}
         body |= _description_json(self) | {"sizes": dict(self.sizes)}
-        if self.parts:
-            body["parts"] = [{key: getattr(part, key) for key in _PART_KEYS} for part in self.parts]
-        body |= {"content_digest": self.content_digest, "index_digest": self.index_digest}
-        return body | ({"data_digest": self.data_digest} if self.data_digest else {})
+        body["parts"] = [asdict(part) for part in self.parts]
+        body["index"] = self.index.to_json()
+        return body | {"content_digest": self.content_digest, "index_digest": self.index_digest}
 
 
 def parse_manifest(data: bytes, path: str) -> Manifest:
@@ -229,15 +219,17 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
     if not is_whole:  # without its last byte it is still JSON
         raise FormatError(f"{where}: {nbytes} bytes that do not end in a line break: it is cut short. Copy it again.")
     try:
-        parts = _parts(body)
-        return _parse_description(body).manifest(
-            num_samples=_natural(body["num_samples"]),
-            sizes={name: _natural(nbytes) for name, nbytes in _typed(body, "sizes", dict).items()},
+        description, num_samples = _parse_description(body), _natural(body["num_samples"])
+        sizes = {name: _natural(nbytes) for name, nbytes in _typed(body, "sizes", dict).items()}
+        fields, with_source = description.fields, description.with_source
+        return description.manifest(
+            num_samples=num_samples,
+            sizes=sizes,
+            index=parse_index(body["index"], fields, with_source=with_source, num_rows=num_samples, sizes=sizes),
             content_digest=_typed(body, "content_digest", str),
             index_digest=_typed(body, "index_digest", str),
-            data_digest="" if parts else _typed(body, "data_digest", str),
+            parts=_parts(body),
             manifest_digest=str(found),
-            parts=parts,
         )
     except ValueError as error:
         raise FormatError(f"{where}: {error}. Convert again, or read it with the release that made it.") from error
@@ -443,23 +435,14 @@ def _typed(body: Mapping[str, Any], key: str, kind: type) -> Any:
 
 
 def _parts(body: Mapping[str, Any]) -> tuple[Part, ...]:
-    """Return the parts of a set; none of another dataset."""
-    if "parts" not in body:
-        return ()
+    """Return the parts of a dataset."""
     parts = tuple(
-        Part(
-            _typed(part, "name", str),
-            _natural(part["num_samples"]),
-            _natural(part["data_nbytes"]),
-            _typed(part, "manifest_digest", str),
-        )
+        Part(_natural(part["num_samples"]), _natural(part["data_nbytes"]), _typed(part, "data_digest", str))
         for part in _typed(body, "parts", list)
     )
-    # Their names are those of folders: any other could lead out of the set.
-    if not parts or [part.name for part in parts] != [part_name(k) for k in range(len(parts))]:
-        raise ValueError(f"parts with the names {[part.name for part in parts]!r:.80}")
     num_samples, nbytes = sum(part.num_samples for part in parts), sum(part.data_nbytes for part in parts)
-    if min(min(part.num_samples, part.data_nbytes) for part in parts) < 1 or num_samples != body["num_samples"]:
+    is_one_empty = not parts or min(min(part.num_samples, part.data_nbytes) for part in parts) < 1
+    if is_one_empty or num_samples != body["num_samples"]:
         raise ValueError(f"parts with {num_samples} samples of {body['num_samples']!r:.20}, or an empty one")
     if nbytes != body["sizes"]["data_nbytes"]:
         raise ValueError(f"parts of {nbytes} bytes, the sizes state {body['sizes']['data_nbytes']!r:.20}")

@@ -92,6 +92,8 @@ from lmdbloader.kernels.transform.program import draw
 
 # Samples whose rows, and later payloads, are asked for together: the processor then looks up their pages side by side.
 _TOGETHER = 32
+# No image has as many: its bytes are one payload.
+_MOST_PIXELS = 2**31
 
 
 @kernel
@@ -128,6 +130,18 @@ def _window(g, transposed_top, transposed_bottom, transposed_left, transposed_ri
 def _fits(height, width, channels, nbytes):
     """Return whether an image is not empty, and not larger than a room of so many bytes; sizes may be of any kind."""
     return height > 0 and width > 0 and np.float64(height) * width * channels <= nbytes
+
+
+@kernel
+def _set_sizes(columns, i, geometry):
+    """Write the stored sizes of sample i's images into their first stages; return whether each can be an image's."""
+    for f in range(columns.shape[0]):
+        height, width = _u32_of(columns[f], IMAGE_HEIGHT, i), _u32_of(columns[f], IMAGE_WIDTH, i)
+        if not _fits(height, width, 1, _MOST_PIXELS):
+            return False
+        geometry[f, 0, HEIGHT] = geometry[f, 0, STORED_HEIGHT] = height
+        geometry[f, 0, WIDTH] = geometry[f, 0, STORED_WIDTH] = width
+    return True
 
 
 @kernel
@@ -370,10 +384,8 @@ def assemble(
         if j % _TOGETHER == 0:
             _expect_payloads(file, columns, rows, j + _TOGETHER)
             _expect_rows(columns, rows, j + 2 * _TOGETHER)
-        for f in range(num_fields):
-            height, width = _u32_of(columns[f], IMAGE_HEIGHT, i), _u32_of(columns[f], IMAGE_WIDTH, i)
-            geometry[f, 0, HEIGHT] = geometry[f, 0, STORED_HEIGHT] = height
-            geometry[f, 0, WIDTH] = geometry[f, 0, STORED_WIDTH] = width
+        if not _set_sizes(columns, i, geometry):
+            return CHANGED
         status = draw(whole, real, seed, epoch, np.uint64(samples[j]), geometry, color, rectangles, most)
         if whole.shape[0]:
             tick(clock, TRANSFORM)
@@ -455,10 +467,8 @@ def trace(columns, program, seed, epoch, rows, samples, drawn, field, unit, foun
     geometry, color, rectangles, most = drawn
     whole, real = program
     for j in range(rows.shape[0]):
-        i = rows[j]
-        for f in range(columns.shape[0]):
-            geometry[f, 0, HEIGHT] = _u32_of(columns[f], IMAGE_HEIGHT, i)
-            geometry[f, 0, WIDTH] = _u32_of(columns[f], IMAGE_WIDTH, i)
+        if not _set_sizes(columns, rows[j], geometry):
+            return CHANGED
         status = draw(whole, real, seed, epoch, np.uint64(samples[j]), geometry, color, rectangles, most)
         if status:
             return status
@@ -482,10 +492,10 @@ def measure(columns, program, rows, drawn, shapes, failed):
     whole, real = program
     last = geometry.shape[1] - 1
     for j in range(rows.shape[0]):
-        i = rows[j]
+        if not _set_sizes(columns, rows[j], geometry):
+            failed[FAILED_ROW] = j
+            return CHANGED
         for f in range(columns.shape[0]):
-            geometry[f, 0, HEIGHT] = _u32_of(columns[f], IMAGE_HEIGHT, i)
-            geometry[f, 0, WIDTH] = _u32_of(columns[f], IMAGE_WIDTH, i)
             most[MOST_PIXELS] = max(most[MOST_PIXELS], geometry[f, 0, HEIGHT] * geometry[f, 0, WIDTH])
             most[MOST_HEIGHT] = max(most[MOST_HEIGHT], geometry[f, 0, HEIGHT])
             most[MOST_WIDTH] = max(most[MOST_WIDTH], geometry[f, 0, WIDTH])

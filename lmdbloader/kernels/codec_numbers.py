@@ -24,5 +24,5 @@ DAMAGES = {
     BAD_TILES: "its tile table is damaged",
     BAD_CODEC: "its codec is unknown",
     BAD_JPEG: "its JPEG data, or their seek table, does not decode",
-    CHANGED: "index.arrow was changed after the dataset was opened: its length or shape there is another one",
+    CHANGED: "its row in index.arrow contradicts the manifest, or was changed after the dataset was opened",
 }

@@ -10,12 +10,11 @@ import numpy.typing as npt
 
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.format.codecs import name_counts
-from lmdbloader.store.rows import take
 
 
 def column(dataset: LMDBDataset, field: str, part: str) -> npt.NDArray[Any]:
     """Return a column (samples,) of the index for the dataset's samples: "height", "codec", "raw_nbytes" ..."""
-    return take(dataset.reader.index.arrays[f"{field}.{part}"], dataset.stored_rows)
+    return dataset.reader.index.take(f"{field}.{part}", dataset.stored_rows)
 
 
 def image_sizes(dataset: LMDBDataset, field: str) -> npt.NDArray[np.int64]:

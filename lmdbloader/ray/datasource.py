@@ -15,7 +15,7 @@ from ray.data.datasource import ReadTask
 
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.ray.blocks import SOURCE, Kinds, read_block
-from lmdbloader.store.rows import choose, take
+from lmdbloader.store.rows import choose
 
 # The size of a block if Ray has no limit set.
 _BLOCK_NBYTES = 128 * 2**20
@@ -157,7 +157,7 @@ def _nbytes(dataset: LMDBDataset, numbers: range, columns: Sequence[str], kinds:
         if name in kinds.nbytes:
             nbytes += kinds.nbytes[name]
         elif name != SOURCE and dataset.fields[name].is_payload:
-            raw = take(dataset.reader.index.arrays[f"{name}.raw_nbytes"], rows).astype(np.int64)
+            raw = dataset.reader.index.take(f"{name}.raw_nbytes", rows).astype(np.int64)
             nbytes += raw * _factor(dataset, name)
     return nbytes
 

@@ -257,14 +257,14 @@ def caption(reader: Reader, row: int) -> tuple[str, str]:
         if f.kind == "text":
             more += reader.read_texts(f.name, np.array([row]))
         elif f.kind in ("int", "float"):
-            value = reader.index.arrays[f.name][row].item()
+            value = reader.index.take(f.name, range(row, row + 1))[0].item()
             classes = reader.manifest.classes.get(f.name, ())
             known = f.kind == "int" and 0 <= value < len(classes)
             more.append(
                 classes[value] if known else f"{f.name} {value:.6g}" if f.kind == "float" else f"{f.name} {value}"
             )
     if source is not None:
-        top, left = (int(reader.index.arrays[name][row]) for name in ("top", "left"))
+        top, left = (reader.index.value(name, row) for name in ("top", "left"))
         if top or left or _is_cut(reader):
             more.insert(0, f"row {top}, column {left}")
     return source.rsplit("/", 1)[-1] if source else "", ", ".join(more)

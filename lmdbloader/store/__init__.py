@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from lmdbloader.base.lazy import lazy
 
 if TYPE_CHECKING:
-    from lmdbloader.store.arrow_file import Names as Names
     from lmdbloader.store.care.findings import Verification as Verification
     from lmdbloader.store.care.repair import repair as repair
     from lmdbloader.store.care.saving import Repair as Repair
     from lmdbloader.store.care.verify import verify as verify
     from lmdbloader.store.damage import Damage as Damage
+    from lmdbloader.store.index import Names as Names
     from lmdbloader.store.opening import IO as IO
     from lmdbloader.store.opening import read_manifest as read_manifest
     from lmdbloader.store.readahead import Readahead as Readahead
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "arrow_file": "Names",
         "care.findings": "Verification",
         "care.repair": "repair",
         "care.saving": "Repair",
         "care.verify": "verify",
         "damage": "Damage",
+        "index": "Names",
         "opening": "IO read_manifest",
         "readahead": "Readahead Ticket",
         "reader": "Reader check_rows open_reader",

@@ -65,17 +65,17 @@ def _column(reader: Reader, name: str, rows: I64) -> Any:
     """Return the values of a column that is not of a payload's place: an array of numbers, or a list of texts."""
     if name in reader.long_texts:
         return reader.read_texts(name, rows)
-    if name in reader.index.arrays:
-        return reader.index.arrays[name][rows]
+    if name in reader.index.columns:
+        return reader.index.take(name, rows)
     return reader.index.batch.column(name).take(pa.array(rows)).to_pylist()
 
 
 def _copy(reader: Reader, name: str, rows: I64) -> Payloads:
     """Return the stored payloads of one field, verified."""
-    arrays = reader.index.arrays
-    known = [part for part in ("offset", *_PARTS, "height", "width") if f"{name}.{part}" in arrays]
-    parts: dict[str, npt.NDArray[Any]] = {part: arrays[f"{name}.{part}"][rows] for part in known}
-    nbytes = parts["stored_nbytes"].astype(np.int64)
+    index = reader.index
+    known = [part for part in ("offset", *_PARTS, "height", "width") if f"{name}.{part}" in index.columns]
+    parts: dict[str, npt.NDArray[Any]] = {part: index.take(f"{name}.{part}", rows) for part in known}
+    nbytes = reader.lengths(name, "stored_nbytes", rows)
     starts = np.cumsum(nbytes) - nbytes
     data = np.empty(int(nbytes.sum()), np.uint8)
     _read(reader, name, rows, (parts["offset"], nbytes, starts), data)

@@ -1,133 +1,403 @@
-"""index.arrow of a dataset that is opened: its columns, checked against the manifest and against each other."""
+"""index.arrow of an open dataset: views of its columns, and the one place where their bytes are verified.
+
+Opening looks at no row. `Blocks.check` verifies a block of 8,192 rows when one of them is used for the first time, so
+whoever reads a value has called it: the methods of `Index`, `Texts` and `Names` do, and callers of kernels.
+"""
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lmdbloader.base.text import command, counted
-from lmdbloader.errors import CorruptError, FormatError
-from lmdbloader.format.digests import digest_of_file
-from lmdbloader.format.layout import index_columns, index_schema
+import numpy as np
+import numpy.typing as npt
+
+from lmdbloader.base.disk_errors import unreadable_is_corrupt
+from lmdbloader.base.text import command
+from lmdbloader.errors import CorruptError
+from lmdbloader.format.codecs import RunningChecksum
+from lmdbloader.format.index import (
+    BLOCK_ROWS,
+    BLOCK_SHIFT,
+    CODE_DTYPE,
+    NAMES,
+    OFFSET_DTYPE,
+    TEXT,
+    ColumnAt,
+    TextsAt,
+    digests_of,
+    num_blocks,
+)
+from lmdbloader.format.layout import INDEX_FILE, index_schema
 from lmdbloader.format.manifest import Manifest
-from lmdbloader.store.arrow_file import ArrowFileError, read_columns
-from lmdbloader.store.facts import Facts
-from lmdbloader.store.index_checks import check_index
-from lmdbloader.store.opening import IO, opened_index, read_index
-from lmdbloader.store.stamps import Stamp
+from lmdbloader.store.opening import IO, DataFile, wrong_size
+from lmdbloader.store.rows import Rows, take
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+I64 = npt.NDArray[np.int64]
+U8 = npt.NDArray[np.uint8]
+_CONTINUATION_MASK, _CONTINUATION = 0xC0, 0x80
+
+
+class DamagedBlockError(ValueError):
+    """The bytes of a block of rows are not those of a writer; the message is the end of a sentence."""
+
+
+class Blocks:
+    """Verifies rows in blocks, each when it is first used; several threads may do so at once.
+
+    Every byte on which a row's values depend is in the digest of its block: its numbers, and the offsets and the bytes
+    of its texts. The texts of NAMES have blocks of their own.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[ColumnAt],
+        num_rows: int,
+        read: Callable[[int, int], U8],
+        digests: str = "",
+        explain: Callable[[range, str], CorruptError] | None = None,
+    ) -> None:
+        """Begin with no block verified.
+
+        Args:
+            columns: Of the rows, in order; of texts alone, one of TEXT.
+            num_rows: How many.
+            read: Returns bytes of the file, given their place and their number; fewer at its end.
+            digests: Of the blocks, as in the manifest.
+            explain: Returns the error for rows that are damaged, and the end of its sentence.
+        """
+        self._columns, self._num_rows, self._read, self._explain = columns, num_rows, read, explain
+        self._digests = digests_of(digests)
+        self._seen = np.zeros(num_blocks(num_rows), np.bool_)
+        self._has_unseen = len(self._seen) > 0
+
+    def check(self, rows: Rows | int | None = None) -> None:
+        """Verify the blocks of rows that no call has verified yet.
+
+        Args:
+            rows: A row, (n,) rows, or a range of them, each in range(number of rows); all by default.
+
+        Raises:
+            CorruptError: A block is damaged, or the disk cannot read it.
+        """
+        if not self._has_unseen:
+            return
+        if isinstance(rows, int | np.integer):
+            if self._seen[rows >> BLOCK_SHIFT]:
+                return
+            blocks = np.array([rows >> BLOCK_SHIFT])
+        elif isinstance(rows, np.ndarray):
+            blocks = rows >> BLOCK_SHIFT
+            if self._seen[blocks].all():
+                return
+            blocks = np.unique(blocks)
+        else:
+            ends = sorted((rows[0], rows[-1])) if rows else [0, self._num_rows - 1] if rows is None else [0, -1]
+            blocks = np.arange(ends[0] >> BLOCK_SHIFT, (ends[1] >> BLOCK_SHIFT) + 1)
+        for number in blocks[~self._seen[blocks]].tolist():
+            self._verify(number)
+        self._has_unseen = not self._seen.all()
+
+    def _verify(self, number: int) -> None:
+        assert self._explain is not None
+        expected = int(self._digests[number])
+        try:
+            found = self.digest(number)
+            if found != expected:
+                raise DamagedBlockError(f"their digest is {found:016x}, expected {expected:016x}")
+        except DamagedBlockError as error:
+            first = number * BLOCK_ROWS
+            raise self._explain(range(first, min(first + BLOCK_ROWS, self._num_rows)), str(error)) from error
+        self._seen[number] = True
+
+    def digest(self, number: int) -> int:
+        """Return the XXH64 of a block: of each column in order its numbers, or its offsets and then its texts.
+
+        Raises:
+            DamagedBlockError: A text, or the number of a text, is outside of its column, or the file is cut short.
+        """
+        running = RunningChecksum()
+        first = number * BLOCK_ROWS
+        count = min(BLOCK_ROWS, self._num_rows - first)
+        for column in self._columns:
+            if column.type == TEXT:
+                assert column.texts is not None
+                self._add_texts(running, column.texts, first, count)
+                continue
+            dtype = CODE_DTYPE if column.type == NAMES else np.dtype(column.type)
+            data = self._bytes(column.at + first * dtype.itemsize, count * dtype.itemsize)
+            if column.texts is not None:
+                codes = data.view(dtype)
+                if codes.min() < 0 or codes.max() >= column.texts.count:
+                    raise DamagedBlockError(f"a number in {column.name!r} is not that of one of its texts")
+            running.update(data)
+        return running.value
+
+    def _add_texts(self, running: RunningChecksum, texts: TextsAt, first: int, count: int) -> None:
+        size = OFFSET_DTYPE.itemsize
+        data = self._bytes(texts.offsets_at + first * size, (count + 1) * size)
+        offsets = data.view(OFFSET_DTYPE)
+        low, high = int(offsets[0]), int(offsets[-1])
+        if low < 0 or high > texts.nbytes or (offsets[1:] < offsets[:-1]).any():
+            raise DamagedBlockError("a text is outside of its column")
+        running.update(data)
+        running.update(self._bytes(texts.bytes_at + low, high - low))
+
+    def _bytes(self, at: int, nbytes: int) -> U8:
+        data = self._read(at, nbytes)
+        if len(data) != nbytes:
+            raise DamagedBlockError("the file is cut short")
+        return data
+
+
+class Texts:
+    """A column of texts in UTF-8, verified when they are read."""
+
+    def __init__(self, offsets: I64, data: U8, blocks: Blocks | None, where: str) -> None:
+        """Take the columns.
+
+        Args:
+            offsets: (n + 1,); text i is data[offsets[i]:offsets[i + 1]].
+            data: (m,) uint8.
+            blocks: That verify its rows; None if they are verified.
+            where: The dataset's, for messages.
+        """
+        self._offsets, self._data, self._blocks, self._where = offsets, data, blocks, where
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, row: int) -> str:
+        if self._blocks is not None:
+            self._blocks.check(row)
+        return self._decoded([self._data[self._offsets[row] : self._offsets[row + 1]].tobytes()])[0]
+
+    def columns(self) -> tuple[I64, U8]:
+        """Return the offsets (n + 1,) and the bytes of all texts."""
+        if self._blocks is not None:
+            self._blocks.check()
+        return self._offsets, self._data
+
+    def to_list(self) -> list[str]:
+        """Return all texts."""
+        offsets, data = self.columns()
+        first, last = int(offsets[0]), int(offsets[-1])
+        joined = data[first:last].tobytes()
+        return self._decoded([joined[a:b] for a, b in pairwise((offsets - first).tolist())])
+
+    def num_characters(self) -> I64:
+        """Return the characters (n,) of each text."""
+        offsets, data = self.columns()
+        lengths = np.diff(offsets)
+        for first in range(0, len(self), BLOCK_ROWS):
+            ends = offsets[first : first + BLOCK_ROWS + 1]
+            part = data[ends[0] : ends[-1]]
+            places = np.flatnonzero(part & _CONTINUATION_MASK == _CONTINUATION) + ends[0]
+            lengths[first : first + BLOCK_ROWS] -= np.diff(np.searchsorted(places, ends))
+        return lengths
+
+    def _decoded(self, texts: list[bytes]) -> list[str]:
+        try:
+            return [text.decode() for text in texts]
+        except UnicodeDecodeError as error:
+            raise CorruptError(
+                f"{self._where}: a text in its index is not UTF-8 ({error}). Check the origin of the dataset.",
+                path=self._where,
+            ) from error
+
+
+class Names:
+    """A column of texts that repeat: a number for each row, and the texts by number."""
+
+    def __init__(self, codes: npt.NDArray[np.int32], texts: Texts, blocks: Blocks | None) -> None:
+        """Take the column: numbers (n,) of the texts, verified by `blocks` if they are not yet."""
+        self._codes, self.texts, self._blocks = codes, texts, blocks
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def __getitem__(self, row: int) -> str:
+        if self._blocks is not None:
+            self._blocks.check(row)
+        return self.texts[int(self._codes[row])]
+
+    @property
+    def codes(self) -> npt.NDArray[np.int32]:
+        """The numbers (n,) of the texts."""
+        if self._blocks is not None:
+            self._blocks.check()
+        return self._codes
+
 
 class Index:
-    """The index of a dataset, checked against its manifest.
+    """The index of a dataset.
 
     Attributes:
-        content: The bytes of index.arrow; the columns are views of them.
         column_names: Of every column, in order.
-        arrays: Every numeric column as a read-only NumPy view of the map.
+        columns: Every column of numbers as a read-only view, for kernels: call `check` for the rows that they read.
         texts: The columns of texts.
         names: The columns of texts that repeat: the samples' sources, and the types of arrays.
         facts: What is true of all payloads of a field, by its name.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        manifest: Manifest,
-        data_nbytes: int,
-        content: mmap.mmap | bytes,
-        facts: Mapping[str, Facts] | None = None,
-    ) -> None:
-        """Check an index.
+    def __init__(self, path: Path, manifest: Manifest, file: DataFile) -> None:
+        """Find the columns, without a look at any row.
 
         Args:
             path: The dataset's, for messages.
             manifest: The dataset's.
-            data_nbytes: Bytes of data.mdb.
-            content: Of index.arrow, mapped or read; this keeps it.
-            facts: About its fields, if this file was checked before: then no row is looked at.
+            file: Its index.
 
         Raises:
-            CorruptError: It is not the file that was written, or contradicts itself.
-            FormatError: Its columns are not those of the manifest's fields.
+            CorruptError: The file has another length than the manifest states.
         """
-        where = path / manifest.index_file
-        self.content = content
-        if facts is None and (found := digest_of_file(content)) != manifest.index_digest:
-            raise CorruptError(
-                f"{where}: its digest is {found}, expected {manifest.index_digest}: it is cut short or was damaged. "
-                f"{command('repair', path)} makes a new one.",
-                path=str(path),
+        where = path / INDEX_FILE
+        if file.nbytes != manifest.sizes["index_nbytes"]:
+            raise wrong_size(where, file.nbytes, manifest.sizes["index_nbytes"], path)
+        self.file, self._path, self._manifest = file, path, manifest
+        # Memory without content until it is used, into which blocks are read.
+        self._content = np.empty(file.nbytes, np.uint8) if file.io == "pread" else file.data
+        layout = manifest.index
+        self._blocks: Blocks | None = Blocks(
+            layout.columns, manifest.num_samples, self._bring, layout.block_digests, self._damaged
+        )
+        self._take(layout.columns)
+        self.facts = layout.facts
+
+    def _take(self, columns: Sequence[ColumnAt]) -> None:
+        """Make the views."""
+        self.column_names = tuple(column.name for column in columns)
+        self.columns: dict[str, npt.NDArray[Any]] = {}
+        self.texts: dict[str, Texts] = {}
+        self.names: dict[str, Names] = {}
+        num_rows, where = self._manifest.num_samples, str(self._path)
+        for column in columns:
+            name, texts = column.name, column.texts
+            if texts is None:
+                self.columns[name] = self._view(column.at, num_rows, np.dtype(column.type))
+                continue
+            offsets = (
+                self._view(texts.offsets_at, texts.count + 1, OFFSET_DTYPE) if texts.count else np.zeros(1, np.int64)
             )
-        expected = index_columns(manifest.fields, with_source=manifest.with_source)
-        try:
-            columns = read_columns(content, expected, check=facts is None)
-        except ArrowFileError as error:
-            raise FormatError(f"{where}: is not a valid index of this dataset ({error})") from error
-        if columns.num_rows != manifest.num_samples:
-            raise FormatError(
-                f"{where}: {counted(columns.num_rows, 'row')}, the manifest says "
-                f"{counted(manifest.num_samples, 'sample')}"
-            )
-        # Kernels read them by address.
-        if not all(array.flags.aligned for array in columns.arrays.values()):
-            raise FormatError(f"{where}: a column is not aligned to the size of its numbers")
-        self.facts = check_index(columns, manifest, data_nbytes, path) if facts is None else facts
-        self.column_names = tuple(expected)
-        self.arrays, self.texts, self.names = columns.arrays, columns.texts, columns.names
-        self._path, self._manifest = path, manifest
+            data = self._view(texts.bytes_at, texts.nbytes, np.dtype(np.uint8))
+            if column.type == TEXT:
+                self.texts[name] = Texts(offsets, data, self._blocks, where)
+                continue
+            alone = [ColumnAt(name, TEXT, 0, texts)]
+            blocks = Blocks(alone, texts.count, self._bring, column.block_digests, self._damaged_texts)
+            codes = self._view(column.at, num_rows, CODE_DTYPE)
+            self.names[name] = Names(codes, Texts(offsets, data, blocks, where), self._blocks)
+
+    def _view(self, at: int, count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        found = self._content[at : at + count * dtype.itemsize].view(dtype)
+        found.flags.writeable = False
+        return found
+
+    def _bring(self, at: int, nbytes: int) -> U8:
+        """Return bytes of the file, read through its descriptor: an unreadable page of a map would end the process."""
+        into = self._content[at : at + nbytes] if self.file.io == "pread" else np.empty(nbytes, np.uint8)
+        view, done = into.data, 0
+        with unreadable_is_corrupt(self._path / INDEX_FILE, dataset=self._path):
+            while done < nbytes and (count := self.file.read_into(view[done:], at + done)):
+                done += count
+        return into[:done]
+
+    def _damaged(self, rows: range, reason: str) -> CorruptError:
+        return self._error(f"rows {rows[0]} to {rows[-1]}", reason)
+
+    def _damaged_texts(self, rows: range, reason: str) -> CorruptError:
+        return self._error(f"texts {rows[0]} to {rows[-1]} of those that repeat", reason)
+
+    def _error(self, what: str, reason: str) -> CorruptError:
+        return CorruptError(
+            f"{self._path / INDEX_FILE}: {what}: {reason}: the file was damaged or changed. "
+            f"{command('repair', self._path)} makes a new one.",
+            path=str(self._path),
+        )
+
+    def check(self, rows: Rows | int | None = None) -> None:
+        """Verify rows that are not verified yet; see `Blocks.check`."""
+        if self._blocks is not None:
+            self._blocks.check(rows)
+
+    def check_all(self) -> None:
+        """Verify everything that a value depends on."""
+        self.check()
+        for names in self.names.values():
+            names.texts.columns()
+
+    @property
+    def arrays(self) -> Mapping[str, npt.NDArray[Any]]:
+        """Every column of numbers (n,) by name, all rows verified."""
+        self.check()
+        return self.columns
+
+    def take(self, name: str, rows: Rows) -> npt.NDArray[Any]:
+        """Return the numbers (n,) of a column in some rows; a view for a range."""
+        self.check(rows)
+        return take(self.columns[name], rows)
+
+    def value(self, name: str, row: int) -> int:
+        """Return one whole number of a column."""
+        self.check(row)
+        return int(self.columns[name][row])
+
+    def text(self, name: str, row: int) -> str:
+        """Return one value of a column of texts."""
+        return self.texts[name][row] if name in self.texts else self.names[name][row]
 
     @cached_property
     def batch(self) -> pa.RecordBatch:
         """Every column, one row a sample; imports Arrow's library, which reading samples does not need.
 
         Raises:
-            CorruptError: Somebody has written into the file since it was opened.
+            CorruptError: A block is damaged, or a text is not UTF-8.
         """
         import pyarrow as pa
 
-        from lmdbloader.store.arrow import read_file
+        self.check_all()
+        manifest = self._manifest
+        schema = index_schema(manifest.fields, with_source=manifest.with_source)
+        arrays = []
+        for column in schema:
+            if column.name in self.columns:
+                buffers = [None, pa.py_buffer(self.columns[column.name])]
+                arrays.append(pa.Array.from_buffers(column.type, manifest.num_samples, buffers))
+            elif column.name in self.texts:
+                arrays.append(self._arrow_texts(self.texts[column.name]))
+            else:
+                names = self.names[column.name]
+                arrays.append(pa.DictionaryArray.from_arrays(pa.array(names.codes), self._arrow_texts(names.texts)))
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-        schema = index_schema(self._manifest.fields, with_source=self._manifest.with_source)
+    def _arrow_texts(self, texts: Texts) -> pa.Array:
+        import pyarrow as pa
+
+        array = pa.Array.from_buffers(pa.large_string(), len(texts), [None, *map(pa.py_buffer, texts.columns())])
         try:
-            return read_file(self.content, schema)
-        except (pa.ArrowException, OSError) as error:
-            raise CorruptError(
-                f"{self._path / self._manifest.index_file}: was changed since it was opened ({error}). Copy the "
-                "dataset again.",
-                path=str(self._path),
-            ) from error
-
-    def text(self, name: str, row: int) -> str:
-        """Return one value of a column of texts."""
-        return self.texts[name][row] if name in self.texts else self.names[name][row]
+            array.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise self._error("a text", str(error)) from error
+        return array
 
 
-def open_checked(path: Path, manifest: Manifest, data_nbytes: int, io: IO) -> Index:
-    """Open a dataset's index; if the same file was checked on this machine before, its rows are not looked at.
+def open_index(path: Path, manifest: Manifest, io: IO) -> Index:
+    """Open a dataset's index.
 
     Args:
         path: The dataset's.
         manifest: The dataset's.
-        data_nbytes: Bytes of data.mdb, which the manifest states, too.
         io: "mmap" or "pread".
 
     Raises:
-        CorruptError: It is not the file that was written, contradicts itself, or the disk cannot read it.
-        FormatError: Its columns are not those of the manifest's fields.
+        CorruptError: Its length is not the one in the manifest.
+        FileNotFoundError: It is missing.
+        OptionError: The process may not map it.
     """
-    where = path / manifest.index_file
-    with opened_index(where) as descriptor:
-        stamp = Stamp(descriptor, manifest)
-        facts = stamp.recall()
-        nbytes = manifest.sizes["index_nbytes"]
-        content = read_index(where, descriptor, io, nbytes, was_read=facts is not None)
-        index = Index(path, manifest, data_nbytes, content, facts)
-        if facts is None:
-            stamp.remember(index.facts)
-    return index
+    return Index(path, manifest, DataFile(path / INDEX_FILE, io))

@@ -13,7 +13,6 @@ import numpy as np
 from lmdbloader.base import system
 from lmdbloader.base.limits import no_address_space
 from lmdbloader.errors import OptionError
-from lmdbloader.format.layout import DATA_FILE
 from lmdbloader.format.manifest import Manifest, part_begins
 from lmdbloader.kernels.runtime.guard_words import BY_DIRECTORY, NUM_ENTRY, NUM_HEAD, NUM_MARKS
 from lmdbloader.store.opening import I64, IO, DataFile, guard_of, wrong_size
@@ -131,34 +130,28 @@ class JoinedFile(DataFile):
 
 
 def open_data(path: Path, manifest: Manifest, io: IO) -> DataFile:
-    """Open the data file of a dataset, or those of a set as one.
+    """Open the data files of a dataset, several as one.
 
     Raises:
         FileNotFoundError: A file is missing.
         CorruptError: A file is shorter or longer than the manifest states.
         OptionError: The process may not open or map that many files.
     """
-    if not manifest.parts:
-        return _of_length(DataFile(path / DATA_FILE, io), path, DATA_FILE, manifest.sizes["data_nbytes"])
-    names = [f"{part.name}/{DATA_FILE}" for part in manifest.parts]
-    files = []
+    names, files = manifest.data_files, []
     try:
         for name, part in zip(names, manifest.parts, strict=True):
-            files.append(_of_length(DataFile(path / name, "pread"), path, name, part.data_nbytes))
+            file = DataFile(path / name, io if len(names) == 1 else "pread")
+            if file.nbytes != part.data_nbytes:
+                raise wrong_size(path / name, file.nbytes, part.data_nbytes, path)
+            files.append(file)
     except OSError as error:
         if error.errno != errno.EMFILE:
             raise
         raise OptionError(
             f"{path}: has {len(names)} parts, and this process may not open that many files ({len(files)} are open). "
-            "Raise the limit with `ulimit -n`, or write the parts into one file with `lmdbloader merge`."
+            "Raise the limit with `ulimit -n`, or convert again with larger parts."
         ) from error
-    return JoinedFile(path, files, names, io)
-
-
-def _of_length(file: DataFile, path: Path, name: str, expected: int) -> DataFile:
-    if file.nbytes != expected:
-        raise wrong_size(path / name, file.nbytes, expected, path)
-    return file
+    return files[0] if len(files) == 1 else JoinedFile(path, files, names, io)
 
 
 def _map(path: Path, files: Sequence[tuple[int, int, int]]) -> Any:
@@ -170,8 +163,7 @@ def _map(path: Path, files: Sequence[tuple[int, int, int]]) -> Any:
         if error.errno == errno.ENOTSUP:
             raise OptionError(
                 f"{path}: has {len(files)} parts, and this system cannot map several files into one range of "
-                'addresses. Read it without a map, with io="pread"; or write the parts into one file with '
-                "`lmdbloader merge`."
+                'addresses. Read it without a map, with io="pread".'
             ) from error
         if error.errno != errno.ENOMEM:
             raise

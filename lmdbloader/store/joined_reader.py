@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.errors import CorruptError
+from lmdbloader.format.index import Facts, IndexLayout
 from lmdbloader.format.layout import index_columns, index_schema
 from lmdbloader.format.manifest import Manifest, part_begins
-from lmdbloader.store.arrow_file import Names, Texts
-from lmdbloader.store.facts import Facts
-from lmdbloader.store.index import Index
+from lmdbloader.store.index import Index, Names, Texts
 from lmdbloader.store.joined_file import JoinedFile
 from lmdbloader.store.opening import IO, DataFile, check_io
 from lmdbloader.store.reader import Reader
@@ -37,21 +36,21 @@ class _JoinedIndex(Index):
     def __init__(self, readers: Sequence[Reader], manifest: Manifest, begins: Sequence[int]) -> None:
         """Join the indexes of readers; `begins` has the offset at which the data of each reader begins."""
         expected = index_columns(manifest.fields, with_source=manifest.with_source)
-        indexes = [reader.index for reader in readers]
-        self.content, self.column_names = b"", tuple(expected)
+        indexes, where = [reader.index for reader in readers], readers[0].place
+        self.column_names, self._blocks = tuple(expected), None
         self._manifest, self._readers = manifest, readers
-        self.arrays, self.texts, self.names = {}, {}, {}
+        self.columns, self.texts, self.names = {}, {}, {}
         for name in expected:
-            if name in indexes[0].arrays:
+            if name in indexes[0].columns:
                 columns = [index.arrays[name] for index in indexes]
                 if name.endswith(".offset"):
                     columns = [column + begin for column, begin in zip(columns, begins, strict=True)]
-                self.arrays[name] = _read_only(np.concatenate(columns))
+                self.columns[name] = _read_only(np.concatenate(columns))
             elif name in indexes[0].texts:
-                self.texts[name] = _joined_texts([index.texts[name] for index in indexes])
+                self.texts[name] = _joined_texts([index.texts[name] for index in indexes], where)
             else:
-                self.names[name] = _joined_names([index.names[name] for index in indexes])
-        self.facts = {f.name: _joined_facts(readers, f.name) for f in manifest.fields if f.is_payload}
+                self.names[name] = _joined_names([index.names[name] for index in indexes], where)
+        self.facts = manifest.index.facts
 
     @cached_property
     def batch(self) -> pa.RecordBatch:
@@ -249,12 +248,12 @@ def _manifest(readers: Sequence[Reader], names: Sequence[str]) -> Manifest:
     fields = tuple(readers[0].fields[name] for name in names)
     digests = "\n".join(f"{reader.manifest.content_digest} {len(reader)}" for reader in readers)
     digest = f"joined:{hashlib.blake2b(digests.encode(), digest_size=16).hexdigest()}"
-    of_payloads = [f.name for f in fields if f.is_payload]
+    facts = {f.name: _joined_facts(readers, f.name) for f in fields if f.is_payload}
     sizes = {
         "data_nbytes": sum(reader.manifest.sizes["data_nbytes"] for reader in readers),
         "index_nbytes": sum(reader.manifest.sizes["index_nbytes"] for reader in readers),
-        "payload_nbytes": sum(r.index.facts[name].totals["stored_nbytes"] for r in readers for name in of_payloads),
-        "raw_nbytes": sum(r.index.facts[name].totals["raw_nbytes"] for r in readers for name in of_payloads),
+        "payload_nbytes": sum(each.totals["stored_nbytes"] for each in facts.values()),
+        "raw_nbytes": sum(each.totals["raw_nbytes"] for each in facts.values()),
     }
     return replace(
         first,
@@ -265,9 +264,9 @@ def _manifest(readers: Sequence[Reader], names: Sequence[str]) -> Manifest:
         sizes=sizes,
         content_digest=digest,
         index_digest="",
-        data_digest="",
         manifest_digest=digest,
-        parts=(),
+        parts=tuple(part for reader in readers for part in reader.manifest.parts),
+        index=IndexLayout(facts=facts),
     )
 
 
@@ -276,20 +275,21 @@ def _read_only(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return column
 
 
-def _joined_texts(columns: Sequence[Texts]) -> Texts:
+def _joined_texts(columns: Sequence[Texts], where: str) -> Texts:
     ends, data, total = [np.zeros(1, np.int64)], [], 0
-    for column in columns:
-        first, last = int(column.ends[0]), int(column.ends[-1])
-        ends.append(column.ends[1:].astype(np.int64) + (total - first))
-        data.append(column.data[first:last])
+    for offsets, texts in (column.columns() for column in columns):
+        first, last = int(offsets[0]), int(offsets[-1])
+        ends.append(offsets[1:] + (total - first))
+        data.append(texts[first:last])
         total += last - first
-    return Texts(_read_only(np.concatenate(ends)), _read_only(np.concatenate(data)))
+    return Texts(_read_only(np.concatenate(ends)), _read_only(np.concatenate(data)), None, where)
 
 
-def _joined_names(columns: Sequence[Names]) -> Names:
+def _joined_names(columns: Sequence[Names], where: str) -> Names:
     shifts = np.cumsum([0, *(len(column.texts) for column in columns)])
     codes = [column.codes + np.int32(shift) for column, shift in zip(columns, shifts[:-1], strict=True)]
-    return Names(_read_only(np.concatenate(codes)), _joined_texts([column.texts for column in columns]))
+    texts = _joined_texts([column.texts for column in columns], where)
+    return Names(_read_only(np.concatenate(codes)), texts, None)
 
 
 def _joined_facts(readers: Sequence[Reader], name: str) -> Facts:

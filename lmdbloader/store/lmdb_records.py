@@ -194,9 +194,8 @@ def _differences(reader: Reader, transaction: lmdb.Transaction, schema: pa.Schem
     row = 0
     base: int | None = None
     # Numbers are compared as NumPy arrays: a dataset may have a million records.
-    index = {
-        name: reader.index.arrays.get(name, reader.index.batch.column(name)) for name in reader.index.batch.schema.names
-    }
+    batch = reader.index.batch
+    index = {name: reader.index.columns.get(name, batch.column(name)) for name in batch.schema.names}
     for key, value in transaction.cursor():
         if len(key) != RECORD_KEY_NBYTES:
             continue

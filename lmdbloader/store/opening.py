@@ -6,12 +6,10 @@ import errno
 import itertools
 import mmap
 import os
-import re
 import shlex
 import time
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -33,8 +31,6 @@ from lmdbloader.format.layout import (
     PARTIAL_SUFFIX,
     PLAN_FILE,
     REMOTE_FILE,
-    SHARES_FOLDER,
-    part_name,
 )
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, load_json, parse_manifest
 from lmdbloader.format.others import describe_file, describe_folder, suggest_path
@@ -49,10 +45,6 @@ _READ_WITHOUT_MAP = 'Read it without a map, with io="pread".'
 # A local file system returns a file's length in a tenth of this or less; a network one may have to ask a server.
 _AT_ONCE_SECONDS = 4e-6
 _PIECE_NBYTES = 2**20
-# To bring an index of this size into the map takes about a millisecond.
-_READ_NBYTES = 16 * 2**20
-# The parts of a set that tasks on a Ray cluster write, before these are numbered.
-_OF_RAY = re.compile(r"part-[0-9]{13}")
 
 
 def check_io(io: str) -> IO:
@@ -99,11 +91,6 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
             raise FormatError(
                 f"{folder}: {MANIFEST_FILE} is missing. {command('repair', folder)} makes a new one."
             ) from None
-        if (folder / part_name(0)).is_dir():
-            raise FormatError(
-                f"{folder}: {MANIFEST_FILE} is missing: the folder holds parts of a set. {command('repair', folder)} "
-                "makes a new one from them."
-            ) from None
         if what := describe_folder(folder):
             raise FormatError(f"{folder}: has no {MANIFEST_FILE}, so it is not a dataset; it {what}.") from None
         raise FormatError(
@@ -128,9 +115,6 @@ def _unfinished(out: Path, partial: Path) -> tuple[str, str]:
     """Return what is unfinished, as a noun, and what finishes it."""
     name = shlex.quote(str(out))
     layout = _layout_of(partial)
-    if layout == "append":
-        line = f"lmdbloader append {shlex.quote(str(out.parent))} A B ..."
-        return "appended part", f"Run the command again: the same `{line}` resumes it."
     lines = {"merge": f"merge A B ... -o {name}", "subset": f"subset DB EXPRESSION -o {name}"}
     if layout in lines:
         call = f"{layout}(..., {str(out)!r})"
@@ -139,26 +123,18 @@ def _unfinished(out: Path, partial: Path) -> tuple[str, str]:
         return "dataset of `write`", f"Call it again: the same write(samples, {str(out)!r}) resumes it."
     if layout == "ray":
         return "dataset of lmdbloader.ray", f"Call it again: write_lmdb(data, {str(out)!r}) begins from the first row."
-    return "conversion", _resume(name, partial)
+    return "conversion", (
+        f"Run the same command or call again: `lmdbloader convert SRC {name}` makes the parts that are not complete, and "
+        f"`lmdbloader join {name}` names them."
+    )
 
 
 def _layout_of(partial: Path) -> str:
-    """Return what the plan in OUT.partial says that is made; "ray" if parts are written without one, or ""."""
+    """Return what the plan in OUT.partial says that is made."""
     try:
         return str(load_json(read_regular(partial / PLAN_FILE, MAX_MANIFEST_NBYTES))["made_by"]["layout"])
-    except FileNotFoundError:
-        return "ray" if any(map(_OF_RAY.fullmatch, os.listdir(partial))) else ""
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return ""
-
-
-def _resume(name: str, partial: Path) -> str:
-    if (partial / SHARES_FOLDER).is_dir():
-        return (
-            f"It is made in parts: `lmdbloader join {name}` names those that are not complete, or else finishes it. "
-            f"`lmdbloader convert SRC {name} --part I/N`, with the options of the plan, makes one of them."
-        )
-    return f"Run the same command or call again; of a conversion, `lmdbloader convert SRC {name}` resumes it."
 
 
 class DataFile:
@@ -272,59 +248,6 @@ def guard_of(descriptor: int, nbytes: int) -> npt.NDArray[np.int64]:
         bits, num_marks, 0,
     )  # fmt: skip
     return guard
-
-
-def open_index(path: Path, io: IO, expected_nbytes: int) -> mmap.mmap | bytes:
-    """Return the content of an index: mapped, or with "pread" read into memory.
-
-    Raises:
-        CorruptError: Its length is not the one in the manifest, or the disk cannot read it.
-    """
-    with opened_index(path) as descriptor:
-        return read_index(path, descriptor, io, expected_nbytes)
-
-
-@contextmanager
-def opened_index(path: Path) -> Iterator[int]:
-    """Yield a descriptor of an index; what the disk cannot read in the block is a CorruptError."""
-    with unreadable_is_corrupt(path, dataset=path.parent):
-        descriptor = _open(path)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-
-def read_index(
-    path: Path, descriptor: int, io: IO, expected_nbytes: int, *, was_read: bool = False
-) -> mmap.mmap | bytes:
-    """Return the content of an open index: mapped, or with "pread" read into memory.
-
-    Args:
-        path: The index's, for messages.
-        descriptor: The file's.
-        io: "mmap" or "pread".
-        expected_nbytes: Its length.
-        was_read: Whether all of it was read lately. A large map is then left to be read where it is used.
-
-    Raises:
-        CorruptError: It has another length.
-        OSError: The disk cannot read it.
-    """
-    nbytes = os.fstat(descriptor).st_size
-    if nbytes != expected_nbytes:
-        raise wrong_size(path, nbytes, expected_nbytes)
-    if io == "mmap" and nbytes:
-        mapped = _map(path, descriptor, nbytes, _READ_WITHOUT_MAP)
-        # A page that cannot be read would end the process.
-        if not (was_read and nbytes > _READ_NBYTES) and not system.populate(mapped):
-            read_through(descriptor)
-        return mapped
-    with open(descriptor, "rb", closefd=False) as file:
-        content = file.read(nbytes)
-    if len(content) != nbytes:
-        raise wrong_size(path, len(content), nbytes)
-    return content
 
 
 def read_through(descriptor: int) -> None:

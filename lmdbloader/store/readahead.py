@@ -210,7 +210,7 @@ class Readahead:
         for name in fields:
             if name not in payloads:
                 raise OptionError(f"{reader.place}: no field {name!r} with payloads; it has {', '.join(payloads)}")
-        a = reader.index.arrays
+        a, self._index = reader.index.columns, reader.index
         self._columns = [tuple(a[f"{name}.{part}"] for part in ("offset", "stored_nbytes", "codec")) for name in fields]
         self._offsets = [column[0] for column in self._columns]
         self._file = reader.data_file
@@ -229,8 +229,10 @@ class Readahead:
         """
         if not self._offsets or not len(rows):
             return True
-        few = rows[:: -(-len(rows) // _PROBED_ROWS)].tolist()
-        starts = np.array([self._offsets[i % len(self._offsets)][row] for i, row in enumerate(few)], np.int64)
+        few = rows[:: -(-len(rows) // _PROBED_ROWS)]
+        self._index.check(few)
+        offsets = [self._offsets[i % len(self._offsets)][row] for i, row in enumerate(few.tolist())]
+        starts = np.clip(np.array(offsets, np.int64), 0, self._file.nbytes - 1)
         remote = self._file.remote
         if (
             remote is not None
@@ -343,10 +345,10 @@ class Readahead:
 
     def _ranges(self, rows: I64, *, whole: bool) -> tuple[I64, I64]:
         """Return starts and stops of payloads, (n,) int64 each, without empty and, unless `whole`, large tiled ones."""
+        self._index.check(rows)
         starts, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for offset, stored_nbytes, codec in self._columns:
             at, nbytes = offset[rows], stored_nbytes[rows].astype(np.int64)
-            # Somebody may have written into the index since it was checked.
             kept = (nbytes > 0) & (at >= 0) & (at <= self._file.nbytes - nbytes)
             if not whole:
                 kept &= (nbytes <= LARGE_NBYTES) | (codec[rows] != CODEC_TILES)

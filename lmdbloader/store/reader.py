@@ -24,10 +24,9 @@ from lmdbloader.base.text import command, counted
 from lmdbloader.errors import CorruptError, FormatError, LmdbloaderError, OptionError
 from lmdbloader.fields import kind_named
 from lmdbloader.format.codecs import CodecEntry, by_number, checksum, codec_of
-from lmdbloader.format.digests import digest_of_file
 from lmdbloader.format.layout import (
     CODEC_TILES,
-    DATA_FILE,
+    INDEX_FILE,
     MANIFEST_FILE,
     Field,
     parse_array_type,
@@ -37,7 +36,7 @@ from lmdbloader.kernels import entries
 from lmdbloader.kernels.assemble_columns import CHECKSUM, CODEC, INDEX_COLUMNS, OFFSET, STORED_NBYTES
 from lmdbloader.kernels.calls.entry import Prepared
 from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, BAD_CODEC, CHANGED, DAMAGES, OUT_OF_BOUNDS
-from lmdbloader.store.index import Index, open_checked
+from lmdbloader.store.index import Index, open_index
 from lmdbloader.store.joined_file import open_data
 from lmdbloader.store.opening import IO, DataFile, check_io, read_manifest, wrong_size
 from lmdbloader.store.rows import Rows, as_array, extremes, parts_of, take
@@ -127,11 +126,8 @@ class Reader:
         self.manifest = read_manifest(path)
         try:
             data = open_data(self.path, self.manifest, io)
-            self._use(data, open_checked(self.path, self.manifest, data.nbytes, io))
+            self._use(data, open_index(self.path, self.manifest, io))
         except (FileNotFoundError, IsADirectoryError) as error:
-            if _has_grown(self.path, self.manifest):
-                Reader.__init__(self, path, io=io)
-                return
             raise CorruptError(
                 f"{error.filename}: is missing. Copy the dataset again; "
                 f"{command('verify', self.path)} suggests other remedies.",
@@ -146,10 +142,11 @@ class Reader:
         self.manifest = place.manifest()
         data = place.data_file(io, self.manifest)
         try:
-            index = open_checked(self.path, self.manifest, data.nbytes, io)
+            index = open_index(self.path, self.manifest, io)
+            index.check_all()
         except (CorruptError, FileNotFoundError):  # of the copy in the cache
             place.renew_index(self.manifest)
-            index = open_checked(self.path, self.manifest, data.nbytes, io)
+            index = open_index(self.path, self.manifest, io)
         self._use(data, index)
 
     @property
@@ -200,14 +197,10 @@ class Reader:
             other = self.__class__.__new__(self.__class__)
             other._open_remote(self._remote, io)
             return other
-        path = self.path if self.manifest.parts else self.path / DATA_FILE
-        file = self.data_file.with_io(path, io)
+        file = self.data_file.with_io(self.path, io)
         if file.nbytes != self.data_file.nbytes:
-            raise wrong_size(path, file.nbytes, self.data_file.nbytes)
-        content = bytes(self.index.content)
-        # With the digest that this reader has checked, its rows need no second look.
-        is_same = digest_of_file(content) == self.manifest.index_digest
-        index = Index(self.path, self.manifest, file.nbytes, content, self.index.facts if is_same else None)
+            raise wrong_size(self.path, file.nbytes, self.data_file.nbytes)
+        index = Index(self.path, self.manifest, self.index.file.with_io(self.path / INDEX_FILE, io))
         return self.of_files(self.path, self.manifest, file, index)
 
     def __len__(self) -> int:
@@ -245,12 +238,12 @@ class Reader:
 
     def image_shape(self, name: str, row: int) -> tuple[int, int, int]:
         """Return (C, H, W) of one stored image."""
-        a = self.index.arrays
-        return int(a[f"{name}.channels"][row]), int(a[f"{name}.height"][row]), int(a[f"{name}.width"][row])
+        value = self.index.value
+        return value(f"{name}.channels", row), value(f"{name}.height", row), value(f"{name}.width", row)
 
     def image_dtype(self, name: str, row: int) -> np.dtype[Any]:
         """Return uint8 or uint16."""
-        return np.dtype(np.uint16 if self.index.arrays[f"{name}.bits"][row] == 16 else np.uint8)
+        return np.dtype(np.uint16 if self.index.value(f"{name}.bits", row) == 16 else np.uint8)
 
     def source(self, row: int) -> str | None:
         """Return the relative path of the file that a sample was made from, None if the dataset has no sources."""
@@ -265,7 +258,7 @@ class Reader:
         """Return the error for a kernel's status; `said` is the system's error, if known."""
         reason = (status == OUT_OF_BOUNDS and self._why_unread(name, row, said)) or DAMAGES[status]
         if self._remote is not None:
-            file, _ = self.data_file.place(int(self.index.arrays[f"{name}.offset"][row]))
+            file, _ = self.data_file.place(self.index.value(f"{name}.offset", row))
             advice = f"It was fetched twice: {self.place}/{file} is damaged. Upload the dataset again from a copy."
             if not self._remote.version:
                 advice += " This server does not report versions: if the dataset was replaced, open it again."
@@ -280,8 +273,7 @@ class Reader:
 
     def _why_unread(self, name: str, row: int, said: OSError | None) -> str:
         """Return why a payload was not read; empty if the system gives no reason."""
-        a = self.index.arrays
-        at, nbytes = int(a[f"{name}.offset"][row]), int(a[f"{name}.stored_nbytes"][row])
+        at, nbytes = self.index.value(f"{name}.offset", row), self.index.value(f"{name}.stored_nbytes", row)
         try:
             if lost := self.data_file.lost():
                 return f"{lost[0]} was cut to {lost[1]} bytes after it was opened"
@@ -302,7 +294,7 @@ class Reader:
 
     def _gather_arguments(self, f: Field) -> tuple[Any, Any, int, int, bool]:
         """Return index columns, geometry, tile side, bytes of one tile, and whether Python decodes some payloads."""
-        a = self.index.arrays
+        a = self.index.columns
         columns = tuple(a[f"{f.name}.{part}"] for part in INDEX_COLUMNS[: CODEC + 1])
         in_python = self.has_in_python(f.name)
         if not f.has_pixels:  # only images and masks have tiles; the kernel ignores the geometry of the others
@@ -321,6 +313,7 @@ class Reader:
         columns = [self._gathered[name][0] for name in fields if name in self._gathered]
         if not columns:
             return as_array(rows).copy(), np.ones(len(rows), np.int64)
+        self.index.check(rows)
         nbytes = np.zeros(len(rows), np.int64)
         for c in columns:
             nbytes += take(c[STORED_NBYTES], rows)
@@ -338,7 +331,8 @@ class Reader:
         # What is equal everywhere is equal in a part.
         if rows is None or (len(rows) and low == high):
             return low, high
-        return extremes(self.index.arrays[f"{name}.{part}"], rows)
+        self.index.check(rows)
+        return extremes(self.index.columns[f"{name}.{part}"], rows)
 
     def mean_nbytes(self, name: str, part: str, rows: Rows) -> float:
         """Return the mean of a payload field's "stored_nbytes" or "raw_nbytes" in some rows; 0 of none."""
@@ -346,14 +340,24 @@ class Reader:
             return 0.0
         if isinstance(rows, range) and rows == range(len(self)):
             return self.index.facts[name].totals[part] / len(rows)
-        column = self.index.arrays[f"{name}.{part}"]
-        total = sum(int(take(column, some).sum(dtype=np.int64)) for some in parts_of(rows))
+        column = f"{name}.{part}"
+        total = sum(int(self.index.take(column, some).sum(dtype=np.int64)) for some in parts_of(rows))
         return total / len(rows)
 
-    def raw_nbytes(self, name: str, rows: I64) -> I64:
-        """Return the decoded lengths (n,) of a payload field's values."""
-        nbytes: I64 = self.index.arrays[f"{name}.raw_nbytes"][rows].astype(np.int64)
+    def lengths(self, name: str, part: str, rows: I64) -> I64:
+        """Return the "stored_nbytes" or "raw_nbytes" (n,) of a payload field's values, for which there may be memory.
+
+        Raises:
+            CorruptError: One is greater than the manifest states of all.
+        """
+        nbytes: I64 = self.index.take(f"{name}.{part}", rows).astype(np.int64)
+        if len(nbytes) and np.maximum.reduce(nbytes) > self.index.facts[name].extremes[part][1]:
+            raise self.damaged(name, int(rows[int(nbytes.argmax())]), CHANGED)
         return nbytes
+
+    def raw_nbytes(self, name: str, rows: I64) -> I64:
+        """Return the decoded lengths (n,) of a payload field's values; raise as `lengths`."""
+        return self.lengths(name, "raw_nbytes", rows)
 
     def read_into(
         self,
@@ -387,6 +391,7 @@ class Reader:
                 self.read_into(name, rows[part], out, start[part], nbytes[part], verify=verify, clock=clock)
             return
         columns, _, _, _, has_in_python = self._gathered[name]
+        self.index.check(rows)
         if has_in_python:
             in_python = self.decodes_in_python(columns[CODEC][rows])
             for row, at, length in zip(*(each[in_python].tolist() for each in (rows, start, nbytes)), strict=True):
@@ -407,7 +412,7 @@ class Reader:
         call.set_verify(verify)
         call.set_clock(clock.address)
         if self.io == "pread":
-            call.room = self._room(int(columns[STORED_NBYTES][rows].max()) if len(rows) else 0)
+            call.room = self._room(int(self.lengths(name, "stored_nbytes", rows).max(initial=0)))
             call.set_room(call.room)
         run = call.run if self.data_file.remote is None else partial(self._run_remote, call, name, rows)
         status, failed = run(), int(call.failed[0])
@@ -443,9 +448,14 @@ class Reader:
 
     def ranges(self, names: Sequence[str], rows: I64) -> tuple[I64, I64]:
         """Return where the payloads of fields begin and end in the file, (n,) each, without empty ones."""
-        columns = [self._gathered[name][0] for name in names if name in self._gathered]
-        starts = np.concatenate([np.empty(0, np.int64), *(c[OFFSET][rows].astype(np.int64) for c in columns)])
-        nbytes = np.concatenate([np.empty(0, np.int64), *(c[STORED_NBYTES][rows].astype(np.int64) for c in columns)])
+        self.index.check(rows)
+        found = [(name, self._gathered[name][0]) for name in names if name in self._gathered]
+        starts = np.concatenate([np.empty(0, np.int64), *(c[OFFSET][rows].astype(np.int64) for _, c in found)])
+        nbytes = np.concatenate([np.empty(0, np.int64), *(c[STORED_NBYTES][rows].astype(np.int64) for _, c in found)])
+        outside = (starts < 0) | (starts > self.data_file.nbytes - nbytes)
+        if outside.any():
+            number, place = divmod(int(np.flatnonzero(outside)[0]), len(rows))
+            raise self.damaged(found[number][0], int(rows[place]), OUT_OF_BOUNDS)
         kept = nbytes > 0
         return starts[kept], (starts + nbytes)[kept]
 
@@ -586,9 +596,12 @@ class Reader:
         dtype, shape = parse_array_type(self.index.text(f"{name}.type", row))
         data = self.read_bytes(name, row, clock=clock)
         kind = np.dtype(dtype).newbyteorder("<")
-        if data.size != kind.itemsize * int(np.prod(shape, dtype=np.float64)):
+        if data.size != kind.itemsize * math.prod(shape):
             raise self.damaged(name, row, OUT_OF_BOUNDS)
-        return data.view(kind).reshape(shape)
+        try:
+            return data.view(kind).reshape(shape)
+        except ValueError as error:  # sizes that NumPy refuses, one of them zero
+            raise self.corrupt(name, row, f"has a type that no array has ({error})") from error
 
     def read_crop(self, name: str, row: int, *, top: int, left: int, height: int, width: int) -> npt.NDArray[Any]:
         """Return a window of one image, (C, height, width); of a tiled image, only the tiles that it touches are read.
@@ -603,12 +616,12 @@ class Reader:
                 f"{self.where(name, row)}: a crop of {height}x{width} at row {top}, column {left} is not inside "
                 f"the image of {full_height}x{full_width}"
             )
-        a, dtype, tile = self.index.arrays, self.image_dtype(name, row), self.fields[name].tile_size or 0
+        a, dtype, tile = self.index.columns, self.image_dtype(name, row), self.fields[name].tile_size or 0
         codec = a[f"{name}.codec"][row]
         if not self._codec_of(name, row, codec).has_windows:
             whole = self.read_image(name, row)
             return np.ascontiguousarray(whole[:, top : top + height, left : left + width])
-        nbytes = int(a[f"{name}.stored_nbytes"][row])
+        nbytes = int(self.lengths(name, "stored_nbytes", np.array([row]))[0])
         out = np.empty((channels, height, width), dtype)
         tried: set[tuple[str, int]] = set()
         while True:
@@ -626,9 +639,12 @@ class Reader:
 
     def _codec_of(self, name: str, row: int, number: np.uint8) -> CodecEntry:
         try:
-            return codec_of(int(number))
-        except KeyError as error:  # the index was checked, but may have been changed since
+            found = codec_of(int(number))
+        except KeyError as error:
             raise self.damaged(name, row, BAD_CODEC) from error
+        if found.only_kinds and self.fields[name].kind not in found.only_kinds:
+            raise self.damaged(name, row, BAD_CODEC)
+        return found
 
     def jpeg_room(self, name: str) -> int:
         """Return the bytes of scratch that decoding any of a field's JPEGs takes; 0 if it has none."""
@@ -650,9 +666,9 @@ class Reader:
             CorruptError: It is damaged, or its shape or dtype is not the one in the index.
         """
         is_image = self.fields[name].has_pixels
-        shape = self.image_shape(name, row) if is_image else (int(self.index.arrays[f"{name}.raw_nbytes"][row]),)
+        shape = self.image_shape(name, row) if is_image else (self.index.value(f"{name}.raw_nbytes", row),)
         dtype = self.image_dtype(name, row) if is_image else np.dtype(np.uint8)
-        decode = self._codec_of(name, row, self.index.arrays[f"{name}.codec"][row]).decode
+        decode = self._codec_of(name, row, self.index.columns[f"{name}.codec"][row]).decode
         data = self.stored_bytes(name, row, verify=verify, clock=clock)
         try:
             values = np.frombuffer(data, np.uint8) if decode is None else decode(data, shape, dtype)
@@ -680,7 +696,10 @@ class Reader:
             CorruptError: Its checksum does not match, or the data file is cut short.
         """
         columns = self._gathered[name][0]
+        self.index.check(row)
         at, nbytes = int(columns[OFFSET][row]), int(columns[STORED_NBYTES][row])
+        if not 0 <= at <= self.data_file.nbytes - nbytes:
+            raise self.damaged(name, row, OUT_OF_BOUNDS)
         try:
             data = self.data_file.read(at, nbytes)
         except LmdbloaderError:  # it cannot be fetched
@@ -700,12 +719,6 @@ class Reader:
                 raise self.damaged(name, row, BAD_CHECKSUM)
         return data
 
-
-def _has_grown(path: Path, manifest: Manifest) -> bool:
-    """Return whether an append has replaced a dataset's files since its manifest was read."""
-    with suppress(FormatError, OSError):
-        return read_manifest(path).manifest_digest != manifest.manifest_digest
-    return False
 
 
 def open_reader(path: str | os.PathLike[str], io: IO = "mmap") -> Reader:

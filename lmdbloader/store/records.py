@@ -14,7 +14,9 @@ from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.format.codecs import Payloads, checksum, tile_table_nbytes
 from lmdbloader.format.layout import BLOCK_NBYTES, CODEC_RAW, CODEC_TILES, MAX_PAYLOAD_NBYTES, Field, record_schema
 from lmdbloader.kernels import entries
-from lmdbloader.store.arrow import decode_runs, read_record
+
+# The most bytes of text that run-length encoding may expand to.
+_MAX_REPEATED_NBYTES = 2**28
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,19 +143,21 @@ def decode_block(
     texts = {f.name for f in fields if f.holds_text}
     payload_names = {f.name for f in fields if f.is_payload} | texts
     try:
-        batch = read_record(buffer, schema)
+        batch = _read(buffer, schema)
         if not batch.num_rows:
             raise pa.ArrowInvalid("it holds no sample")
         for column in schema:
             array = batch.column(column.name)
             if column.name not in payload_names:
-                columns[column.name] = decode_runs(array) if pa.types.is_run_end_encoded(column.type) else array
+                columns[column.name] = _expand(array) if pa.types.is_run_end_encoded(column.type) else array
                 continue
             if column.name in texts:
                 columns[column.name] = array
             _, offsets, data = array.buffers()
             ends = np.frombuffer(offsets, np.int32, batch.num_rows + 1).astype(np.int64)
             at = data.address - buffer.address if data is not None and ends[-1] else 0
+            if not 0 <= at <= buffer.size - ends[-1]:  # decompressed to another place: a writer never compresses
+                raise pa.ArrowInvalid(f"column {column.name!r} is compressed")
             columns[f"{column.name}.offset"] = at + ends[:-1]
             columns[f"{column.name}.stored_nbytes"] = np.diff(ends)
             if column.name in texts:
@@ -166,6 +170,43 @@ def decode_block(
         if f.name in payload_names:
             columns[f"{f.name}.checksum"] = payload_checksums(raw, f, columns)
     return batch.num_rows, columns
+
+
+def _read(value: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the record batch of one message, checked: offsets within their buffers, no nulls, text in UTF-8.
+
+    Raises:
+        pa.ArrowInvalid, OSError: It is not valid, or has another schema.
+    """
+    with pa.BufferReader(value) as source:
+        message = pa.ipc.read_message(source)
+    if message.type != "record batch":
+        raise pa.ArrowInvalid(f"it is a {message.type} message")
+    batch = pa.ipc.read_record_batch(message, schema)
+    batch.validate(full=True)
+    for column, array in zip(batch.schema, batch.columns, strict=True):
+        # A batch's own check skips runs.
+        for part in (array, *((array.run_ends, array.values) if pa.types.is_run_end_encoded(column.type) else ())):
+            part.validate(full=True)
+            if part.null_count:
+                raise pa.ArrowInvalid(f"column {column.name!r} holds nulls")
+    return batch
+
+
+def _expand(array: pa.Array) -> pa.Array:
+    """Expand a run-end encoded array to one value a row.
+
+    Raises:
+        pa.ArrowInvalid: Its texts would take more memory than any dataset's.
+    """
+    import pyarrow.compute as pc
+
+    if pa.types.is_string(array.type.value_type):
+        runs = np.diff(array.run_ends.to_numpy(), prepend=0).astype(np.float64)
+        nbytes = float((runs * pc.binary_length(array.values).to_numpy()).sum())
+        if nbytes > _MAX_REPEATED_NBYTES:
+            raise pa.ArrowInvalid(f"its texts take {nbytes:.0f} bytes, expected at most {_MAX_REPEATED_NBYTES}")
+    return pc.run_end_decode(array)
 
 
 def payload_checksums(raw: npt.NDArray[np.uint8], f: Field, columns: Mapping[str, Any]) -> npt.NDArray[np.uint64]:
@@ -182,7 +223,7 @@ def payload_checksums(raw: npt.NDArray[np.uint8], f: Field, columns: Mapping[str
         down = -(-np.asarray(columns[f"{f.name}.height"]).astype(np.int64) // f.tile_size)
         across = -(-np.asarray(columns[f"{f.name}.width"]).astype(np.int64) // f.tile_size)
         _, covered = tile_table_nbytes(down * across)
-        hashed = np.where(tiled, np.minimum(covered, hashed), hashed)
+        hashed = np.where(tiled, np.clip(covered, 0, hashed), hashed)
     sums = np.empty(len(hashed), np.uint64)
     start, nbytes = (np.ascontiguousarray(values, np.int64) for values in (columns[f"{f.name}.offset"], hashed))
     entries.hash_many(raw, start, nbytes, sums)

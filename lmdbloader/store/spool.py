@@ -136,25 +136,30 @@ class Spool:
     def _payload_names(self) -> list[str]:
         return [f.name for f in self.settled_fields() if f.is_payload]
 
-    def total(self, part: str) -> int:
-        """Return the sum of one column of all payload fields, such as "stored_nbytes"."""
-        return sum(int(self.column(f"{name}.{part}").sum(dtype=np.int64)) for name in self._payload_names())
-
     def write(self, path: Path, block_at: npt.NDArray[np.int64]) -> None:
         """Write the index.
 
         Args:
             path: Of index.arrow.
-            block_at: (number of blocks,) offset of each block's value in data.mdb.
+            block_at: (number of blocks,) offset of each block's value in the data files.
         """
+        self._write_file(path, self._payload_names(), self._schema_of(self.settled_fields()), block_at)
+
+    def write_rows(self, path: Path, block_at: npt.NDArray[np.int64]) -> None:
+        """Write the rows of a part, from which an index can be made wherever it has texts; arguments as of `write`."""
+        names = [f.name for f in self.fields if f.is_payload or f.holds_text]
+        schema = pa.schema([pa.field(name, kind, False) for name, kind in self._kinds.items()])
+        self._write_file(path, names, schema, block_at)
+
+    def _write_file(
+        self, path: Path, payload_names: Sequence[str], schema: pa.Schema, block_at: npt.NDArray[np.int64]
+    ) -> None:
         counts = self.blocks()
-        for name in self._payload_names():
+        for name in payload_names:
             if self.num_samples:
                 _shift(self._map(f"{name}.offset", np.dtype(np.int64), writable=True), counts, block_at)
         # The same samples give the same bytes: dictionaries are in the order of first use, and there is one batch.
-        schema = self._schema_of(self.settled_fields())
-        arrays = [self._array(column) for column in schema]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        batch = pa.RecordBatch.from_arrays([self._array(column) for column in schema], schema=schema)
         with naming(path), pa.OSFile(os.fsencode(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
             writer.write_batch(batch)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from .cases import Case, Wrong, describe
-from .hostile import Copy, signed, use
+from .forging import signed
+from .hostile import Copy, use
 
 _EXAMPLES = {"manifests": 100, "array types": 500}
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .cases import Case, Wrong
+from .forging import with_value
 from .hostile import Copy, mutate, use
 
 # The codec of images in tiles.
@@ -171,8 +172,6 @@ class _Walled:
 
 def prepare_in_datasets(paths: dict[str, str], folder: Path, seed: int) -> Case:
     """Return the case of a dataset with one payload changed, checksums and digests made to fit."""
-    import numpy as np
-
     from lmdbloader.format.codecs import checksum
     from lmdbloader.store import Reader
 
@@ -196,11 +195,9 @@ def prepare_in_datasets(paths: dict[str, str], folder: Path, seed: int) -> Case:
         if f.has_pixels:
             shape = (int(a[f"{f.name}.{side}"][row]) for side in ("height", "width"))
             hashed = payload[: _covered_nbytes(codec, *shape, 64)]
-        base = np.frombuffer(reader.index.content, np.uint8).ctypes.data
-        place = a[f"{f.name}.checksum"].ctypes.data - base + 8 * row
-        index = bytearray(copy.index)
-        index[place : place + 8] = checksum(hashed).to_bytes(8, "little")
-        copy.write(index=bytes(index), data=copy.data[:at] + payload + copy.data[at + nbytes :])
+        column = next(c for c in copy.body["index"]["columns"] if c["name"] == f"{f.name}.checksum")
+        index = with_value(copy.index, column, row, checksum(hashed))
+        copy.write(index=index, data=copy.data[:at] + payload + copy.data[at + nbytes :])
         return use(copy.path, batches=number % 3 == 0)
 
     return case

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 import shutil
+from copy import deepcopy as copy_of
 from pathlib import Path
 from typing import Any
 
 from .cases import Case
+from .forging import value_at, with_value
 from .hostile import INTERESTING, Copy, mutate, use
 
 _BATCHES_EACH = 5
@@ -15,115 +17,51 @@ _REPAIR_EACH = 3
 
 
 def prepare_index_values(paths: dict[str, str], folder: Path, seed: int) -> Case:
-    """Return the case of an index that Arrow wrote, with other values in one to three places, and sums that fit."""
-    import pyarrow as pa
-
+    """Return the case of an index with other numbers in one to three rows, and of facts about them that often fit."""
     copies = _copies(paths, folder)
-    batches = [pa.ipc.open_file(copy.index).get_batch(0) for copy in copies]
 
     def case(number: int) -> str:
         rng = random.Random(f"{seed} values {number}")
-        which = rng.randrange(len(copies))
-        schema = batches[which].schema
-        columns = {name: batches[which].column(name).to_pylist() for name in schema.names}
+        copy = rng.choice(copies)
+        body, index = copy.body, copy.index
+        rows = range(body["num_samples"])
+        columns = {column["name"]: column for column in body["index"]["columns"]}
+        facts = copy_of(body["index"]["facts"])
         for _ in range(rng.randint(1, 3)):
-            rng.choice((_change_one, _change_one, _reshape, _exchange))(rng, columns)
-        try:
-            batch = pa.RecordBatch.from_arrays([_array(columns[f.name], f.type) for f in schema], schema=schema)
-        except (pa.ArrowInvalid, OverflowError):
-            return "fits no column"
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, schema) as writer:
-            writer.write_batch(batch)
-        sums = {
-            key: sum(sum(values) for name, values in columns.items() if name.endswith(ending))
-            for key, ending in (("payload_nbytes", ".stored_nbytes"), ("raw_nbytes", ".raw_nbytes"))
-        }
-        copies[which].write(index=sink.getvalue().to_pybytes(), sizes=sums)
-        return use(copies[which].path, batches=number % _BATCHES_EACH == 0)
+            row, name = rng.choice(rows), rng.choice(list(columns))
+            changes = {name: _other(rng, value_at(index, columns[name], row), rows)}
+            field, _, part = name.rpartition(".")
+            if part in ("height", "width", "channels", "bits") and rng.random() < 0.7:
+                changes |= _reshaped(rng, index, columns, field, row)
+            for changed, value in changes.items():
+                for one in rows if rng.random() < 0.1 else (row,):
+                    index = with_value(index, columns[changed], one, value)
+                field, _, part = changed.rpartition(".")
+                if rng.random() < 0.7 and part in facts.get(field, {}).get("extremes", {}):
+                    low, high = facts[field]["extremes"][part]
+                    facts[field]["extremes"][part] = [min(low, value), max(high, value)]
+        copy.write(index=index, body={**body, "index": {**body["index"], "facts": facts}})
+        return use(copy.path, batches=number % _BATCHES_EACH == 0)
 
     return case
 
 
-def _array(values: list[Any], kind: Any) -> Any:
-    import pyarrow as pa
-
-    if not pa.types.is_dictionary(kind):
-        return pa.array(values, kind)
-    return pa.array(values, kind.value_type).dictionary_encode().cast(kind)
-
-
-def _change_one(rng: random.Random, columns: dict[str, list[Any]]) -> None:
-    """Put another value into one place, or all over one column."""
-    values = columns[rng.choice(list(columns))]
-    row = rng.randrange(len(values))
-    new = _other(rng, values, row)
-    if rng.random() < 0.8:
-        values[row] = new
-    else:
-        values[:] = [new] * len(values)
-
-
-def _reshape(rng: random.Random, columns: dict[str, list[Any]]) -> None:
-    """Give an image another shape of as many bytes, or as many more as its codec might hold."""
-    images = [name.removesuffix(".height") for name in columns if name.endswith(".height")]
-    name = rng.choice(images) if images else None
-    if name is None:
-        return
-    row = rng.randrange(len(columns[f"{name}.height"]))
-    part = {part: columns[f"{name}.{part}"] for part in ("height", "width", "channels", "bits", "raw_nbytes")}
-    height, width = part["height"][row], part["width"][row]
-    times = rng.choice((1, 1, 1, 2, 8, 100))
-    shapes = [
-        (width, height),
-        (1, height * width),
-        (height * width, 1),
-        (height * 2, width // 2),
-        (height * times, width),
-    ]
-    part["height"][row], part["width"][row] = rng.choice(shapes)
-    if rng.random() < 0.2:
-        part["bits"][row] = 24 - part["bits"][row]
-    if rng.random() < 0.2:
-        part["channels"][row] = 4 - part["channels"][row]
-    part["raw_nbytes"][row] = (
-        part["height"][row] * part["width"][row] * part["channels"][row] * (part["bits"][row] // 8)
+def _reshaped(rng: random.Random, index: bytes, columns: dict[str, Any], field: str, row: int) -> dict[str, int]:
+    """Return another shape of as many bytes for an image, or of as many more as its codec might hold."""
+    height, width = (value_at(index, columns[f"{field}.{side}"], row) for side in ("height", "width"))
+    channels, bits, times = rng.choice((1, 3, 3, 2)), rng.choice((8, 8, 16)), rng.choice((1, 1, 1, 2, 8, 100))
+    height, width = rng.choice(
+        [(width, height), (1, height * width), (height * width, 1), (height * 2, width // 2), (height * times, width)]
     )
+    shape = {"height": height, "width": width, "channels": channels, "bits": bits}
+    return {f"{field}.{part}": value for part, value in shape.items()} | {
+        f"{field}.raw_nbytes": height * width * channels * (bits // 8)
+    }
 
 
-def _exchange(rng: random.Random, columns: dict[str, list[Any]]) -> None:
-    """Exchange some values of two samples."""
-    fields = [name.removesuffix(".offset") for name in columns if name.endswith(".offset")]
-    if not fields:
-        return
-    name, other = rng.choice(fields), rng.choice(fields)
-    parts = [part.removeprefix(f"{name}.") for part in columns if part.startswith(f"{name}.")]
-    row, with_row = (rng.randrange(len(columns[f"{name}.offset"])) for _ in range(2))
-    for part in rng.choice(
-        (parts, parts[:2], ["offset", "stored_nbytes", "checksum", "codec", "raw_nbytes"], parts[-3:])
-    ):
-        mine, theirs = columns[f"{name}.{part}"], columns.get(f"{other}.{part}")
-        if theirs is not None:
-            mine[row], theirs[with_row] = theirs[with_row], mine[row]
-
-
-def _other(rng: random.Random, values: list[Any], row: int) -> Any:
-    old = values[row]
-    if isinstance(old, str):
-        types = (
-            "float32[3,40]",
-            "float64[60]",
-            "uint8[480]",
-            "float32[0]",
-            "bool[480]",
-            "object[2]",
-            "int8[999999999999]",
-        )
-        return rng.choice((rng.choice(values), old[:-1], "", "x" * 1000, "../../x", "\0", *types))
-    if isinstance(old, float):
-        return rng.choice((0.0, float("nan"), float("inf"), -1e308))
+def _other(rng: random.Random, old: int, rows: range) -> int:
     near = (old + rng.choice((-1, 1, 8, -8)), old * 2, old // 2, old ^ 1 << rng.randrange(20))
-    return rng.choice((rng.choice(values), *near, *near, rng.choice(INTERESTING), -1))
+    return rng.choice((rng.choice(rows), *near, *near, rng.choice(INTERESTING), -1))
 
 
 def prepare_index_bytes(paths: dict[str, str], folder: Path, seed: int) -> Case:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from .forging import signed, with_digests
+
 INTERESTING = (
     0,
     1,
@@ -63,14 +65,6 @@ def mutate(rng: random.Random, data: bytes, focus: Sequence[tuple[int, int]] = (
     return bytes(new)
 
 
-def signed(body: dict[str, Any]) -> bytes:
-    """Return the bytes of a manifest that says this, with its digest."""
-    from lmdbloader.format.manifest import _digest_of
-
-    body = {key: value for key, value in body.items() if key != "manifest_digest"}
-    return json.dumps({**body, "manifest_digest": _digest_of(body)}).encode() + b"\n"
-
-
 class Copy:
     """A copy of a dataset whose files are replaced, each time with digests and sizes that fit.
 
@@ -94,13 +88,13 @@ class Copy:
         index: bytes | None = None,
         data: bytes | None = None,
         manifest: bytes | None = None,
-        sizes: dict[str, int] | None = None,
+        body: dict[str, Any] | None = None,
     ) -> None:
         """Write the files that are given, the sound ones for the others; unless given, the manifest with their digests.
 
         Args:
             index, data, manifest: The files.
-            sizes: Where the manifest shall say others.
+            body: What the manifest shall say otherwise; the sound content by default.
         """
         from lmdbloader.format.codecs import checksum
 
@@ -108,10 +102,10 @@ class Copy:
         self._put("index.arrow", index)
         self._put("data.mdb", data)
         if manifest is None:
-            lengths = {"data_nbytes": len(data), "index_nbytes": len(index)}
-            sizes = {**self.body["sizes"], **lengths, **(sizes or {})}
-            digests = {"index_digest": f"xxh64:{checksum(index):016x}", "data_digest": f"xxh64:{checksum(data):016x}"}
-            manifest = signed({**self.body, "sizes": sizes, **digests})
+            body = self.body if body is None else body
+            sizes = {**body["sizes"], "data_nbytes": len(data), "index_nbytes": len(index)}
+            body = with_digests({**body, "sizes": sizes}, index)
+            manifest = signed({**body, "data_digest": f"xxh64:{checksum(data):016x}"})
         self._put("manifest.json", manifest)
 
     def lose(self, *names: str) -> None:

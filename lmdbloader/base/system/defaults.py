@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ __all__ = [
     "after_fork", "allowed_cores", "boot_id", "c_library", "connection_pair", "container_name", "cores_of_parent",
     "descriptor_of", "distribution", "drop_cache", "exchange", "folded", "free_part", "group_folders", "handle_of",
     "huge_pages", "hypervisor_name", "is_cached", "link_file", "load_average", "lock_part", "machine_id",
-    "map_in_a_row", "memory_file", "memory_sizes", "own_memory", "path_of", "populate", "process_limit",
+    "map_in_a_row", "memory_file", "memory_sizes", "own_memory", "path_of", "process_limit",
     "process_seconds",
     "processor_clock", "processor_layout", "processor_name", "quota_cores", "read_text", "resident_pages",
     "settling_seconds", "sizes_of", "start_of", "tells_residency", "thread_times", "umask", "unlock_part",
@@ -148,11 +147,6 @@ def resident_pages(address: int, nbytes: int, found: Any) -> bool:
 def is_cached(descriptor: int, at: int) -> bool | None:
     """Return whether a byte of a file, if there is one, is in memory; None if the system does not report it."""
     return None
-
-
-def populate(mapped: mmap.mmap) -> bool:
-    """Read and map all pages of a map; return False if the system cannot, or if a page cannot be read."""
-    return False
 
 
 def link_file(source: str | Path, target: str | Path) -> None:

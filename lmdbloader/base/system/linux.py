@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import statistics
 import sys
@@ -21,7 +20,7 @@ __all__ = [
     "CAN_DROP_CACHE", "CAN_FREE_PARTS", "POPULATE_READ", "QUEUES_NEED_FILES", "advise_order", "allowed_cores",
     "boot_id", "c_library", "container_name", "cores_of_parent", "distribution", "drop_cache", "exchange",
     "free_part", "group_folders", "huge_pages", "hypervisor_name", "is_cached", "machine_id", "memory_file",
-    "memory_sizes", "own_memory", "path_of", "populate", "process_seconds", "processor_clock", "processor_layout",
+    "memory_sizes", "own_memory", "path_of", "process_seconds", "processor_clock", "processor_layout",
     "processor_name", "quota_cores", "reserve", "resident_pages", "settling_seconds", "start_of", "tells_residency",
     "thread_times", "umask", "will_read",
 ]  # fmt: skip
@@ -147,15 +146,6 @@ def is_cached(descriptor: int, at: int) -> bool | None:
         return False
     except OSError:
         return None
-    return True
-
-
-def populate(mapped: mmap.mmap) -> bool:
-    """Use madvise, which can do this since Linux 5.14."""
-    try:
-        mapped.madvise(POPULATE_READ)
-    except OSError:
-        return False
     return True
 
 

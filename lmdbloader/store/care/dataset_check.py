@@ -11,18 +11,19 @@ import numpy as np
 
 from lmdbloader.base.files import read_regular
 from lmdbloader.errors import CorruptError, FormatError
-from lmdbloader.format.digests import FileDigest
+from lmdbloader.format.digests import DigestName, new_file_digest, read_digest
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
-from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, is_signed, parse_description
+from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, is_signed, parse_description, unknown_keys
 from lmdbloader.store.care.findings import Findings
 from lmdbloader.store.care.pages import find_description, needed_nbytes
+from lmdbloader.store.contents import check_scheme, digest_contents
 from lmdbloader.store.damage import Damage
-from lmdbloader.store.index import Index
+from lmdbloader.store.index import Index, open_index
 from lmdbloader.store.lmdb_file import page_problems
 from lmdbloader.store.lmdb_records import compare_records, damaged_records, stored_description
-from lmdbloader.store.opening import IO, DataFile, open_index, read_manifest
+from lmdbloader.store.opening import IO, DataFile, read_manifest
 from lmdbloader.store.reader import Reader
-from lmdbloader.store.spool import content_digest
+from lmdbloader.store.writing.index_layout import facts_of
 
 _ROWS_AT_ONCE = 256
 _READ_AT_ONCE_NBYTES = 64 * 2**20
@@ -30,6 +31,7 @@ _PIECE_NBYTES = 4 * 2**20
 _OTHER_TEXT = (
     "has its original content, but other bytes: white space, the spelling of a number or the order of keys was changed"
 )
+_COLUMNS_SHOWN = 5
 
 
 def check_dataset(
@@ -55,11 +57,12 @@ def check_dataset(
         return found
     if manifest.parts:
         raise FormatError(f"{folder}: is a set of parts itself, expected a dataset with one {DATA_FILE}")
+    check_scheme(manifest.content_scheme, found.folder / MANIFEST_FILE)
     check_text(found, manifest)
     data, index = _open_data(found, manifest), check_index_file(found, manifest)
     if not data:
         return found
-    digest = _RunningDigest(data)
+    digest = _RunningDigest(data, manifest.digest)
     reader = found.reader = Reader.of_files(found.folder, manifest, data, index) if index else None
     if reader:
         found.damaged += _unreadable(reader, progress, digest)
@@ -78,6 +81,8 @@ def check_dataset(
     # LMDB aborts the process on some damaged pages, so it opens the file only if no damage was found.
     if DATA_FILE not in found.files and reader:
         found.add(DATA_FILE, *compare_records(reader))
+    elif DATA_FILE not in found.files and not manifest.data_digest:
+        found.add(DATA_FILE, *damaged_records(found.folder / DATA_FILE, manifest.description))
     if DATA_FILE not in found.files:
         _compare_descriptions(found, manifest)
     if found.damaged:
@@ -89,7 +94,7 @@ def check_dataset(
 def is_foreign(folder: Path) -> bool:
     """Return whether a folder without a readable manifest is not a damaged dataset.
 
-    It is no folder, an unfinished dataset, or one whose manifest is whole and of another format or version.
+    It is no folder, an unfinished dataset, or one whose manifest has a valid digest of its own: of a newer release.
     """
     is_unfinished = folder.name.endswith(PARTIAL_SUFFIX)
     return not folder.is_dir() or is_unfinished or is_signed(manifest_text(folder))
@@ -104,20 +109,33 @@ def manifest_text(folder: Path) -> bytes:
 
 
 def check_text(found: Findings, manifest: Manifest) -> None:
-    """Compare the manifest's text with that of a writer."""
+    """Compare the manifest's text with that of a writer; raise FormatError if it has keys of a newer release."""
     text = manifest_text(found.folder)
     if manifest.is_text(text):
         return
     if not text:  # it was read a moment ago
         found.add(MANIFEST_FILE, "cannot be read any more")
         return
+    if unknown := unknown_keys(text, manifest):
+        names = ", ".join(f"{key!r:.80}" for key in unknown)
+        raise FormatError(
+            f"{found.folder / MANIFEST_FILE}: has {names}, which this release does not know; a newer one made it. The "
+            "dataset can be read. To verify or repair it, upgrade lmdbloader."
+        )
     found.add(MANIFEST_FILE, _OTHER_TEXT)
 
 
 def compare_contents(found: Findings, manifest: Manifest, index: Index) -> None:
-    """Compare the digest of the samples with the manifest's."""
-    if (content := content_digest(index.batch)) != manifest.content_digest:
+    """Compare the digests of the samples with the manifest's."""
+    content, columns = digest_contents(index.batch, manifest.content_scheme)
+    if content != manifest.content_digest:
         found.add("", f"the content digest is {content}, expected {manifest.content_digest}")
+    elif list(columns.items()) != list(manifest.column_digests.items()):
+        stated = manifest.column_digests
+        wrong = [name for name in {**columns, **stated} if columns.get(name) != stated.get(name)]
+        names = ", ".join(map(repr, wrong[:_COLUMNS_SHOWN]))
+        text = f"of {len(wrong)} columns ({names}) are not those" if wrong else "of the columns are not in the order"
+        found.add(MANIFEST_FILE, f"the digests {text} of the samples")
 
 
 def _compare_descriptions(found: Findings, manifest: Manifest) -> None:
@@ -177,12 +195,18 @@ def check_index_file(found: Findings, manifest: Manifest, io: IO = "pread") -> I
     name = manifest.index_file
     path = found.folder / name
     try:
-        content = open_index(path, io, manifest.sizes["index_nbytes"])
-        return Index(found.folder, manifest, manifest.sizes["data_nbytes"], content)
+        index = open_index(found.folder, manifest, io)
+        digest = read_digest(index.file.descriptor, manifest.digest)
+        if digest != manifest.index_digest:
+            found.add(name, f"its digest is {digest}, expected {manifest.index_digest}: it was damaged or changed")
+            return None
+        index.check_all()
+        for f in manifest.fields:
+            if f.is_payload and facts_of(f, index.columns) != index.facts[f.name]:
+                found.add(MANIFEST_FILE, f"its facts about the field {f.name!r} are not those of the samples")
+        return index
     except FileNotFoundError:
         found.add(name, "is missing")
-    except KeyError as error:
-        found.add(name, f"the manifest does not state {error}")
     except (OSError, FormatError) as error:
         found.add(name, first_sentence(error, path))
     return None
@@ -196,9 +220,9 @@ def first_sentence(error: Exception, where: object) -> str:
 class _RunningDigest:
     """The digest of data.mdb; it reads bytes just before they are checked, so a cold file is read from disk once."""
 
-    def __init__(self, data: DataFile) -> None:
+    def __init__(self, data: DataFile, name: DigestName) -> None:
         self._data = data
-        self._running = FileDigest()
+        self._running = new_file_digest(name)
         self._at = 0
         self._error: OSError | None = None
 
@@ -212,11 +236,15 @@ class _RunningDigest:
             self._error = error
 
     def differences(self, expected: str) -> list[str]:
-        """Read the rest; return the fault of the file, if any: its digest is not the expected one."""
+        """Read the rest; return the fault of the file, if any.
+
+        Args:
+            expected: The digest, empty if unknown.
+        """
         self.advance(self._data.nbytes)
         if self._error:
             return [f"cannot be read from byte {self._at} on ({self._error.strerror})"]
-        if (digest := str(self._running)) != expected:
+        if expected and (digest := str(self._running)) != expected:
             return [f"its digest is {digest}, expected {expected}: it was changed after it was written"]
         return []
 

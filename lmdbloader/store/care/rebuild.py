@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,6 +14,7 @@ from lmdbloader.base import system
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.text import counted
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, LockedError
+from lmdbloader.format.index import IndexLayout
 from lmdbloader.format.layout import (
     DATA_FILE,
     INDEX_FILE,
@@ -24,13 +26,13 @@ from lmdbloader.format.layout import (
 )
 from lmdbloader.format.manifest import Description, Manifest
 from lmdbloader.store.care.pages import find_description
-from lmdbloader.store.index import Index
+from lmdbloader.store.contents import check_scheme
 from lmdbloader.store.lmdb_file import explain_lmdb, list_values, reading
 from lmdbloader.store.lmdb_records import spool_records
-from lmdbloader.store.opening import DataFile, map_file, read_manifest
+from lmdbloader.store.opening import DataFile, read_manifest
 from lmdbloader.store.spool import Spool
 from lmdbloader.store.writing.publish import COLUMNS_FOLDER, REPAIR_FOLDER, flush
-from lmdbloader.store.writing.writer import make_manifest
+from lmdbloader.store.writing.writer import digest_of_data, make_manifest
 
 
 def what_is_known(folder: Path, damaged: Collection[str], advice: str) -> tuple[Description, Manifest | None]:
@@ -44,6 +46,8 @@ def what_is_known(folder: Path, damaged: Collection[str], advice: str) -> tuple[
     if (folder / DATA_FILE).is_file():
         data = DataFile(folder / DATA_FILE, "pread")
         description = find_description(data.descriptor, str(folder))
+    if description:
+        check_scheme(description.content_scheme, folder / DATA_FILE)
     if manifest is not None and description in (None, manifest.description):
         return description or manifest.description, manifest  # only its text was changed
     if manifest is not None or description is None:
@@ -75,7 +79,6 @@ def rebuild(
     """
     with work_folder(folder) as work, explain_full_disk(folder):
         made = _make(folder / DATA_FILE, description, work)
-        Index(work, made, made.sizes["data_nbytes"], map_file(work / INDEX_FILE))
         if manifest is None:
             names = [INDEX_FILE, MANIFEST_FILE]
         elif made.content_digest != manifest.content_digest:
@@ -84,6 +87,7 @@ def rebuild(
                 f"{manifest.content_digest}: they are not those of this dataset. Restore it from a copy."
             )
         else:
+            made = dataclasses.replace(made, data_digest=manifest.data_digest)  # older manifests have none
             is_same_index = made.index_digest == manifest.index_digest
             # Another release of Arrow writes the same index with other bytes.
             names = [INDEX_FILE] if INDEX_FILE in damaged or not is_same_index else []
@@ -95,9 +99,9 @@ def rebuild(
     return tuple(names)
 
 
-def _facts(manifest: Manifest) -> tuple[int, dict[str, int]]:
+def _facts(manifest: Manifest) -> tuple[int, dict[str, int], dict[str, str], IndexLayout]:
     """Return what a manifest states of the samples, which may have been edited together with its digest."""
-    return manifest.num_samples, dict(manifest.sizes)
+    return manifest.num_samples, dict(manifest.sizes), dict(manifest.column_digests), manifest.index
 
 
 def _make(data: Path, description: Description, work: Path) -> Manifest:
@@ -105,8 +109,9 @@ def _make(data: Path, description: Description, work: Path) -> Manifest:
     with naming(data):
         places = np.array([at for key, at, _ in list_values(data) if len(key) == RECORD_KEY_NBYTES], np.int64)
     schema = record_schema(description.fields, with_source=description.with_source)
+    fields, features = description.fields, description.features
     with_source = description.with_source
-    spool = Spool(work / COLUMNS_FOLDER, description.fields, with_source=with_source, is_settled=True)
+    spool = Spool(work / COLUMNS_FOLDER, fields, with_source=with_source, features=features, is_settled=True)
     try:
         with explain_lmdb(data), reading(data) as transaction:
             spool_records(transaction, spool, schema, data)
@@ -115,7 +120,13 @@ def _make(data: Path, description: Description, work: Path) -> Manifest:
                     f"{data}: holds {counted(spool.num_samples, 'sample')}; its progress entry states another number"
                 )
         spool.write(work / INDEX_FILE, places)
-        return make_manifest(description, spool, work / INDEX_FILE, data)
+        return make_manifest(
+            description,
+            spool,
+            work / INDEX_FILE,
+            data_nbytes=data.stat().st_size,
+            data_digest=digest_of_data(data, description.digest),
+        )
     finally:
         spool.close()
 

@@ -12,14 +12,14 @@ import numpy as np
 
 from lmdbloader.base.text import counted, plain, table
 from lmdbloader.errors import CorruptError
-from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, SKIPPED_FILE
+from lmdbloader.format.layout import DATA_FILE, LEFT_OUT_FILE, SKIPPED_FILE
 from lmdbloader.format.manifest import Description, Manifest
 from lmdbloader.store.care.findings import Verification
 from lmdbloader.store.care.pages import find_num_samples
 from lmdbloader.store.copying import copied_samples
 from lmdbloader.store.damage import ALL_FIELDS, Damage
-from lmdbloader.store.index import Index
-from lmdbloader.store.opening import DataFile, open_index
+from lmdbloader.store.index import open_index
+from lmdbloader.store.opening import DataFile
 from lmdbloader.store.reader import Reader
 from lmdbloader.store.records import Chunk, encode_blocks
 from lmdbloader.store.writing.ownership import is_own_file, open_own_file
@@ -57,8 +57,7 @@ def sound_samples(folder: Path, manifest: Manifest, damaged: Collection[int]) ->
         manifest: Its own.
         damaged: Numbers of the samples to leave out.
     """
-    content = open_index(folder / INDEX_FILE, "pread", manifest.sizes["index_nbytes"])
-    index = Index(folder, manifest, manifest.sizes["data_nbytes"], content)
+    index = open_index(folder, manifest, "pread")
     reader = Reader.of_files(folder, manifest, DataFile(folder / DATA_FILE, "pread"), index)
     yield from copied_samples(reader, np.delete(np.arange(len(reader)), sorted(damaged)))
 

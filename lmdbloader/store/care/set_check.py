@@ -196,7 +196,7 @@ def _same(index: Index, part: Index, name: str, first: int, at: int, begin: int)
     if name not in part.column_names:
         return False
     num_rows = min(_ROWS_AT_ONCE, part.batch.num_rows - at)
-    if name not in index.arrays:
+    if name not in index.columns:
         ours, theirs = (_texts(batch.column(name).slice(row, num_rows)) for batch, row in _at(index, part, first, at))
         return bool(ours.equals(theirs))
     ours = index.arrays[name][first + at : first + at + num_rows]
