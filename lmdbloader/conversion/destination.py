@@ -8,7 +8,6 @@ from pathlib import Path
 from lmdbloader.base.arguments import local_path, new_path
 from lmdbloader.errors import DestinationError
 from lmdbloader.format.layout import PARTIAL_SUFFIX
-from lmdbloader.store.writing.ownership import ASIDE_SUFFIX
 
 
 def named_folder(path: str | os.PathLike[str]) -> Path:
@@ -34,12 +33,11 @@ def new_folder(path: str | os.PathLike[str]) -> Path:
             f"{found}: an unfinished dataset is there until it is complete. Name the dataset itself: "
             f"{found.with_name(found.name.removesuffix(PARTIAL_SUFFIX))}"
         )
-    for suffix in (PARTIAL_SUFFIX, ASIDE_SUFFIX):
-        if found.name.endswith(suffix):
-            raise DestinationError(
-                f"{found}: unfinished datasets have names that end in {suffix}, so it could not be opened. "
-                "Choose another name."
-            )
+    if found.name.endswith(PARTIAL_SUFFIX):
+        raise DestinationError(
+            f"{found}: unfinished datasets have names that end in {PARTIAL_SUFFIX}, so it could not be opened. Choose "
+            "another name."
+        )
     return found
 
 

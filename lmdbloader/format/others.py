@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lmdbloader.base.suggestions import nearest
 from lmdbloader.base.text import first_of
-from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, part_name
+from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE
 
 # So many entries of a folder are examined: enough to recognise it, and quick on a file server.
 _MOST_ENTRIES, _MOST_FOLDERS, _MOST_LEVELS = 200, 20, 3
@@ -129,7 +129,7 @@ def suggest_path(path: Path) -> str:
 
 def is_dataset_folder(folder: Path) -> bool:
     """Return whether a folder has the names of a dataset's files."""
-    data = folder / DATA_FILE, folder / part_name(0) / DATA_FILE
+    data = (folder / DATA_FILE,)
     return (folder / MANIFEST_FILE).is_file() and any(path.is_file() for path in data)
 
 

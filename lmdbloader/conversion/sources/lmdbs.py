@@ -13,7 +13,6 @@ from lmdbloader.base.text import counted
 from lmdbloader.conversion.sources.listing import I64, Found, Listing, Location, Names, Sources, Span, Spans, as_text
 from lmdbloader.conversion.sources.reading import read
 from lmdbloader.errors import CorruptError, OptionError, SourceError, SourceNotFoundError
-from lmdbloader.format.layout import part_name
 from lmdbloader.format.others import suggest_path
 from lmdbloader.images.decode import describe_start, is_image_start
 from lmdbloader.store import is_dataset
@@ -29,7 +28,7 @@ def holds(place: Location) -> bool:
     """Return whether a place is an LMDB, or a set of parts, each of which has one."""
     if not isinstance(place, Path):
         return False
-    return lmdb_file(place) is not None or ((place / part_name(0)).is_dir() and is_dataset(place))
+    return lmdb_file(place) is not None
 
 
 def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:

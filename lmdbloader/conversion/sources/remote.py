@@ -24,7 +24,7 @@ from lmdbloader.conversion.sources.listing import (
     walk,
 )
 from lmdbloader.errors import OptionError, SourceError, SourceNotFoundError
-from lmdbloader.format.layout import DATA_FILE, MANIFEST_FILE, part_name
+from lmdbloader.format.layout import DATA_FILE, MANIFEST_FILE
 
 _LOCAL = ("file", "local")
 # Names of the time of the last change in file systems, or of the creation if files are never changed in place.
@@ -151,7 +151,7 @@ def find_remote_images(url: str) -> Found:
 
 def _refuse_dataset(url: str, names: Set[str]) -> None:
     """Raise SourceError if files with some names are those of a dataset."""
-    if MANIFEST_FILE in names and not names.isdisjoint({DATA_FILE, part_name(0)}):
+    if MANIFEST_FILE in names and DATA_FILE in names:
         raise SourceError(
             f"{url}: is a dataset of lmdbloader already, not a folder of images. Copy it to a disk: `lmdbloader stage "
             f"{shlex.quote(url)} FOLDER`; or read it where it is: LMDBDataset({url!r})."
