@@ -473,7 +473,10 @@ def _make_parts(
             if facts is None:
                 nbytes = recipe.payload_nbytes * (stop - first) / recipe.num_samples
                 with work.part(
-                    number, description, map_nbytes=estimate_map_nbytes(nbytes, stop - first), expected_nbytes=int(nbytes)
+                    number,
+                    description,
+                    map_nbytes=estimate_map_nbytes(nbytes, stop - first),
+                    expected_nbytes=int(nbytes),
                 ) as writer:
                     for chunk in _chunks(recipe, first, stop):
                         writer.add(chunk, encode_blocks(chunk, recipe.fields, with_source=recipe.with_source))

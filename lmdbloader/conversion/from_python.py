@@ -434,7 +434,9 @@ def _begin(job: _Job, work: Work, first: dict[str, Any], given: Given) -> _State
     work.discard()
     settled = {"fields": [field_json(f) for f in schema], "map_nbytes": map_nbytes, "boxes": list(recipe.boxes)}
     work.begin({**job.plan(num_samples), **settled})
-    return _State(recipe, Bounds.after(num_samples), map_nbytes, mask_bits(chunk, recipe.fields, 0, {}), part, recipe.boxes)
+    return _State(
+        recipe, Bounds.after(num_samples), map_nbytes, mask_bits(chunk, recipe.fields, 0, {}), part, recipe.boxes
+    )
 
 
 def _write(job: _Job, work: Work, state: _State, report: Callable[[int], None], shows_bar: bool) -> Written:

@@ -22,8 +22,8 @@ from lmdbloader.format.layout import (
     MAX_TILE_SIZE,
     PART_ALIGNMENT,
     Field,
-    make_field,
     data_file,
+    make_field,
 )
 
 MAX_MANIFEST_NBYTES = 64 * 1024 * 1024

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from lmdbloader.base.lazy import lazy
 
 if TYPE_CHECKING:
-    from lmdbloader.store.care.findings import Verification as Verification
+    from lmdbloader.store.care.repair import Repair as Repair
     from lmdbloader.store.care.repair import repair as repair
-    from lmdbloader.store.care.saving import Repair as Repair
+    from lmdbloader.store.care.verify import Verification as Verification
     from lmdbloader.store.care.verify import verify as verify
     from lmdbloader.store.damage import Damage as Damage
     from lmdbloader.store.index import Names as Names
@@ -37,10 +37,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "care.findings": "Verification",
-        "care.repair": "repair",
-        "care.saving": "Repair",
-        "care.verify": "verify",
+        "care.repair": "Repair repair",
+        "care.verify": "Verification verify",
         "damage": "Damage",
         "index": "Names",
         "opening": "IO read_manifest",

@@ -28,7 +28,15 @@ class JoinedFile(DataFile):
         names: The names of the files, for messages.
     """
 
-    def __init__(self, path: Path, files: Sequence[DataFile], names: Sequence[str], io: IO) -> None:
+    def __init__(
+        self,
+        path: Path,
+        files: Sequence[DataFile],
+        names: Sequence[str],
+        io: IO,
+        *,
+        begins: Sequence[int] | None = None,
+    ) -> None:
         """Join files.
 
         Args:
@@ -36,13 +44,14 @@ class JoinedFile(DataFile):
             files: At least one file, opened with "pread"; this object keeps them open. No file may be empty.
             names: The names of the files, for messages.
             io: "mmap" or "pread".
+            begins: Where each file begins, and where the last one ends; by default as their lengths say.
 
         Raises:
             OptionError: The process may not map that many bytes or files, or the system cannot map several files into
                 one range of addresses.
         """
         self.io, self._files, self.names = io, tuple(files), tuple(names)
-        *self.begins, self.nbytes = part_begins([file.nbytes for file in files])
+        *self.begins, self.nbytes = begins or part_begins([file.nbytes for file in files])
         self.descriptor = files[0].descriptor
         self._map: Any = b""
         if io == "mmap":

@@ -720,7 +720,6 @@ class Reader:
         return data
 
 
-
 def open_reader(path: str | os.PathLike[str], io: IO = "mmap") -> Reader:
     """Open a dataset for a call that takes no `io`: without a map if this process, or this system, cannot map it.
 

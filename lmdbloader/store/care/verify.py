@@ -1,24 +1,101 @@
-"""`lmdbloader.verify`: checks all of a dataset, or of a set of parts."""
+"""`lmdbloader.verify`: checks every byte of a dataset that a reader uses."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from lmdbloader.base.arguments import local_path
-from lmdbloader.base.foreign_names import understands
+from lmdbloader.base.files import read_regular
+from lmdbloader.base.text import command
 from lmdbloader.errors import CorruptError, FormatError
-from lmdbloader.store.care.dataset_check import check_dataset, is_foreign
-from lmdbloader.store.care.findings import Verification, advice_for
-from lmdbloader.store.care.set_check import check_set, check_set_without_manifest, parts_there
-from lmdbloader.store.opening import read_manifest
+from lmdbloader.format.digests import FileDigest, read_digest
+from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX, data_file
+from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, is_signed, part_begins
+from lmdbloader.store.damage import Damage
+from lmdbloader.store.index import Index, open_index
+from lmdbloader.store.joined_file import JoinedFile
+from lmdbloader.store.lmdb_file import page_problems
+from lmdbloader.store.opening import DataFile, read_manifest
+from lmdbloader.store.reader import Reader
+from lmdbloader.store.spool import content_digest
+from lmdbloader.store.writing.index_layout import facts_of
+
+_ROWS_AT_ONCE = 256
+_READ_AT_ONCE_NBYTES = 64 * 2**20
+_PIECE_NBYTES = 4 * 2**20
+# The most findings shown of one file: a damaged tree has a hundred.
+_SHOWN = 20
 
 
-@understands({})
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The findings of `verify`.
+
+    Attributes:
+        num_samples: Samples checked; 0 if the dataset does not open.
+        problems: Faults of the dataset as a whole, one sentence each.
+        damaged: Values that cannot be read.
+        files: Names of the files that are missing or were changed.
+        advice: The remedy; empty if nothing is wrong.
+    """
+
+    num_samples: int
+    problems: tuple[str, ...]
+    damaged: tuple[Damage, ...]
+    files: tuple[str, ...] = ()
+    advice: str = ""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems and not self.damaged
+
+
+@dataclass(slots=True)
+class _Findings:
+    """The findings so far, in order."""
+
+    folder: Path
+    problems: list[str] = field(default_factory=list)
+    files: dict[str, None] = field(default_factory=dict)
+    damaged: list[Damage] = field(default_factory=list)
+    num_samples: int = 0
+
+    def add(self, file: str, *texts: str) -> None:
+        """Add faults of a file, one sentence each."""
+        if texts:
+            self.files.setdefault(file)
+        more = [f"and {len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else []
+        self.problems += [f"{file}: {text}" for text in [*texts[:_SHOWN], *more]]
+
+    def result(self) -> Verification:
+        """Return all findings with the remedy."""
+        found = Verification(self.num_samples, tuple(self.problems), tuple(self.damaged), tuple(self.files))
+        if found.is_sound:
+            return found
+        advice = f"{command('repair', self.folder)} rebuilds {' and '.join(self.files)} from the data files."
+        if any(name.endswith(".mdb") for name in self.files):
+            advice = (
+                f"{command('repair', self.folder, 'OUT')} writes the samples that are sound into a new dataset, OUT, "
+                "and lists the others."
+            )
+        if not data_files_of(self.folder):
+            advice = "Without data files nothing can be repaired. Restore them from a copy, or convert again."
+        return Verification(*(found.num_samples, found.problems, found.damaged, found.files), advice)
+
+
 def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = lambda done: None) -> Verification:
     """Check all of a dataset, in any state; nothing is changed.
 
-    Of a set, every part is checked as a dataset, and the index and the manifest of the set are compared with them.
+    The manifest is compared with its digest, index and data files with the digests in the manifest; every payload is
+    read, and its checksum compared, so that each damaged sample is named.
 
     Args:
         path: The dataset's.
@@ -29,19 +106,204 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
 
     Raises:
         NotFoundError: There is nothing at `path`.
-        FormatError: It is not a finished dataset of this format version, or a newer release made it and this one
-            cannot check all of it.
+        FormatError: It is not a finished dataset of this format version.
     """
     folder = local_path("path", path).absolute()
+    found = _Findings(folder)
     try:
         manifest = read_manifest(path)
-    except (FormatError, CorruptError):
-        if is_foreign(folder):
+    except (FormatError, CorruptError) as error:
+        if _is_foreign(folder) or not data_files_of(folder):
             raise
-        manifest = None
-    if manifest is not None and manifest.parts:
-        return check_set(folder, manifest, progress)
-    if manifest is None and parts_there(folder):
-        return check_set_without_manifest(folder, progress)
-    found = check_dataset(folder, progress, given=path)
-    return found.result(advice_for(found))
+        _check_without_manifest(found, error)
+        return found.result()
+    if not manifest.is_text(_manifest_text(folder)):
+        found.add(
+            MANIFEST_FILE, "has its original content, but other bytes: white space, spelling or the order of keys"
+        )
+    index = _check_index(found, manifest)
+    file = _open_parts(found, manifest)
+    digests = _RunningDigests(file, manifest)
+    if index is not None:
+        reader = Reader.of_files(folder, manifest, file, index)
+        found.num_samples = len(reader)
+        found.damaged += _unreadable(reader, progress, digests)
+        if (content := content_digest(index.batch)) != manifest.content_digest:
+            found.add(MANIFEST_FILE, f"its content digest is {manifest.content_digest}, of the samples it is {content}")
+    for name, part, digest in zip(manifest.data_files, manifest.parts, digests.finish(), strict=True):
+        if name not in found.files and digest != part.data_digest:
+            found.add(name, f"its digest is {digest}, expected {part.data_digest}: it was changed after it was written")
+    return found.result()
+
+
+def data_files_of(folder: Path) -> list[str]:
+    """Return the names of the data files in a folder, by the number of their part."""
+    names = [path.name for path in folder.glob("data*.mdb") if path.is_file() and _number_of(path.name) >= 0]
+    return sorted(names, key=_number_of)
+
+
+def _number_of(name: str) -> int:
+    digits = name.removeprefix("data-").removesuffix(".mdb")
+    number = int(digits) if digits.isdecimal() else 0
+    return number if data_file(number) == name else -1
+
+
+def _is_foreign(folder: Path) -> bool:
+    """Return whether a folder without a readable manifest is not a damaged dataset.
+
+    It is no folder, an unfinished dataset, or one whose manifest has a valid digest of its own: of another release.
+    """
+    return not folder.is_dir() or folder.name.endswith(PARTIAL_SUFFIX) or is_signed(_manifest_text(folder))
+
+
+def _manifest_text(folder: Path) -> bytes:
+    try:
+        return read_regular(folder / MANIFEST_FILE, MAX_MANIFEST_NBYTES + 1)
+    except OSError:
+        return b""
+
+
+def _check_without_manifest(found: _Findings, error: Exception) -> None:
+    folder = found.folder
+    is_there = (folder / MANIFEST_FILE).exists()
+    found.add(MANIFEST_FILE, first_sentence(error, folder / MANIFEST_FILE) if is_there else "is missing")
+    found.add(INDEX_FILE, "its digest is not known without the manifest")
+    names = data_files_of(folder)
+    for name in sorted({data_file(number) for number in range(_number_of(names[-1]) + 1)} - set(names)):
+        found.add(name, "is missing")
+    for name in names:
+        found.add(name, *damaged_pages(folder / name))
+
+
+def damaged_pages(path: Path) -> list[str]:
+    """Return the errors in the pages of a data file, one sentence each: LMDB must not open it then."""
+    try:
+        return page_problems(path)
+    except OSError as error:  # the disk failed
+        return [f"its pages cannot be read ({error.strerror})"]
+
+
+def _check_index(found: _Findings, manifest: Manifest) -> Index | None:
+    """Return the index if all of it is sound."""
+    try:
+        index = open_index(found.folder, manifest, "pread")
+        if (digest := read_digest(index.file.descriptor)) != manifest.index_digest:
+            found.add(INDEX_FILE, f"its digest is {digest}, expected {manifest.index_digest}: it was changed")
+            return None
+        index.check_all()
+        for f in manifest.fields:
+            if f.is_payload and facts_of(f, index.columns) != index.facts[f.name]:
+                found.add(MANIFEST_FILE, f"its facts about the field {f.name!r} are not those of the samples")
+        return index
+    except FileNotFoundError:
+        found.add(INDEX_FILE, "is missing")
+    except (OSError, FormatError) as error:
+        found.add(INDEX_FILE, first_sentence(error, found.folder / INDEX_FILE))
+    return None
+
+
+def _open_parts(found: _Findings, manifest: Manifest) -> JoinedFile:
+    """Return the data files as one; a missing one is empty."""
+    files = []
+    for name, part in zip(manifest.data_files, manifest.parts, strict=True):
+        try:
+            file = DataFile(found.folder / name, "pread")
+            if file.nbytes != part.data_nbytes:
+                found.add(name, f"{file.nbytes} bytes, expected {part.data_nbytes}: it is cut short or was changed")
+        except FileNotFoundError:
+            found.add(name, "is missing")
+            file = _empty_file()
+        except (IsADirectoryError, FormatError):
+            found.add(name, "is not a regular file")
+            file = _empty_file()
+        files.append(file)
+    return joined(found.folder, files, manifest)
+
+
+def joined(folder: Path, files: list[DataFile], manifest: Manifest) -> JoinedFile:
+    """Return data files as one, each where the manifest says that it begins, whatever their lengths are now."""
+    begins = part_begins([part.data_nbytes for part in manifest.parts])
+    return JoinedFile(folder, files, manifest.data_files, "pread", begins=begins)
+
+
+def _empty_file() -> DataFile:
+    with tempfile.TemporaryFile() as file:
+        return DataFile(Path(DATA_FILE), "pread", descriptor=file.fileno())
+
+
+def first_sentence(error: Exception, where: object) -> str:
+    """Return the fault in an error's message, without the place and the remedy."""
+    return str(error).removeprefix(f"{where}: ").partition(". ")[0]
+
+
+class _RunningDigests:
+    """The digests of the data files; bytes are read just before they are checked, so cold files are read once."""
+
+    def __init__(self, file: JoinedFile, manifest: Manifest) -> None:
+        self._file, self._parts = file, manifest.parts
+        self._digests = [FileDigest() for _ in manifest.parts]
+        self._at = [0] * len(manifest.parts)
+        self._errors: dict[int, str] = {}
+
+    def advance(self, to: int) -> None:
+        """Read up to an offset."""
+        for number, begin in enumerate(self._file.begins):
+            if begin < to:
+                self._read(number, to - begin)
+
+    def _read(self, number: int, to: int) -> None:
+        try:
+            while number not in self._errors and self._at[number] < to:
+                if not (piece := self._file.files[number].read(self._at[number], _PIECE_NBYTES)):
+                    return
+                self._digests[number].update(piece)
+                self._at[number] += len(piece)
+        except OSError as error:
+            self._errors[number] = f"unreadable from byte {self._at[number]} on ({error.strerror})"
+
+    def finish(self) -> list[str]:
+        """Return the digest of each file, or why it cannot be read."""
+        for number, part in enumerate(self._parts):
+            self._read(number, part.data_nbytes)
+        return [self._errors.get(number, str(digest)) for number, digest in enumerate(self._digests)]
+
+
+def _unreadable(reader: Reader, progress: Callable[[int], None], digests: _RunningDigests) -> Iterator[Damage]:
+    """Read every payload, many at once; if that fails, one by one to name each damaged one."""
+    names = [f.name for f in reader.manifest.fields if f.is_payload]
+    for first in range(0, len(reader), _ROWS_AT_ONCE):
+        rows = np.arange(first, min(first + _ROWS_AT_ONCE, len(reader)), dtype=np.int64)
+        for name in names:
+            starts, nbytes = reader.extents([name], rows)
+            digests.advance(int((starts + nbytes).max()))
+            for part in _divided(rows, reader.raw_nbytes(name, rows)):
+                try:
+                    _read(reader, name, part)
+                except (CorruptError, FormatError):
+                    yield from _each(reader, name, part)
+        progress(len(rows))
+
+
+def _divided(rows: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
+    group = np.cumsum(nbytes) // _READ_AT_ONCE_NBYTES
+    yield from np.split(rows, np.flatnonzero(np.diff(group)) + 1)
+
+
+def _read(reader: Reader, name: str, rows: npt.NDArray[np.int64]) -> None:
+    if reader.fields[name].holds_text:
+        reader.read_texts(name, rows)
+        return
+    nbytes = reader.raw_nbytes(name, rows)
+    out = np.empty(int(nbytes.sum()), np.uint8)
+    reader.read_into(name, rows, out, np.cumsum(nbytes) - nbytes, nbytes)
+    if reader.fields[name].kind == "array":
+        for row in rows.tolist():
+            reader.read_array(name, row)
+
+
+def _each(reader: Reader, name: str, rows: npt.NDArray[np.int64]) -> Iterator[Damage]:
+    for row in rows.tolist():
+        try:
+            _read(reader, name, np.array([row], np.int64))
+        except (CorruptError, FormatError) as error:
+            yield Damage(row, name, reader.source(row), first_sentence(error, reader.where(name, row)))

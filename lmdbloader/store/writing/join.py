@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from lmdbloader.store.writing.part import ROWS_FILE
 from lmdbloader.store.writing.work import (
     PartFacts,
     Work,
+    link,
     own_tag,
     part_folder,
     put_in_place,
@@ -64,6 +64,8 @@ def join(
     overwrite: bool = False,
     notes: Mapping[str, bytes] | None = None,
     before: Reader | None = None,
+    expected: str | None = None,
+    is_damaged: bool = False,
 ) -> Written:
     """Join the parts to a dataset, and put it in place.
 
@@ -76,9 +78,11 @@ def join(
         overwrite: Whether a dataset may be replaced.
         notes: Small files of the dataset's folder, by name.
         before: A dataset whose parts come first; its files are linked, or copied where there are no links.
+        expected: The content digest that the dataset must have.
+        is_damaged: Whether the dataset that is replaced may have no manifest.
 
     Raises:
-        CorruptError: A part is damaged.
+        CorruptError: A part is damaged, or the content digest is not the expected one.
         DestinationError: `out` is taken.
         DiskFullError: No room left.
     """
@@ -87,15 +91,17 @@ def join(
     rows = [(work.folder / part_folder(n), facts[n].rows_digest) for n in numbers]
     with explain_full_disk(work.folder, lambda: _ROW_NBYTES * sum(part.num_samples for part in parts)):
         manifest = _write_index(work.folder, rows, parts, description, before)
+        if expected not in (None, manifest.content_digest):
+            raise CorruptError(f"the content digest of the records is {manifest.content_digest}, expected {expected}.")
         for name, data in (notes or {}).items():
             write_file(work.folder / name, data)
         names = () if before is None else before.manifest.data_files
         for name in names:
-            _link(before.path / name, work.folder / name, keeps=True)
+            link(before.path / name, work.folder / name)
         for place, (folder, _) in enumerate(rows, start=len(names)):
-            _link(folder / DATA_FILE, work.folder / data_file(place), keeps=False)
+            link(folder / DATA_FILE, work.folder / data_file(place))
         write_file(work.folder / MANIFEST_FILE, manifest.to_json())
-    put_in_place(work.folder, work.out, overwrite=overwrite)
+    put_in_place(work.folder, work.out, overwrite=overwrite, is_damaged=is_damaged)
     remove_work(work.out)
     growths = sum(found.map_growths for found in facts)
     return Written(manifest.num_samples, manifest.sizes, growths, manifest.content_digest)
@@ -189,20 +195,3 @@ def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def _values(column: pa.Array) -> npt.NDArray[Any] | pa.Array:
     is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
     return column.to_numpy(zero_copy_only=True) if is_number else column
-
-
-def _link(source: Path, target: Path, *, keeps: bool) -> None:
-    """Give a file another name, so that an interrupted call can be repeated; without links it is moved, or copied."""
-    fresh = target.with_name(f"{target.name}.new-{own_tag()}")
-    try:
-        os.link(source, fresh)
-    except FileNotFoundError:
-        if not keeps and target.exists():  # moved by an interrupted call
-            return
-        raise
-    except OSError:  # the file system has no links
-        if keeps:
-            shutil.copyfile(source, fresh)
-        else:
-            os.rename(source, fresh)
-    os.replace(fresh, target)

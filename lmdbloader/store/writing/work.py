@@ -92,8 +92,13 @@ def is_dataset(path: Path) -> bool:
         return False
 
 
-def check_destination(out: Path, *, overwrite: bool) -> None:
+def check_destination(out: Path, *, overwrite: bool, is_damaged: bool = False) -> None:
     """Refuse a destination that is taken.
+
+    Args:
+        out: The dataset to make.
+        overwrite: Whether a dataset there may be replaced.
+        is_damaged: Whether it may be one without a manifest.
 
     Raises:
         DestinationError: `out` exists, is not an empty folder, and may not be replaced; or its parent is missing.
@@ -104,7 +109,7 @@ def check_destination(out: Path, *, overwrite: bool) -> None:
         raise DestinationError(f"{out}: exists and is not a folder. Choose another destination.")
     if not out.exists() or not any(out.iterdir()):
         return
-    if not is_dataset(out):
+    if not is_damaged and not is_dataset(out):
         raise DestinationError(
             f"{out}: is a folder with other things in it, which is never replaced. Choose another destination."
         )
@@ -123,7 +128,9 @@ def check_destination(out: Path, *, overwrite: bool) -> None:
 def _others(folder: Path, ours: re.Pattern[str]) -> list[str]:
     """Return the names in a folder that are not ours, nor those of files that were removed from NFS while open."""
     return sorted(
-        name for name in os.listdir(folder) if not (ours.fullmatch(name) or _WORKING.fullmatch(name) or name[:4] == ".nfs")
+        name
+        for name in os.listdir(folder)
+        if not (ours.fullmatch(name) or _WORKING.fullmatch(name) or name[:4] == ".nfs")
     )
 
 
@@ -191,9 +198,9 @@ class Work:
         """Remove all that is done; other processes that work on it end with an error."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def leave(self) -> None:
-        """Remove OUT.partial after an error, unless a part is in it."""
-        if not self.has_parts():
+    def leave(self, *, discard: bool = False) -> None:
+        """Remove OUT.partial after an error, unless a part is in it, or whatever is in it."""
+        if discard or not self.has_parts():
             self.discard()
 
     def facts(self, number: int) -> PartFacts | None:
@@ -314,6 +321,18 @@ class Work:
             system.flush_path(self.folder)
         return facts
 
+    def take_over(self, number: int, data: Path, description: Description) -> PartFacts:
+        """Make a part of a data file that is complete, which is linked, or copied where there are no links.
+
+        Raises:
+            CorruptError: A record is damaged.
+        """
+        folder = self.folder / f"{part_folder(number)}.{own_tag()}"
+        folder.mkdir()
+        link(data, folder / DATA_FILE)
+        with contextlib.closing(PartWriter(folder, description, map_nbytes=data.stat().st_size)) as writer:
+            return self.complete(number, writer, {})
+
     def _abandoned(self, number: int) -> Path | None:
         """Return the folder of a part that a process of this machine was writing when it ended; None if there is none."""
         for entry in sorted(self.folder.glob(f"{part_folder(number)}.*")):
@@ -355,6 +374,18 @@ def part_folder(number: int) -> str:
     return f"part-{number:05d}"
 
 
+def link(source: Path, target: Path) -> None:
+    """Give a file another name, replacing a file; it is copied where there are no links."""
+    fresh = target.with_name(f"{target.name}.new-{own_tag()}")
+    try:
+        os.link(source, fresh)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copyfile(source, fresh)
+    os.replace(fresh, target)
+
+
 def write_file(path: Path, data: bytes) -> None:
     """Write a small file durably, in one step."""
     fresh = path.with_name(f"{path.name}.new-{own_tag()}")
@@ -365,18 +396,18 @@ def write_file(path: Path, data: bytes) -> None:
         system.flush_path(path.parent)
 
 
-def put_in_place(work: Path, out: Path, *, overwrite: bool) -> None:
+def put_in_place(work: Path, out: Path, *, overwrite: bool, is_damaged: bool = False) -> None:
     """Give a complete dataset its name, durably, replacing an older one in one step.
 
     Args:
         work: The folder with the dataset, next to `out`.
         out: Its name.
-        overwrite: Whether a dataset may be replaced.
+        overwrite, is_damaged: As for `check_destination`.
 
     Raises:
         DestinationError: `out` is taken.
     """
-    check_destination(out, overwrite=overwrite)
+    check_destination(out, overwrite=overwrite, is_damaged=is_damaged)
     for name in os.listdir(work):
         system.flush_path(work / name)
     system.flush_path(work)
