@@ -22,11 +22,11 @@ def _tell_kept(out: Any, advice: str) -> None:
         advice: What to do with it.
     """
     from lmdbloader.conversion.destination import named_folder
-    from lmdbloader.store.writing.publish import begun_partial
+    from lmdbloader.store.writing.work import partial_of
 
-    partial = begun_partial(named_folder(out))
-    if partial is not None:
-        say(f"{partial}: the progress is kept here. {advice}", error=True)
+    partial = partial_of(named_folder(out))
+    if any(partial.glob("part-*")):
+        say(f"{partial}: the parts that are done are kept here. {advice}", error=True)
 
 
 @contextmanager

@@ -26,9 +26,9 @@ order, labels are renumbered as in DB; other classes are refused (see
 """
 EPILOG = """\
 DB changes in one step. Until then, and after a crash, it is the old dataset;
-processes that have it open keep the old one. The progress of an interrupted run
-is kept in DB: the same command resumes it. If a completed command is repeated,
-it appends the same samples again.
+processes that have it open keep the old one. The complete parts of an
+interrupted run are kept in DB.partial: the same command makes the others. If a
+completed command is repeated, it appends the same samples again.
 Exit status: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
 
 examples:
@@ -50,10 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
-    from lmdbloader.conversion.appending import append, next_part
+    from lmdbloader.conversion.appending import append
     from lmdbloader.errors import FormatError, NotFoundError
 
-    with progress_kept(lambda: next_part(options.db), NotFoundError, FormatError):
+    with progress_kept(lambda: options.db, NotFoundError, FormatError):
         done = append(
             options.db,
             options.datasets,
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
 def _summary(done: Appended) -> str:
     speed = done.appended_nbytes / 1e6 / max(done.seconds, 1e-9)
     return (
-        f"{done.path}: {counted(done.num_appended, 'sample')} appended ({done.part}), "
+        f"{done.path}: {counted(done.num_appended, 'sample')} appended, "
         f"{mebibytes(done.appended_nbytes)} in {done.seconds:.1f} s ({speed:.0f} MB/s); "
         f"{counted(done.num_samples, 'sample')}"
     )

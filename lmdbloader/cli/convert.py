@@ -70,10 +70,10 @@ images that are not plain 8-bit grey or RGB:
   folders (__MACOSX, ._*, .ipynb_checkpoints, @eaDir, $RECYCLE.BIN, lost+found
   and the like) are left out and named.
 
-sets of parts:
-  With --parts or --part-size, OUT is a folder of complete datasets and reads
-  as one; its samples and their order are those of one file. Several processes
-  write, up to --workers. On several machines with a shared file system:
+parts:
+  OUT has data files of about --part-size each. Several processes write, up to
+  --workers. Equal inputs and options give equal files, whoever makes them. On
+  several machines with a shared file system:
     lmdbloader convert SRC OUT --parts 16 --plan-only
     lmdbloader convert SRC OUT --part I/16     for each I from 0 to 15, anywhere
     lmdbloader join OUT
@@ -86,9 +86,9 @@ numbers: 1_000, 1e6, 4k (4000); sizes: 512M, 2GB, 2GiB; shares: 0.5, 50%.
 Sides in pixels cannot have a k.
 
 An OUT that was made from the same inputs with the same options is left as it
-is. The progress of an interrupted conversion is kept in OUT.partial: the same
-command resumes it, if its options are the same (--workers and --on-error may
-change) and the inputs converted so far have not changed.
+is. The complete parts of an interrupted conversion are kept in OUT.partial: the
+same command makes the others, if its options are the same (--workers and
+--on-error may change). A part whose inputs have changed is made again.
 Exit status: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
 
 examples:
@@ -118,18 +118,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     running.add_argument(
         "--plan-only",
         action="store_true",
-        help="with --parts or --part-size: list the inputs and save the plan in OUT.partial, and convert nothing yet",
+        help="list the inputs and save the plan in OUT.partial, and convert nothing yet",
     )
     running.add_argument(
         "--part",
         metavar="I/N",
-        help="make one part of a set, number I of N, counted from 0. The first process makes the plan if there is none",
+        help="make one part, number I of N, counted from 0. The first process makes the plan if there is none",
     )
     running.add_argument(
         "--engine",
         choices=("local", "ray"),
         default="local",
-        help="what makes the parts of a set: processes of this machine, or tasks of a Ray cluster, up to --workers at "
+        help="what makes the parts: processes of this machine, or tasks of a Ray cluster, up to --workers at "
         "the same time, each with one CPU (pip install 'lmdbloader[ray]')",
     )
     running.add_argument(
@@ -219,7 +219,7 @@ def _next_to_splits(src: Path, splits: Set[str], layout: str) -> list[tuple[str,
 
 
 def _plan(options: argparse.Namespace, src: str | None, out: str) -> None:
-    """Plan the parts of a set, and say what to run."""
+    """Plan the parts, and say what to run."""
     from lmdbloader.conversion import plan_parts
 
     plan = plan_parts(src, out, **given(options, RunOptions), log=_log(options))
@@ -237,7 +237,7 @@ def _plan(options: argparse.Namespace, src: str | None, out: str) -> None:
 
 
 def _convert_part(options: argparse.Namespace, src: str | None, out: str) -> None:
-    """Make one part of a set."""
+    """Make one part."""
     from lmdbloader.conversion.parts import convert_part, saved_plan
     from lmdbloader.errors import OptionError
 
@@ -248,7 +248,7 @@ def _convert_part(options: argparse.Namespace, src: str | None, out: str) -> Non
     plan = saved_plan(src, out, **keywords, log=_log(options))
     if plan.is_finished:
         if not options.quiet:
-            say(f"{plan.path}: the set is complete, with this part; nothing to do")
+            say(f"{plan.path}: the dataset is complete, with this part; nothing to do")
         return
     if plan.num_parts != count:
         raise OptionError(
@@ -259,7 +259,6 @@ def _convert_part(options: argparse.Namespace, src: str | None, out: str) -> Non
         number,
         workers=options.workers,
         on_error=options.on_error,
-        take_over=options.take_over,
         check_content=options.check_content,
         progress=not options.quiet,
         log=_log(options),

@@ -1,4 +1,4 @@
-"""`lmdbloader join`: makes a set of the parts of a conversion."""
+"""`lmdbloader join`: joins the parts of a conversion."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from lmdbloader.cli._report import tell
 from lmdbloader.cli._streams import say, say_nothing
 
 ORDER = 35
-HELP = "make a set of the parts of a conversion"
+HELP = "join the parts of a conversion"
 DESCRIPTION = """\
-Join the parts that `lmdbloader convert --part I/N` has made: write the index and
-the manifest of the set, and rename OUT.partial, which holds the parts, to OUT.
+Join the parts that `lmdbloader convert --part I/N` has made: write index and
+manifest, and rename OUT.partial, which holds the parts, to OUT.
 No images are copied. A missing part is an error that names it, and changes
 nothing. An OUT that is complete already is left as it is.
 """
@@ -30,12 +30,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("out", metavar="OUT", help="the set")
-    parser.add_argument(
-        "--take-over",
-        action="store_true",
-        help="continue at once if a process on another host was joining the parts, even if it seems to be running",
-    )
+    parser.add_argument("out", metavar="OUT", help="the dataset")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 
@@ -43,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     from lmdbloader.conversion import join
 
-    report = join(options.out, take_over=options.take_over, log=say_nothing if options.quiet else say)
+    report = join(options.out, log=say_nothing if options.quiet else say)
     if report.was_finished:
         if not options.quiet:
             say(f"{report.path}: is in place already ({counted(report.num_samples, 'sample')}); nothing to do")

@@ -26,8 +26,8 @@ from lmdbloader.conversion.parts import PART_NBYTES
 from lmdbloader.conversion.provenance import APPENDED
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, OptionError
 from lmdbloader.format.codecs import Payloads, encode_many
-from lmdbloader.format.digests import digest_of_text
-from lmdbloader.format.layout import Field, image_of, undecided
+from lmdbloader.format.digests import digest_of
+from lmdbloader.format.layout import LEFT_OUT_FILE, SKIPPED_FILE, Field, image_of, undecided
 from lmdbloader.format.manifest import Description, Manifest, field_json
 from lmdbloader.store import (
     IO,
@@ -188,7 +188,7 @@ class Recipe:
         record: dict[str, Any] = {"num_samples": len(part), "content_digest": manifest.content_digest}
         if part.rows is not None:
             rows = np.ascontiguousarray(part.rows, "<i8").tobytes()
-            record |= {"of_samples": len(part.reader), "samples": digest_of_text(rows)}
+            record |= {"of_samples": len(part.reader), "samples": digest_of(rows)}
         if part.prefix:
             record["prefix"] = part.prefix
         if part.numbers:
@@ -390,11 +390,18 @@ def combine(
         if before is not None and read_manifest(out).manifest_digest != before.manifest.manifest_digest:
             raise DestinationError(f"{out}: was changed by another process meanwhile. Run it again.")
         whole = description if made_by is None else replace(description, made_by=made_by)
-        written = join(work, facts, whole, overwrite=overwrite, before=before)
+        old = [] if before is None else [before]
+        written = join(work, facts, whole, overwrite=overwrite, before=old, notes=_notes_of(old))
     finally:
         work.leave()
     seconds = time.monotonic() - began
     return Combined(str(out), written.num_samples, written.sizes, written.content_digest, tuple(notes), False, seconds)
+
+
+def _notes_of(before: Sequence[Reader]) -> dict[str, bytes]:
+    """Return the notes for people that a dataset that grows has."""
+    files = (reader.path / name for reader in before for name in (SKIPPED_FILE, LEFT_OUT_FILE))
+    return {file.name: file.read_bytes() for file in files if file.is_file()}
 
 
 def _find_finished(out: Path, recipe: Recipe, made_by: Mapping[str, Any], notes: Sequence[str]) -> Combined | None:
@@ -438,7 +445,7 @@ def _begin(recipe: Recipe, work: Work, made_by: Mapping[str, Any]) -> None:
     plan = {
         "made_by": {"layout": recipe.layout, "lmdbloader": __version__},
         "fields": [field_json(f) for f in recipe.fields],
-        "samples": digest_of_text(json.dumps(about).encode()),
+        "samples": digest_of(json.dumps(about).encode()),
     }
     if (found := work.plan()) == plan:
         return

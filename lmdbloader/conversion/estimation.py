@@ -23,7 +23,8 @@ from lmdbloader.conversion.tasks import Part, Recipe
 from lmdbloader.conversion.trial import Tried, make_guess
 from lmdbloader.errors import SourceError
 from lmdbloader.format.codecs import name_counts
-from lmdbloader.store import Written, open_writer
+from lmdbloader.format.manifest import Description
+from lmdbloader.store import Work, Written, join
 
 # The bytes of tried samples that are also written, to measure the time of writing.
 _WRITTEN_NBYTES = 64 * 2**20
@@ -150,28 +151,26 @@ def _try(recipe: Recipe, sources: list[Source], plan: Plan, pool: WorkerPool) ->
     # The code that a worker loads at first must not count as work for its first source.
     for _ in pool.convert(recipe, [[sources[0]]] * 2 * plan.num_workers):
         pass
-    with (
-        tempfile.TemporaryDirectory(prefix="lmdbloader-estimate-") as folder,
-        open_writer(Path(folder) / "tried", recipe.fields, with_source=True, map_nbytes=_WRITTEN_NBYTES) as writer,
-    ):
+    with tempfile.TemporaryDirectory(prefix="lmdbloader-estimate-") as folder:
+        work, description = Work(Path(folder) / "tried"), Description(recipe.fields, True, {}, {})
+        work.begin({})
+        with work.part(0, description, map_nbytes=_WRITTEN_NBYTES) as writer:
 
-        def write(parts: Iterable[Part]) -> Iterator[Part]:
-            nonlocal seconds
-            nbytes = 0
-            for part in parts:
-                yield part
-                if part.chunk is not None and nbytes < _WRITTEN_NBYTES:
-                    began = time.perf_counter()
-                    writer.add(part.chunk, part.blocks)
-                    seconds += time.perf_counter() - began
-                    nbytes += sum(int(p.stored_nbytes.sum()) for p in part.chunk.payloads.values())
+            def write(parts: Iterable[Part]) -> Iterator[Part]:
+                nonlocal seconds
+                for part in parts:
+                    yield part
+                    if part.chunk is not None and writer.payload_nbytes < _WRITTEN_NBYTES:
+                        began = time.perf_counter()
+                        writer.add(part.chunk, part.blocks)
+                        seconds += time.perf_counter() - began
 
-        parts = pool.convert(recipe, [[source] for source in sources])
-        tried.add_all(write(watched("trying images", parts, len(sources), part_sources)))
-        if writer.num_samples:
-            began = time.perf_counter()
-            written = writer.finish(classes={}, made_by={})
-            seconds += time.perf_counter() - began
+            parts = pool.convert(recipe, [[source] for source in sources])
+            tried.add_all(write(watched("trying images", parts, len(sources), part_sources)))
+            if writer.num_samples:
+                began = time.perf_counter()
+                written = join(work, [work.complete(0, writer, {})], description)
+                seconds += time.perf_counter() - began
     return tried, written, seconds
 
 

@@ -33,7 +33,7 @@ from lmdbloader.conversion.sample_fields import (
     warn_of_arrays,
     watch_labels,
 )
-from lmdbloader.conversion.sample_progress import check_same, check_stored, identity_of, is_indexed
+from lmdbloader.conversion.sample_progress import Piece, check_same, check_stored, identity_of, is_indexed
 from lmdbloader.conversion.sample_workers import Bounds, Crew
 from lmdbloader.conversion.samples import (
     GROUP_NBYTES,
@@ -456,7 +456,7 @@ def _write(job: _Job, work: Work, state: _State, report: Callable[[int], None], 
             ) as writer:
                 if parts is None:
                     first = state.first + writer.num_samples
-                    pieces = [work.rows(number) for number in range(len(facts))] + [writer]
+                    pieces: list[Piece] = [*map(work.rows, range(len(facts))), writer]
                     check_stored(work.folder, pieces, recipe, source.samples)
                     parts = _show(_parts(job, state, first), source, first, shows_bar)
                 is_last, in_pixels = _fill(writer, parts, state, report)

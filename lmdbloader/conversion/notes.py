@@ -14,7 +14,7 @@ from lmdbloader.conversion.mask_numbers import Colors, add_colors
 from lmdbloader.conversion.sources.listing import Sources
 from lmdbloader.conversion.sources.reading import times_of
 from lmdbloader.conversion.tasks import Part, hash_files
-from lmdbloader.format.digests import TextDigest, digest_of_text
+from lmdbloader.format.digests import Digest, digest_of
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class Notes:
     @property
     def seen(self) -> str:
         """The digest of the times of all sources; see `seen_digest`."""
-        return digest_of_text(_packed(self.times))
+        return digest_of(_packed(self.times))
 
     def to_json(self) -> dict[str, Any]:
         """Return the notes of a part."""
@@ -115,12 +115,12 @@ def seen_digest(sources: Sources) -> str:
     times = array("q")
     for source in sources:
         times.extend(times_of(source))
-    return digest_of_text(_packed(times))
+    return digest_of(_packed(times))
 
 
 def content_digest(hashes: Sequence[int]) -> str:
     """Return the digest of the content of sources, from the hash of the files of each."""
-    digest = TextDigest()
+    digest = Digest()
     digest.update(np.asarray(hashes, "<u8").tobytes())
     return str(digest)
 

@@ -245,34 +245,26 @@ class RunOptions(ConvertOptions):
     parts: int | None = opt(
         None,
         RUN,
-        "write a set of N parts, each a complete dataset with a contiguous share of the samples, so that several "
-        "processes can write at the same time (default: one file)",
+        "write N parts, each with a contiguous share of the samples (default: as {part_size} says)",
         metavar="N",
         limits=(1, 100_000),
     )
     part_size: int | None = opt(
         None,
         RUN,
-        "write a set of parts of about this size, such as 4GiB; the number of parts follows from the estimated size of "
-        "the whole",
+        "write parts of about this size; their number follows from the estimated size of the whole (default: 256MiB). "
+        "Several processes write at the same time, and an interrupted conversion keeps complete parts",
         metavar="SIZE",
         limits=(1, None),
         grammar=NBYTES,
     )
     overwrite: bool = opt(False, RUN, "convert again, and replace the dataset at {out} once the new one is complete")
     restart: bool = opt(False, RUN, "discard the progress of an interrupted conversion (default: resume it)")
-    take_over: bool = opt(
-        False,
-        RUN,
-        "continue a conversion that a process on another host began, even if that process seems to be running: "
-        "its committed data is kept, the rest is lost, and the process ends with an error (default: refuse while it "
-        "gives signs of life)",
-    )
     check_content: bool = opt(
         False,
         RUN,
-        "find inputs that have changed since their conversion by reading all of them again (default: compare size, "
-        "head and tail, and read the content only if the timestamp has changed)",
+        "find inputs that have changed since their conversion by reading all of them again (default: compare sizes, "
+        "and read the content only if a timestamp has changed)",
         flag="--hash",
     )
     progress: bool = opt(False, RUN, "show a progress bar on a terminal, in a log a line every 30 seconds", flag=None)

@@ -19,7 +19,7 @@ from lmdbloader.conversion.plan import Plan
 from lmdbloader.conversion.pool import make_tasks
 from lmdbloader.conversion.sources.listing import Listing
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, LmdbloaderError
-from lmdbloader.format.digests import TextDigest, digest_of_text
+from lmdbloader.format.digests import Digest, digest_of
 from lmdbloader.format.layout import SOURCES_FILE
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.store import is_dataset, open_reader, read_manifest
@@ -45,7 +45,7 @@ def describe(plan: Plan) -> dict[str, Any]:
     not listed here are recorded by their names if they differ from their defaults.
     """
     options, recipe, listing = plan.options, plan.recipe, plan.listing
-    names = TextDigest()
+    names = Digest()
     for s in listing.sources:
         names.update(f"{s.name}\0{os.path.basename(s.lr_name or b'')!r}\0{s.nbytes}\0".encode())
     record: dict[str, Any] = {
@@ -60,7 +60,7 @@ def describe(plan: Plan) -> dict[str, Any]:
         "codec": plan.codec,
     }
     if options.classes is not None and listing.sources.annotations is None:
-        record["classes"] = digest_of_text("\0".join(listing.classes).encode())
+        record["classes"] = digest_of("\0".join(listing.classes).encode())
     made_by: dict[str, Any] = {
         "lmdbloader": __version__,
         "layout": listing.layout,
@@ -68,7 +68,7 @@ def describe(plan: Plan) -> dict[str, Any]:
         "inputs": {"num_sources": len(listing.sources), "names_and_sizes": str(names)},
     }
     if listing.sources.annotations is not None:
-        boxes = TextDigest()
+        boxes = Digest()
         boxes.update("\0".join(listing.classes).encode())
         for part in listing.sources.annotations.parts():
             boxes.update(part)

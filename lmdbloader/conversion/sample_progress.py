@@ -13,7 +13,7 @@ import numpy.typing as npt
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.samples import Group, SampleRecipe
 from lmdbloader.errors import DestinationError, OptionError
-from lmdbloader.format.digests import TextDigest
+from lmdbloader.format.digests import Digest
 from lmdbloader.format.layout import Field
 
 # How many stored samples are read and encoded again before an interrupted run continues. Of a list all are, because
@@ -55,7 +55,7 @@ def identity_of(samples: Any, num_samples: int) -> dict[str, Any]:
     It is their type and number and, of datasets like torchvision's, a digest of their lists of files and labels.
     """
     found: dict[str, Any] = {"type": type(samples).__qualname__, "num_samples": num_samples}
-    lists, is_listed = TextDigest(), False
+    lists, is_listed = Digest(), False
     for part in _parts(samples):
         given = getattr(part, "root", None)  # other datasets have other things of this name
         root = os.path.join(os.fsdecode(given), "") if isinstance(given, str | bytes | os.PathLike) and given else ""
@@ -110,7 +110,10 @@ def check_same(partial: Path, before: Mapping[str, Any], now: Mapping[str, Any])
 class Piece(Protocol):
     """Consecutive samples that an interrupted run has stored."""
 
-    num_samples: int
+    @property
+    def num_samples(self) -> int:
+        """How many."""
+        ...
 
     def stored(self, column: str, rows: range) -> npt.NDArray[Any] | list[str]:
         """Return some values of a column of the index, of the samples of the piece."""

@@ -2,50 +2,68 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from lmdbloader.base import system
-from lmdbloader.base.arguments import is_url, new_path, path_text
+from lmdbloader.base.arguments import flag, is_url, new_path, path_text
 from lmdbloader.base.disk_errors import explain_full_disk, naming
-from lmdbloader.base.foreign_names import STAGE, understands
+from lmdbloader.base.free_space import free_nbytes
 from lmdbloader.base.option_names import option
-from lmdbloader.base.progress import ProgressBar, progress_bar
-from lmdbloader.base.text import command, counted, plain
+from lmdbloader.base.progress import progress_bar
+from lmdbloader.base.text import mebibytes, plain
 from lmdbloader.conversion.destination import named_folder, refuse_inside
-from lmdbloader.conversion.staging_parts import (
-    check_room,
-    compare,
-    digests_of,
-    files_of,
-    has_data,
-    is_earlier,
-    keep_parts,
-    open_file,
-    set_times,
-    times_of,
-)
-from lmdbloader.errors import CorruptError, DestinationError, FormatError, LockedError, OptionError
-from lmdbloader.format.codecs import checksum
-from lmdbloader.format.digests import FileDigest
-from lmdbloader.format.layout import MANIFEST_FILE
-from lmdbloader.store import Reader, check_destination, open_reader, partial_folder, put_in_place, read_manifest
-from lmdbloader.store.writing.ownership import open_own_file
-from lmdbloader.store.writing.publish import flush
-
-if TYPE_CHECKING:
-    from lmdbloader.conversion.staging_urls import RemoteSource
+from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, LockedError, OptionError
+from lmdbloader.format.digests import Digest, read_digest
+from lmdbloader.format.layout import INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
+from lmdbloader.format.manifest import Manifest
+from lmdbloader.store import check_destination, open_reader, read_manifest
+from lmdbloader.store.writing.work import link, own_tag, partial_of, put_in_place
 
 _PIECE_NBYTES = 8 * 2**20
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 
-@understands(STAGE)
+class Origin(Protocol):
+    """What is staged: a dataset on a disk or at a URL."""
+
+    place: str
+    name: str
+    manifest: Manifest
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """Yield the content of a file; nothing for notes that the dataset does not have."""
+        ...
+
+
+class _Local:
+    """A dataset on a disk."""
+
+    def __init__(self, folder: Path) -> None:
+        reader = open_reader(folder)
+        self.place, self.name, self.manifest, self._folder = reader.place, reader.path.name, reader.manifest, folder
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        try:
+            descriptor = system.open_to_read(self._folder / name)
+        except FileNotFoundError:
+            if name in (SKIPPED_FILE, LEFT_OUT_FILE):
+                return
+            raise
+        try:
+            at = 0
+            with naming(self._folder / name):
+                while piece := system.read_at(descriptor, _PIECE_NBYTES, at):
+                    yield piece
+                    at += len(piece)
+        finally:
+            os.close(descriptor)
+
+
 def stage(
     db: str | os.PathLike[str],
     directory: str | os.PathLike[str],
@@ -58,21 +76,18 @@ def stage(
 ) -> Path:
     """Copy a finished dataset into a folder, unless it is there already.
 
-    Every byte of the copy is read back and compared with the source. The copy gets its name when it is complete. Of
-    several processes that stage at once, one copies, and the others wait and use its copy.
+    The digest of every file is compared while it is read, and again of the copy as read back. The copy gets its name
+    when it is complete. Of several processes that stage at once, one copies, and the others wait and use its copy. A
+    copy that was interrupted continues with the next file. Of a dataset that has grown since it was staged, only the
+    new parts are copied.
 
-    A copy that is there must have the manifest, the index and the size of the source. If the time of its data file is
-    not the one that `stage` gave it, the source's, something has changed it since: it is read, and compared with the
-    manifest's digest. A copy that is damaged is replaced.
-
-    Of a set that has grown since it was staged, only the new parts are copied: the parts of the earlier copy get their
-    names in the new one.
+    A copy that is there is used if it has the manifest of the source, and files of its lengths.
 
     Args:
         db: The dataset, or its URL.
         directory: The folder for the copy, which keeps the dataset's name; made if only its last part is missing.
         overwrite: Replace another dataset that has its name there.
-        check: Read and compare an existing copy, even if its timestamp is the source's.
+        check: Read an existing copy, compare its digests, and copy again what differs.
         timeout: Seconds to wait for a process that is copying; without limit by default.
         progress: Show a progress bar on a terminal, in a log a line every 30 seconds.
         log: Called with each message, a line of text.
@@ -90,53 +105,37 @@ def stage(
         DiskError: The service at a URL does not answer.
         OptionError: `timeout` is negative, or `directory` is empty text.
     """
+    overwrite, check, progress = flag("overwrite", overwrite), flag("check", check), flag("progress", progress)
     if timeout is not None and not timeout >= 0:
         raise OptionError(f"{option('timeout', timeout)}: expected seconds, 0 or more")
     if not os.fspath(directory):
         raise OptionError("the folder to stage into is an empty string. Is its environment variable set?")
-    source = _open(db)
+    origin = _open(db)
     folder = new_path("directory", directory).absolute()
-    target = folder / (source.path.name if isinstance(source, Reader) else source.name)
-    if isinstance(source, Reader):
-        if target.exists() and os.path.samefile(target, source.path):
+    target = folder / origin.name
+    if isinstance(origin, _Local):
+        if target.exists() and os.path.samefile(target, origin.place):
             return target
-        refuse_inside(target, source.path)
+        refuse_inside(target, Path(origin.place))
     _make_folder(folder)
-    until = None if timeout is None else time.monotonic() + timeout
-    is_waiting = False
-    while True:
-        if _is_staged(source, target, check, log):
+    with _alone(target, timeout, log):
+        if _is_staged(origin, target, check, log):
             log(plain(f"{target}: staged already"))
             return target
-        try:
-            with explain_full_disk(target), partial_folder(target, log=log) as partial:
-                # The process that held the lock a moment ago may have put the copy in place.
-                if not _is_staged(source, target, check, log):
-                    check_destination(target, overwrite=overwrite or is_earlier(source.manifest, target))
-                    if isinstance(source, Reader):
-                        _fill(source, partial, target, progress, log, check)
-                    else:
-                        source.fill(partial, target, functools.partial(_progress, progress), log, check=check)
-                        put_in_place(partial, target)
-            return target
-        except LockedError as error:
-            if until is not None and time.monotonic() >= until:
-                raise LockedError(f"{error} Waited {timeout:g} s for it.") from error
-            if not is_waiting:
-                log(plain(f"{target}: waiting; {error}"))
-            is_waiting = True
-            left = _SECONDS_BETWEEN_LOOKS if until is None else until - time.monotonic()
-            time.sleep(max(0.0, min(_SECONDS_BETWEEN_LOOKS, left)))
+        has_grown = _is_same_at_start(origin.manifest, target)
+        check_destination(target, overwrite=overwrite or has_grown)
+        _fill(origin, target, progress, log, overwrite=True)
+    return target
 
 
-def _open(db: str | os.PathLike[str]) -> Reader | RemoteSource:
-    """Return what is staged: a dataset on a disk, or at a URL."""
+def _open(db: str | os.PathLike[str]) -> Origin:
     text = path_text("db", db)
     if is_url(text):
-        from lmdbloader.conversion.staging_urls import RemoteSource
+        from lmdbloader.conversion.staging_urls import RemoteOrigin
 
-        return RemoteSource(text)
-    return open_reader(named_folder(db))
+        origin: Origin = RemoteOrigin(text)
+        return origin
+    return _Local(named_folder(db))
 
 
 def _make_folder(folder: Path) -> None:
@@ -147,154 +146,173 @@ def _make_folder(folder: Path) -> None:
         raise DestinationError(f"{folder}: cannot be made ({why}). Create it first, or name another folder.") from error
 
 
-def _is_same_dataset(source: Reader | RemoteSource, target: Path) -> bool:
-    """Return whether a dataset, sound or damaged, has the manifest of the source."""
-    try:
-        return read_manifest(target).manifest_digest == source.manifest.manifest_digest
-    except (FormatError, OSError):
-        return False
+@contextmanager
+def _alone(target: Path, timeout: float | None, log: Callable[[str], None]) -> Iterator[None]:
+    """Wait for other processes that stage the same dataset; where there are no locks, each makes its own copy."""
+    until = None if timeout is None else time.monotonic() + timeout
+    place = target.with_name(f".{target.name}.lock")
+    with open(place, "ab") as file:
+        is_waiting = False
+        while True:
+            try:
+                system.lock(file.fileno())
+                break
+            except BlockingIOError:
+                if until is not None and time.monotonic() >= until:
+                    raise LockedError(
+                        f"{target}: another process is copying it. Waited {timeout:g} s for it."
+                    ) from None
+                if not is_waiting:
+                    log(plain(f"{target}: waiting; another process is copying it"))
+                is_waiting = True
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+            except OSError:
+                break
+        try:
+            yield
+        finally:
+            place.unlink(missing_ok=True)
 
 
-def _is_staged(source: Reader | RemoteSource, target: Path, check: bool, log: Callable[[str], None]) -> bool:
-    """Return whether there is a sound copy, by manifest, sizes, the index's digest, and the data's time or digest."""
-    if not _is_same_dataset(source, target):
-        return False
+def _is_staged(origin: Origin, target: Path, check: bool, log: Callable[[str], None]) -> bool:
+    """Return whether there is a copy, by manifest and sizes, and if need be by its digests."""
     try:
-        copy = open_reader(target)
-        if isinstance(source, Reader):
-            compare(source, copy, check=check, log=lambda line: log(plain(line)))
-        else:
-            source.compare(copy, check=check, log=lambda line: log(plain(line)))
+        if read_manifest(target).manifest_digest != origin.manifest.manifest_digest:
+            return False
+        open_reader(target)
+        if check:
+            log(plain(f"{target}: reading the copy that is there"))
+            for name, expected in _digests(origin.manifest).items():
+                _compare(target / name, expected)
     except (CorruptError, FormatError, OSError) as error:
-        log(plain(f"{target}: a copy is there, but damaged; it is copied again. {error}"))
+        if target.exists():
+            log(plain(f"{target}: a copy is there, but damaged; it is copied again. {error}"))
         return False
     return True
 
 
-def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Callable[[str], None], check: bool) -> None:
-    """Copy every file of a dataset, check the copy and put it in place."""
-    digests = digests_of(source)
-    kept = keep_parts(source.manifest, times_of(source), target, partial, digests, check=check)
-    if kept:
-        of = f"{len(kept) // 3} of {counted(len(source.manifest.parts), 'part')}"
-        log(plain(f"{target}: keeps {of} of the copy that is there"))
-    names = [name for name in files_of(source, log) if name not in kept]
-    nbytes = sum(_size(source.path / name) for name in names)
-    check_room(partial, target.parent, source.path, nbytes, "or stage into another folder.")
-    log(plain(f"{target}: copying {nbytes / 2**20:,.1f} MiB from {source.path}"))
-    began = time.monotonic()
-    with (
-        _bar(2 * nbytes, progress) as bar,
-        explain_full_disk(partial, lambda: nbytes - sum(map(_made, (partial / name for name in names)))),
-    ):
+def _is_same_at_start(manifest: Manifest, target: Path) -> bool:
+    """Return whether a dataset is the one that has the manifest, damaged or before it has grown."""
+    try:
+        there = read_manifest(target)
+    except (FormatError, CorruptError, OSError):
+        return False
+    return there.parts == manifest.parts[: len(there.parts)]
+
+
+def _digests(manifest: Manifest) -> dict[str, str]:
+    """Return the digests of the large files of a dataset, by their names."""
+    parts = zip(manifest.data_files, manifest.parts, strict=True)
+    return {INDEX_FILE: manifest.index_digest, **{name: part.data_digest for name, part in parts}}
+
+
+def _fill(origin: Origin, target: Path, progress: bool, log: Callable[[str], None], *, overwrite: bool) -> None:
+    """Copy every file that is not there yet, and put the copy in place."""
+    began, partial, manifest = time.monotonic(), partial_of(target), origin.manifest
+    partial.mkdir(exist_ok=True)
+    if not _belongs(partial, manifest):
+        for path in partial.iterdir():  # of an earlier version of the dataset
+            path.unlink()
+    (partial / MANIFEST_FILE).write_bytes(manifest.to_json())
+    digests, sizes = _digests(manifest), {INDEX_FILE: manifest.sizes["index_nbytes"]}
+    sizes |= {name: part.data_nbytes for name, part in zip(manifest.data_files, manifest.parts, strict=True)}
+    _keep_parts(manifest, target, partial, log)
+    names = [name for name in digests if not _has_size(partial / name, sizes[name])]
+    nbytes = sum(sizes[name] for name in names)
+    free = free_nbytes(partial)
+    if free is not None and nbytes > free:
+        raise DiskFullError(
+            f"{target}: {mebibytes(nbytes)} are to be copied, and {mebibytes(free)} are free: "
+            f"{mebibytes(nbytes - free)} are missing. Free some space, or stage into another folder."
+        )
+    log(plain(f"{target}: copying {mebibytes(nbytes)} from {origin.place}"))
+    with progress_bar("copying", nbytes, "B", shown=progress) as bar, explain_full_disk(partial, lambda: nbytes):
         for name in names:
-            (partial / name).parent.mkdir(exist_ok=True)
-            descriptor = open_file(source, name)
+            fresh = partial / f"{name}.new-{own_tag()}"
             try:
-                sums, digest = _copy(descriptor, source.path / name, partial / name, bar)
+                _copy(origin, name, fresh, digests[name], bar)
+                os.replace(fresh, partial / name)
             finally:
-                os.close(descriptor)
-            if (expected := digests.get(name, "")) not in ("", digest):
-                raise CorruptError(
-                    f"{source.path / name}: its digest is {digest}, expected {expected}: it was changed after it was "
-                    f"written, and is not copied. {command('verify', source.path)} says what is damaged.",
-                    path=str(source.path),
-                )
-            _compare(partial / name, sums, source.path / name, bar)
-        _check_copy(source, partial)
-        set_times(source, partial)
-        put_in_place(partial, target)
+                fresh.unlink(missing_ok=True)
+        for name in (SKIPPED_FILE, LEFT_OUT_FILE):
+            if content := b"".join(origin.pieces(name)):
+                (partial / name).write_bytes(content)
+        put_in_place(partial, target, overwrite=overwrite)
     log(plain(f"{target}: copied and checked in {time.monotonic() - began:.1f} s"))
 
 
-def _made(path: Path) -> int:
-    """Return how much of a file is copied."""
-    return path.stat().st_size if path.exists() else 0
-
-
-def _size(path: Path) -> int:
-    """Return the size of a dataset's own file, which must not be a link."""
-    descriptor = open_own_file(path)
+def _belongs(partial: Path, manifest: Manifest) -> bool:
+    """Return whether an interrupted copy is of the same dataset."""
     try:
-        return os.fstat(descriptor).st_size
-    finally:
-        os.close(descriptor)
+        return (partial / MANIFEST_FILE).read_bytes() == manifest.to_json()
+    except OSError:
+        return False
 
 
-def _copy(descriptor: int, source: Path, out: Path, bar: Any) -> tuple[list[int], str]:
-    """Copy a file, `source` in messages; return the checksum of each piece, and the digest of the whole."""
-    room = memoryview(bytearray(_PIECE_NBYTES))
-    sums, at = [], 0
-    running = FileDigest()
+def _has_size(path: Path, nbytes: int) -> bool:
+    try:
+        return path.stat().st_size == nbytes
+    except OSError:
+        return False
+
+
+def _keep_parts(manifest: Manifest, target: Path, partial: Path, log: Callable[[str], None]) -> None:
+    """Take the parts of an earlier copy that the dataset still has."""
+    try:
+        there = read_manifest(target)
+    except (FormatError, CorruptError, OSError):
+        return
+    has = {part.data_digest: name for name, part in zip(there.data_files, there.parts, strict=True)}
+    kept = 0
+    for name, part in zip(manifest.data_files, manifest.parts, strict=True):
+        if part.data_digest in has and not (partial / name).exists():
+            try:
+                _compare(target / has[part.data_digest], part.data_digest)
+            except (CorruptError, OSError):
+                continue
+            link(target / has[part.data_digest], partial / name)
+            kept += 1
+    if kept:
+        log(plain(f"{target}: keeps {kept} of {len(manifest.parts)} parts of the copy that is there"))
+
+
+def _copy(origin: Origin, name: str, out: Path, expected: str, bar: Any) -> None:
+    """Copy a file; compare its digest while it is read, and that of the copy as read back."""
+    digest = Digest()
     with open(out, "xb", buffering=0) as file:
-        while nbytes := _read(descriptor, source, room, at):
-            piece = room[:nbytes]
-            sums.append(checksum(piece))
-            running.update(piece)
+        for piece in origin.pieces(name):
+            digest.update(piece)
+            view = memoryview(piece)
             with naming(out):
-                while piece:
-                    piece = piece[file.write(piece) or 0 :]
-            at += nbytes
-            bar.update(nbytes)
-    return sums, str(running)
+                while view:
+                    view = view[file.write(view) or 0 :]
+            bar.update(len(piece))
+    if str(digest) != expected:
+        raise CorruptError(
+            f"{origin.place}/{name}: its digest is {digest}, expected {expected}: it was changed after it was written, "
+            "and is not copied.",
+            path=origin.place,
+        )
+    system.flush_path(out)
+    _compare(out, expected)
 
 
-def _read(descriptor: int, path: Path, room: memoryview, at: int) -> int:
-    """Fill a buffer from a place in a file; return the number of bytes."""
-    filled = 0
-    with naming(path):
-        while filled < len(room) and (count := system.read_into(descriptor, room[filled:], at + filled)):
-            filled += count
-    return filled
+def _compare(path: Path, expected: str) -> None:
+    """Compare the digest of a file, read from the disk if the system drops its pages.
 
-
-def _compare(copy: Path, sums: list[int], source: Path, bar: Any) -> None:
-    """Read a copy back, from the disk if the system drops its pages, and compare it piece by piece."""
-    flush(copy)
-    room = memoryview(bytearray(_PIECE_NBYTES))
-    descriptor = system.open_to_read(copy)
+    Raises:
+        CorruptError: It is another one.
+    """
+    descriptor = system.open_to_read(path)
     try:
-        with naming(copy):
+        with naming(path):
             system.drop_cache(descriptor)
-        for number in range(len(sums) + 1):
-            nbytes = _read(descriptor, copy, room, number * _PIECE_NBYTES)
-            found = [checksum(room[:nbytes])] if nbytes else []
-            if found != sums[number : number + 1]:
-                raise CorruptError(
-                    f"{copy}: the copy as read back differs from {source} after byte {number * _PIECE_NBYTES}: the "
-                    "disk or the memory damaged it. The copy was removed; look at the system log before trying again."
-                )
-            bar.update(nbytes)
+            found = read_digest(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _check_copy(source: Reader, partial: Path) -> None:
-    """Raise CorruptError unless the files belong together: the source may have been replaced while copying."""
-    from lmdbloader.format.manifest import parse_manifest
-    from lmdbloader.store.index import open_index
-
-    with naming(partial / MANIFEST_FILE):
-        manifest = parse_manifest((partial / MANIFEST_FILE).read_bytes(), str(partial / MANIFEST_FILE))
-    changed = manifest.manifest_digest != source.manifest.manifest_digest or not has_data(source, partial)
-    if not changed:
-        try:
-            open_index(partial, manifest, "pread").check_all()
-        except CorruptError:
-            changed = True
-    if changed:
-        raise CorruptError(f"{source.path}: was changed while it was copied. Stage it again.")
-
-
-def _progress(shown: bool, nbytes: int) -> ProgressBar:
-    """Return a progress bar of a download."""
-    bar = progress_bar("copying", nbytes, "B", shown=shown)
-    bar.set_description("copying")
-    return bar
-
-
-@contextmanager
-def _bar(nbytes: int, progress: bool) -> Iterator[Any]:
-    with progress_bar("copying and reading back", nbytes, "B", shown=progress) as bar:
-        bar.set_description("copying and reading back")
-        yield bar
+    if found != expected:
+        raise CorruptError(
+            f"{path}: the copy's digest is {found}, expected {expected}: the disk or the memory damaged it, or it was "
+            "changed. Look at the system log before trying again.",
+            path=str(path.parent),
+        )

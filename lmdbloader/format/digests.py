@@ -1,9 +1,4 @@
-"""The digests of a dataset's files and descriptions, which reveal any change, as text: `xxh64:` or `sha256:` first.
-
-Manifests, samples in order and lists of inputs have SHA-256. The two large files have XXH64: SHA-256 of data.mdb, which
-one process computes at the end, would take 3 % of the time in which another makes patches, and 13 % on a processor
-without instructions for it.
-"""
+"""The digests of a dataset's files and descriptions, which reveal any change, as text: SHA-256, `sha256:` first."""
 
 from __future__ import annotations
 
@@ -11,15 +6,14 @@ import hashlib
 from typing import Any
 
 from lmdbloader.base import system
-from lmdbloader.format.codecs import RunningChecksum, checksum
 
 _PIECE_NBYTES = 4 * 2**20
 
 
-class TextDigest:
+class Digest:
     """SHA-256 of bytes that are added piece by piece.
 
-    >>> digest = TextDigest()
+    >>> digest = Digest()
     >>> digest.update(b"abc")
     >>> str(digest)[:23]
     'sha256:ba7816bf8f01cfea'
@@ -36,48 +30,21 @@ class TextDigest:
         return f"sha256:{self._state.hexdigest()}"
 
 
-class FileDigest:
-    """XXH64 of a file whose bytes are added piece by piece."""
+def digest_of(data: Any) -> str:
+    """Return the digest of bytes.
 
-    def __init__(self) -> None:
-        self._running = RunningChecksum()
-
-    def update(self, piece: Any, /) -> None:
-        """Add a bytes-like object."""
-        self._running.update(piece)
-
-    def __str__(self) -> str:
-        return _xxh64_text(self._running.value)
-
-
-def digest_of_text(data: bytes) -> str:
-    """Return the digest of a description.
-
-    >>> digest_of_text(b"")[:23]
+    >>> digest_of(b"")[:23]
     'sha256:e3b0c44298fc1c14'
     """
-    digest = TextDigest()
+    digest = Digest()
     digest.update(data)
     return str(digest)
 
 
-def digest_of_file(data: Any) -> str:
-    """Return the digest of a whole file, given its bytes.
-
-    >>> digest_of_file(b"")
-    'xxh64:ef46db3751d8e999'
-    """
-    return _xxh64_text(checksum(data))
-
-
 def read_digest(descriptor: int) -> str:
     """Return the digest of a whole file, read piece by piece: a bad disk is an OSError, unlike with a map."""
-    digest, room, at = FileDigest(), memoryview(bytearray(_PIECE_NBYTES)), 0
+    digest, room, at = Digest(), memoryview(bytearray(_PIECE_NBYTES)), 0
     while nbytes := system.read_into(descriptor, room, at):
         digest.update(room[:nbytes])
         at += nbytes
     return str(digest)
-
-
-def _xxh64_text(value: int) -> str:
-    return f"xxh64:{value:016x}"

@@ -12,7 +12,7 @@ from typing import Any
 from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.fields import kind_names
 from lmdbloader.format.codecs import named_codecs
-from lmdbloader.format.digests import TextDigest
+from lmdbloader.format.digests import Digest
 from lmdbloader.format.index import IndexLayout, parse_index
 from lmdbloader.format.layout import (
     DATA_FILE,
@@ -387,7 +387,7 @@ def _parse_description(body: Mapping[str, Any]) -> Description:
 def _digest_of(body: Mapping[str, Any], *, is_small: bool = True) -> str:
     """Return the digest of a JSON object; of a large one piece by piece, which takes less memory and more time."""
     encoder = json.JSONEncoder(sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    digest = TextDigest()
+    digest = Digest()
     for text in (encoder.encode(body),) if is_small else encoder.iterencode(body):
         for at in range(0, len(text), _SMALL_NBYTES):
             digest.update(text[at : at + _SMALL_NBYTES].encode())

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.errors import OptionError
-from lmdbloader.format.digests import FileDigest
+from lmdbloader.format.codecs import RunningChecksum
 from lmdbloader.kernels import entries
 
 I64 = npt.NDArray[np.int64]
@@ -130,11 +130,11 @@ class Layout:
     @cached_property
     def digest(self) -> str:
         """The checksum of all offsets and lengths."""
-        digest = FileDigest()
+        running = RunningChecksum()
         for first, end in self._pieces():
             for column in self._extents(first, end):
-                digest.update(np.ascontiguousarray(column, "<i8"))
-        return str(digest)
+                running.update(np.ascontiguousarray(column, "<i8"))
+        return f"{running.value:016x}"
 
     @cached_property
     def mean_nbytes(self) -> float:

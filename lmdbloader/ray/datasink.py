@@ -1,4 +1,4 @@
-"""The Datasink of ray.data that writes datasets: each task writes a part, and the driver makes a set of them."""
+"""The Datasink of ray.data that writes datasets: each task writes a dataset, and the driver joins their parts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
 from ray.data import Datasink
@@ -18,31 +17,30 @@ from lmdbloader.base import system
 from lmdbloader.conversion import write
 from lmdbloader.errors import OptionError
 from lmdbloader.fields import FieldType, Mask, kind_named
-from lmdbloader.format.layout import PARTIAL_SUFFIX, part_name
-from lmdbloader.store import Reader, Written, put_in_place, read_manifest
-from lmdbloader.store.writing.publish import COLUMNS_FOLDER
-from lmdbloader.store.writing.sets import write_set
+from lmdbloader.format.layout import undecided
+from lmdbloader.format.manifest import Description
+from lmdbloader.store import Reader, Work, Written, join, read_manifest
 
-# Kinds of fields and codecs, which the first task settles for all; in a folder that write_set removes.
-_SETTLED_FILE = "settled.json"
+# Kinds of fields and codecs, which the first task settles for all; `Work` removes files with such names.
+_SETTLED_FILE = "settled.new-ray"
 # The most rows, and bytes of arrays in them, by which it settles them.
 _MOST_ROWS, _MOST_NBYTES = 256, 16 * 2**20
 
 
 class LmdbDatasink(Datasink):  # type: ignore[misc]
-    """Writes blocks as parts of a set.
+    """Writes blocks as parts of a dataset.
 
     Attributes:
-        written: A summary of the set, once it is in place.
+        written: A summary of the dataset, once it is in place.
     """
 
     written: Written
 
     def __init__(
         self,
-        out: Path,
-        folder: Path,
+        work: Work,
         *,
+        overwrite: bool,
         fields: Mapping[str, FieldType | None] | Sequence[str] | None,
         classes: Mapping[str, Sequence[str]] | None,
         codec: str | Mapping[str, str] | None,
@@ -52,19 +50,18 @@ class LmdbDatasink(Datasink):  # type: ignore[misc]
         """Prepare to write.
 
         Args:
-            out: The absolute path of the set to make.
-            folder: OUT.partial, as `partial_folder` has yielded it in this process.
+            work: For the parts; all nodes see its folder under the same absolute path.
+            overwrite: Whether a dataset may be replaced.
             fields: As in `lmdbloader.write`, or the names of the columns to write.
             classes, codec: As in `lmdbloader.write`.
             storage: Its other options for how images are stored.
             least: The fewest rows of a part; None for the rows of one block.
         """
-        self._out, self._folder, self._least = out, folder, least
-        self._partial = out.with_name(out.name + PARTIAL_SUFFIX)  # the same folder, for all nodes
+        self._work, self._overwrite, self._least = work, overwrite, least
+        self._partial = work.folder
         self._names = None if fields is None or isinstance(fields, Mapping) else tuple(fields)
         types = dict(fields) if isinstance(fields, Mapping) else None
         self._options = {"fields": types, "classes": classes, "codec": codec, **storage}
-        (folder / COLUMNS_FOLDER).mkdir()
 
     @property
     def min_rows_per_write(self) -> int | None:
@@ -94,7 +91,7 @@ class LmdbDatasink(Datasink):  # type: ignore[misc]
         return ctx.task_idx, name
 
     def on_write_complete(self, write_result: Any) -> None:
-        """Put the set of all parts in place.
+        """Put the dataset of all parts in place.
 
         Raises:
             OptionError: There are no rows, or masks have different dtypes.
@@ -102,19 +99,13 @@ class LmdbDatasink(Datasink):  # type: ignore[misc]
         """
         done = sorted(found for found in write_result.write_returns if isinstance(found, tuple))
         if not done:
-            raise OptionError(f"{self._out}: there is nothing to write: the dataset has no rows")
-        settled, folder = self._read_settled(), self._folder
-        names = [part_name(number) for number in range(len(done))]
-        kept = {name for _, name in done}
-        for entry in folder.iterdir():  # left by tasks that died, and ran again
-            if entry.name.startswith("part-") and entry.name not in kept:
-                shutil.rmtree(entry)
-        for (_, found), name in zip(done, names, strict=True):
-            system.move_folder(folder / found, folder / name)
-        _check_masks([folder / name for name in names])
-        classes = read_manifest(folder / names[0]).classes
-        self.written = write_set(folder, names, classes=classes, made_by=settled["made_by"])
-        put_in_place(folder, self._out)
+            raise OptionError(f"{self._work.out}: there is nothing to write: the dataset has no rows")
+        readers = [Reader(self._work.folder / name, io="pread") for _, name in done]
+        _check_masks(readers)
+        first = readers[0].manifest
+        settled = self._read_settled()
+        description = Description(undecided(first.fields), first.with_source, first.classes, settled["made_by"])
+        self.written = join(self._work, [], description, overwrite=self._overwrite, before=readers)
 
     def _rows(self, blocks: Iterable[Any]) -> Iterator[dict[str, Any]]:
         for block in blocks:
@@ -130,7 +121,7 @@ class LmdbDatasink(Datasink):  # type: ignore[misc]
     def _settle(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Return what all parts have in common: settled from these rows, unless another task was first."""
         name = _new_name()
-        trial, file = self._partial / name, self._partial / COLUMNS_FOLDER / _SETTLED_FILE
+        trial, file = self._partial / name, self._partial / _SETTLED_FILE
         try:
             write(rows, trial, **self._options)
             manifest = read_manifest(trial)
@@ -155,7 +146,7 @@ class LmdbDatasink(Datasink):  # type: ignore[misc]
     def _read_settled(self) -> Any:
         """Return what all parts have in common; None if it is not settled yet."""
         try:
-            return json.loads((self._partial / COLUMNS_FOLDER / _SETTLED_FILE).read_text("utf-8"))
+            return json.loads((self._partial / _SETTLED_FILE).read_text("utf-8"))
         except FileNotFoundError:
             return None
 
@@ -197,14 +188,13 @@ def _types_of(settled: Mapping[str, Any]) -> dict[str, FieldType]:
 
 def _new_name() -> str:
     """Return a random name for a part, which neither another task nor an earlier attempt of this one has."""
-    return f"part-{10**12 + secrets.randbelow(9 * 10**12)}"
+    return f"part-00000.ray-{secrets.token_hex(6)}"
 
 
-def _check_masks(parts: Sequence[Path]) -> None:
+def _check_masks(readers: Sequence[Reader]) -> None:
     """Raise OptionError if the labels of a field are of 8 bits in one part and of 16 in another."""
     bits: dict[str, tuple[int, int]] = {}
-    for part in parts:
-        reader = Reader(part, io="pread")
+    for reader in readers:
         for name in (f.name for f in reader.manifest.fields if f.kind == "mask"):
             found = reader.extremes(name, "bits")
             if bits.setdefault(name, found) != found:

@@ -15,8 +15,7 @@ from typing import Any
 from lmdbloader.base.option_names import flags_in_use, naming_flags, option
 from lmdbloader.base.text import plain
 from lmdbloader.conversion.parts import ConvertedPart, convert_part
-from lmdbloader.errors import LmdbloaderError, LockedError, WorkerError
-from lmdbloader.format.layout import part_name
+from lmdbloader.errors import LmdbloaderError, WorkerError
 
 # How often a task sends its messages, and how often the driver reads them.
 _LOOK_SECONDS = 1.0
@@ -24,8 +23,6 @@ _LOOK_SECONDS = 1.0
 _WAITING_PER_CPU = 1
 # The attempts at a part whose workers die: as many as Ray's default, which retries a task three times.
 _MOST_DEATHS = 4
-# A part that another process is making is retried after a pause, while the conversion has progressed this lately.
-_PAUSE_SECONDS, _PATIENCE_SECONDS = 2.0, 120.0
 
 Advance = Callable[[int, int], None]
 Log = Callable[[str], None]
@@ -41,8 +38,6 @@ class _Part:
         done: Inputs and bytes that this task has converted.
         shown: The most inputs and bytes that any of its tasks has converted, which is what the progress bar counts.
         deaths: Workers that died while making it.
-        waits_until: The time before which no task is started for it.
-        is_held: Whether another process was making it when it was last tried.
     """
 
     number: int
@@ -50,8 +45,6 @@ class _Part:
     done: list[int] = field(default_factory=lambda: [0, 0])
     shown: list[int] = field(default_factory=lambda: [0, 0])
     deaths: int = 0
-    waits_until: float = 0.0
-    is_held: bool = False
 
     def advance(self, num_sources: int, nbytes: int, show: Advance) -> None:
         """Count what its task has converted, and show what no earlier task had converted."""
@@ -73,11 +66,11 @@ def make_parts(
     at_once: int | None,
     is_local: bool,
 ) -> Iterator[ConvertedPart]:
-    """Make parts of a planned set with tasks of Ray, and yield facts about each.
+    """Make parts of a planned conversion with tasks of Ray, and yield facts about each.
 
     Args:
         ray: The package, connected to a cluster.
-        target: The set.
+        target: The dataset.
         numbers: The numbers of the parts.
         keywords: Keyword arguments of `convert_part`.
         advance: Called with the numbers of inputs and bytes that were just converted.
@@ -88,7 +81,6 @@ def make_parts(
     Raises:
         LmdbloaderError: The first error of a part, as by `convert_part`.
         WorkerError: Several workers died while making the same part, or a node cannot run the task.
-        LockedError: Another process is making a part, and nothing else has progressed for two minutes.
     """
     log(plain(f"Ray: {_described(ray, is_local)}"))
     run = _Run(ray, os.path.abspath(target), dict(keywords), advance, log, at_once)
@@ -126,7 +118,7 @@ class _Run:
         options = {"num_cpus": 1, "max_retries": 0, "scheduling_strategy": "SPREAD", "name": "lmdbloader part"}
         self._task = ray.remote(**options)(make_part)
         self._messages = self._make_messages()
-        self._moved = self._read_at = time.monotonic()
+        self._read_at = time.monotonic()
 
     def _make_messages(self) -> Any:
         """Return the actor that tasks send their messages to, preferably on the driver's node."""
@@ -141,14 +133,8 @@ class _Run:
         most = self._at_once and max(1, self._at_once)
         if most is None:
             most = (1 + _WAITING_PER_CPU) * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
-        now = time.monotonic()
-        for _ in range(len(self.waiting)):
-            if len(self.busy) >= most:
-                return
+        while self.waiting and len(self.busy) < most:
             part = self.waiting.popleft()
-            if part.waits_until > now:
-                self.waiting.append(part)
-                continue
             part.attempt, part.done = part.attempt + 1, [0, 0]
             about = (self._target, part.number, self._keywords, part.attempt, flags_in_use())
             self.busy[self._task.remote(*about, self._messages)] = part
@@ -165,7 +151,6 @@ class _Run:
         for reference in ready:
             part = self.busy.pop(reference)
             if (done := self._finish(part, reference)) is not None:
-                self._moved = time.monotonic()
                 if not done.was_finished:
                     self._show(max(0, done.num_sources - part.shown[0]), 0)
                 yield done
@@ -181,7 +166,7 @@ class _Run:
             found, lines = self._ray.get(reference)
         except (errors.RayTaskError, errors.RuntimeEnvSetupError, errors.TaskUnschedulableError) as error:
             raise WorkerError(
-                f"a task of Ray cannot make {part_name(part.number)}. All nodes need the same release of lmdbloader: "
+                f"a task of Ray cannot make part {part.number}. All nodes need the same release of lmdbloader: "
                 f"{plain(' '.join(str(error).split()))}"
             ) from error
         except errors.RayError as error:
@@ -189,9 +174,6 @@ class _Run:
             return None
         for line in lines:
             self._log(line)
-        if isinstance(found, LockedError):
-            self._put_off(part, found)
-            return None
         if isinstance(found, BaseException):
             raise found
         done: ConvertedPart = found
@@ -207,26 +189,12 @@ class _Run:
         reason = plain(str(error).strip().partition("\n")[0])
         if part.deaths >= _MOST_DEATHS:
             raise WorkerError(
-                f"{part.deaths} workers of Ray died while making {part_name(part.number)}; the last one: {reason} "
+                f"{part.deaths} workers of Ray died while making part {part.number}; the last one: {reason} "
                 f"Out of memory? Make fewer parts at a time ({option('workers')}), or smaller ones "
                 f"({option('parts')}). The same conversion resumes: parts that are complete are kept."
             ) from error
-        self._log(f"{part_name(part.number)}: its worker died ({reason}); another worker makes it again")
+        self._log(f"part {part.number}: its worker died ({reason}); another worker makes it again")
         self.waiting.appendleft(part)
-
-    def _put_off(self, part: _Part, error: LockedError) -> None:
-        """Retry a part later, because another process is making it.
-
-        Raises:
-            LockedError: The conversion has made no other progress for a long time.
-        """
-        now = time.monotonic()
-        if now - self._moved > _PATIENCE_SECONDS:
-            raise error
-        if not part.is_held:
-            self._log(f"{part_name(part.number)}: another process is making it; retrying until that ends ({error})")
-        part.is_held, part.waits_until = True, now + _PAUSE_SECONDS
-        self.waiting.append(part)
 
     def _read_messages(self) -> None:
         """Show the progress and log the lines that tasks have sent; the conversion does not depend on them."""
@@ -240,7 +208,6 @@ class _Run:
         for number, attempt, num_sources, nbytes, lines in sent:
             part = by_number.get(number)
             if part is not None and part.attempt == attempt:
-                self._moved = self._read_at
                 part.advance(num_sources, nbytes, self._show)
             for line in lines:
                 self._log(line)
@@ -281,7 +248,7 @@ def make_part(
     """Make a part: the function that tasks run.
 
     Args:
-        target: The absolute path of the set.
+        target: The absolute path of the dataset.
         number: The number of the part.
         keywords: Keyword arguments of `convert_part`.
         attempt: The number of this task among those for the part, from 1.
@@ -314,5 +281,5 @@ def make_part(
         except LmdbloaderError as error:
             found = error
         except Exception:
-            found = WorkerError(f"making {part_name(number)} failed:\n{traceback.format_exc()}")
+            found = WorkerError(f"making part {number} failed:\n{traceback.format_exc()}")
     return found, lines

@@ -13,10 +13,10 @@ from lmdbloader.base.foreign_names import WRITE_LMDB, understands
 from lmdbloader.base.option_names import option, shown
 from lmdbloader.conversion.destination import new_folder
 from lmdbloader.conversion.storage import WriteMode
-from lmdbloader.errors import OptionError
+from lmdbloader.errors import DestinationError, OptionError
 from lmdbloader.fields import FieldType
 from lmdbloader.ray.needed import need_ray
-from lmdbloader.store import Written, check_destination, partial_folder
+from lmdbloader.store import Work, Written, check_destination
 
 if TYPE_CHECKING:
     import ray.data
@@ -111,9 +111,19 @@ def write_lmdb(
         "jpeg_quality": jpeg_quality,
         "smart_threshold": smart_threshold,
     }
-    with partial_folder(out) as folder, _in_order(data):
-        sink = LmdbDatasink(out, folder, fields=fields, classes=classes, codec=codec, storage=storage, least=least)
-        data.write_datasink(sink, ray_remote_args=dict(ray_remote_args or {}), concurrency=at_once)
+    work = Work(out)
+    if work.has_parts():
+        raise DestinationError(f"{work.folder}: another dataset is unfinished there. Finish it, or remove the folder.")
+    work.discard()
+    work.begin({"made_by": {"layout": "ray"}})
+    try:
+        with _in_order(data):
+            sink = LmdbDatasink(
+                work, overwrite=overwrite, fields=fields, classes=classes, codec=codec, storage=storage, least=least
+            )
+            data.write_datasink(sink, ray_remote_args=dict(ray_remote_args or {}), concurrency=at_once)
+    finally:
+        work.leave(discard=True)
     return sink.written
 
 

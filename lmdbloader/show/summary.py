@@ -109,8 +109,8 @@ class Summary:
         compression_ratio: Decoded bytes divided by stored ones; 1 if there are none.
         waste_ratio: Size of the data files divided by stored payload; 1 if there is none.
         made_by: Release, layout, options and digests of the inputs, from the manifest.
-        digests: Of the content, data.mdb (if known), the index and the manifest.
-        num_parts: Of a set; None if the dataset has one data.mdb.
+        digests: Of the content, the index and the manifest.
+        num_parts: None if the dataset has one.
     """
 
     path: str
@@ -177,11 +177,10 @@ def summarize_reader(reader: Reader, path: str) -> Summary:
         made_by=manifest.made_by,
         digests={
             "content": manifest.content_digest,
-            **({"data": manifest.data_digest} if manifest.data_digest else {}),
             "index": manifest.index_digest,
             "manifest": manifest.manifest_digest,
         },
-        num_parts=len(manifest.parts) or None,
+        num_parts=len(manifest.parts) if len(manifest.parts) > 1 else None,
     )
 
 

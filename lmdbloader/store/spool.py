@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lmdbloader.base.disk_errors import naming
 from lmdbloader.errors import OptionError
-from lmdbloader.format.digests import TextDigest
+from lmdbloader.format.digests import Digest
 from lmdbloader.format.layout import CODEC_RAW, LONG_TEXT_NBYTES, MAX_NAMES, Field, index_schema
 from lmdbloader.kernels import entries
 from lmdbloader.store.records import Block, Chunk
@@ -308,7 +308,7 @@ def _shift(offsets: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], block_
 
 def content_digest(batch: pa.RecordBatch) -> str:
     """Return the digest of samples in order: over every column of their index except offsets, in its order."""
-    digest = TextDigest()
+    digest = Digest()
     for column, values in zip(batch.schema, batch.columns, strict=True):
         if column.name.endswith(".offset"):
             continue

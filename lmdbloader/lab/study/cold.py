@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from lmdbloader.base import system
 from lmdbloader.base.arguments import is_url
-from lmdbloader.format.layout import MANIFEST_FILE
+from lmdbloader.format.layout import INDEX_FILE, MANIFEST_FILE
 from lmdbloader.lab.machine import filesystem_of, residency
 from lmdbloader.lab.study.endless_loader import BenchData, random_crop
 from lmdbloader.lab.study.interrupts import check
@@ -115,7 +115,7 @@ def _files_of(material: BenchData, source: LoaderKind) -> list[str]:
         assert material.files is not None
         return sorted({name for sample in material.files.samples for name in sample})
     manifest = material.dataset.reader.manifest
-    names = (*manifest.data_files, manifest.index_file, MANIFEST_FILE)
+    names = (*manifest.data_files, INDEX_FILE, MANIFEST_FILE)
     return [str(Path(material.dataset.path) / name) for name in names]
 
 

@@ -15,7 +15,7 @@ from lmdbloader.base.arguments import local_path
 from lmdbloader.base.files import read_regular
 from lmdbloader.base.text import command
 from lmdbloader.errors import CorruptError, FormatError
-from lmdbloader.format.digests import FileDigest, read_digest
+from lmdbloader.format.digests import Digest, read_digest
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX, data_file
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, is_signed, part_begins
 from lmdbloader.store.damage import Damage
@@ -241,7 +241,7 @@ class _RunningDigests:
 
     def __init__(self, file: JoinedFile, manifest: Manifest) -> None:
         self._file, self._parts = file, manifest.parts
-        self._digests = [FileDigest() for _ in manifest.parts]
+        self._digests = [Digest() for _ in manifest.parts]
         self._at = [0] * len(manifest.parts)
         self._errors: dict[int, str] = {}
 

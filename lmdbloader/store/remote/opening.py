@@ -24,7 +24,7 @@ from lmdbloader.base.free_space import free_nbytes
 from lmdbloader.base.option_names import option
 from lmdbloader.base.units import parse_nbytes, show_nbytes
 from lmdbloader.errors import CorruptError, DiskFullError, FormatError, LmdbloaderError, NotFoundError, OptionError
-from lmdbloader.format.digests import digest_of_file
+from lmdbloader.format.digests import digest_of
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
 from lmdbloader.store.opening import IO, DataFile
@@ -356,7 +356,7 @@ def _read_index(service: Service, manifest: Manifest, facts: Facts) -> bytes:
         for at in range(0, facts.nbytes, _INDEX_NBYTES)
     ]
     data = b"".join(parts)
-    if (found := digest_of_file(data)) != manifest.index_digest:
+    if (found := digest_of(data)) != manifest.index_digest:
         raise CorruptError(
             f"{service.url}/{name}: its digest is {found}, expected {manifest.index_digest}: it was changed, or "
             "belongs to another dataset. Upload the dataset again.",

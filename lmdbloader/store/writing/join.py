@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from lmdbloader.base.disk_errors import explain_full_disk
 from lmdbloader.errors import CorruptError
-from lmdbloader.format.digests import digest_of_file
-from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, data_file
+from lmdbloader.format.digests import digest_of
+from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, Field, data_file
 from lmdbloader.format.manifest import Description, Manifest, Part, part_begins
 from lmdbloader.store.opening import map_file
 from lmdbloader.store.reader import Reader
@@ -63,7 +63,7 @@ def join(
     *,
     overwrite: bool = False,
     notes: Mapping[str, bytes] | None = None,
-    before: Reader | None = None,
+    before: Sequence[Reader] = (),
     expected: str | None = None,
     is_damaged: bool = False,
 ) -> Written:
@@ -77,7 +77,7 @@ def join(
         description: Of the dataset; where its texts are stored follows from them.
         overwrite: Whether a dataset may be replaced.
         notes: Small files of the dataset's folder, by name.
-        before: A dataset whose parts come first; its files are linked, or copied where there are no links.
+        before: Datasets whose parts come first; their files are linked, or copied where there are no links.
         expected: The content digest that the dataset must have.
         is_damaged: Whether the dataset that is replaced may have no manifest.
 
@@ -95,11 +95,9 @@ def join(
             raise CorruptError(f"the content digest of the records is {manifest.content_digest}, expected {expected}.")
         for name, data in (notes or {}).items():
             write_file(work.folder / name, data)
-        names = () if before is None else before.manifest.data_files
-        for name in names:
-            link(before.path / name, work.folder / name)
-        for place, (folder, _) in enumerate(rows, start=len(names)):
-            link(folder / DATA_FILE, work.folder / data_file(place))
+        files = [reader.path / name for reader in before for name in reader.manifest.data_files]
+        for place, file in enumerate([*files, *(folder / DATA_FILE for folder, _ in rows)]):
+            link(file, work.folder / data_file(place))
         write_file(work.folder / MANIFEST_FILE, manifest.to_json())
     put_in_place(work.folder, work.out, overwrite=overwrite, is_damaged=is_damaged)
     remove_work(work.out)
@@ -112,16 +110,20 @@ def _write_index(
     rows: Sequence[tuple[Path, str]],
     parts: Sequence[Part],
     description: Description,
-    before: Reader | None,
+    before: Sequence[Reader],
 ) -> Manifest:
     """Write the index of all rows; return the manifest of the dataset, which is not written."""
-    fields = description.fields if before is None else before.manifest.fields
-    all_parts = (() if before is None else before.manifest.parts) + tuple(parts)
-    begins = part_begins([part.data_nbytes for part in all_parts])[len(all_parts) - len(parts) :]
+    all_parts = [*(part for reader in before for part in reader.manifest.parts), *parts]
+    begins = iter(part_begins([part.data_nbytes for part in all_parts]))
     columns = folder / f"columns.new-{own_tag()}"
-    spool = Spool(columns, fields, with_source=description.with_source, is_settled=before is not None)
+    fields = _settled(description.fields, before)
+    spool = Spool(columns, fields, with_source=description.with_source, is_settled=bool(before))
     with closing(spool):
-        shifts = [] if before is None else list(_add_dataset(spool, before))
+        shifts: list[int] = []
+        for reader in before:
+            shifts += _add_dataset(spool, reader, next(begins))
+            for _ in reader.manifest.parts[1:]:
+                next(begins)
         for (of_part, digest), begin in zip(rows, begins, strict=False):
             shifts += _add_part(spool, of_part / ROWS_FILE, digest, begin)
         index = folder / f"{INDEX_FILE}.new-{own_tag()}"
@@ -153,7 +155,7 @@ def make_manifest(description: Description, num_samples: int, index: Path, parts
             "index_nbytes": len(content),
         },
         content_digest=content_digest(batch),
-        index_digest=digest_of_file(content),
+        index_digest=digest_of(content),
         index=layout,
         parts=tuple(parts),
     )
@@ -162,7 +164,7 @@ def make_manifest(description: Description, num_samples: int, index: Path, parts
 def _add_part(spool: Spool, path: Path, digest: str, begin: int) -> list[int]:
     """Add the rows of a part; return what to add to the offsets of each group of rows that was added."""
     content = map_file(path)
-    if digest_of_file(content) != digest:
+    if digest_of(content) != digest:
         raise CorruptError(
             f"{path}: was damaged or changed. Remove the folder {path.parent}: the part is made again.",
             path=str(path.parent),
@@ -176,16 +178,28 @@ def _add_part(spool: Spool, path: Path, digest: str, begin: int) -> list[int]:
     return added
 
 
-def _add_dataset(spool: Spool, reader: Reader) -> Iterator[int]:
-    """Add the rows of a dataset, whose offsets stay; yield 0 for each group of rows."""
-    first = 0
+def _settled(fields: Sequence[Field], before: Sequence[Reader]) -> tuple[Field, ...]:
+    """Return the fields; of texts, with what the datasets before have: in the index, unless none has them there."""
+    if not before:
+        return tuple(fields)
+    manifests = [{f.name: f for f in reader.manifest.fields} for reader in before]
+    return tuple(
+        replace(f, codec="raw" if all(known[f.name].codec for known in manifests) else None) if f.holds_text else f
+        for f in fields
+    )
+
+
+def _add_dataset(spool: Spool, reader: Reader, begin: int) -> list[int]:
+    """Add the rows of a dataset; return what to add to the offsets of each group of rows that was added."""
+    first, added = 0, []
     for part in _slices(reader.index.batch):
         columns = {name: _values(part.column(name)) for name in part.schema.names}
         for name in reader.long_texts:
             columns[name] = reader.read_texts(name, np.arange(first, first + part.num_rows))
         spool.add_columns(columns, part.num_rows, [part.num_rows])
         first += part.num_rows
-        yield 0
+        added.append(begin)
+    return added
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

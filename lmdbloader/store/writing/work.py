@@ -28,7 +28,7 @@ from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.files import occupy_standard_descriptors, read_regular
 from lmdbloader.base.option_names import option
 from lmdbloader.errors import CorruptError, DestinationError
-from lmdbloader.format.digests import digest_of_text, read_digest
+from lmdbloader.format.digests import digest_of, read_digest
 from lmdbloader.format.layout import (
     DATA_FILE,
     FORMAT_NAME,
@@ -213,7 +213,7 @@ class Work:
         try:
             with naming(path):
                 body, digest = json.loads(read_regular(path, _MAX_FACTS_NBYTES))
-            if digest != digest_of_text(json.dumps(body).encode()):
+            if digest != digest_of(json.dumps(body).encode()):
                 raise ValueError("its digest differs")
             found = PartFacts(**body)
         except FileNotFoundError:
@@ -242,7 +242,7 @@ class Work:
         shutil.rmtree(self.folder / part_folder(number))
 
     def _plan_digest(self) -> str:
-        return digest_of_text((self.folder / PLAN_FILE).read_bytes())
+        return digest_of((self.folder / PLAN_FILE).read_bytes())
 
     @contextmanager
     def part(
@@ -306,7 +306,7 @@ class Work:
             facts = PartFacts(0, 0, "", "", self._plan_digest(), notes)
         body = asdict(facts)
         with explain_full_disk(self.folder):
-            (folder / _FACTS_FILE).write_text(json.dumps([body, digest_of_text(json.dumps(body).encode())]), "utf-8")
+            (folder / _FACTS_FILE).write_text(json.dumps([body, digest_of(json.dumps(body).encode())]), "utf-8")
             for file in folder.iterdir():
                 system.flush_path(file)
             system.flush_path(folder)
