@@ -68,9 +68,10 @@ def convert_parts(src: Any, target: Path, options: RunOptions, engine: Engine | 
         report = join(target, log=options.log)
     except (LmdbloaderError, OSError):
         # Of several processes that make the same dataset, the first that is done takes the files of the others away.
-        if not work.folder.exists() and is_dataset(target) and is_made_as(read_manifest(target), plan.made_by):
-            return join(target, log=options.log)
-        raise
+        if not (is_dataset(target) and is_made_as(read_manifest(target), plan.made_by)):
+            raise
+        work.discard()
+        return join(target, log=options.log)
     finally:
         work.leave()
     return replace(report, seconds=time.monotonic() - began)

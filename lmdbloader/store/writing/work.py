@@ -408,7 +408,7 @@ def put_in_place(work: Path, out: Path, *, overwrite: bool, is_damaged: bool = F
         DestinationError: `out` is taken.
     """
     check_destination(out, overwrite=overwrite, is_damaged=is_damaged)
-    for name in os.listdir(work):
+    for name in filter(_DATASET.fullmatch, os.listdir(work)):  # other processes may be writing other files
         system.flush_path(work / name)
     system.flush_path(work)
     if out.exists() and any(out.iterdir()):
