@@ -191,7 +191,7 @@ def test_a_consistent_index_is_accepted(kind: Any, row: dict[str, Any]) -> None:
         (
             "json",
             compressed(5, 5, 255),
-            "the codecs of this release, 0 to 5: a later release of lmdbloader wrote it, or",
+            "the codecs, 0 to 4",
         ),
         ("array", {**plain(0, 25), "type": "float32[2,3]"}, "its array's type"),
         ("array", {**compressed(10, 24), "type": "float64[2,3]"}, "its array's type"),
@@ -207,7 +207,7 @@ def test_a_consistent_index_is_accepted(kind: Any, row: dict[str, Any]) -> None:
         ("image", image(10, 513, 10, CODEC_JPEG), "its codec, which cannot compress"),
         ("image", image(100, 6, 10, CODEC_JPEG, bits=16), "its codec, which has fewer bits"),
         ("image", image(50, 27000, 27000, CODEC_FILE, channels=3), "bytes that one payload may have"),
-        ("image", image(50, 6, 10, 6), "the codecs of this release.* Install the newest lmdbloader; .* Restore"),
+        ("image", image(50, 6, 10, 6), "the codecs, 0 to 4"),
     ],
 )
 def test_a_contradiction_is_refused_by_name(kind: Any, row: dict[str, Any], reason: str) -> None:

@@ -45,7 +45,7 @@ class Begun:
         scale: The scale of pairs.
         map_nbytes: Estimated size of LMDB's map.
         made_by: From `provenance.describe`.
-        data_nbytes: Estimated size of data.mdb; None in a plan of an older release, and if it was not estimated.
+        data_nbytes: Estimated size of data.mdb; None if it was not estimated.
         least_nbytes: The lower end of its interval; None likewise.
     """
 
@@ -67,7 +67,7 @@ class Progress:
         content: The digest of their files.
         skipped: (name, reason) of sources that could not be used.
         seen: Times and ends of their files.
-        records: `chained` of the records that hold them; None in a journal of an older release.
+        records: `chained` of the records that hold them.
         in_pixels: Fields of boxes with one that reaches beyond the first pixels, of samples from Python.
         doubts: By kind, how many images are in the `Part.doubts` of its parts, and the name of the first of them.
         colors: Of the palettes of the masks that were converted now.
@@ -78,7 +78,7 @@ class Progress:
     content: ContentHash = field(default_factory=ContentHash)
     skipped: list[tuple[str, str]] = field(default_factory=list)
     seen: Seen = field(default_factory=Seen)
-    records: int | None = 0
+    records: int = 0
     in_pixels: set[str] = field(default_factory=set)
     doubts: dict[str, tuple[int, str]] = field(default_factory=dict)
     colors: Colors = field(default_factory=dict)
@@ -147,7 +147,7 @@ def parse_plan(partial: Path) -> tuple[Begun, dict[str, Any]]:
             raise ValueError(f"version {body['version']!r:.20}")
         fields = tuple(parse_field(f) for f in body["fields"])
         scale, map_nbytes = body["scale"], int(body["map_nbytes"])
-        data, least = (None if n is None else int(n) for n in map(body.get, ("data_nbytes", "least_nbytes")))
+        data, least = (None if n is None else int(n) for n in (body["data_nbytes"], body["least_nbytes"]))
         begun = Begun(fields, None if scale is None else int(scale), map_nbytes, dict(body["made_by"]), data, least)
         return begun, dict(body.get("shared", {}))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, FormatError) as error:
@@ -254,7 +254,7 @@ def recover(partial: Path, sources: Sequence[Source], *, check_content: bool = F
             progress.content.add(row[-1] for row in note["sources"])
             progress.seen.add(row[_SEEN] for row in note["sources"])
             progress.skipped += [(name, reason) for name, reason in note["skipped"]]
-            progress.records = note.get("records")
+            progress.records = note["records"]
             progress.in_pixels.update(note.get("in_pixels", ()))
             progress.add_doubts((kind, name) for kind, name in note.get("doubts", ()))
             kept_nbytes = end
@@ -273,7 +273,7 @@ def check_kept(partial: Path, progress: Progress, kept_records: int) -> None:
     Raises:
         CorruptError: It does not.
     """
-    if progress.records not in (None, kept_records):
+    if progress.records != kept_records:
         raise CorruptError(
             f"{partial / DATA_FILE}: does not hold the samples that {JOURNAL_FILE} lists: one of the two files "
             "belongs to another conversion. Put back the right one, or discard both with "

@@ -49,8 +49,7 @@ def repair(
 
     Raises:
         NotFoundError: There is nothing at `path`.
-        FormatError: It is not a finished dataset of this format version, or a newer release made it and this one
-            cannot check all of it.
+        FormatError: It is not a finished dataset of this format version.
         CorruptError: It cannot be repaired, or not without `out`; the message gives the reason.
         DestinationError: `out` exists already, or cannot be written.
         DiskFullError: No room left.

@@ -29,8 +29,7 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
 
     Raises:
         NotFoundError: There is nothing at `path`.
-        FormatError: It is not a finished dataset of this format version, or a newer release made it and this one
-            cannot check all of it.
+        FormatError: It is not a finished dataset of this format version.
     """
     folder = local_path("path", path).absolute()
     try:
