@@ -151,7 +151,6 @@ def append(
         try:
             appended = grow(folder)
         finally:
-            # Not in `grow`: what it had open is closed now, which on Windows could not be removed.
             with suppress(OSError):
                 clear_remains(folder, read_manifest(folder))
     return replace(appended, seconds=time.monotonic() - began)

@@ -447,8 +447,7 @@ def _write(job: _Job, folder: Path, state: _State, report: Callable[[int], None]
                     report(part.num_sources)
             # Another process may have made it meanwhile.
             check_destination(job.out, overwrite=job.overwrite)
-            close = journal.close if journal else _nothing
-            return writer.finish(classes=job.classes, made_by=job.made_by, close_others=close)
+            return writer.finish(classes=job.classes, made_by=job.made_by)
         except BaseException as error:
             if journal and not writer.num_committed:
                 journal.discard()

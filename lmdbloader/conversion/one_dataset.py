@@ -239,7 +239,6 @@ def _finish(job: Job, done: Progress, writer: Writer, journal: Journal | None) -
     return writer.finish(
         classes=name_classes(listing.layout, listing.classes),
         made_by=job.made_by,
-        close_others=(lambda: None) if journal is None else journal.close,
     )
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from lmdbloader import __version__
-from lmdbloader.base import system
 from lmdbloader.base.arguments import flag, whole
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.first_steps import WORK_SECONDS, shown_steps
@@ -757,7 +756,7 @@ def _number_again(folder: Path, notes: Sequence[Notes]) -> list[str]:
     for place, number in enumerate(numbers):
         # In ascending order a name is free, unless this part has it already.
         if not (folder / part_name(place)).exists():
-            system.move_folder(folder / part_name(number), folder / part_name(place))
+            os.rename(folder / part_name(number), folder / part_name(place))
     return [part_name(place) for place in range(len(numbers))]
 
 

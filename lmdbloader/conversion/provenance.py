@@ -15,7 +15,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lmdbloader import __version__
-from lmdbloader.base import system
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.conversion.plan import Plan
@@ -330,7 +329,7 @@ def renew_note(folder: Path, listing: Listing, times: Sequence[tuple[int, int]])
     try:
         if note is not None:
             partial.write_bytes(note)
-            system.replace_file(partial, folder / SOURCES_FILE)
+            os.replace(partial, folder / SOURCES_FILE)
     except OSError:
         return
     finally:

@@ -127,7 +127,7 @@ def save(
         path.write_text(plan_text(begun, shared), "utf-8")
     for place in (path, folder):
         flush(place)
-    system.replace_file(path, partial / PLAN_FILE)
+    os.replace(path, partial / PLAN_FILE)
     for place in (partial, partial / ".."):
         flush(place)
 
@@ -223,7 +223,7 @@ def save_notes(partial: Path, number: int, plan: Plan, done: Progress, num_sampl
     path = partial / SHARES_FOLDER / _notes_name(number)
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     _save_arrays(fresh, arrays)
-    system.replace_file(fresh, path)
+    os.replace(fresh, path)
     flush(path.parent)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from lmdbloader.base import system
 from lmdbloader.base.disk_errors import naming
 from lmdbloader.base.free_space import free_nbytes
 from lmdbloader.base.text import command
@@ -208,7 +207,7 @@ def _link(folder: Path, part: Path) -> None:
     part.mkdir(exist_ok=True)
     try:
         for name in _OF_PART:
-            system.link_file(folder / name, part / name)
+            os.link(folder / name, part / name)
     except OSError:  # a file system without hard links
         for name in _OF_PART:
             (part / name).unlink(missing_ok=True)

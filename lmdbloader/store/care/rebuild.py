@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -127,7 +128,7 @@ def _put_in_place(work: Path, folder: Path, names: Sequence[str]) -> None:
     for name in names:
         flush(work / name)
     for name in names:
-        system.replace_file(work / name, folder / name)
+        os.replace(work / name, folder / name)
     flush(folder)
 
 
@@ -155,4 +156,4 @@ def work_folder(folder: Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(work, ignore_errors=True)
     finally:
-        system.close(lock)
+        os.close(lock)

@@ -137,7 +137,7 @@ class Claim:
 
     Attributes:
         folder: Its descriptor.
-        note: The descriptor of the note in it, which is locked too; -1 on systems where it must be closed.
+        note: The descriptor of the note in it, which is locked too.
         permissions: The permissions that the folder gets once others may write to it.
     """
 
@@ -221,17 +221,14 @@ def claim(
                 _flock(note, folder, partial)
                 is_free = is_new or _is_free(folder, note, partial, advice, take_over, wait, log)
                 if is_free is None:
-                    note = _put_down(note)
                     _replace(folder, partial, keep)
                 elif is_free:
                     with _naming_note(partial):
                         _write(note)
-                    note = _put_down(note)
                     if is_at(folder, partial):
                         return Claim(folder, note, permissions)
         except BaseException:
             if is_new:  # it could not be written, for example on a full disk
-                note = _put_down(note)
                 with suppress(OSError):
                     system.remove_in(folder, OWNER_FILE)
                     os.rmdir(partial)  # fails if anything else is in it
@@ -241,18 +238,10 @@ def claim(
         _close(note, folder)
 
 
-def _put_down(note: int) -> int:
-    """Close the note on systems that cannot rename a folder with an open file; return its descriptor, or -1."""
-    if system.FOLDERS_MOVE_WITH_OPEN_FILES:
-        return note
-    system.close(note)
-    return -1
-
-
 def _close(*descriptors: int) -> None:
     for descriptor in descriptors:
         if descriptor >= 0:
-            system.close(descriptor)
+            os.close(descriptor)
 
 
 def _open(partial: Path) -> int:
@@ -405,7 +394,7 @@ def _replace(folder: int, partial: Path, keep: Callable[[Path], tuple[str, ...]]
             # The parts of a set have owners of their own, and are too large to copy.
             for name in names:
                 if (copy / name).is_dir():
-                    system.move_folder(copy / name, partial / name)
+                    os.rename(copy / name, partial / name)
     finally:
         # If its owner is still running, it may create files meanwhile.
         for _ in range(_LOOKS):

@@ -8,7 +8,6 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from lmdbloader.base import system
 from lmdbloader.base.disk_errors import DISK_FULL
 from lmdbloader.errors import DestinationError
 from lmdbloader.format.layout import (
@@ -58,7 +57,7 @@ def link_first_part(folder: Path, advice: str) -> None:
             shutil.copyfile(folder / name, fresh / name)
             flush(fresh / name)
     flush(fresh)
-    system.move_folder(fresh, part)
+    os.rename(fresh, part)
     flush(folder)
 
 
@@ -67,7 +66,7 @@ def _link(file: Path, name: Path, advice: str) -> None:
     reason = "it is a symbolic link" if file.is_symlink() else ""
     try:
         if not reason:
-            system.link_file(file, name)
+            os.link(file, name)
     except OSError as error:
         if error.errno in DISK_FULL:
             raise

@@ -183,7 +183,7 @@ def exchange(a: Path, b: Path) -> None:
         return
     # Without an exchange there is a moment without a folder at `b`; both folders stay complete.
     aside = b.with_name(b.name + ASIDE_SUFFIX)
-    system.move_folder(b, aside)
-    system.move_folder(a, b)
+    os.rename(b, aside)
+    os.rename(a, b)
     with suppress(FileNotFoundError):  # another process found the new one and removed the old one
-        system.move_folder(aside, a)
+        os.rename(aside, a)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -287,7 +288,7 @@ def put_in_place(partial: Path, out: Path) -> None:
     try:
         _rename_into_place(folder, name, out)
     finally:
-        system.close(folder)
+        os.close(folder)
     _remove_leftovers(out)
 
 
@@ -298,11 +299,11 @@ def _rename_into_place(folder: int, name: Path, out: Path) -> None:
         _remove_leftovers(out)  # in OUT.partial they would look like an unfinished conversion
         exchange(name, out)
     else:
-        system.move_folder(name, out)
+        os.rename(name, out)
     if not is_at(folder, out):
         # Another process took the name between the check and the rename: move its folder back.
         with contextlib.suppress(OSError):
-            exchange(name, out) if replaces else system.move_folder(out, name)
+            exchange(name, out) if replaces else os.rename(out, name)
         _refuse_lost(folder, out, name)
     flush(out.absolute().parent)
     if replaces:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -12,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lmdbloader.base import system
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format.digests import digest_of_file
@@ -132,7 +132,7 @@ def _publish(folder: Path, index: Path, manifest: Manifest, expected: str | None
 def _put_in_place(fresh: Path) -> None:
     """Give a written file its name, durably."""
     flush(fresh)
-    system.replace_file(fresh, fresh.with_name(fresh.name.removesuffix(_NEW)))
+    os.replace(fresh, fresh.with_name(fresh.name.removesuffix(_NEW)))
     flush(fresh.parent)
 
 

@@ -193,14 +193,11 @@ class Writer:
         *,
         classes: Mapping[str, Sequence[str]],
         made_by: Mapping[str, Any],
-        close_others: Callable[[], None] = lambda: None,
     ) -> Written:
         """Commit the rest, write index and manifest, and put the dataset in place.
 
         Args:
             classes, made_by: As in the manifest.
-            close_others: Called when everything is written: it closes the caller's files in the folder, because
-                some systems cannot rename a folder in which a file is open.
 
         Raises:
             DiskFullError: No room left.
@@ -212,17 +209,13 @@ class Writer:
         self._commit()
         with explain_full_disk(self._partial, lambda: _INDEX_ROW_NBYTES * self.num_samples):
             at = self._harvest()
-            used_nbytes = (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
             self._env.close()
-            if system.MAPS_LENGTHEN_FILES:
-                os.truncate(self._partial / DATA_FILE, used_nbytes)
             index_path = self._partial / INDEX_FILE
             self._spool.write(index_path, at)
             manifest = make_manifest(description, self._spool, index_path, self._partial / DATA_FILE)
             self._spool.close()
             with naming(self._partial / MANIFEST_FILE):
                 (self._partial / MANIFEST_FILE).write_bytes(manifest.to_json())
-            close_others()
             put_in_place(self._partial, self._out)
         return Written(self.num_samples, manifest.sizes, self.map_growths, manifest.content_digest)
 
