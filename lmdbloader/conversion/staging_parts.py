@@ -51,7 +51,7 @@ def files_of(source: Reader, log: Callable[[str], None]) -> list[str]:
 
 
 def digests_of(source: Reader) -> dict[str, str]:
-    """Return the digests that files must have, by name; empty ones are unknown.
+    """Return the digests that files must have, by name.
 
     Raises:
         CorruptError: A part is not the one that the set states.

@@ -109,7 +109,7 @@ class Summary:
         compression_ratio: Decoded bytes divided by stored ones; 1 if there are none.
         waste_ratio: Size of the data files divided by stored payload; 1 if there is none.
         made_by: Release, layout, options and digests of the inputs, from the manifest.
-        digests: Of the content, data.mdb (if known), the index and the manifest.
+        digests: Of the content, data.mdb (not of a set), the index and the manifest.
         num_parts: Of a set; None if the dataset has one data.mdb.
     """
 
