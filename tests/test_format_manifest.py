@@ -267,7 +267,7 @@ def test_bytes_that_are_no_manifest_are_a_format_error(data: bytes) -> None:
 
 
 def test_a_manifest_that_readers_would_refuse_is_not_written() -> None:
-    names = tuple(f"{i:060d}" for i in range(900_000))
+    names = tuple(f"{i:080d}" for i in range(900_000))
     with pytest.raises(OptionError, match=r"a million names of classes"):
         dataclasses.replace(MANIFEST, classes={"label": names}).to_json()
     many = dataclasses.replace(MANIFEST, classes={"label": names[:400_000]})

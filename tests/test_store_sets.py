@@ -267,7 +267,6 @@ def test_a_grown_set_replaces_nothing_that_is_read(path: Path) -> None:
     [
         ([[{"a": 1}], [{"b": 1}]], [{}, {}], "its fields"),
         ([[{"a": 1}], [{"a": "x"}]], [{}, {}], "its fields"),
-        ([[{"a": 1}], [{"a": 1}]], [{}, {"digest": "sha256"}], "its digest"),
         (
             [[{"a": 1}], [{"a": 1}]],
             [{"classes": {"a": ["x", "y"]}}, {"classes": {"a": ["y", "x"]}}],
