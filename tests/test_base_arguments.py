@@ -118,7 +118,7 @@ SHARED = [
     *((name, value) for name in (*WHOLE, "seed", "workers") for value in (2.5, "two", True, np.float64(2.5), [2])),
     *((name, value) for name in ("compress_probability", "min_pair_psnr") for value in ("half", True, [0.5])),
     *(("classes", value) for value in ({"a", "b"}, "ab", 3)),
-    *((name, value) for name in ("codec", "digest", "layout", "bicubic", "alpha", "on_error") for value in (3, ["x"])),
+    *((name, value) for name in ("codec", "layout", "bicubic", "alpha", "on_error") for value in (3, ["x"])),
     ("write_mode", ["raw"]),
 ]
 
@@ -149,7 +149,7 @@ def test_estimate_refuses_by_name(src: Path, name: str, value: Any) -> None:
         *((name, value) for name in ("max_resolution", "jpeg_quality") for value in (2.5, "two", True)),
         *(("smart_threshold", value) for value in (2.5, "two", True)),
         ("seed", 1.5), ("seed", True), ("compress_probability", "half"), ("overwrite", "no"), ("progress", "yes"),
-        ("codec", 3), ("digest", 3), ("write_mode", 3), ("write_mode", {"image": ["raw"]}), ("path", 3),
+        ("codec", 3), ("write_mode", 3), ("write_mode", {"image": ["raw"]}), ("path", 3),
         ("classes", ["a"]),
         ("classes", {"label": {"cat", "dog", "bird"}}), ("classes", {"label": (name for name in "ab")}),
     ],

@@ -22,7 +22,7 @@ SHARED = {
     "patch_size": None, "stride": None, "scale": None, "crop_to_scale": False,
     "bicubic": "matlab",
     "alpha": "refuse", "max_pixels": 200_000_000, "codec": None, "write_mode": None, "max_resolution": None,
-    "jpeg_quality": None, "compress_probability": None, "smart_threshold": None, "digest": "xxh64", "subset": None,
+    "jpeg_quality": None, "compress_probability": None, "smart_threshold": None, "subset": None,
     "seed": None, "shuffle": None, "classes": None, "on_error": "stop", "min_pair_psnr": 20.0, "workers": None,
 }  # fmt: skip
 OF_CONVERT = dict.fromkeys(("overwrite", "restart", "take_over", "check_content", "progress"), False)
@@ -84,7 +84,7 @@ def test_values_become_those_of_python() -> None:
         ("patch_size", 8.5), ("patch_size", True), ("min_pair_psnr", "20 dB"), ("max_resolution", "4k"),
         ("compress_probability", "50"), ("subset", "10%"), ("subset", "2GB"), ("smart_threshold", "-1"),
         ("min_pair_psnr", float("inf")),
-        ("compress_probability", float("nan")), ("overwrite", 1), ("log", "print"), ("alpha", None), ("digest", "md5"),
+        ("compress_probability", float("nan")), ("overwrite", 1), ("log", "print"), ("alpha", None),
     ],
 )  # fmt: skip
 def test_values_of_another_type_are_refused(name: str, value: Any) -> None:

@@ -79,7 +79,7 @@ def test_many_payloads_decode_with_lz4_alone(sizes: list[int], codec: str, top: 
         assert checksum(stored) == encoded.checksum[i]
         if encoded.codec[i] == CODEC_LZ4:
             assert codec == "lz4"
-            assert len(stored) < len(value)
+            assert len(stored) <= 0.9 * len(value)
             stored = lz4.block.decompress(stored, uncompressed_size=len(value))
         assert stored == value
 

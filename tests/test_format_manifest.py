@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -270,61 +266,8 @@ def test_bytes_that_are_no_manifest_are_a_format_error(data: bytes) -> None:
         parse_manifest(data, "d")
 
 
-_OPEN = """
-import sys
-from pathlib import Path
-from lmdbloader.errors import FormatError
-from lmdbloader.store import read_manifest
-
-def peak():
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) * 1024
-
-before = peak()
-try:
-    found = len(read_manifest(Path(sys.argv[1])).made_by["x"])
-except FormatError as error:
-    found = error
-print(peak() - before, found)
-"""
-_TOO_LARGE = r"manifest.json: its [\d,]+ bytes would take about [\d,]+ MB of memory, expected at most 200 MB"
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell")
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (lambda: "a" * (60 << 20), str(60 << 20)),
-        (lambda: "a" * (60 << 20) + "\U0001f600", _TOO_LARGE),
-        (lambda: "a" * (60 << 20) + "\0", _TOO_LARGE),  # its escape might as well be that of anything
-        (lambda: [[]] * (20 << 20), _TOO_LARGE),
-        (lambda: ["ab"] * (12 << 20), _TOO_LARGE),
-        (lambda: {str(i): 0 for i in range(1 << 20)}, _TOO_LARGE),
-        (lambda: {str(i): 0 for i in range(640_000)}, "640000"),
-        (lambda: [{str(i): 0} for i in range(500_000)], "500000"),
-        (lambda: [f"{i:013}" for i in range(20 << 16)], str(20 << 16)),
-        (lambda: [[]] * (1 << 20), str(1 << 20)),
-        (lambda: "é" * (20 << 20), str(20 << 20)),
-        (lambda: "漢" * (12 << 20), str(12 << 20)),
-        (lambda: "a" * (20 << 20) + "\U0001f600", str((20 << 20) + 1)),
-    ],
-)
-def test_opening_a_manifest_takes_at_most_200_megabytes(
-    tmp_path: Path, value: Callable[[], Any], expected: str
-) -> None:
-    content = {**body(), "made_by": {"x": value()}, "classes": {}}
-    del content["manifest_digest"]
-    # What is too large is refused before its digest is looked at; computing it would take most of the test's time.
-    content["manifest_digest"] = "xxh64:" + "0" * 16 if expected == _TOO_LARGE else _digest_of(content)
-    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False) + "\n"
-    (tmp_path / "manifest.json").write_text(text, "utf-8")
-    child = subprocess.run([sys.executable, "-c", _OPEN, tmp_path], capture_output=True, text=True, check=True)
-    taken, _, found = child.stdout.strip().partition(" ")
-    assert re.search(expected, found)
-    assert int(taken) <= 200e6
-
-
 def test_a_manifest_that_readers_would_refuse_is_not_written() -> None:
-    names = tuple(f"{i:060d}" for i in range(900_000))
+    names = tuple(f"{i:080d}" for i in range(900_000))
     with pytest.raises(OptionError, match=r"a million names of classes"):
         dataclasses.replace(MANIFEST, classes={"label": names}).to_json()
     many = dataclasses.replace(MANIFEST, classes={"label": names[:400_000]})

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines import plant
-from test_base_system_others import both, run_on
 
 import lmdbloader
 from lmdbloader.lab.machine import describe, describe_environment, environment_rows
@@ -228,15 +227,3 @@ def test_packages_that_are_not_there_are_left_out(names: list[str]) -> None:
     usual = package_versions(())
     found = package_versions(names)
     assert usual.items() <= found.items() and all(found.values())
-
-
-@both
-def test_other_systems_have_an_environment(system: str, tmp_path: Path) -> None:
-    code = (
-        "import json\nfrom lmdbloader.lab.machine import describe_environment, environment_rows\n"
-        "found = describe_environment('.')\nprint(json.dumps([found, environment_rows(found)]))"
-    )
-    found, rows = run_on(system, code, tmp_path)
-    assert found["c_library"] is None and found["container"] is None
-    assert found["processor"]["numa_nodes"] is None and found["packages"]["torch"]
-    assert "packages" in dict(rows)

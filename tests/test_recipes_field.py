@@ -107,7 +107,7 @@ def test_without_its_row_it_is_unknown(tmp_path: Path, monkeypatch: pytest.Monke
         patch.setattr(fields, "TABLE", {**fields.TABLE, **KINDS})
         lmdbloader.write(SAMPLES, tmp_path / "toys")
     for reading in (lmdbloader.LMDBDataset, lmdbloader.info, lmdbloader.verify, lmdbloader.repair):
-        with pytest.raises(FormatError, match="of kind 'complex', expected one of image, "):
+        with pytest.raises(FormatError, match="of kind 'date', expected one of mask, image, "):
             reading(tmp_path / "toys")
 
 

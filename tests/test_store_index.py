@@ -181,8 +181,12 @@ def test_the_content_digest_does_not_depend_on_offsets(tmp_path: Path) -> None:
 
 @given(st.lists(st.text(max_size=4), max_size=5), st.lists(st.text(max_size=4), max_size=5))
 def test_different_texts_have_different_digests(a: list[str], b: list[str]) -> None:
-    digests = [content_digest(iter([("caption", pa.array(texts, pa.large_string()))])) for texts in (a, b)]
+    columns = [pa.array(texts, pa.large_string()) for texts in (a, b)]
+    digests = [content_digest(pa.record_batch({"caption": column})) for column in columns]
     assert (digests[0] == digests[1]) == (a == b)
+    # Names have the digest of texts, also in the middle of a longer column.
+    longer = pa.array(["ab", *a, "c"], pa.large_string()).dictionary_encode().slice(1, len(a))
+    assert content_digest(pa.record_batch({"caption": longer})) == digests[0]
 
 
 def add_sources(spool: Spool, names: Sequence[str]) -> None:

@@ -24,7 +24,6 @@ import lmdbloader
 from lmdbloader.base import system
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format.codecs import checksum, encode_many
-from lmdbloader.format.digests import digest_of_text
 from lmdbloader.format.layout import MANIFEST_FILE, make_field, record_key
 from lmdbloader.format.manifest import _signed
 from lmdbloader.store import Chunk, Reader, encode_blocks, open_writer, read_manifest, repair, verify
@@ -214,8 +213,7 @@ def test_a_manifest_of_another_format_version_is_not_damage(path: Path) -> None:
     body = json.loads((path / MANIFEST_FILE).read_bytes())
     body["format_version"] = 2
     del body["manifest_digest"]
-    digest = digest_of_text(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
-    (path / MANIFEST_FILE).write_text(json.dumps({**body, "manifest_digest": digest}) + "\n")
+    (path / MANIFEST_FILE).write_bytes(_signed(body, "manifest_digest"))
     for act in (verify, repair, lmdbloader.LMDBDataset):
         with pytest.raises(FormatError, match=r"format version 2, expected 1\."):
             act(path)
@@ -385,7 +383,7 @@ def test_a_folder_that_is_not_a_dataset_is_refused_with_the_readers_error(path: 
         verify(tmp_path / "empty")
 
 
-def test_other_lmdbs_and_newer_versions_are_refused(path: Path, tmp_path: Path) -> None:
+def test_other_lmdbs_are_refused(path: Path, tmp_path: Path) -> None:
     with lmdb.open(str(tmp_path / "theirs")) as env, env.begin(write=True) as transaction:
         transaction.put(b"key", b"value")
     with pytest.raises(FormatError, match="an LMDB that lmdbloader did not write"):
@@ -394,10 +392,6 @@ def test_other_lmdbs_and_newer_versions_are_refused(path: Path, tmp_path: Path) 
     body["format_version"] = 2
     (path / MANIFEST_FILE).write_bytes(json.dumps(body).encode())
     assert verify(path).files == (MANIFEST_FILE,)  # its digest says that the version was changed
-    del body["manifest_digest"]
-    (path / MANIFEST_FILE).write_bytes(_signed(body, "manifest_digest"))
-    with pytest.raises(FormatError, match="Upgrade lmdbloader"):
-        verify(path)
 
 
 MENDS = "rebuilds {} from data.mdb"

@@ -82,7 +82,7 @@ def test_grey_and_compressed_patches_waste_no_more(tmp_path: Path, size: int, ma
     sizes = lmdbloader.write(map(sample, many), tmp_path / "d", codec=codec).sizes
     assert sizes["data_nbytes"] <= MOST * sizes["payload_nbytes"]
     if codec == "lz4":
-        assert sizes["payload_nbytes"] < 0.9 * sizes["raw_nbytes"]
+        assert sizes["payload_nbytes"] < 0.95 * sizes["raw_nbytes"]
 
 
 @pytest.mark.parametrize(("size", "scale"), [(16, 2), (48, None), (96, 2), (192, 2), (512, 2)])

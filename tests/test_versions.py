@@ -58,15 +58,23 @@ PIXELS = {
 }
 # Name: the files left out, the conversion, its content digest.
 DATASETS: dict[str, tuple[set[str], dict[str, Any], str]] = {
-    "whole": (set(), {"codec": "lz4"}, "poly61:61b449b2643e1052ce5e195af73c2aa6"),
-    "raw": (set(), {"codec": "raw"}, "poly61:868d54a2e8e3b4c007605590afddea2d"),
-    "pairs": (set(), {"scale": 2}, "poly61:d37176f522752e278b5070cb3b1d9a91"),
-    "pairs of Pillow": (WIDE, {"scale": 2, "bicubic": "pillow"}, "poly61:f8722bd660f8e267de03f255cf0bddfa"),
-    "patches": (TINY | WIDE | GREY, {"patch_size": 8, "scale": 2}, "poly61:f12f645781bcf6efef004941167022ae"),
-    "small": (set(), {"max_resolution": 12}, "poly61:015074a04379f49118c5e418806fc2d6"),
-    "JPEG": (WIDE, {"write_mode": "jpg"}, "poly61:767bd83842949c483cbb1b5091371d76"),
+    "whole": (set(), {"codec": "lz4"}, "sha256:9a755d556150bea25269b58808f0104a2bb7056589751916a554daea131fe92c"),
+    "raw": (set(), {"codec": "raw"}, "sha256:82b18988f606a7e0cbad562862f4d222d8616e84f26f522745e47909310f10b7"),
+    "pairs": (set(), {"scale": 2}, "sha256:1d1a1b0b3c2cfe09d7cf4e65c8299e2dd705348dbad3d808b00714e1418a9a23"),
+    "pairs of Pillow": (
+        WIDE,
+        {"scale": 2, "bicubic": "pillow"},
+        "sha256:f28cad061b5b057b778e627a12417e48e768bd5e3b4641d75770d27ea85e43e2",
+    ),
+    "patches": (
+        TINY | WIDE | GREY,
+        {"patch_size": 8, "scale": 2},
+        "sha256:940fe77cc84fe1aca4b0591b3a78a34c3825d1fce2b2536309940bf0f5dd7ae0",
+    ),
+    "small": (set(), {"max_resolution": 12}, "sha256:496869d156232edb940c6ad955a5688b20cfdeedd951039d114ed7712b75c40e"),
+    "JPEG": (WIDE, {"write_mode": "jpg"}, "sha256:39f8b39268b0f19c7f21f8931c0c656b1f4ab1024bde2b3ce08b8d5fd67514f8"),
 }
-WRITTEN = "poly61:574526bd35490275e8c67ceb7ae77097"
+WRITTEN = "sha256:fff8dd722478bd9f7e4a356b4e87737d84fc2be8d8cb03f575ec7af76a45db32"
 STORED_JPEGS = "83f169da2608b03a5e11479139dcff17"
 BATCHES = "d9bed59ad61352a1380835fc4f713d71"
 

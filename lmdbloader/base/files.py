@@ -78,7 +78,7 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         with explain_full_disk(path):
             yield hidden
-            system.replace_file(hidden, path)
+            os.replace(hidden, path)
     finally:
         hidden.unlink(missing_ok=True)
 

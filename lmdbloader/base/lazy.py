@@ -1,4 +1,4 @@
-"""Packages whose modules load when one of their names is first used, and whose names may have moved."""
+"""Packages whose modules load when one of their names is first used."""
 
 from __future__ import annotations
 

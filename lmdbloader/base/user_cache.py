@@ -6,8 +6,6 @@ import contextlib
 import os
 from pathlib import Path
 
-from lmdbloader.base import system
-
 
 def cache_folder() -> Path | None:
     """Return the folder of what can be found again, such as measurements; None if the user has no home.
@@ -32,7 +30,7 @@ def replace_text(path: Path, text: str) -> None:
         try:
             file.write(text)
             file.close()
-            system.replace_file(file.name, path)
+            os.replace(file.name, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(file.name)

@@ -25,8 +25,8 @@ Check a dataset completely: the digest of each of its three files (a single
 changed bit anywhere in them is found), LMDB's page structure, every record's
 and every payload's checksum, the index against the records, and the content
 digest. skipped.tsv and left_out.tsv are notes, and not checked. This finds
-damage. To find forgery too, make the dataset with `convert --digest sha256`,
-and compare its manifest's digest (`lmdbloader info`) with a trusted one.
+damage, not forgery: to check that a dataset is the published one, compare the
+sha256sum of its files with a trusted one.
 
 Of a set of parts, each part is checked as a dataset, and the set's index and
 manifest are compared with the parts.

@@ -365,16 +365,16 @@ def write_marker(partial: Path, about: Mapping[str, Any]) -> None:
 def put_in_place(partial: Path, target: Path) -> None:
     """Rename a complete folder to its name, and remove an older one that was there."""
     if not target.exists() or not any(target.iterdir()):
-        system.move_folder(partial, target)
+        os.rename(partial, target)
         return
     aside = target.with_name(target.name + _REPLACED_SUFFIX)
     if aside.exists():
         raise DestinationError(f"{aside}: exists, but the replaced folder needs this name temporarily. Move it away.")
-    system.move_folder(target, aside)
+    os.rename(target, aside)
     try:
-        system.move_folder(partial, target)
+        os.rename(partial, target)
     except OSError:
-        system.move_folder(aside, target)
+        os.rename(aside, target)
         raise
     shutil.rmtree(aside)
 
@@ -408,7 +408,7 @@ def safe_stem(source: str, *, keep_suffix: bool = False) -> str:
     root, suffix = os.path.splitext(parts[-1])
     if not keep_suffix and suffix.lower() in IMAGE_SUFFIXES:
         parts[-1] = root
-    *folders, last = [system.usable_name(_safe_name(part)) for part in parts]
+    *folders, last = [_safe_name(part) for part in parts]
     folders = [folder + "_" if folder.lower().endswith(FILE_SUFFIXES) else folder for folder in folders]
     stem = "/".join((*folders, last))
     if len(folders) >= _MAX_DEPTH or len(stem.encode()) > _PATH_NBYTES:

@@ -10,6 +10,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -170,7 +171,7 @@ class _Writer:
 
     def __post_init__(self) -> None:
         # As the workers of a pool: a fresh interpreter, which ends when the connection closes.
-        self.connection, theirs = system.connection_pair()
+        self.connection, theirs = Pipe()
         path = [p for p in sys.path if isinstance(p, str)]
         code = _START.format(path=path, handle=theirs.fileno(), flags=flags_in_use())
         try:

@@ -13,6 +13,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any, overload
@@ -197,10 +198,10 @@ class _Worker:
         # A fresh interpreter inherits none of the caller's threads, locks or descriptors, and callers need no
         # `if __name__ == "__main__"`. It is apart, because the parent handles Ctrl-C in a terminal. When the parent
         # ends for any reason, the connection closes and the worker ends.
-        self.connection, theirs = system.connection_pair()
+        self.connection, theirs = Pipe()
         place, self.place = make_number()
         self.place[0] = -1
-        handles = theirs.fileno(), system.handle_of(place)
+        handles = theirs.fileno(), place
         path = [p for p in sys.path if isinstance(p, str)]
         code = _START.format(path=path, handle=handles[0], place=handles[1], flags=flags_in_use())
         try:
@@ -307,7 +308,7 @@ def serve(handle: int, place: int, flags: Mapping[str, str]) -> None:
     options by `flags`.
     """
     use_flags(flags)
-    connection, shared = system.connect(handle), map_number(system.descriptor_of(place))
+    connection, shared = system.connect(handle), map_number(place)
     num_done = 0
     tasks: deque[tuple[Recipe | None, list[Any]]] = deque()
     common = _Common()

@@ -204,7 +204,7 @@ class RemoteSource:
                     found = read_digest(descriptor)
             finally:
                 os.close(descriptor)
-            if expected not in ("", found):
+            if found != expected:
                 raise CorruptError(
                     f"{self.url}/{name}: the digest of the copy is {found}, expected {expected}: the file is damaged, "
                     "or belongs to another dataset. Stage it again; if that does not help, upload it again.",

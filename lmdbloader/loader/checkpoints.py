@@ -85,7 +85,7 @@ def save_checkpoint(
             archive.finish()
             file.flush()
             system.flush(file.fileno())
-        system.replace_file(partial, path)
+        os.replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise

@@ -265,4 +265,4 @@ def _locked(folder: Path) -> Iterator[None]:
                 break
         yield
     finally:
-        system.close(descriptor)
+        os.close(descriptor)

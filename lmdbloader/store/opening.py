@@ -263,8 +263,6 @@ def read_through(descriptor: int) -> None:
 
 def _watches_length(descriptor: int) -> bool:
     """Return whether kernels check the file's length: it can change, and asking for it takes no request to a server."""
-    if not system.MAPPED_FILES_SHRINK:
-        return False
     times = [time.perf_counter()]
     for _ in range(8):
         os.lseek(descriptor, 0, os.SEEK_END)

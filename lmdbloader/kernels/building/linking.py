@@ -194,7 +194,7 @@ def _locked(folder: Path) -> Iterator[bool]:
                 is_alone = False
         yield is_alone
     finally:
-        system.close(descriptor)
+        os.close(descriptor)
 
 
 def _link(library: Path, compiled: Path, target: Target) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from multiprocessing import current_process
+from multiprocessing import Pipe, current_process
 from statistics import fmean
 from typing import IO, Any
 
@@ -31,7 +31,7 @@ class Helper:
     def __init__(self, plan: BenchSetup) -> None:
         """Start it; it imports meanwhile."""
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        self._connection, other = system.connection_pair()
+        self._connection, other = Pipe()
         with other:
             # Not multiprocessing's own start: that would run the caller's program again, which may have no guard.
             self._process = system.start_python(

@@ -115,7 +115,7 @@ def put(path: Path, data: bytes) -> None:
         try:
             file.write(data)
             file.close()
-            system.replace_file(file.name, path)
+            os.replace(file.name, path)
         except BaseException:
             os.unlink(file.name)
             raise

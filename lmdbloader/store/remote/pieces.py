@@ -226,8 +226,6 @@ class Pieces:
         try:
             if os.fstat(descriptor).st_size < needed:
                 system.reserve(descriptor, 0, needed)  # a page without space would end the process
-                if os.fstat(descriptor).st_size < needed:  # macOS takes the space, and leaves the length
-                    os.ftruncate(descriptor, needed)
             mapped = mmap.mmap(descriptor, needed)
         finally:
             os.close(descriptor)
@@ -304,7 +302,7 @@ class Pieces:
         with explain_full_disk(self.path):
             rest, at = data, start
             while rest:
-                count = system.write_at(self.descriptor, rest, at)  # type: ignore[arg-type]
+                count = system.write_at(self.descriptor, rest, at)
                 rest, at = rest[count:], at + count
         for number, begin in enumerate(range(0, len(data), PIECE_NBYTES)):
             self._sums[first + number] = checksum(data[begin : begin + PIECE_NBYTES])

@@ -1,209 +1,72 @@
-"""Linux: /proc, control groups, files in memory, and what the page cache holds."""
+"""Facts about the machine and its processes, from /proc, /sys and control groups; few of them are known elsewhere."""
 
 from __future__ import annotations
 
-import errno
 import os
+import shutil
 import statistics
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from lmdbloader.base.system.defaults import ROOT, Clock, Layout, read_text
-
-assert sys.platform != "win32" and sys.platform != "darwin"  # for mypy
+if sys.platform != "win32":
+    import resource
 
 __all__ = [
-    "CAN_DROP_CACHE", "CAN_FREE_PARTS", "POPULATE_READ", "QUEUES_NEED_FILES", "advise_order", "allowed_cores",
-    "boot_id", "c_library", "container_name", "cores_of_parent", "distribution", "drop_cache", "exchange",
-    "free_part", "group_folders", "huge_pages", "hypervisor_name", "is_cached", "machine_id", "memory_file",
-    "memory_sizes", "own_memory", "path_of", "process_seconds", "processor_clock", "processor_layout",
-    "processor_name", "quota_cores", "reserve", "resident_pages", "settling_seconds", "start_of", "tells_residency",
-    "thread_times", "umask", "will_read",
+    "QUEUES_NEED_FILES", "Clock", "Layout", "address_limit", "allowed_cores", "boot_id", "c_library", "container_name",
+    "cores_of_parent", "distribution", "group_folders", "huge_pages", "hypervisor_name", "load_average", "machine_id",
+    "memory_sizes", "own_memory", "process_limit", "process_seconds", "processor_clock", "processor_layout",
+    "processor_name", "quota_cores", "read_text", "sizes_of", "start_of", "thread_times",
 ]  # fmt: skip
 
-CAN_DROP_CACHE = CAN_FREE_PARTS = True
-QUEUES_NEED_FILES = True
-# MADV_POPULATE_READ of Linux 5.14, which Python lacks.
-POPULATE_READ = 22
-_RENAME_EXCHANGE = 2
-_AT_FDCWD = -100
-_KEEP_SIZE, _PUNCH_HOLE = 1, 2
-# By the number of the file system in statfs(2). Times are rounded, at worst to a second; those of a server may differ
-# from ours by the error of either clock.
-_SETTLING_SECONDS = {
-    0xEF53: 3.0,  # ext2, ext3, ext4
-    0x58465342: 3.0,  # xfs
-    0x9123683E: 3.0,  # btrfs
-    0xF2F52010: 3.0,  # f2fs
-    0x794C7630: 3.0,  # overlayfs
-    0x6969: 3600.0,  # nfs, which asks the server when a file is opened
-}
-# Errors of a kernel without files in memory, or of a container that forbids them.
-_NO_MEMORY_FILE = (errno.ENOSYS, errno.EPERM, errno.EACCES)
-
-# -- Files and folders
+ROOT = Path("/")
+# Whether queues between processes take room in /dev/shm.
+QUEUES_NEED_FILES = sys.platform == "linux"
 
 
-def drop_cache(descriptor: int) -> None:
-    """Write its pages, because unwritten ones would stay, and drop them from the page cache."""
-    os.fsync(descriptor)
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def reserve(descriptor: int, at: int, nbytes: int) -> None:
-    """Take space on the device for a part of a file, which gets that long; an error says that there is none."""
-    os.posix_fallocate(descriptor, at, nbytes)
-
-
-def free_part(descriptor: int, at: int, nbytes: int) -> bool:
-    """Punch a hole with fallocate, which some file systems lack."""
-    import ctypes
-
-    function = ctypes.CDLL(None, use_errno=True).fallocate
-    function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-    return bool(function(descriptor, _PUNCH_HOLE | _KEEP_SIZE, at, nbytes) == 0)
-
-
-def path_of(folder: int) -> Path | None:
-    """Return the folder's link in /proc, which means something to this process only."""
-    path = Path(f"/proc/self/fd/{folder}")
-    with suppress(OSError):
-        if os.path.samestat(os.fstat(folder), os.stat(path)):
-            return path
-    return None
-
-
-def exchange(a: Path, b: Path) -> bool:
-    """Use renameat2, which some file systems lack."""
-    import ctypes
-
-    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if renameat2 is None:
-        return False
-    return bool(renameat2(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE) == 0)
-
-
-def umask() -> int:
-    """Return it from /proc; os.umask would change it for other threads for a moment."""
-    for line in read_text(Path("/proc/self/status")).splitlines():
-        if line.startswith("Umask:"):
-            with suppress(ValueError):
-                return int(line.split()[1], 8)
-    return 0o777
-
-
-def memory_file() -> int | None:
-    """Return a memfd."""
-    if not hasattr(os, "memfd_create"):
-        return None
+def read_text(path: Path) -> str:
+    """Return the text of a system file, empty if it is missing or cannot be read."""
     try:
-        return os.memfd_create("lmdbloader")
-    except OSError as error:
-        if error.errno in _NO_MEMORY_FILE:
-            return None
-        raise
-
-
-# -- What is in memory
-
-
-def tells_residency(descriptor: int) -> bool:
-    """Return whether the file is this user's: for others' files, Linux reports that all pages are in memory."""
-    try:
-        return os.geteuid() == os.fstat(descriptor).st_uid or os.access(f"/proc/self/fd/{descriptor}", os.W_OK)
+        return path.read_text("utf-8", "replace")
     except OSError:
-        return False
-
-
-def resident_pages(address: int, nbytes: int, found: Any) -> bool:
-    """Ask mincore."""
-    mincore = _mincore()
-    return mincore is not None and mincore(address, nbytes, found.ctypes.data) == 0
-
-
-@cache
-def _mincore() -> Any:
-    """Return the C library's function, None if it has none."""
-    import ctypes
-
-    function = getattr(ctypes.CDLL(None), "mincore", None)
-    if function is not None:
-        function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p), ctypes.c_int
-    return function
-
-
-def is_cached(descriptor: int, at: int) -> bool | None:
-    """Read the byte if that does not wait (RWF_NOWAIT); some file systems always wait."""
-    if not hasattr(os, "RWF_NOWAIT"):
-        return None
-    try:
-        os.preadv(descriptor, [bytearray(1)], at, os.RWF_NOWAIT)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return None
-    return True
-
-
-def settling_seconds(descriptor: int) -> float | None:
-    """Ask for the file system's kind; those of memory keep no times of maps, and others may repeat inodes and times."""
-    import ctypes
-
-    function = _fstatfs()
-    found = ctypes.create_string_buffer(512)
-    if function is None or function(descriptor, found) != 0:
-        return None
-    return _SETTLING_SECONDS.get(ctypes.c_long.from_buffer(found).value & 0xFFFFFFFF)
-
-
-@cache
-def _fstatfs() -> Any:
-    """Return the C library's function, None if it has none."""
-    import ctypes
-
-    function = getattr(ctypes.CDLL(None, use_errno=True), "fstatfs", None)
-    if function is not None:
-        function.argtypes, function.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_int
-    return function
-
-
-def advise_order(descriptor: int, *, random: bool) -> None:
-    """Switch the system's readahead for this descriptor off or on."""
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM if random else os.POSIX_FADV_NORMAL)
-
-
-def will_read(descriptor: int, at: int, nbytes: int) -> None:
-    """Start to read it."""
-    os.posix_fadvise(descriptor, at, nbytes, os.POSIX_FADV_WILLNEED)
-
-
-# -- The machine
+        return ""
 
 
 def allowed_cores() -> int:
-    """Return the size of the process's CPU affinity."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return how many cores the system lets this process run on, at least 1."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def cores_of_parent() -> int:
-    """Return the size of the parent's CPU affinity."""
-    with suppress(OSError):  # it has just ended
-        return len(os.sched_getaffinity(os.getppid())) if hasattr(os, "sched_getaffinity") else allowed_cores()
+    """Return how many cores the system lets the process run on that has started this one."""
+    if sys.platform == "linux":
+        with suppress(OSError):  # it has just ended
+            return len(os.sched_getaffinity(os.getppid()))
     return allowed_cores()
 
 
 def quota_cores(root: Path = ROOT) -> int | None:
-    """Return the least quota of the groups, of version 1 or 2, that hold this process."""
+    """Return the CPU quota of this process's control groups, of version 1 or 2, in cores, rounded up.
+
+    Args:
+        root: The folder with `proc` and `sys`.
+
+    Returns:
+        At least 1; None without a limit or control groups.
+    """
     quotas = [quota for folder in group_folders("cpu", root) if (quota := _quota(folder)) is not None]
     return min(quotas) if quotas else None
 
 
 def group_folders(controller: str, root: Path = ROOT) -> Iterator[Path]:
-    """Yield folders below /sys/fs/cgroup; not each of them must exist."""
+    """Yield the folders of the process's control groups and of their parents: the tightest limit applies.
+
+    Args:
+        controller: Of version 1, such as "cpu" or "memory"; version 2 has one hierarchy for all.
+        root: The folder with `proc` and `sys`; not each of the folders must exist.
+    """
     mounted = root / "sys" / "fs" / "cgroup"
     for line in read_text(root / "proc" / "self" / "cgroup").splitlines():
         _, _, rest = line.partition(":")
@@ -236,8 +99,33 @@ def _quota(folder: Path) -> int | None:
     return -(-quota // period) if quota > 0 and period > 0 else None
 
 
+def address_limit() -> int | None:
+    """Return the limit of this process's address space in bytes, as `ulimit -v` sets it; None without one."""
+    return None if sys.platform == "win32" else _limit(resource.RLIMIT_AS)
+
+
+def process_limit() -> int | None:
+    """Return how many processes and threads this user may have, as `ulimit -u` sets it; None without a limit."""
+    return None if sys.platform == "win32" else _limit(resource.RLIMIT_NPROC)
+
+
+def _limit(which: int) -> int | None:
+    if sys.platform == "win32":
+        return None
+    soft, _ = resource.getrlimit(which)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def load_average() -> float | None:
+    """Return the load average of the last minute: threads that ran or waited to run; None if unknown."""
+    return None if sys.platform == "win32" else os.getloadavg()[0]
+
+
 def memory_sizes(root: Path = ROOT) -> tuple[int, int]:
-    """Return them from /proc/meminfo; the available bytes include page cache that the system would drop."""
+    """Return the bytes of the machine's memory, and those that are available without swapping; 0 if unknown.
+
+    The available bytes include page cache that the system would drop.
+    """
     found = {}
     for line in read_text(root / "proc" / "meminfo").splitlines():
         name, _, value = line.partition(":")
@@ -247,8 +135,17 @@ def memory_sizes(root: Path = ROOT) -> tuple[int, int]:
     return found.get("MemTotal", 0), found.get("MemAvailable", found.get("MemFree", 0) + found.get("Cached", 0))
 
 
+def sizes_of(folder: str | Path) -> tuple[int, int] | None:
+    """Return size and free space of the file system of a folder in bytes; None if there is none, or if unknown."""
+    try:
+        found = shutil.disk_usage(folder)
+    except OSError:
+        return None
+    return found.total, found.free
+
+
 def processor_name(root: Path = ROOT) -> str:
-    """Return it from /proc/cpuinfo."""
+    """Return the processor's name; "" if unknown."""
     for line in read_text(root / "proc" / "cpuinfo").splitlines():
         key, _, value = line.partition(":")
         if key.strip() in ("model name", "Model", "cpu model") and value.strip():  # x86, some ARM boards, MIPS
@@ -256,8 +153,43 @@ def processor_name(root: Path = ROOT) -> str:
     return ""
 
 
+class Layout(NamedTuple):
+    """How the processor's logical cores lie; None where it is unknown.
+
+    Attributes:
+        sockets: Processors in the machine.
+        cores: Physical cores, of all of them.
+        has_smt: Whether a physical core runs several threads at once now (SMT, Hyper-Threading).
+        numa_nodes: Parts of the memory, each of which is near to some of the cores.
+    """
+
+    sockets: int | None = None
+    cores: int | None = None
+    has_smt: bool | None = None
+    numa_nodes: int | None = None
+
+
+class Clock(NamedTuple):
+    """The processor's clock; None where it is unknown.
+
+    Attributes:
+        mhz: Now, the median of the cores.
+        base_mhz: That the maker states.
+        least_mhz, most_mhz: The range within which the system sets it.
+        governor: The rule by which Linux sets it: "performance", "powersave" ...
+        has_boost: Whether it may run faster than stated for a while (turbo).
+    """
+
+    mhz: float | None = None
+    base_mhz: float | None = None
+    least_mhz: float | None = None
+    most_mhz: float | None = None
+    governor: str | None = None
+    has_boost: bool | None = None
+
+
 def processor_layout(root: Path = ROOT) -> Layout:
-    """Return it from /sys, which counts the cores that are online."""
+    """Return how the processor's cores lie, as far as they are online."""
     cpus = root / "sys" / "devices" / "system" / "cpu"
     folders = [found.parent for found in sorted(cpus.glob("cpu[0-9]*/topology"))]
     sockets = {read_text(folder / "topology" / "physical_package_id").strip() for folder in folders}
@@ -281,7 +213,7 @@ def processor_layout(root: Path = ROOT) -> Layout:
 
 
 def processor_clock(root: Path = ROOT) -> Clock:
-    """Return it from /sys/devices/system/cpu/cpufreq, of the first core; virtual machines have /proc/cpuinfo alone."""
+    """Return the processor's clock, the range of its first core; virtual machines have /proc/cpuinfo alone."""
     cpus = root / "sys" / "devices" / "system" / "cpu"
     first = cpus / "cpu0" / "cpufreq"
     now = []
@@ -312,7 +244,7 @@ def _mhz(path: Path) -> float | None:
 
 
 def distribution(root: Path = ROOT) -> str | None:
-    """Return PRETTY_NAME of os-release."""
+    """Return the name and version of the operating system as it is installed; None if unknown."""
     text = read_text(root / "etc" / "os-release") or read_text(root / "usr" / "lib" / "os-release")
     for line in text.splitlines():
         key, _, value = line.partition("=")
@@ -322,10 +254,11 @@ def distribution(root: Path = ROOT) -> str | None:
 
 
 def c_library(root: Path = ROOT) -> str | None:
-    """Ask glibc; musl is known by its loader alone."""
-    with suppress(ValueError, OSError):
-        if found := os.confstr("CS_GNU_LIBC_VERSION"):
-            return found
+    """Return the name of the C library, with its version if it states one; None if unknown."""
+    if sys.platform == "linux":
+        with suppress(ValueError, OSError):
+            if found := os.confstr("CS_GNU_LIBC_VERSION"):
+                return found
     return "musl" if any((root / "lib").glob("ld-musl-*.so.*")) else None
 
 
@@ -336,7 +269,7 @@ _CONTAINER_GROUPS = {"kubepods": "kubernetes", "docker": "docker", "libpod": "po
 
 
 def container_name(root: Path = ROOT) -> str | None:
-    """Look for the files by which containers are known, and at the names of the control groups."""
+    """Return the kind of container that this process runs in, "docker" or so; None if it is in none that is known."""
     stated = read_text(root / "run" / "systemd" / "container").strip()
     if stated:
         return stated
@@ -350,7 +283,7 @@ def container_name(root: Path = ROOT) -> str | None:
 
 
 def hypervisor_name(root: Path = ROOT) -> str | None:
-    """Look for the processor's flag, and at the names that the firmware gives."""
+    """Return the maker of this virtual machine, or "unknown"; None if it is no virtual machine that is known."""
     if "microsoft" in read_text(root / "proc" / "sys" / "kernel" / "osrelease").lower():
         return "Windows Subsystem for Linux"
     kind = read_text(root / "sys" / "hypervisor" / "type").strip()
@@ -366,7 +299,7 @@ def hypervisor_name(root: Path = ROOT) -> str | None:
 
 
 def huge_pages(root: Path = ROOT) -> str | None:
-    """Return the word in brackets."""
+    """Return when Linux gives transparent huge pages: "always", "madvise" or "never"; None if it does not say."""
     text = read_text(root / "sys" / "kernel" / "mm" / "transparent_hugepage" / "enabled")
     return text.partition("[")[2].partition("]")[0] or None
 
@@ -375,17 +308,17 @@ def huge_pages(root: Path = ROOT) -> str | None:
 
 
 def boot_id() -> str:
-    """Return the kernel's own."""
+    """Return an id of this start of the system; "" if unknown: then the host's name tells machines apart."""
     return read_text(Path("/proc/sys/kernel/random/boot_id")).strip()
 
 
 def machine_id() -> str:
-    """Return the installation's, which is private: it must not be written anywhere as it is."""
+    """Return an id that tells this machine from others of the same name, which must be kept private; "" if unknown."""
     return read_text(Path("/etc/machine-id")).strip()
 
 
 def start_of(pid: int) -> int:
-    """Return it from /proc."""
+    """Return when a process started, in ticks of the system; 0 if unknown: then locks tell who is alive."""
     words = _status_words(pid)
     return int(words[19]) if len(words) > 19 else 0
 
@@ -396,20 +329,22 @@ def _status_words(pid: int) -> list[str]:
 
 
 def process_seconds(pid: int) -> float:
-    """Return its ticks in user and system mode."""
+    """Return the processor time of another process; 0 if unknown, or if it has ended."""
     words = _status_words(pid)
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK") if len(words) > 12 else 0.0
+    if sys.platform == "win32" or len(words) <= 12:
+        return 0.0
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def thread_times(process: int, thread: int) -> tuple[float, float] | None:
-    """Return them from the thread's schedstat.
+    """Return a thread's seconds on a core, and of waiting for one; None if unknown, or if it has ended.
 
-    Its three numbers are nanoseconds on a core, nanoseconds of waiting for one, and how often it had one
-    (Documentation/scheduler/sched-stats.rst of Linux).
+    The three numbers of its schedstat are nanoseconds on a core, nanoseconds of waiting for one, and how often it had
+    one (Documentation/scheduler/sched-stats.rst of Linux).
     """
     try:
         # A file object costs three times as much.
-        descriptor = os.open(f"/proc/{process}/task/{thread}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(f"/proc/{process}/task/{thread}/schedstat", os.O_RDONLY)
         try:
             running, delayed = map(int, os.read(descriptor, 100).split()[:2])
         finally:
@@ -420,7 +355,7 @@ def thread_times(process: int, thread: int) -> tuple[float, float] | None:
 
 
 def own_memory() -> int:
-    """Return the anonymous part of the resident memory."""
+    """Return this process's memory in bytes, without pages shared with the page cache; 0 if unknown."""
     for line in read_text(Path("/proc/self/status")).splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024

@@ -1,0 +1,567 @@
+"""Files, folders that are held open, what is in memory, and processes; Windows can only read."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import signal
+import stat
+import sys
+import threading
+import time
+import unicodedata
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from functools import cache
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from lmdbloader.base.system.machine import read_text
+
+if sys.platform != "win32":
+    import fcntl
+
+if TYPE_CHECKING:
+    import subprocess
+    from multiprocessing.connection import Connection
+
+__all__ = [
+    "CAN_DROP_CACHE", "CAN_FREE_PARTS", "CAN_LOCK_PARTS", "NORMAL", "POPULATE_READ", "RANDOM", "WILL_NEED",
+    "advise_order", "after_fork", "clock_ns", "connect", "drop_cache", "entries", "exchange", "flush", "flush_path",
+    "folded", "free_part", "how_ended", "is_cached", "lock", "lock_part", "map_in_a_row", "map_shared", "means",
+    "memory_file", "open_folder", "open_in", "open_itself", "open_to_read", "path_of", "permissions", "populate",
+    "read_at", "read_into", "receive_file", "remove_in", "reserve", "resident_pages", "send_file", "set_permissions",
+    "settling_seconds", "start_python", "status_in", "tells_residency", "touch_in", "umask", "unlock_part", "user",
+    "wait_for_end_of", "will_read", "write_at",
+]  # fmt: skip
+
+_IS_LINUX = sys.platform == "linux"
+# Whether `drop_cache` drops anything, `lock_part` locks, and `free_part` frees.
+CAN_DROP_CACHE = CAN_FREE_PARTS = _IS_LINUX
+CAN_LOCK_PARTS = sys.platform != "win32"
+# The advice for madvise about the order of reads, and about pages that are needed soon.
+NORMAL, RANDOM, WILL_NEED = 0, 1, 3
+# The advice that maps pages for reading, and fails if one cannot be read: MADV_POPULATE_READ of Linux 5.14, which
+# Python lacks; negative on other systems.
+POPULATE_READ = 22 if _IS_LINUX else -1
+_RENAME_EXCHANGE, _AT_FDCWD = 2, -100
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+# By the number of the file system in statfs(2). Times are rounded, at worst to a second; those of a server may differ
+# from ours by the error of either clock.
+_SETTLING_SECONDS = {
+    0xEF53: 3.0,  # ext2, ext3, ext4
+    0x58465342: 3.0,  # xfs
+    0x9123683E: 3.0,  # btrfs
+    0xF2F52010: 3.0,  # f2fs
+    0x794C7630: 3.0,  # overlayfs
+    0x6969: 3600.0,  # nfs, which asks the server when a file is opened
+}
+# Errors of a kernel without files in memory, or of a container that forbids them.
+_NO_MEMORY_FILE = (errno.ENOSYS, errno.EPERM, errno.EACCES)
+_LOOK_SECONDS = 0.5
+# Of mman.h: a map replaces what is at its address.
+_MAP_FIXED = 0x10
+# Of the pages by which large parts of a file can be mapped.
+_LARGE_PAGE_NBYTES = 2 * 2**20
+_MAP_FAILED = ctypes.c_void_p(-1).value
+
+
+def _flags(*names: str) -> int:
+    """Return the flags of os.open that this system has."""
+    return sum(getattr(os, name, 0) for name in names)
+
+
+# Opening a FIFO must not wait for its writer, a terminal must not become this process's, and Windows must not
+# translate line ends.
+_TO_READ = os.O_RDONLY | _flags("O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_BINARY")
+_IN_FOLDER = _flags("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK")
+
+# -- Files
+
+
+def open_to_read(path: str | bytes | os.PathLike[str]) -> int:
+    """Return a descriptor that reads a file; this never waits, and child processes do not get it."""
+    return os.open(path, _TO_READ)
+
+
+def open_itself(path: str | os.PathLike[str]) -> int:
+    """Return a descriptor as `open_to_read`, but a link is the error ELOOP; Windows follows it."""
+    return os.open(path, _TO_READ | _flags("O_NOFOLLOW"))
+
+
+if sys.platform == "win32":
+    _position = threading.Lock()
+
+    def read_at(descriptor: int, nbytes: int, at: int) -> bytes:
+        """Return a part of a file, fewer bytes at its end; it moves the descriptor's position."""
+        with _position:
+            os.lseek(descriptor, at, os.SEEK_SET)
+            return os.read(descriptor, nbytes)
+
+    def write_at(descriptor: int, data: bytes, at: int) -> int:
+        """Write a part of a file; return the number of bytes."""
+        with _position:
+            os.lseek(descriptor, at, os.SEEK_SET)
+            return os.write(descriptor, data)
+
+else:
+    # Not functions of their own, because samples are read with them.
+    read_at, write_at = os.pread, os.pwrite
+
+
+def read_into(descriptor: int, buffer: Any, at: int) -> int:
+    """Read a part of a file into a writable buffer; return the number of bytes, 0 at the end of the file."""
+    if sys.platform != "win32":
+        return os.preadv(descriptor, [buffer], at)
+    view = memoryview(buffer).cast("B")
+    data = read_at(descriptor, view.nbytes, at)
+    view[: len(data)] = data
+    return len(data)
+
+
+def lock_part(descriptor: int, at: int, nbytes: int, *, shared: bool = False) -> bool:
+    """Lock a part of a file for this process, until it unlocks the part, closes the file or ends; False if it cannot.
+
+    Another process may have a lock on it. Within one process nothing is locked: a lock replaces the one before. A
+    forked child does not have the locks.
+
+    Args:
+        descriptor: The file's, open for writing. Closing any descriptor of it unlocks it.
+        at: First byte.
+        nbytes: Of the part.
+        shared: Whether other processes may have shared locks on it, too.
+
+    Raises:
+        OSError: The file system has no locks.
+    """
+    if sys.platform == "win32":
+        return False
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    try:
+        fcntl.lockf(descriptor, kind | fcntl.LOCK_NB, nbytes, at)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            raise
+        return False
+    return True
+
+
+def unlock_part(descriptor: int, at: int, nbytes: int) -> None:
+    """Give up this process's lock on a part of a file."""
+    if sys.platform != "win32":
+        fcntl.lockf(descriptor, fcntl.LOCK_UN, nbytes, at)
+
+
+def free_part(descriptor: int, at: int, nbytes: int) -> bool:
+    """Give the space of whole blocks of a file back, which read as zeros then; False if the system cannot."""
+    function = _of_linux("fallocate")
+    if function is None:
+        return False
+    return bool(function(descriptor, _PUNCH_HOLE | _KEEP_SIZE, ctypes.c_int64(at), ctypes.c_int64(nbytes)) == 0)
+
+
+def reserve(descriptor: int, at: int, nbytes: int) -> None:
+    """Take space on the device for a part of a file, which gets that long; an error says that there is none."""
+    if sys.platform == "linux":
+        os.posix_fallocate(descriptor, at, nbytes)
+    else:
+        os.ftruncate(descriptor, at + nbytes)
+
+
+def flush(descriptor: int) -> None:
+    """Wait until everything written to a file, or the names in a folder, are on the device."""
+    if sys.platform == "darwin":
+        with suppress(OSError):  # some file systems support fsync only
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(descriptor)
+
+
+def flush_path(path: Path) -> None:
+    """Flush a file, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        flush(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def map_shared(descriptor: int, nbytes: int) -> mmap.mmap:
+    """Return a map that reads a file, with all its pages at once if the system can."""
+    if sys.platform == "win32":
+        return mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ)
+    populate = getattr(mmap, "MAP_POPULATE", 0)
+    return mmap.mmap(descriptor, nbytes, flags=mmap.MAP_SHARED | populate, prot=mmap.PROT_READ)
+
+
+def map_in_a_row(files: Sequence[tuple[int, int, int]], nbytes: int) -> Any:
+    """Return a read-only map of several files in one range of addresses; its memory is freed with the last view of it.
+
+    The addresses are reserved first, and each file is mapped over its part of them.
+
+    Args:
+        files: (descriptor, bytes, where it begins in the map), in order; no file is empty, and each begins at a
+            multiple of the system's pages. Bytes between the files must not be touched.
+        nbytes: Of the map.
+
+    Returns:
+        A buffer of that many bytes, aligned to a page.
+
+    Raises:
+        OSError: The system cannot do this (ENOTSUP), or refuses it (ENOMEM).
+    """
+    if sys.platform == "win32":
+        raise OSError(errno.ENOTSUP, "this system maps one file at a time")
+    library = ctypes.CDLL(None, use_errno=True)
+    library.mmap.restype = ctypes.c_void_p
+    library.mmap.argtypes = [
+        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
+    ]  # fmt: skip
+    library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    whole = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE + _LARGE_PAGE_NBYTES
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANON | getattr(mmap, "MAP_NORESERVE", 0)
+    reserved = library.mmap(None, whole, 0, flags, -1, 0)
+    if reserved == _MAP_FAILED:
+        raise _last_error()
+    base = -(-reserved // _LARGE_PAGE_NBYTES) * _LARGE_PAGE_NBYTES
+    mapped = (ctypes.c_uint8 * nbytes).from_address(base)
+    weakref.finalize(mapped, library.munmap, reserved, whole).atexit = False
+    for descriptor, length, begin in files:
+        flags = mmap.MAP_SHARED | _MAP_FIXED
+        if library.mmap(base + begin, length, mmap.PROT_READ, flags, descriptor, 0) == _MAP_FAILED:
+            raise _last_error()
+    return mapped
+
+
+def _last_error() -> OSError:
+    code = ctypes.get_errno()
+    return OSError(code, os.strerror(code))
+
+
+def memory_file() -> int | None:
+    """Return a descriptor of an empty, unnamed file in memory; None if the system does not have or allow this."""
+    if sys.platform != "linux" or not hasattr(os, "memfd_create"):
+        return None
+    try:
+        return os.memfd_create("lmdbloader")
+    except OSError as error:
+        if error.errno in _NO_MEMORY_FILE:
+            return None
+        raise
+
+
+def means(code: int, text: str) -> bool:
+    """Return whether a library's message is about a system error, given its number."""
+    return os.strerror(code) in text
+
+
+def folded(name: str) -> str:
+    """Return a key that is equal for all names that may lead to the same file; on Linux that is the name itself."""
+    return name if _IS_LINUX else unicodedata.normalize("NFC", name).casefold()
+
+
+# -- Folders that are held open
+
+
+def open_folder(folder: Path, *, follow: bool = False) -> int:
+    """Return a descriptor of a folder.
+
+    Args:
+        folder: Its path.
+        follow: Whether it may be a link to one.
+
+    Raises:
+        OSError: There is none, it cannot be opened, or the system cannot do this: then no dataset can be made.
+    """
+    if sys.platform == "win32":
+        raise OSError(errno.ENOTSUP, "Windows cannot hold a folder open; make datasets on another system", str(folder))
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+
+
+def lock(descriptor: int) -> None:
+    """Lock a folder or a file, until it is closed or the process ends.
+
+    Raises:
+        BlockingIOError: It is locked already.
+        OSError: The file system has no locks.
+    """
+    if sys.platform == "win32":
+        raise OSError(errno.ENOTSUP, "no locks of folders")
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def open_in(folder: int, name: str, *, write: bool = False, make: bool = False) -> int:
+    """Return a descriptor of a file in an open folder, not of a link to one.
+
+    Args:
+        folder: The folder's descriptor.
+        name: The file's name.
+        write: Open it for writing, too.
+        make: Make it; it must not exist yet.
+    """
+    flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT | os.O_EXCL if make else 0)
+    return os.open(name, flags | _IN_FOLDER, 0o666, dir_fd=folder)
+
+
+def remove_in(folder: int, name: str) -> None:
+    """Remove a file from an open folder."""
+    os.unlink(name, dir_fd=folder)
+
+
+def touch_in(folder: int, name: str) -> None:
+    """Set the time of a file in an open folder to now, by the file system's clock."""
+    os.utime(name, dir_fd=folder, follow_symlinks=False)
+
+
+def status_in(folder: int, name: str) -> os.stat_result:
+    """Return the status of a file in an open folder; of a link, its own."""
+    return os.stat(name, dir_fd=folder, follow_symlinks=False)
+
+
+def entries(folder: int) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
+    """Return the entries of an open folder, as `os.scandir` does."""
+    return os.scandir(folder)
+
+
+def path_of(folder: int) -> Path | None:
+    """Return a path that leads to an open folder even if another one has its name; None if the system has none.
+
+    It is the folder's link in /proc, which means something to this process only.
+    """
+    path = Path(f"/proc/self/fd/{folder}")
+    with suppress(OSError):
+        if os.path.samestat(os.fstat(folder), os.stat(path)):
+            return path
+    return None
+
+
+def exchange(a: Path, b: Path) -> bool:
+    """Exchange the names of two folders in one step; return False, and do nothing, if the system cannot."""
+    function = _of_linux("renameat2")
+    if function is None:
+        return False
+    return bool(function(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE) == 0)
+
+
+def user() -> int:
+    """Return the number of the user that this process runs as, who owns the files that it makes; 0 on Windows."""
+    return 0 if sys.platform == "win32" else os.geteuid()
+
+
+def permissions(found: os.stat_result) -> int:
+    """Return the permissions in a file's status."""
+    return stat.S_IMODE(found.st_mode)
+
+
+def set_permissions(descriptor: int, mode: int) -> None:
+    """Set the permissions of an open file or folder."""
+    if sys.platform != "win32":
+        os.fchmod(descriptor, mode)
+
+
+def umask() -> int:
+    """Return the permissions that new files do not get; all of them if unknown.
+
+    It is read from /proc, because os.umask would change it for other threads for a moment.
+    """
+    for line in read_text(Path("/proc/self/status")).splitlines():
+        if line.startswith("Umask:"):
+            with suppress(ValueError):
+                return int(line.split()[1], 8)
+    return 0o777
+
+
+# -- What is in memory
+
+
+def drop_cache(descriptor: int) -> None:
+    """Drop a file's pages from the system's memory, so that later reads see only data that reached the device.
+
+    After a failed write, Linux keeps pages in memory that are on no device, and reports them as written. Other systems
+    drop nothing.
+
+    Raises:
+        OSError: Data that is still to be written cannot be.
+    """
+    if sys.platform == "linux":
+        os.fsync(descriptor)  # unwritten pages would stay
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def advise_order(descriptor: int, *, random: bool) -> None:
+    """Say whether a file will be read in random order, which needs no readahead."""
+    if sys.platform == "linux":
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM if random else os.POSIX_FADV_NORMAL)
+
+
+def will_read(descriptor: int, at: int, nbytes: int) -> None:
+    """Say that a part of a file will be read soon."""
+    if sys.platform == "linux":
+        os.posix_fadvise(descriptor, at, nbytes, os.POSIX_FADV_WILLNEED)
+
+
+def tells_residency(descriptor: int) -> bool:
+    """Return whether the system says truthfully which pages of a map of this file are in memory.
+
+    For files of other users, Linux reports that all pages are.
+    """
+    if sys.platform != "linux":
+        return False
+    try:
+        return os.geteuid() == os.fstat(descriptor).st_uid or os.access(f"/proc/self/fd/{descriptor}", os.W_OK)
+    except OSError:
+        return False
+
+
+def resident_pages(address: int, nbytes: int, found: Any) -> bool:
+    """Ask which pages of a map are in memory; return False if the system does not report it.
+
+    Args:
+        address: Of the first page.
+        nbytes: Length of the part.
+        found: (pages,) uint8, gets an odd number for each page that is in memory.
+    """
+    function = _of_linux("mincore")
+    if function is None:
+        return False
+    places = ctypes.c_void_p(address), ctypes.c_size_t(nbytes), ctypes.c_void_p(found.ctypes.data)
+    return bool(function(*places) == 0)
+
+
+def is_cached(descriptor: int, at: int) -> bool | None:
+    """Return whether a byte of a file, if there is one, is in memory; None if the system does not report it."""
+    if sys.platform != "linux" or not hasattr(os, "RWF_NOWAIT"):
+        return None
+    try:
+        os.preadv(descriptor, [bytearray(1)], at, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:  # some file systems always wait
+        return None
+    return True
+
+
+def populate(mapped: mmap.mmap) -> bool:
+    """Read and map all pages of a map; return False if the system cannot, or if a page cannot be read."""
+    if sys.platform != "linux":
+        return False
+    try:
+        mapped.madvise(POPULATE_READ)
+    except OSError:
+        return False
+    return True
+
+
+def settling_seconds(descriptor: int) -> float | None:
+    """Return how old the last change of an open file must be, so that any later change shows in the file's status.
+
+    The status is size, modification and change time (`st_ctime_ns`), for a file that is opened again. None if it proves
+    nothing there: file systems of memory keep no times of maps, others may repeat inodes and times.
+    """
+    function, found = _of_linux("fstatfs"), ctypes.create_string_buffer(512)
+    if function is None or function(descriptor, found) != 0:
+        return None
+    return _SETTLING_SECONDS.get(ctypes.c_long.from_buffer(found).value & 0xFFFFFFFF)
+
+
+@cache
+def _of_linux(name: str) -> Any:
+    """Return a function of Linux's C library; None on another system, or if the library lacks it."""
+    return getattr(ctypes.CDLL(None, use_errno=True), name, None) if _IS_LINUX else None
+
+
+# -- Processes
+
+
+def clock_ns() -> int:
+    """Return the nanoseconds of the clock that kernels read, too; it never goes back."""
+    return time.perf_counter_ns() if sys.platform == "win32" else time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+def after_fork(function: Callable[[], None]) -> None:
+    """Call a function in every forked child, from now on; on Windows no process forks."""
+    if sys.platform != "win32":
+        os.register_at_fork(after_in_child=function)
+
+
+def wait_for_end_of(parent: int) -> None:
+    """Wait until the process that started this one has ended; Windows does not notice."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_SECONDS)
+
+
+def how_ended(status: int) -> tuple[str, bool]:
+    """Return how a process ended, in words, and whether it may have had too little memory.
+
+    Args:
+        status: Its exit status, negative for a signal, as of `subprocess.Popen`.
+    """
+    if status >= 0:
+        return f"ended with exit status {status}", False
+    # The system kills a process that takes too much; C++ ends one that gets no memory by SIGABRT.
+    name = signal.Signals(-status).name
+    return f"was killed by {name}", name in ("SIGKILL", "SIGABRT")
+
+
+def start_python(
+    arguments: Sequence[str],
+    handles: Sequence[int],
+    *,
+    env: Mapping[str, str],
+    stdout: int | None = None,
+    stderr: IO[bytes] | None = None,
+    apart: bool = False,
+) -> subprocess.Popen[bytes]:
+    """Start another process of this Python, without standard input.
+
+    Args:
+        arguments: Of the interpreter.
+        handles: Descriptors of the connections and files that it gets, with the same numbers.
+        env: Its environment variables.
+        stdout, stderr: As for `subprocess.Popen`.
+        apart: Shield it from a terminal's Ctrl-C.
+    """
+    import subprocess
+
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        pass_fds=handles,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        env=env,
+        start_new_session=apart,
+    )
+
+
+def connect(handle: int) -> Connection[Any, Any]:
+    """Return the connection with a descriptor that this process was started with."""
+    from multiprocessing.connection import Connection
+
+    return Connection(handle)
+
+
+def send_file(connection: Connection[Any, Any], descriptor: int) -> None:
+    """Send an open file to another process, by a few bytes."""
+    import socket
+
+    with socket.socket(fileno=os.dup(connection.fileno())) as channel:
+        socket.send_fds(channel, [b"m"], [descriptor])
+
+
+def receive_file(connection: Connection[Any, Any]) -> int:
+    """Return a descriptor of the file that another process has sent.
+
+    Raises:
+        EOFError: The other process has closed the connection.
+    """
+    import socket
+
+    with socket.socket(fileno=os.dup(connection.fileno())) as channel:
+        _, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
+    if len(descriptors) != 1:
+        raise EOFError
+    return descriptors[0]
