@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.fields import kind_names
 from lmdbloader.format.codecs import named_codecs
-from lmdbloader.format.digests import Digest
+from lmdbloader.format.digests import digest_of
 from lmdbloader.format.index import IndexLayout, parse_index
 from lmdbloader.format.layout import (
     DATA_FILE,
@@ -27,16 +27,9 @@ from lmdbloader.format.layout import (
 )
 
 MAX_MANIFEST_NBYTES = 64 * 1024 * 1024
-# Most memory for reading one, and the approximate memory of a JSON value: a short text, an empty list or object.
-_MAX_MEMORY_NBYTES = 200_000_000
-_VALUE_NBYTES = 72
-# The additional memory of a key while duplicates are searched.
-_KEY_NBYTES = 128
 # The room that `check_fits` leaves for what is not known before a dataset is written: digests, codecs, counts.
 _SPARE_NBYTES = 2**16
 _HALVES = re.compile("[\ud800-\udfff]")
-# Smaller files are read without an estimate, and their digest is computed at once, which is faster.
-_SMALL_NBYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +153,7 @@ class Manifest:
 
         Its digest is of the values: text with other white space, spellings of numbers or orders of keys has the same.
         """
-        at = 0
-        for piece in _pieces({**self._json(), "manifest_digest": self.manifest_digest}):
-            if data[at : at + len(piece)] != piece:
-                return False
-            at += len(piece)
-        return at == len(data)
+        return data == _text({**self._json(), "manifest_digest": self.manifest_digest})
 
     def _json(self) -> dict[str, Any]:
         """Return all keys except its own digest, in the order of the file."""
@@ -191,8 +179,6 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
         raise FormatError(f"{where}: {len(data)} bytes, expected at most {MAX_MANIFEST_NBYTES}")
     try:
         body = load_json(data)
-    except _TooLargeError as error:
-        raise FormatError(f"{where}: {error}. No release writes such a manifest: check its origin.") from error
     except _TwiceError as error:
         raise FormatError(f"{where}: {error}. Restore it from a copy, or convert again.") from error
     except (ValueError, RecursionError) as error:
@@ -206,18 +192,18 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
             "release that made it."
         )
     found = body.pop("manifest_digest", None)
-    nbytes, is_whole = len(data), data.endswith(b"\n")
-    del data  # may be large
     try:
-        expected = _digest_of(body, is_small=nbytes <= _SMALL_NBYTES)
+        expected = _digest_of(body)
     except RecursionError as error:
         raise FormatError(f"{where}: is nested too deeply to be a manifest") from error
     if found != expected:
         raise FormatError(
             f"{where}: its digest is {found!r}, expected {expected!r}: it was changed after it was written"
         )
-    if not is_whole:  # without its last byte it is still JSON
-        raise FormatError(f"{where}: {nbytes} bytes that do not end in a line break: it is cut short. Copy it again.")
+    if not data.endswith(b"\n"):  # without its last byte it is still JSON
+        raise FormatError(
+            f"{where}: {len(data)} bytes that do not end in a line break: it is cut short. Copy it again."
+        )
     try:
         description, num_samples = _parse_description(body), _natural(body["num_samples"])
         sizes = {name: _natural(nbytes) for name, nbytes in _typed(body, "sizes", dict).items()}
@@ -251,9 +237,9 @@ def parse_description(data: bytes, path: str) -> Description:
     """
     where = f"{path}/{DATA_FILE}: its description"
     try:
-        body, is_small = load_json(data), len(data) <= _SMALL_NBYTES
+        body = load_json(data)
         found = body.pop("description_digest", None)
-        if found != (expected := _digest_of(body, is_small=is_small)):
+        if found != (expected := _digest_of(body)):
             raise ValueError(f"its digest is {found!r}, expected {expected!r}")
         return _parse_description(body)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -269,13 +255,9 @@ def is_signed(data: bytes) -> bool:
         if not isinstance(body, dict):
             return False
         found = body.pop("manifest_digest", None)
-        return bool(found == _digest_of(body, is_small=len(data) <= _SMALL_NBYTES))
+        return bool(found == _digest_of(body))
     except (ValueError, RecursionError):
         return False
-
-
-class _TooLargeError(ValueError):
-    """JSON whose values would take too much memory."""
 
 
 class _TwiceError(ValueError):
@@ -289,13 +271,8 @@ def load_json(data: bytes) -> Any:
         data: At most MAX_MANIFEST_NBYTES of UTF-8.
 
     Raises:
-        ValueError, RecursionError: It is not JSON, has two values of one key, or would take more than 200 MB.
+        ValueError, RecursionError: It is not JSON, or has two values of one key.
     """
-    if (needed := _memory_nbytes(data)) > _MAX_MEMORY_NBYTES:
-        raise _TooLargeError(
-            f"its {len(data):,} bytes would take about {needed / 1e6:,.0f} MB of memory, expected at most "
-            f"{_MAX_MEMORY_NBYTES / 1e6:,.0f} MB"
-        )
     return json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
 
 
@@ -308,36 +285,19 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _memory_nbytes(data: bytes) -> int:
-    """Return approximately the most memory that reading a JSON text takes, the text included."""
-    if len(data) <= _SMALL_NBYTES:
-        return len(data)
-    # The text exists as bytes, decoded, and as values; each character takes the memory of the widest one. Beyond ASCII,
-    # the escapes from which the digest is computed take more than that.
-    if b"\\u" in data or re.search(b"[\xf0-\xff]", data):
-        copies = 9
-    elif re.search(b"[\xc4-\xff]", data):
-        copies = 5
-    else:
-        copies = 3 if data.isascii() else 4
-    values = sum(map(data.count, (b",", b":", b"[", b"{")))
-    return copies * len(data) + _VALUE_NBYTES * values + _KEY_NBYTES * data.count(b'":')
-
-
 def _signed(body: dict[str, Any], key: str) -> bytes:
     """Return the text of a JSON object with its digest as the last key.
 
     Raises:
         OptionError: It is too large for a reader.
     """
-    data = b"".join(_pieces({**body, key: _digest_of(body)}))
-    needed = _memory_nbytes(data)
-    if len(data) > MAX_MANIFEST_NBYTES or needed > _MAX_MEMORY_NBYTES:
+    data = _text({**body, key: _digest_of(body)})
+    if len(data) > MAX_MANIFEST_NBYTES:
         names = sum(map(len, body["classes"].values()))
         raise OptionError(
-            f"the description of the dataset, {MANIFEST_FILE}, takes {len(data):,} bytes and {needed / 1e6:,.0f} MB of "
-            f"memory with the names of {names:,} classes, more than a reader accepts: {MAX_MANIFEST_NBYTES:,} bytes "
-            f"and {_MAX_MEMORY_NBYTES / 1e6:,.0f} MB. About a million names of classes fit: use shorter or fewer ones."
+            f"the description of the dataset, {MANIFEST_FILE}, takes {len(data):,} bytes with the names of {names:,} "
+            f"classes, more than a reader accepts: {MAX_MANIFEST_NBYTES:,} bytes. About a million names fit: use "
+            "shorter or fewer ones."
         )
     return data
 
@@ -355,12 +315,11 @@ def check_fits(description: Description) -> None:
     replace(description, made_by={**description.made_by, **spare}).to_json()
 
 
-def _pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield the text of a JSON object, piece by piece."""
-    for text in json.JSONEncoder(indent=1, ensure_ascii=False).iterencode(body):
-        # Half a surrogate pair (a byte of a file name that is not text) has no UTF-8 and stays a JSON escape.
-        yield _HALVES.sub(lambda half: f"\\u{ord(half[0]):04x}", text).encode()
-    yield b"\n"
+def _text(body: Mapping[str, Any]) -> bytes:
+    """Return the text of a JSON object as in a file."""
+    text = json.dumps(body, indent=1, ensure_ascii=False)
+    # Half a surrogate pair (a byte of a file name that is not text) has no UTF-8 and stays a JSON escape.
+    return _HALVES.sub(lambda half: f"\\u{ord(half[0]):04x}", text).encode() + b"\n"
 
 
 def _description_json(d: Description | Manifest) -> dict[str, Any]:
@@ -384,14 +343,9 @@ def _parse_description(body: Mapping[str, Any]) -> Description:
     return Description(fields, with_source, classes, made_by)
 
 
-def _digest_of(body: Mapping[str, Any], *, is_small: bool = True) -> str:
-    """Return the digest of a JSON object; of a large one piece by piece, which takes less memory and more time."""
-    encoder = json.JSONEncoder(sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    digest = Digest()
-    for text in (encoder.encode(body),) if is_small else encoder.iterencode(body):
-        for at in range(0, len(text), _SMALL_NBYTES):
-            digest.update(text[at : at + _SMALL_NBYTES].encode())
-    return str(digest)
+def _digest_of(body: Mapping[str, Any]) -> str:
+    """Return the digest of a JSON object."""
+    return digest_of(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
 
 
 def field_json(f: Field) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,6 @@ from typing import Any
 from ray.data import Datasink
 from ray.data.block import BlockAccessor
 
-from lmdbloader.base import system
 from lmdbloader.conversion import write
 from lmdbloader.errors import OptionError
 from lmdbloader.fields import FieldType, Mask, kind_named
@@ -135,11 +135,11 @@ class LmdbDatasink(Datasink):  # type: ignore[misc]
         fresh = file.with_name(f"{name}.json")
         fresh.write_text(json.dumps(settled), "utf-8")
         try:
-            system.link_file(fresh, file)  # fails if the file exists: the first task wins
+            os.link(fresh, file)  # fails if the file exists: the first task wins
         except FileExistsError:
             pass
         except OSError:  # no hard links: two tasks may settle differently, which the check at the end would find
-            system.replace_file(fresh, file)
+            os.replace(fresh, file)
         fresh.unlink(missing_ok=True)
         return self._read_settled() or settled
 

@@ -177,10 +177,7 @@ class PartWriter:
         self._commit()
         with explain_full_disk(self.folder, lambda: _ROW_NBYTES * self.num_samples):
             at = self._harvest()
-            used_nbytes = (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
             self._env.close()
-            if system.MAPS_LENGTHEN_FILES and used_nbytes < self._data.stat().st_size:
-                os.truncate(self._data, used_nbytes)
             self._spool.write_rows(self.folder / ROWS_FILE, at)
         self._spool.close()
 

@@ -425,7 +425,7 @@ def put_in_place(work: Path, out: Path, *, overwrite: bool, is_damaged: bool = F
             raise DestinationError(f"{out}: another process has replaced it at the same time. Run it again.")
         shutil.rmtree(aside, ignore_errors=True)
     else:
-        system.move_folder(work, out)
+        os.rename(work, out)
         system.flush_path(out.absolute().parent)
 
 
