@@ -310,5 +310,5 @@ def test_a_damaged_index_is_found_whatever_the_scheme(path: Path) -> None:
     data = bytearray((path / "index.arrow").read_bytes())
     data[len(data) // 2] ^= 1
     (path / "index.arrow").write_bytes(data)
-    with pytest.raises(CorruptError, match="its digest is"):
-        lmdbloader.LMDBDataset(path)
+    with pytest.raises(CorruptError, match="digest is"):
+        lmdbloader.LMDBDataset(path)[0]

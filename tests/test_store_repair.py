@@ -411,12 +411,11 @@ def test_an_older_manifest_in_another_spelling_is_repaired(tmp_path: Path) -> No
         assert verify(path).is_sound
 
 
-@pytest.mark.parametrize("change", [{"num_samples": COUNT - 1}, {"num_samples": COUNT + 1}, {"raw_nbytes": 1}])
+@pytest.mark.parametrize("change", [{"payload_nbytes": 1}, {"raw_nbytes": 1}])
 def test_wrong_numbers_in_a_manifest_that_was_signed_again_are_repaired(path: Path, change: dict[str, int]) -> None:
     before, manifest = bytes_of(path), read_manifest(path)
     sizes = {name: change.get(name, nbytes) for name, nbytes in manifest.sizes.items()}
-    num_samples = change.get("num_samples", COUNT)
-    changed = dataclasses.replace(manifest, num_samples=num_samples, sizes=sizes)
+    changed = dataclasses.replace(manifest, sizes=sizes)
     (path / MANIFEST_FILE).write_bytes(changed.to_json())
     assert not verify(path).is_sound
     assert MANIFEST_FILE in repair(path).replaced

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from damage import flip
+from damage import flip, index_batch, put_index
 from part_sets import forge, join, make_set, tree
 
 import lmdbloader
 from lmdbloader.errors import CorruptError, FormatError
-from lmdbloader.format.codecs import checksum
 from lmdbloader.format.layout import DATA_FILE, MANIFEST_FILE, part_name
 from lmdbloader.store import Reader, read_manifest, verify
 
@@ -49,15 +48,10 @@ def path(written: Path, tmp_path: Path) -> Path:
 
 def write_index(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     """Change columns of the set's index, and sign it."""
-    manifest = read_manifest(path)
-    index = path / manifest.index_file
-    batch = pa.ipc.open_file(index.read_bytes()).get_batch(0)
+    batch = index_batch(path)
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     change(columns)
-    with pa.OSFile(str(index), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(list(columns.values()), schema=batch.schema))
-    content = index.read_bytes()
-    forge(path, index_digest=f"xxh64:{checksum(content):016x}", sizes={**manifest.sizes, "index_nbytes": len(content)})
+    put_index(path, pa.RecordBatch.from_arrays(list(columns.values()), schema=batch.schema))
 
 
 def test_a_sound_set_is_sound_and_counted_once(path: Path) -> None:

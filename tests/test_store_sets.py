@@ -8,15 +8,15 @@ import os
 import pickle
 import runpy
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
-from part_sets import forge, join, make_set
+from damage import index_batch, put_index, with_column
+from part_sets import join, make_set
 from skimage import io as pictures
 from torch.utils.data import DataLoader
 
@@ -24,7 +24,6 @@ import lmdbloader
 from lmdbloader.cli import main
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.fields import Array, Boxes, Image, Int, Json, Mask, Text
-from lmdbloader.format.codecs import checksum
 from lmdbloader.format.layout import MANIFEST_FILE, PART_ALIGNMENT, part_name
 from lmdbloader.format.manifest import part_begins
 from lmdbloader.store import Reader, read_manifest, verify
@@ -396,19 +395,21 @@ def test_payloads_that_are_not_within_one_part_are_refused(path: Path, place: st
     nbytes = lengths[0]
     assert nbytes < PART_ALIGNMENT
     at = {"gap": nbytes + 100, "end": nbytes - 5, "before": -8, "behind": part_begins(lengths)[-1] - 5}[place]
-    index = path / manifest.index_file
-    batch = pa.ipc.open_file(index.read_bytes()).get_batch(0)
-    column = batch.schema.names.index("image.offset")
-    offsets = batch.column(column).to_numpy().copy()
+    batch = index_batch(path)
+    offsets = batch.column("image.offset").to_numpy().copy()
     offsets[3] = at
-    columns = [*batch.columns[:column], pa.array(offsets), *batch.columns[column + 1 :]]
-    changed = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
-    with pa.OSFile(str(index), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
-        writer.write_batch(changed)
-    content = index.read_bytes()
-    forge(path, index_digest=f"xxh64:{checksum(content):016x}", sizes={**manifest.sizes, "index_nbytes": len(content)})
-    with pytest.raises(CorruptError, match=r"row 3.*does not fit one of the 3 parts' data\.mdb"):
-        Reader(path)
+    put_index(path, with_column(batch, "image.offset", offsets))
+    for io in ("mmap", "pread"):
+        dataset = lmdbloader.LMDBDataset(path, io=io)  # type: ignore[arg-type]
+        reads: list[Callable[[], Any]] = [
+            lambda dataset=dataset: dataset[3],
+            lambda dataset=dataset: list(lmdbloader.Loader(dataset, 1, order="sequential")),
+            lambda dataset=dataset: lmdbloader.subset(dataset, path.with_name("out"), indices=[3]),
+        ]
+        for read in reads:
+            with pytest.raises(CorruptError) as caught:
+                read()
+            assert (caught.value.sample, caught.value.field) == (3, "image")
 
 
 def test_opening_a_part_of_the_files_gives_advice(path: Path) -> None:

@@ -18,7 +18,7 @@ import lmdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from damage import flip, with_column
+from damage import flip, index_batch, put_index, with_column
 
 import lmdbloader
 from lmdbloader.base import system
@@ -84,15 +84,6 @@ def sign(path: Path, **changes: Any) -> None:
     (path / MANIFEST_FILE).write_bytes(manifest.to_json())
 
 
-def write_index(path: Path, batch: pa.RecordBatch) -> None:
-    with pa.OSFile(str(path / "index.arrow"), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-
-
-def index_batch(path: Path) -> pa.RecordBatch:
-    return pa.ipc.open_file((path / "index.arrow").read_bytes()).get_batch(0)
-
-
 def test_a_sound_dataset_is_sound(written: Path) -> None:
     counts: list[int] = []
     found = verify(written, progress=counts.append)
@@ -153,10 +144,7 @@ def test_any_flipped_byte_of_any_file_is_found_with_every_algorithm(tmp_path: Pa
     assert verify(path).problems[0].startswith(f"data.mdb: its digest is {prefix}")
     flip(path, last)
     flip(path, 100, "index.arrow")
-    with pytest.raises(
-        CorruptError, match=rf"index\.arrow: its digest is {prefix}\w+, expected {prefix}\w+: it is cut"
-    ):
-        Reader(path)
+    assert verify(path).problems[0].startswith(f"index.arrow: its digest is {prefix}")
 
 
 @pytest.mark.parametrize("name", DIGESTS)
@@ -352,8 +340,7 @@ def test_an_index_that_contradicts_the_records_is_found_despite_its_digest(path:
     values[5], values[50] = values[50], values[5]
     if column in ("mask.type", "top"):
         values[5] = "int64[1]" if column == "mask.type" else 999
-    write_index(path, with_column(batch, column, values))
-    sign(path)
+    put_index(path, with_column(batch, column, values))
     found = verify(path)
     assert any(f"its column {column!r} differs from the index" in problem for problem in found.problems)
     if column != "mask.offset":  # the content digest is of everything but the offsets
@@ -367,14 +354,12 @@ def test_a_wrong_content_digest_is_found(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("other", "error"), [("float32[3]", CorruptError), ("object[2]", FormatError)])
-def test_an_array_of_another_size_than_its_type_does_not_open(path: Path, other: str, error: type[Exception]) -> None:
-    batch = index_batch(path)
+def test_an_array_of_another_size_than_its_type_is_refused(path: Path, other: str, error: type[Exception]) -> None:
     values = ["float32[2]"] * 9 + [other] + ["float32[2]"] * (COUNT - 10)
-    write_index(path, with_column(batch, "mask.type", values))
-    sign(path)
-    with pytest.raises(error, match="field 'mask'"):
-        Reader(path)
-    assert verify(path).files == ("index.arrow",)
+    put_index(path, with_column(index_batch(path), "mask.type", values))
+    with pytest.raises(error):
+        Reader(path).read_array("mask", 9)
+    assert [(damage.sample, damage.field) for damage in verify(path).damaged] == [(9, "mask")]
 
 
 def test_a_folder_that_is_not_a_dataset_is_refused_with_the_readers_error(path: Path, tmp_path: Path) -> None:
