@@ -291,13 +291,10 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
         if digest != DEFAULT_DIGEST:
             _check_digests(body, digest)
         description = _parse_description(body, digest)
-        num_samples = _natural(body["num_samples"])
-        sizes = {name: _natural(nbytes) for name, nbytes in _typed(body, "sizes", dict).items()}
-        fields, with_source = description.fields, description.with_source
         return description.manifest(
-            num_samples=num_samples,
-            sizes=sizes,
-            index=parse_index(body["index"], fields, with_source=with_source, num_rows=num_samples, sizes=sizes),
+            num_samples=_natural(body["num_samples"]),
+            sizes={name: _natural(nbytes) for name, nbytes in _typed(body, "sizes", dict).items()},
+            index=parse_index(body, description.fields, with_source=description.with_source),
             content_digest=_typed(body, "content_digest", str),
             index_digest=_typed(body, "index_digest", str),
             data_digest=_typed(body, "data_digest", str) if "data_digest" in body else "",

@@ -35,6 +35,7 @@ xxh64 = Entry("runtime.xxhash.xxh64(address: u64, nbytes: u64, seed: u64) -> u64
 xxh64_begin = Entry("runtime.xxhash.xxh64_begin(state: u64, seed: u64)")
 xxh64_add = Entry("runtime.xxhash.xxh64_add(state: u64, address: u64, nbytes: u64)")
 xxh64_value = Entry("runtime.xxhash.xxh64_value(state: u64) -> u64")
+hash_pieces = Entry(f"gather.hash_pieces({_FILE}, start: i64[:], nbytes: i64[:], home: i64, state: u64) -> i64")
 hash_many = Entry("gather.hash_many(data: u8[:], start: i64[:], nbytes: i64[:], out: u64[:])")
 hash_numbers = Entry("polynomial.hash_numbers(values: T[:], sums: u64[:])", T="u8 u16 u32 u64")
 hash_texts = Entry("polynomial.hash_texts(data: u8[:], ends: T[:], sums: u64[:]) -> i64", T="i32 i64")
