@@ -19,6 +19,7 @@ from index_layouts import layout_of, nbytes_of
 from lmdbloader.errors import FormatError, LmdbloaderError, OptionError
 from lmdbloader.fields import kind_names
 from lmdbloader.format.digests import DIGESTS, DigestName, digest_of_text
+from lmdbloader.format.index import IndexLayout
 from lmdbloader.format.layout import make_field
 from lmdbloader.format.manifest import (
     MAX_MANIFEST_NBYTES,
@@ -334,6 +335,7 @@ def test_a_description_reads_back_and_makes_the_same_manifest() -> None:
         content_digest="blake2b:00",
         index_digest="xxh64:00",
         data_digest="xxh64:01",
+        index=MANIFEST.index,
     )
     assert made.to_json() == MANIFEST.to_json()
 
@@ -470,4 +472,4 @@ def test_classes_are_refused_before_anything_is_written(monkeypatch: pytest.Monk
     check_fits(fits)
     longest = {"num_samples": 2**62 - 1, "sizes": dict.fromkeys(MANIFEST.sizes, 2**62 - 1)}
     digests = dict.fromkeys(("content_digest", "index_digest", "data_digest"), "sha256:" + "0" * 64)
-    assert len(fits.manifest(**longest, **digests).to_json()) < 100_000  # type: ignore[arg-type]
+    assert len(fits.manifest(**longest, **digests, index=IndexLayout()).to_json()) < 100_000  # type: ignore[arg-type]

@@ -532,7 +532,7 @@ def _finished_part(job: Job, folder: Path, number: int) -> ConvertedPart | None:
             "remove this folder and convert the part again."
         )
     try:
-        Reader(job.target)
+        Reader(job.target).index.check_file()
     except (CorruptError, FormatError) as error:
         raise DestinationError(
             f"{job.target}: is complete, but damaged. Remove this folder and convert the part again. {error}"

@@ -161,6 +161,7 @@ def _is_staged(source: Reader | RemoteSource, target: Path, check: bool, log: Ca
         return False
     try:
         copy = open_reader(target)
+        copy.index.check_file()
         if isinstance(source, Reader):
             compare(source, copy, check=check, log=lambda line: log(plain(line)))
         else:
@@ -279,7 +280,7 @@ def _check_copy(source: Reader, partial: Path) -> None:
     changed = manifest.manifest_digest != source.manifest.manifest_digest or not has_data(source, partial)
     if not changed:
         try:
-            open_index(partial, manifest, "pread").check_all()
+            open_index(partial, manifest, "pread").check_file()
         except CorruptError:
             changed = True
     if changed:

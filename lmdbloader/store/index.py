@@ -19,6 +19,7 @@ from lmdbloader.base.disk_errors import unreadable_is_corrupt
 from lmdbloader.base.text import command
 from lmdbloader.errors import CorruptError
 from lmdbloader.format.codecs import RunningChecksum
+from lmdbloader.format.digests import read_digest
 from lmdbloader.format.index import (
     BLOCK_ROWS,
     BLOCK_SHIFT,
@@ -328,11 +329,21 @@ class Index:
         if self._blocks is not None:
             self._blocks.check(rows)
 
-    def check_all(self) -> None:
-        """Verify everything that a value depends on."""
-        self.check()
-        for names in self.names.values():
-            names.texts.columns()
+    def check_file(self) -> None:
+        """Read the whole file, and compare its digest with the manifest's.
+
+        Raises:
+            CorruptError: They differ, or the disk cannot read it.
+        """
+        where, expected = self._path / self._manifest.index_file, self._manifest.index_digest
+        with unreadable_is_corrupt(where, dataset=self._path):
+            found = read_digest(self.file.descriptor, self._manifest.digest)
+        if found != expected:
+            raise CorruptError(
+                f"{where}: its digest is {found}, expected {expected}: it was damaged or changed. "
+                f"{command('repair', self._path)} makes a new one.",
+                path=str(self._path),
+            )
 
     @property
     def arrays(self) -> Mapping[str, npt.NDArray[Any]]:
@@ -363,7 +374,7 @@ class Index:
         """
         import pyarrow as pa
 
-        self.check_all()
+        self.check()
         manifest = self._manifest
         schema = index_schema(manifest.fields, with_source=manifest.with_source)
         arrays = []

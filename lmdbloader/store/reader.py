@@ -145,7 +145,7 @@ class Reader:
         data = place.data_file(io, self.manifest)
         try:
             index = open_index(self.path, self.manifest, io)
-            index.check_all()
+            index.check_file()
         except (CorruptError, FileNotFoundError):  # of the copy in the cache
             place.renew_index(self.manifest)
             index = open_index(self.path, self.manifest, io)
