@@ -409,7 +409,7 @@ def test_hundreds_of_datasets_are_merged_with_few_open_files(tmp_path: Path) -> 
             [sys.executable, "-c", script, str(tmp_path), str(limit)],
             env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True,
         ).stdout
-        for limit in (100, 220)
+        for limit in (100, 400)
     ]  # fmt: skip
     assert "150 datasets: this process may not open more files after" in found[0] and "ulimit -n 600" in found[0]
     assert found[1] == "300\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +24,7 @@ from lmdbloader.kernels.codec_numbers import (
     OK,
     OUT_OF_BOUNDS,
 )
-from lmdbloader.kernels.entries import gather, hash_many, read_window
+from lmdbloader.kernels.entries import gather, hash_many, hash_pieces, read_window
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -326,3 +327,25 @@ def test_a_tile_that_does_not_fit_the_scratch_is_refused() -> None:
             (TILE, TILE, 3, 1), TILE, (0, TILE, 0, TILE), out, NOWHERE, np.empty(room, np.uint8), NOWHERE,
         )  # fmt: skip
         assert status == expected
+
+
+@given(st.binary(max_size=400), st.lists(st.tuples(st.integers(0, 400), st.integers(0, 200)), max_size=6))
+def test_pieces_of_a_file_are_hashed_one_after_the_other(data: bytes, pieces: list[tuple[int, int]]) -> None:
+    inside = [piece for piece in pieces if sum(piece) <= len(data)]
+    array = np.frombuffer(data, np.uint8)
+    outside = [(len(data) - 3, 4), (-1, 1), (2**62, 2**62), (0, -1)]
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        home = np.full(len(data) + GUARD, MARK, np.uint8)
+        for handle in (mapped(array), (0, len(data), file.fileno(), 0, 0)):
+            running = codecs.RunningChecksum()
+            start, nbytes = np.array(inside, np.int64).reshape(-1, 2).T.copy()
+            assert hash_pieces(handle, start, nbytes, home.ctypes.data, running.address) == len(inside)
+            assert running.value == checksum(b"".join(data[at : at + count] for at, count in inside))
+            for wrong in outside:
+                start, nbytes = np.array([*inside, wrong], np.int64).T.copy()
+                assert hash_pieces(handle, start, nbytes, home.ctypes.data, running.address) == len(inside)
+        for at, count in inside:
+            assert home[at : at + count].tobytes() == data[at : at + count]
+        assert (home[len(data) :] == MARK).all()

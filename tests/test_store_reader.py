@@ -208,12 +208,12 @@ def test_a_manifest_that_does_not_fit_the_files_is_refused(path: Path) -> None:
     manifest = read_manifest(path)
     fewer = {k: v for k, v in manifest.sizes.items() if k != "data_nbytes"}
     for changes, expected in (
-        ({"num_samples": 5}, "4 rows, the manifest says 5 samples"),
-        ({"sizes": {**manifest.sizes, "data_nbytes": 1}}, "bytes, expected 1"),
-        ({"sizes": fewer}, "does not state 'data_nbytes'"),
-        ({"fields": manifest.fields[:-1]}, "its columns are"),
-        ({"with_source": True}, "its columns are"),
-        ({"index_digest": "xxh64:0"}, "expected xxh64:0"),
+        ({"num_samples": 10**5}, "index"),
+        ({"sizes": {**manifest.sizes, "data_nbytes": 10**9}}, "bytes, expected 1"),
+        ({"sizes": {**manifest.sizes, "index_nbytes": 10**9}}, "bytes, expected 1"),
+        ({"sizes": fewer}, "'data_nbytes'"),
+        ({"fields": manifest.fields[:-1]}, "columns"),
+        ({"with_source": True}, "columns"),
     ):
         write_manifest(path, **changes)
         with pytest.raises(LmdbloaderError, match=expected):

@@ -15,6 +15,7 @@ import fsspec
 import numpy as np
 import pytest
 import torch
+from faults.forging import manifest_of, value_at, with_value
 from part_sets import make_set
 from remote_store import Server, cached_nbytes, objects_of, same, serving, write_dataset, write_parts
 from torch.utils.data import DataLoader
@@ -359,7 +360,8 @@ def test_a_damaged_index_of_the_cache_is_fetched_again(server: Server, local: LM
     LMDBDataset(URL, cache_dir=tmp_path)
     (index,) = tmp_path.glob("*/index-00003.arrow")
     whole = index.read_bytes()
-    index.write_bytes(whole[:100] + b"x" + whole[101:])
+    column = manifest_of(Path(local.path))["index"]["columns"][0]
+    index.write_bytes(with_value(whole, column, 0, value_at(whole, column, 0) ^ 1))
     dataset = LMDBDataset(URL, cache_dir=tmp_path)
     assert same(dataset[LAST], local[LAST]) and index.read_bytes() == whole
 

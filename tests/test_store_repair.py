@@ -20,7 +20,7 @@ from damage import flip
 import lmdbloader
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, LockedError
 from lmdbloader.format.codecs import checksum
-from lmdbloader.format.digests import digest_of_file
+from lmdbloader.format.digests import DIGESTS, DigestName
 from lmdbloader.format.layout import MANIFEST_FILE
 from lmdbloader.store import Reader, open_writer, read_manifest, repair, verify
 from lmdbloader.store.care.pages import find_entries, find_records
@@ -399,12 +399,23 @@ def test_a_manifest_in_another_spelling_is_repaired(path: Path, tmp_path: Path, 
     assert bytes_of(path) == before
 
 
-@pytest.mark.parametrize("change", [{"num_samples": COUNT - 1}, {"num_samples": COUNT + 1}, {"raw_nbytes": 1}])
+def test_an_older_manifest_in_another_spelling_is_repaired(tmp_path: Path) -> None:
+    for name in ("samples", "patches"):
+        golden = Path(__file__).parent / "data" / "format1" / f"{name}.lmdb"
+        path = Path(shutil.copytree(golden, tmp_path / name))
+        before = bytes_of(path)
+        (path / MANIFEST_FILE).write_bytes(before[MANIFEST_FILE].replace(b": ", b":  "))
+        assert verify(path).files == (MANIFEST_FILE,)
+        repair(path)
+        assert bytes_of(path)[MANIFEST_FILE] == before[MANIFEST_FILE]
+        assert verify(path).is_sound
+
+
+@pytest.mark.parametrize("change", [{"payload_nbytes": 1}, {"raw_nbytes": 1}])
 def test_wrong_numbers_in_a_manifest_that_was_signed_again_are_repaired(path: Path, change: dict[str, int]) -> None:
     before, manifest = bytes_of(path), read_manifest(path)
     sizes = {name: change.get(name, nbytes) for name, nbytes in manifest.sizes.items()}
-    num_samples = change.get("num_samples", COUNT)
-    changed = dataclasses.replace(manifest, num_samples=num_samples, sizes=sizes)
+    changed = dataclasses.replace(manifest, sizes=sizes)
     (path / MANIFEST_FILE).write_bytes(changed.to_json())
     assert not verify(path).is_sound
     assert MANIFEST_FILE in repair(path).replaced
@@ -424,9 +435,10 @@ def test_a_manifest_that_contradicts_the_data_is_not_repaired(path: Path) -> Non
     assert bytes_of(path) == before
 
 
-def test_what_is_lost_or_damaged_is_repaired_step_by_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", DIGESTS)
+def test_a_repaired_dataset_keeps_its_digest_algorithm(tmp_path: Path, name: DigestName) -> None:
     path = tmp_path / "d"
-    lmdbloader.write((make_sample(i) for i in range(COUNT)), path, codec="lz4")
+    lmdbloader.write((make_sample(i) for i in range(COUNT)), path, codec="lz4", digest=name)
     before = bytes_of(path)
     for lost in ({"index.arrow"}, {MANIFEST_FILE}, {"index.arrow", MANIFEST_FILE}):
         for file in lost:
@@ -442,7 +454,21 @@ def test_what_is_lost_or_damaged_is_repaired_step_by_step(tmp_path: Path) -> Non
     lose(path, MANIFEST_FILE)
     assert 0 < repair(path, tmp_path / "salvaged").num_samples < COUNT
     for out in (tmp_path / "sound", tmp_path / "salvaged"):
+        assert read_manifest(out).digest == name
         assert verify(out).is_sound
+
+
+def test_an_older_dataset_whose_manifest_is_lost_cannot_be_repaired(tmp_path: Path) -> None:
+    golden = Path(__file__).parent / "data" / "format1" / "samples.lmdb"
+    path = Path(shutil.copytree(golden, tmp_path / "d"))
+    before = bytes_of(path)
+    lose(path, "index.arrow")
+    repair(path)
+    assert verify(path).is_sound
+    assert read_manifest(path).content_digest == json.loads(before[MANIFEST_FILE])["content_digest"]
+    lose(path, MANIFEST_FILE)
+    with pytest.raises(CorruptError, match=r"data\.mdb does not hold the content of manifest\.json"):
+        repair(path, tmp_path / "out")
 
 
 @pytest.mark.parametrize("out", [None, "out"])
@@ -486,8 +512,8 @@ def test_records_of_another_dataset_are_not_taken(path: Path, tmp_path: Path) ->
     lose(path, "index.arrow")
     shutil.copy(tmp_path / "other" / "data.mdb", path)
     assert "data.mdb" in verify(path).files
-    changes = {"data_digest": digest_of_file((path / "data.mdb").read_bytes()), "sizes": sizes}
-    (path / MANIFEST_FILE).write_bytes(dataclasses.replace(read_manifest(path), **changes).to_json())
+    # As in a dataset that was made before there was a digest of data.mdb.
+    (path / MANIFEST_FILE).write_bytes(dataclasses.replace(read_manifest(path), data_digest="", sizes=sizes).to_json())
     before = bytes_of(path)
     with pytest.raises(CorruptError, match="are not those of this dataset"):
         repair(path)

@@ -422,7 +422,7 @@ def _find_finished(out: Path, recipe: Recipe, made_by: Mapping[str, Any], notes:
     if found != (made_by, recipe.fields, recipe.with_source, recipe.named_classes):
         return None
     try:
-        Reader(out)
+        Reader(out).index.check_file()
     except (CorruptError, FormatError) as error:
         raise DestinationError(
             f"{out}: was made of the same samples, but is damaged. Make it again with {option('overwrite', True)}. "

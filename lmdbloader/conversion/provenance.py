@@ -169,7 +169,7 @@ def find_finished(
     if not are_unchanged(target, manifest, listing, check_content=check_content):
         return None
     try:
-        open_reader(target)
+        open_reader(target).index.check_file()
     except (CorruptError, FormatError) as error:
         raise DestinationError(
             f"{target}: was made from the same inputs with the same options, but is damaged. "

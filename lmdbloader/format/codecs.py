@@ -179,22 +179,26 @@ def checksum(data: Any) -> int:
 
 
 class RunningChecksum:
-    """XXH64 (seed 0) of bytes that are added piece by piece."""
+    """XXH64 (seed 0) of bytes that are added piece by piece.
+
+    Attributes:
+        address: Of the state, for kernels that add bytes.
+    """
 
     def __init__(self) -> None:
         self._state = np.zeros(XXH64_STATE_NBYTES, np.uint8)
-        self._address = self._state.ctypes.data
-        entries.xxh64_begin(self._address, 0)
+        self.address = self._state.ctypes.data
+        entries.xxh64_begin(self.address, 0)
 
     def update(self, piece: Any) -> None:
         """Add a bytes-like object."""
         view = np.frombuffer(piece, np.uint8)
-        entries.xxh64_add(self._address, view.ctypes.data, view.nbytes)
+        entries.xxh64_add(self.address, view.ctypes.data, view.nbytes)
 
     @property
     def value(self) -> int:
         """The checksum of all bytes added so far."""
-        return int(entries.xxh64_value(self._address))
+        return int(entries.xxh64_value(self.address))
 
 
 def encode_many(data: U8, nbytes: I64, codec: str) -> Payloads:

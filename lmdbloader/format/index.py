@@ -139,22 +139,20 @@ def digests_of(text: str) -> npt.NDArray[np.uint64]:
     return np.frombuffer(bytes.fromhex(text), ">u8").astype(np.uint64)
 
 
-def parse_index(
-    body: Mapping[str, Any], fields: Sequence[Field], *, with_source: bool, num_rows: int, sizes: Mapping[str, int]
-) -> IndexLayout:
+def parse_index(manifest: Mapping[str, Any], fields: Sequence[Field], *, with_source: bool) -> IndexLayout:
     """Return the key `index` of a manifest, checked: every column lies inside of the file and is aligned.
 
     Args:
-        body: The key's values.
+        manifest: All of its values; `num_samples` and `sizes` may be anything.
         fields: The dataset's.
         with_source: Whether its samples have sources.
-        num_rows: Its samples.
-        sizes: Of the manifest.
 
     Raises:
         KeyError, TypeError, ValueError: They are something else.
     """
-    columns = tuple(_parse_column(each, num_rows, sizes["index_nbytes"]) for each in body["columns"])
+    body, num_rows = manifest["index"], _count(manifest["num_samples"])
+    data_nbytes, nbytes = (_count(manifest["sizes"][f"{name}_nbytes"]) for name in ("data", "index"))
+    columns = tuple(_parse_column(each, num_rows, nbytes) for each in body["columns"])
     found = {column.name: column.type for column in columns}
     if list(found.items()) != list(index_columns(fields, with_source=with_source).items()):
         raise ValueError(f"index with the columns {found!r:.200}, which are not those of the fields")
@@ -163,7 +161,7 @@ def parse_index(
         raise ValueError(f"index with facts about {list(body['facts'])!r:.80}, expected {list(payloads)!r:.80}")
     facts = {name: _parse_facts(body["facts"][name], f) for name, f in payloads.items()}
     for name, f in payloads.items():
-        if bool(facts[name].codecs) != (num_rows > 0) or not _are_possible(facts[name], f, sizes["data_nbytes"]):
+        if bool(facts[name].codecs) != (num_rows > 0) or not _are_possible(facts[name], f, data_nbytes):
             raise ValueError(f"facts about the field {name!r}, which no payloads have: {body['facts'][name]!r:.200}")
     return IndexLayout(columns, _digests(body["block_digests"], num_rows), facts)
 

@@ -205,13 +205,11 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
             f"{where}: {len(data)} bytes that do not end in a line break: it is cut short. Copy it again."
         )
     try:
-        description, num_samples = _parse_description(body), _natural(body["num_samples"])
-        sizes = {name: _natural(nbytes) for name, nbytes in _typed(body, "sizes", dict).items()}
-        fields, with_source = description.fields, description.with_source
+        description = _parse_description(body)
         return description.manifest(
-            num_samples=num_samples,
-            sizes=sizes,
-            index=parse_index(body["index"], fields, with_source=with_source, num_rows=num_samples, sizes=sizes),
+            num_samples=_natural(body["num_samples"]),
+            sizes={name: _natural(nbytes) for name, nbytes in _typed(body, "sizes", dict).items()},
+            index=parse_index(body, description.fields, with_source=description.with_source),
             content_digest=_typed(body, "content_digest", str),
             index_digest=_typed(body, "index_digest", str),
             parts=_parts(body),

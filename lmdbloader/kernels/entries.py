@@ -35,6 +35,7 @@ xxh64 = Entry("runtime.xxhash.xxh64(address: u64, nbytes: u64, seed: u64) -> u64
 xxh64_begin = Entry("runtime.xxhash.xxh64_begin(state: u64, seed: u64)")
 xxh64_add = Entry("runtime.xxhash.xxh64_add(state: u64, address: u64, nbytes: u64)")
 xxh64_value = Entry("runtime.xxhash.xxh64_value(state: u64) -> u64")
+hash_pieces = Entry(f"gather.hash_pieces({_FILE}, start: i64[:], nbytes: i64[:], home: i64, state: u64) -> i64")
 hash_many = Entry("gather.hash_many(data: u8[:], start: i64[:], nbytes: i64[:], out: u64[:])")
 
 cut = Entry("patches.cut(image: T[:,:,:], top: i64, left: i64, height: i64, width: i64, out: T[:])", T="u8 u16")

@@ -6,11 +6,11 @@ import numpy as np
 
 from lmdbloader.base.clock_words import FUNCTION
 from lmdbloader.kernels.codec_numbers import CHANGED, OK, OUT_OF_BOUNDS
-from lmdbloader.kernels.decode import decode_block, decode_window, has_room, has_windows
+from lmdbloader.kernels.decode import decode_block, decode_window, fetch, has_room, has_windows
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.presence import look
 from lmdbloader.kernels.runtime.timing import tick
-from lmdbloader.kernels.runtime.xxhash import xxh64
+from lmdbloader.kernels.runtime.xxhash import xxh64, xxh64_add
 
 
 @kernel
@@ -19,6 +19,29 @@ def hash_many(data: np.ndarray, start: np.ndarray, nbytes: np.ndarray, out: np.n
     base = data.ctypes.data
     for i in range(start.shape[0]):
         out[i] = xxh64(base + np.uint64(start[i]), np.uint64(nbytes[i]), np.uint64(0))
+
+
+@kernel
+def hash_pieces(file, start, nbytes, home, state):
+    """Add pieces of a file to a running XXH64 (`xxh64_begin`).
+
+    Args:
+        file: As in `gather`.
+        start, nbytes: (n,) int64, which bytes.
+        home: Address of the file's bytes in memory, into which a descriptor's are read.
+        state: Address of the hash's state.
+
+    Returns:
+        How many pieces could be read; fewer than n if one could not.
+    """
+    _, _, _, guard, _ = file
+    look(guard)
+    for i in range(start.shape[0]):
+        address = fetch(file, start[i], nbytes[i], home + start[i], True)
+        if address == 0:
+            return np.int64(i)
+        xxh64_add(np.uint64(state), address, np.uint64(nbytes[i]))
+    return np.int64(start.shape[0])
 
 
 @kernel

@@ -7,7 +7,7 @@ whoever reads a value has called it: the methods of `Index`, `Texts` and `Names`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from lmdbloader.base.disk_errors import unreadable_is_corrupt
 from lmdbloader.base.text import command
 from lmdbloader.errors import CorruptError
 from lmdbloader.format.codecs import RunningChecksum
+from lmdbloader.format.digests import read_digest
 from lmdbloader.format.index import (
     BLOCK_ROWS,
     BLOCK_SHIFT,
@@ -33,6 +34,7 @@ from lmdbloader.format.index import (
 )
 from lmdbloader.format.layout import INDEX_FILE, index_schema
 from lmdbloader.format.manifest import Manifest
+from lmdbloader.kernels import entries
 from lmdbloader.store.opening import IO, DataFile, wrong_size
 from lmdbloader.store.rows import Rows, take
 
@@ -47,6 +49,10 @@ _CONTINUATION_MASK, _CONTINUATION = 0xC0, 0x80
 class DamagedBlockError(ValueError):
     """The bytes of a block of rows are not those of a writer; the message is the end of a sentence."""
 
+    def __init__(self, reason: str, unread: tuple[int, int] | None = None) -> None:
+        super().__init__(reason)
+        self.unread = unread
+
 
 class Blocks:
     """Verifies rows in blocks, each when it is first used; several threads may do so at once.
@@ -59,21 +65,24 @@ class Blocks:
         self,
         columns: Sequence[ColumnAt],
         num_rows: int,
-        read: Callable[[int, int], U8],
+        content: U8,
+        file: tuple[int, int, int, int],
         digests: str = "",
-        explain: Callable[[range, str], CorruptError] | None = None,
+        explain: Callable[[range, str, tuple[int, int] | None], CorruptError] | None = None,
     ) -> None:
         """Begin with no block verified.
 
         Args:
             columns: Of the rows, in order; of texts alone, one of TEXT.
             num_rows: How many.
-            read: Returns bytes of the file, given their place and their number; fewer at its end.
+            content: (m,) uint8, the file's map, or memory into which blocks are read.
+            file: As `DataFile.for_kernels`.
             digests: Of the blocks, as in the manifest.
-            explain: Returns the error for rows that are damaged, and the end of its sentence.
+            explain: Returns the error for rows that are damaged; also given the end of its sentence, and bytes that
+                cannot be read, as (place, number).
         """
-        self._columns, self._num_rows, self._read, self._explain = columns, num_rows, read, explain
-        self._digests = digests_of(digests)
+        self._columns, self._num_rows, self._content, self._file = columns, num_rows, content, file
+        self._digests, self._explain = digests_of(digests), explain
         self._seen = np.zeros(num_blocks(num_rows), np.bool_)
         self._has_unseen = len(self._seen) > 0
 
@@ -113,47 +122,56 @@ class Blocks:
                 raise DamagedBlockError(f"their digest is {found:016x}, expected {expected:016x}")
         except DamagedBlockError as error:
             first = number * BLOCK_ROWS
-            raise self._explain(range(first, min(first + BLOCK_ROWS, self._num_rows)), str(error)) from error
+            rows = range(first, min(first + BLOCK_ROWS, self._num_rows))
+            raise self._explain(rows, str(error), error.unread) from error
         self._seen[number] = True
 
     def digest(self, number: int) -> int:
         """Return the XXH64 of a block: of each column in order its numbers, or its offsets and then its texts.
 
         Raises:
-            DamagedBlockError: A text, or the number of a text, is outside of its column, or the file is cut short.
+            DamagedBlockError: A text, or the number of a text, is outside of its column, or bytes cannot be read.
         """
-        running = RunningChecksum()
+        running, pieces = RunningChecksum(), list[tuple[int, int]]()
         first = number * BLOCK_ROWS
         count = min(BLOCK_ROWS, self._num_rows - first)
+        codes = []
         for column in self._columns:
             if column.type == TEXT:
                 assert column.texts is not None
-                self._add_texts(running, column.texts, first, count)
+                offsets_at = column.texts.offsets_at + first * OFFSET_DTYPE.itemsize
+                pieces.append((offsets_at, (count + 1) * OFFSET_DTYPE.itemsize))
+                self._add(running, pieces)
+                pieces = [self._bytes_of(column.texts, offsets_at, count)]
                 continue
             dtype = CODE_DTYPE if column.type == NAMES else np.dtype(column.type)
-            data = self._bytes(column.at + first * dtype.itemsize, count * dtype.itemsize)
+            at = column.at + first * dtype.itemsize
+            pieces.append((at, count * dtype.itemsize))
             if column.texts is not None:
-                codes = data.view(dtype)
-                if codes.min() < 0 or codes.max() >= column.texts.count:
-                    raise DamagedBlockError(f"a number in {column.name!r} is not that of one of its texts")
-            running.update(data)
+                codes.append((at, column))
+        self._add(running, pieces)
+        for at, column in codes:
+            assert column.texts is not None
+            numbers = self._content[at : at + count * CODE_DTYPE.itemsize].view(CODE_DTYPE)
+            if numbers.min() < 0 or numbers.max() >= column.texts.count:
+                raise DamagedBlockError(f"a number in {column.name!r} is not that of one of its texts")
         return running.value
 
-    def _add_texts(self, running: RunningChecksum, texts: TextsAt, first: int, count: int) -> None:
-        size = OFFSET_DTYPE.itemsize
-        data = self._bytes(texts.offsets_at + first * size, (count + 1) * size)
-        offsets = data.view(OFFSET_DTYPE)
+    def _add(self, running: RunningChecksum, pieces: Sequence[tuple[int, int]]) -> None:
+        """Add pieces of the file, each (place, number of bytes), to a digest; they are in `content` from then on."""
+        start, nbytes = np.array(pieces, np.int64).T.copy()
+        home = self._content.ctypes.data
+        done = entries.hash_pieces((*self._file, 0), start, nbytes, home, running.address)
+        if done < len(pieces):
+            raise DamagedBlockError("their bytes cannot be read", pieces[done])
+
+    def _bytes_of(self, texts: TextsAt, offsets_at: int, count: int) -> tuple[int, int]:
+        """Return where the bytes of some texts are, whose offsets are in `content`."""
+        offsets = self._content[offsets_at : offsets_at + (count + 1) * OFFSET_DTYPE.itemsize].view(OFFSET_DTYPE)
         low, high = int(offsets[0]), int(offsets[-1])
         if low < 0 or high > texts.nbytes or (offsets[1:] < offsets[:-1]).any():
             raise DamagedBlockError("a text is outside of its column")
-        running.update(data)
-        running.update(self._bytes(texts.bytes_at + low, high - low))
-
-    def _bytes(self, at: int, nbytes: int) -> U8:
-        data = self._read(at, nbytes)
-        if len(data) != nbytes:
-            raise DamagedBlockError("the file is cut short")
-        return data
+        return texts.bytes_at + low, high - low
 
 
 class Texts:
@@ -264,8 +282,8 @@ class Index:
         # Memory without content until it is used, into which blocks are read.
         self._content = np.empty(file.nbytes, np.uint8) if file.io == "pread" else file.data
         layout = manifest.index
-        self._blocks: Blocks | None = Blocks(
-            layout.columns, manifest.num_samples, self._bring, layout.block_digests, self._damaged
+        self._blocks: Blocks | None = self._blocks_of(
+            layout.columns, manifest.num_samples, layout.block_digests, "rows {} to {}"
         )
         self._take(layout.columns)
         self.facts = layout.facts
@@ -290,7 +308,8 @@ class Index:
                 self.texts[name] = Texts(offsets, data, self._blocks, where)
                 continue
             alone = [ColumnAt(name, TEXT, 0, texts)]
-            blocks = Blocks(alone, texts.count, self._bring, column.block_digests, self._damaged_texts)
+            what = f"texts {{}} to {{}} of {name!r}"
+            blocks = self._blocks_of(alone, texts.count, column.block_digests, what)
             codes = self._view(column.at, num_rows, CODE_DTYPE)
             self.names[name] = Names(codes, Texts(offsets, data, blocks, where), self._blocks)
 
@@ -299,38 +318,32 @@ class Index:
         found.flags.writeable = False
         return found
 
-    def _bring(self, at: int, nbytes: int) -> U8:
-        """Return bytes of the file, read through its descriptor: an unreadable page of a map would end the process."""
-        into = self._content[at : at + nbytes] if self.file.io == "pread" else np.empty(nbytes, np.uint8)
-        view, done = into.data, 0
-        with unreadable_is_corrupt(self._path / INDEX_FILE, dataset=self._path):
-            while done < nbytes and (count := self.file.read_into(view[done:], at + done)):
-                done += count
-        return into[:done]
-
-    def _damaged(self, rows: range, reason: str) -> CorruptError:
-        return self._error(f"rows {rows[0]} to {rows[-1]}", reason)
-
-    def _damaged_texts(self, rows: range, reason: str) -> CorruptError:
-        return self._error(f"texts {rows[0]} to {rows[-1]} of those that repeat", reason)
-
-    def _error(self, what: str, reason: str) -> CorruptError:
-        return CorruptError(
-            f"{self._path / INDEX_FILE}: {what}: {reason}: the file was damaged or changed. "
-            f"{command('repair', self._path)} makes a new one.",
-            path=str(self._path),
-        )
+    def _blocks_of(self, columns: Sequence[ColumnAt], num_rows: int, digests: str, what: str) -> Blocks:
+        """Return the blocks of some columns; `what` names the rows of one that is damaged."""
+        # Not a method: blocks that refer to their index would keep its file open.
+        explain = partial(_explained, self._path, self._path / INDEX_FILE, self.file, what)
+        return Blocks(columns, num_rows, self._content, self.file.for_kernels(), digests, explain)
 
     def check(self, rows: Rows | int | None = None) -> None:
         """Verify rows that are not verified yet; see `Blocks.check`."""
         if self._blocks is not None:
             self._blocks.check(rows)
 
-    def check_all(self) -> None:
-        """Verify everything that a value depends on."""
-        self.check()
-        for names in self.names.values():
-            names.texts.columns()
+    def check_file(self) -> None:
+        """Read the whole file, and compare its digest with the manifest's.
+
+        Raises:
+            CorruptError: They differ, or the disk cannot read it.
+        """
+        where, expected = self._path / INDEX_FILE, self._manifest.index_digest
+        with unreadable_is_corrupt(where, dataset=self._path):
+            found = read_digest(self.file.descriptor)
+        if found != expected:
+            raise CorruptError(
+                f"{where}: its digest is {found}, expected {expected}: it was damaged or changed. "
+                f"{command('repair', self._path)} makes a new one.",
+                path=str(self._path),
+            )
 
     @property
     def arrays(self) -> Mapping[str, npt.NDArray[Any]]:
@@ -361,7 +374,7 @@ class Index:
         """
         import pyarrow as pa
 
-        self.check_all()
+        self.check()
         manifest = self._manifest
         schema = index_schema(manifest.fields, with_source=manifest.with_source)
         arrays = []
@@ -383,8 +396,25 @@ class Index:
         try:
             array.validate(full=True)
         except pa.ArrowInvalid as error:
-            raise self._error("a text", str(error)) from error
+            raise _damaged(self._path, self._path / INDEX_FILE, "a text", str(error)) from error
         return array
+
+
+def _explained(
+    path: Path, where: Path, file: DataFile, what: str, rows: range, reason: str, unread: tuple[int, int] | None
+) -> CorruptError:
+    """Return the error for a damaged block; `unread` are bytes that cannot be read."""
+    if unread is not None:
+        with unreadable_is_corrupt(where, dataset=path):
+            file.read(*unread)  # for the system's own reason
+    return _damaged(path, where, what.format(rows[0], rows[-1]), reason)
+
+
+def _damaged(path: Path, where: Path, what: str, reason: str) -> CorruptError:
+    return CorruptError(
+        f"{where}: {what}: {reason}: the file was damaged or changed. {command('repair', path)} makes a new one.",
+        path=str(path),
+    )
 
 
 def open_index(path: Path, manifest: Manifest, io: IO) -> Index:

@@ -143,7 +143,7 @@ class Reader:
         data = place.data_file(io, self.manifest)
         try:
             index = open_index(self.path, self.manifest, io)
-            index.check_all()
+            index.check_file()
         except (CorruptError, FileNotFoundError):  # of the copy in the cache
             place.renew_index(self.manifest)
             index = open_index(self.path, self.manifest, io)
@@ -274,10 +274,11 @@ class Reader:
     def _why_unread(self, name: str, row: int, said: OSError | None) -> str:
         """Return why a payload was not read; empty if the system gives no reason."""
         at, nbytes = self.index.value(f"{name}.offset", row), self.index.value(f"{name}.stored_nbytes", row)
+        is_inside = 0 <= at <= self.data_file.nbytes - nbytes
         try:
             if lost := self.data_file.lost():
                 return f"{lost[0]} was cut to {lost[1]} bytes after it was opened"
-            if said is None:
+            if said is None and is_inside:
                 self.data_file.read(at, nbytes)
         except OSError as error:
             said = error

@@ -251,7 +251,7 @@ def manifest_of(path: Path) -> dict[str, Any]:
 def _lasting(manifest: dict[str, Any]) -> dict[str, Any]:
     """Return the parts that do not depend on the bounds of transactions."""
     sizes = {name: size for name, size in manifest["sizes"].items() if name in ("payload_nbytes", "raw_nbytes")}
-    others = ("index_digest", "data_digest", "manifest_digest")
+    others = ("index", "index_digest", "data_digest", "manifest_digest")
     return {k: v for k, v in manifest.items() if k not in others} | {"sizes": sizes}
 
 

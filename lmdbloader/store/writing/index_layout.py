@@ -49,7 +49,7 @@ def lay_out(content: Any, fields: Sequence[Field], *, with_source: bool) -> tupl
         return TextsAt(len(array), place(offsets), place(texts), nbytes)
 
     def blocks_of(columns: Sequence[ColumnAt], count: int) -> str:
-        blocks = Blocks(columns, count, lambda at, nbytes: data[at : at + nbytes])
+        blocks = Blocks(columns, count, data, (data.ctypes.data, data.size, -1, 0))
         return digests_text([blocks.digest(number) for number in range(num_blocks(count))])
 
     columns = []
