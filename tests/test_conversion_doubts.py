@@ -65,7 +65,7 @@ def test_splits_are_not_taken_for_classes(tmp_path: Path, names: tuple[str, ...]
 @pytest.mark.parametrize(
     ("high", "low"),
     [
-        ("train_sharp/00{}/1.png", "train_sharp_bicubic/X4/00{}/1.png"),
+        ("REDS_sharp/00{}/1.png", "REDS_sharp_bicubic/X4/00{}/1.png"),
         ("clean/{}.png", "rainy/{}.png"),
         ("gt/{}_clean.png", "data/{}_rain.png"),
         ("Normal/normal0000{}.png", "Low/low0000{}.png"),
@@ -113,7 +113,7 @@ def test_classes_with_such_names_stay_classes(tmp_path: Path, names: tuple[str, 
 
 @pytest.mark.parametrize(
     "names",
-    [("1.png", "a/2.png"), ("1.png", "2.png", "a/3.png", "b/4.png"), (".cache/1.png", "2.png"), ("cats/1.png",)],
+    [("1.png", "a/2.png"), ("1.png", "2.png", "a/3.png", "b/4.png"), ("a/.1.png", "2.png"), ("cats/1.png",)],
 )
 def test_images_in_some_folders_are_images(tmp_path: Path, names: tuple[str, ...]) -> None:
     report = lmdbloader.convert(make(tmp_path / "src", *names), tmp_path / "out")
