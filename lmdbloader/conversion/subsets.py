@@ -64,7 +64,7 @@ def subset(
         fields: The fields to copy, in this order; by default all.
         overwrite: Replace an existing dataset, once the new one is complete.
         restart: Discard the progress of an interrupted call; by default it is continued.
-        progress: Show a progress bar on a terminal, in a log a line every 30 seconds.
+        progress: Show the progress: a line on a terminal, in a log one every 30 seconds.
         log: Called with each message, a line of text.
 
     Returns:
