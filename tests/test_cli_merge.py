@@ -52,7 +52,7 @@ def test_messages_name_options(place: Path, tmp_path: Path, capsys: Capture) -> 
     status, _, errors = run(capsys, "merge", place / "a", place / "labels", "-o", out)
     assert status == 2 and "Copy only those that all of them have: fields=['label']." in errors
     status, _, errors = run(capsys, "merge", place / "a", place / "labels", "-o", out, "--fields", "label")
-    assert status == 2 and "add them after those: --add-classes." in errors
+    assert status == 2 and "add them after those: add_classes=True." in errors
     status, said, errors = run(
         capsys, "merge", place / "a", place / "labels", "-o", out, "--fields", "label", "--add-classes"
     )
