@@ -69,9 +69,7 @@ def test_numbers_choose_samples_in_their_order(path: Path, tmp_path_factory: Any
     done = lmdbloader.subset(path, folder / "out", indices=rows)
     expected = [row % COUNT for row in rows]
     assert numbers_of(folder / "out") == expected
-    repeats = len(expected) - len(set(expected))
-    are = "1 sample is" if repeats == 1 else f"{repeats:,} samples are"
-    assert done.notes == ((f"{are} taken more than once, and stored as often",) if repeats else ())
+    assert done.notes == ()
     shutil.rmtree(folder)
 
 
