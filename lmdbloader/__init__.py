@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import TYPE_CHECKING
-
-from lmdbloader.base.lazy import is_imported_by
 
 __version__ = "0.1.0"
 
@@ -71,30 +68,7 @@ def __getattr__(name: str) -> object:
         return importlib.import_module(f"lmdbloader.{name}")
     if name in _HOMES:
         return getattr(importlib.import_module(f"lmdbloader.{_HOMES[name]}"), name)
-    if message := _message_about(name):
-        # `from lmdbloader import name` would replace the message of an AttributeError with its own.
-        from lmdbloader.errors import UnknownNameError
-
-        raise ImportError(message, name=name) if is_imported_by(sys._getframe(1)) else UnknownNameError(message)
-    raise AttributeError(f"module 'lmdbloader' has no attribute {name!r}{_suggestion(name)}")
-
-
-def _message_about(name: str) -> str:
-    """Return the advice for a name of another library, "" if it is none."""
-    if name.startswith("_"):  # Python asks for many of these
-        return ""
-    from lmdbloader.base.foreign_names import MODULE
-
-    return f"lmdbloader.{name}: {MODULE[name].advice(None)}" if name in MODULE else ""
-
-
-def _suggestion(name: str) -> str:
-    from lmdbloader import errors
-    from lmdbloader.base.suggestions import did_you_mean
-
-    if name in errors.__all__:
-        return f". Write lmdbloader.errors.{name}."
-    return "" if name.startswith("_") else did_you_mean(name, __all__)
+    raise AttributeError(f"module 'lmdbloader' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

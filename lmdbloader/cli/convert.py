@@ -6,15 +6,13 @@ import argparse
 import os
 import re
 import shlex
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any
 
 from lmdbloader.base.option_names import option
 from lmdbloader.base.text import counted, plain
-from lmdbloader.cli._kept import progress_kept
 from lmdbloader.cli._options import add_flags, given, splits_of
-from lmdbloader.cli._options import foreign_flags as foreign_flags
 from lmdbloader.cli._report import tell
 from lmdbloader.cli._streams import say, say_nothing
 from lmdbloader.conversion.options import RunOptions
@@ -144,8 +142,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     if len(options.paths) > 2 or (len(options.paths) == 1 and not options.hr):
-        several = f", but got {len(options.paths)} paths. {_one_folder(options.paths)}" if options.paths[2:] else ""
-        options.parser.error(f"expected SRC and OUT, or --hr, --lr and OUT{several}")
+        options.parser.error(f"expected SRC and OUT, or --hr, --lr and OUT, but got {len(options.paths)} paths")
     src, out = options.paths if len(options.paths) == 2 else (None, options.paths[0])
     if options.address is not None and options.engine != "ray":
         options.parser.error(f"--address {options.address} has no effect without --engine ray")
@@ -154,21 +151,12 @@ def run(options: argparse.Namespace) -> int:
     if options.part is not None or options.plan_only:
         if options.split:
             options.parser.error("--split makes several datasets: plan the parts of each on its own")
-        with progress_kept(lambda: out):
-            _convert_part(options, src, out) if options.part is not None else _plan(options, src, out)
+        _convert_part(options, src, out) if options.part is not None else _plan(options, src, out)
     elif options.split:
         _convert_splits(options, src, out)
     else:
         tell(_convert(options, src, out, None), quiet=options.quiet)
     return 0
-
-
-def _one_folder(words: Sequence[str]) -> str:
-    """Return what to write instead of more than two paths: often one name with spaces that is not quoted."""
-    for end in range(len(words) - 1, 1, -1):
-        if os.path.isdir(name := " ".join(words[:end])):
-            return f"A name with spaces needs quotes: lmdbloader convert {shlex.quote(name)} {shlex.join(words[end:])}"
-    return "Give the folder of the images, not the files in it"
 
 
 def _convert_splits(options: argparse.Namespace, src: str | None, out: str) -> None:
@@ -305,13 +293,12 @@ def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> A
     else:
         from lmdbloader.conversion import convert  # type: ignore[assignment]
 
-    with progress_kept(lambda: out):
-        return convert(
-            src,
-            out,
-            classes=classes,
-            **given(options, RunOptions),
-            **address,
-            progress=not options.quiet,
-            log=_log(options),
-        )
+    return convert(
+        src,
+        out,
+        classes=classes,
+        **given(options, RunOptions),
+        **address,
+        progress=not options.quiet,
+        log=_log(options),
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from lmdbloader.cli._kept import add_choices, add_out, combine, names_in
+from lmdbloader.cli._combining import add_choices, add_out, combine, names_in
 from lmdbloader.cli._streams import say, say_nothing
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ would store, with the same content digest.
 
 The datasets need the same fields (see --fields). If they name the same classes
 in another order, labels are renumbered as in the first one; other classes are
-refused (see --add-classes). What differs, and what repeats, is listed. A
+refused (see --add-classes). What differs is listed. A
 dataset that is given twice is stored twice.
 """
 EPILOG = """\

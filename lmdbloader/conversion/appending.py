@@ -12,7 +12,6 @@ from typing import Any
 
 from lmdbloader import __version__
 from lmdbloader.base.arguments import flag, shown
-from lmdbloader.base.foreign_names import APPEND, understands
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.combining import (
     Part,
@@ -24,7 +23,7 @@ from lmdbloader.conversion.combining import (
     open_parts,
 )
 from lmdbloader.conversion.destination import named_folder
-from lmdbloader.conversion.merging import common_classes, compare_fields, differences, prefixed, repeats, titled
+from lmdbloader.conversion.merging import common_classes, compare_fields, differences, prefixed, titled
 from lmdbloader.conversion.provenance import APPENDED
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import undecided
@@ -56,7 +55,6 @@ class Appended:
     seconds: float = 0.0
 
 
-@understands(APPEND)
 def append(
     db: str | os.PathLike[str],
     datasets: Sequence[Any],
@@ -209,7 +207,7 @@ class _Call:
             parts = (own, *prefixed(parts[1:], self.manifest.with_source))
         classes, parts, notes = common_classes(parts, own.names, self.add_classes, self._without)
         own_fields = undecided(self.manifest.fields)
-        notes += [*differences(parts, own_fields), *repeats(parts, own_fields, self.manifest.with_source)]
+        notes += differences(parts, own_fields)
         choices = {"add_classes": True} if self.add_classes and any(part.numbers for part in parts) else {}
         all_classes = {**self.manifest.classes, **classes}
         with_source = self.manifest.with_source

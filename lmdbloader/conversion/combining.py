@@ -7,7 +7,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,9 @@ from lmdbloader import __version__
 from lmdbloader.base.arguments import field_names, shown
 from lmdbloader.base.free_space import free_nbytes
 from lmdbloader.base.option_names import option
-from lmdbloader.base.progress import progress_bar
-from lmdbloader.base.text import counted, mebibytes, plain
+from lmdbloader.base.progress import ProgressLine
+from lmdbloader.base.text import counted, plain
+from lmdbloader.base.units import show_nbytes
 from lmdbloader.conversion.destination import refuse_inside
 from lmdbloader.conversion.parts import PART_NBYTES
 from lmdbloader.conversion.provenance import APPENDED
@@ -457,8 +457,8 @@ def _begin(recipe: Recipe, work: Work, made_by: Mapping[str, Any]) -> None:
     needed, free = recipe.payload_nbytes, free_nbytes(work.folder.absolute().parent)
     if free is not None and needed > free:
         raise DiskFullError(
-            f"{work.folder}: the samples take {mebibytes(needed)}, and {mebibytes(free)} are free: "
-            f"{mebibytes(needed - free)} are missing. Free some space, or choose another disk."
+            f"{work.folder}: the samples take {show_nbytes(needed)}, and {show_nbytes(free)} are free: "
+            f"{show_nbytes(needed - free)} are missing. Free some space, or choose another disk."
         )
     work.discard()
     work.begin(plan)
@@ -474,7 +474,7 @@ def _make_parts(
     if done:
         log(plain(f"{work.folder}: resuming after {done:,} of {counted(recipe.num_samples, 'sample')}"))
     made = []
-    with _shown(recipe.num_samples, done, progress) as show:
+    with ProgressLine("copying", recipe.num_samples, shown=progress, first=done) as line:
         for number, facts in enumerate(found):
             first, stop = bounds[number : number + 2]
             if facts is None:
@@ -487,7 +487,7 @@ def _make_parts(
                 ) as writer:
                     for chunk in _chunks(recipe, first, stop):
                         writer.add(chunk, encode_blocks(chunk, recipe.fields, with_source=recipe.with_source))
-                        show(chunk)
+                        line.update(chunk.num_samples)
                     facts = work.complete(number, writer, {})
             made.append(facts)
     return made
@@ -541,18 +541,3 @@ def _renumbered(part: Part, name: str, rows: I64, labels: npt.NDArray[Any], numb
             f"DB '{name} < {len(numbers)}' -o OUT."
         )
     return np.where(labels < 0, labels, numbers[np.maximum(labels, 0)])
-
-
-@contextmanager
-def _shown(total: int, first: int, progress: bool) -> Iterator[Callable[[Chunk], None]]:
-    """Show samples, MB/s of stored bytes and the remaining time in a bar; yield the function that advances it."""
-    began, nbytes = time.monotonic(), 0
-    with progress_bar("copying", total, shown=progress, first=first, smoothing=0.1) as bar:
-
-        def advance(chunk: Chunk) -> None:
-            nonlocal nbytes
-            nbytes += sum(payloads.data.nbytes for payloads in chunk.payloads.values())
-            bar.set_postfix_str(f"{nbytes / 1e6 / max(time.monotonic() - began, 1e-9):.0f} MB/s")
-            bar.update(chunk.num_samples)
-
-        yield advance

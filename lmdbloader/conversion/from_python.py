@@ -11,9 +11,8 @@ from typing import Any, Protocol
 
 from lmdbloader import __version__
 from lmdbloader.base.arguments import flag, function, whole
-from lmdbloader.base.foreign_names import WRITE, understands
 from lmdbloader.base.option_names import option
-from lmdbloader.base.progress import progress_bar
+from lmdbloader.base.progress import ProgressLine
 from lmdbloader.conversion.destination import new_folder
 from lmdbloader.conversion.foreign_datasets import adapt, names_of
 from lmdbloader.conversion.options import check_value
@@ -80,7 +79,6 @@ class Indexable(Protocol):
     def __getitem__(self, index: int, /) -> Any: ...
 
 
-@understands(WRITE)
 def write(
     samples: Iterable[Any] | Indexable,
     path: str | os.PathLike[str],
@@ -510,15 +508,12 @@ def _parts(job: _Job, state: _State, first: int) -> Generator[Part, None, None]:
 def _show(
     parts: Generator[Part, None, None], source: _Source, first: int, shows_bar: bool
 ) -> Generator[Part, None, None]:
-    """Yield parts, and show samples and the remaining time in a bar."""
+    """Yield parts, and show how many samples are written, and the remaining time."""
     total = source.num_samples if source.is_indexed else None  # the length of an iterable may be wrong
-    with (
-        closing(parts),
-        progress_bar("writing", total, shown=shows_bar, first=first, smoothing=0.1) as bar,
-    ):
+    with closing(parts), ProgressLine("writing", total, shown=shows_bar, first=first) as line:
         for part in parts:
             yield part
-            bar.update(part.num_sources)
+            line.update(part.num_sources)
 
 
 def _length(samples: Any) -> int:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from lmdbloader.base.arguments import flag
-from lmdbloader.base.foreign_names import MERGE, understands
 from lmdbloader.base.option_names import option
 from lmdbloader.base.text import counted, first_of
 from lmdbloader.conversion.combining import (
@@ -25,7 +24,6 @@ from lmdbloader.conversion.combining import (
     options_of,
 )
 from lmdbloader.conversion.destination import new_folder
-from lmdbloader.conversion.repeats import count_repeats, count_shared_sources
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import Field, undecided
 
@@ -34,7 +32,6 @@ _UNTOLD = frozenset({"fields", "prepare", "on_error", "codec", "subset", "seed",
 _VALUES_SHOWN = 40
 
 
-@understands(MERGE)
 def merge(
     datasets: Sequence[Any],
     out: str | os.PathLike[str],
@@ -66,7 +63,7 @@ def merge(
         drop_sources: Leave the names of sources out (default: refuse datasets of which only some have them).
         overwrite: Replace an existing dataset, once the new one is complete.
         restart: Discard the progress of an interrupted call; by default it is continued.
-        progress: Show a progress bar on a terminal, in a log a line every 30 seconds.
+        progress: Show the progress: a line on a terminal, in a log one every 30 seconds.
         log: Called with each message, a line of text: renumbered labels, options that differ, images that repeat.
 
     Returns:
@@ -105,7 +102,7 @@ def merge(
     if prefix_sources:
         parts = prefixed(parts, with_source)
     classes, parts, notes = common_classes(parts, names, flag("add_classes", add_classes), leave_out)
-    notes += [*differences(parts, merged_fields), *repeats(parts, merged_fields, with_source)]
+    notes += differences(parts, merged_fields)
     if not any(map(len, parts)):
         raise OptionError(f"{target}: nothing to write: the datasets have no samples")
     choices = {"add_classes": True} if add_classes and any(part.numbers for part in parts) else {}
@@ -333,20 +330,3 @@ def _by_title(parts: Sequence[Part], values: Sequence[str]) -> str:
     for part, value in zip(parts, values, strict=True):
         titles.setdefault(value, []).append(part.title)
     return "; ".join(f"{value} in {first_of(list(dict.fromkeys(names)), 3)}" for value, names in titles.items())
-
-
-def repeats(parts: Sequence[Part], fields: Sequence[Field], with_source: bool) -> Iterator[str]:
-    """Yield notes about datasets, samples and sources that repeat."""
-    paths = [part.reader.place for part in parts if part.rows is None]
-    for path in dict.fromkeys(path for path in paths if paths.count(path) > 1):
-        yield f"{path} is given {paths.count(path)} times, and stored as often"
-    if count := count_repeats(parts, fields):
-        have = "sample has" if count == 1 else "samples have"
-        what = "images" if any(f.has_pixels for f in fields) else "values"
-        yield f"{count:,} {have} the same stored {what} as an earlier one"
-    if with_source and (shared := count_shared_sources(parts)):
-        have = "source has" if shared == 1 else "sources have"
-        yield (
-            f"{shared:,} {have} a name that is in an earlier dataset too; {option('prefix_sources', True)} puts the "
-            "name of the dataset in front"
-        )

@@ -17,7 +17,8 @@ from typing import Any
 
 from lmdbloader.base import system
 from lmdbloader.base.limits import explain_limit
-from lmdbloader.base.option_names import flags_in_use, option, use_flags
+from lmdbloader.base.option_names import option
+from lmdbloader.base.progress import ProgressLine
 from lmdbloader.conversion.options import RunOptions
 from lmdbloader.conversion.parts import (
     Advance,
@@ -28,7 +29,6 @@ from lmdbloader.conversion.parts import (
     join,
     make_part,
     prepare,
-    show_progress,
 )
 from lmdbloader.conversion.pool import choose_workers, one_thread
 from lmdbloader.conversion.provenance import is_made_as
@@ -37,9 +37,7 @@ from lmdbloader.conversion.saved_plan import SavedPlan, load_listing
 from lmdbloader.errors import LmdbloaderError, OptionError, WorkerError
 from lmdbloader.store import Work, is_dataset, read_manifest
 
-_START = (
-    "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.part_writers import serve; serve({handle}, {flags})"
-)
+_START = "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.part_writers import serve; serve({handle})"
 # A writer whose connection closes finishes the image that it is working on; after this time it is killed.
 _STOP_SECONDS = 2.0
 # The kinds of messages of a writer: progress, and lines for the log.
@@ -93,15 +91,16 @@ def run_parts(work: Work, plan: SavedPlan, options: RunOptions, engine: Engine |
     numbers = [number for number, facts in enumerate(found) if facts is None]
     check_room(work, plan, [facts for facts in found if facts is not None])
     sizes = [last - first for first, last in zip(plan.bounds, plan.bounds[1:], strict=False)]
-    first, first_nbytes = (
-        sum(column[number] for number in range(plan.num_parts) if found[number] is not None)
-        for column in (sizes, plan.nbytes)
-    )
+    first = sum(sizes[number] for number in range(plan.num_parts) if found[number] is not None)
     total = choose_workers(1 if plan.listing.in_process else options.workers, sum(plan.nbytes))
     num_writers = min(total, len(numbers))
     workers = total // max(num_writers, 1)
     keywords: dict[str, Any] = {"workers": workers, "on_error": options.on_error}
-    with show_progress(first, plan.num_sources, first_nbytes, sum(plan.nbytes), options.progress) as show:
+    with ProgressLine("converting", plan.num_sources, "images", shown=options.progress, first=first) as line:
+
+        def show(num_sources: int, nbytes: int) -> None:
+            line.update(num_sources)
+
         if engine is not None:
             for _ in engine(work.out, numbers, {**keywords, "workers": 1}, show, options.log):
                 pass
@@ -173,7 +172,7 @@ class _Writer:
         # As the workers of a pool: a fresh interpreter, which ends when the connection closes.
         self.connection, theirs = Pipe()
         path = [p for p in sys.path if isinstance(p, str)]
-        code = _START.format(path=path, handle=theirs.fileno(), flags=flags_in_use())
+        code = _START.format(path=path, handle=theirs.fileno())
         try:
             self.process = system.start_python(["-c", code], [theirs.fileno()], env=one_thread(), apart=True)
         except BaseException:
@@ -212,9 +211,8 @@ class _Writer:
         )
 
 
-def serve(handle: int, flags: Mapping[str, str]) -> None:
+def serve(handle: int) -> None:
     """Make the parts that a connection requests, until it closes: the main function of a writer process."""
-    use_flags(flags)
     connection = system.connect(handle)
 
     def send(*item: Any) -> None:

@@ -12,19 +12,19 @@ from typing import Any, TypeAlias
 
 from lmdbloader import __version__
 from lmdbloader.base.arguments import whole
-from lmdbloader.base.first_steps import WORK_SECONDS, shown_steps
 from lmdbloader.base.free_space import free_nbytes, taken_nbytes
-from lmdbloader.base.option_names import flags_in_use, option
-from lmdbloader.base.progress import progress_bar
-from lmdbloader.base.text import command, counted, first_of, mebibytes, plain, table
+from lmdbloader.base.option_names import option
+from lmdbloader.base.progress import WORK_SECONDS, shown_steps
+from lmdbloader.base.text import command, counted, first_of, plain, table
+from lmdbloader.base.units import show_nbytes
 from lmdbloader.conversion.destination import new_folder, refuse_inside
-from lmdbloader.conversion.doubts import describe_classes, refuse_swapped
+from lmdbloader.conversion.doubts import refuse_swapped
 from lmdbloader.conversion.notes import Notes, content_of, parse_notes, seen_digest
 from lmdbloader.conversion.options import ConvertOptions, RunOptions, checked, shared, with_options
 from lmdbloader.conversion.plan import Plan, Trial, make_plan, settle_scale, try_out
 from lmdbloader.conversion.pool import WorkerPool, choose_workers, make_tasks
 from lmdbloader.conversion.provenance import describe, differences_of, find_finished, note_of, refuse_others
-from lmdbloader.conversion.report import Report, count_classes, count_images, overlap_of
+from lmdbloader.conversion.report import Report, count_classes, count_images, describe_classes
 from lmdbloader.conversion.saved_plan import (
     Decisions,
     SavedPlan,
@@ -33,7 +33,6 @@ from lmdbloader.conversion.saved_plan import (
     is_saved,
     load,
     load_listing,
-    restart_option,
     save,
 )
 from lmdbloader.conversion.sources.listing import Listing, Source, Sources, Span, is_url
@@ -186,7 +185,7 @@ def prepare(src: Any, target: Path, options: RunOptions) -> SavedPlan | Report:
     """
     if options.parts is not None and options.part_size is not None:
         raise OptionError(f"{option('parts')} and {option('part_size')} are both given. Leave one out.")
-    refuse_swapped(src, target, options)
+    refuse_swapped(src, target)
     src, options = _absolute(src, options)
     check_destination(target, overwrite=True)
     with shown_steps(shown=options.progress, log_after=WORK_SECONDS):
@@ -258,7 +257,7 @@ def _announce(job: Job) -> None:
     kind = "pair" if listing.layout == "pairs" else "image"
     log(plain(f"{job.target}: {counted(len(listing.sources), kind)}, layout {listing.layout}"))
     if classes := count_classes(listing):
-        log(plain(describe_classes(classes, "image" if listing.sources.annotations is None else "box")))
+        log(plain(describe_classes(classes)))
     for note in job.plan.notes:
         log(plain(f"note: {note}."))
 
@@ -277,10 +276,10 @@ def _describe_trial(trial: Trial, num_sources: int) -> str:
     data = trial.data_nbytes
     codecs = f"codec: {', '.join(trial.codecs)}"
     if data is None:
-        return f"map size: {mebibytes(trial.map_nbytes)}, from the size of the files; {codecs}"
+        return f"map size: {show_nbytes(trial.map_nbytes)}, from the size of the files; {codecs}"
     return (
-        f"data: about {mebibytes(data.value)} ({mebibytes(data.low)} to {mebibytes(data.high)}), estimated "
-        f"from {trial.num_sources} of {counted(num_sources, 'input')}; map size: {mebibytes(trial.map_nbytes)}; "
+        f"data: about {show_nbytes(data.value)} ({show_nbytes(data.low)} to {show_nbytes(data.high)}), estimated "
+        f"from {trial.num_sources} of {counted(num_sources, 'input')}; map size: {show_nbytes(trial.map_nbytes)}; "
         f"{codecs}"
     )
 
@@ -314,7 +313,7 @@ def _compared(work: Work, asked: Mapping[str, Any]) -> SavedPlan:
     if (plan := work.plan()) is not None and "bounds" not in plan:
         raise DestinationError(
             f"{work.folder}: another dataset is unfinished there, which was not begun by lmdbloader.convert. Finish it "
-            f"with the call that began it, or discard it with {restart_option()}."
+            f"with the call that began it, or discard it with {option('restart', True)}."
         )
     saved = load(work)
     # Once parts of some size are planned, their number is known.
@@ -325,7 +324,7 @@ def _compared(work: Work, asked: Mapping[str, Any]) -> SavedPlan:
     if differences:
         raise DestinationError(
             f"{work.folder}: a conversion with other options is unfinished there ({'; '.join(differences)}). Finish "
-            f"it with its own options, or restart with {restart_option()}, which discards its progress."
+            f"it with its own options, or restart with {option('restart', True)}, which discards its progress."
         )
     _check_release(work, saved)
     return saved
@@ -335,7 +334,7 @@ def _check_release(work: Work, saved: SavedPlan) -> None:
     if (maker := saved.made_by["lmdbloader"]) != __version__:
         raise DestinationError(
             f"{work.folder}: the parts were planned by lmdbloader {maker}, and this is {__version__}. Use that release "
-            f"for all parts, or plan again with {restart_option()}."
+            f"for all parts, or plan again with {option('restart', True)}."
         )
 
 
@@ -497,9 +496,7 @@ def _refuse_number(number: int, target: Path, num_parts: int) -> None:
 
 
 def _how_to_plan(target: Path) -> str:
-    if flags_in_use():
-        return f"Plan it: lmdbloader convert SRC {target} --plan-only"
-    return "Plan it: lmdbloader.conversion.plan_parts(src, out)."
+    return f"Plan it: `lmdbloader convert SRC {target} --plan-only`, or lmdbloader.conversion.plan_parts."
 
 
 def _given(saved: SavedPlan, on_error: str | None) -> dict[str, Any]:
@@ -521,7 +518,7 @@ def _refuse_changed(folder: Path, saved: SavedPlan, sources: Sources) -> None:
         found += [f"{first_of(gone)} {'are' if gone[1:] else 'is'} gone"] if gone else []
         raise DestinationError(
             f"{folder}: inputs have changed since the parts were planned: {'; '.join(found)}. Put them back as they "
-            f"were, or plan again with {restart_option()}, which discards all parts."
+            f"were, or plan again with {option('restart', True)}, which discards all parts."
         )
 
 
@@ -550,33 +547,11 @@ def check_room(work: Work, saved: SavedPlan, finished: Sequence[PartFacts]) -> N
     least, expected = decisions.least_nbytes - taken, decisions.data_nbytes - taken
     if least > free:
         raise DiskFullError(
-            f"{work.folder}: at least {mebibytes(least)}, probably {mebibytes(expected)}, are still to be written, "
-            f"estimated from a few inputs, and {mebibytes(free)} are free: at least {mebibytes(least - free)} are "
+            f"{work.folder}: at least {show_nbytes(least)}, probably {show_nbytes(expected)}, are still to be written, "
+            f"estimated from a few inputs, and {show_nbytes(free)} are free: at least {show_nbytes(least - free)} are "
             "missing. Free some space, or choose another disk. `lmdbloader estimate` says how much other options would "
             "take."
         )
-
-
-@contextmanager
-def show_progress(first: int, total: int, done_nbytes: int, total_nbytes: int, progress: bool) -> Iterator[Advance]:
-    """Show a progress bar with images, MB/s of input and the remaining time; yield the function that advances it.
-
-    Args:
-        first, total: Sources that are done, and all.
-        done_nbytes, total_nbytes: The bytes of their files.
-        progress: Whether to show a bar on a terminal, and lines now and then in a log.
-    """
-    done, began = done_nbytes, time.monotonic()
-    with progress_bar("converting", total, "images", shown=progress, first=first, smoothing=0.1) as bar:
-
-        def advance(num_sources: int, nbytes: int) -> None:
-            nonlocal done
-            done += nbytes
-            speed = (done - done_nbytes) / 1e6 / max(time.monotonic() - began, 1e-9)
-            bar.set_postfix_str(f"{speed:.0f} MB/s, {done / 1e6:.0f} of {total_nbytes / 1e6:.0f} MB")
-            bar.update(num_sources)
-
-        yield advance
 
 
 def join(out: str | os.PathLike[str], *, log: Callable[[str], None] = lambda line: None) -> Report:
@@ -640,11 +615,10 @@ def _complete(work: Work, target: Path, saved: SavedPlan) -> list[PartFacts]:
     os.listdir(work.folder)  # a network file system may show what other machines have made only after this
     found = [work.facts(number) for number in range(saved.num_parts)]
     if missing := [str(number) for number, facts in enumerate(found) if facts is None]:
-        line = f"lmdbloader convert SRC {target} --part {missing[0]}/{saved.num_parts}"
-        how = f"{line}, with the other options of the plan" if flags_in_use() else f"convert_part(out, {missing[0]})"
         raise DestinationError(
             f"{work.folder}: {counted(len(missing), 'part is', 'parts are')} not complete: number "
-            f"{first_of(missing)} of {saved.num_parts}, counted from 0. Convert them: {how}. Then join again."
+            f"{first_of(missing)} of {saved.num_parts}, counted from 0. Convert them, as with `lmdbloader convert SRC "
+            f"{target} --part {missing[0]}/{saved.num_parts}`. Then join again."
         )
     return [facts for facts in found if facts is not None]
 
@@ -665,8 +639,6 @@ def _notes_on_doubts(target: Path, doubts: Mapping[str, tuple[int, str]]) -> tup
         doubts: As in `Notes`.
     """
     look = command("preview", target, "-o", "sheet.png")
-    if not flags_in_use():
-        look = f"lmdbloader.preview({str(target)!r}, 'sheet.png')"
     notes = []
     for kind, (count, first) in sorted(doubts.items()):
         those = first if count == 1 else f"{count:,} images, such as {first},"
@@ -722,6 +694,4 @@ def _report(
         classes=saved.class_counts,
         notes=listing.notes + doubts,
         source_nbytes=sum(saved.nbytes),
-        patch_size=saved.asked.get("patch_size"),
-        patch_overlap=overlap_of(saved.asked.get("patch_size"), saved.asked.get("stride")),
     )

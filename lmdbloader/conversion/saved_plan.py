@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.disk_errors import naming
-from lmdbloader.base.option_names import flags_in_use, option
+from lmdbloader.base.option_names import option
 from lmdbloader.conversion.plan import Plan
 from lmdbloader.conversion.report import count_classes
 from lmdbloader.conversion.sources.listing import Annotations, Listing, Names, Sources, Spans, is_url
@@ -234,11 +234,6 @@ def _sources_name(number: int) -> str:
     return f"sources-{number:05d}.npz"
 
 
-def restart_option() -> str:
-    """Return the option that discards all parts, also for commands that do not have it."""
-    return "--restart" if flags_in_use() else option("restart", True)
-
-
 @contextmanager
 def _explain(path: Path) -> Iterator[None]:
     """Turn the errors of a damaged file into DestinationError."""
@@ -247,7 +242,7 @@ def _explain(path: Path) -> Iterator[None]:
     except (ValueError, KeyError, TypeError, IndexError, EOFError, BadZipFile, FileNotFoundError, FormatError) as error:
         raise DestinationError(
             f"{path}: does not decode ({error!r:.80}), so the plan of the conversion is lost. Convert again with "
-            f"{restart_option()}, which discards all parts."
+            f"{option('restart', True)}, which discards all parts."
         ) from error
 
 

@@ -14,8 +14,9 @@ from lmdbloader.base.arguments import flag, is_url, new_path, path_text
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.free_space import free_nbytes
 from lmdbloader.base.option_names import option
-from lmdbloader.base.progress import progress_bar
-from lmdbloader.base.text import mebibytes, plain
+from lmdbloader.base.progress import ProgressLine
+from lmdbloader.base.text import plain
+from lmdbloader.base.units import show_nbytes
 from lmdbloader.conversion.destination import named_folder, refuse_inside
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, LockedError, OptionError
 from lmdbloader.format.digests import Digest, read_digest
@@ -222,11 +223,11 @@ def _fill(origin: Origin, target: Path, progress: bool, log: Callable[[str], Non
     free = free_nbytes(partial)
     if free is not None and nbytes > free:
         raise DiskFullError(
-            f"{target}: {mebibytes(nbytes)} are to be copied, and {mebibytes(free)} are free: "
-            f"{mebibytes(nbytes - free)} are missing. Free some space, or stage into another folder."
+            f"{target}: {show_nbytes(nbytes)} are to be copied, and {show_nbytes(free)} are free: "
+            f"{show_nbytes(nbytes - free)} are missing. Free some space, or stage into another folder."
         )
-    log(plain(f"{target}: copying {mebibytes(nbytes)} from {origin.place}"))
-    with progress_bar("copying", nbytes, "B", shown=progress) as bar, explain_full_disk(partial, lambda: nbytes):
+    log(plain(f"{target}: copying {show_nbytes(nbytes)} from {origin.place}"))
+    with ProgressLine("copying", nbytes, "B", shown=progress) as bar, explain_full_disk(partial, lambda: nbytes):
         for name in names:
             fresh = partial / f"{name}.new-{own_tag()}"
             try:

@@ -12,9 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.arguments import flag, number, optional, whole
-from lmdbloader.base.foreign_names import SUBSET, understands
 from lmdbloader.base.option_names import option
-from lmdbloader.base.suggestions import did_you_mean
 from lmdbloader.base.text import counted
 from lmdbloader.conversion.combining import Combined, Part, Recipe, chosen_fields, combine, open_part
 from lmdbloader.conversion.destination import new_folder
@@ -22,17 +20,14 @@ from lmdbloader.conversion.selection import mixed
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import undecided
 from lmdbloader.store import check_rows
-from lmdbloader.store.conditions import Advice, matching
+from lmdbloader.store.conditions import matching
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
 
 I64 = npt.NDArray[np.int64]
-# Names among which a similar one is searched.
-_MOST_COMPARED = 100_000
 
 
-@understands(SUBSET)
 def subset(
     dataset: Any,
     out: str | os.PathLike[str],
@@ -69,7 +64,7 @@ def subset(
         fields: The fields to copy, in this order; by default all.
         overwrite: Replace an existing dataset, once the new one is complete.
         restart: Discard the progress of an interrupted call; by default it is continued.
-        progress: Show a progress bar on a terminal, in a log a line every 30 seconds.
+        progress: Show the progress: a line on a terminal, in a log one every 30 seconds.
         log: Called with each message, a line of text.
 
     Returns:
@@ -95,23 +90,19 @@ def subset(
     part = open_part(dataset, "subset")
     if all(choice is None for choice in (where, indices, names, limit, fraction, fields)) and part.rows is None:
         raise OptionError(
-            f"subset: nothing says which samples to take. Write a condition, such as {_example(part)!r}, or give "
-            f"{option('indices')}, {option('names')}, {option('limit')} or {option('fraction')}."
+            f"subset: nothing says which samples to take; expected one of {option('where')}, {option('indices')}, "
+            f"{option('names')}, {option('limit')}, {option('fraction')} and {option('fields')}"
         )
     given = len(part)
     if indices is not None and names is not None:
         raise OptionError(f"{option('indices')} and {option('names')} both choose the samples. Leave one of them out.")
-    notes: list[str] = []
     if indices is not None:
         part = _by_number(part, indices)
-        if repeats := len(part) - len(np.unique(part.rows if part.rows is not None else np.arange(len(part)))):
-            are = counted(repeats, "sample is", "samples are")
-            notes.append(f"{are} taken more than once, and stored as often")
     if names is not None:
         part = _by_name(part, names)
     if where is not None:
         rows = range(len(part.reader)) if part.rows is None else part.rows
-        part = part.selected(matching(part.reader, rows, where, _advice()))
+        part = part.selected(matching(part.reader, rows, where))
     if not len(part):
         what = f"no sample fits the condition {where}" if where is not None else "no sample is chosen"
         raise OptionError(f"{part.title}: {what}, of {counted(given, 'sample')}; a dataset has at least one.")
@@ -128,30 +119,7 @@ def subset(
         choices,
     )
     log(f"{target}: {len(part):,} of {counted(given, 'sample')}")
-    return combine(recipe, target, notes, overwrite=overwrite, restart=restart, progress=progress, log=log)
-
-
-def _example(part: Part) -> str:
-    """Return a condition that the dataset has the columns for."""
-    columns = part.reader.index.arrays
-    sides = [f"{name}.width >= 256" for name, f in part.reader.fields.items() if f.has_pixels]
-    numbers = [f"{name} == 3" for name, f in part.reader.fields.items() if f.kind == "int" and name in columns]
-    return next(iter([*numbers, *sides]), "source == 'a.png'")
-
-
-def _advice() -> Advice:
-    """Return what to do instead of a condition, in Python or on the command line."""
-    if option("indices").startswith("-"):
-        return Advice(
-            f"give the numbers of the samples in a file: {option('indices')} FILE",
-            f"Give the numbers of the samples in a file: {option('indices')} FILE",
-            "Its classes are",
-        )
-    return Advice(
-        'write subset(dataset, out, indices=[row["label"] == 3 for row in LMDBDataset(path).table.to_pylist()])',
-        "Write subset(dataset, out, indices=[...]) with the numbers of the samples",
-        "Its classes are",
-    )
+    return combine(recipe, target, (), overwrite=overwrite, restart=restart, progress=progress, log=log)
 
 
 def _by_number(part: Part, indices: Any) -> Part:
@@ -196,8 +164,7 @@ def _by_name(part: Part, names: Sequence[str]) -> Part:
     wanted: dict[str, list[int]] = {}
     for name in names:
         if name not in codes_of:
-            hint = did_you_mean(name, codes_of) if len(codes_of) <= _MOST_COMPARED else ""
-            raise OptionError(f"{option('names')}: {part.title} has no source {name!r:.200}{hint}")
+            raise OptionError(f"{option('names')}: {part.title} has no source {name!r:.200}")
         if name in wanted:
             raise OptionError(f"{option('names')}: {name!r:.200} is given twice. Give each name once.")
         wanted[name] = codes_of[name]

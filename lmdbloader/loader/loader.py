@@ -18,9 +18,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from lmdbloader.base.arguments import flag
+from lmdbloader.base.arguments import flag, listed
 from lmdbloader.base.cores import count_cores
-from lmdbloader.base.foreign_names import LOADER, third_argument, understands
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
 from lmdbloader.base.stopwatch import time_batches
 from lmdbloader.base.text import counted, plain
@@ -47,18 +46,17 @@ from lmdbloader.loader.options import (
     resolve_pin_memory,
     resolve_shard,
     seed_for,
-    too_late_for_a_size,
 )
 from lmdbloader.loader.orders import Share
 from lmdbloader.loader.samplers import LoaderBatches, LoaderSampler, original_of, sampler_of
 from lmdbloader.loader.seeds import DrawnSeed, can_agree, draw_seed
 from lmdbloader.loader.state import Batches, Coming, Identity, Place, identity
 from lmdbloader.loader.threads import Threads
+from lmdbloader.loader.torch_names import without_torchs
 from lmdbloader.loader.tuning_cache import case_of, recall_threads
 from lmdbloader.loader.views import view_of
 from lmdbloader.store import IO, Damage
 from lmdbloader.transforms import CompiledFunction, Transform
-from lmdbloader.transforms.foreign import listed_transforms
 from lmdbloader.transforms.resolution import ProgressiveResize, full_size, with_resolution
 
 _logger = logging.getLogger("lmdbloader")
@@ -81,13 +79,13 @@ class Throughput:
 
 
 def _copies_when_rebuilt(init: Callable[..., None]) -> Callable[..., None]:
-    """Return an `__init__` that copies a Loader if a framework calls it with the batch sampler of that Loader."""
+    """Return an `__init__` that takes arguments of torch, and copies a Loader if it gets its batch sampler."""
 
     @functools.wraps(init)
     def __init__(self: Any, *args: Any, **options: Any) -> None:
         original: Any = original_of(options.get("batch_sampler"))
         if original is None:
-            init(self, *args, **options)
+            init(self, *args, **without_torchs(options))
         else:
             state: tuple[Any, ...] = (*original._state(), original._coming)
             _fill(init, self, *state)
@@ -132,7 +130,6 @@ class Loader(DataLoader[Any]):
     _IterableDataset_len_called = None
 
     @_copies_when_rebuilt
-    @understands(LOADER, positional=third_argument)
     def __init__(
         self,
         dataset: LMDBDataset | Mix | Dataset[Any] | str | os.PathLike[str],
@@ -161,8 +158,7 @@ class Loader(DataLoader[Any]):
     ) -> None:
         """Prepare to load; nothing is read yet.
 
-        Arguments of other loaders are accepted if they mean the same here, such as FFCV's `order=OrderOption.RANDOM`;
-        others are an error with the line to write.
+        Arguments of torch's DataLoader that change nothing here are taken too, such as `sampler=None`.
 
         Args:
             dataset: The dataset to read, or its path; what `lmdbloader.mix` returns; or torch's Subset or ConcatDataset
@@ -224,7 +220,7 @@ class Loader(DataLoader[Any]):
             UserWarning: Transforms are random, as in training, and neither `shuffle` nor `order` was given.
         """
         mixed = dataset if isinstance(dataset, Mix) else None
-        dataset, transforms = view_of(dataset) if mixed is None else mixed.union, listed_transforms(transforms)
+        dataset, transforms = view_of(dataset) if mixed is None else mixed.union, listed("transforms", transforms)
         batch_size, prefetch, num_threads = check_numbers(batch_size, prefetch, num_threads)
         drop_last, verify = flag("drop_last", drop_last), flag("verify", verify)
         pad, shard = None if pad is None else flag("pad", pad), check_shard(shard)
@@ -270,7 +266,7 @@ class Loader(DataLoader[Any]):
             # More would only take turns; waiting for the disk is done in the background.
             warnings.warn(
                 f"num_threads={num_threads}, but this process may use {counted(cores, 'core')}: it starts as many",
-                stacklevel=4,
+                stacklevel=3,
             )
         compiled, functions = compiled_and_functions(transforms)
         if compiled:
@@ -289,13 +285,8 @@ class Loader(DataLoader[Any]):
         if resolution is not None:
             with_resolution(self._transforms, full_size(self._transforms))
         self._stopwatch = Stopwatch()
-        try:
-            self._reader_seed = self._coming.seed
-            self._reader = self._make_reader(self._transforms, self._reader_seed)
-        except OptionError as error:
-            if not (advice := too_late_for_a_size(functions)):
-                raise
-            raise OptionError(f"{error}{advice}") from error
+        self._reader_seed = self._coming.seed
+        self._reader = self._make_reader(self._transforms, self._reader_seed)
         is_random = self._reader.pipeline.program.is_random or any(
             isinstance(function, CompiledFunction) and function.is_random for function in functions
         )
@@ -304,7 +295,7 @@ class Loader(DataLoader[Any]):
                 "Loader(...): its transforms are random, as in training, and samples come in the dataset's own order. "
                 "Write Loader(..., shuffle=True) to shuffle them in every epoch, Loader(..., shuffle=False) to keep "
                 "their order.",
-                stacklevel=4,
+                stacklevel=3,
             )
         self._threads = Threads(self.num_threads, "lmdbloader")
         self._own_names = frozenset(vars(self))

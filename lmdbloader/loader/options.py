@@ -26,7 +26,7 @@ from lmdbloader.batch.steps import Conversions
 from lmdbloader.errors import OptionError
 from lmdbloader.transforms import CompiledFunction, Normalize, ToDtype, Transform
 from lmdbloader.transforms.batch_functions import described
-from lmdbloader.transforms.foreign import advice_for, parts_of, ported, random_parts
+from lmdbloader.transforms.foreign import random_parts
 from lmdbloader.transforms.resolution import ProgressiveResize
 
 # Samples of a batch, or batches: far more than any memory holds, and their products still fit 64 bits.
@@ -35,7 +35,6 @@ Shard = tuple[int, int] | Literal["auto"] | None
 # Attributes of torch's loaders and samplers, which have no effect on a Loader that is made.
 _OF_TORCH = (DataLoader, BatchSampler, DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 FIXED_NAMES = frozenset(chain({"epoch"}, *(inspect.signature(kind).parameters for kind in _OF_TORCH)))
-_SIZES = frozenset({"RandomResizedCrop", "RandomCrop", "CenterCrop", "Resize"})
 
 
 def seed_for(dataset: LMDBDataset, seed: Any) -> int | None:
@@ -54,11 +53,6 @@ def seed_for(dataset: LMDBDataset, seed: Any) -> int | None:
 
 def check_numbers(batch_size: Any, prefetch: Any, num_threads: Any) -> tuple[int, int, int | Literal["auto"]]:
     """Return the numbers as ints; raise OptionError if one is not a whole number, or out of range."""
-    if batch_size is None:
-        raise OptionError(
-            "batch_size=None: expected a whole number from 1. For samples one by one write `for sample in dataset`, or "
-            "lmdbloader.dataloader(dataset, batch_size=None)."
-        )
     batch_size = whole("batch_size", batch_size, 1, _MOST)
     prefetch = whole("prefetch", prefetch, 0, _MOST)
     if isinstance(num_threads, str) and num_threads == "auto":
@@ -92,7 +86,7 @@ def compiled_and_functions(
     if early:
         raise OptionError(
             f"transforms: {described(early[0])} comes before {type(transforms[last]).__name__}. Functions are called "
-            f"with whole batches, after all compiled transforms. Move it last.{_except_conversions(early[0])}"
+            "with whole batches, after all compiled transforms; only ToDtype and Normalize may follow a compiled one."
         )
     for function in functions:
         _warn_of_one_draw(function)
@@ -116,32 +110,14 @@ def _with_conversions(
     return found
 
 
-def _except_conversions(function: Any) -> str:
-    """Return what may follow a compiled function, or what to do with an object of torchvision, as sentences."""
-    if isinstance(function, CompiledFunction):
-        return " Only ToDtype and Normalize may come directly after it."
-    return advice_for(function)
-
-
-def too_late_for_a_size(functions: Sequence[Callable[[Any], Any]]) -> str:
-    """Return the advice for images that differ in size if torchvision's transforms should change it, else ""."""
-    names = [type(part).__name__ for function in functions for part in parts_of(function)]
-    name = next((name for name in names if name in _SIZES), None)
-    line = ported(functions)
-    if name is None or not line:
-        return ""
-    return f" torchvision's {name} is called with the whole batch, whose images must have one size already. {line}"
-
-
 def _warn_of_one_draw(function: Any) -> None:
     """Warn of transforms of torchvision that draw one number for all samples of a batch."""
     names = sorted({type(part).__name__ for part in random_parts(function)})
     if names:
         warnings.warn(
             f"transforms: torchvision's {', '.join(names)} draws once for a whole batch, so all of its samples change "
-            f"in the same way. For a draw for each sample, in Python: LMDBDataset(path, transform=v2.{names[0]}(...))."
-            f"{advice_for(function)}",
-            stacklevel=6,
+            f"in the same way. For a draw for each sample, in Python: LMDBDataset(path, transform=v2.{names[0]}(...)).",
+            stacklevel=5,
         )
 
 
@@ -149,10 +125,7 @@ def check_schedule(resolution: Any) -> ProgressiveResize | None:
     """Return a schedule of sizes, or None; raise OptionError for anything else."""
     if resolution is None or hasattr(type(resolution), "size_at"):
         return resolution  # type: ignore[no-any-return]
-    raise OptionError(
-        f"resolution={shown(resolution)}: expected a schedule, as ProgressiveResize(num_epochs=90). For one size write "
-        "it in the transforms, as RandomResizedCrop(224), or call loader.set_resolution(224)."
-    )
+    raise OptionError(f"resolution={shown(resolution)}: expected a schedule, as ProgressiveResize(num_epochs=90)")
 
 
 def is_channels_last(memory_format: torch.memory_format) -> bool:

@@ -21,8 +21,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from lmdbloader.base import system
 from lmdbloader.base.cores import count_own_cores
-from lmdbloader.base.first_steps import shown_steps, watched
-from lmdbloader.base.foreign_names import DATALOADER, understands
+from lmdbloader.base.progress import shown_steps, watched
 from lmdbloader.batch.assembly import collate
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.draws import Draws
@@ -45,11 +44,6 @@ _OF_WORKERS = frozenset({"multiprocessing_context", "persistent_workers", "prefe
 _QUEUE_NBYTES = 5 * 4096
 
 
-@understands(
-    DATALOADER,
-    also=tuple(inspect.signature(DataLoader.__init__).parameters)[1:],
-    positional=lambda value: f"Write shuffle={value!r}.",
-)
 def dataloader(
     dataset: Dataset[Any] | str | os.PathLike[str], batch_size: int | None = 1, *, as_: Form = None, **options: Any
 ) -> DataLoader[Any]:
@@ -76,6 +70,7 @@ def dataloader(
         OptionError: `as_` is not a form of batches, or is given with a `collate_fn`, which makes the batches itself,
             or without batches.
     """
+    inspect.signature(DataLoader).bind(dataset, batch_size, **options)  # a wrong name is an error before a measurement
     dataset = LMDBDataset(dataset) if isinstance(dataset, str | bytes | os.PathLike) else dataset
     settings = dict(options)
     if as_ is not None and batch_size is None:

@@ -55,7 +55,7 @@ def convert(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], opt
         WorkerError: Several workers died while making the same part, or a node cannot run the tasks.
     """
     target = new_folder(out)
-    refuse_swapped(src, target, options)
+    refuse_swapped(src, target)
     ray = need_ray("converting with Ray")
     with connected(ray, options.address, options.workers) as is_local:
         # A new cluster has as many CPUs as workers were asked for, so Ray itself limits the tasks that run.

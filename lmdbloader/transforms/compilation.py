@@ -14,7 +14,7 @@ from lmdbloader.errors import OptionError
 from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms import CompiledFunction, Geometry, Normalize, ToDtype, Transform
 from lmdbloader.transforms.batch_functions import BatchFunction, described
-from lmdbloader.transforms.foreign import advice_for, random_parts
+from lmdbloader.transforms.foreign import random_parts
 
 _LARGEST = {torch.uint8: 255.0, torch.uint16: 65535.0}
 _CARRIERS = {torch.uint8: np.uint8, torch.uint16: np.uint16, torch.float32: np.float32}
@@ -156,7 +156,7 @@ def _concerned(transform: Transform, fields: Sequence[ImageField]) -> list[int]:
             raise OptionError(
                 f"transforms: {described(transform)} is not compiled; expected transforms of lmdbloader.transforms. "
                 "Functions go to a Loader, at the end of its transforms, where they get whole batches, or to "
-                f"LMDBDataset(path, transform=...), which calls them for every sample.{advice_for(transform)}"
+                f"LMDBDataset(path, transform=...), which calls them for every sample."
             )
         raise OptionError(f"transforms: {transform!r} is neither a transform of lmdbloader.transforms nor callable")
     for name in transform.fields or ():
