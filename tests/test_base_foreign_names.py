@@ -505,7 +505,6 @@ def test_a_mistyped_class_gets_the_right_name() -> None:
         (lmdbloader.repair, {"output": "sound"}, "write out='sound'"),
         (lmdbloader.find_splits, {"layuot": "flat"}, "Did you mean layout='flat'"),
         (lmdbloader.lab.doctor, {"batchsize": 4}, "Did you mean batch_size=4"),
-        (lmdbloader.lab.bench, {"batchsize": [4]}, r"Did you mean batch_sizes=\[4\]"),
         (lmdbloader.lab.profile, {"step": 4}, "Did you mean steps=4"),
         (lmdbloader.lab.tune, {"batch_size": 4, "num_workers": 2}, "tune.*finds"),
         (lmdbloader.lab.tune, {"batch_size": 4, "crop_size": 8}, "crop=8"),
