@@ -54,15 +54,6 @@ def percent(share: float) -> str:
     return f"{value:.1f} %" if 0.05 <= value < 0.95 or 99.05 <= value < 99.95 else f"{value:.0f} %"
 
 
-def window(crop: int | None) -> str:
-    """Return a window of images in words.
-
-    >>> window(64), window(None)
-    ('64 x 64 crops', 'whole images')
-    """
-    return "whole images" if crop is None else f"{crop} x {crop} crops"
-
-
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table.

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from lmdbloader.base.stage_times import STAGES
-from lmdbloader.lab.formatting import number, window
+from lmdbloader.lab.formatting import number
 from lmdbloader.lab.study.arms import LOADER_NAMES, LoaderKind
 from lmdbloader.lab.study.results import Study, StudyRow
 from lmdbloader.lab.study.training import PHASES
@@ -142,16 +142,20 @@ def _draw_parts(rows: Sequence[StudyRow], parts: Sequence[str], scale: float, va
     """Return stacked bars of figures in seconds: a panel for each source and window, a bar for each batch size."""
     panels: dict[str, dict[str, dict[str, float]]] = {}
     for row in rows:
-        title = f"{LOADER_NAMES[row.source]}, {window(row.crop)}"
+        title = f"{LOADER_NAMES[row.source]}, {_window(row)}"
         found = {part: scale * row.figures[f"{part}_seconds"] for part in parts}
         panels.setdefault(title, {})[f"{row.batch_size:,}"] = found
     return draw_bars(panels, values)
 
 
+def _window(row: StudyRow) -> str:
+    return "whole images" if row.crop is None else f"{row.crop} x {row.crop} crops"
+
+
 # The place of a row on the horizontal axis, its panel, and the name of the axis.
 _LINES: dict[str, tuple[Callable[[StudyRow], float], Callable[[StudyRow], str], str]] = {
-    "loading": (lambda row: row.batch_size, lambda row: window(row.crop), "samples in a batch"),
-    "training": (lambda row: row.batch_size, lambda row: window(row.crop), "samples in a batch"),
+    "loading": (lambda row: row.batch_size, _window, "samples in a batch"),
+    "training": (lambda row: row.batch_size, _window, "samples in a batch"),
     "threads": (lambda row: row.num_workers, lambda row: f"batches of {row.batch_size}", "threads"),
     "oversubscription": (
         lambda row: row.num_workers, lambda row: f"batches of {row.batch_size}", "threads or worker processes",
