@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -107,8 +107,8 @@ def bench(
         material = _material(chosen, baseline, notes, stack, progress)
         windows = choose_crops(material.dataset, crops, notes)
         sizes = choose_batch_sizes(material.dataset, batch_sizes, notes)
-        facts = _facts(chosen, material)
         environment = describe_environment(chosen.path)
+        facts = _facts(chosen, material, environment)
         trains = model is not None and "sweep" in only and has_images(chosen)
         trainer = Trainer(model, material.dataset, where) if trains and model is not None else None
         plan = Plan(
@@ -249,7 +249,7 @@ def _stages(plan: Plan, arm: Arm) -> dict[str, float]:
     return {f"{name}_seconds": getattr(times, name) / max(times.num_samples, 1) for name in STAGES}
 
 
-def _facts(dataset: LMDBDataset, material: Material) -> dict[str, str]:
+def _facts(dataset: LMDBDataset, material: Material, environment: Mapping[str, Any]) -> dict[str, str]:
     """Return what is measured on what, as it is before anything is measured."""
     summary = info(dataset.path)
     read = [f"{f.name} ({f.describe()})" for f in summary.fields if f.name in dataset.fields]
@@ -257,10 +257,10 @@ def _facts(dataset: LMDBDataset, material: Material) -> dict[str, str]:
     facts = {
         "dataset": f"{dataset.path}: {counted(len(dataset), 'sample')}",
         "read": "; ".join(read),
-        "stored": f"{show_nbytes(stored)}, decoded {show_nbytes(raw)}, digest {summary.digests['content']}",
+        "stored": f"{show_nbytes(stored)}, decoded {show_nbytes(raw)}, manifest {summary.digests['manifest']}",
         "files": "none, --baseline names or makes them" if material.files is None else material.files.describe(),
         **dict(describe().rows()),
-        **dict(environment_rows(describe_environment(dataset.path))),
+        **dict(environment_rows(environment)),
     }
     if (share := residency_of_all(dataset.reader.on_disk)) is not None:
         facts["page cache"] = f"held {share:.0%} of the dataset before the first turn"

@@ -30,6 +30,7 @@ class Helper:
         """Start it; it imports meanwhile."""
         self._process = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for this process, which ends it
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )  # fmt: skip
         self.send(material)
