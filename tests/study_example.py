@@ -43,9 +43,9 @@ def make_study() -> Study:
         gpu = {"gpu_utilization_percent": 43.0, "gpu_power_watts": 120.0, "gpu_memory_mib": 900.0}
         trained = {"epoch_seconds": 3.0, "wait_p99_seconds": 1e-3, **phases, **gpu}
         rows.append(make_row("training", source, size, crop, figures=trained))
-        for count in (1, 2):
-            figures = {"slowest": 10.0, "fastest": 20.0}
-            rows.append(make_row("isolation", source, size, 16, num_processes=count, figures=figures))
+    for count, size, source in itertools.product((1, 2), BATCH_SIZES, _SPEED):
+        figures = {"slowest": 10.0, "fastest": 20.0}
+        rows.append(make_row("isolation", source, size, num_processes=count, figures=figures))
     rows += [make_row("threads", "lmdbloader", num_workers=count) for count in (1, 2)]
     rows += [make_row("oversubscription", source, num_workers=2 * n) for source in _SPEED for n in (1, 2)]
     for section, source in itertools.product(("cold", "warm"), _SPEED):

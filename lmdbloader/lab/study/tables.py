@@ -170,7 +170,7 @@ _SECTIONS: dict[str, tuple[str, str, Columns]] = {
             (Column("waiting", percent), lambda row, _: row.figures["data_seconds"] / step_seconds(row)),
             _figure("GPU busy", "gpu_utilization_percent", "{:.0f} %".format),
             _figure("power", "gpu_power_watts", "{:.0f} W".format),
-            _figure("memory", "gpu_memory_mib", "{:,.0f} MiB".format),
+            _figure("GPU memory", "gpu_memory_mib", "{:,.0f} MiB".format),
         ),
     ),
     "steps": (
