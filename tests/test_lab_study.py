@@ -24,7 +24,7 @@ from lmdbloader.lab import Study, bench, compare_studies
 from lmdbloader.lab.machine import describe_environment
 from lmdbloader.lab.study.arms import Arm, cpu_seconds, take_turns
 from lmdbloader.lab.study.image_files import extract_files, find_files
-from lmdbloader.lab.study.results import ratio
+from lmdbloader.lab.study.rows import ratio
 
 QUICK: dict[str, Any] = {"seconds": 0.002, "repeats": 2, "num_workers": 1}
 

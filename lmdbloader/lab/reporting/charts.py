@@ -13,7 +13,8 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from lmdbloader.base.stage_times import STAGES
 from lmdbloader.lab.formatting import number
 from lmdbloader.lab.study.arms import LOADER_NAMES, LoaderKind
-from lmdbloader.lab.study.results import Study, StudyRow
+from lmdbloader.lab.study.results import Study
+from lmdbloader.lab.study.rows import StudyRow
 from lmdbloader.lab.study.training import PHASES
 
 COLOURS = {"lmdbloader": "#1763b6", "dataloader": "#c2571a", "folder": "#6b7280"}

@@ -82,7 +82,7 @@ def write_report(study: Study, path: str | os.PathLike[str]) -> None:
     figures = draw(study)
     shown = [
         PageSection(section.name, figures.get(section.name), section.table, [section.line])
-        for section in sections(study)
+        for section in sections(study.rows)
     ]
     write_page(Page(study.facts["dataset"], shown, list(study.facts.items()), (), study.notes), path)
 

@@ -17,7 +17,7 @@ from lmdbloader.format.layout import MANIFEST_FILE
 from lmdbloader.lab.machine import filesystem_of, residency
 from lmdbloader.lab.study.arms import Arm, Material, open_arm, take_turns
 from lmdbloader.lab.study.plan import Plan
-from lmdbloader.lab.study.results import StudyRow
+from lmdbloader.lab.study.rows import StudyRow, row_of
 
 # A cold pass is an epoch, or ends after this many turns' time; of a disk the first reads say little.
 _TURNS = 20
@@ -49,8 +49,8 @@ def read_cold(plan: Plan) -> Iterator[StudyRow]:
     found = take_turns(arms, plan.repeats, measure)
     for arm, turns in zip(arms, found, strict=True):
         held, counts, cold, warm = zip(*turns, strict=True)
-        yield StudyRow.of("cold", arm, cold, {"num_samples": counts[-1], "held": max(held)})
-        yield StudyRow.of("warm", arm, warm, {"num_samples": counts[-1]})
+        yield row_of("cold", arm, cold, {"num_samples": counts[-1], "held": max(held)})
+        yield row_of("warm", arm, warm, {"num_samples": counts[-1]})
     most = max(turn[0] for turns in found for turn in turns)
     if most > _MOST_HELD:
         plan.notes.append(f"Cold figures are too high: up to {most:.0%} of the files stayed in the page cache, mapped.")

@@ -31,7 +31,8 @@ from lmdbloader.lab.study.cold import read_cold
 from lmdbloader.lab.study.image_files import extract_files, find_files
 from lmdbloader.lab.study.isolation import isolate
 from lmdbloader.lab.study.plan import Plan
-from lmdbloader.lab.study.results import Study, StudyRow
+from lmdbloader.lab.study.results import Study
+from lmdbloader.lab.study.rows import StudyRow, row_of
 from lmdbloader.lab.study.training import Trainer, figures_of
 from lmdbloader.loader import Loader
 from lmdbloader.show import info
@@ -192,7 +193,7 @@ def _sweep(plan: Plan) -> Iterator[StudyRow]:
     plan.progress("sweep: trains")
     for arm, turns in zip(arms, take_turns(arms, plan.repeats, train), strict=True):
         speeds = [turn.samples_per_s for turn in turns]
-        yield StudyRow.of("training", arm, speeds, figures_of(turns) | _epoch(plan, speeds))
+        yield row_of("training", arm, speeds, figures_of(turns) | _epoch(plan, speeds))
 
 
 def _threads(plan: Plan) -> Iterator[StudyRow]:
@@ -231,7 +232,7 @@ def _load(plan: Plan, section: str, arms: Sequence[Arm]) -> Iterator[StudyRow]:
         }
         if section == "loading" and arm.source == "lmdbloader":
             figures |= _stages(plan, arm)
-        yield StudyRow.of(section, arm, speeds, figures)
+        yield row_of(section, arm, speeds, figures)
 
 
 def _epoch(plan: Plan, speeds: Sequence[float]) -> dict[str, float]:

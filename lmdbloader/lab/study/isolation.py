@@ -15,7 +15,7 @@ from typing import Any
 from lmdbloader.errors import WorkerError
 from lmdbloader.lab.study.arms import Arm, Material, open_arm, take_turn, take_turns
 from lmdbloader.lab.study.plan import Plan
-from lmdbloader.lab.study.results import StudyRow
+from lmdbloader.lab.study.rows import StudyRow, row_of
 
 # How long a process goes on loading after its own time, as a share of it: the others may have begun later.
 _OVERTIME = 0.5
@@ -114,7 +114,7 @@ def isolate(plan: Plan) -> Iterator[StudyRow]:
             for arm, turns in zip(arms, found, strict=True):
                 middle = sorted(turns, key=sum)[len(turns) // 2]
                 figures = {"slowest": min(middle), "fastest": max(middle)}
-                yield StudyRow.of("isolation", arm, list(map(sum, turns)), figures, num_processes=count)
+                yield row_of("isolation", arm, list(map(sum, turns)), figures, num_processes=count)
 
 
 def _together(helpers: Sequence[Helper], seconds: float, arm: Arm) -> list[float]:

@@ -2,108 +2,17 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from lmdbloader.errors import FormatError
-from lmdbloader.lab.study.arms import Arm, LoaderKind
+from lmdbloader.base.text import plain
+from lmdbloader.errors import FormatError, OptionError
+from lmdbloader.lab.formatting import WIDTH, define, wrap
+from lmdbloader.lab.study.rows import StudyRow
+from lmdbloader.lab.study.tables import comparison, sections
 
 STUDY_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class StudyRow:
-    """What one arm of an experiment gave.
-
-    Attributes:
-        section: loading, training, threads, oversubscription, isolation, cold or warm.
-        source: Who makes the batches: lmdbloader, dataloader or folder.
-        batch_size: Samples in a batch.
-        crop: Side of the random window in pixels of the largest image; None: whole images.
-        num_workers: Threads of the Loader, worker processes of torch's DataLoader.
-        order: Of the samples: random or quasi_random.
-        num_processes: That load at the same time.
-        turns: Samples a second of each turn, of all processes together. Turns of one number are neighbours in time.
-        figures: What else was measured, by name: seconds, shares, bytes.
-    """
-
-    section: str
-    source: LoaderKind
-    batch_size: int
-    crop: int | None
-    num_workers: int
-    order: str
-    num_processes: int
-    turns: tuple[float, ...]
-    figures: Mapping[str, float] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls, section: str, arm: Arm, turns: Sequence[float], figures: Mapping[str, float], *, num_processes: int = 1
-    ) -> StudyRow:
-        """Return the row of an arm."""
-        return cls(
-            section, arm.source, arm.batch_size, arm.crop, arm.num_workers, arm.order, num_processes, tuple(turns),
-            figures,
-        )  # fmt: skip
-
-    @property
-    def samples_per_s(self) -> float:
-        """The median of the turns."""
-        return statistics.median(self.turns)
-
-    @property
-    def setting(self) -> tuple[object, ...]:
-        """All that was chosen, by which rows of two studies are compared."""
-        return (
-            self.section, self.source, self.batch_size, self.crop, self.num_workers, self.order, self.num_processes,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """How many times as fast one arm is as another, by turns that are neighbours in time.
-
-    Attributes:
-        value: The median of the turns' ratios.
-        low, high: The smallest and the largest.
-    """
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        """Return the median, and the range if there is one.
-
-        >>> str(Ratio(38.2, 36.0, 40.4)), str(Ratio(0.98, 0.98, 0.98))
-        ('38 (36 to 40)', '0.98')
-        """
-        value, low, high = map(show_times, (self.value, self.low, self.high))
-        return value if low == high else f"{value} ({low} to {high})"
-
-
-def show_times(value: float) -> str:
-    """Return a ratio with two digits, or all of those before the point.
-
-    >>> show_times(0.984), show_times(1.26), show_times(138.2)
-    ('0.98', '1.3', '138')
-    """
-    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
-
-
-def ratio(row: StudyRow, other: StudyRow) -> Ratio:
-    """Return how many times as fast a row is as another of the same study.
-
-    >>> from dataclasses import replace
-    >>> row = StudyRow("loading", "lmdbloader", 8, 64, 2, "random", 1, (90.0, 60.0, 80.0))
-    >>> ratio(row, replace(row, turns=(30.0, 30.0, 40.0)))
-    Ratio(value=2.0, low=2.0, high=3.0)
-    """
-    found = [one / two for one, two in zip(row.turns, other.turns, strict=True)]
-    return Ratio(statistics.median(found), min(found), max(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +32,21 @@ class Study:
     notes: tuple[str, ...]
 
     def section(self, name: str) -> tuple[StudyRow, ...]:
-        """Return the rows of a section, in the order in which they were measured."""
+        """Return the rows of a section, in the order in which they were measured.
+
+        Args:
+            name: Of the section, see `StudyRow`.
+        """
         return tuple(row for row in self.rows if row.section == name)
 
     def __str__(self) -> str:
-        """Return the tables with what was measured on what."""
-        from lmdbloader.lab.study.tables import as_text
-
-        return as_text(self)
+        """Return what was measured on what, and the tables."""
+        parts = ["\n".join(define([(name, plain(value)) for name, value in self.facts.items()], width=WIDTH))]
+        for section in sections(self.rows):
+            parts.append("\n".join([*section.table.lines(), *wrap(section.line, "  ", "  ")]))
+        if self.notes:
+            parts.append("\n".join(line for note in self.notes for line in wrap(plain(note), "- ", "  ")))
+        return "\n\n".join(parts)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for `json.dumps`."""
@@ -158,3 +74,28 @@ class Study:
             return cls(dict(value["facts"]), dict(value["environment"]), rows, tuple(value["notes"]))
         except (KeyError, TypeError, ValueError) as error:
             raise FormatError(f"study: damaged ({error!r}); expected what `lmdbloader bench --json` writes") from error
+
+
+def compare_studies(first: Study, second: Study) -> str:
+    """Return what differs between two studies, and a table of the settings that both measured.
+
+    Args:
+        first: Compared with.
+        second: The other one: of another machine, or after a change.
+
+    Raises:
+        OptionError: They have no setting in common.
+    """
+    parts = []
+    for name in dict.fromkeys((*first.facts, *second.facts)):
+        here, there = (plain(study.facts.get(name, "-")) for study in (first, second))
+        if here != there:
+            parts += [name, *define([("first", here), ("second", there)], indent="  ", width=WIDTH)]
+    theirs = {row.setting: row for row in second.rows}
+    pairs = [(row, theirs[row.setting]) for row in first.rows if row.setting in theirs]
+    if not pairs:
+        raise OptionError(
+            "the two studies have no setting in common: sections, batch sizes, crops and workers. Measure the second "
+            "with the options of the first."
+        )
+    return "\n".join([*parts, "", *comparison(pairs).lines()])

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmdbloader.base.stage_times import STAGES
-from lmdbloader.base.text import plain
-from lmdbloader.errors import OptionError
-from lmdbloader.lab.formatting import WIDTH, Column, Table, define, number, percent, seconds, wrap
+from lmdbloader.lab.formatting import Column, Table, number, percent, seconds
 from lmdbloader.lab.study.arms import LOADER_NAMES
-from lmdbloader.lab.study.results import Ratio, Study, StudyRow, ratio, show_times
+from lmdbloader.lab.study.rows import Ratio, StudyRow, ratio, show_times
 from lmdbloader.lab.study.training import PHASES
 
 # The value of a column for a row, and for the row that it is compared with; None if it is unknown.
@@ -34,51 +32,21 @@ class Section:
     line: str
 
 
-def sections(study: Study) -> Iterator[Section]:
-    """Yield the sections of a study that have rows."""
+def sections(every: Sequence[StudyRow]) -> Iterator[Section]:
+    """Yield the sections that have rows among those of a study."""
     for name, (title, of, columns) in _SECTIONS.items():
-        rows = [row for row in study.section(of) if name != "stages" or "read_seconds" in row.figures]
+        rows = [row for row in every if row.section == of and (name != "stages" or "read_seconds" in row.figures)]
         cells = [[value(row, _peer(rows, row)) for _, value in columns] for row in rows]
         # What is unknown of every row, such as the use of a GPU, has no column.
         known = [place for place in range(len(columns)) if any(row[place] is not None for row in cells)]
         shown = tuple(tuple(row[place] for place in known) for row in cells)
         if rows:
             table = Table(title, tuple(columns[place][0] for place in known), shown)
-            yield Section(name, table, _compare(rows) if name == of else "")
+            yield Section(name, table, _line(rows) if name == of else "")
 
 
-def as_text(study: Study) -> str:
-    """Return a study as text."""
-    parts = ["\n".join(define([(name, plain(value)) for name, value in study.facts.items()], width=WIDTH))]
-    for section in sections(study):
-        parts.append("\n".join([*section.table.lines(), *wrap(section.line, "  ", "  ")]))
-    if study.notes:
-        parts.append("\n".join(line for note in study.notes for line in wrap(plain(note), "- ", "  ")))
-    return "\n\n".join(parts)
-
-
-def compare_studies(first: Study, second: Study) -> str:
-    """Return what differs between two studies, and a table of the settings that both measured.
-
-    Args:
-        first: Compared with.
-        second: The other one: of another machine, or after a change.
-
-    Raises:
-        OptionError: They have no setting in common.
-    """
-    parts = []
-    for name in dict.fromkeys((*first.facts, *second.facts)):
-        here, there = (plain(study.facts.get(name, "-")) for study in (first, second))
-        if here != there:
-            parts += [name, *define([("first", here), ("second", there)], indent="  ", width=WIDTH)]
-    theirs = {row.setting: row for row in second.rows}
-    pairs = [(row, theirs[row.setting]) for row in first.rows if row.setting in theirs]
-    if not pairs:
-        raise OptionError(
-            "the two studies have no setting in common: sections, batch sizes, crops and workers. Measure the second "
-            "with the options of the first."
-        )
+def comparison(pairs: Sequence[tuple[StudyRow, StudyRow]]) -> Table:
+    """Return a table of the speeds of rows of two studies."""
     columns: Columns = (
         (Column("section", is_text=True), lambda row, _: row.section),
         *_SETTING, _WORKERS, _PROCESSES, _ORDER,
@@ -87,10 +55,7 @@ def compare_studies(first: Study, second: Study) -> str:
         (Column("second / first"), _apart),
     )  # fmt: skip
     cells = tuple(tuple(value(*pair) for _, value in columns) for pair in pairs)
-    table = Table(
-        "Samples/s; in brackets the range that the turns allow", tuple(column for column, _ in columns), cells
-    )
-    return "\n".join([*parts, "", *table.lines()])
+    return Table("Samples/s; in brackets the range that the turns allow", tuple(column for column, _ in columns), cells)
 
 
 def step_seconds(row: StudyRow) -> float:
@@ -113,7 +78,7 @@ def _peer(rows: Sequence[StudyRow], row: StudyRow) -> StudyRow:
     return next(other for other in ours if (other.batch_size, other.crop, other.num_processes) == like)
 
 
-def _compare(rows: Sequence[StudyRow]) -> str:
+def _line(rows: Sequence[StudyRow]) -> str:
     """Return the least and the most that the Loader is faster than each other source."""
     found: dict[str, list[float]] = {}
     for row in rows:
