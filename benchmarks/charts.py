@@ -13,14 +13,11 @@ import re
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from drawing import drawing
+from drawing import DATALOADER, FOLDER, INK, LOADER, Look, begin, draw_lines, drawing
 from matplotlib.axes import Axes
-
-from lmdbloader.lab.reporting.canvas import Canvas, Chart, bar_style, categories, heading, lines, scaled
-from lmdbloader.lab.reporting.style import FRAME, SOURCES, Look, settings
+from matplotlib.figure import Figure
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = ROOT / "docs" / "benchmarks" / "tables.md"
@@ -28,10 +25,13 @@ RESULTS = ROOT / "benchmarks" / "results"
 PICTURES = ROOT / "docs" / "benchmarks" / "pictures"
 Rows = list[dict[str, str]]
 
-# As bars; lines have markers and dashes too.
-_OURS = replace(SOURCES["lmdbloader"], marker="", dash=())
-_PEER = replace(SOURCES["folder"], label="other ways", marker="", dash=())
-_BAR_HEIGHT = 27
+_OURS, _PEER = Look("Loader", LOADER, "s", "none"), Look("other ways", FOLDER, "s", "none")
+_SOURCES = (
+    Look("Loader", LOADER),
+    Look("DataLoader (LMDB)", DATALOADER, "s", "--"),
+    Look("DataLoader (files)", FOLDER, "^", ":"),
+)
+_BAR_HEIGHT = 0.28
 _BY_HAND = "x by hand, same batch"
 
 
@@ -93,9 +93,9 @@ def by_batch(text: str) -> dict[str, dict[Look, list[tuple[float, float]]]]:
     for row in rows_of(text, "Batch sizes 8 to 128: lmdbloader bench", "Loader, samples/s"):
         ours, size = value_of(row["Loader, samples/s"]), float(row["batch"])
         curves = found.setdefault(f"crops of {row['crop']} pixels", {})
-        curves.setdefault(SOURCES["lmdbloader"], []).append((size, ours))
-        for name, column in (("dataloader", "x DataLoader (LMDB)"), ("folder", "x DataLoader (files)")):
-            curves.setdefault(SOURCES[name], []).append((size, ours / value_of(row[column])))
+        curves.setdefault(_SOURCES[0], []).append((size, ours))
+        for look in _SOURCES[1:]:
+            curves.setdefault(look, []).append((size, ours / value_of(row[f"x {look.label}"])))
     return found
 
 
@@ -142,66 +142,49 @@ def bars(
         show: Writes a value.
         places: For how many bars there is room.
     """
-    for place, (name, value) in enumerate(reversed(values.items())):
-        axes.barh(place, value, height=0.68, **bar_style(look(name)))
-        axes.annotate(
-            show(value), (value, place), (6, 0), textcoords="offset points", va="center", color=FRAME["ink"].light,
-            fontsize=11,
-        )  # fmt: skip
-    axes.set_yticks(range(len(values)), list(reversed(values)))
+    found = dict(reversed(values.items()))
+    drawn = axes.barh(range(len(found)), list(found.values()), 0.68, color=[look(name).colour for name in found])
+    axes.bar_label(drawn, list(map(show, found.values())), padding=5, color=INK)
+    axes.set_yticks(range(len(found)), list(found))
     axes.set_ylim(len(values) - places - 0.6, len(values) - 0.4)
     axes.set_xlim(0, max(values.values()) * 1.12)
     axes.set_xticks([])
-    axes.tick_params(axis="y", length=0, labelcolor=FRAME["ink"].light)
+    axes.tick_params(axis="y", length=0)
     axes.grid(visible=False)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    axes.spines[:].set_visible(False)
 
 
-def loading_chart(found: Mapping[str, Mapping[str, float]]) -> Chart:
+def loading_chart(found: Mapping[str, Mapping[str, float]]) -> Figure:
     """Return the speed of loading: a panel for each kind of samples, a bar for each way."""
     most = max(map(len, found.values()))
-    with settings():
-        canvas = Canvas(
-            "Loading alone, on two CPU cores", "Samples per second, each way with its best setting", (_OURS, _PEER),
-            panels=len(found), in_a_row=1, panel_height=_BAR_HEIGHT * most + 36, narrow=False, titled=True,
-        )  # fmt: skip
-        for axes, (told, values) in zip(canvas.panels, found.items(), strict=True):
-            fastest = dict(sorted(values.items(), key=lambda item: -item[1]))
-            bars(axes, fastest, lambda name: _OURS if name.startswith("Loader") else _PEER, "{:,.0f}".format, most)
-            heading(axes, told)
-        return canvas.finish()
+    figure, panels = begin(
+        "Loading alone, on two CPU cores: samples per second, each way with its best setting", list(found),
+        (_OURS, _PEER), height=_BAR_HEIGHT * most + 0.4,
+    )  # fmt: skip
+    for axes, values in zip(panels, found.values(), strict=True):
+        fastest = dict(sorted(values.items(), key=lambda item: -item[1]))
+        bars(axes, fastest, lambda name: _OURS if name.startswith("Loader") else _PEER, "{:,.0f}".format, most)
+    return figure
 
 
-def batch_chart(found: Mapping[str, Mapping[Look, Sequence[tuple[float, float]]]]) -> Chart:
+def batch_chart(found: Mapping[str, Mapping[Look, Sequence[tuple[float, float]]]]) -> Figure:
     """Return the speed by batch size: a panel for each size of crops, a line for each source."""
-    looks = list(next(iter(found.values())))
-    with settings():
-        canvas = Canvas(
-            "Small batches", "Samples per second by batch size (logarithmic)", looks,
-            panels=len(found), in_a_row=2, panel_height=250, narrow=False, titled=True,
-        )  # fmt: skip
-        for axes, (told, curves) in zip(canvas.panels, found.items(), strict=True):
-            sizes = [int(size) for size, _ in next(iter(curves.values()))]
-            categories(axes, [str(size) for size in sizes], canvas.panel_width)
-            scaled(axes, [speed for curve in curves.values() for _, speed in curve], is_log=True)
-            lines(canvas, axes, {look: [(sizes.index(int(x)), y) for x, y in curve] for look, curve in curves.items()})
-            heading(axes, told)
-        return canvas.finish()
+    figure, panels = begin("Samples per second by batch size (logarithmic)", list(found), _SOURCES, columns=2)
+    for axes, curves in zip(panels, found.values(), strict=True):
+        draw_lines(axes, curves, is_log=True)
+    return figure
 
 
-def behind_chart(found: Mapping[str, float]) -> Chart:
+def behind_chart(found: Mapping[str, float]) -> Figure:
     """Return the shares of other ways' speed: a bar for each, and a line where both are as fast."""
-    with settings():
-        canvas = Canvas(
-            "Where it is not faster", "Speed of what is named first, as a share of the second's; 1.0 is as fast",
-            (_OURS,), panels=1, in_a_row=1, panel_height=_BAR_HEIGHT * len(found) + 36, narrow=False, titled=True,
-        )  # fmt: skip
-        (axes,) = canvas.panels
-        bars(axes, found, lambda _: _OURS, "{:.2f}".format, len(found))
-        axes.set_xlim(0, 1.08)
-        axes.axvline(1.0, color=FRAME["axis"].light, linewidth=1.0)
-        return canvas.finish()
+    figure, (axes,) = begin(
+        "Speed of what is named first, as a share of the second's; 1.0 is as fast", ["Where it is not faster"],
+        (_OURS,), height=_BAR_HEIGHT * len(found) + 0.4,
+    )  # fmt: skip
+    bars(axes, found, lambda _: _OURS, "{:.2f}".format, len(found))
+    axes.set_xlim(0, 1.08)
+    axes.axvline(1.0, color=FOLDER, linewidth=1.0)
+    return figure
 
 
 def draw(tables: Path = TABLES, results: Path = RESULTS) -> dict[str, str]:
@@ -213,14 +196,14 @@ def draw(tables: Path = TABLES, results: Path = RESULTS) -> dict[str, str]:
     )
     return {
         "two-cores.svg": drawing(
-            loading_chart(found), "two-cores", title="Samples per second on two CPU cores", description=told
+            loading_chart(found), title="Samples per second on two CPU cores", description=told
         ),
         "batch-sizes.svg": drawing(
-            batch_chart(sizes), "batch-sizes", title="Samples per second by batch size",
+            batch_chart(sizes), title="Samples per second by batch size",
             description="Lines: the Loader, torch's DataLoader over the dataset, and over PNG files.",
         ),
         "not-faster.svg": drawing(
-            behind_chart(shares), "not-faster", title="Where lmdbloader is not faster",
+            behind_chart(shares), title="Where lmdbloader is not faster",
             description="; ".join(f"{name}: {value:.2f}" for name, value in shares.items()),
         ),
     }  # fmt: skip

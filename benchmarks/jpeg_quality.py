@@ -199,54 +199,43 @@ def _shown(interval: Interval, form: str, unit: str = "") -> str:
 
 def draw(found: dict[str, list[Result]]) -> str:
     """Return an SVG: the difference of accuracy to pixels with its interval, and bytes an image, over the quality."""
-    from drawing import drawing
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+    from drawing import DATALOADER, FOLDER, LOADER, Look, begin, drawing
 
-    from lmdbloader.lab.reporting.canvas import Canvas, heading, line_style, lines
-    from lmdbloader.lab.reporting.style import FRAME, SOURCES, Look, settings
-
-    own = Look("scored on JPEGs of the same quality", SOURCES["lmdbloader"].light, "", marker="o")
-    clean = Look("scored on pixels", SOURCES["dataloader"].light, "", marker="s", dash=(5, 1.6))
+    own, clean = Look("scored on JPEGs of the same quality", LOADER), Look("scored on pixels", DATALOADER, "s", "--")
     names = list(found)
-    qualities, places = [name for name in names if name != PIXELS], range(len(names))
-    with settings():
-        canvas = Canvas(
-            "How far the quality of JPEGs can fall",
-            f"{len(PHOTOGRAPHS)} photographs, cut into squares of {STORED} pixels that are stored as JPEGs, or as "
-            f"pixels; trained on at {TRAINED} pixels. Mean and 95 % interval over {len(found[PIXELS])} seeds.",
-            (own, clean), panels=2, in_a_row=1, panel_height=230, narrow=False, titled=True,
-        )  # fmt: skip
-        accuracy, size = canvas.panels
-        for look, score, shift in ((own, "top1", -0.07), (clean, "top1_pixels", 0.07)):
-            intervals = [difference(found, name, score) for name in qualities]
-            shifted = [place + shift for place in range(len(qualities))]
-            accuracy.plot(shifted, [interval.value for interval in intervals], **line_style(look))
-            for place, interval in zip(shifted, intervals, strict=True):
-                if interval.low is not None and interval.high is not None:
-                    accuracy.vlines(place, interval.low, interval.high, color=look.light, linewidth=1.2)
-        accuracy.axhline(0, color=FRAME["axis"].light, linewidth=1.0, zorder=1)
-        accuracy.spines["bottom"].set_visible(False)
-        accuracy.plot([len(names) - 1], [0], **line_style(own))
-        accuracy.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+g}" if value else "0"))
-        top1 = fmean(100 * each.top1 for each in found[PIXELS])
-        heading(accuracy, f"top-1 accuracy: points more than from pixels, which give {top1:.1f} %")
-        payload = [fmean(result.payload for result in found[name]) for name in names]
-        size.set_yscale("log")
-        size.yaxis.set_major_locator(FixedLocator([1000, 2000, 5000, 10_000]))
-        size.yaxis.set_minor_locator(NullLocator())
-        size.yaxis.set_minor_formatter(NullFormatter())
-        size.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        size.set_ylim(min(payload) / 1.3, max(payload) * 1.3)
-        lines(canvas, size, {own: list(zip(places, payload, strict=True))}, show=lambda value: f"{value:,.0f}")
-        heading(size, "bytes an image, as stored (logarithmic)")
-        for axes in (accuracy, size):
-            axes.set_xticks(list(places), names)
-            axes.set_xlim(-0.35, len(names) - 0.65)
-        size.set_xlabel("quality of the JPEGs")
-        return drawing(
-            canvas.finish(), "jpeg-quality", title="Accuracy, and bytes an image, by the quality of the JPEGs",
-            description="Two lines: accuracy minus that from pixels, with intervals; and bytes an image.",
-        )  # fmt: skip
+    qualities = [name for name in names if name != PIXELS]
+    top1 = fmean(100 * each.top1 for each in found[PIXELS])
+    titles = (
+        f"top-1 accuracy: points more than from pixels, which give {top1:.1f} %",
+        "bytes an image, as stored (logarithmic)",
+    )
+    figure, (accuracy, size) = begin(
+        f"{len(PHOTOGRAPHS)} photographs in squares of {STORED} pixels, trained on at {TRAINED} pixels: mean and 95 % "
+        f"interval over {len(found[PIXELS])} seeds",
+        titles, (own, clean),
+    )  # fmt: skip
+    for look, score, shift in ((own, "top1", -0.07), (clean, "top1_pixels", 0.07)):
+        intervals = [difference(found, name, score) for name in qualities]
+        shifted = [place + shift for place in range(len(qualities))]
+        accuracy.plot(shifted, [interval.value for interval in intervals], **look.line)
+        for place, interval in zip(shifted, intervals, strict=True):
+            if interval.low is not None and interval.high is not None:
+                accuracy.vlines(place, interval.low, interval.high, color=look.colour, linewidth=1.2)
+    accuracy.axhline(0, color=FOLDER, linewidth=1.0, zorder=1)
+    accuracy.plot([len(names) - 1], [0], **own.line)
+    accuracy.yaxis.set_major_formatter(lambda value, _: f"{value:+g}" if value else "0")
+    size.plot(range(len(names)), [fmean(result.payload for result in found[name]) for name in names], **own.line)
+    size.set_yscale("log")
+    size.set_yticks([1000, 2000, 5000, 10_000])
+    size.set_yticks([], minor=True)
+    size.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    for axes in (accuracy, size):
+        axes.set_xticks(range(len(names)), names)
+    size.set_xlabel("quality of the JPEGs")
+    return drawing(
+        figure, title="Accuracy, and bytes an image, by the quality of the JPEGs",
+        description="Two lines: accuracy minus that from pixels, with intervals; and bytes an image.",
+    )  # fmt: skip
 
 
 def main() -> None:

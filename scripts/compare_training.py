@@ -30,7 +30,7 @@ from lmdbloader.base.files import replacing
 from lmdbloader.errors import LmdbloaderError, OptionError
 from lmdbloader.lab.machine import describe as describe_machine
 from lmdbloader.lab.machine import describe_environment, environment_rows
-from lmdbloader.lab.study.rows import LOADER_NAMES
+from lmdbloader.lab.study.arms import LOADER_NAMES
 
 EPILOG = """\
 --out gets report.html, report.txt, results.json, and the datasets that are made. The report begins with the conclusion.

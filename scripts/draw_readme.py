@@ -25,7 +25,7 @@ PICTURES = ROOT / "docs" / "pictures"
 GPU_RESULTS = ROOT / "benchmarks" / "results" / "gpu"
 CHART, PICTURE = "speed.svg", "superresolution.png"
 
-# The colours of lmdbloader/lab/reporting/style.py, light and dark. A card of its own makes the chart readable on a page
+# Colours, light and dark. A card of its own makes the chart readable on a page
 # of any colour, also where the page and the system disagree about dark mode.
 _LIGHT = "--paper: #ffffff; --rule: #e2e5e9; --ink: #1d2126; --muted: #5a616a; --ours: #1763b6; --peer: #9aa1ab;"
 _DARK = "--paper: #15181c; --rule: #31373e; --ink: #e8eaed; --muted: #a4acb6; --ours: #6cb0ff; --peer: #6b7078;"

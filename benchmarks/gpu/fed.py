@@ -33,7 +33,7 @@ from torch.nn import functional
 from lmdbloader.lab import Recorder, doctor, plan
 from lmdbloader.lab.planning.results import sentences
 from lmdbloader.lab.profiling.loader_facts import facts_of
-from lmdbloader.lab.study.endless_loader import cpu_seconds
+from lmdbloader.lab.study.arms import cpu_seconds
 from lmdbloader.superres.training import train_step
 
 TURNS = 3

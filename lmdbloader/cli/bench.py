@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import sys
 import time
 from pathlib import Path
@@ -27,8 +26,8 @@ of lmdbloader, by torch's DataLoader over the same dataset and, with --baseline,
 by torch's DataLoader over the same images as files. The sections:
 
   sweep             batch sizes 8 to 128 and crops 16 and 64, loading alone and
-                    training SRCNN: samples/s, latency, processor time, where a
-                    step's time goes, what the GPU does, pinned or paged memory
+                    training SRCNN: samples/s, waits, processor time, where a
+                    step's time goes, what the GPU does
   threads           the Loader with one thread, up to one for each core
   oversubscription  one to four threads or workers for each core
   isolation         several processes at the same time, each with a loader
@@ -36,14 +35,10 @@ by torch's DataLoader over the same images as files. The sections:
                     these files alone, which slows down whoever else reads them,
                     so it is measured only with --only cold (Linux)
 
-The settings take turns, and medians are shown, because other programs disturb
-the measurement. The first sentence is the conclusion. Sentences below the
-tables state the findings, and what was left out and why; settings whose turns
-overlap are not called different. The last lines are what to do now. Two stored
-studies are compared: of two machines, or before and after a change. Progress
-goes to stderr, with the time that is left. By default it takes two to three
-minutes on 2 cores. A study that was interrupted (Ctrl-C) goes on with the same
-command; only "cold" is measured again.
+The settings take turns, because other programs disturb the measurement: speeds
+are medians, and loaders are compared by turns that are neighbours in time. By
+default it takes two to three minutes on 2 cores. Two stored studies, of two
+machines or before and after a change, are compared.
 """
 EPILOG = """\
 examples:
@@ -52,95 +47,62 @@ examples:
   lmdbloader bench train.lmdb --baseline photos --only cold
   lmdbloader bench train.lmdb --baseline photos --seconds 2 --json study.json
   lmdbloader bench study.json --report report.html
-  lmdbloader bench before.json after.json --report change.html
+  lmdbloader bench before.json after.json
 """
 _SECTIONS = ("sweep", "threads", "oversubscription", "isolation", "cold")
-# Options of measuring, and their defaults.
-_MEASURING: dict[str, Any] = {
-    "baseline": None, "only": None, "batch_sizes": None, "crops": None, "model": "srcnn915", "seconds": 0.2,
-    "repeats": 3, "processes": None, "num_workers": None, "device": None,
-    "restart": False,
-}  # fmt: skip
 _MODELS = ("srcnn915", "srcnn955", "residual", "none")
+# What is given is passed on to `bench`, which has the defaults.
+_MEASURING = (
+    "baseline", "only", "batch_sizes", "crops", "model", "seconds", "repeats", "processes", "num_workers", "device",
+)  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("dataset", metavar="DB", help="the dataset's folder, or a study.json to show")
-    parser.add_argument("other", metavar="JSON", nargs="?", help="a second study.json: the two are compared")
-    parser.add_argument(
+    add = parser.add_argument
+    add("dataset", metavar="DB", help="the dataset's folder, or a study.json to show")
+    add("other", metavar="JSON", nargs="?", help="a second study.json: the two are compared")
+    add(
         "--baseline",
         metavar="DIR",
         help="compare with torch's DataLoader over this folder of the same images as files; for several image fields "
         "it has a folder for each; 'auto' writes PNG files of up to 4,000 samples into a temporary folder",
     )
-    parser.add_argument("--only", metavar="SECTION", nargs="+", choices=_SECTIONS, help="measure only these sections")
-    parser.add_argument(
+    add("--only", metavar="SECTION", nargs="+", choices=_SECTIONS, help="measure only these sections")
+    add(
         "--batch-sizes", metavar="N", type=number(WHOLE), nargs="+", help="samples in a batch (default: 8 16 32 64 128)"
     )
-    parser.add_argument(
+    add(
         "--crops",
         metavar="N",
         type=_crop,
         nargs="+",
         help="sides of random windows in pixels of the largest image, or 'whole' (default: 16 64)",
     )
-    parser.add_argument(
+    add(
         "--model",
         metavar="NAME",
         choices=_MODELS,
-        default=_MEASURING["model"],
-        help="network to train: %(choices)s; none only loads (default: %(default)s)",
+        help="network to train: %(choices)s; none only loads (default: srcnn915)",
     )
-    parser.add_argument(
-        "--seconds",
-        metavar="S",
-        type=number(REAL),
-        default=_MEASURING["seconds"],
-        help="seconds of one turn of a setting (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--repeats",
-        metavar="N",
-        type=number(WHOLE),
-        default=_MEASURING["repeats"],
-        help="turns of each setting (default: %(default)s)",
-    )
-    parser.add_argument(
+    add("--seconds", metavar="S", type=number(REAL), help="seconds of one turn of a setting (default: 0.2)")
+    add("--repeats", metavar="N", type=number(WHOLE), help="turns of each setting (default: 3)")
+    add(
         "--processes",
         metavar="K",
         type=number(WHOLE),
         nargs="+",
         help="processes of the isolation test (default: 1, and one for each core, 2 to 8)",
     )
-    parser.add_argument(
+    add(
         "--num-workers",
         metavar="N",
         type=number(WHOLE),
         help="worker processes of torch's DataLoader (default: one for each core, 16 at most)",
     )
-    parser.add_argument(
-        "--device", metavar="NAME", help="where to train: cpu, cuda, cuda:1 (default: cuda if available)"
-    )
-    _add_outputs(parser)
-
-
-def _add_outputs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--restart",
-        action="store_true",
-        help="measure everything, and discard what interrupted studies of this dataset have kept (default: the same "
-        "command goes on from there, within a day)",
-    )
-    parser.add_argument(
-        "--json", metavar="FILE", help="write every figure as JSON; '-' writes to stdout, in place of tables"
-    )
-    parser.add_argument(
-        "--report", metavar="FILE", help="write a report with charts, one HTML file (needs lmdbloader[report])"
-    )
-    parser.add_argument(
-        "--charts", metavar="DIR", help="write the charts as PNG and SVG files (needs lmdbloader[report])"
-    )
+    add("--device", metavar="NAME", help="where to train: cpu, cuda, cuda:1 (default: cuda if available)")
+    add("--json", metavar="FILE", help="write every figure as JSON; '-' writes to stdout, in place of tables")
+    add("--report", metavar="FILE", help="write a report with charts, one HTML file (needs lmdbloader[report])")
 
 
 def _crop(text: str) -> int | None:
@@ -149,24 +111,24 @@ def _crop(text: str) -> int | None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
-    _check_outputs(options)
+    given = {name: value for name in _MEASURING if (value := getattr(options, name)) is not None}
+    stored = [name for name in (options.dataset, options.other) if name and _is_stored(name)]
+    if stored and given:
+        named = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise OptionError(f"{stored[0]}: is a finished study; {named} would need a new measurement of a dataset.")
     if options.other is not None:
         return _compare(options)
-    study = _stored(options.dataset, options) if _is_stored(options.dataset) else _measured(options)
+    _check_outputs(options)
+    study = _read(options.dataset) if stored else _measure(options.dataset, given)
     text = json.dumps(study.as_json(), indent=1, allow_nan=False)
     if options.json not in (None, "-"):
-        with open(options.json, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
+        Path(options.json).write_text(text + "\n", "utf-8")
     print(text if options.json == "-" else study)
     if options.report is not None:
         from lmdbloader.lab.reporting import write_report
 
         write_report(study, options.report)
         say(f"report: {options.report}", error=True)
-    if options.charts is not None:
-        from lmdbloader.lab.reporting import write_charts
-
-        say(f"charts: {len(write_charts(study, options.charts))} files in {options.charts}", error=True)
     return 0
 
 
@@ -174,41 +136,16 @@ def _compare(options: argparse.Namespace) -> int:
     """Compare two stored studies."""
     from lmdbloader.lab.study import compare_studies
 
-    names = (options.dataset, options.other)
-    for name in names:
+    for name in (options.dataset, options.other):
         if not _is_stored(name):
-            raise OptionError(_line_for_two(*names, name))
-    if options.charts is not None:
-        raise OptionError("--charts: draws one study. Give --report FILE.html for charts of a comparison.")
-    studies = [_stored(name, options) for name in names]
-    found = compare_studies(studies[0], studies[1], names=names)
-    text = json.dumps(found.as_json(), indent=1, allow_nan=False)
-    if options.json not in (None, "-"):
-        with open(options.json, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-    print(text if options.json == "-" else found)
-    if options.report is not None:
-        from lmdbloader.lab.reporting import write_comparison
-
-        write_comparison(found, studies[1], options.report)
-        say(f"report: {options.report}", error=True)
-    return 0
-
-
-def _line_for_two(first: str, second: str, found: str) -> str:
-    """Return the error about two arguments of which one, `found`, is not a stored study."""
-    from lmdbloader.store import is_dataset
-
-    for dataset, images in ((first, second), (second, first)):
-        if is_dataset(Path(dataset)) and os.path.isdir(images) and not is_dataset(Path(images)):
-            return (
-                f"{images}: is not a dataset. To compare with the same images as files, write: "
-                f"lmdbloader bench {shlex.quote(dataset)} --baseline {shlex.quote(images)}"
+            raise OptionError(
+                f"{name}: two studies are compared, and each is a file that ends in .json, which `lmdbloader bench DB "
+                "--json FILE` writes. A folder of images to compare a dataset with is given as --baseline."
             )
-    return (
-        f"{found}: two studies are compared, and each is a file that ends in .json. Write it first: "
-        f"lmdbloader bench {shlex.quote(found)} --json study.json"
-    )
+    if options.json is not None or options.report is not None:
+        raise OptionError("--json and --report show one study; two are compared in a table only.")
+    print(compare_studies(_read(options.dataset), _read(options.other)))
+    return 0
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
@@ -218,13 +155,10 @@ def _check_outputs(options: argparse.Namespace) -> None:
         open(options.json, "a").close()  # an existing file stays until there is new content
         if is_new:
             os.unlink(options.json)
-    if options.report is not None or options.charts is not None:
-        from lmdbloader.lab.reporting import check_charts_folder, check_report_path
+    if options.report is not None:
+        from lmdbloader.lab.reporting import check_report_path
 
-        if options.report is not None:
-            check_report_path(Path(options.report))
-        if options.charts is not None:
-            check_charts_folder(Path(options.charts))
+        check_report_path(Path(options.report))
 
 
 def _is_stored(name: str) -> bool:
@@ -232,58 +166,27 @@ def _is_stored(name: str) -> bool:
     return name.endswith(".json") and not os.path.isdir(name)
 
 
-def _stored(name: str, options: argparse.Namespace) -> Study:
+def _read(name: str) -> Study:
     from lmdbloader.lab.study import Study
 
-    path = Path(name)
-    asked = [name for name, default in _MEASURING.items() if getattr(options, name) != default]
-    if asked:
-        given = ", ".join("--" + name.replace("_", "-") for name in asked)
-        raise OptionError(
-            f"{path}: is a finished study, which is only shown; {given} would need a new measurement. Give the "
-            "dataset's folder for that."
-        )
-    if not path.exists():
-        raise FormatError(
-            f"{path}: there is no such file; expected output of `lmdbloader bench --json FILE`, or a dataset's folder"
-        )
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(Path(name).read_bytes())
     except ValueError as error:
         raise FormatError(
-            f"{path}: is not JSON ({error}); expected output of `lmdbloader bench --json FILE`"
+            f"{name}: is not JSON ({error}); expected output of `lmdbloader bench --json FILE`"
         ) from error
     return Study.from_json(value)
 
 
-def _measured(options: argparse.Namespace) -> Study:
-    progress = _Progress()
+def _measure(dataset: str, given: dict[str, Any]) -> Study:
+    began = time.monotonic()
+
+    def progress(line: str) -> None:
+        print(f"[{time.monotonic() - began:4.0f} s] {line}", file=sys.stderr, flush=True)
+
     progress("loading torch")
-    import lmdbloader.lab.study as studies
+    from lmdbloader.lab.study import bench
 
-    if options.restart:
-        studies.forget_turns(options.dataset)
-    return studies.bench(
-        options.dataset,
-        baseline=options.baseline,
-        batch_sizes=options.batch_sizes or studies.BATCH_SIZES,
-        crops=options.crops or studies.CROPS,
-        model=None if options.model == "none" else options.model,
-        only=options.only or studies.SECTIONS,
-        seconds=options.seconds,
-        repeats=options.repeats,
-        processes=options.processes,
-        num_workers=options.num_workers,
-        device=options.device,
-        progress=progress,
-    )
-
-
-class _Progress:
-    """Shows lines on stderr, each with the seconds since the first."""
-
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-
-    def __call__(self, line: str) -> None:
-        print(f"[{time.monotonic() - self._began:4.0f} s] {line}", file=sys.stderr, flush=True)
+    if given.get("model") == "none":
+        given["model"] = None
+    return bench(dataset, **given, progress=progress)

@@ -32,24 +32,8 @@ if TYPE_CHECKING:
     from lmdbloader.lab.profiling import ThreadTimes as ThreadTimes
     from lmdbloader.lab.profiling import profile as profile
     from lmdbloader.lab.profiling import rehearse as rehearse
-    from lmdbloader.lab.study import BaselineFolder as BaselineFolder
-    from lmdbloader.lab.study import ColdRow as ColdRow
-    from lmdbloader.lab.study import ComparedRow as ComparedRow
-    from lmdbloader.lab.study import GpuLoad as GpuLoad
-    from lmdbloader.lab.study import IsolationRow as IsolationRow
-    from lmdbloader.lab.study import Latency as Latency
-    from lmdbloader.lab.study import Measured as Measured
-    from lmdbloader.lab.study import OversubscriptionRow as OversubscriptionRow
-    from lmdbloader.lab.study import Phases as Phases
-    from lmdbloader.lab.study import Step as Step
-    from lmdbloader.lab.study import StudiedDataset as StudiedDataset
-    from lmdbloader.lab.study import StudiedField as StudiedField
     from lmdbloader.lab.study import Study as Study
-    from lmdbloader.lab.study import StudyComparison as StudyComparison
-    from lmdbloader.lab.study import StudySettings as StudySettings
-    from lmdbloader.lab.study import SweepRow as SweepRow
-    from lmdbloader.lab.study import ThreadsRow as ThreadsRow
-    from lmdbloader.lab.study import Training as Training
+    from lmdbloader.lab.study import StudyRow as StudyRow
     from lmdbloader.lab.study import bench as bench
     from lmdbloader.lab.study import compare_studies as compare_studies
     from lmdbloader.lab.tuning import ReadSetting as ReadSetting
@@ -66,9 +50,7 @@ __getattr__, __dir__, __all__ = lazy(
         "example_times": "ExampleTimes time_examples",
         "planning": "Compute Demand GpuFit Plan Preset Reads Serving SharedPlan plan plan_shared",
         "profiling": "Advice Comparison PhaseTimes Profile Recorder StepTimer ThreadTimes profile rehearse",
-        "study": "BaselineFolder ColdRow ComparedRow GpuLoad IsolationRow Latency Measured OversubscriptionRow Phases "
-        "Step StudiedDataset StudiedField Study StudyComparison StudySettings SweepRow ThreadsRow Training bench "
-        "compare_studies",
+        "study": "Study StudyRow bench compare_studies",
         "tuning": "ReadSetting StepTrial Tuning TuningRow tune",
     },
 )

@@ -25,10 +25,6 @@ _MOST_EXAMPLES = 2000
 _TIMED_AGAIN, _REPEATS = 8, 5
 # The examples with the most pixels, which a random draw would miss.
 _LARGEST = 8
-# An example that takes this much longer than the median stands out.
-_STANDS_OUT = 3.0
-# If it takes less than this share of its time when it is read again, the moment was slow, not the example.
-_SAME = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,27 +85,15 @@ class ExampleTimes:
 
     def __str__(self) -> str:
         """Return the times, and what the slowest example does to a batch."""
-        text = (
-            f"Single examples: p50 {seconds(self.p50_seconds)}, p99 {seconds(self.p99_seconds)}, the longest "
-            f"{seconds(self.longest_seconds)} ({self.num_timed:,} of them, one by one in one thread)."
-        )
-        if self.longest_seconds >= _STANDS_OUT * self.p50_seconds and (
-            self.slowest_seconds < _SAME * self.longest_seconds
-        ):
-            text += (
-                f" None of the longest usually takes more than {seconds(self.slowest_seconds)}: the moment was slow "
-                "(storage, or another program), not the example."
-            )
-        if self.slowest_seconds < _STANDS_OUT * self.p50_seconds:
-            return f"{text} No example stands out."
         name = f"sample {self.slowest:,}" + (f" ({plain(self.slowest_name)})" if self.slowest_name else "")
-        ratio = self.batch_with_slowest_seconds / max(self.batch_seconds, 1e-12)
+        ratio = times(self.slowest_seconds / max(self.p50_seconds, 1e-12))
         return (
-            f"{text} The slowest is {name}: {seconds(self.slowest_seconds)} by itself, "
-            f"{times(self.slowest_seconds / max(self.p50_seconds, 1e-12))} the median. With it a batch of "
-            f"{self.batch_size} takes {seconds(self.batch_with_slowest_seconds)} on one thread instead of "
-            f"{seconds(self.batch_seconds)}, {times(ratio)} as long. Batches come in order: the next ones wait for it. "
-            f"{percent(self.share_with_p99)} of the batches have an example of the p99 or slower."
+            f"Single examples: p50 {seconds(self.p50_seconds)}, p99 {seconds(self.p99_seconds)}, the longest "
+            f"{seconds(self.longest_seconds)} ({self.num_timed:,} of them, one by one in one thread). When the longest "
+            f"are read again, the slowest is {name}: {seconds(self.slowest_seconds)}, {ratio} the median. A batch of "
+            f"{self.batch_size} with it takes {seconds(self.batch_with_slowest_seconds)} on one thread instead of "
+            f"{seconds(self.batch_seconds)}; {percent(self.share_with_p99)} of the batches have an example of the p99 "
+            "or slower."
         )
 
 

@@ -24,15 +24,6 @@ def seconds(value: float) -> str:
     return f"{value / size:.0f} {unit}" if value / size >= 100 else f"{value / size:.3g} {unit}"
 
 
-def three_digits(value: float) -> float:
-    """Return a value rounded to three digits.
-
-    >>> three_digits(85509.3), three_digits(7.128), three_digits(0)
-    (85500.0, 7.13, 0.0)
-    """
-    return float(f"{value:.3g}")
-
-
 def number(value: float) -> str:
     """Return a number with three digits, or all of those before the point.
 
@@ -61,15 +52,6 @@ def percent(share: float) -> str:
     """
     value = 100 * share
     return f"{value:.1f} %" if 0.05 <= value < 0.95 or 99.05 <= value < 99.95 else f"{value:.0f} %"
-
-
-def window(crop: int | None) -> str:
-    """Return a window of images in words.
-
-    >>> window(64), window(None)
-    ('64 x 64 crops', 'whole images')
-    """
-    return "whole images" if crop is None else f"{crop} x {crop} crops"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +92,10 @@ class Table:
         """Return the rows as text."""
         return [[column.show(value) for column, value in zip(self.columns, row, strict=True)] for row in self.rows]
 
-    def records(self) -> list[dict[str, Any]]:
-        """Return the rows as values by heading."""
-        return [dict(zip(self.header, row, strict=True)) for row in self.rows]
+    def lines(self) -> list[str]:
+        """Return the table as lines of text, the caption first."""
+        texts = [place for place, column in enumerate(self.columns) if column.is_text]
+        return [self.caption, *align([self.header, *self.cells()], texts, indent="  ")]
 
 
 def align(rows: Sequence[Sequence[str]], left: Iterable[int] = (0,), *, indent: str = "") -> list[str]:

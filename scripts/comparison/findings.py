@@ -16,8 +16,7 @@ from comparison.statistics import Interval, difference, mean
 from comparison.training import PHASES, Epoch, Turn
 from lmdbloader.base.text import counted
 from lmdbloader.lab.formatting import Column, Table, number, percent, seconds, times
-from lmdbloader.lab.study.findings import Section
-from lmdbloader.lab.study.rows import LOADER_NAMES
+from lmdbloader.lab.study.arms import LOADER_NAMES
 
 MODEL_NAMES = {
     "srcnn": "SRCNN", "edsr": "EDSR", "tiny": "a small ResNet", "resnet18": "ResNet-18", "resnet50": "ResNet-50",
@@ -28,6 +27,25 @@ _TARGET_SHARE = 0.9
 _SCHEDULE_EPOCHS = 32
 # Speeds whose ratio is known to a tenth, up or down, are as good as the same even where they differ by chance.
 _KNOWN_RATIO = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of the report.
+
+    Attributes:
+        name: In addresses, and of the chart.
+        title: Its heading.
+        explanation: How to read the chart.
+        sentences: The findings.
+        table: The figures.
+    """
+
+    name: str
+    title: str
+    explanation: str
+    sentences: tuple[str, ...]
+    table: Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,8 +371,8 @@ def _runs_section(results: Results, model: str) -> Section:
     )  # fmt: skip
     measure = "images named right" if results.setting(model).is_classifier else "PSNR of luma"
     explanation = (
-        f"Every line is one run: its {measure} on images that were held out, after each epoch, over the seconds of "
-        "training. Scoring does not count. Further left is faster; equal heights are equal quality."
+        f"Every point is the median of the seeds after an epoch, with their range: {measure} on images that were held "
+        "out. Equal heights are equal quality."
     )
     sentences = (*_parity(results, model), *_speed(results, model))
     return Section(f"runs-{model}", f"{_sentence_name(model)}: whole runs", explanation, sentences, table)

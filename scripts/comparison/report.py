@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from comparison import findings
 from comparison.results import Results
 from lmdbloader.base.text import counted
-from lmdbloader.lab.formatting import align, define, wrap
+from lmdbloader.lab.formatting import define, wrap
 
 
 def as_text(results: Results) -> str:
@@ -21,9 +21,7 @@ def _lines(results: Results) -> Iterator[str]:
         yield from wrap(sentence, "- ", "  ")
     for section in findings.sections(results):
         yield from ("", section.title, "-" * len(section.title))
-        texts = [place for place, column in enumerate(section.table.columns) if column.is_text]
-        yield from align([section.table.header, *section.table.cells()], texts)
-        yield from wrap(section.table.caption + ".")
+        yield from section.table.lines()
         for sentence in section.sentences:
             yield from wrap(sentence)
     yield from ("", "Where this was measured", "-----------------------")

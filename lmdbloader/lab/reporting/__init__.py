@@ -1,4 +1,4 @@
-"""Presents a study: as charts, and as a report that is one HTML file."""
+"""Draws a study: its charts with matplotlib, and a report that is one HTML file."""
 
 from __future__ import annotations
 
@@ -12,32 +12,10 @@ except ModuleNotFoundError as error:
         'pip install "lmdbloader[report]", in a clone pip install ".[report]"'
     ) from error
 
-from lmdbloader.lab.reporting import charts
-from lmdbloader.lab.reporting.page import (
-    Page,
-    PageSection,
-    check_charts_folder,
-    check_report_path,
-    render,
-    render_comparison,
-    render_page,
-    write_charts,
-    write_comparison,
-    write_page,
-    write_report,
-)
+from lmdbloader.lab.reporting.charts import Curve, draw, draw_bars, draw_lines
+from lmdbloader.lab.reporting.page import Page, PageSection, check_report_path, write_page, write_report
 
 __all__ = [
-    "Page",
-    "PageSection",
-    "charts",
-    "check_charts_folder",
-    "check_report_path",
-    "render",
-    "render_comparison",
-    "render_page",
-    "write_charts",
-    "write_comparison",
-    "write_page",
+    "Curve", "Page", "PageSection", "check_report_path", "draw", "draw_bars", "draw_lines", "write_page",
     "write_report",
-]
+]  # fmt: skip

@@ -2,51 +2,8 @@
 
 from __future__ import annotations
 
-from lmdbloader.lab.study.compare import ComparedRow, StudyComparison, compare_studies
-from lmdbloader.lab.study.conclusion import Step
-from lmdbloader.lab.study.experiment import BATCH_SIZES, CROPS, SECTIONS, bench
-from lmdbloader.lab.study.ranges import Measured
-from lmdbloader.lab.study.results import Study
-from lmdbloader.lab.study.rows import (
-    BaselineFolder,
-    ColdRow,
-    GpuLoad,
-    IsolationRow,
-    Latency,
-    OversubscriptionRow,
-    Phases,
-    StudiedDataset,
-    StudiedField,
-    StudySettings,
-    SweepRow,
-    ThreadsRow,
-    Training,
-)
-from lmdbloader.lab.study.turns import forget_turns
+from lmdbloader.lab.study.experiment import ALL_SECTIONS, BATCH_SIZES, CROPS, SECTIONS, bench
+from lmdbloader.lab.study.results import Study, compare_studies
+from lmdbloader.lab.study.rows import StudyRow
 
-__all__ = [
-    "BATCH_SIZES",
-    "CROPS",
-    "SECTIONS",
-    "BaselineFolder",
-    "ColdRow",
-    "ComparedRow",
-    "GpuLoad",
-    "IsolationRow",
-    "Latency",
-    "Measured",
-    "OversubscriptionRow",
-    "Phases",
-    "Step",
-    "StudiedDataset",
-    "StudiedField",
-    "Study",
-    "StudyComparison",
-    "StudySettings",
-    "SweepRow",
-    "ThreadsRow",
-    "Training",
-    "bench",
-    "compare_studies",
-    "forget_turns",
-]
+__all__ = ["ALL_SECTIONS", "BATCH_SIZES", "CROPS", "SECTIONS", "Study", "StudyRow", "bench", "compare_studies"]

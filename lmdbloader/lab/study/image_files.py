@@ -6,6 +6,7 @@ import json
 import os
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,105 +14,56 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
-from torch.utils.data import Dataset
 
+from lmdbloader.base.text import counted
+from lmdbloader.base.units import show_nbytes
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.conversion.extraction import TABLE_FILE, extract
 from lmdbloader.errors import OptionError
 from lmdbloader.images.decode import IMAGE_SUFFIXES
 from lmdbloader.lab.stored import column
-from lmdbloader.lab.study.rows import BaselineFolder
 
 # Limits of the extraction: PNG files of this many decoded bytes are written in some seconds.
 _AUTO_SAMPLES, _AUTO_NBYTES = 4000, 150 * 2**20
 
 
-class ImageFiles(Dataset[Any]):
+@dataclass(frozen=True, slots=True)
+class ImageFiles:
     """Samples as files: `files[i]` opens and decodes the images of sample i and cuts the same window out of all.
 
-    It gives tuples of tensors (C, H, W), as they are stored; numbers beyond the end begin again.
+    It gives tuples of tensors (C, H, W), as they are stored.
+
+    Attributes:
+        samples: Paths of each sample's images.
+        channels: 1 or 3, of each of a sample's images, which are converted.
+        crop: Side of a random window in pixels of the largest image; None: the whole images.
+        repeats: How often the samples come, one after the other.
     """
 
-    def __init__(
-        self,
-        samples: Sequence[tuple[str, ...]],
-        *,
-        length: int | None = None,
-        crop: int | None = None,
-        channels: Sequence[int] | None = None,
-    ) -> None:
-        """Keep the names; nothing is read.
-
-        Args:
-            samples: Paths of each sample's images.
-            length: How many samples it says that it has; as many as there are by default.
-            crop: Side of a random window in pixels of the largest image; None: the whole images.
-            channels: 1 or 3, of each of a sample's images, which are converted; None: as the files have them.
-        """
-        self.samples, self._length, self._crop, self._channels = samples, length or len(samples), crop, channels
+    samples: Sequence[tuple[str, ...]]
+    channels: Sequence[int]
+    crop: int | None = None
+    repeats: int = 1
 
     def __len__(self) -> int:
-        return self._length
+        return len(self.samples) * self.repeats
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
         paths = self.samples[index % len(self.samples)]
-        channels: Sequence[int | None] = self._channels or [None] * len(paths)
-        images = [_read(path, count) for path, count in zip(paths, channels, strict=True)]
-        if self._crop is not None:
-            images = _cut(images, self._crop)
+        images = [_read(path, count) for path, count in zip(paths, self.channels, strict=True)]
+        if self.crop is not None:
+            images = _cut(images, self.crop)
         return tuple(torch.from_numpy(np.moveaxis(image, 2, 0).copy()) for image in images)
 
-    def cropped(self, crop: int | None, length: int) -> ImageFiles:
-        """Return the same files with another window and another number of samples."""
-        return ImageFiles(self.samples, length=length, crop=crop, channels=self._channels)
-
-    def like(self, dataset: LMDBDataset) -> ImageFiles:
-        """Return the same files with as many channels as a dataset's fields have, the most if that differs."""
-        channels = [int(column(dataset, name, "channels").max()) for name in dataset.fields]
-        return ImageFiles(self.samples, length=self._length, crop=self._crop, channels=channels)
-
-    def check(self, crops: Sequence[int | None]) -> None:
-        """Refuse files that cannot be batched, by their headers.
-
-        Args:
-            crops: Windows that will be cut; None: whole images.
-
-        Raises:
-            OptionError: One is not an image, has another size or depth than the others, or is too small for a window.
-        """
-        first = [_header(path) for path in self.samples[0]]
-        for paths in self.samples:
-            found = [_header(path) for path in paths]
-            for path, (size, is_deep), (expected, deep) in zip(paths, found, first, strict=True):
-                if is_deep != deep:
-                    bits = (16, 8) if is_deep else (8, 16)
-                    raise OptionError(
-                        f"{path}: has {bits[0]} bits for each value, others of the baseline have {bits[1]}; they do "
-                        "not fit in one batch. Convert it."
-                    )
-                if None in crops and size != expected:
-                    other = self.samples[0][paths.index(path)]
-                    raise OptionError(
-                        f"{path}: is {_by(size)} pixels, {other} is {_by(expected)}; whole images that "
-                        "differ in size do not fit in one batch. Give a crop that fits all (--crops)."
-                    )
-            for crop in crops:
-                if crop is not None and not _suits([(height, width) for (width, height), _ in found], crop):
-                    sizes = ", ".join(_by(size) for size, _ in found)
-                    raise OptionError(
-                        f"{paths[-1]}: a window of {crop} does not suit the baseline's images ({sizes} pixels). Give a "
-                        "smaller one, a multiple of their scale (--crops), or leave such files out."
-                    )
-
-    def facts(self, path: str) -> BaselineFolder:
-        """Return the facts about these files, with the path that was given."""
+    def describe(self) -> str:
+        """Return how many files there are, of which formats, and their bytes."""
         paths = [name for sample in self.samples for name in sample]
         formats = sorted({Path(name).suffix.lower().lstrip(".") for name in paths})
         nbytes = sum(os.path.getsize(name) for name in paths)
-        return BaselineFolder(path, len(self.samples), len(paths), nbytes, tuple(formats))
+        return f"{counted(len(paths), 'file')} ({', '.join(formats)}), {show_nbytes(nbytes)}"
 
 
-def find_files(folder: str | os.PathLike[str], fields: Sequence[str]) -> ImageFiles:
+def find_files(folder: str | os.PathLike[str], dataset: LMDBDataset) -> ImageFiles:
     """Return the images of a folder as samples.
 
     A folder that `lmdbloader extract` made says itself which files belong together. Of any other, all images below it
@@ -120,52 +72,42 @@ def find_files(folder: str | os.PathLike[str], fields: Sequence[str]) -> ImageFi
 
     Args:
         folder: Where the files are.
-        fields: Image fields of the dataset that is compared.
+        dataset: That is compared: of image fields. Files get its numbers of channels.
 
     Raises:
         OptionError: The folder does not exist or has no images, or the images do not pair up.
     """
-    root = Path(folder)
+    root, fields = Path(folder), list(dataset.fields)
     if not root.is_dir():
         raise OptionError(
             f"baseline {str(folder)!r}: there is no such folder. Name one with the dataset's images as files, or 'auto'"
         )
+    channels = [int(column(dataset, name, "channels").max()) for name in fields]
     table = root / TABLE_FILE
     if table.is_file():
-        return ImageFiles(_listed(root, table, fields))
-    if len(fields) == 1:
-        columns = [_images_below(root)]
-    else:
-        missing = [name for name in fields if not (root / name).is_dir()]
-        if missing:
-            raise OptionError(
-                f"baseline {str(folder)!r}: found no folder {missing[0]!r} in it; expected one for each image field "
-                f"({', '.join(fields)}), or what `lmdbloader extract` wrote. 'auto' extracts the samples"
-            )
-        columns = [_images_below(root / name) for name in fields]
-    lengths = [len(column) for column in columns]
-    if not all(lengths):
-        raise OptionError(f"baseline {str(folder)!r}: found no images; looked for {' '.join(sorted(IMAGE_SUFFIXES))}")
-    if len(set(lengths)) > 1:
-        found = ", ".join(f"{n} in {name}" for name, n in zip(fields, lengths, strict=True))
-        raise OptionError(f"baseline {str(folder)!r}: found {found}; expected as many of each, paired by their names")
-    return ImageFiles(list(zip(*columns, strict=True)))
+        return ImageFiles(_listed(root, table, fields), channels)
+    columns = [_images_below(root / name if len(fields) > 1 else root) for name in fields]
+    found = ", ".join(f"{len(paths)} for {name}" for name, paths in zip(fields, columns, strict=True))
+    if not columns[0] or len(set(map(len, columns))) > 1:
+        raise OptionError(
+            f"baseline {str(folder)!r}: found {found}; expected images ({' '.join(sorted(IMAGE_SUFFIXES))}), for "
+            "several fields as many in a folder of each field's name, or what `lmdbloader extract` wrote"
+        )
+    return ImageFiles(list(zip(*columns, strict=True)), channels)
 
 
-def extract_files(
-    dataset: LMDBDataset, fields: Sequence[str], folder: Path
-) -> tuple[ImageFiles, npt.NDArray[np.int64]]:
+def extract_files(dataset: LMDBDataset, folder: Path) -> tuple[ImageFiles, npt.NDArray[np.int64]]:
     """Write the images of a dataset's samples as PNG files, or of a random part if that would take long.
 
     Returns:
         The files, and the samples (n,) that they show.
     """
     rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
-    each = sum(column(dataset, name, "raw_nbytes").mean() for name in fields)
+    each = sum(column(dataset, name, "raw_nbytes").mean() for name in dataset.fields)
     count = min(len(rows), _AUTO_SAMPLES, max(int(_AUTO_NBYTES / max(each, 1)), 16))
     chosen = np.sort(np.random.default_rng(0).permutation(len(rows))[:count])
-    extract(dataset.path, folder, fields=list(fields), samples=rows[chosen].tolist(), image_format="png")
-    return find_files(folder, fields), chosen
+    extract(dataset.path, folder, fields=list(dataset.fields), samples=rows[chosen].tolist(), image_format="png")
+    return find_files(folder, dataset), chosen
 
 
 def _listed(root: Path, table: Path, fields: Sequence[str]) -> list[tuple[str, ...]]:
@@ -188,44 +130,28 @@ def _images_below(folder: Path) -> list[str]:
     return sorted(path for path in paths if os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES)
 
 
-def _header(path: str) -> tuple[tuple[int, int], bool]:
-    """Return the width and height of a file's image, and whether it has 16 bits."""
-    try:
-        with Image.open(path) as image:
-            return image.size, image.mode.startswith("I")
-    except (OSError, Image.DecompressionBombError) as error:
-        raise OptionError(f"{path}: Pillow cannot open it ({error}); leave it out of the baseline") from error
-
-
-def _by(size: tuple[int, int]) -> str:
-    return f"{size[0]} x {size[1]}"
-
-
-def _read(path: str, channels: int | None = None) -> npt.NDArray[Any]:
+def _read(path: str, channels: int) -> npt.NDArray[Any]:
     """Return the pixels of a file, (H, W, 1 or 3) uint8 or uint16."""
     with Image.open(path) as image:
         if image.mode.startswith("I"):
-            return np.repeat(np.asarray(image).astype(np.uint16)[:, :, None], channels or 1, axis=2)
-        mode = {1: "L", 3: "RGB", None: image.mode if image.mode == "L" else "RGB"}[channels]
-        pixels = np.asarray(image if image.mode == mode else image.convert(mode))
+            return np.repeat(np.asarray(image).astype(np.uint16)[:, :, None], channels, axis=2)
+        pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
 
 
-def _suits(sizes: Sequence[tuple[int, ...]], crop: int) -> bool:
-    """Return whether a window can be cut out of images of these heights and widths, the same out of all."""
-    largest = max(sizes)
-    scales = [largest[0] // size[0] for size in sizes]
-    return crop <= min(largest) and all(
-        crop % scale == 0 and tuple(side * scale for side in size) == tuple(largest)
-        for scale, size in zip(scales, sizes, strict=True)
-    )
-
-
 def _cut(images: list[npt.NDArray[Any]], crop: int) -> list[npt.NDArray[Any]]:
-    """Return the same random window of images whose sizes are in a whole ratio."""
+    """Return the same random window of images whose sizes are in a whole ratio.
+
+    Raises:
+        OptionError: The window does not suit them.
+    """
     height, width = max(image.shape[:2] for image in images)
     scales = [height // image.shape[0] for image in images]
-    if not _suits([image.shape[:2] for image in images], crop):
+    fit = all(
+        crop % s == 0 and (image.shape[0] * s, image.shape[1] * s) == (height, width)
+        for s, image in zip(scales, images, strict=True)
+    )
+    if crop > min(height, width) or not fit:
         raise OptionError(f"the baseline's images are {width} x {height} pixels; a window of {crop} does not suit them")
     # A place that is whole in the smallest image is whole in all.
     step = max(scales)

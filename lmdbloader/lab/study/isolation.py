@@ -1,167 +1,128 @@
-"""The isolation test: several processes at the same time, each with one loader and no model."""
+"""Several processes at the same time, each with one loader and no model."""
 
 from __future__ import annotations
 
+import itertools
 import os
+import pickle
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
-from multiprocessing import Pipe, current_process
-from statistics import fmean
-from typing import IO, Any
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
 
-from lmdbloader.base import system
-from lmdbloader.base.text import counted
 from lmdbloader.errors import WorkerError
-from lmdbloader.lab.study.endless_loader import LoaderSetting
-from lmdbloader.lab.study.rows import IsolationRow
-from lmdbloader.lab.study.setup import BenchSetup
-from lmdbloader.lab.study.sweeps import in_turns
+from lmdbloader.lab.study.arms import Arm, Material, open_arm, take_turn, take_turns
+from lmdbloader.lab.study.plan import Plan
+from lmdbloader.lab.study.rows import StudyRow, row_of
 
 # How long a process goes on loading after its own time, as a share of it: the others may have begun later.
-OVERTIME = 0.5
-PROGRAM = ("-m", "lmdbloader.lab.study.isolation_process")
-_TAIL = 2000
+_OVERTIME = 0.5
+# Not multiprocessing's own start: that would run the caller's program again, which may have no guard.
+_PROGRAM = "from lmdbloader.lab.study.isolation import serve; serve()"
 
 
 class Helper:
-    """Another process of this Python that loads on command."""
+    """Another process of this Python that loads on command; it ends with the context."""
 
-    def __init__(self, plan: BenchSetup) -> None:
+    def __init__(self, material: Material) -> None:
         """Start it; it imports meanwhile."""
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        self._connection, other = Pipe()
-        with other:
-            # Not multiprocessing's own start: that would run the caller's program again, which may have no guard.
-            self._process = system.start_python(
-                [*PROGRAM, str(other.fileno())],
-                [other.fileno()],
-                stdout=subprocess.DEVNULL,
-                stderr=self._errors,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )
-        # A tensor of the dataset's is sent as shared memory, which is given only to those who know the key.
-        self._send(bytes(current_process().authkey))
-        self._send(plan.material)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for this process, which ends it
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )  # fmt: skip
+        self.send(material)
 
-    def prepare(self, setting: LoaderSetting, seconds: float) -> None:
-        """Send it a setting, which it loads once without counting: the first time, kernels are loaded."""
-        self._send((setting, seconds, OVERTIME * seconds))
+    def __enter__(self) -> Helper:
+        return self
 
-    def wait_until_ready(self) -> None:
-        """Wait until it is ready for `go`.
-
-        Raises:
-            WorkerError: It has ended.
-        """
-        self._receive()
-
-    def go(self) -> None:
-        """Let it load."""
-        self._send(None)
-
-    def result(self) -> float:
-        """Return the samples a second that it had.
-
-        Raises:
-            WorkerError: It has ended.
-        """
-        return float(self._receive())
-
-    def close(self) -> None:
-        """End it."""
+    def __exit__(self, *error: object) -> None:
         self._process.kill()
-        self._process.wait()
-        self._connection.close()
-        self._errors.close()
+        self._process.communicate()
 
-    def _send(self, message: Any) -> None:
+    def send(self, message: Any) -> None:
+        """Send it the data, then commands, see `serve`.
+
+        Raises:
+            WorkerError: It has ended.
+        """
+        assert self._process.stdin is not None
         try:
-            self._connection.send(message)
-        except ConnectionError as error:
+            pickle.dump(message, self._process.stdin)
+            self._process.stdin.flush()
+        except BrokenPipeError as error:
             raise self._ended() from error
 
-    def _receive(self) -> Any:
+    def receive(self) -> Any:
+        """Return its answer.
+
+        Raises:
+            WorkerError: It has ended.
+        """
+        assert self._process.stdout is not None
         try:
-            return self._connection.recv()
-        except (EOFError, ConnectionError) as error:
+            return pickle.load(self._process.stdout)
+        except (EOFError, pickle.UnpicklingError) as error:
             raise self._ended() from error
 
     def _ended(self) -> WorkerError:
-        status = self._process.wait()
-        self._errors.seek(0)
-        said = self._errors.read().decode("utf-8", "replace").strip()[-_TAIL:]
         return WorkerError(
-            f"isolation: one of the loading processes ended with status {status}"
-            + (f" and said:\n{said}" if said else ". Was it killed for its memory? Ask for fewer (--processes).")
+            f"isolation: one of the loading processes ended with status {self._process.wait()}. Was it killed for its "
+            "memory? Ask for fewer (--processes)."
         )
 
 
-def sizes_of(plan: BenchSetup) -> list[int]:
-    """Return the batch sizes to measure: the smallest, the middle one and the largest."""
-    return sorted({plan.batch_sizes[0], plan.batch_sizes[len(plan.batch_sizes) // 2], plan.batch_sizes[-1]})
+def serve() -> None:
+    """Answer commands on stdin until it is closed.
 
-
-def isolate(plan: BenchSetup, processes: Sequence[int], cores: int) -> Iterator[IsolationRow]:
-    """Yield the speed of several processes that load at the same time, by source and batch size.
-
-    Args:
-        plan: The settings.
-        processes: How many, one after the other.
-        cores: Shared out among the loaders as threads or workers, at least one each.
+    To (arm, seconds, seconds after that) the answer is None, once a first turn has loaded the kernels; to the
+    message after it, which says go, the samples a second.
     """
-    sizes = sizes_of(plan)
-    helpers: list[Helper] = []
-    try:
-        plan.tell(f"isolation: starting {max(processes)} processes")
-        for _ in range(max(processes)):
-            helpers.append(Helper(plan))
-        for count in processes:
-            for size in sizes:
-                plan.tell(f"isolation: {counted(count, 'process', 'processes')}, batches of {size}")
-                yield from _together(plan, helpers[:count], size, max(1, cores // count))
-    finally:
-        for helper in helpers:
-            helper.close()
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print is no answer
+    material: Material = pickle.load(sys.stdin.buffer)
+    while True:
+        try:
+            arm, seconds, after = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        with open_arm(material, arm) as feed:
+            take_turn(feed, 0.0)
+            pickle.dump(None, answers)
+            answers.flush()
+            pickle.load(sys.stdin.buffer)
+            turn = take_turn(feed, seconds, after_seconds=after)
+        pickle.dump(turn.samples_per_s, answers)
+        answers.flush()
 
 
-def _together(plan: BenchSetup, helpers: Sequence[Helper], size: int, workers_each: int) -> Iterator[IsolationRow]:
-    settings = [LoaderSetting(source, size, plan.crops[-1], workers_each) for source in plan.material.sources]
-    section = f"isolation, {counted(len(helpers), 'process', 'processes')}"
-    found = in_turns(
-        plan, section, settings, lambda setting, _: take_turns(helpers, setting, plan.seconds),
-        lambda value: [float(value[k]) for k in range(len(helpers))],
-    )  # fmt: skip
-    for setting, turns in zip(settings, found, strict=True):
-        middle = middle_turns(turns)
-        yield IsolationRow(
-            source=setting.source,
-            num_processes=len(helpers),
-            batch_size=size,
-            workers_each=workers_each,
-            samples_per_s=fmean(map(sum, middle)),
-            slowest=fmean(map(min, middle)),
-            fastest=fmean(map(max, middle)),
-            turns=tuple(map(sum, turns)),
-        )
+def isolate(plan: Plan) -> Iterator[StudyRow]:
+    """Yield the speed of processes that load at once, with the smallest, the middle and the largest batches.
+
+    The cores are shared out among them as threads or workers, at least one each.
+    """
+    sizes = sorted({plan.batch_sizes[0], plan.batch_sizes[len(plan.batch_sizes) // 2], plan.batch_sizes[-1]})
+    ways = list(itertools.product(sizes, plan.material.sources))
+    with ExitStack() as stack:
+        helpers = [stack.enter_context(Helper(plan.material)) for _ in range(max(plan.processes))]
+        for count in plan.processes:
+            each = max(1, plan.cores // count)
+            arms = [plan.arm(source, batch_size=size, num_workers=each) for size, source in ways]
+            found = take_turns(arms, plan.repeats, partial(_together, helpers[:count], plan.seconds))
+            for arm, turns in zip(arms, found, strict=True):
+                middle = sorted(turns, key=sum)[len(turns) // 2]
+                figures = {"slowest": min(middle), "fastest": max(middle)}
+                yield row_of("isolation", arm, list(map(sum, turns)), figures, num_processes=count)
 
 
-def take_turns(helpers: Sequence[Helper], setting: LoaderSetting, seconds: float) -> list[float]:
+def _together(helpers: Sequence[Helper], seconds: float, arm: Arm) -> list[float]:
     """Return the samples a second of processes that begin together."""
     for helper in helpers:
-        helper.prepare(setting, seconds)
+        helper.send((arm, seconds, _OVERTIME * seconds))
     for helper in helpers:
-        helper.wait_until_ready()
+        helper.receive()
     for helper in helpers:
-        helper.go()
-    return [helper.result() for helper in helpers]
-
-
-def middle_turns(turns: Sequence[list[float]]) -> list[list[float]]:
-    """Return the turn in the middle by its sum, or the two of an even number: whole, so that processes add up.
-
-    >>> middle_turns([[5.0, 5.0], [1.0, 1.0], [2.0, 1.0], [9.0, 9.0]])
-    [[2.0, 1.0], [5.0, 5.0]]
-    """
-    return sorted(turns, key=sum)[(len(turns) - 1) // 2 : len(turns) // 2 + 1]
+        helper.send(None)
+    return [helper.receive() for helper in helpers]

@@ -1,229 +1,166 @@
-"""The tables of a study: every figure that was measured, once."""
+"""The tables of a study: every figure, with one line below that compares the Loader."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from lmdbloader.base.stage_times import STAGES
 from lmdbloader.lab.formatting import Column, Table, number, percent, seconds
-from lmdbloader.lab.study.ranges import Measured, duration, measured, ratio, show_seconds
-from lmdbloader.lab.study.rows import LOADER_NAMES, IsolationRow, Latency, StudyFigures, SweepRow, both_memories
+from lmdbloader.lab.study.arms import LOADER_NAMES
+from lmdbloader.lab.study.rows import Ratio, StudyRow, ratio, show_times
+from lmdbloader.lab.study.training import PHASES
 
-PHASES = ("data", "copy", "forward", "backward", "update")
-_SOURCE = Column("source", lambda source: LOADER_NAMES[source], is_text=True)
-_BATCH = Column("batch", "{:,}".format)
-_SETTING = (
-    _SOURCE,
-    Column("images", lambda crop: "whole" if crop is None else f"{crop} x {crop}", is_text=True),
-    _BATCH,
-    Column("memory", lambda is_pinned: "pinned" if is_pinned else "paged", is_text=True),
-)
+# The value of a column for a row, and for the row that it is compared with; None if it is unknown.
+Value = Callable[[StudyRow, StudyRow], Any]
+Columns = tuple[tuple[Column, Value], ...]
 
 
-def throughput(study: StudyFigures) -> Table:
-    """Return the speeds of loading alone."""
-    return _sweep(
-        "Loading alone: the median of the turns, the slowest and the fastest turn",
-        study,
-        [
-            *_columns(str, "samples/s"),
-            *_columns(number, "slowest", "fastest"),
-            *_columns(show_seconds, "epoch"),
-            *_columns(seconds, "CPU for a sample"),
-        ],
-        (
-            (
-                row,
-                speed := measured(row.samples_per_s, row.turns),
-                *_extremes(row.turns),
-                duration(study.dataset.num_samples, speed),
-                row.cpu_seconds_per_sample,
-            )
-            for row in study.sweep
-        ),
-    )
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of a study as it is shown.
 
-
-def split(study: StudyFigures) -> Table:
-    """Return the speeds of training, and the parts of a step."""
-    return _sweep(
-        "Training: the mean step and its parts, and the time of an epoch",
-        study,
-        [
-            *_columns(seconds, "step", *PHASES), *_columns(percent, "waiting"),
-            *_columns(seconds, "99 % wait"), *_columns(show_seconds, "epoch"), *_columns(str, "samples/s"),
-        ],
-        (
-            (
-                row, t.phases.total, *(getattr(t.phases, phase) for phase in PHASES), t.stall, t.wait.p99_seconds,
-                duration(study.dataset.num_samples, speed := measured(t.samples_per_s, t.turns)), speed,
-            )
-            for row in study.sweep
-            if (t := row.training) is not None
-        ),
-    )  # fmt: skip
-
-
-def latency(study: StudyFigures) -> Table:
-    """Return the waits for a batch."""
-    return _sweep(
-        "The wait for a batch, loading alone",
-        study,
-        [*_columns(seconds, "median", "99 % within", "longest", "mean"), *_columns("{:,}".format, "batches")],
-        ((row, *_waits(row.latency)) for row in study.sweep),
-    )
-
-
-def stages(study: StudyFigures) -> Table:
-    """Return the time of the Loader's threads by stage."""
-    return _sweep(
-        "Thread time for each sample, loading alone",
-        study,
-        _columns(seconds, *STAGES),
-        ((row, *(row.stages.get(stage, 0.0) for stage in STAGES)) for row in study.sweep if row.stages),
-    )
-
-
-def threads(study: StudyFigures) -> Table:
-    """Return the speeds by threads."""
-    first = next((row for row in study.threads if row.num_threads == 1), None)
-    one = None if first is None or not first.samples_per_s else measured(first.samples_per_s, first.turns)
-    return Table(
-        "The Loader by threads",
-        (
-            Column("threads"), _BATCH, Column("samples/s"),
-            Column("of one thread", lambda found: "" if found is None else f"{found.rounded:g}"),
-        ),
-        tuple(
-            (
-                row.num_threads, row.batch_size, speed := measured(row.samples_per_s, row.turns),
-                ratio(speed, one) if one is not None else None,
-            )
-            for row in study.threads
-        ),
-    )  # fmt: skip
-
-
-def isolation(study: StudyFigures) -> Table:
-    """Return the speeds of several processes."""
-    return Table(
-        "Processes at the same time: samples a second of all, of the slowest and of the fastest process",
-        (
-            _SOURCE, Column("processes"), Column("workers each"), _BATCH,
-            *_columns(str, "samples/s", "slowest", "fastest"),
-        ),
-        tuple(
-            (
-                r.source, r.num_processes, r.workers_each, r.batch_size,
-                *(_alike(value, r) for value in (r.samples_per_s, r.slowest, r.fastest)),
-            )
-            for r in study.isolation
-        ),
-    )  # fmt: skip
-
-
-def _beyond(cores: int) -> Callable[[int], str]:
-    """Return a function that writes a number of workers and marks it if there are fewer cores."""
-    return lambda count: f"{count} (of {cores} cores)" if count > cores else str(count)
-
-
-def oversubscription(study: StudyFigures) -> Table:
-    """Return the speeds with more workers than cores."""
-    return Table(
-        "Threads of the Loader, workers of the DataLoader",
-        (
-            _SOURCE, Column("workers", _beyond(study.cores)), Column("for each core", "{:g}".format), _BATCH,
-            Column("samples/s"), Column("of one for each core", percent),
-        ),
-        tuple(
-            (
-                row.source, row.num_workers, row.per_core, row.batch_size, measured(row.samples_per_s, row.turns),
-                row.of_one_per_core,
-            )
-            for row in study.oversubscription
-        ),
-    )  # fmt: skip
-
-
-def cold(study: StudyFigures) -> Table:
-    """Return the speeds from a cold and from a warm page cache."""
-    return Table(
-        "From a cold page cache, and the same again: samples/s, with the start of threads and workers",
-        (
-            _SOURCE, Column("order", is_text=True), _BATCH, Column("samples", "{:,}".format),
-            *_columns(str, "cold", "warm"), Column("cold / warm", percent),
-        ),
-        tuple(
-            (
-                r.source, r.order, r.batch_size, r.num_samples, measured(r.cold_samples_per_s, r.cold_turns),
-                measured(r.warm_samples_per_s, r.warm_turns),
-                r.cold_samples_per_s / r.warm_samples_per_s,
-            )
-            for r in study.cold
-        ),
-    )  # fmt: skip
-
-
-def memory(study: StudyFigures) -> Table:
-    """Return the speeds of training from pinned and from paged memory."""
-    return _sweep(
-        "Training from pinned and from paged memory",
-        study,
-        [*_columns(str, "samples/s"), *_columns(seconds, "copy"), *_columns(percent, "waiting")],
-        (
-            (row, measured(t.samples_per_s, t.turns), t.phases.copy, t.stall)
-            for row in both_memories(study).rows
-            if (t := row.training) is not None
-        ),
-    )
-
-
-def gpu(study: StudyFigures) -> Table:
-    """Return the use of the GPU while training."""
-    return _sweep(
-        "The GPU while training, as NVML reports it: means, and the most memory in use",
-        study,
-        [
-            Column("utilisation", "{:.0f} %".format),
-            Column("power", lambda watts: "unknown" if watts is None else f"{watts:.0f} W"),
-            Column("most memory", "{:,.0f} MiB".format),
-        ],
-        (
-            (row, row.training.gpu.utilisation_percent, row.training.gpu.power_watts, row.training.gpu.memory_mib)
-            for row in study.sweep
-            if row.training is not None and row.training.gpu is not None
-        ),
-    )
-
-
-def _sweep(caption: str, study: StudyFigures, columns: Sequence[Column], rows: Iterable[tuple[Any, ...]]) -> Table:
-    """Return a table of rows of the sweep, each given as the SweepRow and its figures.
-
-    The column of the memory is left out if there is only one kind.
+    Attributes:
+        name: Of the section.
+        table: Its figures; the caption is the title.
+        line: One sentence on how the sources compare; "" if there is only one.
     """
-    places = 4 if len({row.is_pinned for row in study.sweep}) > 1 else 3
 
-    def setting(row: SweepRow) -> tuple[Any, ...]:
-        return (row.source, row.crop, row.batch_size, row.is_pinned)[:places]
-
-    return Table(caption, (*_SETTING[:places], *columns), tuple((*setting(row), *figures) for row, *figures in rows))
+    name: str
+    table: Table
+    line: str
 
 
-def _columns(show: Any, *names: str) -> list[Column]:
-    return [Column(name, show) for name in names]
+def sections(every: Sequence[StudyRow]) -> Iterator[Section]:
+    """Yield the sections that have rows among those of a study."""
+    for name, (title, of, columns) in _SECTIONS.items():
+        rows = [row for row in every if row.section == of and (name != "stages" or "read_seconds" in row.figures)]
+        cells = [[value(row, _peer(rows, row)) for _, value in columns] for row in rows]
+        # What is unknown of every row, such as the use of a GPU, has no column.
+        known = [place for place in range(len(columns)) if any(row[place] is not None for row in cells)]
+        shown = tuple(tuple(row[place] for place in known) for row in cells)
+        if rows:
+            table = Table(title, tuple(columns[place][0] for place in known), shown)
+            yield Section(name, table, _line(rows) if name == of else "")
 
 
-def _extremes(turns: Sequence[float]) -> tuple[float, float]:
-    return (min(turns), max(turns)) if turns else (0.0, 0.0)
+def comparison(pairs: Sequence[tuple[StudyRow, StudyRow]]) -> Table:
+    """Return a table of the speeds of rows of two studies."""
+    columns: Columns = (
+        (Column("section", is_text=True), lambda row, _: row.section),
+        *_SETTING, _WORKERS, _PROCESSES, _ORDER,
+        (Column("first", number), lambda row, _: row.samples_per_s),
+        (Column("second", number), lambda _, other: other.samples_per_s),
+        (Column("second / first"), _apart),
+    )  # fmt: skip
+    cells = tuple(tuple(value(*pair) for _, value in columns) for pair in pairs)
+    return Table("Samples/s; in brackets the range that the turns allow", tuple(column for column, _ in columns), cells)
 
 
-def _alike(value: float, row: IsolationRow) -> Measured:
-    """Return a figure of one process with the relative range of all processes together."""
-    together = measured(row.samples_per_s, row.turns)
-    share = value / row.samples_per_s if row.samples_per_s else 1.0
-    return Measured(value, together.low * share, together.high * share)
+def step_seconds(row: StudyRow) -> float:
+    """Return the mean seconds of a step of training."""
+    return sum(row.figures[f"{phase}_seconds"] for phase in PHASES)
 
 
-def _waits(found: Latency) -> tuple[float, ...]:
-    return found.p50_seconds, found.p99_seconds, found.max_seconds, found.mean_seconds, sum(found.counts)
+def _apart(row: StudyRow, other: StudyRow) -> Ratio:
+    """Return how many times as fast a row of another study is: its turns are no neighbours."""
+    low, high = min(other.turns) / max(row.turns), max(other.turns) / min(row.turns)
+    return Ratio(other.samples_per_s / row.samples_per_s, low, high)
+
+
+def _peer(rows: Sequence[StudyRow], row: StudyRow) -> StudyRow:
+    """Return what a row is compared with: the Loader's of its setting, or the first of its source by workers."""
+    if row.section in ("threads", "oversubscription"):
+        return next(other for other in rows if other.source == row.source)
+    like = row.batch_size, row.crop, row.num_processes
+    ours = (other for other in rows if other.source == "lmdbloader")
+    return next(other for other in ours if (other.batch_size, other.crop, other.num_processes) == like)
+
+
+def _line(rows: Sequence[StudyRow]) -> str:
+    """Return the least and the most that the Loader is faster than each other source."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if (peer := _peer(rows, row)).source != row.source:
+            found.setdefault(LOADER_NAMES[row.source], []).append(ratio(peer, row).value)
+    spans = []
+    for name, ratios in found.items():
+        ends = dict.fromkeys((show_times(min(ratios)), show_times(max(ratios))))
+        spans.append(f"{' to '.join(ends)} times as fast as the {name}")
+    return f"The Loader is {', '.join(spans)}." if spans else ""
+
+
+def _unless_none(show: Callable[[Any], str]) -> Callable[[Any], str]:
+    return lambda value: "" if value is None else show(value)
+
+
+def _figure(heading: str, name: str, show: Callable[[Any], str]) -> tuple[Column, Value]:
+    return Column(heading, _unless_none(show)), lambda row, _: row.figures.get(name)
+
+
+_SETTING: Columns = (
+    (Column("source", is_text=True), lambda row, _: LOADER_NAMES[row.source]),
+    (Column("images", is_text=True), lambda row, _: "whole" if row.crop is None else f"{row.crop} x {row.crop}"),
+    (Column("batch", "{:,}".format), lambda row, _: row.batch_size),
+)
+_SPEED: Columns = (
+    (Column("samples/s", number), lambda row, _: row.samples_per_s),
+    (Column("±", percent), lambda row, _: (max(row.turns) - min(row.turns)) / 2 / row.samples_per_s),
+)
+_WORKERS: tuple[Column, Value] = Column("workers"), lambda row, _: row.num_workers
+_PROCESSES: tuple[Column, Value] = Column("processes"), lambda row, _: row.num_processes
+_ORDER: tuple[Column, Value] = Column("order", is_text=True), lambda row, _: row.order
+_LOADER_IS: tuple[Column, Value] = (
+    Column("Loader is, times", _unless_none(str)),
+    lambda row, peer: None if row is peer else ratio(peer, row),
+)
+_TIMES_FIRST: tuple[Column, Value] = Column("times the first"), lambda row, peer: ratio(row, peer)
+_EPOCH, _P99 = _figure("epoch", "epoch_seconds", seconds), _figure("wait p99", "wait_p99_seconds", seconds)
+_COLD = (*_SETTING, _ORDER, _figure("samples", "num_samples", "{:,.0f}".format), *_SPEED, _LOADER_IS)
+# The title, the section of the rows, and the columns.
+_SECTIONS: dict[str, tuple[str, str, Columns]] = {
+    "loading": (
+        "Loading alone", "loading",
+        (
+            *_SETTING, *_SPEED, _LOADER_IS, _EPOCH,
+            (Column("a batch", seconds), lambda row, _: row.batch_size / row.samples_per_s), _P99,
+            _figure("CPU a sample", "cpu_seconds_per_sample", seconds),
+        ),
+    ),
+    "training": (
+        "Training", "training",
+        (
+            *_SETTING, *_SPEED, _LOADER_IS, _EPOCH,
+            (Column("waiting", percent), lambda row, _: row.figures["data_seconds"] / step_seconds(row)),
+            _figure("GPU busy", "gpu_utilization_percent", "{:.0f} %".format),
+            _figure("power", "gpu_power_watts", "{:.0f} W".format),
+            _figure("GPU memory", "gpu_memory_mib", "{:,.0f} MiB".format),
+        ),
+    ),
+    "steps": (
+        "A step of training", "training",
+        (
+            *_SETTING, (Column("step", seconds), lambda row, _: step_seconds(row)),
+            *(_figure(phase, f"{phase}_seconds", seconds) for phase in PHASES), _P99,
+        ),
+    ),
+    "stages": (
+        "Time of the Loader's threads for a sample, by stage", "loading",
+        (*_SETTING, *(_figure(stage, f"{stage}_seconds", seconds) for stage in STAGES)),
+    ),
+    "threads": ("The Loader by threads", "threads", (*_SETTING, _WORKERS, *_SPEED, _TIMES_FIRST)),
+    "oversubscription": (
+        "One to four threads or workers for each core", "oversubscription",
+        (*_SETTING, _WORKERS, *_SPEED, _TIMES_FIRST),
+    ),
+    "isolation": (
+        "Several processes at once, a loader each: samples/s of all, of the slowest and of the fastest", "isolation",
+        (
+            *_SETTING, _PROCESSES, _WORKERS, *_SPEED,
+            _figure("slowest", "slowest", number), _figure("fastest", "fastest", number), _LOADER_IS,
+        ),
+    ),
+    "cold": ("From a cold page cache, with the start of threads and workers", "cold", _COLD),
+    "warm": ("The same again, from memory", "warm", _COLD),
+}  # fmt: skip

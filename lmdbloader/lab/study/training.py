@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from importlib.util import find_spec
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -20,16 +18,19 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.machine.gpu import watched
 from lmdbloader.lab.stored import image_sizes
-from lmdbloader.lab.study.endless_loader import EndlessLoader, latency_of
-from lmdbloader.lab.study.results import from_plain
-from lmdbloader.lab.study.rows import GpuLoad, Phases, Training
+from lmdbloader.lab.study.arms import Feed
 from lmdbloader.superres.models import ModelName, build_model
 from lmdbloader.superres.tensors import unit_floats
 from lmdbloader.superres.training import train_step
 
+PHASES = ("data", "copy", "forward", "backward", "update")
+# What NVML reports, and how several turns make one figure.
+_GPU_FIGURES: dict[str, Callable[[list[float]], float]] = {
+    "utilization_percent": statistics.fmean, "power_watts": statistics.fmean, "memory_mib": max,
+    "temperature_celsius": max, "fan_percent": statistics.fmean, "performance_state": statistics.mode,
+}  # fmt: skip
 # Least steps of a turn, and its least seconds on a GPU: NVML reports the use of about the last second.
 _LEAST_STEPS, _LEAST_GPU_SECONDS = 2, 1.0
-_PHASES = [f.name for f in fields(Phases)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +39,18 @@ class TrainingTurn:
 
     Attributes:
         num_samples: Samples trained on.
-        steps: (steps, phases) seconds of each step, see `Phases`.
-        gpu: The use of the device meanwhile.
+        steps: (steps, phases) seconds of each step.
+        gpu: The use of the device meanwhile by figure; empty if it is unknown.
     """
 
     num_samples: int
     steps: npt.NDArray[np.float64]
-    gpu: GpuLoad | None
+    gpu: dict[str, float]
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples per second."""
+        return float(self.num_samples / self.steps.sum())
 
 
 class Trainer:
@@ -59,11 +65,18 @@ class Trainer:
         Raises:
             OptionError: The network does not take these images.
         """
-        places = _smallest_and_largest(dataset)
+        names = list(dataset.fields)
+        sizes = [image_sizes(dataset, field) for field in names]
+        order = sorted(range(len(sizes)), key=lambda place: int(sizes[place][0].prod()))
         # A sample's only image is the large one.
-        self._small = None if places is None else places[0]
-        self._large = 0 if places is None else places[1]
-        scale = 2 if places is None else _scale(dataset, *places)
+        self._small, self._large = (order[0] if len(order) > 1 else None), order[-1]
+        low, high = sizes[order[0]], sizes[self._large]
+        scale = 2 if self._small is None else int(high[0][0] // max(low[0][0], 1))
+        if self._small is not None and (low * scale != high).any():
+            raise OptionError(
+                f"{dataset.path}: the sizes of fields {names[order[0]]!r} and {names[self._large]!r} are not in a "
+                "whole ratio, so no model can be trained from one to the other. Give model=None (--model none)."
+            )
         try:
             self.model = build_model(name, scale).to(device)
         except OptionError as error:
@@ -71,6 +84,31 @@ class Trainer:
         self.device = device
         self._optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-4)
         self.model.train()
+        self._warm: set[tuple[int, ...]] = set()
+
+    def take_turn(self, feed: Feed, seconds: float) -> TrainingTurn:
+        """Train for some seconds; starting does not count.
+
+        Args:
+            feed: Gives batches.
+            seconds: How long.
+        """
+        timer = StepTimer(self.device)
+        least = _LEAST_GPU_SECONDS if self.device.type == "cuda" else 0.0
+        with feed.stream() as batches:
+            for _ in range(feed.num_first):
+                batch = next(batches)
+            # Libraries choose their ways at the first step of a shape.
+            if batch[0].shape not in self._warm:
+                self._warm.add(batch[0].shape)
+                self.step(batch, StepTimer(self.device))
+            del batch
+            # NVML's first answer would be about the second before, when nothing was trained.
+            take_steps(batches, self.step, least, StepTimer(self.device), least=0)
+            with _sampled(self.device) as gpu:
+                count = take_steps(batches, self.step, max(seconds, least), timer, least=_LEAST_STEPS)
+                steps = timer.rows()[:, : len(PHASES)]
+        return TrainingTurn(count * feed.arm.batch_size, steps, gpu)
 
     def step(self, batch: Sequence[Tensor], timer: StepTimer) -> None:
         """Do one step on a batch of the fields that are read."""
@@ -80,127 +118,28 @@ class Trainer:
             return
         # An odd row or column has no partner to be halved with.
         height, width = (side // 2 * 2 for side in large.shape[-2:])
-        if not height or not width:
-            raise OptionError(
-                "images of 1 pixel have no half to be restored from. Take larger crops, or model=None (--model none)."
-            )
         large = unit_floats(large.to(self.device, non_blocking=True))[..., :height, :width]
         train_step(self.model, self._optimizer, functional.avg_pool2d(large, 2), large, timer=timer)
 
 
-def take_training_turn(feed: EndlessLoader, trainer: Trainer, seconds: float, *, warm_up: bool) -> TrainingTurn:
-    """Train for some seconds; starting does not count.
-
-    Args:
-        feed: Gives batches.
-        trainer: Takes them.
-        seconds: How long.
-        warm_up: Whether to do a step that does not count first: libraries choose their ways at the first of a shape.
-    """
-    timer = StepTimer(trainer.device)
-    least = _LEAST_GPU_SECONDS if trainer.device.type == "cuda" else 0.0
-    with feed.stream() as batches:
-        for _ in range(feed.num_first):
-            batch = next(batches)
-        if warm_up:
-            trainer.step(batch, StepTimer(trainer.device))
-        del batch
-        # NVML's first answer would be about the second before, when nothing was trained.
-        take_steps(batches, trainer.step, least, StepTimer(trainer.device), least=0)
-        with sampled(trainer.device) as gpu:
-            count = take_steps(batches, trainer.step, max(seconds, least), timer, least=_LEAST_STEPS)
-            rows = timer.rows()[:, : len(_PHASES)]
-    return TrainingTurn(count * feed.setting.batch_size, rows, gpu[0] if gpu else None)
-
-
-def read_training(value: Any) -> TrainingTurn:
-    """Return a turn of training from the JSON of its fields.
-
-    Raises:
-        FormatError, KeyError, TypeError, ValueError: It is something else.
-    """
-    gpu = None if value["gpu"] is None else from_plain(GpuLoad, value["gpu"], "turn")
-    steps = np.array(value["steps"], np.float64).reshape(-1, len(_PHASES))
-    return TrainingTurn(int(value["num_samples"]), steps, gpu)
-
-
-def training_of(turns: Sequence[TrainingTurn], num_samples: int) -> Training:
-    """Return one figure of several turns.
-
-    Args:
-        turns: Of one setting.
-        num_samples: Of the dataset, for the time of an epoch.
-    """
-    speeds = [float(turn.num_samples / turn.steps.sum()) for turn in turns]
-    speed = statistics.median(speeds)
+def figures_of(turns: Sequence[TrainingTurn]) -> dict[str, float]:
+    """Return the mean seconds of a step by phase, the 99th percentile of its wait, and the use of the device."""
     steps = np.concatenate([turn.steps for turn in turns])
-    used = [turn.gpu for turn in turns if turn.gpu is not None]
-    return Training(
-        samples_per_s=speed,
-        epoch_seconds=num_samples / speed,
-        phases=Phases(*steps.mean(axis=0).tolist()),
-        wait=latency_of(steps[:, 0].tolist()),
-        gpu=_mean_use(used) if used else None,
-        num_steps=len(steps),
-        turns=tuple(speeds),
-    )
-
-
-def _mean_use(used: Sequence[GpuLoad]) -> GpuLoad:
-    watts, temperatures, fans, states = (
-        [value for use in used if (value := getattr(use, name)) is not None]
-        for name in ("power_watts", "temperature_celsius", "fan_percent", "performance_state")
-    )
-    return GpuLoad(
-        statistics.fmean(use.utilisation_percent for use in used),
-        statistics.fmean(watts) if watts else None,
-        max(use.memory_mib for use in used),
-        max(temperatures, default=None),
-        statistics.fmean(fans) if fans else None,
-        statistics.mode(states) if states else None,
-    )
-
-
-def _smallest_and_largest(dataset: LMDBDataset) -> tuple[int, int] | None:
-    """Return the places of two image fields among those that are read; None if there is only one."""
-    areas = [image_sizes(dataset, name)[0].prod() for name in dataset.fields]
-    if len(areas) < 2:
-        return None
-    small, large = int(np.argmin(areas)), int(np.argmax(areas))
-    return (small, large) if small != large else (0, 1)
-
-
-def _scale(dataset: LMDBDataset, small: int, large: int) -> int:
-    names = list(dataset.fields)
-    low, high = image_sizes(dataset, names[small]), image_sizes(dataset, names[large])
-    scale = int(high[0][0] // max(low[0][0], 1))
-    if (low * scale != high).any():
-        raise OptionError(
-            f"{dataset.path}: the sizes of fields {names[small]!r} and {names[large]!r} are not in a whole ratio, so "
-            "no model can be trained from one to the other. Give model=None (--model none) to load only."
-        )
-    return scale
+    found = {f"{phase}_seconds": float(mean) for phase, mean in zip(PHASES, steps.mean(axis=0), strict=True)}
+    found["wait_p99_seconds"] = float(np.percentile(steps[:, 0], 99))
+    for name, combine in _GPU_FIGURES.items():
+        known = [turn.gpu[name] for turn in turns if name in turn.gpu]
+        if known:
+            found[f"gpu_{name}"] = float(combine(known))
+    return found
 
 
 @contextmanager
-def sampled(device: torch.device) -> Iterator[list[GpuLoad]]:
-    """Watch a device; afterwards the list holds its use, or is empty if it could not be read."""
-    found: list[GpuLoad] = []
+def _sampled(device: torch.device) -> Iterator[dict[str, float]]:
+    """Watch a device; afterwards the dict has its use, as far as it is known."""
+    found: dict[str, float] = {}
     with watched(device) as uses:
         yield found
     for use in uses:
-        # A part of a GPU (MIG) does not report how busy it is.
-        if use.utilization_percent is not None and use.memory_mib is not None:
-            found.append(
-                GpuLoad(
-                    use.utilization_percent, use.power_watts, use.memory_mib, use.temperature_celsius, use.fan_percent,
-                    use.performance_state,
-                )
-            )  # fmt: skip
-
-
-def why_unknown() -> str:
-    """Return why nothing could be asked, as the end of a sentence."""
-    if find_spec("pynvml") is None:
-        return "NVML needs nvidia-ml-py; install lmdbloader[gpu]"
-    return "nvidia-ml-py is installed, but NVML, the driver's part, did not answer for this device"
+        values = {name: getattr(use, name) for name in _GPU_FIGURES}
+        found.update({name: value for name, value in values.items() if value is not None})

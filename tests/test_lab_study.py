@@ -1,0 +1,304 @@
+"""`bench` measures what a dataset allows, of every kind, notes what it leaves out, and shows it in tables."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from study_example import faster, make_row, make_study
+
+import lmdbloader
+from lmdbloader.errors import FormatError, OptionError, WorkerError
+from lmdbloader.lab import Study, bench, compare_studies
+from lmdbloader.lab.machine import describe_environment
+from lmdbloader.lab.study.arms import Arm, cpu_seconds, take_turns
+from lmdbloader.lab.study.image_files import extract_files, find_files
+from lmdbloader.lab.study.rows import ratio
+
+QUICK: dict[str, Any] = {"seconds": 0.002, "repeats": 2, "num_workers": 1}
+
+
+@pytest.fixture(scope="module")
+def pairs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """96 pairs of 48 x 48 and 96 x 96 pixels."""
+    path = tmp_path_factory.mktemp("study") / "pairs"
+    lmdbloader.convert(photos, path, scale=2, patch_size=96, stride=64, workers=1)
+    return path
+
+
+def survives(study: Study) -> Study:
+    """Return a study, which JSON must keep, and whose tables must have every source and section."""
+    assert Study.from_json(json.loads(json.dumps(study.as_json(), allow_nan=False))) == study
+    assert study.environment and "processor" in study.facts
+    text = str(study)
+    assert all(note.split()[0] in text for note in study.notes)
+    assert all(min(row.turns) > 0 and min(row.figures.values(), default=0) >= 0 for row in study.rows)
+    return study
+
+
+# What is measured
+
+
+def test_pairs_are_compared_with_their_files(pairs: Path) -> None:
+    lines: list[str] = []
+    study = survives(
+        bench(pairs, baseline="auto", batch_sizes=[8, 2], crops=[16], only=["sweep"], progress=lines.append, **QUICK)
+    )
+    sources = ("lmdbloader", "dataloader", "folder")
+    for section in ("loading", "training"):
+        rows = study.section(section)
+        assert [(row.source, row.batch_size, row.crop) for row in rows] == [(s, n, 16) for n in (2, 8) for s in sources]
+        assert all(len(row.turns) == 2 for row in rows)
+        for row in rows:
+            assert row.figures["epoch_seconds"] == pytest.approx(len(lmdbloader.LMDBDataset(pairs)) / row.samples_per_s)
+    for row in study.section("loading"):
+        assert 0 < row.figures["wait_p50_seconds"] <= row.figures["wait_p99_seconds"]
+        stages = [f"{name}_seconds" for name in ("read", "verify", "decode", "transform", "function", "buffer")]
+        assert all((stage in row.figures) == (row.source == "lmdbloader") for stage in stages)
+    for row in study.section("training"):
+        assert all(row.figures[f"{phase}_seconds"] > 0 for phase in ("data", "copy", "forward", "backward", "update"))
+    assert "files (png)" in study.facts["files"] and study.facts["model"] == "srcnn915 on CPU"
+    assert study.environment["storage"] == describe_environment(pairs)["storage"]
+    assert lines[0].startswith("baseline: writing") and "sweep: trains" in lines
+
+
+def test_threads_workers_and_processes_are_counted_up(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmdbloader.lab.study.experiment.count_cores", lambda: 2)
+    only: Any = ["threads", "oversubscription", "isolation"]
+    study = survives(bench(pairs, batch_sizes=[8, 48], crops=[16], only=only, processes=[1, 2], **QUICK))
+    assert [(row.num_workers, row.batch_size) for row in study.section("threads")] == [(1, 48), (2, 48)]
+    found = [(row.source, row.num_workers) for row in study.section("oversubscription")]
+    assert found == [(source, 2 * n) for source in ("lmdbloader", "dataloader") for n in (1, 2, 3, 4)]
+    rows = study.section("isolation")
+    assert [(row.num_processes, row.batch_size, row.source, row.num_workers) for row in rows] == [
+        (n, size, source, 2 // n) for n in (1, 2) for size in (8, 48) for source in ("lmdbloader", "dataloader")
+    ]
+    for row in rows:
+        assert 0 < row.figures["slowest"] <= row.figures["fastest"] <= max(row.turns)
+
+
+def test_a_process_that_ends_is_an_error(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmdbloader.lab.study.isolation._PROGRAM", "raise SystemExit(7)")
+    with pytest.raises(WorkerError, match="status 7"):
+        bench(pairs, batch_sizes=[8], crops=[16], only=["isolation"], processes=[1], **QUICK)
+
+
+def test_what_does_not_fit_is_left_out(photos: Path, tmp_path: Path) -> None:
+    images = [np.asarray(Image.open(file)) for file in sorted(photos.iterdir())]
+    images.append(images[0][:100, :90])
+    lmdbloader.write(({"image": image, "name": str(i)} for i, image in enumerate(images)), tmp_path / "db")
+    study = survives(bench(tmp_path / "db", batch_sizes=[4, 8, 16], crops=[64, 200, None], only=["threads"], **QUICK))
+    assert {(row.crop, row.batch_size) for row in study.rows} == {(64, 8)}
+    assert [note.partition(":")[0] for note in study.notes] == ["Crop 200", "Whole images", "Batches above 8"]
+    # Single images train, too: from their half-size copies.
+    study = bench(tmp_path / "db", batch_sizes=[2], crops=[128, 200], only=["sweep"], **QUICK)
+    assert {row.crop for row in study.section("training")} == {64}
+    assert study.notes[-1] == "Crop 64: measured instead."
+
+
+def test_a_crop_that_is_no_multiple_of_the_scale_is_left_out(pairs: Path) -> None:
+    study = bench(pairs, batch_sizes=[2], crops=[15, 16], only=["threads"], **QUICK)
+    assert {row.crop for row in study.rows} == {16} and study.notes[0].startswith("Crop 15: left out")
+
+
+def test_images_with_odd_sides_train(tmp_path: Path) -> None:
+    lmdbloader.write(({"image": np.full((33, 47, 3), i, np.uint8)} for i in range(4)), tmp_path / "odd")
+    study = bench(tmp_path / "odd", batch_sizes=[2], crops=[15, None], only=["sweep"], **QUICK)
+    assert {row.crop for row in study.section("training")} == {15, None}
+
+
+def test_a_dataset_without_images_is_loaded(tmp_path: Path) -> None:
+    lmdbloader.write(({"signal": np.arange(5, dtype=np.float32), "label": i} for i in range(6)), tmp_path / "db")
+    study = survives(bench(tmp_path / "db", batch_sizes=[2], only=["sweep"], **QUICK))
+    assert [(row.section, row.source) for row in study.rows] == [("loading", "lmdbloader"), ("loading", "dataloader")]
+    with pytest.raises(OptionError, match="no image field"):
+        bench(tmp_path / "db", baseline="auto", **QUICK)
+
+
+def test_a_view_is_measured_as_it_is(pairs: Path) -> None:
+    view = lmdbloader.LMDBDataset(pairs, fields=["hr"]).select(range(5))
+    study = bench(view, batch_sizes=[4, 8], crops=[16], only=["threads"], **QUICK)
+    assert study.facts["dataset"].endswith(": 5 samples") and study.facts["read"].startswith("hr (")
+    assert {row.batch_size for row in study.rows} == {4}
+    with pytest.raises(OptionError, match="transforms of its own"):
+        bench(view.scaled())
+    with pytest.raises(OptionError, match="no samples"):
+        bench(view.select([]))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_sizes": [0]}, {"batch_sizes": []}, {"batch_sizes": [1000]}, {"crops": [0]}, {"only": ["tape"]},
+        {"only": []}, {"seconds": 0}, {"seconds": float("nan")}, {"repeats": 0}, {"processes": [0]},
+        {"num_workers": -1}, {"model": "vgg"}, {"device": "tape"}, {"device": "cuda:77"},
+        {"baseline": "no such folder"},
+    ],
+)  # fmt: skip
+def test_options_out_of_range_are_refused(pairs: Path, options: dict[str, Any]) -> None:
+    ((name, value),) = options.items()
+    with pytest.raises(OptionError) as caught:
+        bench(pairs, **options)
+    shown = str(value[0] if isinstance(value, list) and value else value)
+    assert name.replace("_sizes", "") in str(caught.value).replace(" ", "") and shown in str(caught.value)
+
+
+def test_arms_take_turns() -> None:
+    arms = [Arm("lmdbloader", size, None, 1) for size in (1, 2, 3)]
+    taken: list[int] = []
+    found = take_turns(arms, 2, lambda arm: taken.append(arm.batch_size) or len(taken))  # type: ignore[func-returns-value]
+    assert taken == [1, 2, 3, 1, 2, 3] and found == [[1, 4], [2, 5], [3, 6]]
+
+
+def _spin(seconds: float, started: Any, done: Any) -> None:
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+    started.set()
+    done.wait(30)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+def test_processor_time_includes_that_of_workers() -> None:
+    context = multiprocessing.get_context("fork")
+    started, done = context.Event(), context.Event()
+    before = cpu_seconds()
+    child = context.Process(target=_spin, args=(0.1, started, done), daemon=True)
+    child.start()
+    assert started.wait(30)
+    took = cpu_seconds() - before
+    done.set()
+    child.join()
+    assert took >= 0.08
+
+
+# The baseline
+
+
+def ramp(height: int, width: int, offset: int = 0) -> np.ndarray:
+    """Return an image whose pixels encode their place: (row, column, offset)."""
+    rows, columns = np.mgrid[:height, :width]
+    return np.stack([rows, columns, np.full_like(rows, offset)], axis=2).astype(np.uint8)
+
+
+def save(path: Path, pixels: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+
+
+@pytest.fixture
+def six(tmp_path: Path) -> lmdbloader.LMDBDataset:
+    """Six pairs, the larger image of each twice as large."""
+    samples = ({"lr": ramp(16, 16, i), "hr": np.repeat(np.repeat(ramp(16, 16, i), 2, 0), 2, 1)} for i in range(6))
+    lmdbloader.write(samples, tmp_path / "six")
+    return lmdbloader.LMDBDataset(tmp_path / "six")
+
+
+def test_extracted_files_are_the_samples_and_windows_of_a_pair_show_the_same(
+    six: lmdbloader.LMDBDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, chosen = extract_files(six, tmp_path / "files")
+    assert chosen.tolist() == list(range(6)) and files.describe().startswith("12 files (png)")
+    for number in range(6):
+        assert all(np.array_equal(one, two) for one, two in zip(files[number], six[number], strict=True))
+    low, high = replace(files, crop=8, repeats=2)[6]
+    assert low.shape == (3, 4, 4) and np.array_equal(high, low.repeat_interleave(2, 1).repeat_interleave(2, 2))
+    with pytest.raises(OptionError, match="window of 3 does not suit"):
+        replace(files, crop=3)[0]
+    monkeypatch.setattr("lmdbloader.lab.study.image_files._AUTO_SAMPLES", 3)
+    assert len(extract_files(six, tmp_path / "part")[1]) == 3
+
+
+def test_fields_are_folders_whose_files_pair_up_by_name(six: lmdbloader.LMDBDataset, tmp_path: Path) -> None:
+    for name, factor in (("lr", 1), ("hr", 2)):
+        for number in (10, 2, 1):
+            save(tmp_path / "f" / name / "deep" / f"{number:03d}.png", ramp(4 * factor, 4 * factor, number))
+    files = find_files(tmp_path / "f", six)
+    assert [[int(image[2, 0, 0]) for image in files[i]] for i in range(3)] == [[1, 1], [2, 2], [10, 10]]
+    study = bench(six, baseline=tmp_path / "f", batch_sizes=[2], crops=[8], only=["oversubscription"], **QUICK)
+    assert any(note.startswith("The files are other images: 3 samples") for note in study.notes)
+    (tmp_path / "f" / "hr" / "deep" / "010.png").unlink()
+    with pytest.raises(OptionError, match="found 3 for lr, 2 for hr"):
+        find_files(tmp_path / "f", six)
+    extract_files(lmdbloader.LMDBDataset(six.path, fields=["lr"]), tmp_path / "lr")
+    with pytest.raises(OptionError, match=r"samples\.jsonl, line 1: no file of field 'hr'"):
+        find_files(tmp_path / "lr", six)
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_deep"), [("RGB", False), ("L", False), ("P", False), ("RGBA", False), ("I;16", True)]
+)
+def test_files_of_every_mode_get_the_channels_of_the_dataset(
+    six: lmdbloader.LMDBDataset, tmp_path: Path, mode: str, is_deep: bool
+) -> None:
+    image = Image.new("I;16", (5, 4), 40000) if is_deep else Image.new("RGB", (5, 4), (51, 51, 51)).convert(mode)
+    (tmp_path / "f").mkdir()
+    image.save(tmp_path / "f" / "a.png")
+    lmdbloader.write([{"hr": ramp(8, 8)[:, :, 0]}], tmp_path / "grey")
+    for path, channels in ((six.path, 3), (tmp_path / "grey", 1)):
+        (pixels,) = find_files(tmp_path / "f", lmdbloader.LMDBDataset(path, fields=["hr"]))[0]
+        assert pixels.shape == (channels, 4, 5) and int(pixels[0, 0, 0]) == (40000 if is_deep else 51)
+
+
+# Results
+
+
+def test_arms_are_compared_by_turns_that_are_neighbours() -> None:
+    ours = replace(make_row("loading", "lmdbloader"), turns=(100.0, 10.0, 90.0))
+    found = ratio(ours, replace(ours, turns=(50.0, 4.0, 45.0)))
+    assert (found.value, found.low, found.high) == (2.0, 2.0, 2.5)
+
+
+def test_the_tables_have_every_row_and_one_line_each() -> None:
+    study = survives(make_study())
+    lines = str(study).splitlines()
+    assert sum("DataLoader (files)" in line for line in lines) > len([r for r in study.rows if r.source == "folder"])
+    assert sum(line.startswith("  The Loader is ") for line in lines) == 5
+    assert "43 %" in str(study) and "120 W" in str(study)
+
+
+def test_two_studies_are_compared() -> None:
+    first = make_study()
+    text = compare_studies(first, faster(first, 4.0))
+    assert "AMD EPYC 7B13" in text and "Xeon" in text and "12,000" not in text
+    rows = [line for line in text.splitlines() if "Loader" in line]
+    assert len(rows) == len(first.rows) and all(" 4 (3 to 5.3)" in row for row in rows)
+    with pytest.raises(OptionError, match="no setting in common"):
+        compare_studies(first, replace(first, rows=tuple(replace(row, batch_size=7) for row in first.rows)))
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_what_is_no_study_is_refused(value: Any) -> None:
+    with pytest.raises(FormatError, match="study"):
+        Study.from_json(value)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda plain: plain.pop("rows"), lambda plain: plain["rows"][0].pop("source"),
+        lambda plain: plain["rows"][0].update(colour="red"), lambda plain: plain["rows"][0].update(turns=["x"]),
+        lambda plain: plain["rows"][0].update(turns=[]), lambda plain: plain.update(facts=3),
+        lambda plain: plain.update(study_version=2),
+    ],
+)  # fmt: skip
+def test_a_damaged_study_is_refused(damage: Callable[[dict[str, Any]], object]) -> None:
+    plain = json.loads(json.dumps(make_study().as_json()))
+    damage(plain)
+    with pytest.raises(FormatError, match="study"):
+        Study.from_json(plain)
