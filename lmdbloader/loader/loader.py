@@ -277,7 +277,7 @@ class Loader(DataLoader[Any]):
             check_images(dataset, f"Loader(..., transforms={compiled})")
         self._transforms, self._functions = [*dataset.all_transforms, *compiled], functions
         if num_threads == "auto":
-            num_threads = recall_threads(case_of(dataset, batch_size, compiled, functions)) or cores
+            num_threads = recall_threads(case_of(dataset, batch_size, compiled, functions))
         self.num_threads = min(num_threads, cores)
         self._channels_last = is_channels_last(memory_format)
         names = None if functions or dataset.has_own_transform else tuple(dataset.fields)

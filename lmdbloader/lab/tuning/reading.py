@@ -1,4 +1,4 @@
-"""One short turn of a Loader or a DataLoader with some setting: batches taken as fast as they come."""
+"""Reads a dataset with some setting of a Loader or a DataLoader: as fast as batches come, or in steps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, count
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,7 +15,6 @@ from torch.utils.data import Dataset, Sampler
 
 from lmdbloader.base.stopwatch import BatchTimes, time_batches
 from lmdbloader.batch.dataset import LMDBDataset
-from lmdbloader.lab.tuning.race import ReadSetting
 from lmdbloader.loader import Loader
 from lmdbloader.loader.device import apply
 from lmdbloader.loader.options import compiled_and_functions
@@ -24,6 +23,26 @@ from lmdbloader.loader.torch_loader import dataloader, unmoved
 _DRAWN_AT_ONCE = 4096
 # Of torch's DataLoader: batches that each worker is asked for ahead.
 _PREFETCH_FACTOR = 2
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ReadSetting:
+    """One way of reading; those that cost less come first.
+
+    Attributes:
+        kind: "threads" of a Loader, or "workers" of torch's DataLoader.
+        count: How many; 0 workers means that the training loop reads itself.
+        pinned: Whether the DataLoader's batches go through pinned memory.
+    """
+
+    kind: Literal["threads", "workers"]
+    count: int
+    pinned: bool = False
+
+    def __str__(self) -> str:
+        noun = self.kind[:-1] if self.count == 1 else self.kind
+        who = "Loader" if self.kind == "threads" else "DataLoader"
+        return f"{who}, {self.count} {noun}{', pinned' if self.pinned else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,65 +61,57 @@ class OpenLoader:
 
 
 @dataclass(frozen=True, slots=True)
-class Measurer:
-    """Reads a dataset with any setting.
+class DatasetReading:
+    """A dataset that is read with any setting.
 
     Attributes:
         dataset: The dataset, with at least one batch.
         batch_size: Samples in a batch.
         transforms: Of the Loader; its compiled ones are the dataset's own for the DataLoader.
         device: Where batches are copied to; None without an accelerator.
-        turn_seconds: How long a turn is, in whole rounds of batches.
     """
 
     dataset: Dataset[Any]
     batch_size: int
     transforms: Sequence[Any] = ()
     device: torch.device | None = None
-    turn_seconds: float = 0.25
 
-    def __call__(self, setting: ReadSetting, number: int) -> BatchTimes:
-        """Measure one turn, with an order of its own."""
-        with self.open(setting, number) as opened:
+    def take_turn(self, setting: ReadSetting, seconds: float, seed: int = 0) -> BatchTimes:
+        """Read for some seconds, in whole rounds of batches, after those that were ready have been used up."""
+        with self.open(setting, seed) as opened:
             for _ in range(opened.ahead):
-                next(opened.batches)  # starting is over, and nothing that was ready is counted
+                next(opened.batches)
             self._synchronize()
             return time_batches(
-                opened.batches, self.turn_seconds, lambda _: self.batch_size, per_round=opened.per_round,
+                opened.batches, seconds, lambda _: self.batch_size, per_round=opened.per_round,
                 synchronize=self._synchronize,
             )  # fmt: skip
 
     @contextmanager
-    def open(self, setting: ReadSetting, number: int) -> Iterator[OpenLoader]:
+    def open(self, setting: ReadSetting, seed: int = 0) -> Iterator[OpenLoader]:
         """Start reading with a setting; its threads or workers end when this is left."""
         opening = self._open_loader if setting.kind == "threads" else self._open_dataloader
         with unmoved(self.dataset):
-            opened, close = opening(setting, number)
+            opened, close = opening(setting, seed)
             try:
                 yield opened
             finally:
                 close()
 
-    def _open_loader(self, setting: ReadSetting, number: int) -> tuple[OpenLoader, Callable[[], None]]:
+    def _open_loader(self, setting: ReadSetting, seed: int) -> tuple[OpenLoader, Callable[[], None]]:
         assert isinstance(self.dataset, LMDBDataset)
         device = self.device if self.device is not None and self.device.type == "cuda" else None
         loader = Loader(
-            self.dataset,
-            self.batch_size,
-            order="random",
-            transforms=self.transforms,
-            num_threads=setting.count,
-            device=device,
-            drop_last=True,
-        )
-        loader.set_epoch(number)
+            self.dataset, self.batch_size, order="random", transforms=self.transforms, num_threads=setting.count,
+            device=device, drop_last=True,
+        )  # fmt: skip
+        loader.set_epoch(seed)
         batches = chain.from_iterable(iter(loader) for _ in count())
         at_once = loader.batches_at_once
-        ahead = loader.groups_ahead * at_once
         taken = batches if device is not None else self._copied(batches)
-        return OpenLoader(taken, setting.count * at_once, ahead), loader.close
+        return OpenLoader(taken, setting.count * at_once, loader.groups_ahead * at_once), loader.close
 
-    def _open_dataloader(self, setting: ReadSetting, number: int) -> tuple[OpenLoader, Callable[[], None]]:
+    def _open_dataloader(self, setting: ReadSetting, seed: int) -> tuple[OpenLoader, Callable[[], None]]:
         dataset = self.dataset
         compiled, _ = compiled_and_functions(self.transforms)
         if compiled:
@@ -109,12 +120,12 @@ class Measurer:
         loader = dataloader(
             dataset,
             self.batch_size,
-            sampler=_Draws(len(dataset), number),  # type: ignore[arg-type]
+            sampler=_Draws(len(dataset), seed),  # type: ignore[arg-type]
             num_workers=setting.count,
             pin_memory=setting.pinned,
             persistent_workers=False,
             # Of its own: measuring must not move the user's random state.
-            generator=torch.Generator().manual_seed(number),
+            generator=torch.Generator().manual_seed(seed),
         )
         held = [iter(loader)]
 
@@ -151,9 +162,9 @@ class _Draws(Sampler[int]):
 
 
 # Of the step: handing over a batch that is ready takes some microseconds, too.
-ALLOWED_SHARE = 0.05
+_ALLOWED_SHARE = 0.05
 # Share of the batches that must be ready.
-SHARE_READY = 0.99
+_SHARE_READY = 0.99
 # Enough for a 99th percentile that a single batch does not make.
 _MOST_STEPS = 500
 # The system wakes a sleeping thread late by about so much: it looks at the clock for the rest.
@@ -166,9 +177,8 @@ class StepTrial:
 
     Attributes:
         step_seconds: Of its step.
-        share_ready: Share of the batches for which it waited at most `allowed_seconds`.
+        share_ready: Share of the batches for which it waited at most 5 % of the step.
         p99_wait_seconds: 99th percentile of its waiting for a batch.
-        allowed_seconds: The longest wait that counts as ready: 5 % of the step.
         num_steps: Steps that were measured.
         samples_per_s: Speed of the loader without steps.
         needed_samples_per_s: Speed of the steps: batch size over time.
@@ -177,7 +187,6 @@ class StepTrial:
     step_seconds: float
     share_ready: float
     p99_wait_seconds: float
-    allowed_seconds: float
     num_steps: int
     samples_per_s: float
     needed_samples_per_s: float
@@ -185,74 +194,55 @@ class StepTrial:
     @property
     def passed(self) -> bool:
         """Whether 99 % of the batches were ready, and not only because some were read ahead."""
-        return self.share_ready >= SHARE_READY and self.samples_per_s >= self.needed_samples_per_s
-
-    @property
-    def margin(self) -> float:
-        """Speed of the loader divided by the speed of the steps."""
-        return self.samples_per_s / self.needed_samples_per_s
+        return self.share_ready >= _SHARE_READY and self.samples_per_s >= self.needed_samples_per_s
 
     def __str__(self) -> str:
         few = "" if self.num_steps >= 100 else " (few, for so long a step)"
+        margin = self.samples_per_s / self.needed_samples_per_s
         return (
             f"{'PASS' if self.passed else 'FAIL'}: {self.share_ready:.1%} of {self.num_steps} batches{few} were ready "
-            f"within the step of {_milliseconds(self.step_seconds)} ms; 99 % must be. The p99 of waiting for a batch "
-            f"was {_milliseconds(self.p99_wait_seconds)} ms; up to {_milliseconds(self.allowed_seconds)} ms, 5 % of "
-            f"the step, count as ready. The step takes {self.needed_samples_per_s:,.0f} samples/s; "
-            f"{self.samples_per_s:,.0f} samples/s can be read, {self.margin:.2f} x as many."
+            f"within the step of {1e3 * self.step_seconds:.3g} ms; 99 % must be. The p99 of waiting for a batch was "
+            f"{1e3 * self.p99_wait_seconds:.3g} ms; up to 5 % of the step count as ready. The step takes "
+            f"{self.needed_samples_per_s:,.0f} samples/s; {self.samples_per_s:,.0f} can be read: {margin:.2f} x that."
         )
 
 
 def try_steps(
-    opened: OpenLoader,
-    step_seconds: float,
-    seconds: float,
-    *,
-    samples_per_s: float,
-    needed_samples_per_s: float,
-    clock: Callable[[], float] = time.perf_counter,
-    sleep: Callable[[float], object] = time.sleep,
+    opened: OpenLoader, step_seconds: float, seconds: float, *, samples_per_s: float, needed_samples_per_s: float
 ) -> StepTrial:
-    """Take batches as a training loop does whose steps take some time.
+    """Take batches as a training loop does whose steps take some time, in which the processor is free.
 
     Args:
         opened: Gives batches.
-        step_seconds: Of each step, in which nothing is taken, and the loader has the processor for itself.
+        step_seconds: Of each step.
         seconds: To use, for at most 500 steps; one is measured in any case, after those that are not.
         samples_per_s: Speed of the loader without steps.
         needed_samples_per_s: Speed of the steps.
-        clock, sleep: As in `time`.
     """
     steps = int(min(max(seconds / step_seconds, 1), _MOST_STEPS))
     # If reading is slower than the step, batches that were read ahead must not hide it.
     is_slow = samples_per_s < 1.25 * needed_samples_per_s
     skip = min(opened.ahead, steps // 3) if is_slow else min(1, steps // 3)
-    until = clock() + seconds
+    until = time.perf_counter() + seconds
     next(opened.batches)
     # Waiting takes time as well as the steps do.
     waits = time_batches(
-        opened.batches, until - clock(), lambda _: 0, least=skip + 1, most=skip + steps,
-        work=lambda: _work(step_seconds, clock, sleep), clock=clock,
+        opened.batches, max(until - time.perf_counter(), 0.0), lambda _: 0, least=skip + 1, most=skip + steps,
+        work=lambda: _work(step_seconds),
     ).waits[skip:]  # fmt: skip
-    allowed = ALLOWED_SHARE * step_seconds
     return StepTrial(
         step_seconds,
-        float(np.mean(np.array(waits) <= allowed)),
+        float(np.mean(np.array(waits) <= _ALLOWED_SHARE * step_seconds)),
         float(np.percentile(waits, 99)),
-        allowed,
         len(waits),
         samples_per_s,
         needed_samples_per_s,
     )
 
 
-def _work(seconds: float, clock: Callable[[], float], sleep: Callable[[float], object]) -> None:
-    """Let time pass as an accelerator does: the processor is free."""
-    until = clock() + seconds
-    sleep(max(seconds - _AWAKE_SECONDS, 0))
-    while clock() < until:
+def _work(seconds: float) -> None:
+    """Let time pass as an accelerator does."""
+    until = time.perf_counter() + seconds
+    time.sleep(max(seconds - _AWAKE_SECONDS, 0))
+    while time.perf_counter() < until:
         pass
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g}"
