@@ -663,17 +663,6 @@ class Loader(DataLoader[Any]):
             f"{', pin_memory=True' if self.pin_memory else ''})"
         )
 
-    def _repr_html_(self) -> str:
-        """Return Jupyter's view: the fields of a batch, the options, and the next samples after the transforms."""
-        from lmdbloader.loader.card import loader_card
-
-        place = self._here().place()
-        self._prepare(place)
-        order = self._orders.of(place.epoch, self._reader.layout, place.seed)
-        following = order.samples(self._resolved().positions(order.length, place.start).of_batches(0, 1))
-        device = self._device or "cpu"
-        return loader_card(self, self._reader, following, (place.epoch, place.start), self._functions, device).to_html()
-
 
 def _open_loader(kind: type[Loader], *state: Any) -> Loader:
     loader = kind.__new__(kind)

@@ -33,7 +33,7 @@ from lmdbloader.loader.views import view_of
 from lmdbloader.transforms import RandomCrop, RandomResizedCrop, Transform
 
 # Turns of each setting, and the longest that is worth it, in seconds.
-_ROUNDS, _LONGEST_TURN = 3, 1.0
+_ROUNDS, _LONGEST_TURN = 5, 0.6
 # Of the time, if there is a step to try afterwards; and for single examples, at most in seconds.
 _TURNS_SHARE, _EXAMPLES_SHARE, _EXAMPLES_SECONDS = 0.6, 0.05, 1.0
 # A setting that costs less is taken if it reaches this much of the best one.
@@ -55,7 +55,7 @@ def tune(
 ) -> Tuning:
     """Find the threads of the Loader, and the workers of torch's DataLoader, with which a dataset reads best here.
 
-    Every setting has three turns, one after the other, so other programs slow all of them down alike. Of those within
+    Every setting has five turns, one after the other, so other programs slow all of them down alike. Of those within
     4 % of the best, the cheapest is taken. It is remembered in the user's cache folder: `Loader(...,
     num_threads="auto")` and `lmdbloader.dataloader` use it for the same dataset, batch size and size of images on the
     same machine.
