@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from lmdbloader.lab.planning import plan as plan
     from lmdbloader.lab.planning import plan_shared as plan_shared
     from lmdbloader.lab.profiling import Advice as Advice
-    from lmdbloader.lab.profiling import Comparison as Comparison
     from lmdbloader.lab.profiling import PhaseTimes as PhaseTimes
     from lmdbloader.lab.profiling import Profile as Profile
     from lmdbloader.lab.profiling import Recorder as Recorder
@@ -63,7 +62,7 @@ __getattr__, __dir__, __all__ = lazy(
         "checkup": "Checkup DatasetFacts Finding doctor",
         "example_times": "ExampleTimes time_examples",
         "planning": "Demand GpuFit Plan Preset Reads SharedPlan plan plan_shared",
-        "profiling": "Advice Comparison PhaseTimes Profile Recorder StepTimer ThreadTimes profile rehearse",
+        "profiling": "Advice PhaseTimes Profile Recorder StepTimer ThreadTimes profile rehearse",
         "study": "BaselineFolder ColdRow ComparedRow GpuLoad IsolationRow Latency Measured OversubscriptionRow Phases "
         "Step StudiedDataset StudiedField Study StudyComparison StudySettings SweepRow ThreadsRow Training bench "
         "compare_studies",

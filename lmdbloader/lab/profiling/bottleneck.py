@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
+from lmdbloader.base.stage_times import StageTimes
 from lmdbloader.lab.machine import filesystem_of
 from lmdbloader.lab.profiling.loader_facts import BatchMaker, LoaderFacts
-from lmdbloader.lab.profiling.typical_step import TypicalStep
+from lmdbloader.lab.profiling.threads import ThreadTimes
 
 Bottleneck = Literal["storage", "verify", "decode", "transform", "function", "cpu", "copy", "model"]
-BOTTLENECKS: tuple[Bottleneck, ...] = (
-    "storage", "verify", "decode", "transform", "function", "cpu", "copy", "model"
-)  # fmt: skip
 # Stage of the loader -> the name of the bottleneck. Memory is allocated for the transforms.
 _NAMES: dict[str, Bottleneck] = {
     "read": "storage",
@@ -35,6 +33,41 @@ _DELAYED = 0.30
 _KEEPS_UP = 1.2
 # Of its time without a core a loader that computes nothing waits for storage.
 _BLOCKED = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class TypicalStep:
+    """A typical step: means over all that were measured.
+
+    Attributes:
+        step: Seconds of a step.
+        data: Of these, waiting for data.
+        copy: Of these, copying to the device.
+        stages: Seconds of the Loader's threads for a step, None if there are none; counts are of all these steps.
+        loading: Of the threads or processes that load, for a step; None if unknown.
+        loop: Of the thread of the training loop, likewise.
+        waiting: Seconds of a core that it took in `data`.
+        num_steps: How many steps these are the means of.
+    """
+
+    step: float
+    data: float
+    copy: float
+    stages: StageTimes | None
+    loading: ThreadTimes | None
+    loop: ThreadTimes | None
+    waiting: float
+    num_steps: int
+
+    @property
+    def busy(self) -> float:
+        """Seconds of a step that are not spent waiting for data."""
+        return self.step - self.data
+
+    @property
+    def stall(self) -> float:
+        """Share of the time that is spent waiting for data."""
+        return self.data / self.step if self.step else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +197,6 @@ class Advice:
     step_seconds: float
     gain_seconds: float
     is_bound: bool = False
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
 
     def __str__(self) -> str:
         """Return the text, with the prediction."""
