@@ -132,10 +132,10 @@ def test_each_planted_fault_of_a_machine_is_named(change: Change, name: str, ver
     assert found.is_healthy == (verdict != "problem")
     text = " ".join(str(found).split())
     if verdict == "problem":
-        assert f"PROBLEM {name} " in text and f"One problem found. It is {name}: {finding.value}" in text
+        assert f"PROBLEM {name} " in text and f"1 problem found. The first is {name}: {finding.value}" in text
         assert finding.remedy
     else:
-        assert "No problem found. One note" in text
+        assert "No problem found. 1 note above" in text
 
 
 @pytest.mark.parametrize(
@@ -277,19 +277,19 @@ def test_the_report_and_its_json_say_the_same(pairs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"path": "x", "batch_size": 8}, "give both"),
-        ({"path": "x", "step_seconds": 1.0}, "give both"),
-        ({"batch_size": 8, "step_seconds": 1.0}, "Give its path"),
-        ({"crop": 8}, "Give its path"),
-        ({"path": "x", "crop": 8}, "Give batch_size and step_seconds"),
-        ({"loader": []}, "give it with step_seconds"),
-        ({"loader": [], "step_seconds": 1.0, "crop": 8}, "which it has itself"),
+        {"path": "x", "batch_size": 8},
+        {"path": "x", "step_seconds": 1.0},
+        {"batch_size": 8, "step_seconds": 1.0},
+        {"crop": 8},
+        {"path": "x", "crop": 8},
+        {"loader": []},
+        {"loader": [], "step_seconds": 1.0, "crop": 8},
     ],
 )
-def test_options_that_do_not_go_together(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
+def test_options_that_do_not_go_together(options: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match="needs a dataset, batch_size and step_seconds"):
         doctor(**options)
 
 
@@ -323,7 +323,7 @@ def test_a_slow_python_function_is_named(pairs: Path) -> None:
     feeding = found.finding("feeding")
     assert feeding.verdict == "problem" and "what holds them up is function" in feeding.value
     assert feeding.remedy and not found.is_healthy
-    assert ("steps of 2 ms" in feeding.value and "One problem" in found.summary()) or len(found.problems) > 1
+    assert ("steps of 2 ms" in feeding.value and "1 problem" in found.summary()) or len(found.problems) > 1
 
 
 def test_small_batches_of_a_fast_loader_take_few_long_steps(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from lmdbloader.base.text import counted
 from lmdbloader.lab.formatting import wrap
 from lmdbloader.lab.machine import FileSystem, Machine, filesystem_of, residency_of_all
 from lmdbloader.lab.stored import codec_shares
@@ -94,15 +95,14 @@ class Checkup:
     def summary(self) -> str:
         """Return the result in one or two sentences."""
         notes = sum(finding.verdict == "note" for finding in self.findings)
-        noted = "" if not notes else " One note above may be worth a look." if notes == 1 else f" {notes} notes above."
+        noted = f" {counted(notes, 'note')} above." if notes else ""
         if not self.problems:
             return f"No problem found.{noted}"
         first = self.problems[0]
-        count = "One problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
-        which = "It" if len(self.problems) == 1 else "The first"
         # The full remedy is in the table.
         remedy = first.remedy.split(". ")[0].rstrip(".")
-        return f"{count} found.{noted} {which} is {first.name}: {first.value}." + (f" {remedy}." if remedy else "")
+        count = counted(len(self.problems), "problem")
+        return f"{count} found.{noted} The first is {first.name}: {first.value}. {remedy}.".replace(" .", "")
 
     def __str__(self) -> str:
         """Return a table with the remedies, and the summary."""

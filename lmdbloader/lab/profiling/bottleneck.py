@@ -109,14 +109,9 @@ class LoadingCost:
         """Return how long a step would be if one part were gone; "cpu" is all waiting for cores."""
         if name != "cpu":
             return self.step_with(self.total - self.parts.get(name, 0.0))
-        return replace(self, busy=self.busy - self.busy_delayed, step=self._undelayed_step).step_with(
-            self.total - self.delayed
-        )
-
-    @property
-    def _undelayed_step(self) -> float:
-        """Seconds of a step whose loop does not wait for cores, while loading does."""
-        return self.step if self.is_apart else self.step - self.busy_delayed
+        # The loop does not wait for cores either.
+        step = self.step if self.is_apart else self.step - self.busy_delayed
+        return replace(self, busy=self.busy - self.busy_delayed, step=step).step_with(self.total - self.delayed)
 
     @property
     def keeps_up_undelayed(self) -> bool:
@@ -212,13 +207,7 @@ Change = tuple[str, float, bool]
 
 
 def advise(
-    name: Bottleneck,
-    figures: TypicalStep,
-    feed: LoadingCost,
-    facts: LoaderFacts,
-    *,
-    side: int | None,
-    device: str = "cuda",
+    name: Bottleneck, figures: TypicalStep, feed: LoadingCost, facts: LoaderFacts, *, side: int | None, device: str
 ) -> Advice:
     """Return the change that would help most.
 
@@ -248,7 +237,13 @@ def _changes(
         how = f"Loader(..., device={device!r}) copies" if is_ours else "pin_memory=True and non_blocking=True copy"
         yield f"{how} the next batch while the step before runs.", figures.step - figures.copy, True
     elif name == "cpu":
-        yield _cores(feed, facts)
+        text = (
+            f"Give the loading threads cores: {feed.delayed / feed.total:.0%} of their time they were ready to run and "
+            f"had none. This process may use {facts.num_cores}. Stop other programs on them, ask the scheduler for "
+            "more (Slurm: --cpus-per-task), raise the container's CPU quota, or give torch fewer threads "
+            "(torch.set_num_threads)."
+        )
+        yield text, feed.without("cpu"), False
     elif name == "storage":
         yield from _storage(figures, feed, facts)
     elif name == "verify":
@@ -261,25 +256,10 @@ def _changes(
         yield _function(feed, facts)
     else:
         yield from _compiled(name, feed, facts, side)
-    if name in ("verify", "decode", "transform", "function") and facts.kind == "loader":
-        yield from _threads(feed, facts)
-
-
-def _cores(feed: LoadingCost, facts: LoaderFacts) -> Change:
-    text = (
-        f"Give the loading threads cores: {feed.delayed / feed.total:.0%} of their time they were ready to run and had "
-        f"none. This process may use {facts.num_cores}. Stop other programs on them, ask the scheduler for more "
-        "(Slurm: --cpus-per-task), raise the container's CPU quota, or give torch fewer threads "
-        "(torch.set_num_threads)."
-    )
-    return text, feed.without("cpu"), False
-
-
-def _threads(feed: LoadingCost, facts: LoaderFacts) -> Iterator[Change]:
-    if facts.num_threads < facts.num_cores:
-        ratio = facts.num_threads / facts.num_cores
+    is_work = name in ("verify", "decode", "transform", "function") and facts.kind == "loader"
+    if is_work and facts.num_threads < facts.num_cores:
         text = f"Loader(..., num_threads={facts.num_cores}) uses all cores; now it is {facts.num_threads}."
-        yield text, feed.step_with(feed.total * ratio), False
+        yield text, feed.step_with(feed.total * facts.num_threads / facts.num_cores), False
 
 
 def _storage(figures: TypicalStep, feed: LoadingCost, facts: LoaderFacts) -> Iterator[Change]:

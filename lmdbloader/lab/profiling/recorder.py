@@ -248,7 +248,6 @@ class Recorder:
             step=measure_phase(rows.sum(axis=1), total),
             stages=stages,
             loading=loading,
-            disk_wait=_disk_wait(stages, loading),
             gpu=None if self._gpu is None else self._gpu.use,
             num_steps=len(rows),
             num_samples=len(rows) * (self._batch_size or 0),
@@ -303,13 +302,6 @@ def _typical(
     loading, loop = (times and ThreadTimes(times.running / number, times.delayed / number) for times in (loading, loop))
     step = sum(means.values())
     return TypicalStep(step, means["data"], means["copy"], stages, loading, loop, waiting / number, number)
-
-
-def _disk_wait(stages: StageTimes | None, loading: ThreadTimes | None) -> float | None:
-    """Return how long reading neither ran nor waited for a core, at most: the rest of it waited for storage."""
-    if stages is None or loading is None:
-        return None
-    return min(stages.read, max(stages.total - loading.running - loading.delayed, 0.0))
 
 
 def _num_samples(batch: Any) -> int:

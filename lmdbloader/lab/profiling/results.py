@@ -68,8 +68,6 @@ class Profile:
         stages: Time of the Loader's threads during the measured steps; None without a Loader.
         loading: How long the threads or processes that load had a core, and waited for one; None if the system does
             not report it.
-        disk_wait: Seconds of the loading threads that neither ran nor waited for a core, as far as they were reading;
-            None if it is not known.
         gpu: The use of the GPU; None if unknown.
         num_steps: Steps that were measured.
         num_samples: Samples in them, if all batches are as large as the first.
@@ -90,7 +88,6 @@ class Profile:
     step: PhaseTimes
     stages: StageTimes | None
     loading: ThreadTimes | None
-    disk_wait: float | None
     gpu: GpuUse | None
     num_steps: int
     num_samples: int
@@ -187,10 +184,7 @@ def _notes(profile: Profile) -> list[str]:
     ]
     if profile.loading is not None:
         running, delayed = (1000 * t / profile.num_steps for t in (profile.loading.running, profile.loading.delayed))
-        waits = f"loading took {running:.2f} ms of cores a step, waited {delayed:.2f} ms for one"
-        if profile.disk_wait is not None:
-            waits += f", and {1000 * profile.disk_wait / profile.num_steps:.2f} ms for storage"
-        notes.append(waits)
+        notes.append(f"loading took {running:.2f} ms of cores a step, and waited {delayed:.2f} ms for one")
     if (use := profile.gpu) is not None:
         figures = ((use.utilization_percent, "% busy"), (use.power_watts, "W"), (use.memory_mib, "MiB in use"))
         parts = [f"{value:,.0f} {what}" for value, what in figures if value is not None]
