@@ -126,8 +126,8 @@ def test_the_command_takes_several_files(tmp_path: Path, capsys: pytest.CaptureF
     assert main([*words, "--experiments", "5-10"]) == 0
     words_said = " ".join(capsys.readouterr().out.split())
     assert words_said.startswith("2 workloads on one storage, 5 to 10 experiments at the same time.")
-    assert "A batch of 4 of scans does not fit its GPU; 2 do." in words_said
-    assert "For scans it must also deliver 8 GB/s in reads of 40 MB." in words_said
+    assert "does NOT fit in 80.00 GiB; the largest batch is 2" in words_said
+    assert "scans: Batches of 4 on 1 GPU, 5 to 10 experiments at the same time" in words_said
     assert main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["hardest_reads"], found["hardest_bandwidth"]) == ("classifier", "scans")

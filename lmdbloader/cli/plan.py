@@ -27,7 +27,7 @@ Sizes are written as 64KiB, 500K, 150GB or 16GiB: K, M and G are powers of 1000;
 Ki, Mi and Gi are powers of 1024.
 """
 
-_PRESETS = "\n".join(f"  {name:<{max(map(len, PRESETS))}}  {preset.short}" for name, preset in PRESETS.items())
+_PRESETS = "\n".join(f"  {name:<{max(map(len, PRESETS))}}  {preset.title}" for name, preset in PRESETS.items())
 EPILOG = f"""\
 The keys of a file for --workload are the options above, with underscores, and
 `data`, the size of each dataset by name:

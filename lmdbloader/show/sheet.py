@@ -58,9 +58,6 @@ def spread(length: int, count: int, seed: int | None = None) -> list[int]:
 
     Raises:
         OptionError: `count` is not in 1 to 1000.
-
-    >>> spread(100, 4), spread(3, 24)
-    ([12, 37, 62, 87], [0, 1, 2])
     """
     if not 1 <= count <= MAX_COUNT:
         raise OptionError(f"count {count}: expected 1 to {MAX_COUNT} samples on one sheet")

@@ -93,13 +93,15 @@ def _memory(machine: Machine) -> Iterator[Finding]:
         yield _judged("memory", value, remedy, problem=free < min(_LITTLE_MEMORY, usable / 4), note=free < usable / 10)
     size, left = found.shm_nbytes, found.shm_free_nbytes
     remedy = (
-        "Remove what fills it. torch's own DataLoader hands batches over there and ends with a bus error when it is "
-        "full; a Loader and lmdbloader.dataloader do not need it. --shm-size=8g of Docker, or an emptyDir with medium: "
-        "Memory at /dev/shm in Kubernetes, makes it larger."
+        "torch's own DataLoader hands batches over there and ends with a bus error when it is full; a Loader and "
+        "lmdbloader.dataloader do not need it. --shm-size=8g of Docker, or an emptyDir with medium: Memory at /dev/shm "
+        "in Kubernetes, makes it larger."
     )
     if size is not None and left is not None:
         value = f"{show_nbytes(left)} free of {show_nbytes(size)}"
-        yield _judged("/dev/shm", value, remedy, problem=left < _NO_SHM, note=left < _SMALL_SHM)
+        is_full = left < _NO_SHM
+        remedy = f"Remove what fills it. {remedy}" if is_full else remedy
+        yield _judged("/dev/shm", value, remedy, problem=is_full, note=left < _SMALL_SHM)
     elif system.QUEUES_NEED_FILES:
         yield Finding("/dev/shm", "note", "there is none", remedy)
 

@@ -12,7 +12,7 @@ from lmdbloader.lab.formatting import align, define, wrap
 from lmdbloader.lab.planning.demand import STORAGE, Demand, GpuFit, Reads
 from lmdbloader.lab.planning.presets import Preset
 
-WIDTH = 88
+_WIDTH = 88
 # 25,600 reads a second of small files are a problem for NFS, 1,280 of large ones are not.
 _MANY_READS, _FEW_READS = 10_000, 2000
 
@@ -76,17 +76,13 @@ class Plan:
 
     def __str__(self) -> str:
         """Return a table, and what it means in sentences."""
-        lines = [*wrap(_headline(self), width=WIDTH), "", "Needed", *define(list(_needed(self)), indent="  "), ""]
-        lines += [*reading_table(self), "", "What it means"]
-        notes = [] if self.preset is None else [f"Note: {note}" for note in self.preset.notes]
-        source = [] if self.preset is None else [f"Source of the preset: {self.preset.source}"]
-        return "\n".join([*lines, *indented([*sentences(self), *notes, *source])])
-
-
-def indented(texts: list[str]) -> Iterator[str]:
-    """Yield sentences as lines."""
-    for text in texts:
-        yield from wrap(text, "  ", "    ", width=WIDTH)
+        lines = [*wrap(_headline(self), width=_WIDTH), "", "Needed", *define(list(_needed(self)), indent="  "), ""]
+        texts = sentences(self)
+        if self.preset is not None:
+            texts += [f"Note: {note}" for note in self.preset.notes]
+            texts.append(f"Source of the preset: {self.preset.source}")
+        lines += [*_reading_table(self), "", "What it means"]
+        return "\n".join([*lines, *(line for text in texts for line in wrap(text, "  ", "    ", width=_WIDTH))])
 
 
 def _headline(found: Plan) -> str:
@@ -127,7 +123,7 @@ def _needed(found: Plan) -> Iterator[tuple[str, str]]:
         yield "one GPU", text
 
 
-def reading_table(found: Plan) -> list[str]:
+def _reading_table(found: Plan) -> list[str]:
     """Return the table of reads per second by size, and of how many devices of each storage class serve them."""
     # If samples are larger than records, a record holds one of them, and is not another way to read.
     pairs: list[tuple[Reads, Reads]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,7 @@ from lmdbloader.base.units import parse_nbytes, show_decimal_nbytes
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.formatting import align
 from lmdbloader.lab.planning.planner import plan
-from lmdbloader.lab.planning.results import (
-    Plan,
-    indented,
-    reading_table,
-    sentences,
-    show_number,
-    show_seconds,
-    show_size,
-    span,
-)
+from lmdbloader.lab.planning.results import Plan, show_number, show_seconds, show_size, span
 
 # The keys of a file: those of `plan`, and the data.
 _KEYS = (
@@ -140,8 +131,8 @@ def _read(path: str) -> Mapping[str, Any]:
 
 
 def _lines(found: SharedPlan) -> Iterator[str]:
-    reads, bandwidth = found.plans[found.hardest_reads], found.plans[found.hardest_bandwidth]
-    count = span(reads.fewest.experiments, reads.most.experiments)
+    hardest = found.plans[found.hardest_reads]
+    count = span(hardest.fewest.experiments, hardest.most.experiments)
     yield f"{counted(len(found.plans), 'workload')} on one storage, {count} experiments at the same time."
     yield ""
     rows = [("if all of them are", "a batch", "GPUs", "a step", "a sample", "reads a second", "bandwidth")]
@@ -160,26 +151,11 @@ def _lines(found: SharedPlan) -> Iterator[str]:
         )
     yield from align(rows)
     yield ""
-    texts = [f"(*) needs the most. Storage that serves {count} of it serves any mix."]
+    yield f"  (*) needs the most. Storage that serves {count} of it serves any mix."
     if found.data:
         sets = counted(len(found.data), "dataset")
-        texts.append(f"Storage must hold {show_decimal_nbytes(found.dataset_nbytes)}: {sets}, each stored once.")
-    yield from indented(texts)
+        yield f"  Storage must hold {show_decimal_nbytes(found.dataset_nbytes)}: {sets}, each stored once."
     for name in dict.fromkeys((found.hardest_reads, found.hardest_bandwidth)):
         yield ""
         yield f"{plain(name)}:"
-        yield from reading_table(found.plans[name])
-    yield ""
-    yield "What it means"
-    texts = [
-        f"A batch of {each.batch_size:,} of {plain(name)} does not fit its GPU; {each.fit.largest:,} do."
-        for name, each in found.plans.items()
-        if each.fit is not None and not each.fit.fits
-    ]
-    texts += sentences(replace(reads, fit=None))
-    if reads is not bandwidth:
-        texts.append(
-            f"For {plain(found.hardest_bandwidth)} it must also deliver "
-            f"{show_decimal_nbytes(bandwidth.most.nbytes_per_s)}/s in reads of {show_size(bandwidth.example_nbytes)}."
-        )
-    yield from indented(texts)
+        yield str(found.plans[name])
