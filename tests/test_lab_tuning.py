@@ -18,8 +18,9 @@ from lmdbloader import LMDBDataset, Loader, cli
 from lmdbloader.base.stopwatch import BatchTimes
 from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.lab import ReadSetting, tune
-from lmdbloader.lab.tuning import reading, tuner
-from lmdbloader.lab.tuning.reading import DatasetReading, OpenLoader, try_steps
+from lmdbloader.lab.tuning import tuner
+from lmdbloader.lab.tuning.reading import DatasetReading, OpenLoader
+from lmdbloader.lab.tuning.tuner import try_steps
 from lmdbloader.loader import torch_loader, tuning_cache
 from lmdbloader.transforms import LabelSmoothing, RandomCrop, RandomDihedral, RandomResizedCrop, ToDtype
 
@@ -255,6 +256,8 @@ class Time:
         self.now += 1e-5
         return self.now
 
+    thread_time = perf_counter
+
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
@@ -271,7 +274,7 @@ class Time:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
     found = Time()
-    monkeypatch.setattr(reading, "time", found)
+    monkeypatch.setattr("lmdbloader.lab.profiling.recorder.time", found)
     monkeypatch.setattr("lmdbloader.base.stopwatch.time", found)
     return found
 
@@ -282,23 +285,19 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
     ids=["fast", "just enough", "too slow", "fast, but 2 % late", "fast, and what is late was ready"],
 )
 def test_a_step_is_fed_or_not(clock: Time, seconds: float, late: float, passed: bool) -> None:
-    opened = OpenLoader(clock.batches(seconds, late), 1, 2)
-    verdict = try_steps(opened, 0.1, 20, samples_per_s=32 / seconds, needed_samples_per_s=320)
-    assert clock.now < 20.5 and verdict.num_steps >= 150
+    verdict = try_steps(OpenLoader(clock.batches(seconds, late), 1, 2), 32, 0.1, 20, 32 / seconds)
+    assert clock.now < 21 and verdict.num_steps >= 150
     assert verdict.passed is passed and str(verdict).startswith("PASS" if passed else "FAIL")
     if seconds == 0.12:
-        assert verdict.share_ready == 0
         assert verdict.p99_wait_seconds == pytest.approx(0.02, abs=1e-3)
 
 
 def test_a_loader_that_was_only_ready_ahead_does_not_pass(clock: Time) -> None:
-    opened = OpenLoader(iter(range(1000)), 1, 2)
-    verdict = try_steps(opened, 0.1, 1, samples_per_s=100, needed_samples_per_s=320)
-    assert verdict.share_ready == 1 and not verdict.passed
+    verdict = try_steps(OpenLoader(iter(range(1000)), 1, 2), 32, 0.1, 1, 100)
+    assert verdict.p99_wait_seconds < 0.001 and not verdict.passed
 
 
 @pytest.mark.parametrize(("step", "steps"), [(10.0, 1), (1.0, 2), (1e-3, 500)])
 def test_steps_are_tried_for_the_time_there_is_and_500_times_at_most(clock: Time, step: float, steps: int) -> None:
-    opened = OpenLoader(iter(range(1000)), 1, 2)
-    verdict = try_steps(opened, step, 2.5, samples_per_s=1e4, needed_samples_per_s=1)
+    verdict = try_steps(OpenLoader(iter(range(1000)), 1, 2), 1, step, 2.5, 1e4)
     assert verdict.num_steps == steps and clock.now < max(2.5, step) + step

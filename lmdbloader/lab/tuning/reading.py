@@ -1,8 +1,7 @@
-"""Reads a dataset with some setting of a Loader or a DataLoader: as fast as batches come, or in steps."""
+"""Reads a dataset with some setting of a Loader or a DataLoader, as fast as batches come."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -159,90 +158,3 @@ class _Draws(Sampler[int]):
         rng = np.random.default_rng(self._seed)
         while True:
             yield from rng.integers(self._length, size=_DRAWN_AT_ONCE).tolist()
-
-
-# Of the step: handing over a batch that is ready takes some microseconds, too.
-_ALLOWED_SHARE = 0.05
-# Share of the batches that must be ready.
-_SHARE_READY = 0.99
-# Enough for a 99th percentile that a single batch does not make.
-_MOST_STEPS = 500
-# The system wakes a sleeping thread late by about so much: it looks at the clock for the rest.
-_AWAKE_SECONDS = 0.0005
-
-
-@dataclass(frozen=True, slots=True)
-class StepTrial:
-    """The waits of a consumer whose steps take `step_seconds`, and whether the loader keeps up.
-
-    Attributes:
-        step_seconds: Of its step.
-        share_ready: Share of the batches for which it waited at most 5 % of the step.
-        p99_wait_seconds: 99th percentile of its waiting for a batch.
-        num_steps: Steps that were measured.
-        samples_per_s: Speed of the loader without steps.
-        needed_samples_per_s: Speed of the steps: batch size over time.
-    """
-
-    step_seconds: float
-    share_ready: float
-    p99_wait_seconds: float
-    num_steps: int
-    samples_per_s: float
-    needed_samples_per_s: float
-
-    @property
-    def passed(self) -> bool:
-        """Whether 99 % of the batches were ready, and not only because some were read ahead."""
-        return self.share_ready >= _SHARE_READY and self.samples_per_s >= self.needed_samples_per_s
-
-    def __str__(self) -> str:
-        few = "" if self.num_steps >= 100 else " (few, for so long a step)"
-        margin = self.samples_per_s / self.needed_samples_per_s
-        return (
-            f"{'PASS' if self.passed else 'FAIL'}: {self.share_ready:.1%} of {self.num_steps} batches{few} were ready "
-            f"within the step of {1e3 * self.step_seconds:.3g} ms; 99 % must be. The p99 of waiting for a batch was "
-            f"{1e3 * self.p99_wait_seconds:.3g} ms; up to 5 % of the step count as ready. The step takes "
-            f"{self.needed_samples_per_s:,.0f} samples/s; {self.samples_per_s:,.0f} can be read: {margin:.2f} x that."
-        )
-
-
-def try_steps(
-    opened: OpenLoader, step_seconds: float, seconds: float, *, samples_per_s: float, needed_samples_per_s: float
-) -> StepTrial:
-    """Take batches as a training loop does whose steps take some time, in which the processor is free.
-
-    Args:
-        opened: Gives batches.
-        step_seconds: Of each step.
-        seconds: To use, for at most 500 steps; one is measured in any case, after those that are not.
-        samples_per_s: Speed of the loader without steps.
-        needed_samples_per_s: Speed of the steps.
-    """
-    steps = int(min(max(seconds / step_seconds, 1), _MOST_STEPS))
-    # If reading is slower than the step, batches that were read ahead must not hide it.
-    is_slow = samples_per_s < 1.25 * needed_samples_per_s
-    skip = min(opened.ahead, steps // 3) if is_slow else min(1, steps // 3)
-    until = time.perf_counter() + seconds
-    next(opened.batches)
-    # Waiting takes time as well as the steps do.
-    waits = time_batches(
-        opened.batches, max(until - time.perf_counter(), 0.0), lambda _: 0, least=skip + 1, most=skip + steps,
-        work=lambda: _work(step_seconds),
-    ).waits[skip:]  # fmt: skip
-    return StepTrial(
-        step_seconds,
-        float(np.mean(np.array(waits) <= _ALLOWED_SHARE * step_seconds)),
-        float(np.percentile(waits, 99)),
-        len(waits),
-        samples_per_s,
-        needed_samples_per_s,
-    )
-
-
-def _work(seconds: float) -> None:
-    """Let time pass as an accelerator does."""
-    until = time.perf_counter() + seconds
-    time.sleep(max(seconds - _AWAKE_SECONDS, 0))
-    while time.perf_counter() < until:
-        pass

@@ -9,7 +9,45 @@ from typing import Any
 from lmdbloader.base.text import plain
 from lmdbloader.lab.example_times import ExampleTimes
 from lmdbloader.lab.formatting import align
-from lmdbloader.lab.tuning.reading import ReadSetting, StepTrial
+from lmdbloader.lab.tuning.reading import ReadSetting
+
+# Of the step: handing over a batch that is ready takes some microseconds, too.
+_ALLOWED_SHARE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class StepTrial:
+    """The waits of a consumer whose steps take `step_seconds`, and whether the loader keeps up.
+
+    Attributes:
+        step_seconds: Of its step.
+        p99_wait_seconds: 99th percentile of its waiting for a batch.
+        num_steps: Steps that were measured.
+        samples_per_s: Speed of the loader without steps.
+        needed_samples_per_s: Speed of the steps: batch size over time.
+    """
+
+    step_seconds: float
+    p99_wait_seconds: float
+    num_steps: int
+    samples_per_s: float
+    needed_samples_per_s: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether 99 % of the batches were ready within 5 % of the step, and not only because some were read ahead."""
+        is_ready = self.p99_wait_seconds <= _ALLOWED_SHARE * self.step_seconds
+        return is_ready and self.samples_per_s >= self.needed_samples_per_s
+
+    def __str__(self) -> str:
+        few = "" if self.num_steps >= 100 else " (few, for so long a step)"
+        margin = self.samples_per_s / self.needed_samples_per_s
+        return (
+            f"{'PASS' if self.passed else 'FAIL'}: with steps of {1e3 * self.step_seconds:.3g} ms, 99 % of "
+            f"{self.num_steps} batches{few} were ready within {1e3 * self.p99_wait_seconds:.3g} ms; a wait of 5 % of "
+            f"the step is allowed. The steps take {self.needed_samples_per_s:,.0f} samples/s; "
+            f"{self.samples_per_s:,.0f} can be read: {margin:.2f} x that."
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,10 @@ from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import CODEC_FILE, CODEC_JPEG
 from lmdbloader.lab.example_times import time_examples
 from lmdbloader.lab.machine import describe_environment
+from lmdbloader.lab.profiling import rehearse
 from lmdbloader.lab.stored import column, image_sizes
-from lmdbloader.lab.tuning.reading import DatasetReading, ReadSetting, StepTrial, try_steps
-from lmdbloader.lab.tuning.results import Tuning, TuningRow
+from lmdbloader.lab.tuning.reading import DatasetReading, OpenLoader, ReadSetting
+from lmdbloader.lab.tuning.results import StepTrial, Tuning, TuningRow
 from lmdbloader.loader import Loader
 from lmdbloader.loader.options import compiled_and_functions
 from lmdbloader.loader.torch_loader import accelerator
@@ -36,6 +37,10 @@ from lmdbloader.transforms import RandomCrop, RandomResizedCrop, Transform
 _ROUNDS, _LONGEST_TURN = 5, 0.6
 # Of the time, if there is a step to try afterwards; and for single examples, at most in seconds.
 _TURNS_SHARE, _EXAMPLES_SHARE, _EXAMPLES_SECONDS = 0.6, 0.05, 1.0
+# Enough for a 99th percentile that a single batch does not make.
+_MOST_STEPS = 500
+# A loader whose mean just suffices uses up what was read ahead.
+_HEADROOM = 1.25
 # A setting that costs less is taken if it reaches this much of the best one.
 _NEAR = 0.96
 # The DataLoader is recommended if it is faster by this factor: the Loader offers more and takes less memory.
@@ -113,6 +118,10 @@ def tune(
         pinned = workers.pinned if reading.device is not None else None
         remember_workers(case_of(ds, batch_size, compiled), Workers(workers.count, pinned))
     ours = ds if isinstance(ds, LMDBDataset) else None
+    verdict = None
+    if step_seconds is not None:
+        with reading.open(best) as opened:
+            verdict = try_steps(opened, batch_size, step_seconds, seconds - left, _rate(turns[best]))
     return Tuning(
         dataset=type(ds).__name__ if ours is None else ours.path,
         batch_size=batch_size,
@@ -124,7 +133,7 @@ def tune(
         workers=workers,
         best=best,
         line=line_of(reading, best),
-        verdict=None if step_seconds is None else _verdict(reading, best, step_seconds, seconds - left, turns[best]),
+        verdict=verdict,
         examples=time_examples(
             ds, batch_size, transforms=compiled, seconds=min(_EXAMPLES_SECONDS, _EXAMPLES_SHARE * seconds)
         ),
@@ -233,12 +242,24 @@ def _row(setting: ReadSetting, turns: Sequence[BatchTimes]) -> TuningRow:
     return TuningRow(setting, _rate(turns), float(p50), float(p99))
 
 
-def _verdict(
-    reading: DatasetReading, best: ReadSetting, step_seconds: float, seconds: float, turns: Sequence[BatchTimes]
+def try_steps(
+    opened: OpenLoader, batch_size: int, step_seconds: float, seconds: float, samples_per_s: float
 ) -> StepTrial:
-    with reading.open(best) as opened:
-        needed = reading.batch_size / step_seconds
-        return try_steps(opened, step_seconds, seconds, samples_per_s=_rate(turns), needed_samples_per_s=needed)
+    """Take batches as a training loop does whose steps take some time, in which the processor is free.
+
+    Args:
+        opened: Gives batches.
+        batch_size: Samples in each.
+        step_seconds: Of each step.
+        seconds: To use, for at most 500 steps; one is measured in any case, after those that are not.
+        samples_per_s: Speed of the loader without steps.
+    """
+    needed = batch_size / step_seconds
+    steps = int(min(max(seconds / max(step_seconds, batch_size / samples_per_s), 1), _MOST_STEPS))
+    # If reading is slower than the step, batches that were read ahead must not hide it.
+    skip = min(opened.ahead if samples_per_s < _HEADROOM * needed else 1, steps // 3)
+    found = rehearse(opened.batches, step_seconds, steps=steps, warmup=skip)
+    return StepTrial(step_seconds, found.phases["data"].p99, found.num_steps, samples_per_s, needed)
 
 
 def line_of(reading: DatasetReading, setting: ReadSetting) -> str:
