@@ -34,7 +34,7 @@ DISK = replace(LOCAL, device="spinning disk")
 OVERLAY = FileSystem("/", "overlay", "overlay", "overlay", "rw", None)
 TMPFS = FileSystem("/dev/shm", "tmpfs", "memory", "tmpfs", "rw", None)
 UNKNOWN = FileSystem("/x", "fuse.mystery", "unknown", "?", "rw", None)
-DATASET = DatasetFacts("/data/a.lmdb", 100_000, 5 * GIB, 50_000.0, {"lz4": 0.7, "raw": 0.3}, 96, False, LOCAL, 0.5)
+DATASET = DatasetFacts("/data/a.lmdb", 100_000, 5 * GIB, 50_000.0, {"lz4": 0.7, "raw": 0.3}, 96, LOCAL, 0.5)
 LARGE = replace(DATASET, data_nbytes=500 * GIB, residency=0.1)
 
 Change = Callable[[Machine], Machine]
@@ -240,14 +240,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_facts_of_a_real_dataset(pairs: Path, whole: Path) -> None:
     found = dataset_facts(pairs)
-    assert found.num_samples == 48 and found.image_side == 96 and not found.varies
+    assert found.num_samples == 48 and found.image_side == 96
     assert found.data_nbytes == sum((pairs / name).stat().st_size for name in ("data.mdb", "index.arrow"))
     assert sum(found.codecs.values()) == pytest.approx(1) and set(found.codecs) <= {"raw", "lz4"}
     assert 1000 < found.sample_nbytes < (96 * 96 + 48 * 48) * 3 + 1
     assert found.filesystem == filesystem_of(pairs)
     assert found.residency is None or found.residency > 0.9  # just written
     other = dataset_facts(whole)
-    assert (other.varies and other.codecs == {"file": 1.0}) or set(other.codecs) <= {"file", "jpeg"}
+    assert other.codecs and set(other.codecs) <= {"file", "jpeg"}
 
 
 def test_a_dataset_without_payloads(tmp_path: Path) -> None:
