@@ -6,7 +6,6 @@ import argparse
 import json
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmdbloader.base.text import counted, first_of, mebibytes, plain
@@ -48,8 +47,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _screen(summary: Summary) -> Iterator[str]:
     yield from _wrap(f"{plain(summary.path)}: {_headline(summary)}", "", "  ")
-    if place := _place_in_set(summary.path):
-        yield from _wrap(place, "", "  ")
     yield ""
     yield "Fields"
     yield from _table([(f.name, f.kind, f.describe()) for f in summary.fields])
@@ -66,25 +63,6 @@ def _screen(summary: Summary) -> Iterator[str]:
     yield ""
     yield "Digests"
     yield from _table([(name, plain(digest)) for name, digest in summary.digests.items()])
-
-
-def _place_in_set(path: str) -> str:
-    """Return which part of which set a dataset is; "" for a dataset that is not one."""
-    from lmdbloader.base.arguments import is_url
-    from lmdbloader.errors import LmdbloaderError
-    from lmdbloader.store import read_manifest
-
-    folder = Path(path).absolute()
-    if is_url(path) or not folder.name.startswith("part-"):
-        return ""
-    try:
-        whole = read_manifest(folder.parent)
-    except (LmdbloaderError, OSError):
-        return ""
-    if folder.name not in [part.name for part in whole.parts]:
-        return ""
-    samples = f"{counted(whole.num_samples, 'sample')} in {counted(len(whole.parts), 'part')}"
-    return f"one part of the set {plain(str(folder.parent))}, which has {samples}"
 
 
 def _headline(summary: Summary) -> str:
