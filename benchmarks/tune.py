@@ -1,7 +1,7 @@
 """Compares the recommendation of `lmdbloader tune` with the best of all settings, found by long measurements.
 
 Three datasets of real photographs: pairs of patches as pixels, single patches compressed with lz4, and whole JPEG files
-of which random resized crops are read. Tuning ends by itself; then, in the same run, all settings are measured in
+of which random resized crops are read. Then, in the same run, all settings are measured in
 interleaved turns.
 """
 
@@ -26,8 +26,8 @@ from photos import write_photos
 import lmdbloader
 from lmdbloader import LMDBDataset
 from lmdbloader.base.cores import count_cores
-from lmdbloader.lab.tuning.measuring import Measurer
-from lmdbloader.lab.tuning.race import ReadSetting, counts
+from lmdbloader.lab.tuning.reading import DatasetReading, ReadSetting
+from lmdbloader.lab.tuning.tuner import counts
 from lmdbloader.loader.torch_loader import accelerator
 from lmdbloader.transforms import RandomResizedCrop
 
@@ -119,13 +119,13 @@ def all_settings() -> list[ReadSetting]:
     ]
 
 
-def search(measure: Measurer, rounds: int) -> dict[ReadSetting, list[float]]:
+def search(reading: DatasetReading, rounds: int, seconds: float) -> dict[ReadSetting, list[float]]:
     """Return samples a second of every setting in every round."""
     found: dict[ReadSetting, list[float]] = {setting: [] for setting in all_settings()}
     for number in range(rounds):
         # Forwards and backwards: neither comes always after the same other one.
         for setting in list(found)[:: 1 if number % 2 else -1]:
-            found[setting].append(measure(setting, 1000 + number).samples_per_s)
+            found[setting].append(reading.take_turn(setting, seconds, 1000 + number).samples_per_s)
     return found
 
 
@@ -135,15 +135,13 @@ def compare(case: Case, path: Path, options: argparse.Namespace) -> list[Figure]
     tuning = lmdbloader.lab.tune(path, case.batch_size, crop=case.crop, seconds=options.tune_seconds)
     seconds = time.perf_counter() - began
     print(f"{tuning}\n", file=sys.stderr, flush=True)
-    measure = Measurer(LMDBDataset(path), case.batch_size, case.transforms, accelerator(), turn_seconds=options.seconds)
-    speeds = search(measure, options.rounds)
+    reading = DatasetReading(LMDBDataset(path), case.batch_size, case.transforms, accelerator())
+    speeds = search(reading, options.rounds, options.seconds)
     figures = []
-    picks = {"all": tuning.best}
-    if tuning.num_threads is not None:
-        picks["threads"] = ReadSetting("threads", tuning.num_threads)
-    if tuning.workers is not None:
-        picks["workers"] = ReadSetting("workers", tuning.workers.num_workers, bool(tuning.workers.pin_memory))
+    picks = {"all": tuning.best, "threads": tuning.threads, "workers": tuning.workers}
     for kind, picked in picks.items():
+        if picked is None:
+            continue
         among = {setting: values for setting, values in speeds.items() if kind in ("all", setting.kind)}
         best = max(among, key=lambda setting: statistics.fmean(map(math.log, among[setting])))
         ratio, low, high = ratio_of(speeds[picked], speeds[best])
@@ -184,7 +182,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=6000, help="pairs; half as many patches, a quarter JPEGs")
     parser.add_argument("--rounds", type=int, default=25, help="turns of every setting in the long search (default 25)")
     parser.add_argument("--seconds", type=float, default=0.5, help="length of such a turn (default 0.5)")
-    parser.add_argument("--tune-seconds", type=float, default=40.0, help="most that tuning may take (default 40)")
+    parser.add_argument("--tune-seconds", type=float, default=20.0, help="about how long to tune (default 20)")
     parser.add_argument("--folder", type=Path, help="keep the datasets here (default: a temporary folder)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to a file")
     parser.add_argument("--markdown", action="store_true", help="print the table for docs/benchmarks/tables.md")

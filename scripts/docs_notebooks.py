@@ -49,9 +49,6 @@ def _output(output: dict[str, Any], pictures: dict[str, bytes], name: str) -> It
     if "image/png" in data:
         pictures[name] = base64.b64decode("".join(data["image/png"]))
         yield f"![What the code above draws]({name})"
-    elif "text/html" in data:
-        # On one line, so that Markdown takes all of it for HTML.
-        yield f'<div class="notebook-output">{"".join(data["text/html"])}</div>'.replace("\n", " ")
     else:
         # Long ones are scrolled (docs/stylesheets/extra.css).
         yield _fenced("".join(output.get("text", data.get("text/plain", ""))).rstrip(), "{.text .notebook-text}")

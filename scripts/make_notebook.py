@@ -68,9 +68,8 @@ def clean(notebook: nbformat.NotebookNode, folder: Path) -> None:
                 joined[-1].text += output.text
                 continue
             data = output.get("data", {})
-            for kind in ("text/plain", "text/html"):
-                if kind in data:
-                    data[kind] = own_folder.sub("", data[kind])
+            if "text/plain" in data:
+                data["text/plain"] = own_folder.sub("", data["text/plain"])
             if "image/png" in data:  # Pillow also offers a JPEG, and a text with an address in memory
                 output["data"] = nbformat.from_dict({"image/png": data["image/png"]})
             joined.append(output)

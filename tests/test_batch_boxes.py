@@ -373,8 +373,6 @@ def test_info_and_extract_know_them(ragged: lmdbloader.LMDBDataset, tmp_path: Pa
     lmdbloader.extract(ragged.path, tmp_path / "files")
     lines = [json.loads(line) for line in (tmp_path / "files" / "samples.jsonl").read_text().splitlines()]
     assert [line["boxes"] for line in lines] == [sample.boxes.tolist() for sample in ragged]
-    html = lmdbloader.Loader(ragged, 2, order="random")._repr_html_()
-    assert "list of tensors (n, 4)" in html and "boxes" in ragged._repr_html_()
 
 
 def test_images_are_not_shrunk_without_their_boxes(tmp_path: Path) -> None:

@@ -262,14 +262,6 @@ def test_photographs_named_like_masks_are_not_read_for_it(tmp_path: Path, monkey
         assert read == expected
 
 
-def test_the_card_of_a_loader_shows_masks(datasets: Any) -> None:
-    path, _ = datasets("alike", np.uint8, "raw")
-    dataset = lmdbloader.LMDBDataset(path)
-    html = lmdbloader.Loader(dataset, 2, order="random", transforms=[T.CenterCrop(9)])._repr_html_()
-    assert "uint8 (2, 9, 9)<" in html
-    assert "labels, 200 is ignored" in dataset._repr_html_()
-
-
 def test_the_outputs_of_a_pipeline_have_the_shape_of_masks(datasets: Any) -> None:
     path, _ = datasets("alike", np.uint8, "raw")
     pipeline = Pipeline(Reader(path), ["mask"], [T.Resize(4)])

@@ -320,10 +320,6 @@ def test_a_loader_pickles_with_its_device_and_place(ds: LMDBDataset) -> None:
     assert_same(pickle.loads(pickle.dumps(batch)), batch)
 
 
-def test_what_a_notebook_shows(ds: LMDBDataset) -> None:
-    assert DEVICE in Loader(ds, 5, shuffle=True, seed=0, num_threads=2, device=DEVICE)._repr_html_()
-
-
 # --- Epochs left early, several at once ---
 
 

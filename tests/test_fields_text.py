@@ -231,7 +231,6 @@ def test_they_are_shown_and_extracted(stored: Path, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "files" / "samples.jsonl").read_text("utf-8").splitlines()]
     assert [line["caption"] for line in lines] == CAPTIONS
     lmdbloader.preview(stored, tmp_path / "sheet.png")
-    assert "caption" in LMDBDataset(stored)._repr_html_()
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -34,7 +34,7 @@ DISK = replace(LOCAL, device="spinning disk")
 OVERLAY = FileSystem("/", "overlay", "overlay", "overlay", "rw", None)
 TMPFS = FileSystem("/dev/shm", "tmpfs", "memory", "tmpfs", "rw", None)
 UNKNOWN = FileSystem("/x", "fuse.mystery", "unknown", "?", "rw", None)
-DATASET = DatasetFacts("/data/a.lmdb", 100_000, 5 * GIB, 50_000.0, {"lz4": 0.7, "raw": 0.3}, 96, False, LOCAL, 0.5)
+DATASET = DatasetFacts("/data/a.lmdb", 100_000, 5 * GIB, 50_000.0, {"lz4": 0.7, "raw": 0.3}, 96, LOCAL, 0.5)
 LARGE = replace(DATASET, data_nbytes=500 * GIB, residency=0.1)
 
 Change = Callable[[Machine], Machine]
@@ -132,10 +132,10 @@ def test_each_planted_fault_of_a_machine_is_named(change: Change, name: str, ver
     assert found.is_healthy == (verdict != "problem")
     text = " ".join(str(found).split())
     if verdict == "problem":
-        assert f"PROBLEM {name} " in text and f"One problem found. It is {name}: {finding.value}" in text
+        assert f"PROBLEM {name} " in text and f"1 problem found. The first is {name}: {finding.value}" in text
         assert finding.remedy
     else:
-        assert "No problem found. One note" in text
+        assert "No problem found. 1 note above" in text
 
 
 @pytest.mark.parametrize(
@@ -240,14 +240,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_facts_of_a_real_dataset(pairs: Path, whole: Path) -> None:
     found = dataset_facts(pairs)
-    assert found.num_samples == 48 and found.image_side == 96 and not found.varies
+    assert found.num_samples == 48 and found.image_side == 96
     assert found.data_nbytes == sum((pairs / name).stat().st_size for name in ("data.mdb", "index.arrow"))
     assert sum(found.codecs.values()) == pytest.approx(1) and set(found.codecs) <= {"raw", "lz4"}
     assert 1000 < found.sample_nbytes < (96 * 96 + 48 * 48) * 3 + 1
     assert found.filesystem == filesystem_of(pairs)
     assert found.residency is None or found.residency > 0.9  # just written
     other = dataset_facts(whole)
-    assert (other.varies and other.codecs == {"file": 1.0}) or set(other.codecs) <= {"file", "jpeg"}
+    assert other.codecs and set(other.codecs) <= {"file", "jpeg"}
 
 
 def test_a_dataset_without_payloads(tmp_path: Path) -> None:
@@ -277,19 +277,19 @@ def test_the_report_and_its_json_say_the_same(pairs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"path": "x", "batch_size": 8}, "give both"),
-        ({"path": "x", "step_seconds": 1.0}, "give both"),
-        ({"batch_size": 8, "step_seconds": 1.0}, "Give its path"),
-        ({"crop": 8}, "Give its path"),
-        ({"path": "x", "crop": 8}, "Give batch_size and step_seconds"),
-        ({"loader": []}, "give it with step_seconds"),
-        ({"loader": [], "step_seconds": 1.0, "crop": 8}, "which it has itself"),
+        {"path": "x", "batch_size": 8},
+        {"path": "x", "step_seconds": 1.0},
+        {"batch_size": 8, "step_seconds": 1.0},
+        {"crop": 8},
+        {"path": "x", "crop": 8},
+        {"loader": []},
+        {"loader": [], "step_seconds": 1.0, "crop": 8},
     ],
 )
-def test_options_that_do_not_go_together(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
+def test_options_that_do_not_go_together(options: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match="needs a dataset, batch_size and step_seconds"):
         doctor(**options)
 
 
@@ -323,7 +323,7 @@ def test_a_slow_python_function_is_named(pairs: Path) -> None:
     feeding = found.finding("feeding")
     assert feeding.verdict == "problem" and "what holds them up is function" in feeding.value
     assert feeding.remedy and not found.is_healthy
-    assert ("steps of 2 ms" in feeding.value and "One problem" in found.summary()) or len(found.problems) > 1
+    assert ("steps of 2 ms" in feeding.value and "1 problem" in found.summary()) or len(found.problems) > 1
 
 
 def test_small_batches_of_a_fast_loader_take_few_long_steps(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

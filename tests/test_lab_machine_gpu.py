@@ -32,10 +32,8 @@ def test_utilisation_power_and_memory_are_seen(gpu: int | str, monkeypatch: pyte
     assert use is not None
     assert (use.name, use.utilization_percent, use.power_watts, use.memory_mib) == ("Card 9", 50, 70, 3)
     assert use.num_samples >= 5
-    assert use.as_json()["power_watts"] == 70
     # The highest temperature, and the state that it was in most often.
     assert (use.temperature_celsius, use.fan_percent, use.performance_state) == (64, 30, 2)
-    assert GpuUse(**use.as_json()) == use
 
 
 @pytest.mark.parametrize("missing", ["utilisation", "power", "memory", "temperature", "fan", "state", "known state"])

@@ -1,4 +1,4 @@
-"""Several workloads: the hardest decides, data that several read is stored once, and wrong files say what to write."""
+"""Several workloads: the hardest decides, data that several read is stored once, and wrong files are named."""
 
 from __future__ import annotations
 
@@ -15,74 +15,50 @@ from lmdbloader.cli import main
 from lmdbloader.errors import OptionError
 from lmdbloader.lab import plan, plan_shared
 
-Capture = pytest.CaptureFixture[str]
 CLASSIFIER = {
-    "batch_size": 128,
-    "step_seconds": 0.087,
-    "example_size": "64KiB",
-    "gpus": 4,
-    "data": {"imagenet": "150GB"},
-}
+    "batch_size": 128, "step_seconds": 0.087, "example_size": "64KiB", "gpus": 4, "data": {"imagenet": "150GB"},
+}  # fmt: skip
 DETECTOR = {
-    "batch_size": 16,
-    "step_seconds": 0.4,
-    "example_size": "300KB",
-    "gpus": 8,
-    "experiments": [1, 2],
+    "batch_size": 16, "step_seconds": 0.4, "example_size": "300KB", "gpus": 8, "experiments": [1, 2],
     "data": {"coco": "19GB", "imagenet": "150 GB"},
-}
+}  # fmt: skip
 SCANS = {
-    "batch_size": 4,
-    "example_flops": "1T",
-    "device_flops": "20T",
-    "example_size": "40MB",
-    "data": {"scans": "9TB"},
-}
+    "batch_size": 4, "example_flops": "1T", "device_flops": "20T", "example_size": "40MB", "data": {"scans": "9TB"},
+    "gpu_memory": "80GiB", "example_memory": "30GiB",
+}  # fmt: skip
 
 
-def write(folder: Path, name: str, body: Any) -> str:
+def write(folder: Path, name: str, body: Any) -> Path:
     path = folder / f"{name}.json"
     path.write_text(body if isinstance(body, str) else json.dumps(body))
-    return str(path)
+    return path
 
 
 def test_the_hardest_decides_and_the_union_is_stored(tmp_path: Path) -> None:
     found = plan_shared([write(tmp_path, "classifier", CLASSIFIER), write(tmp_path, "detector", DETECTOR)])
-    assert found.names == ("classifier", "detector")
-    assert found.hardest_reads == found.hardest_bandwidth == 0
+    assert list(found.plans) == ["classifier", "detector"]
+    assert found.hardest_reads == found.hardest_bandwidth == "classifier"
     assert found.data == {"imagenet": 150 * 10**9, "coco": 19 * 10**9} and found.dataset_nbytes == 169 * 10**9
-    assert found.readers == {"imagenet": ("classifier", "detector"), "coco": ("detector",)}
     # One experiment of the first file, and one or two of the second, all of them as if they were the hardest.
-    assert (found.plans[0].fewest.experiments, found.plans[0].most.experiments) == (2, 3)
-    assert round(found.plans[0].most.reads[0].reads_per_s) == round(3 * 4 * 128 / 0.087)
+    hardest = found.plans["classifier"]
+    assert (hardest.fewest.experiments, hardest.most.experiments) == (2, 3)
+    assert round(hardest.most.reads[0].reads_per_s) == round(3 * 4 * 128 / 0.087)
     words = " ".join(str(found).split())
     assert "2 workloads on one storage, 2 to 3 experiments at the same time." in words
-    assert "classifier is the hardest, and decides." in words
-    assert "Storage must hold 169 GB: 2 datasets; 1 of them is read by several and stored once." in words
+    assert "Storage must hold 169 GB: 2 datasets" in words
     assert max(map(len, str(found).splitlines())) <= 88
 
 
-def test_the_rule_of_the_document() -> None:
+def test_the_rule_of_the_document(tmp_path: Path) -> None:
     # n = concurrent experiments x batch, here in ten experiments of the example for small files.
-    small = {"name": "small", "batch_size": 256, "step_seconds": 0.2, "example_size": "64KiB", "gpus": 4}
-    large = {"name": "large", "batch_size": 64, "step_seconds": 2, "example_size": "500K", "gpus": 4}
-    found = plan_shared([small, large], experiments=(5, 10))
-    alone = plan(preset="small-files")
-    assert found.names[found.hardest_reads] == found.names[found.hardest_bandwidth] == "small"
-    assert (found.plans[0].fewest, found.plans[0].most) == (alone.fewest, alone.most)
-    assert found.serving == alone.serving
+    small = write(tmp_path, "small", {"preset": "small-files"})
+    large = write(tmp_path, "large", {"batch_size": 64, "step_seconds": 2, "example_size": "500K", "gpus": 4})
+    found, alone = plan_shared([small, large], experiments=(5, 10)), plan(preset="small-files")
+    assert found.hardest_reads == found.hardest_bandwidth == "small"
+    assert (found.plans["small"].most, found.plans["small"].serving) == (alone.most, alone.serving)
 
 
-def test_one_may_need_the_most_reads_and_another_the_most_bandwidth() -> None:
-    found = plan_shared([{"name": "a", **CLASSIFIER}, {"name": "b", **SCANS}], experiments=4)
-    assert (found.names[found.hardest_reads], found.names[found.hardest_bandwidth]) == ("a", "b")
-    words = " ".join(str(found).split())
-    assert "a needs the most reads a second, and b the most bandwidth." in words
-    assert "For b it must also deliver 3.2 GB/s in reads of 40 MB." in words
-    assert found.as_json()["hardest_bandwidth"] == "b"
-
-
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     kinds=st.lists(
         st.tuples(st.integers(1, 512), st.floats(0.01, 10), st.integers(1000, 10**8), st.integers(1, 8)),
@@ -91,98 +67,68 @@ def test_one_may_need_the_most_reads_and_another_the_most_bandwidth() -> None:
     ),
     mix=st.lists(st.integers(0, 4), min_size=1, max_size=6),
 )
-def test_what_serves_the_hardest_serves_every_mix(kinds: list[tuple[int, float, int, int]], mix: list[int]) -> None:
-    bodies = [
-        {"name": str(i), "batch_size": n, "step_seconds": t, "example_size": size, "gpus": gpus}
+def test_what_serves_the_hardest_serves_every_mix(
+    tmp_path_factory: pytest.TempPathFactory, kinds: list[tuple[int, float, int, int]], mix: list[int]
+) -> None:
+    folder = tmp_path_factory.mktemp("workloads")
+    files = [
+        write(folder, str(i), {"batch_size": n, "step_seconds": t, "example_size": size, "gpus": gpus})
         for i, (n, t, size, gpus) in enumerate(kinds)
     ]
-    shared = plan_shared(bodies, experiments=len(mix))
-    running = [plan_shared([bodies[i % len(bodies)]], experiments=1).plans[0].most for i in mix]
-    hardest = shared.plans[shared.hardest_reads].most
-    assert sum(each.reads[0].reads_per_s for each in running) <= hardest.reads[0].reads_per_s * (1 + 1e-9)
-    widest = shared.plans[shared.hardest_bandwidth].most
-    assert sum(each.nbytes_per_s for each in running) <= widest.nbytes_per_s * (1 + 1e-9)
-    for each in shared.serving:
-        for way, needed in each.needed.items():
-            alone = [plan.serving[shared.serving.index(each)].needed[way] for plan in shared.plans]
-            assert needed == (max(low for low, _ in alone), max(high for _, high in alone))
-    json.loads(json.dumps(shared.as_json(), allow_nan=False))
-
-
-def test_a_batch_that_does_not_fit_is_named() -> None:
-    body = {**SCANS, "gpu_memory": "80GiB", "example_memory": "30GiB"}
-    assert "A batch of 4 of workload 1 does not fit its GPU; 2 do." in " ".join(str(plan_shared([body])).split())
-
-
-def test_files_that_name_no_data_say_how() -> None:
-    text = " ".join(str(plan_shared([{"batch_size": 8, "step_seconds": 1}])).split())
-    assert 'The files name no datasets. To add up their sizes: "data": {"imagenet": "150GB"}' in text
+    shared = plan_shared(files, experiments=len(mix))
+    running = [plan(**json.loads(files[i % len(files)].read_text())).most for i in mix]
+    reads, bytes_a_second = shared.plans[shared.hardest_reads].most, shared.plans[shared.hardest_bandwidth].most
+    assert sum(each.reads[0].reads_per_s for each in running) <= reads.reads[0].reads_per_s * (1 + 1e-9)
+    assert sum(each.nbytes_per_s for each in running) <= bytes_a_second.nbytes_per_s * (1 + 1e-9)
 
 
 GOOD = {"batch_size": 8, "step_seconds": 1}
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("body", "named"),
     [
-        ({"colour": "red"}, "a.json: 'colour' is not a key. The keys are name, batch_size, step_seconds"),
-        ('{"batch_size": 8,\n "step_seconds": 1,\n}', "a.json, line 3, column 1: is not JSON ("),
-        ("batch_size: 8", "is not JSON (expecting value): 'batch_size: 8'. A whole file is: {\"batch_size\": 128"),
-        ("[1]", 'a.json: has a list; expected an object: {"batch_size": 128, "step_seconds": 0.087}'),
-        ("[" * 100_000, "a.json: is nested too deeply"),
-        ({"batch_size": 8}, 'Write "step_seconds": 0.087'),
-        ({}, 'Write "batch_size": 128, "step_seconds": 0.087'),
-        ({"batch_size": 8, "device_flops": "7T"}, 'Write "example_flops": "4G"'),
-        ({**GOOD, "batch_size": "many"}, "a.json: batch_size='many': expected a whole number of at least 1. Write "),
-        ({**GOOD, "example_size": "big"}, "expected a size such as 64KiB, 500K, 1.5GB or 1e6, or a number of bytes. W"),
-        ({**GOOD, "experiments": [10, 5]}, 'experiments is [10, 5]; expected a number, or a range: "experiments": [5'),
-        ({**GOOD, "experiments": True}, "experiments is True; expected a number"),
-        ({**GOOD, "experiments": "5-ten"}, "experiments is '5-ten'; expected a number"),
-        ({**GOOD, "name": ""}, 'name is \'\'; expected text: "name": "ResNet-50"'),
-        ({**GOOD, "data": "150GB"}, 'data is \'150GB\'; expected sizes by name: "data": {"imagenet": "150GB"}'),
-        ({**GOOD, "data": {"a": "much"}}, 'Write "data": {"a": "150GB"}'),
-        ({**GOOD, "preset": "resnet51"}, "no such preset; expected one of resnet50-v100"),
+        ({"batchsize": 8}, "'batchsize' is not a key. Did you mean batch_size"),
+        ({"colour": "red"}, "'colour' is not a key; expected batch_size, step_seconds"),
+        ('{"batch_size": 8,\n}', "line 2"),
+        ("\udcff", "cannot be read"),
+        ("[1]", "expected an object"),
+        ("[" * 100_000, "cannot be read"),
+        ({"batch_size": 8}, "step_seconds"),
+        ({**GOOD, "batch_size": "many"}, "batch_size='many'"),
+        ({**GOOD, "experiments": [10, 5]}, "experiments=[10, 5]"),
+        ({**GOOD, "data": "150GB"}, "expected an object"),
+        ({**GOOD, "data": {"a": "much"}}, "data 'a'"),
     ],
 )
-def test_a_wrong_file_says_what_to_write(tmp_path: Path, body: Any, message: str) -> None:
-    with pytest.raises(OptionError, match=re.escape(message)):
-        plan_shared([write(tmp_path, "a", body)])
+def test_a_wrong_file_is_named(tmp_path: Path, body: Any, named: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes((body if isinstance(body, str) else json.dumps(body)).encode("utf-8", "surrogateescape"))
+    with pytest.raises(OptionError, match=rf"a\.json: .*{re.escape(named)}"):
+        plan_shared([path])
 
 
 def test_files_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     first = write(tmp_path, "a", {**GOOD, "data": {"x": "1GB"}})
-    with pytest.raises(OptionError, match=re.escape('same size: "data": {"x": 1000000000}; if not, another name')):
+    with pytest.raises(OptionError, match=r"b\.json: the dataset 'x'"):
         plan_shared([first, write(tmp_path, "b", {**GOOD, "data": {"x": "2GB"}})])
-    with pytest.raises(OptionError, match=r"both are named 'a'.*\"name\": \"a-2\""):
+    with pytest.raises(OptionError, match="several files are named a"):
         plan_shared([first, first])
-    with pytest.raises(OptionError, match=re.escape(f"{tmp_path / 'c.json'}: cannot be read (No such file")):
+    with pytest.raises(OptionError, match=r"c\.json"):
         plan_shared([tmp_path / "c.json"])
-    (tmp_path / "d.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(OptionError, match="is not UTF-8 text"):
-        plan_shared([tmp_path / "d.json"])
-    with pytest.raises(OptionError, match="expected at least one file"):
+    with pytest.raises(OptionError, match="at least one"):
         plan_shared([])
-    with pytest.raises(OptionError, match="workload=3: expected a file, or a mapping"):
-        plan_shared([3])  # type: ignore[list-item]
 
 
-def test_the_command_takes_several_files(tmp_path: Path, capsys: Capture) -> None:
+def test_the_command_takes_several_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [write(tmp_path, "classifier", CLASSIFIER), write(tmp_path, "scans", SCANS)]
-    words = ["plan", *(word for file in files for word in ("--workload", file))]
+    words = ["plan", *(word for file in files for word in ("--workload", str(file)))]
     assert main([*words, "--experiments", "5-10"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("2 workloads on one storage, 5 to 10 experiments at the same time.")
+    words_said = " ".join(capsys.readouterr().out.split())
+    assert words_said.startswith("2 workloads on one storage, 5 to 10 experiments at the same time.")
+    assert "does NOT fit in 80.00 GiB; the largest batch is 2" in words_said
+    assert "scans: Batches of 4 on 1 GPU, 5 to 10 experiments at the same time" in words_said
     assert main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
+    assert (found["hardest_reads"], found["hardest_bandwidth"]) == ("classifier", "scans")
     assert found["dataset_nbytes"] == 9150 * 10**9 and set(found["workloads"]) == {"classifier", "scans"}
-    with pytest.raises(SystemExit):
-        main([*words, "--gpus", "4"])
-    assert '--gpus together with --workload: write it into the file: "gpus": 4' in capsys.readouterr().err
-    assert main(["plan", "--workload", str(tmp_path / "none.json")]) == 2
-    assert "none.json: cannot be read" in capsys.readouterr().err
-
-
-def test_a_single_workload_needs_no_list(tmp_path: Path) -> None:
-    file = write(tmp_path, "classifier", CLASSIFIER)
-    assert plan_shared(file) == plan_shared([file]) == plan_shared(str(file))
-    assert plan_shared({"name": "a", **CLASSIFIER}) == plan_shared([{"name": "a", **CLASSIFIER}])

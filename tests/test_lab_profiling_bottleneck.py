@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lmdbloader.base.stage_times import StageTimes
-from lmdbloader.lab.profiling.bottleneck import BOTTLENECKS, Advice, advise, loading_cost, name_bottleneck
+from lmdbloader.lab.profiling.bottleneck import Advice, Bottleneck, TypicalStep, advise, loading_cost, name_bottleneck
 from lmdbloader.lab.profiling.loader_facts import LoaderFacts, StoredImages
 from lmdbloader.lab.profiling.threads import ThreadTimes
-from lmdbloader.lab.profiling.typical_step import CounterReading, TypicalStep, every_second, typical_step
 
 JPEGS = StoredImages({"jpeg": 1.0}, 100_000, 1_500_000, 1000, is_resized=True)
 PIXELS = StoredImages({"raw": 1.0}, 30_000, 30_000, 100, is_resized=False)
@@ -223,41 +221,6 @@ def test_whatever_was_measured_there_is_a_name_and_a_step_that_can_be(
         data + busy, data, busy / 3, times, ThreadTimes(sum(stages), delayed), ThreadTimes(busy, delayed), data / 2, 10
     )
     name, advice = named(found, replace(FACTS, kind=kind), is_copied=is_copied)
-    assert name in BOTTLENECKS
+    assert name in get_args(Bottleneck)
     assert 0 <= advice.gain_seconds <= found.step
     assert advice.step_seconds == pytest.approx(found.step - advice.gain_seconds)
-
-
-# --- A typical step ---
-
-
-def rows_of(steps: list[float]) -> Any:
-    rows = np.zeros((len(steps), 6))
-    rows[:, 0], rows[:, 5] = np.array(steps) - 1, 1
-    return rows
-
-
-def test_stretches_that_others_disturbed_do_not_count() -> None:
-    steps = [2.0] * 4 + [50.0] * 2 + [2.0] * 2 + [1.0] * 2 + [2.0] * 6
-    moments = [
-        CounterReading(k, StageTimes(decode=3.0 * k, num_batches=k), ThreadTimes(1.0 * k), None, 0.0)
-        for k in range(0, 17, 2)
-    ]
-    found = typical_step(rows_of(steps), moments)
-    assert (found.step, found.data, found.busy, found.stall) == (2, 1, 1, 0.5)
-    assert found.stages is not None
-    assert found.stages.decode == pytest.approx(3)
-    assert found.loading == ThreadTimes(1.0, 0.0)
-
-
-def test_a_stretch_in_which_workers_ended_does_not_count() -> None:
-    moments = [CounterReading(k, None, ThreadTimes(0.5 * k), None, 0.0, is_broken=k == 4) for k in (0, 2, 4, 6)]
-    found = typical_step(rows_of([2, 2, 9, 9, 2, 2]), moments)
-    assert (found.step, found.num_steps, found.loading) == (2, 4, ThreadTimes(0.5, 0.0))
-    alone = typical_step(rows_of([9, 9]), [moments[0], replace(moments[2], step=2)])
-    assert (alone.step, alone.loading) == (9, None)
-
-
-def test_halving_the_readings_keeps_the_ends_and_the_broken_ones() -> None:
-    moments = [CounterReading(k, None, None, None, 0.0, is_broken=k == 3) for k in range(5)]
-    assert [(m.step, m.is_broken) for m in every_second(moments)] == [(0, False), (2, False), (4, True)]

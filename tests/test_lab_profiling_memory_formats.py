@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 import lmdbloader
-from lmdbloader.lab.profiling import Profile, profile
+from lmdbloader.lab.profiling import profile
 from lmdbloader.lab.profiling.memory_formats import format_of, run_watched
 from lmdbloader.transforms import ToDtype
 
@@ -90,8 +89,7 @@ def test_the_line_for_a_loader_ends_the_warning(patches: lmdbloader.LMDBDataset)
         assert len(found.warnings) == expected
         if expected:
             assert found.warnings[0].endswith("Write Loader(..., memory_format=torch.channels_last).")
-            assert f"\nWarning: {found.warnings[0]}\n" in str(found) and "Mixed precision" in found._repr_html_()
-            assert Profile.from_json(json.loads(json.dumps(found.as_json()))) == found
+            assert f"\nWarning: {found.warnings[0]}\n" in str(found)
     # What a Loader gives may be made contiguous again: then another option of the Loader would change nothing.
     loader = loader_of(patches, memory_format=LAST)
     (warning,) = profile(loader, lambda batch: step(batch.image.contiguous()), steps=2, warmup=0).warnings

@@ -521,9 +521,7 @@ def test_a_loader_shows_its_order(ds: LMDBDataset) -> None:
         ({"weights": [1.0] * COUNT}, "order='weighted'"),
         ({"repeat": 5, "shuffle": True}, "order='random', seed=3, num_threads=1, shard=(0, 1), repeat=5"),
     ):
-        loader = make(ds, **options)
-        assert text in repr(loader)
-        assert "<table" in loader._repr_html_() or "<div" in loader._repr_html_()
+        assert text in repr(make(ds, **options))
 
 
 def test_samples_that_come_twice_are_left_out_twice_if_they_are_damaged(ds: LMDBDataset, tmp_path: Path) -> None:

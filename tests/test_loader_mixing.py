@@ -114,7 +114,6 @@ def test_the_union_is_a_dataset(both: list[LMDBDataset], merged: LMDBDataset) ->
     copied = pickle.loads(pickle.dumps(union))
     assert [copied[i].number for i in (0, 29, 30)] == [0, 29, 100]
     assert [len(part) for part in union.split([0.5, 0.5], by=None)] == [21, 21]
-    assert "42 samples" in union._repr_html_()
 
 
 def test_views_of_datasets_are_joined(both: list[LMDBDataset]) -> None:

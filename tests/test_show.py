@@ -13,7 +13,7 @@ from PIL import Image
 
 import lmdbloader
 from lmdbloader.errors import DestinationError, OptionError
-from lmdbloader.show import FieldSummary, contact_sheet, info, save_sheet, spread
+from lmdbloader.show import FieldSummary, contact_sheet, info, spread
 from lmdbloader.store import Reader
 
 
@@ -171,18 +171,15 @@ def test_a_dataset_without_images_is_refused_with_its_fields(tmp_path: Path) -> 
 
 
 def test_a_sheet_replaces_a_file_but_not_a_folder_and_leaves_no_partial_file(mixed: Path, tmp_path: Path) -> None:
-    sheet = contact_sheet(Reader(mixed), [0])
     (tmp_path / "old.png").write_bytes(b"old")
-    save_sheet(sheet, tmp_path / "old.png")
+    sheet = lmdbloader.preview(mixed, tmp_path / "old.png", count=1)
     with Image.open(tmp_path / "old.png") as image:
         assert (np.asarray(image) == np.asarray(sheet.image)).all()
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(DestinationError, match="is a folder"):
-        save_sheet(sheet, tmp_path / "folder.png")
+        lmdbloader.preview(mixed, tmp_path / "folder.png")
     with pytest.raises(DestinationError, match="does not exist"):
-        save_sheet(sheet, tmp_path / "absent" / "sheet.png")
-    with pytest.raises(OptionError, match=r"ends in \.png"):
-        save_sheet(sheet, tmp_path / "sheet.jpg")
+        lmdbloader.preview(mixed, tmp_path / "absent" / "sheet.png")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["folder.png", "old.png"]
 
 

@@ -248,8 +248,6 @@ def test_arrays_of_the_images_size_are_not_left_behind_silently(tmp_path: Path) 
     with pytest.raises(OptionError, match=r"field 'depth' holds arrays of the size of 'image'.*fields=\('image',\)"):
         lmdbloader.Loader(tmp_path / "x.lmdb", 4, transforms=[mirroring()])
     loader = lmdbloader.Loader(tmp_path / "x.lmdb", 4, transforms=[mirroring("image")])
-    assert "Then" in loader._repr_html_()
-    assert "in Python" not in loader._repr_html_()
     assert next(iter(loader)).depth.shape == (4, 1, 8, 6)
 
 

@@ -275,14 +275,6 @@ class LMDBDataset(ReadsMany):
         fields = ", ".join(f"{f.name} ({f.kind})" for f in self.fields.values())
         return f"{type(self).__name__}({self.path!r}: {counted(len(self), 'sample')} of {fields})"
 
-    def _repr_html_(self) -> str:
-        """Return Jupyter's view: some samples, the fields, the sizes; damaged samples are marked."""
-        from lmdbloader.show.dataset_card import dataset_card
-
-        steps = [*map(repr, self.all_transforms), *(["a function of its own"] if self.has_own_transform else [])]
-        title, fields = type(self).__name__, list(self.fields.values())
-        return dataset_card(self.reader, fields, self._rows, title=title, transforms=steps).to_html()
-
     def crop(
         self, index: int, *, top: int, left: int, height: int, width: int, field: str | None = None
     ) -> torch.Tensor:

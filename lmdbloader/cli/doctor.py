@@ -51,12 +51,6 @@ def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     from lmdbloader.lab.checkup import doctor
 
-    if (options.batch_size is None) != (options.step_seconds is None):
-        options.parser.error("--batch-size and --step-seconds go together")
-    if options.batch_size is None and options.crop is not None:
-        options.parser.error("--crop needs --batch-size and --step-seconds")
-    if options.dataset is None and options.batch_size is not None:
-        options.parser.error("expected DB, the dataset to read with --batch-size and --step-seconds")
     found = doctor(options.dataset, batch_size=options.batch_size, step_seconds=options.step_seconds, crop=options.crop)
     say_lines(json.dumps(found.as_json(), indent=2) if options.json else str(found))
     return 0 if found.is_healthy else 1

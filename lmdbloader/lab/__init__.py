@@ -14,18 +14,15 @@ if TYPE_CHECKING:
     from lmdbloader.lab.checkup import doctor as doctor
     from lmdbloader.lab.example_times import ExampleTimes as ExampleTimes
     from lmdbloader.lab.example_times import time_examples as time_examples
-    from lmdbloader.lab.planning import Compute as Compute
     from lmdbloader.lab.planning import Demand as Demand
     from lmdbloader.lab.planning import GpuFit as GpuFit
     from lmdbloader.lab.planning import Plan as Plan
     from lmdbloader.lab.planning import Preset as Preset
     from lmdbloader.lab.planning import Reads as Reads
-    from lmdbloader.lab.planning import Serving as Serving
     from lmdbloader.lab.planning import SharedPlan as SharedPlan
     from lmdbloader.lab.planning import plan as plan
     from lmdbloader.lab.planning import plan_shared as plan_shared
     from lmdbloader.lab.profiling import Advice as Advice
-    from lmdbloader.lab.profiling import Comparison as Comparison
     from lmdbloader.lab.profiling import PhaseTimes as PhaseTimes
     from lmdbloader.lab.profiling import Profile as Profile
     from lmdbloader.lab.profiling import Recorder as Recorder
@@ -48,9 +45,11 @@ __getattr__, __dir__, __all__ = lazy(
     {
         "checkup": "Checkup DatasetFacts Finding doctor",
         "example_times": "ExampleTimes time_examples",
-        "planning": "Compute Demand GpuFit Plan Preset Reads Serving SharedPlan plan plan_shared",
-        "profiling": "Advice Comparison PhaseTimes Profile Recorder StepTimer ThreadTimes profile rehearse",
-        "study": "Study StudyRow bench compare_studies",
+        "planning": "Demand GpuFit Plan Preset Reads SharedPlan plan plan_shared",
+        "profiling": "Advice PhaseTimes Profile Recorder StepTimer ThreadTimes profile rehearse",
+        "study": "BaselineFolder ColdRow ComparedRow GpuLoad IsolationRow Latency Measured OversubscriptionRow Phases "
+        "Step StudiedDataset StudiedField Study StudyComparison StudySettings SweepRow ThreadsRow Training bench "
+        "compare_studies",
         "tuning": "ReadSetting StepTrial Tuning TuningRow tune",
     },
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -15,7 +15,7 @@ from lmdbloader.base.arguments import shown
 from lmdbloader.base.text import plain
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
-from lmdbloader.lab.formatting import percent, seconds, times
+from lmdbloader.lab.formatting import seconds as show
 from lmdbloader.lab.stored import column
 from lmdbloader.loader.torch_loader import unmoved
 from lmdbloader.transforms import Transform
@@ -24,7 +24,7 @@ from lmdbloader.transforms import Transform
 _MOST_EXAMPLES = 2000
 _TIMED_AGAIN, _REPEATS = 8, 5
 # The examples with the most pixels, which a random draw would miss.
-_LARGEST = 8
+_LARGEST = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,40 +60,22 @@ class ExampleTimes:
         """Time of the same batch if the slowest example is in it."""
         return (self.batch_size - 1) * self.p50_seconds + self.slowest_seconds
 
-    @property
-    def share_with_p99(self) -> float:
-        """Share of the batches that have an example as slow as the p99, or slower."""
-        return float(1 - 0.99**self.batch_size)
-
     def as_json(self) -> dict[str, Any]:
         """Return plain values, with those that follow from them."""
         return {
             **asdict(self),
             "batch_seconds": self.batch_seconds,
             "batch_with_slowest_seconds": self.batch_with_slowest_seconds,
-            "share_with_p99": self.share_with_p99,
         }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> ExampleTimes:
-        """Return the times from the result of `as_json`.
-
-        Args:
-            values: Its result.
-        """
-        return cls(**{name: values[name] for name in cls.__slots__})
 
     def __str__(self) -> str:
         """Return the times, and what the slowest example does to a batch."""
         name = f"sample {self.slowest:,}" + (f" ({plain(self.slowest_name)})" if self.slowest_name else "")
-        ratio = times(self.slowest_seconds / max(self.p50_seconds, 1e-12))
         return (
-            f"Single examples: p50 {seconds(self.p50_seconds)}, p99 {seconds(self.p99_seconds)}, the longest "
-            f"{seconds(self.longest_seconds)} ({self.num_timed:,} of them, one by one in one thread). When the longest "
-            f"are read again, the slowest is {name}: {seconds(self.slowest_seconds)}, {ratio} the median. A batch of "
-            f"{self.batch_size} with it takes {seconds(self.batch_with_slowest_seconds)} on one thread instead of "
-            f"{seconds(self.batch_seconds)}; {percent(self.share_with_p99)} of the batches have an example of the p99 "
-            "or slower."
+            f"Single examples, one by one in one thread: p50 {show(self.p50_seconds)}, p99 {show(self.p99_seconds)}, "
+            f"the longest {show(self.longest_seconds)}. Slowest when it is read again is {name}: "
+            f"{show(self.slowest_seconds)}. With it a batch of {self.batch_size} takes "
+            f"{show(self.batch_with_slowest_seconds)} on one thread instead of {show(self.batch_seconds)}."
         )
 
 
@@ -103,20 +85,18 @@ def time_examples(
     *,
     transforms: Sequence[Transform] = (),
     seconds: float = 1.0,
-    clock: Callable[[], float] = time.perf_counter,
 ) -> ExampleTimes:
     """Return the times of examples of a dataset, read one by one in this thread.
 
     Examples are drawn at random; of an LMDBDataset those with the most pixels are added for the longest time. Those
-    that took longest are read five times more, which tells a slow example from a slow moment. The first read of an
-    example may wait for storage. No random state changes, except that of a dataset's own Python code.
+    that took longest are read five times more, which tells a slow example from a slow moment. No random state changes,
+    except that of a dataset's own Python code.
 
     Args:
         dataset: An LMDBDataset or its path, or anything else with a length and integer indices.
         batch_size: Samples in a batch.
         transforms: Compiled ones, of an LMDBDataset.
-        seconds: To spend, about; the example that was begun is finished, and one is read again in any case.
-        clock: As `time.perf_counter`.
+        seconds: To spend, about; the examples with the most pixels are timed in any case.
 
     Raises:
         OptionError: It is no dataset or an empty one, or the transforms do not suit it.
@@ -137,28 +117,24 @@ def time_examples(
     drawn = rng.choice(length, min(length, _MOST_EXAMPLES), replace=False)
 
     def took(number: int) -> float:
-        began = clock()
+        began = time.perf_counter()
         view[number]
-        return clock() - began
+        return time.perf_counter() - began
 
     with unmoved(view):
         view[int(drawn[0])]  # loads code
-        until = clock() + seconds / 2
+        until = time.perf_counter() + seconds / 2
         found: dict[int, float] = {}
         for number in drawn.tolist():
             found[number] = took(number)
-            if clock() >= until:
+            if time.perf_counter() >= until:
                 break
-        until = clock() + seconds / 2
-        both = found.copy()
-        for number in [] if ours is None else _largest(ours):
-            both[number] = max(both.get(number, 0.0), took(number))
-            if clock() >= until:
-                break
+        both = {**{number: took(number) for number in _largest(ours)}, **found}
+        until = time.perf_counter() + seconds / 2
         again: dict[int, float] = {}
         for number in sorted(both, key=both.__getitem__, reverse=True)[:_TIMED_AGAIN]:
             again[number] = median(took(number) for _ in range(_REPEATS))
-            if clock() >= until:
+            if time.perf_counter() >= until:
                 break
     slowest = max(again, key=again.__getitem__)
     values = np.array(list(found.values()))
@@ -175,10 +151,10 @@ def time_examples(
     )
 
 
-def _largest(dataset: LMDBDataset) -> list[int]:
+def _largest(dataset: LMDBDataset | None) -> list[int]:
     """Return the numbers of the examples with the most bytes of pixels."""
-    fields = [name for name, f in dataset.fields.items() if f.kind == "image"]
-    if not fields:
+    fields = [] if dataset is None else [name for name, f in dataset.fields.items() if f.kind == "image"]
+    if dataset is None or not fields:
         return []
     nbytes = np.sum([column(dataset, name, "raw_nbytes").astype(np.int64) for name in fields], axis=0)
     most = np.argpartition(nbytes, max(len(nbytes) - _LARGEST, 0))[-_LARGEST:]

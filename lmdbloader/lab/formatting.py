@@ -1,11 +1,10 @@
-"""Figures, tables and paragraphs of reports, as text and as HTML."""
+"""Figures, tables and paragraphs of reports, as text."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 WIDTH = 100
@@ -140,20 +139,3 @@ def define(rows: Sequence[tuple[str, str]], *, indent: str = "", width: int | No
             else textwrap.wrap(value, width, initial_indent=start, subsequent_indent=" " * len(start))
         )
     return lines
-
-
-def html_table(header: Sequence[str], rows: Iterable[Sequence[str]], shares: Sequence[float]) -> str:
-    """Return a table for notebooks, which bring their own style, with a bar at the end of each row.
-
-    Args:
-        header: Headings.
-        rows: The first cell of each is its name.
-        shares: Length of each bar, 0 to 1.
-    """
-    lines = ["<tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in header) + "<th></th></tr>"]
-    for (name, *cells), share in zip(rows, shares, strict=True):
-        bar = f'<div style="background:#2a7fb8;height:0.8em;width:{round(160 * share)}px"></div>'
-        lines.append(
-            f"<tr><th>{escape(name)}</th>" + "".join(f"<td>{escape(c)}</td>" for c in cells) + f"<td>{bar}</td></tr>"
-        )
-    return f"<table>{''.join(lines)}</table>"

@@ -273,7 +273,7 @@ class Loader(DataLoader[Any]):
             check_images(dataset, f"Loader(..., transforms={compiled})")
         self._transforms, self._functions = [*dataset.all_transforms, *compiled], functions
         if num_threads == "auto":
-            num_threads = recall_threads(case_of(dataset, batch_size, compiled, functions)) or cores
+            num_threads = recall_threads(case_of(dataset, batch_size, compiled, functions))
         self.num_threads = min(num_threads, cores)
         self._channels_last = is_channels_last(memory_format)
         names = None if functions or dataset.has_own_transform else tuple(dataset.fields)
@@ -653,17 +653,6 @@ class Loader(DataLoader[Any]):
             f"{f', repeat={times}' if (times := self._options['repeat']) != 1 else ''}"
             f"{', pin_memory=True' if self.pin_memory else ''})"
         )
-
-    def _repr_html_(self) -> str:
-        """Return Jupyter's view: the fields of a batch, the options, and the next samples after the transforms."""
-        from lmdbloader.loader.card import loader_card
-
-        place = self._here().place()
-        self._prepare(place)
-        order = self._orders.of(place.epoch, self._reader.layout, place.seed)
-        following = order.samples(self._resolved().positions(order.length, place.start).of_batches(0, 1))
-        device = self._device or "cpu"
-        return loader_card(self, self._reader, following, (place.epoch, place.start), self._functions, device).to_html()
 
 
 def _open_loader(kind: type[Loader], *state: Any) -> Loader:

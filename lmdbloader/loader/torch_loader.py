@@ -233,7 +233,7 @@ def tuned_workers(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any
             if num_workers and speed <= best_speed * _WORTH_A_WORKER:
                 break
             best, best_speed = num_workers, speed
-    remember_workers(case, Workers(best), best_speed)
+    remember_workers(case, Workers(best))
     return Workers(best)
 
 

@@ -1,4 +1,4 @@
-"""Shows datasets: `info` in numbers, `preview` as a contact sheet, cards in notebooks."""
+"""Shows datasets: `info` in numbers, `preview` as a contact sheet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from lmdbloader.show.sheet import Sheet as Sheet
     from lmdbloader.show.sheet import contact_sheet as contact_sheet
     from lmdbloader.show.sheet import preview as preview
-    from lmdbloader.show.sheet import save_sheet as save_sheet
     from lmdbloader.show.sheet import spread as spread
     from lmdbloader.show.summary import FieldSummary as FieldSummary
     from lmdbloader.show.summary import Summary as Summary
@@ -19,5 +18,5 @@ if TYPE_CHECKING:
 # Each loads when it is first used: `info` needs no Pillow.
 __getattr__, __dir__, __all__ = lazy(
     __name__,
-    {"sheet": "Sheet contact_sheet preview save_sheet spread", "summary": "FieldSummary Summary info"},
+    {"sheet": "Sheet contact_sheet preview spread", "summary": "FieldSummary Summary info"},
 )

@@ -54,7 +54,7 @@ def _draw_box(draw: ImageDraw.ImageDraw, box: list[int], label: int, names: tupl
     right, bottom, color = max(right - 1, left), max(bottom - 1, top), _color(label)
     draw.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=_BORDER)
     draw.rectangle((left, top, right, bottom), outline=color, width=2)
-    name = printable(names[label], font) if 0 <= label < len(names) else ""
+    name = printable(names[label]) if 0 <= label < len(names) else ""
     if name and draw.textlength(name, font=font) <= right - left - 2:
         draw.rectangle(draw.textbbox((left + 2, top + 1), name, font=font), fill=color)
         draw.text((left + 2, top + 1), name, font=font, fill=_BORDER)

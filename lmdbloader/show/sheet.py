@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +29,6 @@ _SHEET_WIDTH = 1600
 _LONG_SIDE = 240
 _MARGIN, _GAP, _PAIR_GAP, _LINE = 24, 20, 4, 18
 _BACKGROUND, _INK, _FAINT, _FRAME = "#ffffff", "#1c1c1c", "#767676", "#d8d8d8"
-_ELLIPSIS = "..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +58,6 @@ def spread(length: int, count: int, seed: int | None = None) -> list[int]:
 
     Raises:
         OptionError: `count` is not in 1 to 1000.
-
-    >>> spread(100, 4), spread(3, 24)
-    ([12, 37, 62, 87], [0, 1, 2])
     """
     if not 1 <= count <= MAX_COUNT:
         raise OptionError(f"count {count}: expected 1 to {MAX_COUNT} samples on one sheet")
@@ -100,21 +95,14 @@ def preview(
         OptionError: The dataset has no image field or no samples, or an option is out of range.
         CorruptError: An image is damaged, or what is drawn on it.
         DestinationError: `output` is a folder, or its folder does not exist.
-
-    >>> import tempfile, numpy, lmdbloader
-    >>> path = tempfile.mkdtemp() + "/grey"
-    >>> written = lmdbloader.write(({"image": numpy.zeros((8, 6), "uint8")} for _ in range(3)), path)
-    >>> preview(path).rows
-    (0, 1, 2)
     """
-    count, seed = whole("count", count), optional(whole, "seed", seed)
-    columns = optional(whole, "columns", columns)
-    if output is not None:
-        _check_output(new_path("output", output))
+    count, seed, columns = whole("count", count), optional(whole, "seed", seed), optional(whole, "columns", columns)
+    target = None if output is None else _checked(new_path("output", output))
     reader = open_reader(path)
     sheet = contact_sheet(reader, spread(len(reader), count, seed), columns=columns)
-    if output is not None:
-        save_sheet(sheet, output)
+    if target is not None:
+        with replacing(target) as hidden:
+            sheet.image.save(hidden, "PNG")
     return sheet
 
 
@@ -126,19 +114,15 @@ def contact_sheet(reader: Reader, rows: Sequence[int], *, columns: int | None = 
     number. 16-bit images are scaled to 8 bits; the brightest pixel on the sheet is white. Masks have a colour for each
     label. Boxes and points are drawn on the images.
 
-    Args:
-        reader: An open dataset.
-        rows: Numbers of the samples.
-        columns: Of the grid; by default as many as make the sheet about 1,600 pixels wide.
-
     Raises:
         OptionError: The dataset has no image field or no samples, or `columns` is below 1.
         CorruptError: An image is damaged, or what is drawn on it.
     """
-    names = [f.name for f in reader.manifest.fields if f.has_pixels]
+    fields = reader.manifest.fields
+    names = [f.name for f in fields if f.has_pixels]
     if not names:
-        fields = ", ".join(f"{f.name} ({f.kind})" for f in reader.manifest.fields)
-        raise OptionError(f"{reader.place}: has no image field to show; it has {fields}")
+        has = ", ".join(f"{f.name} ({f.kind})" for f in fields)
+        raise OptionError(f"{reader.place}: has no image field to show; it has {has}")
     numbers = tuple(check_rows(list(rows), len(reader)).tolist())
     if not numbers:
         raise OptionError(f"{reader.place}: there is no sample to show")
@@ -146,35 +130,21 @@ def contact_sheet(reader: Reader, rows: Sequence[int], *, columns: int | None = 
         raise OptionError(f"columns {columns}: expected 1 to {MAX_COUNT}")
     white = _brightest(reader, names, numbers)
     strips = [_strip(reader, names, row, white) for row in numbers]
-    captions = [_numbered(row, *caption(reader, row)) for row in numbers]
+    captions = [_caption(reader, row) for row in numbers]
     note = f"16-bit pixels are shown in 8 bits, 0 to {white:,} as black to white." if white else ""
-    title = f"{len(numbers):,} of {counted(len(reader), 'sample')}" + (
-        f", each {' | '.join(names)}" if len(names) > 1 else ""
-    )
-    image = _draw(os.path.basename(reader.place), f"{title}. {note}" if note else title, strips, captions, columns)
+    title = f"{len(numbers):,} of {counted(len(reader), 'sample')}, each {' | '.join(names)}. {note}"
+    image = _draw(os.path.basename(reader.place), title, strips, captions, columns)
     return Sheet(image, numbers, len(reader), note)
 
 
-def save_sheet(sheet: Sheet, path: str | os.PathLike[str]) -> None:
-    """Write a sheet as a PNG file; an existing file is replaced once the new one is complete.
-
-    Raises:
-        OptionError: The name does not end in .png.
-        DestinationError: It is a folder, or its folder does not exist.
-    """
-    target = Path(path)
-    _check_output(target)
-    with replacing(target) as hidden:
-        sheet.image.save(hidden, "PNG")
-
-
-def _check_output(target: Path) -> None:
+def _checked(target: Path) -> Path:
     if target.suffix.lower() != ".png":
         raise OptionError(f"{target}: expected a file name that ends in .png, the format of a sheet")
     if target.is_dir():
         raise DestinationError(f"{target}: is a folder. Choose another name.")
     if not target.absolute().parent.is_dir():
         raise DestinationError(f"{target}: the folder {target.absolute().parent} does not exist. Create it first.")
+    return target
 
 
 def _brightest(reader: Reader, names: Sequence[str], rows: Sequence[int]) -> int:
@@ -185,52 +155,30 @@ def _brightest(reader: Reader, names: Sequence[str], rows: Sequence[int]) -> int
 
 
 def _strip(reader: Reader, names: Sequence[str], row: int, white: int) -> Image.Image:
-    """Return the images of one sample side by side, all at the size of the largest."""
+    """Return the images of one sample side by side, all at the size of the largest; masks are in colours."""
     shapes = [reader.image_shape(name, row) for name in names]
     _, full_height, full_width = max(shapes, key=lambda shape: shape[1] * shape[2])
-    width, height = _shown_size(full_width, full_height)
-    parts = [_part(reader, name, row, white, width, height) for name in names]
-    for name, part in zip(names, parts, strict=True):
-        if reader.fields[name].kind == "image":
+    longer = max(full_width, full_height)
+    ratio = _LONG_SIDE // longer if longer <= _LONG_SIDE else _LONG_SIDE / longer
+    width, height = max(1, round(full_width * ratio)), max(1, round(full_height * ratio))
+    strip = Image.new("RGB", (len(names) * (width + _PAIR_GAP) - _PAIR_GAP, height), _BACKGROUND)
+    for number, name in enumerate(names):
+        f, pixels = reader.fields[name], reader.read_image(name, row)
+        if f.kind == "mask":
+            part = _fit(_to_pil(in_colors(pixels, f.ignore_index), white), width, height, smooth=False)
+        else:
+            part = _fit(_to_pil(pixels, white), width, height)
             draw_places(part, reader, row, full_width)
-    strip = Image.new("RGB", (len(parts) * (width + _PAIR_GAP) - _PAIR_GAP, height), _BACKGROUND)
-    for i, part in enumerate(parts):
-        strip.paste(part, (i * (width + _PAIR_GAP), 0))
+        strip.paste(part, (number * (width + _PAIR_GAP), 0))
     return strip
-
-
-def _part(reader: Reader, name: str, row: int, white: int, width: int, height: int) -> Image.Image:
-    """Return one image of a sample, or its mask in colours, fitted into a box."""
-    f, pixels = reader.fields[name], reader.read_image(name, row)
-    if f.kind == "mask":
-        return _fit(_to_pil(in_colors(pixels, f.ignore_index), white), width, height, smooth=False)
-    return _fit(_to_pil(pixels, white), width, height)
-
-
-def _shown_size(width: int, height: int) -> tuple[int, int]:
-    """Return an image's width and height on the sheet.
-
-    >>> _shown_size(96, 96), _shown_size(480, 100)
-    ((192, 192), (240, 50))
-    """
-    longer = max(width, height)
-    if longer <= _LONG_SIDE:
-        factor = _LONG_SIDE // longer
-        return width * factor, height * factor
-    return max(1, round(width * _LONG_SIDE / longer)), max(1, round(height * _LONG_SIDE / longer))
 
 
 def _fit(image: Image.Image, width: int, height: int, *, smooth: bool = True) -> Image.Image:
     """Fit an image into a box and keep its proportions: reduce it smoothly, or enlarge it by repeating pixels."""
     ratio = min(width / image.width, height / image.height)
     size = (max(1, round(image.width * ratio)), max(1, round(image.height * ratio)))
-    if not smooth:
-        return image.resize(size, Image.Resampling.NEAREST)
-    factor = math.ceil(ratio)
-    if factor > 1:
-        image = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
-    # Repeated pixels stay hard-edged under the box filter; photographs look best under Lanczos.
-    kept = Image.Resampling.BOX if factor > 1 else Image.Resampling.LANCZOS
+    # Photographs look best under Lanczos.
+    kept = Image.Resampling.LANCZOS if smooth and ratio < 1 else Image.Resampling.NEAREST
     return image if image.size == size else image.resize(size, kept, reducing_gap=3.0)
 
 
@@ -243,44 +191,30 @@ def _to_pil(image: Pixels, white: int) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(np.moveaxis(image, 0, 2)))
 
 
-def caption(reader: Reader, row: int) -> tuple[str, str]:
-    """Return the two lines of a sample's caption: its source's name, and its texts and numbers.
-
-    Raises:
-        CorruptError: A text is damaged.
-    """
+def _caption(reader: Reader, row: int) -> tuple[str, str]:
+    """Return the two lines of a sample's caption: its number and source, and its texts and numbers."""
     source = reader.source(row)
     more = []
+    options = reader.manifest.made_by.get("options")
+    if source is not None and isinstance(options, dict) and options.get("patch_size"):
+        top, left = (int(reader.index.arrays[name][row]) for name in ("top", "left"))
+        more.append(f"row {top}, column {left}")
     for f in reader.manifest.fields:
         if f.kind == "text":
             more += reader.read_texts(f.name, np.array([row]))
         elif f.kind in ("int", "float"):
             value = reader.index.take(f.name, range(row, row + 1))[0].item()
             classes = reader.manifest.classes.get(f.name, ())
-            known = f.kind == "int" and 0 <= value < len(classes)
-            more.append(
-                classes[value] if known else f"{f.name} {value:.6g}" if f.kind == "float" else f"{f.name} {value}"
-            )
-    if source is not None:
-        top, left = (reader.index.value(name, row) for name in ("top", "left"))
-        if top or left or _is_cut(reader):
-            more.insert(0, f"row {top}, column {left}")
-    return source.rsplit("/", 1)[-1] if source else "", ", ".join(more)
-
-
-def _numbered(row: int, source: str, more: str) -> tuple[str, str]:
-    return f"{row}  {source}" if source else f"{row}", more
-
-
-def _is_cut(reader: Reader) -> bool:
-    options = reader.manifest.made_by.get("options")
-    return isinstance(options, dict) and bool(options.get("patch_size"))
+            is_class = f.kind == "int" and 0 <= value < len(classes)
+            shown = f"{value:.6g}" if f.kind == "float" else value
+            more.append(classes[value] if is_class else f"{f.name} {shown}")
+    return f"{row}  {source.rsplit('/', 1)[-1]}" if source else f"{row}", ", ".join(more)
 
 
 def _draw(
     name: str, title: str, strips: Sequence[Image.Image], captions: Sequence[tuple[str, str]], columns: int | None
 ) -> Image.Image:
-    """Lay out the strips: columns of one width, each row as high as its highest strip."""
+    """Lay out the strips in columns of one width and rows of one height."""
     bold, plain = font_of(20), font_of(13)
     cell = max(max(strip.width for strip in strips), 120)
     if columns is None:
@@ -288,34 +222,28 @@ def _draw(
         # Spread the samples evenly over the rows that this takes.
         columns = -(-len(strips) // -(-len(strips) // fitting))
     lines = 2 if any(second for _, second in captions) else 1
-    grid = [range(at, min(at + columns, len(strips))) for at in range(0, len(strips), columns)]
-    heights = [max(strips[i].height for i in row) for row in grid]
-    header = 58
-    width = 2 * _MARGIN + columns * (cell + _GAP) - _GAP
-    height = _MARGIN + header + sum(h + 6 + lines * _LINE + _GAP for h in heights) - _GAP + _MARGIN
-    sheet = Image.new("RGB", (max(width, 480), height), _BACKGROUND)
+    highest = max(strip.height for strip in strips)
+    pitch, first = highest + 6 + lines * _LINE + _GAP, _MARGIN + 58
+    size = 2 * _MARGIN + columns * (cell + _GAP) - _GAP, first + -(-len(strips) // columns) * pitch - _GAP + _MARGIN
+    sheet = Image.new("RGB", (max(size[0], 480), size[1]), _BACKGROUND)
     draw = ImageDraw.Draw(sheet)
     _write(draw, (_MARGIN, _MARGIN - 4), name, bold, _INK, sheet.width - 2 * _MARGIN)
     _write(draw, (_MARGIN, _MARGIN + 24), title, plain, _FAINT, sheet.width - 2 * _MARGIN)
-    y = _MARGIN + header
-    for row, row_height in zip(grid, heights, strict=True):
-        for column, i in enumerate(row):
-            x = _MARGIN + column * (cell + _GAP)
-            # Images are aligned at the bottom, so their captions are on one line.
-            top = y + row_height - strips[i].height
-            sheet.paste(strips[i], (x, top))
-            draw.rectangle((x - 1, top - 1, x + strips[i].width, top + strips[i].height), outline=_FRAME)
-            _write(draw, (x, y + row_height + 6), captions[i][0], plain, _INK, cell)
-            _write(draw, (x, y + row_height + 6 + _LINE), captions[i][1], plain, _FAINT, cell)
-        y += row_height + 6 + lines * _LINE + _GAP
+    for number, (strip, texts) in enumerate(zip(strips, captions, strict=True)):
+        x, y = _MARGIN + number % columns * (cell + _GAP), first + number // columns * pitch
+        # Images are aligned at the bottom, so their captions are on one line.
+        top = y + highest - strip.height
+        sheet.paste(strip, (x, top))
+        draw.rectangle((x - 1, top - 1, x + strip.width, top + strip.height), outline=_FRAME)
+        _write(draw, (x, y + highest + 6), texts[0], plain, _INK, cell)
+        _write(draw, (x, y + highest + 6 + _LINE), texts[1], plain, _FAINT, cell)
     return sheet
 
 
 def _write(draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, font: Any, ink: str, width: int) -> None:
     """Write one line, shortened to at most `width` pixels."""
-    text = printable(text, font)
-    if draw.textlength(text, font=font) > width:
-        while text and draw.textlength(text + _ELLIPSIS, font=font) > width:
-            text = text[:-1]
-        text = text.rstrip() + _ELLIPSIS
+    text = whole_text = printable(text)
+    while text and draw.textlength(text, font=font) > width:
+        whole_text = whole_text[:-1]
+        text = f"{whole_text}..." if whole_text else ""
     draw.text(place, text, font=font, fill=ink)

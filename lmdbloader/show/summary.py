@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from lmdbloader.base.files import NotRegularError, open_regular
-from lmdbloader.base.text import extent, plain
+from lmdbloader.base.text import extent, first_of, plain
 from lmdbloader.format.codecs import name_counts
 from lmdbloader.format.layout import SKIPPED_FILE, Field
-from lmdbloader.store import Names, Reader, open_reader
+from lmdbloader.store import Reader, open_reader
 
-_TYPES_SHOWN = 3
 # Bytes of a value, and what several are called.
 _UNITS = {"boxes": (16, "boxes"), "labels": (8, "labels")}
 _CHANNELS = {1: "grey", 3: "RGB"}
@@ -68,27 +67,22 @@ class FieldSummary:
         '96 x 96, RGB, 8-bit'
         """
         if self.height and self.width and self.channels and self.bits:
+            size = f"{extent(self.width)} wide, {extent(self.height)} high"
             if self.height[0] == self.height[1] and self.width[0] == self.width[1]:
                 size = f"{self.width[0]} x {self.height[0]}"
-            else:
-                size = f"{extent(self.width)} wide, {extent(self.height)} high"
-            bits = _mix(self.bits, {8: "8-bit", 16: "16-bit"})
+            bits = ", ".join(f"{bits}-bit" for bits in self.bits)
             if self.ignore_index is not None:
                 return f"{size}, {bits} labels, {self.ignore_index} is ignored"
-            return f"{size}, {_mix(self.channels, _CHANNELS)}, {bits}"
+            return f"{size}, {', '.join(_CHANNELS.get(n, str(n)) for n in self.channels)}, {bits}"
         if self.types is not None:
-            shown = ", ".join(map(plain, list(self.types)[:_TYPES_SHOWN]))
-            return shown + (f" and {len(self.types) - _TYPES_SHOWN:,} more" if len(self.types) > _TYPES_SHOWN else "")
+            return first_of([plain(name) for name in self.types], 3)
         if self.length:
-            if self.kind in _UNITS:
-                return f"{extent(self.length)} {_UNITS[self.kind][1]}"
             # The characters of long text would have to be read.
-            unit = "character" if self.kind == "text" and self.codec is None else "byte"
-            return f"{extent(self.length)} {unit}{'' if self.length == (1, 1) else 's'}"
-        if self.kind in ("int", "float"):
-            text = f"{self.values[0]:,.6g} to {self.values[1]:,.6g}" if self.values else ""
-            return f"{text}, {self.num_not_finite:,} not finite".removeprefix(", ") if self.num_not_finite else text
-        return ""
+            unit = "characters" if self.kind == "text" and self.codec is None else "bytes"
+            unit = _UNITS.get(self.kind, (1, unit))[1]
+            return f"{extent(self.length)} {unit.removesuffix('s') if self.length == (1, 1) else unit}"
+        shown = f"{self.values[0]:,.6g} to {self.values[1]:,.6g}" if self.values else ""
+        return f"{shown}, {self.num_not_finite:,} not finite".removeprefix(", ") if self.num_not_finite else shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,18 +145,14 @@ def info(path: str | os.PathLike[str]) -> Summary:
     >>> image.height, image.width, image.channels
     ((8, 8), (6, 8), {1: 3})
     """
-    return summarize_reader(open_reader(path), os.fspath(path))
-
-
-def summarize_reader(reader: Reader, path: str) -> Summary:
-    """Return a summary of an open dataset; see `info`."""
+    reader = open_reader(path)
     manifest = reader.manifest
-    sizes = {
-        name: manifest.sizes.get(name, 0) for name in ("raw_nbytes", "payload_nbytes", "data_nbytes", "index_nbytes")
-    }
-    per_source = _samples_per_source(reader)
+    names = ("raw_nbytes", "payload_nbytes", "data_nbytes", "index_nbytes")
+    sizes = {name: manifest.sizes.get(name, 0) for name in names}
+    per_source = np.bincount(reader.index.names["source"].codes) if manifest.with_source else None
+    per_source = None if per_source is None else per_source[per_source > 0]
     return Summary(
-        path=path,
+        path=os.fspath(path),
         num_samples=len(reader),
         fields=tuple(_summarize_field(reader, f) for f in manifest.fields),
         num_sources=None if per_source is None else len(per_source),
@@ -205,7 +195,9 @@ def _summarize_field(reader: Reader, f: Field) -> FieldSummary:
             ignore_index=f.ignore_index,
         )
     if f.kind == "array":
-        return FieldSummary(**common, types=_count_texts(reader.index.names[f"{f.name}.type"]))
+        types = reader.index.names[f"{f.name}.type"]
+        names = types.texts.to_list()
+        return FieldSummary(**common, types={names[code]: count for code, count in _counts(types.codes).items()})
     return FieldSummary(**common, length=_range(raw // _UNITS.get(f.kind, (1, ""))[0]))
 
 
@@ -218,14 +210,6 @@ def _summarize_column(reader: Reader, f: Field) -> FieldSummary:
     finite = values[np.isfinite(values)]
     extent = (float(finite.min()), float(finite.max())) if len(finite) else None
     return FieldSummary(f.name, f.kind, values=extent, num_not_finite=len(values) - len(finite))
-
-
-def _samples_per_source(reader: Reader) -> Any:
-    """Return the number of samples of each source that has any, None if the dataset has no sources."""
-    if not reader.manifest.with_source:
-        return None
-    counts = np.bincount(reader.index.names["source"].codes)
-    return counts[counts > 0]
 
 
 def _count_classes(reader: Reader, field: str, names: tuple[str, ...]) -> tuple[tuple[str, int | None], ...]:
@@ -244,12 +228,6 @@ def _count_skipped(path: Path) -> int:
         return 0
 
 
-def _count_texts(column: Names) -> dict[str, int]:
-    names = column.texts.to_list()
-    counts = np.bincount(column.codes, minlength=len(names)).tolist()
-    return {name: count for name, count in zip(names, counts, strict=True) if count}
-
-
 def _range(values: Any) -> tuple[int, int] | None:
     return (int(values.min()), int(values.max())) if len(values) else None
 
@@ -261,14 +239,3 @@ def _counts(values: Any) -> dict[int, int]:
 
 def _ratio(whole: int, part: int) -> float:
     return round(whole / part, 4) if part else 1.0
-
-
-def _mix(counts: Mapping[int, int], words: Mapping[int, str]) -> str:
-    """Return the values that occur, with their shares if there are several.
-
-    >>> _mix({8: 3, 16: 1}, {8: "8-bit", 16: "16-bit"})
-    '8-bit 75%, 16-bit 25%'
-    """
-    total = sum(counts.values())
-    parts = [(words.get(value, str(value)), count) for value, count in counts.items()]
-    return parts[0][0] if len(parts) == 1 else ", ".join(f"{word} {count / total:.0%}" for word, count in parts)

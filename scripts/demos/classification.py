@@ -18,8 +18,6 @@ from training.class_folders import FolderLoader, list_classes
 
 import lmdbloader
 from demos.class_folders import make_class_folders
-from lmdbloader.show import contact_sheet, save_sheet, spread
-from lmdbloader.store import Reader
 
 SIZE = 96
 BATCH_SIZE = 32
@@ -61,8 +59,7 @@ def run(photographs: Sequence[Path] | None, output: Path) -> bool:
     ]
     size = sum(report.sizes["data_nbytes"] for report in reports)
     print(f"2. Conversion: {time.perf_counter() - began:.1f} s, {size / 1e6:.1f} MB: {paths['train']}, {paths['val']}")
-    reader = Reader(paths["train"])
-    save_sheet(contact_sheet(reader, spread(len(reader), 2 * len(names), None)), output / "classes.png")
+    lmdbloader.preview(paths["train"], output / "classes.png", count=2 * len(names))
     print(f"3. Contact sheet: {output / 'classes.png'}")
 
     train, val = (lmdbloader.LMDBDataset(path) for path in paths.values())

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lmdbloader.base.option_names import option
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.checkup.findings import Checkup, DatasetFacts, dataset_facts
 from lmdbloader.lab.checkup.rules import judge_dataset, judge_machine
 from lmdbloader.lab.machine import Machine, describe, describe_environment
-
-if TYPE_CHECKING:
-    from lmdbloader.lab.profiling import Profile
 
 
 def doctor(
@@ -47,19 +45,15 @@ def doctor(
     >>> found.finding("cores").verdict in ("good", "note", "problem")
     True
     """
-    if loader is None and (batch_size is None) != (step_seconds is None):
+    has_pass, has_size = step_seconds is not None, batch_size is not None
+    if loader is not None:
+        fits = has_pass and not has_size and crop is None
+    else:
+        fits = has_pass == has_size and (has_pass or crop is None) and (path is not None or not has_pass)
+    if not fits:
         raise OptionError(
-            f"batch_size={batch_size}, step_seconds={step_seconds}: give both for a pass through a Loader, or neither."
-        )
-    if loader is not None and (step_seconds is None or batch_size is not None or crop is not None):
-        raise OptionError(
-            "loader=...: give it with step_seconds, and without batch_size and crop, which it has itself."
-        )
-    if loader is None and path is None and (batch_size is not None or crop is not None):
-        raise OptionError("batch_size, step_seconds, crop: they need a dataset. Give its path, too.")
-    if crop is not None and batch_size is None:
-        raise OptionError(
-            f"crop={crop}: it applies only when the dataset is read. Give batch_size and step_seconds, too."
+            f"a pass through a Loader needs a dataset, {option('batch_size')} and {option('step_seconds')}, and takes "
+            f"{option('crop')}; with a loader of your own {option('step_seconds')} alone"
         )
     machine = describe()
     facts = None if path is None else dataset_facts(path)
@@ -77,7 +71,8 @@ def doctor(
     finally:
         if made is not None:
             made.close()
-    return _with_pass(found, profile, judge_pass(profile, used, step_seconds, machine.memory.free_nbytes))
+    findings = judge_pass(profile, used, step_seconds, machine.memory.free_nbytes)
+    return replace(found, findings=(*found.findings, *findings), profile=profile)
 
 
 def examine(machine: Machine, dataset: DatasetFacts | None = None) -> Checkup:
@@ -86,7 +81,3 @@ def examine(machine: Machine, dataset: DatasetFacts | None = None) -> Checkup:
     if dataset is not None:
         findings += judge_dataset(dataset, machine)
     return Checkup(findings, machine, dataset)
-
-
-def _with_pass(found: Checkup, profile: Profile, findings: tuple[Any, ...]) -> Checkup:
-    return replace(found, findings=(*found.findings, *findings), profile=profile)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from lmdbloader.base.text import counted
 from lmdbloader.lab.formatting import wrap
 from lmdbloader.lab.machine import FileSystem, Machine, filesystem_of, residency_of_all
 from lmdbloader.lab.stored import codec_shares
@@ -94,15 +95,14 @@ class Checkup:
     def summary(self) -> str:
         """Return the result in one or two sentences."""
         notes = sum(finding.verdict == "note" for finding in self.findings)
-        noted = "" if not notes else " One note above may be worth a look." if notes == 1 else f" {notes} notes above."
+        noted = f" {counted(notes, 'note')} above." if notes else ""
         if not self.problems:
             return f"No problem found.{noted}"
         first = self.problems[0]
-        count = "One problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
-        which = "It" if len(self.problems) == 1 else "The first"
         # The full remedy is in the table.
         remedy = first.remedy.split(". ")[0].rstrip(".")
-        return f"{count} found.{noted} {which} is {first.name}: {first.value}." + (f" {remedy}." if remedy else "")
+        count = counted(len(self.problems), "problem")
+        return f"{count} found.{noted} The first is {first.name}: {first.value}. {remedy}."
 
     def __str__(self) -> str:
         """Return a table with the remedies, and the summary."""
@@ -132,7 +132,6 @@ class DatasetFacts:
         sample_nbytes: Stored bytes of a sample, all fields, on average.
         codecs: Share of the stored bytes by how they are stored, the largest first.
         image_side: Median of the longer sides of the largest images of a sample; None without images.
-        varies: Whether images of one field differ in size.
         filesystem: The file system of its folder.
         residency: Share of its data files that is in memory; None if unknown.
         num_parts: Of a set; None if it is not one.
@@ -144,7 +143,6 @@ class DatasetFacts:
     sample_nbytes: float
     codecs: dict[str, float]
     image_side: int | None
-    varies: bool
     filesystem: FileSystem
     residency: float | None
     num_parts: int | None = None
@@ -166,14 +164,12 @@ def dataset_facts(path: str | os.PathLike[str], root: Path = _ROOT) -> DatasetFa
     arrays = reader.index.arrays
     columns = []
     sides: list[int] = []
-    varies = False
     for name, field in reader.fields.items():
         if field.is_payload:
             columns.append((arrays[f"{name}.codec"], arrays[f"{name}.stored_nbytes"]))
         if field.kind == "image" and len(reader):
             height, width = arrays[f"{name}.height"], arrays[f"{name}.width"]
             sides.append(int(np.median(np.maximum(height, width))))
-            varies |= bool(np.ptp(height) or np.ptp(width))
     shares, total = codec_shares(columns)
     manifest, files = reader.manifest, reader.on_disk
     return DatasetFacts(
@@ -183,7 +179,6 @@ def dataset_facts(path: str | os.PathLike[str], root: Path = _ROOT) -> DatasetFa
         total / max(1, len(reader)),
         shares,
         max(sides, default=None),
-        varies,
         filesystem_of(files[0], root),
         residency_of_all(files),
         len(manifest.parts) or None,

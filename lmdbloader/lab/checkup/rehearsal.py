@@ -45,10 +45,9 @@ def loader_for(facts: DatasetFacts, batch_size: int, crop: int | None) -> Loader
     try:
         return Loader(dataset, batch_size, order="random", transforms=transforms)
     except OptionError as error:
-        if crop is not None or not facts.varies or batch_size < 1:
+        if crop is not None:
             raise
-        hint = "Give the side of the windows that you train with: crop=N or --crop N."
-        raise OptionError(f"{error} {hint}") from error
+        raise OptionError(f"{error} Images of many sizes need a crop: crop=N or --crop N.") from error
 
 
 def try_out(loader: Iterable[Any], step_seconds: float) -> tuple[Profile, list[int]]:

@@ -9,7 +9,7 @@ from lmdbloader.base import system
 from lmdbloader.base.arguments import is_url
 from lmdbloader.base.text import counted
 from lmdbloader.base.units import GIB, KIB, MIB, show_nbytes
-from lmdbloader.lab.checkup.findings import DatasetFacts, Finding
+from lmdbloader.lab.checkup.findings import DatasetFacts, Finding, Verdict
 from lmdbloader.lab.machine import Machine
 
 # Decoding, copying and the training loop itself need a core each, for each GPU.
@@ -41,10 +41,9 @@ def _cores(machine: Machine) -> Iterator[Finding]:
     if gpus and cores < _CORES_PER_GPU * gpus:
         value += f", for {gpus} GPU{'s' * (gpus > 1)}"
         yield Finding("cores", "problem", value, f"Fewer than {_CORES_PER_GPU} for each GPU starve it. {more}")
-    elif cores == 1 and found.num_online > 1:
-        yield Finding("cores", "problem", value, f"Loading and training take turns on one core. {more}")
     elif cores == 1:
-        yield Finding("cores", "note", value, "Loading and training take turns on one core.")
+        verdict: Verdict = "problem" if found.num_online > 1 else "note"
+        yield Finding("cores", verdict, value, f"Loading and training take turns on one core. {more}")
     elif limits:
         yield Finding("cores", "note", value, f"Nothing to do if that is what this job was given. {more}")
     else:
@@ -83,38 +82,34 @@ def _threads(machine: Machine) -> Iterator[Finding]:
 def _memory(machine: Machine) -> Iterator[Finding]:
     found = machine.memory
     free, usable = found.free_nbytes, found.usable_nbytes
-    if usable:
+    if not usable:
+        yield Finding("memory", "note", "unknown: /proc/meminfo cannot be read")
+    else:
         value = f"{show_nbytes(free)} free of {show_nbytes(usable)}"
         if found.limit_nbytes is not None:
             value += f", the limit of a control group on a machine with {show_nbytes(found.total_nbytes)}"
         remedy = "Loading needs memory for batches, and the page cache keeps data that was read before: free some, "
         remedy += "or ask for more (--mem of Slurm, --memory of Docker, resources.limits.memory of Kubernetes)."
-        if free < min(_LITTLE_MEMORY, usable / 4):
-            yield Finding("memory", "problem", value, remedy)
-        elif free < usable / 10:
-            yield Finding("memory", "note", value, remedy)
-        else:
-            yield Finding("memory", "good", value)
-    else:
-        yield Finding("memory", "note", "unknown: /proc/meminfo cannot be read")
+        yield _judged("memory", value, remedy, problem=free < min(_LITTLE_MEMORY, usable / 4), note=free < usable / 10)
     size, left = found.shm_nbytes, found.shm_free_nbytes
     remedy = (
         "torch's own DataLoader hands batches over there and ends with a bus error when it is full; a Loader and "
         "lmdbloader.dataloader do not need it. --shm-size=8g of Docker, or an emptyDir with medium: Memory at /dev/shm "
         "in Kubernetes, makes it larger."
     )
-    if size is None or left is None:
-        if system.QUEUES_NEED_FILES:
-            yield Finding("/dev/shm", "note", "there is none", remedy)
-    else:
+    if size is not None and left is not None:
         value = f"{show_nbytes(left)} free of {show_nbytes(size)}"
-        verdict = "problem" if left < _NO_SHM else "note" if left < _SMALL_SHM else "good"
-        if verdict == "problem":
-            yield Finding("/dev/shm", "problem", value, f"Remove what fills it. {remedy}")
-        elif verdict == "note":
-            yield Finding("/dev/shm", "note", value, remedy)
-        else:
-            yield Finding("/dev/shm", "good", value)
+        is_full = left < _NO_SHM
+        remedy = f"Remove what fills it. {remedy}" if is_full else remedy
+        yield _judged("/dev/shm", value, remedy, problem=is_full, note=left < _SMALL_SHM)
+    elif system.QUEUES_NEED_FILES:
+        yield Finding("/dev/shm", "note", "there is none", remedy)
+
+
+def _judged(name: str, value: str, remedy: str, *, problem: bool, note: bool) -> Finding:
+    if problem or note:
+        return Finding(name, "problem" if problem else "note", value, remedy)
+    return Finding(name, "good", value)
 
 
 def _images(machine: Machine) -> Iterator[Finding]:
@@ -131,17 +126,14 @@ def _images(machine: Machine) -> Iterator[Finding]:
         )
     have = [f"in Pillow {found.libjpeg_turbo}"] * bool(found.libjpeg_turbo)
     have += [f"in simplejpeg {found.simplejpeg}"] * bool(found.simplejpeg)
-    if found.libjpeg_turbo and found.simplejpeg:
-        yield Finding("libjpeg-turbo", "good", ", ".join(have))
-    elif have:
-        lacking = "Pillow has another libjpeg" if not found.libjpeg_turbo else "simplejpeg is not installed"
-        remedy = "Decoding JPEG through Pillow is then several times slower: install Pillow's wheel from PyPI."
-        if found.libjpeg_turbo:
-            remedy = "Some JPEG files are then decoded slowly: pip install simplejpeg."
-        yield Finding("libjpeg-turbo", "note", f"{have[0]}; {lacking}", remedy)
-    else:
-        remedy = "JPEG is decoded several times slower: pip install simplejpeg, and Pillow's wheel from PyPI."
-        yield Finding("libjpeg-turbo", "problem", "none", remedy)
+    lacking = "another libjpeg in Pillow" if have and not found.libjpeg_turbo else ""
+    yield _judged(
+        "libjpeg-turbo",
+        ", ".join([*have, lacking] if lacking else have) or "none",
+        "JPEG is then decoded several times slower: pip install simplejpeg, and Pillow's wheel from PyPI.",
+        problem=not have,
+        note=len(have) < 2,
+    )
 
 
 def _gpu(machine: Machine) -> Iterator[Finding]:
@@ -182,55 +174,39 @@ _MOSTLY = 0.9
 _LARGE_SIDE = 768
 
 
-def fits_memory(dataset: DatasetFacts, machine: Machine) -> bool:
-    """Return whether the page cache can keep the whole dataset, or the dataset is in memory already."""
-    # Its pages in the page cache count as free memory: the system may drop them.
-    room = machine.memory.free_nbytes
-    return dataset.filesystem.kind == "memory" or dataset.data_nbytes <= _FOR_THE_CACHE * room
-
-
 def judge_dataset(dataset: DatasetFacts, machine: Machine) -> tuple[Finding, ...]:
     """Return the findings about reading a dataset on a machine."""
-    fits = fits_memory(dataset, machine)
-    return (
-        *_filesystem(dataset, fits),
-        *_cache(dataset, machine, fits),
-        *_order(dataset, fits),
-        *_storage(dataset),
-    )
+    # Its pages in the page cache count as free memory: the system may drop them.
+    fits = dataset.filesystem.kind == "memory" or dataset.data_nbytes <= _FOR_THE_CACHE * machine.memory.free_nbytes
+    findings = _filesystem(dataset, fits), _cache(dataset, machine, fits), _order(dataset, fits)
+    return (*findings, *_storage(dataset))
 
 
-def _filesystem(dataset: DatasetFacts, fits: bool) -> Iterator[Finding]:
+def _filesystem(dataset: DatasetFacts, fits: bool) -> Finding:
     found = dataset.filesystem
     value = str(found)
     stage = "`lmdbloader stage DB DIR` makes a checked copy on a disk of this machine, once for all jobs"
+    verdict: Verdict = "note"
     if found.kind == "network":
         value += f", from {found.source}" if found.source else ""
-        careful = 'With io="pread" a failing server always raises an error.'
-        if fits:
-            remedy = f"The first epoch comes over the network, later ones from memory. {stage}. {careful}"
-            yield Finding("file system", "note", value, remedy)
-        else:
-            remedy = f"Every epoch comes over the network, as it does not fit in memory. {stage}. {careful}"
-            if found.type.startswith("nfs"):
-                remedy += f"{_nfs(found.options)}"
-            yield Finding("file system", "problem", value, remedy)
+        when = "The first epoch comes over the network, later ones from memory."
+        if not fits:
+            verdict, when = "problem", "Every epoch comes over the network, as it does not fit in memory."
+        remedy = f'{when} {stage}. With io="pread" a failing server always raises an error.'
+        remedy += _nfs(found.options) if found.type.startswith("nfs") and not fits else ""
     elif found.kind == "memory":
         remedy = f"It takes {show_nbytes(dataset.data_nbytes)} of memory, and is gone when the machine restarts."
-        yield Finding("file system", "note", value, remedy)
     elif found.kind == "overlay":
-        remedy = "It is in a container's image or writable layer. Mount the folder from outside, so that the "
-        remedy += "data outlives the container."
-        yield Finding("file system", "note", value, remedy)
-    elif found.device == "spinning disk" and not fits:
-        remedy = f"It makes about 130 random reads a second. {stage}, ideally an SSD."
-        yield Finding("file system", "problem", value, remedy)
+        remedy = "It is in a container's image or writable layer. Mount the folder from outside, so that it lasts."
     elif found.device == "spinning disk":
-        yield Finding("file system", "note", value, "The first epoch is slow: read it with order='sequential' once.")
+        verdict, remedy = "problem", f"It makes about 130 random reads a second. {stage}, ideally an SSD."
+        if fits:
+            verdict, remedy = "note", "The first epoch is slow: read it with order='sequential' once."
     elif found.kind == "unknown":
-        yield Finding("file system", "note", value, f"It is not known whether that is a disk or a network. {stage}.")
+        remedy = f"It is not known whether that is a disk or a network. {stage}."
     else:
-        yield Finding("file system", "good", value)
+        return Finding("file system", "good", value)
+    return Finding("file system", verdict, value, remedy)
 
 
 def _nfs(options: str) -> str:
@@ -245,58 +221,46 @@ def _nfs(options: str) -> str:
     return advice
 
 
-def _cache(dataset: DatasetFacts, machine: Machine, fits: bool) -> Iterator[Finding]:
+def _cache(dataset: DatasetFacts, machine: Machine, fits: bool) -> Finding:
     size, room = show_nbytes(dataset.data_nbytes), show_nbytes(machine.memory.free_nbytes)
     share = dataset.residency
     inside = "how much of it is in memory is unknown" if share is None else f"{share:.0%} of it is in memory now"
     if dataset.filesystem.kind == "memory":
-        yield Finding("page cache", "good", f"{size}, all in memory")
-    elif fits:
-        value = f"{size}, fits in {room} of free memory; {inside}"
-        slow = dataset.filesystem.kind == "network" or dataset.filesystem.device == "spinning disk"
-        if slow and share is not None and share < _MOSTLY:
-            data = shlex.quote(f"{dataset.path}/data.mdb")
-            if dataset.num_parts:
-                data = f"{shlex.quote(dataset.path)}/part-*/data.mdb"
-            is_remote = is_url(dataset.path)
-            remedy = f"Read it once before training{'.' if is_remote else f': cat {data} > /dev/null'}"
-            yield Finding("page cache", "note", value, remedy)
-        else:
-            yield Finding("page cache", "good", value)
-    else:
+        return Finding("page cache", "good", f"{size}, all in memory")
+    if not fits:
         value = f"{size}, more than the {room} of free memory; {inside}"
         remedy = "Every epoch reads from storage. A smaller dataset would not: --max-resolution, --codec lz4, JPEG."
-        yield Finding("page cache", "note", value, remedy)
+        return Finding("page cache", "note", value, remedy)
+    is_slow = dataset.filesystem.kind == "network" or dataset.filesystem.device == "spinning disk"
+    is_cold = is_slow and share is not None and share < _MOSTLY
+    data = f"{shlex.quote(dataset.path)}/part-*/data.mdb" if dataset.num_parts else ""
+    data = data or shlex.quote(f"{dataset.path}/data.mdb")
+    remedy = f"Read it once before training{'.' if is_url(dataset.path) else f': cat {data} > /dev/null'}"
+    return _judged(
+        "page cache", f"{size}, fits in {room} of free memory; {inside}", remedy, problem=False, note=is_cold
+    )
 
 
-def _order(dataset: DatasetFacts, fits: bool) -> Iterator[Finding]:
+def _order(dataset: DatasetFacts, fits: bool) -> Finding:
     each = f"{show_nbytes(dataset.sample_nbytes)} a sample, {counted(dataset.num_samples, 'sample')}"
     if fits:
-        yield Finding("order", "good", f"{each}: any order is as fast, once it is in memory")
-    else:
-        yield Finding(
-            "order",
-            "note",
-            f"{each}: order='random' reads each sample separately from storage",
-            "Use Loader(..., order='quasi_random'): blocks of 2 MiB, of which 192 at a time are mixed, so that storage "
-            "sees large reads; `lmdbloader plan` shows how much that saves.",
-        )
+        return Finding("order", "good", f"{each}: any order is as fast, once it is in memory")
+    return Finding(
+        "order",
+        "note",
+        f"{each}: order='random' reads each sample separately from storage",
+        "Use Loader(..., order='quasi_random'): blocks of 2 MiB, of which 192 at a time are mixed, so that storage "
+        "sees large reads; `lmdbloader plan` shows how much that saves.",
+    )
 
 
 def _storage(dataset: DatasetFacts) -> Iterator[Finding]:
     if not dataset.codecs:
         return
     value = ", ".join(f"{name} {share:.0%}" for name, share in dataset.codecs.items())
-    side = dataset.image_side
+    side = dataset.image_side or 0
     value += f"; images of {side} pixels" if side else ""
     encoded = dataset.codecs.get("jpeg", 0.0) + dataset.codecs.get("file", 0.0)
-    if encoded > 0.5 and side is not None and side > _LARGE_SIDE:
-        yield Finding(
-            "stored as",
-            "note",
-            value,
-            "If you train at a few hundred pixels, most of what is decoded is thrown away: convert with "
-            "--max-resolution (a little above the size that you train at).",
-        )
-    else:
-        yield Finding("stored as", "good", value)
+    remedy = "If you train at a few hundred pixels, most of what is decoded is thrown away: convert with "
+    remedy += "--max-resolution (a little above the size that you train at)."
+    yield _judged("stored as", value, remedy, problem=False, note=encoded > 0.5 and side > _LARGE_SIDE)

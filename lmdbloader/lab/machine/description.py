@@ -49,15 +49,32 @@ class Machine:
 
     def rows(self) -> list[tuple[str, str]]:
         """Return it as a table of names and values."""
+        cpu, memory, found, pools = self.processor, self.memory, self.libraries, self.thread_pools
+        limits = [f"{cpu.num_online} in the machine"] * (cpu.num_online != cpu.num_usable)
+        limits += [f"affinity {cpu.num_allowed}"] * (cpu.num_allowed < cpu.num_online)
+        limits += [f"control group {cpu.quota}"] * (cpu.quota is not None)
+        free = f"{show_nbytes(memory.free_nbytes)} free of {show_nbytes(memory.usable_nbytes)}"
+        if memory.limit_nbytes is not None:
+            free += f" (control group; the machine has {show_nbytes(memory.total_nbytes)})"
+        shared = "none"
+        if memory.shm_nbytes is not None and memory.shm_free_nbytes is not None:
+            shared = f"{show_nbytes(memory.shm_free_nbytes)} free of {show_nbytes(memory.shm_nbytes)}"
+        names = [d.name if d.memory_nbytes is None else f"{d.name} ({show_nbytes(d.memory_nbytes)})"
+                 for d in self.devices]  # fmt: skip
+        gpus = [f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)]
+        threads = [f"torch {pools.torch}", f"between operations {pools.torch_interop}"]
+        threads += [f"OpenCV {pools.opencv}"] * (pools.opencv is not None)
+        turbo = f"libjpeg-turbo {found.libjpeg_turbo}" if found.libjpeg_turbo else "no libjpeg-turbo"
+        simple = f", simplejpeg {found.simplejpeg}" if found.simplejpeg else ""
         return [
-            ("processor", self.processor.model),
-            ("cores", _cores(self.processor)),
-            ("memory", _memory(self.memory)),
-            ("/dev/shm", _shared(self.memory)),
-            ("GPU", _devices(self.devices)),
-            ("torch", _torch(self.libraries)),
-            ("threads", _threads(self.thread_pools)),
-            ("images", _images(self.libraries)),
+            ("processor", cpu.model),
+            ("cores", f"{cpu.num_usable} usable" + (f" ({', '.join(limits)})" if limits else "")),
+            ("memory", free),
+            ("/dev/shm", shared),
+            ("GPU", ", ".join(gpus) or "none"),
+            ("torch", _torch(found)),
+            ("threads", ", ".join([*threads, *(f"{name}={value}" for name, value in pools.environment.items())])),
+            ("images", f"{found.pillow} {found.pillow_version} with {turbo}{simple}"),
             ("Python", f"{self.python}, {self.system}"),
         ]
 
@@ -86,53 +103,11 @@ def describe(root: Path = _ROOT) -> Machine:
     )
 
 
-def _cores(found: Processor) -> str:
-    text = f"{found.num_usable} usable"
-    limits = [f"{found.num_online} in the machine"] * (found.num_online != found.num_usable)
-    limits += [f"affinity {found.num_allowed}"] * (found.num_allowed < found.num_online)
-    limits += [f"control group {found.quota}"] * (found.quota is not None)
-    return text + (f" ({', '.join(limits)})" if limits else "")
-
-
-def _memory(found: Memory) -> str:
-    text = f"{show_nbytes(found.free_nbytes)} free of {show_nbytes(found.usable_nbytes)}"
-    if found.limit_nbytes is not None:
-        text += f" (control group; the machine has {show_nbytes(found.total_nbytes)})"
-    return text
-
-
-def _shared(found: Memory) -> str:
-    if found.shm_nbytes is None or found.shm_free_nbytes is None:
-        return "none"
-    return f"{show_nbytes(found.shm_free_nbytes)} free of {show_nbytes(found.shm_nbytes)}"
-
-
-def _devices(devices: tuple[Device, ...]) -> str:
-    names = [d.name if d.memory_nbytes is None else f"{d.name} ({show_nbytes(d.memory_nbytes)})" for d in devices]
-    counted = [f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)]
-    return ", ".join(counted) or "none"
-
-
 def _torch(found: Libraries) -> str:
     build = f"CUDA {found.torch_cuda}" if found.torch_cuda and "ROCm" not in found.torch_cuda else found.torch_cuda
     if build is None:
         return f"{found.torch}, without GPU support"
     return f"{found.torch}, {build}" + ("" if found.sees_accelerator else ", finds no GPU")
-
-
-def _threads(found: ThreadPools) -> str:
-    parts = [f"torch {found.torch}", f"between operations {found.torch_interop}"]
-    parts += [f"OpenCV {found.opencv}"] * (found.opencv is not None)
-    return ", ".join(parts + [f"{name}={value}" for name, value in found.environment.items()])
-
-
-def _images(found: Libraries) -> str:
-    turbo = f"libjpeg-turbo {found.libjpeg_turbo}" if found.libjpeg_turbo else "no libjpeg-turbo"
-    simple = f", simplejpeg {found.simplejpeg}" if found.simplejpeg else ""
-    return f"{found.pillow} {found.pillow_version} with {turbo}{simple}"
-
-
-_ROOT = Path("/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +139,6 @@ def describe_processor(root: Path = _ROOT) -> Processor:
     return Processor(name, online, system.allowed_cores(), system.quota_cores(root))
 
 
-_ROOT = Path("/")
 # Version 1 of the control groups has no word for "no limit", but the largest number of whole pages.
 _NO_LIMIT = 2**60
 

@@ -6,8 +6,8 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, mode
 from types import TracebackType
@@ -18,6 +18,7 @@ from lmdbloader.base import system
 if TYPE_CHECKING:
     import torch
 
+_ROOT = Path("/")
 _MIB = 2**20
 _DRIVER_VERSION = re.compile(r"(?<= )\d+\.\d+(\.\d+)?(?= )")
 
@@ -47,10 +48,6 @@ class GpuUse:
     fan_percent: float | None = None
     performance_state: int | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
 
 class GpuSampler:
     """Looks at a GPU while it is entered; without NVML, or a GPU, it does nothing.
@@ -78,29 +75,21 @@ class GpuSampler:
         self._done = threading.Event()
         self._seen: list[tuple[float | None, ...]] = []
         self._name = ""
+        self._open = ExitStack()
         self._nvml: Any = None
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> GpuSampler:
         """Begin to look."""
-        try:
-            import pynvml
-        except ImportError:
+        self._nvml = nvml = self._open.enter_context(_opened_nvml())
+        if nvml is None:
             return self
         try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError:  # no driver
-            return self
-        self._nvml = pynvml
-        try:
-            handle = (
-                pynvml.nvmlDeviceGetHandleByUUID(self._gpu)
-                if isinstance(self._gpu, str)
-                else pynvml.nvmlDeviceGetHandleByIndex(self._gpu)
-            )
-            self._name = text_of(pynvml.nvmlDeviceGetName(handle))
+            of = nvml.nvmlDeviceGetHandleByUUID if isinstance(self._gpu, str) else nvml.nvmlDeviceGetHandleByIndex
+            handle = of(self._gpu)
+            self._name = _text(nvml.nvmlDeviceGetName(handle))
             self._look(handle)
-        except pynvml.NVMLError:  # no such GPU, or one that this process may not ask
+        except nvml.NVMLError:  # no such GPU, or one that this process may not ask
             return self
         self._thread = threading.Thread(target=self._watch, args=(handle,), name="gpu-sampler", daemon=True)
         self._thread.start()
@@ -113,8 +102,7 @@ class GpuSampler:
         self._done.set()
         if self._thread is not None:
             self._thread.join()
-        if self._nvml is not None:
-            self._nvml.nvmlShutdown()
+        self._open.close()
         # The first look is from before anything was done.
         seen = self._seen[1:] or self._seen
         if seen:
@@ -198,12 +186,9 @@ def nvml_name(device: torch.device) -> int | str | None:
     return torch.cuda.current_device() if device.index is None else device.index
 
 
-def text_of(name: Any) -> str:
+def _text(name: Any) -> str:
     """Return a name that older releases of NVML give as bytes."""
     return name.decode() if isinstance(name, bytes) else str(name)
-
-
-_ROOT = Path("/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,9 +210,15 @@ def describe_devices(root: Path = _ROOT) -> tuple[Device, ...]:
     Args:
         root: The folder of `proc`; NVML is asked only on the machine itself.
     """
-    found = _from_nvml() if root == _ROOT else None
-    if found is not None:
-        return found
+    if root == _ROOT:
+        with _opened_nvml() as nvml:
+            if nvml is not None:
+                with suppress(nvml.NVMLError):  # one that this process may not ask
+                    handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
+                    return tuple(
+                        Device(_text(nvml.nvmlDeviceGetName(h)), int(nvml.nvmlDeviceGetMemoryInfo(h).total))
+                        for h in handles
+                    )
     devices = []
     for path in sorted((root / "proc" / "driver" / "nvidia" / "gpus").glob("*/information")):
         for line in system.read_text(path).splitlines():
@@ -261,7 +252,7 @@ def describe_driver(root: Path = _ROOT) -> Driver | None:
             if nvml is not None:
                 with suppress(nvml.NVMLError):
                     cuda = int(nvml.nvmlSystemGetCudaDriverVersion())
-                    version = text_of(nvml.nvmlSystemGetDriverVersion())
+                    version = _text(nvml.nvmlSystemGetDriverVersion())
                     return Driver(version, f"{cuda // 1000}.{cuda % 1000 // 10}")
     for line in system.read_text(root / "proc" / "driver" / "nvidia" / "version").splitlines():
         # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 ..."
@@ -287,18 +278,3 @@ def _opened_nvml() -> Iterator[Any]:
         yield pynvml
     finally:
         pynvml.nvmlShutdown()
-
-
-def _from_nvml() -> tuple[Device, ...] | None:
-    """Return the GPUs that NVML reports; None if it cannot be asked."""
-    with _opened_nvml() as nvml:
-        if nvml is None:
-            return None
-        try:
-            handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
-            return tuple(
-                Device(text_of(nvml.nvmlDeviceGetName(handle)), int(nvml.nvmlDeviceGetMemoryInfo(handle).total))
-                for handle in handles
-            )
-        except nvml.NVMLError:  # one that this process may not ask
-            return None

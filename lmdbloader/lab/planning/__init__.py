@@ -1,8 +1,6 @@
 """The plan: the data rate and storage that a training run needs, from its batch size and step time."""
 
-from lmdbloader.lab.planning.clusters import ClusterPlan as ClusterPlan
 from lmdbloader.lab.planning.demand import STORAGE as STORAGE
-from lmdbloader.lab.planning.demand import Compute as Compute
 from lmdbloader.lab.planning.demand import Demand as Demand
 from lmdbloader.lab.planning.demand import GpuFit as GpuFit
 from lmdbloader.lab.planning.demand import Reads as Reads
@@ -11,8 +9,5 @@ from lmdbloader.lab.planning.planner import plan as plan
 from lmdbloader.lab.planning.presets import PRESETS as PRESETS
 from lmdbloader.lab.planning.presets import Preset as Preset
 from lmdbloader.lab.planning.results import Plan as Plan
-from lmdbloader.lab.planning.results import Serving as Serving
-from lmdbloader.lab.planning.scale import Memory as Memory
-from lmdbloader.lab.planning.scale import SetUp as SetUp
 from lmdbloader.lab.planning.workloads import SharedPlan as SharedPlan
 from lmdbloader.lab.planning.workloads import plan_shared as plan_shared

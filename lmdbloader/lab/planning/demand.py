@@ -1,4 +1,4 @@
-"""Computes reads and bytes per second, how much storage serves them, and the batch that fits on a GPU."""
+"""The formulas: reads and bytes per second, how much storage serves them, and the batch that fits on a GPU."""
 
 from __future__ import annotations
 
@@ -64,30 +64,6 @@ def demand(batch_size: int, step_seconds: float, example_nbytes: int, gpus: int,
     reads = [Reads(name, max(size, example_nbytes), 0.0) for name, size in sizes.items()]
     reads = [Reads(way.name, way.read_nbytes, nbytes_per_s / way.read_nbytes) for way in reads]
     return Demand(experiments, samples_per_step, samples_per_s, nbytes_per_s, tuple(reads))
-
-
-@dataclass(frozen=True, slots=True)
-class Compute:
-    """The work of a step, from which its time follows if it was not measured.
-
-    Attributes:
-        example_flops: Floating-point operations for one sample, forward and backward.
-        device_flops: Peak floating-point operations per second of the device.
-        utilization: The share of the peak that the model reaches.
-    """
-
-    example_flops: float
-    device_flops: float
-    utilization: float
-
-    @property
-    def samples_per_s(self) -> float:
-        """Samples that one device trains a second; the formula is that of "Feeding the beast".
-
-        >>> round(Compute(4e9, 7e12, 1.0).samples_per_s)
-        1750
-        """
-        return self.device_flops * self.utilization / self.example_flops
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,7 @@ class Preset:
 
     Attributes:
         name: As `preset` takes it.
-        title: A description in one line.
-        short: The same for a list that fits 80 columns.
+        title: A description that fits into a list of 80 columns.
         source: The publication.
         batch_size: Samples of a step on one GPU.
         step_seconds: Time of a step; None if it follows from `images_per_s`.
@@ -39,7 +38,6 @@ class Preset:
 
     name: str
     title: str
-    short: str
     source: str
     batch_size: int
     step_seconds: float | None = None
@@ -65,7 +63,6 @@ class Preset:
 _ALL = (
     Preset(
         "resnet50-v100",
-        "ResNet-50 on ImageNet, one V100 with 16 GB",
         "ResNet-50, one V100, 1457 images/s",
         BEAST,
         batch_size=128, images_per_s=1457, example_nbytes=64 * KIB, dataset_nbytes=150 * 10**9,
@@ -75,7 +72,6 @@ _ALL = (
     ),
     Preset(
         "resnet152-v100",
-        "ResNet-152 on ImageNet, one V100 with 16 GB",
         "ResNet-152, one V100, 729 images/s",
         BEAST,
         batch_size=64,
@@ -87,7 +83,6 @@ _ALL = (
     ),
     Preset(
         "imagenet-4xv100",
-        "ResNet-50 on ImageNet, four V100",
         "ResNet-50, four V100, ImageNet's 150 GB",
         BEAST,
         batch_size=128, step_seconds=0.087, example_nbytes=64 * KIB, gpus=4, dataset_nbytes=150 * 10**9,
@@ -96,7 +91,6 @@ _ALL = (
     ),
     Preset(
         "team-on-nfs",
-        "A team: 5 to 10 experiments of 4 GPUs, large files, a heavy network",
         "5 to 10 experiments, files of 500 KB, steps of 2 s",
         BEAST,
         batch_size=64, step_seconds=2.0, example_nbytes=500_000, gpus=4, experiments=(5, 10), dataset_nbytes=10
@@ -108,7 +102,6 @@ _ALL = (
     ),
     Preset(
         "small-files",
-        "A team: 5 to 10 experiments of 4 GPUs, small files, short steps",
         "5 to 10 experiments, files of 64 KiB, steps of 0.2 s",
         BEAST,
         batch_size=256, step_seconds=0.2, example_nbytes=64 * KIB, gpus=4, experiments=(5, 10),
@@ -117,21 +110,18 @@ _ALL = (
     ),
     Preset(
         "small-data",
-        "Rule of thumb for little data: steps of tens of milliseconds, batches of 16 or 32",
         "little data: batches of 32 in 50 ms",
         BEAST,
         batch_size=32, step_seconds=0.05,
     ),
     Preset(
         "large-data",
-        "Rule of thumb for much data: steps of about 2 s, batches of about 1024",
         "much data: batches of 1024 in 2 s",
         BEAST,
         batch_size=1024, step_seconds=2.0,
     ),
     Preset(
         "resnet50-v100-fp32",
-        "ResNet-50 v1.5, one V100 with 16 GB, single precision",
         "one V100, single precision, 367 images/s",
         _NVIDIA,
         batch_size=128, images_per_s=367, gpu_memory_nbytes=16 * GIB,
@@ -139,21 +129,18 @@ _ALL = (
     ),
     Preset(
         "resnet50-v100-mixed",
-        "ResNet-50 v1.5, one V100 with 16 GB, mixed precision",
         "one V100, mixed precision, 1200 images/s",
         _NVIDIA,
         batch_size=128, images_per_s=1200, gpu_memory_nbytes=16 * GIB,
     ),
     Preset(
         "resnet50-a100-tf32",
-        "ResNet-50 v1.5, one A100 with 80 GB, TF32",
         "one A100, TF32, 938 images/s",
         _NVIDIA,
         batch_size=128, images_per_s=938, gpu_memory_nbytes=80 * GIB,
     ),
     Preset(
         "resnet50-a100-mixed",
-        "ResNet-50 v1.5, one A100 with 80 GB, mixed precision",
         "one A100, mixed precision, 2470 images/s",
         _NVIDIA,
         batch_size=128, images_per_s=2470, gpu_memory_nbytes=80 * GIB,

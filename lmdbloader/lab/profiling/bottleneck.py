@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
+from lmdbloader.base.stage_times import StageTimes
 from lmdbloader.lab.machine import filesystem_of
 from lmdbloader.lab.profiling.loader_facts import BatchMaker, LoaderFacts
-from lmdbloader.lab.profiling.typical_step import TypicalStep
+from lmdbloader.lab.profiling.threads import ThreadTimes
 
 Bottleneck = Literal["storage", "verify", "decode", "transform", "function", "cpu", "copy", "model"]
-BOTTLENECKS: tuple[Bottleneck, ...] = (
-    "storage", "verify", "decode", "transform", "function", "cpu", "copy", "model"
-)  # fmt: skip
 # Stage of the loader -> the name of the bottleneck. Memory is allocated for the transforms.
 _NAMES: dict[str, Bottleneck] = {
     "read": "storage",
@@ -35,6 +33,41 @@ _DELAYED = 0.30
 _KEEPS_UP = 1.2
 # Of its time without a core a loader that computes nothing waits for storage.
 _BLOCKED = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class TypicalStep:
+    """A typical step: means over all that were measured.
+
+    Attributes:
+        step: Seconds of a step.
+        data: Of these, waiting for data.
+        copy: Of these, copying to the device.
+        stages: Seconds of the Loader's threads for a step, None if there are none; counts are of all these steps.
+        loading: Of the threads or processes that load, for a step; None if unknown.
+        loop: Of the thread of the training loop, likewise.
+        waiting: Seconds of a core that it took in `data`.
+        num_steps: How many steps these are the means of.
+    """
+
+    step: float
+    data: float
+    copy: float
+    stages: StageTimes | None
+    loading: ThreadTimes | None
+    loop: ThreadTimes | None
+    waiting: float
+    num_steps: int
+
+    @property
+    def busy(self) -> float:
+        """Seconds of a step that are not spent waiting for data."""
+        return self.step - self.data
+
+    @property
+    def stall(self) -> float:
+        """Share of the time that is spent waiting for data."""
+        return self.data / self.step if self.step else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +109,9 @@ class LoadingCost:
         """Return how long a step would be if one part were gone; "cpu" is all waiting for cores."""
         if name != "cpu":
             return self.step_with(self.total - self.parts.get(name, 0.0))
-        return replace(self, busy=self.busy - self.busy_delayed, step=self._undelayed_step).step_with(
-            self.total - self.delayed
-        )
-
-    @property
-    def _undelayed_step(self) -> float:
-        """Seconds of a step whose loop does not wait for cores, while loading does."""
-        return self.step if self.is_apart else self.step - self.busy_delayed
+        # The loop does not wait for cores either.
+        step = self.step if self.is_apart else self.step - self.busy_delayed
+        return replace(self, busy=self.busy - self.busy_delayed, step=step).step_with(self.total - self.delayed)
 
     @property
     def keeps_up_undelayed(self) -> bool:
@@ -165,10 +193,6 @@ class Advice:
     gain_seconds: float
     is_bound: bool = False
 
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
     def __str__(self) -> str:
         """Return the text, with the prediction."""
         if not self.gain_seconds:
@@ -183,13 +207,7 @@ Change = tuple[str, float, bool]
 
 
 def advise(
-    name: Bottleneck,
-    figures: TypicalStep,
-    feed: LoadingCost,
-    facts: LoaderFacts,
-    *,
-    side: int | None,
-    device: str = "cuda",
+    name: Bottleneck, figures: TypicalStep, feed: LoadingCost, facts: LoaderFacts, *, side: int | None, device: str
 ) -> Advice:
     """Return the change that would help most.
 
@@ -219,7 +237,13 @@ def _changes(
         how = f"Loader(..., device={device!r}) copies" if is_ours else "pin_memory=True and non_blocking=True copy"
         yield f"{how} the next batch while the step before runs.", figures.step - figures.copy, True
     elif name == "cpu":
-        yield _cores(feed, facts)
+        text = (
+            f"Give the loading threads cores: {feed.delayed / feed.total:.0%} of their time they were ready to run and "
+            f"had none. This process may use {facts.num_cores}. Stop other programs on them, ask the scheduler for "
+            "more (Slurm: --cpus-per-task), raise the container's CPU quota, or give torch fewer threads "
+            "(torch.set_num_threads)."
+        )
+        yield text, feed.without("cpu"), False
     elif name == "storage":
         yield from _storage(figures, feed, facts)
     elif name == "verify":
@@ -232,25 +256,10 @@ def _changes(
         yield _function(feed, facts)
     else:
         yield from _compiled(name, feed, facts, side)
-    if name in ("verify", "decode", "transform", "function") and facts.kind == "loader":
-        yield from _threads(feed, facts)
-
-
-def _cores(feed: LoadingCost, facts: LoaderFacts) -> Change:
-    text = (
-        f"Give the loading threads cores: {feed.delayed / feed.total:.0%} of their time they were ready to run and had "
-        f"none. This process may use {facts.num_cores}. Stop other programs on them, ask the scheduler for more "
-        "(Slurm: --cpus-per-task), raise the container's CPU quota, or give torch fewer threads "
-        "(torch.set_num_threads)."
-    )
-    return text, feed.without("cpu"), False
-
-
-def _threads(feed: LoadingCost, facts: LoaderFacts) -> Iterator[Change]:
-    if facts.num_threads < facts.num_cores:
-        ratio = facts.num_threads / facts.num_cores
+    is_work = name in ("verify", "decode", "transform", "function") and facts.kind == "loader"
+    if is_work and facts.num_threads < facts.num_cores:
         text = f"Loader(..., num_threads={facts.num_cores}) uses all cores; now it is {facts.num_threads}."
-        yield text, feed.step_with(feed.total * ratio), False
+        yield text, feed.step_with(feed.total * facts.num_threads / facts.num_cores), False
 
 
 def _storage(figures: TypicalStep, feed: LoadingCost, facts: LoaderFacts) -> Iterator[Change]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -69,10 +69,6 @@ class LoaderFacts:
     warmup: int
     images: StoredImages | None
     device: str | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
 
     def has_copied_to(self, device: torch.device) -> bool:
         """Return whether batches are on a device already when the loop gets them; cuda is any one of CUDA's."""

@@ -54,19 +54,14 @@ def run_watched(step: Callable[[Any], Any], batch: Any) -> FirstConvolution | No
         before[:] = [] if found or tensor.requires_grad else [tensor]
         return tensor.detach()  # torch asks for another tensor: one that kept itself would never be freed
 
-    ran = False
-
-    def run() -> None:
-        nonlocal ran
-        ran = True
-        step(batch)
-
+    has_begun = False
     try:
         with saved_tensors_hooks(keep, lambda tensor: tensor):
-            run()
+            has_begun = True
+            step(batch)
     except RuntimeError as error:
         # Some parts of torch refuse to be watched, such as torch.func: then the step is done again without it.
-        if ran and "saved tensor hooks" not in str(error):
+        if has_begun and "saved tensor hooks" not in str(error):
             raise
         step(batch)
         return None

@@ -6,32 +6,40 @@ import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch.optim import optimizer
 
-from lmdbloader.base.stage_times import StageTimes
+from lmdbloader.base.stage_times import STAGES, StageTimes
 from lmdbloader.base.stopwatch import PHASES, StepTimer
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.example_times import ExampleTimes, time_examples
 from lmdbloader.lab.machine.environment import describe_environment
 from lmdbloader.lab.machine.gpu import GpuSampler, nvml_name
-from lmdbloader.lab.profiling.bottleneck import advise, loading_cost, name_bottleneck
+from lmdbloader.lab.profiling.bottleneck import TypicalStep, advise, loading_cost, name_bottleneck
 from lmdbloader.lab.profiling.loader_facts import facts_of, loader_in
 from lmdbloader.lab.profiling.memory_formats import FirstConvolution, run_watched, warn_of_formats
-from lmdbloader.lab.profiling.results import Profile
+from lmdbloader.lab.profiling.results import Profile, measure_phase
 from lmdbloader.lab.profiling.threads import ThreadTimes, ThreadWatch
-from lmdbloader.lab.profiling.typical_step import CounterReading, every_second, measure_phase, typical_step
 
-# The counters are read this often, and every second reading is forgotten if there are many: it costs nothing then.
-_SECONDS_BETWEEN_MOMENTS = 0.1
-_MOST_MOMENTS = 32
+# Worker processes are looked at this often: the time of those that have ended since is unknown.
+_SECONDS_BETWEEN_LOOKS = 0.02
 # To spend on single examples, after the steps.
 _EXAMPLE_SECONDS = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class _Counters:
+    """The counters at the beginning of a step: of the Loader's threads, of those that load, and of the loop's."""
+
+    stages: StageTimes | None
+    loading: ThreadTimes | None
+    loop: ThreadTimes | None
+    waiting: float
 
 
 class Recorder:
@@ -76,10 +84,10 @@ class Recorder:
         self.timer = StepTimer(self.device)
         self._watch, self._loop = ThreadWatch(self._facts.kind), ThreadWatch("main")
         self._follow(getattr(batches, "_iterator", None))  # where DataLoader keeps that of persistent workers
-        self._moments: list[CounterReading] = []
-        self._least_steps = 2 * self._facts.period
-        self._next_moment = 0.0
-        self._step = 0
+        self._first: _Counters | None = None
+        self._last: _Counters | None = None
+        self._next_look = 0.0
+        self._step, self._looked_at = 0, -1
         self._is_recording = self._is_working = self._has_recorded = self._was_timed = False
         self._waiting = self._began_waiting = 0.0
         self._batch_size: int | None = None
@@ -182,15 +190,12 @@ class Recorder:
     def ask(self) -> None:
         """Record that the loop asks for a batch now; iterating does it by itself."""
         self._end_step()
-        if self._step == self.warmup and not self._moments:
+        if self._step == self.warmup and self._first is None:
             self.timer.clear()
-            self._take_moment()
-        elif (
-            self._moments
-            and self._step - self.warmup >= self._moments[-1].step + self._least_steps
-            and time.perf_counter() >= self._next_moment
-        ):
-            self._take_moment()
+            self._first = self._look()
+        elif self._facts.kind == "workers" and time.perf_counter() >= self._next_look:
+            self._watch.look()
+            self._next_look = time.perf_counter() + _SECONDS_BETWEEN_LOOKS
         if self._facts.kind == "main":
             self._began_waiting = time.thread_time()
 
@@ -215,17 +220,19 @@ class Recorder:
                 f"{self._step} steps were recorded, and the first {self.warmup} are left out: "
                 f"{self._facts.name} reads ahead at the beginning. Record more, or give warmup=0."
             )
-        if len(self._moments) < 2 or self._moments[-1].step < len(rows):
-            self._take_moment()
-        facts, moments = self._facts, self._moments
-        figures = typical_step(rows, moments)
+        first, last = self._first, self._last
+        if first is None or last is None or self._is_recording:
+            first, last = first or self._look(), self._look()
+        facts, total = self._facts, float(rows.sum())
+        stages = None if first.stages is None or last.stages is None else last.stages - first.stages
+        loading, loop = (
+            None if before is None or after is None else after - before
+            for before, after in ((first.loading, last.loading), (first.loop, last.loop))
+        )
+        figures = _typical(rows, stages, loading, loop, last.waiting - first.waiting)
         feed = loading_cost(figures, facts.kind, facts.num_threads)
         is_copied = self.device.type != "cpu" and not facts.has_copied_to(self.device)
         name = name_bottleneck(figures, feed, is_copied=is_copied)
-        total = float(rows.sum())
-        first, last = moments[0], moments[-1]
-        stages = None if first.stages is None or last.stages is None else last.stages - first.stages
-        loading = None if first.loading is None or last.loading is None else last.loading - first.loading
         if loading is not None and facts.kind == "main":
             loading = loading.part(last.waiting - first.waiting)
         return Profile(
@@ -241,7 +248,6 @@ class Recorder:
             step=measure_phase(rows.sum(axis=1), total),
             stages=stages,
             loading=loading,
-            disk_wait=_disk_wait(stages, loading),
             gpu=None if self._gpu is None else self._gpu.use,
             num_steps=len(rows),
             num_samples=len(rows) * (self._batch_size or 0),
@@ -266,36 +272,36 @@ class Recorder:
     def _finish(self) -> None:
         """End the step that is under way, and look once more."""
         self._end_step()
-        if self._moments:
-            self._take_moment()
+        if self._first is not None and self._looked_at != self._step:
+            self._last, self._looked_at = self._look(), self._step
 
-    def _take_moment(self) -> None:
-        step = self._step - self.warmup
-        if self._moments and self._moments[-1].step == step:
-            return
+    def _look(self) -> _Counters:
         loading, loop = self._watch.look(), self._loop.look()
-        stages = None if self._loader is None else self._loader.stage_times()
-        self._moments.append(
-            CounterReading(
-                step,
-                stages,
-                loading if self._watch.is_there else None,
-                loop if self._loop.is_there else None,
-                self._waiting,
-                self._watch.has_lost,
-            )
+        return _Counters(
+            None if self._loader is None else self._loader.stage_times(),
+            loading if self._watch.is_there else None,
+            loop if self._loop.is_there else None,
+            self._waiting,
         )
-        if len(self._moments) > _MOST_MOMENTS:
-            self._moments = every_second(self._moments)
-            self._least_steps = max(self._least_steps, self._moments[1].step - self._moments[0].step)
-        self._next_moment = time.perf_counter() + _SECONDS_BETWEEN_MOMENTS
 
 
-def _disk_wait(stages: StageTimes | None, loading: ThreadTimes | None) -> float | None:
-    """Return how long reading neither ran nor waited for a core, at most: the rest of it waited for storage."""
-    if stages is None or loading is None:
-        return None
-    return min(stages.read, max(stages.total - loading.running - loading.delayed, 0.0))
+def _typical(
+    rows: Any, stages: StageTimes | None, loading: ThreadTimes | None, loop: ThreadTimes | None, waiting: float
+) -> TypicalStep:
+    """Return the means over all steps.
+
+    Args:
+        rows: (steps, phases) seconds.
+        stages, loading, loop, waiting: Of all steps together.
+    """
+    number = len(rows)
+    means = dict(zip(PHASES, rows.mean(axis=0).tolist(), strict=True))
+    if stages is not None:
+        each = {name: getattr(stages, name) / number for name in STAGES}
+        stages = replace(stages, **each) if stages.total else None
+    loading, loop = (times and ThreadTimes(times.running / number, times.delayed / number) for times in (loading, loop))
+    step = sum(means.values())
+    return TypicalStep(step, means["data"], means["copy"], stages, loading, loop, waiting / number, number)
 
 
 def _num_samples(batch: Any) -> int:

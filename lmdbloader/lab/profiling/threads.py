@@ -6,12 +6,9 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from lmdbloader.base import system
-
-__all__ = ["ThreadTimes", "ThreadWatch"]
 
 # Names of the threads of Loaders and their readahead begin so.
 _LOADER_THREADS = "lmdbloader"
@@ -42,16 +39,9 @@ class ThreadTimes:
         """Return these times for a part of the running: waiting for cores is spread evenly over it."""
         return ThreadTimes(running, self.delayed * min(running / self.running, 1.0) if self.running else 0.0)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
 
 class ThreadWatch:
     """Adds up the times of threads that come and go; of ended ones as far as they were seen.
-
-    Attributes:
-        has_lost: Whether one had ended at the last look: its time since the look before is unknown.
 
     >>> watch = ThreadWatch("main")
     >>> before = watch.look()
@@ -72,9 +62,7 @@ class ThreadWatch:
         self._workers: list[int] | None = None
         self._main = threading.get_native_id()
         self._seen = dict(self._now())
-        self._there = set(self._seen)
         self._total = ThreadTimes()
-        self.has_lost = False
 
     def follow(self, workers: list[int]) -> None:
         """Watch these processes, by their ids, and no others."""
@@ -88,10 +76,7 @@ class ThreadWatch:
     def look(self) -> ThreadTimes:
         """Return the time since the beginning, of all of them together."""
         running, delayed = self._total.running, self._total.delayed
-        now = dict(self._now())
-        self.has_lost = not self._there <= now.keys()
-        self._there = set(now)
-        for task, times in now.items():
+        for task, times in self._now():
             new = times - self._seen.get(task, ThreadTimes())
             running, delayed = running + new.running, delayed + new.delayed
             self._seen[task] = times

@@ -1,11 +1,7 @@
 """Finds the settings with which a dataset reads best on this machine: measured, chosen, and remembered."""
 
-from __future__ import annotations
-
-from lmdbloader.lab.tuning.measuring import StepTrial
-from lmdbloader.lab.tuning.race import ReadSetting
-from lmdbloader.lab.tuning.results import Tuning, TuningRow
-from lmdbloader.lab.tuning.tuner import tune
-from lmdbloader.loader.tuning_cache import forget
-
-__all__ = ["ReadSetting", "StepTrial", "Tuning", "TuningRow", "forget", "tune"]
+from lmdbloader.lab.tuning.reading import ReadSetting as ReadSetting
+from lmdbloader.lab.tuning.results import StepTrial as StepTrial
+from lmdbloader.lab.tuning.results import Tuning as Tuning
+from lmdbloader.lab.tuning.results import TuningRow as TuningRow
+from lmdbloader.lab.tuning.tuner import tune as tune

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import functools
-import numbers
 import os
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import chain
+from statistics import median
 from typing import Any
 
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from lmdbloader.base import system
+from lmdbloader.base.arguments import number, optional, whole
 from lmdbloader.base.cores import count_cores
-from lmdbloader.base.text import counted
+from lmdbloader.base.progress import shown_steps, watched
+from lmdbloader.base.stopwatch import BatchTimes
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.memory import free_nbytes
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import CODEC_FILE, CODEC_JPEG
-from lmdbloader.lab.example_times import ExampleTimes, time_examples
+from lmdbloader.lab.example_times import time_examples
 from lmdbloader.lab.machine import describe_environment
+from lmdbloader.lab.profiling import rehearse
 from lmdbloader.lab.stored import column, image_sizes
-from lmdbloader.lab.tuning.measuring import Measurer, StepTrial, try_steps
-from lmdbloader.lab.tuning.race import Race, ReadKind, ReadSetting, counts
-from lmdbloader.lab.tuning.results import Tuning, TuningRow, advise
+from lmdbloader.lab.tuning.reading import DatasetReading, OpenLoader, ReadSetting
+from lmdbloader.lab.tuning.results import StepTrial, Tuning, TuningRow
 from lmdbloader.loader import Loader
 from lmdbloader.loader.options import compiled_and_functions
 from lmdbloader.loader.torch_loader import accelerator
@@ -34,14 +33,20 @@ from lmdbloader.loader.tuning_cache import Workers, case_of, remember_threads, r
 from lmdbloader.loader.views import view_of
 from lmdbloader.transforms import RandomCrop, RandomResizedCrop, Transform
 
-# Of the time, if there is a step to try afterwards.
-_RACE_SHARE = 0.6
-# Of the time, and in seconds: for single examples.
-_SHARE_ALONE, _MOST_ALONE = 0.05, 1.0
-# A loader whose mean just suffices is late for every second batch.
+# Turns of each setting, and the longest that is worth it, in seconds.
+_ROUNDS, _LONGEST_TURN = 5, 0.6
+# Of the time, if there is a step to try afterwards; and for single examples, at most in seconds.
+_TURNS_SHARE, _EXAMPLES_SHARE, _EXAMPLES_SECONDS = 0.6, 0.05, 1.0
+# Enough for a 99th percentile that a single batch does not make.
+_MOST_STEPS = 500
+# A loader whose mean just suffices uses up what was read ahead.
 _HEADROOM = 1.25
+# A setting that costs less is taken if it reaches this much of the best one.
+_NEAR = 0.96
 # The DataLoader is recommended if it is faster by this factor: the Loader offers more and takes less memory.
 _CLEARLY_BETTER = 1.05
+
+Turns = dict[ReadSetting, list[BatchTimes]]
 
 
 def tune(
@@ -51,34 +56,26 @@ def tune(
     step_seconds: float | None = None,
     crop: int | None = None,
     transforms: Sequence[Transform | Callable[[Any], Any]] = (),
-    seconds: float = 40.0,
-    progress: Callable[[float], object] | None = None,
+    seconds: float = 20.0,
 ) -> Tuning:
     """Find the threads of the Loader, and the workers of torch's DataLoader, with which a dataset reads best here.
 
-    All settings take short turns, again and again, so other programs slow all of them down alike. Settings that are
-    clearly slower than the best are dropped, and tuning ends when the cheapest remaining one is clearly near the best.
-    The first turns may read a dataset that is not in memory yet.
-
-    A result that is clearly not chance is remembered in the user's cache folder: `Loader(..., num_threads="auto")` and
-    `lmdbloader.dataloader` use it for the same dataset, batch size and size of images on the same machine. If no
-    setting is clearly the best when the time is over, none is remembered.
+    Every setting has five turns, one after the other, so other programs slow all of them down alike. Of those within
+    4 % of the best, the cheapest is taken. It is remembered in the user's cache folder: `Loader(...,
+    num_threads="auto")` and `lmdbloader.dataloader` use it for the same dataset, batch size and size of images on the
+    same machine.
 
     Args:
         dataset: Its folder, or a dataset: an LMDBDataset, a view of one, or any other with a length, for which only the
             DataLoader is measured.
         batch_size: Samples in a batch.
         step_seconds: Time of a training step. Then the result says whether 99 % of the batches are ready within it,
-            tried with a consumer of that speed, and the best is the cheapest setting that keeps up; the fastest
-            setting is remembered all the same.
+            tried with a consumer of that speed.
         crop: Read windows of crop x crop pixels: RandomCrop, or RandomResizedCrop if single images are JPEG files or
             smaller than that.
         transforms: Further transforms, as for a Loader; functions at their end are not for the DataLoader,
             which then is not measured.
-        seconds: The longest time to measure, without the very first batch, which loads code. A batch that is being
-            read is finished, and so is a step, or two if the cheapest setting does not keep up. If there were few
-            steps, the result says so.
-        progress: Called with the seconds that passed since the last call.
+        seconds: About how long to measure, without the starts of worker processes.
 
     Returns:
         The settings, how each of them did, and one line of Python to paste.
@@ -87,52 +84,66 @@ def tune(
         OptionError: A number is out of its range, there is less than one batch, or a transform does not suit images.
         CorruptError: A sample is damaged.
     """
-    _check(batch_size, step_seconds, crop, seconds)
+    batch_size, crop = whole("batch_size", batch_size, 1), optional(_pixels, "crop", crop)
+    for name, value in (("seconds", seconds), ("step_seconds", step_seconds)):
+        if value is not None and not 0 < number(name, value) < float("inf"):
+            raise OptionError(f"{name}={value}: expected seconds, more than 0")
     if isinstance(dataset, DataLoader):
         raise OptionError("tune: expected a dataset, and this is a DataLoader. Write tune(loader.dataset, batch_size).")
     ds = LMDBDataset(os.fspath(dataset)) if isinstance(dataset, str | os.PathLike) else dataset
-    length = len(ds)  # type: ignore[arg-type]
-    if length < batch_size:
-        raise OptionError(
-            f"tune({ds!r}, {batch_size}): it has {counted(length, 'sample')}, fewer than one batch. "
-            "Use smaller batches."
-        )
+    if len(ds) < batch_size:  # type: ignore[arg-type]
+        raise OptionError(f"batch_size={batch_size}: {ds!r} has fewer samples than one batch")
     everything = [*([] if crop is None else [crop_of(ds, crop)]), *transforms]
     compiled, functions = compiled_and_functions(everything)
     if compiled and not isinstance(ds, LMDBDataset):
-        raise OptionError(f"tune({type(ds).__name__}, transforms={compiled}): only an LMDBDataset has transforms")
-    can_load = _can_load(ds, batch_size, everything, crop)
-    mixed = _mixed_channels(ds) if can_load and isinstance(ds, LMDBDataset) and not compiled else ""
-    settings = _settings(ds, can_load=can_load, has_dataloader=not functions and not mixed)
-    began = time.perf_counter()  # everything that is loaded at first use is loaded by now
-    measurer = Measurer(ds, batch_size, everything, accelerator())
-    race = Race(settings)
-    share = 1.0 if step_seconds is None else _RACE_SHARE
-    race.run(measurer, seconds=seconds * share, clock=time.perf_counter, progress=progress)
-    picks = {kind: pick for kind in ("threads", "workers") if (pick := race.pick(kind)) is not None}
-    best = _better(race, picks)
+        raise OptionError(f"transforms={compiled}: only an LMDBDataset has transforms, and this is {type(ds).__name__}")
+    reading = DatasetReading(ds, batch_size, everything, accelerator())
+    settings = _settings(reading, has_loader=_can_load(ds, batch_size, everything, crop), has_dataloader=not functions)
+    left = seconds * (1.0 if step_seconds is None else _TURNS_SHARE)
+    turns, note = _measure(reading, settings, min(left / (_ROUNDS * len(settings)), _LONGEST_TURN))
+    # Without reading ahead, each step waits for its batch.
+    pause = 0.0 if step_seconds is None else step_seconds / batch_size
+    rates = {
+        s: 1 / (1 / _rate(found) + (pause if s == ReadSetting("workers", 0, s.pinned) else 0.0))
+        for s, found in turns.items()
+    }
+    threads, workers = _pick(rates, "threads"), _pick(rates, "workers")
+    best = threads or workers
+    if threads is not None and workers is not None and rates[workers] >= _CLEARLY_BETTER * rates[threads]:
+        best = workers
+    assert best is not None
+    if threads is not None:
+        remember_threads(case_of(ds, batch_size, compiled, functions), threads.count)
+    if workers is not None:
+        pinned = workers.pinned if reading.device is not None else None
+        remember_workers(case_of(ds, batch_size, compiled), Workers(workers.count, pinned))
+    ours = ds if isinstance(ds, LMDBDataset) else None
     verdict = None
     if step_seconds is not None:
-        # The fastest setting is remembered all the same: another loop's step may be shorter.
-        fitting = race.seen_as(functools.partial(_worth, needed=batch_size / step_seconds))
-        cheapest = {kind: pick for kind in picks if (pick := fitting.pick(kind)) is not None}
-        left = max(seconds - (time.perf_counter() - began), 0.0)
-        best, verdict = _try(race, _better(fitting, cheapest), measurer, step_seconds, left, progress)
-    took = time.perf_counter() - began
-    examples = time_examples(ds, batch_size, transforms=compiled, seconds=min(_MOST_ALONE, _SHARE_ALONE * seconds))
-    found = _tuning(ds, measurer, race, picks, best, verdict, examples, took)
-    return replace(found, advice=(mixed, *found.advice)) if mixed else found
+        with reading.open(best) as opened:
+            verdict = try_steps(opened, batch_size, step_seconds, seconds - left, _rate(turns[best]))
+    return Tuning(
+        dataset=type(ds).__name__ if ours is None else ours.path,
+        batch_size=batch_size,
+        transforms=", ".join(map(repr, everything)) or "no transforms",
+        cores=count_cores(),
+        device=None if reading.device is None else str(reading.device),
+        rows=tuple(_row(setting, found) for setting, found in turns.items()),
+        threads=threads,
+        workers=workers,
+        best=best,
+        line=line_of(reading, best),
+        verdict=verdict,
+        examples=time_examples(
+            ds, batch_size, transforms=compiled, seconds=min(_EXAMPLES_SECONDS, _EXAMPLES_SHARE * seconds)
+        ),
+        note=note,
+        environment=describe_environment(None if ours is None else ours.path),
+    )
 
 
-def _check(batch_size: int, step_seconds: float | None, crop: int | None, seconds: float) -> None:
-    for name, number in (("batch_size", batch_size), ("crop", crop)):
-        if number is not None and (isinstance(number, bool) or not isinstance(number, numbers.Integral)):
-            raise OptionError(f"tune: {name}={number!r}: expected a whole number")
-    if batch_size < 1 or (crop is not None and crop < 1):
-        raise OptionError(f"tune: batch_size={batch_size}, crop={crop}: expected at least 1")
-    for name, value in (("step_seconds", step_seconds), ("seconds", seconds)):
-        if value is not None and not 0 < value < float("inf"):
-            raise OptionError(f"tune: {name}={value}: expected seconds, more than 0")
+def _pixels(name: str, value: Any) -> int:
+    return whole(name, value, 1)
 
 
 def crop_of(dataset: Any, crop: int) -> Transform:
@@ -172,180 +183,108 @@ def _can_load(dataset: Any, batch_size: int, transforms: Sequence[Any], crop: in
     return True
 
 
-def _mixed_channels(dataset: LMDBDataset) -> str:
-    """Return why a DataLoader cannot read batches: images of one field that differ in channels only; "" if it can."""
-    if dataset.all_transforms:
-        return ""
-    for name in (name for name, f in dataset.fields.items() if f.kind == "image"):
-        channels = column(dataset, name, "channels")
-        is_grey = channels == 1
-        if is_grey.any() and not is_grey.all():
-            grey, colour = int(np.argmax(is_grey)), int(np.argmin(is_grey))
-            return (
-                f"The DataLoader was not measured: of field {name!r}, {int(is_grey.sum()):,} images are grey, such as "
-                f"sample {grey}, and {int((~is_grey).sum()):,} are in colour, such as sample {colour}. Its batches "
-                "cannot hold both. A Loader gives grey images three equal channels, and so does a DataLoader with "
-                "transforms: tune(..., crop=N)."
-            )
-    return ""
+def counts(most: int) -> list[int]:
+    """Return the numbers of threads or workers to try: all small ones, and ever fewer of the large.
+
+    >>> counts(6), counts(40)
+    ([1, 2, 3, 4, 6], [1, 2, 3, 4, 6, 8, 12, 16, 32, 40])
+    """
+    return sorted({n for n in (1, 2, 3, 4, 6, 8, 12, *(2**power for power in range(4, 20))) if n < most} | {most})
 
 
-def _settings(dataset: Any, *, can_load: bool, has_dataloader: bool) -> list[ReadSetting]:
+def _settings(reading: DatasetReading, *, has_loader: bool, has_dataloader: bool) -> list[ReadSetting]:
     """Return the settings to measure."""
     cores = count_cores()
-    found = [ReadSetting("threads", n) for n in counts(cores)] if can_load else []
+    found = [ReadSetting("threads", n) for n in counts(cores)] if has_loader else []
     if has_dataloader:
         has_room = not system.QUEUES_NEED_FILES or free_nbytes()  # for the queues of workers
+        pinning = (False, True) if reading.device is not None else (False,)
         workers = [0, *counts(cores)] if has_room else [0]
-        pinning = (False, True) if accelerator() is not None else (False,)
         found += [ReadSetting("workers", n, pinned) for n in workers for pinned in pinning]
     if not found:
-        raise OptionError(
-            f"tune({type(dataset).__name__}): a Loader cannot read it, and a DataLoader does not call functions with "
-            "whole batches. Leave the functions out."
-        )
+        raise OptionError("transforms: a DataLoader does not call functions with whole batches. Leave them out.")
     return found
 
 
-def _worth(setting: ReadSetting, samples_per_s: float, *, needed: float) -> float:
-    """Return the value of a setting for a training loop whose steps take `needed` samples a second.
+def _measure(reading: DatasetReading, settings: Sequence[ReadSetting], seconds: float) -> tuple[Turns, str]:
+    """Return the turns of each setting, and why the DataLoader was left out, if it was."""
+    turns: Turns = {}
+    note = ""
+    numbered = [(number, setting) for number in range(_ROUNDS) for setting in settings]
+    with shown_steps():
+        for number, setting in watched("measuring each setting", numbered, len(numbered)):
+            if note and setting.kind == "workers":
+                continue
+            try:
+                turns.setdefault(setting, []).append(reading.take_turn(setting, seconds, number))
+            except OptionError as error:
+                # Images that a Loader makes alike, and a DataLoader cannot put into one batch.
+                if setting.kind == "threads" or settings[0].kind == "workers":
+                    raise
+                note = f"The DataLoader was not measured: {str(error).splitlines()[-1]}"
+                turns = {measured: found for measured, found in turns.items() if measured.kind == "threads"}
+    return turns, note
 
-    It is at most the speed of the step. With reading ahead, a loader must be a little faster than the step; without,
-    the step waits for each batch.
+
+def _rate(turns: Sequence[BatchTimes]) -> float:
+    return median(turn.samples_per_s for turn in turns)
+
+
+def _pick(rates: dict[ReadSetting, float], kind: str) -> ReadSetting | None:
+    """Return the cheapest setting of a kind that is near the best, None if there is none."""
+    of_kind = sorted(setting for setting in rates if setting.kind == kind)
+    most = max((rates[setting] for setting in of_kind), default=0.0)
+    return next((setting for setting in of_kind if rates[setting] >= _NEAR * most), None)
+
+
+def _row(setting: ReadSetting, turns: Sequence[BatchTimes]) -> TuningRow:
+    p50, p99 = np.percentile(list(chain.from_iterable(turn.waits for turn in turns)), [50, 99])
+    return TuningRow(setting, _rate(turns), float(p50), float(p99))
+
+
+def try_steps(
+    opened: OpenLoader, batch_size: int, step_seconds: float, seconds: float, samples_per_s: float
+) -> StepTrial:
+    """Take batches as a training loop does whose steps take some time, in which the processor is free.
+
+    Args:
+        opened: Gives batches.
+        batch_size: Samples in each.
+        step_seconds: Of each step.
+        seconds: To use, for at most 500 steps; one is measured in any case, after those that are not.
+        samples_per_s: Speed of the loader without steps.
     """
-    if setting == ReadSetting("workers", 0, setting.pinned):
-        return 1 / (1 / needed + 1 / samples_per_s)
-    return min(samples_per_s / _HEADROOM, needed)
+    needed = batch_size / step_seconds
+    steps = int(min(max(seconds / max(step_seconds, batch_size / samples_per_s), 1), _MOST_STEPS))
+    # If reading is slower than the step, batches that were read ahead must not hide it.
+    skip = min(opened.ahead if samples_per_s < _HEADROOM * needed else 1, steps // 3)
+    found = rehearse(opened.batches, step_seconds, steps=steps, warmup=skip)
+    return StepTrial(step_seconds, found.phases["data"].p99, found.num_steps, samples_per_s, needed)
 
 
-def _better(race: Race, picks: dict[str, ReadSetting]) -> ReadSetting:
-    """Return the better of the kinds' best."""
-    if len(picks) == 1:
-        return next(iter(picks.values()))
-    loader, dataloader = (race.worth(s, race.samples_per_s(s)) for s in (picks["threads"], picks["workers"]))
-    return picks["workers" if dataloader >= _CLEARLY_BETTER * loader else "threads"]
-
-
-def _try(
-    race: Race,
-    best: ReadSetting,
-    measurer: Measurer,
-    step_seconds: float,
-    seconds: float,
-    progress: Callable[[float], object] | None,
-) -> tuple[ReadSetting, StepTrial]:
-    """Try a step time with the best setting and, if that fails, with the fastest of its kind; return the better."""
-    fastest = max((s for s in race.turns if s.kind == best.kind and race.turns[s]), key=race.samples_per_s)
-    tried: list[tuple[ReadSetting, StepTrial]] = []
-    for setting in dict.fromkeys((best, fastest)):
-        before = time.perf_counter()
-        with measurer.open(setting, len(tried)) as opened:
-            verdict = try_steps(
-                opened,
-                step_seconds,
-                seconds / (1 if best == fastest else 2),
-                samples_per_s=race.samples_per_s(setting),
-                needed_samples_per_s=measurer.batch_size / step_seconds,
-            )
-        tried.append((setting, verdict))
-        if progress is not None:
-            progress(time.perf_counter() - before)
-        if verdict.passed:
-            return setting, verdict
-    return min(tried, key=lambda one: -one[1].share_ready)
-
-
-def _tuning(
-    dataset: Any,
-    measurer: Measurer,
-    race: Race,
-    picks: dict[str, ReadSetting],
-    best: ReadSetting,
-    verdict: StepTrial | None,
-    examples: ExampleTimes,
-    seconds: float,
-) -> Tuning:
-    """Remember the best settings, and return the result."""
-    compiled, functions = compiled_and_functions(measurer.transforms)
-    stored: list[ReadKind] = []
-    num_threads = workers = None
-    if "threads" in picks:
-        num_threads = picks["threads"].count
-        case = case_of(dataset, measurer.batch_size, compiled, functions)
-        rate = race.samples_per_s(picks["threads"])
-        if race.is_clear("threads") and remember_threads(case, num_threads, rate):
-            stored.append("threads")
-    if "workers" in picks:
-        pick = picks["workers"]
-        workers = Workers(pick.count, pick.pinned if measurer.device is not None else None)
-        case = case_of(dataset, measurer.batch_size, compiled)
-        rate = race.samples_per_s(pick)
-        if race.is_clear("workers") and remember_workers(case, workers, rate):
-            stored.append("workers")
-    rows = tuple(_row(race, setting) for setting in sorted(race.turns) if race.turns[setting])
-    advice = [*race.doubts(), *advise(rows, picks, measurer.batch_size, has_accelerator=measurer.device is not None)]
-    return Tuning(
-        dataset=dataset.path if isinstance(dataset, LMDBDataset) else type(dataset).__name__,
-        batch_size=measurer.batch_size,
-        transforms=", ".join(map(repr, measurer.transforms)) or "no transforms",
-        cores=count_cores(),
-        device=None if measurer.device is None else str(measurer.device),
-        rows=rows,
-        num_threads=num_threads,
-        workers=workers,
-        best=best,
-        line=line_of(dataset, measurer.batch_size, measurer.transforms, best, has_pinned=measurer.device is not None),
-        verdict=verdict,
-        examples=examples,
-        advice=tuple(advice),
-        seconds=seconds,
-        stored=tuple(stored),
-        environment=describe_environment(dataset.path if isinstance(dataset, LMDBDataset) else None),
-    )
-
-
-def _row(race: Race, setting: ReadSetting) -> TuningRow:
-    turns = race.turns[setting].values()
-    latencies = list(chain.from_iterable(turn.waits for turn in turns))
-    p50, p99 = np.percentile(latencies, [50, 99])
-    return TuningRow(setting, race.samples_per_s(setting), float(p50), float(p99), len(latencies), len(turns))
-
-
-def line_of(
-    dataset: Any, batch_size: int, transforms: Sequence[Any], setting: ReadSetting, *, has_pinned: bool = False
-) -> str:
+def line_of(reading: DatasetReading, setting: ReadSetting) -> str:
     """Return a line that makes a loader with a setting.
 
     It names a dataset or transforms by variables, `dataset` and `transforms`, where text cannot make them: a view, a
     subclass, functions.
-
-    Args:
-        dataset: The dataset.
-        batch_size: Samples in a batch.
-        transforms: Of the Loader.
-        setting: Threads or workers.
-        has_pinned: Whether it says if the DataLoader pins memory, too.
     """
-    imports = ["lmdbloader"]
-    source = f"lmdbloader.LMDBDataset({dataset.path!r})" if _is_plain(dataset) else "dataset"
-    described = ""
+    dataset, transforms, described = reading.dataset, reading.transforms, ""
+    source = f"lmdbloader.LMDBDataset({dataset.path!r})" if _is_plain(dataset) else "dataset"  # type: ignore[attr-defined]
     if transforms:
-        if all(isinstance(t, Transform) for t in transforms):
-            described = f"[{', '.join(f'lmdbloader.transforms.{t!r}' for t in transforms)}]"
-        else:
-            described = "transforms"
-    if "torch." in described:
-        imports.append("torch")
+        are_ours = all(isinstance(t, Transform) for t in transforms)
+        texts = ", ".join(f"lmdbloader.transforms.{t!r}" for t in transforms)
+        described = f"[{texts}]" if are_ours else "transforms"
     if setting.kind == "threads":
         more = f", transforms={described}" if described else ""
-        made = f"lmdbloader.Loader({source}, batch_size={batch_size}, shuffle=True{more}, num_threads={setting.count})"
+        name, more = "Loader", f"{more}, num_threads={setting.count}"
     else:
-        read = f"{source}.transformed({described})" if described else source
-        more = f", pin_memory={setting.pinned}" if has_pinned else ""
-        made = (
-            f"lmdbloader.dataloader({read}, batch_size={batch_size}, shuffle=True, num_workers={setting.count}{more})"
-        )
-    return f"import {', '.join(imports)}; loader = {made}"
+        source = f"{source}.transformed({described})" if described else source
+        more = f", num_workers={setting.count}"
+        more += f", pin_memory={setting.pinned}" if reading.device is not None else ""
+        name = "dataloader"
+    imports = "lmdbloader, torch" if "torch." in described else "lmdbloader"
+    made = f"lmdbloader.{name}({source}, batch_size={reading.batch_size}, shuffle=True{more})"
+    return f"import {imports}; loader = {made}"
 
 
 def _is_plain(dataset: Any) -> bool:
