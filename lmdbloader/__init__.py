@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lmdbloader import ray as ray
     from lmdbloader import superres as superres
     from lmdbloader import transforms as transforms
-    from lmdbloader.batch.assembly import collate as collate
+    from lmdbloader.batch.collate import collate as collate
     from lmdbloader.batch.dataset import LMDBDataset as LMDBDataset
     from lmdbloader.conversion import convert as convert
     from lmdbloader.conversion import estimate as estimate
@@ -47,7 +47,7 @@ _HOMES = {
     "ProgressiveResize": "transforms.resolution",
     "QuasiRandom": "loader.orders",
     "append": "conversion.appending",
-    "collate": "batch.assembly",
+    "collate": "batch.collate",
     "convert": "conversion",
     "dataloader": "loader.torch_loader",
     "estimate": "conversion",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +15,7 @@ import torch
 
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.errors import CorruptError, OptionError
-from lmdbloader.fields import likeness, named_places
-from lmdbloader.format.labels import LabelWatch
+from lmdbloader.fields import named_places
 from lmdbloader.format.layout import Field, image_of
 from lmdbloader.kernels import assemble_columns as at
 from lmdbloader.kernels import entries
@@ -33,8 +32,6 @@ _BITS = {dtype: bits for bits, dtype in _DTYPES.items()}
 # Bytes of the largest pixel: three channels of 16 bits.
 _PIXEL_NBYTES = 6
 _ALIGNMENT = 64
-# Images of a field whose values are examined, to find masks.
-_LOOKED_AT = 8
 
 
 def check_seed(seed: int) -> int:
@@ -135,6 +132,8 @@ class Pipeline:
         reader: Of the dataset.
         transforms: Applied to the images.
         outputs: The images of a batch, for each field.
+        seed: Of the random choices.
+        memory_format: Of images.
     """
 
     def __init__(
@@ -173,13 +172,14 @@ class Pipeline:
             for name, columns in zip(fields, self._columns, strict=True)
         ]
         self._addresses = np.array(addresses, np.int64).reshape(-1, 2 * len(at.INDEX_COLUMNS))
-        self._refuse_mixed_labels()
         self._image_fields = [self._image_field(f) for f in range(len(self.fields))]
         self.program: Program = compile_program(transforms, self._image_fields)
         self._num_erasings = len(self.program.values[0].erased) if self.fields else 0
         self._operations = (self.program.whole, self.program.real)
         self._moves = bool(self.fields) and any(isinstance(t, Geometry) and t.moves for t in self.transforms)
-        self._seed, self._verify = np.uint64(check_seed(seed)), verify
+        self.seed, self._verify = check_seed(seed), verify
+        self._seed = np.uint64(self.seed)
+        self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
         self._file = reader.file
         self._most = np.zeros(4, np.int64)
         self._has_files = any(map(reader.has_in_python, self.fields))
@@ -204,41 +204,9 @@ class Pipeline:
         return self.reader.extremes(self.fields[f], part, None if self._is_whole else self._rows)
 
     @property
-    def _geometries_of_all(self) -> Iterator[Geometry]:
-        """The geometries that name no fields."""
-        return (t for t in self.transforms if isinstance(t, Geometry) and t.fields is None)
-
-    def _refuse_mixed_labels(self) -> None:
-        """Refuse to resize images that look like masks, in datasets that are older than mask fields.
-
-        Raises:
-            OptionError: A field is named like a mask, has few values, and was not declared as images.
-        """
-        resize = next((t for t in self._geometries_of_all if t.resizes), None)
-        options = self.reader.manifest.made_by.get("options")
-        declared = options.get("fields") if isinstance(options, dict) else None
-        for f, name in enumerate(self.fields):
-            is_image = self.reader.fields[name].kind == "image" and likeness(name) == "mask"
-            if resize is None or not is_image or (isinstance(declared, dict) and declared.get(name) == "image"):
-                continue
-            rows, watch = as_array(self._rows[:_LOOKED_AT]), LabelWatch(name)
-            if (self._columns[f][at.CHANNELS][rows] != 1).any():  # colours; nothing has to be read
-                continue
-            for row in rows.tolist():
-                with suppress(CorruptError):  # it is reported when its sample is read
-                    watch.add(self.reader.read_image(name, row))
-                if watch.values is None:  # a photograph, which its first image shows
-                    break
-            if not watch.looks_like_labels:
-                continue
-            others = [f'"{n}"' for n in self.fields if n != name]
-            raise OptionError(
-                f"{self.reader.place}: field {name!r} looks like a mask by its name and values, {watch.describe()}, "
-                f"but is stored as images, and {resize} would mix its labels. Write it as a mask: lmdbloader.write("
-                f'lmdbloader.LMDBDataset("{self.reader.place}"), "NEW.lmdb", fields={{"{name}": '
-                "lmdbloader.fields.Mask()}). If it is not a mask, name the fields to resize: fields=("
-                f"{', '.join([*others, chr(34) + name + chr(34)])},)."
-            )
+    def _moves_all(self) -> Geometry | None:
+        """The first transform that moves pixels and names no fields."""
+        return next((t for t in self.transforms if isinstance(t, Geometry) and t.fields is None and t.moves), None)
 
     def refuse_to_leave_behind(self, name: str) -> None:
         """Refuse transforms that would move the images, but not a field of arrays of their size.
@@ -246,7 +214,7 @@ class Pipeline:
         Raises:
             OptionError: The field holds such arrays, by the index, and a transform that moves pixels names no fields.
         """
-        moving = next((t for t in self._geometries_of_all if t.moves), None)
+        moving = self._moves_all
         if moving is not None and (image := self.image_of_size(name)):
             raise OptionError(
                 f"{self.reader.place}: field {name!r} holds arrays of the size of {image!r}, which {moving} would "
@@ -282,7 +250,7 @@ class Pipeline:
             OptionError: Its name, or that of a list in its first value, says that it has some, and a transform that
                 moves pixels names no fields.
         """
-        moving = next((t for t in self._geometries_of_all if t.moves), None)
+        moving = self._moves_all
         if moving is None or not len(self._rows) or not self.fields:
             return
         found, kind = name, named_places(name)

@@ -10,11 +10,11 @@ import numpy.typing as npt
 import torch
 
 from lmdbloader.base.text import counted
+from lmdbloader.batch.batcher import Batcher
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.fields import kind_named
 from lmdbloader.format.layout import Field, parse_array_type
-from lmdbloader.loader.batch_reader import BatchReader
-from lmdbloader.loader.choices import described
+from lmdbloader.loader.orders import described
 from lmdbloader.show.card import MAX_SIDE_BY_SIDE, Card, Pixels, Shown, num_shown, place_of
 from lmdbloader.show.dataset_card import READ_ERRORS, check_whole, reason
 from lmdbloader.show.labels import in_colors
@@ -53,7 +53,7 @@ class _Loader(Protocol):
 
 def loader_card(
     loader: _Loader,
-    reader: BatchReader,
+    reader: Batcher,
     following: I64,
     place: tuple[int, int],
     functions: Sequence[Callable[[Any], Any]],
@@ -109,7 +109,7 @@ def loader_card(
     )
 
 
-def _shown(dataset: LMDBDataset, reader: BatchReader, sample: int, epoch: int, images: Sequence[str]) -> Shown:
+def _shown(dataset: LMDBDataset, reader: Batcher, sample: int, epoch: int, images: Sequence[str]) -> Shown:
     pictures: Mapping[str, Pixels | str]
     try:
         check_whole(dataset.reader)

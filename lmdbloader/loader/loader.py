@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, count
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -22,44 +23,48 @@ from lmdbloader.base.arguments import flag
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.foreign_names import LOADER, third_argument, understands
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
-from lmdbloader.base.stopwatch import time_batches
 from lmdbloader.base.text import counted, plain
+from lmdbloader.batch.batcher import Batcher
 from lmdbloader.batch.dataset import LMDBDataset, check_images
-from lmdbloader.batch.forms import Form, check_form, num_samples
-from lmdbloader.batch.pipeline import check_epoch, check_seed
-from lmdbloader.batch.tickets import unpack
+from lmdbloader.batch.memory import BatchMemory, PinnedMemory
+from lmdbloader.batch.pipeline import Pipeline, check_epoch, check_seed
+from lmdbloader.batch.sample import Form, check_form, num_samples
 from lmdbloader.errors import OptionError
-from lmdbloader.loader.batch_reader import LEFT_OUT, BatchReader
-from lmdbloader.loader.choices import Given, Orders, Weights, described, epoch_in, is_sequential
-from lmdbloader.loader.device import CopyStreams, on_device, usable_device
-from lmdbloader.loader.epoch import EpochRun, deliver
-from lmdbloader.loader.mixing import Mix
+from lmdbloader.loader.epoch import LEFT_OUT, EpochRun, Plan, deliver, plan_groups
 from lmdbloader.loader.options import (
     FIXED_NAMES,
+    Given,
     Shard,
+    Weights,
     check_numbers,
     check_schedule,
     check_shard,
     compiled_and_functions,
     count_processes,
     is_channels_last,
+    orders_of,
     refuse_change,
     resolve_pin_memory,
     resolve_shard,
     seed_for,
     too_late_for_a_size,
 )
-from lmdbloader.loader.orders import Share
-from lmdbloader.loader.samplers import LoaderBatches, LoaderSampler, original_of, sampler_of
+from lmdbloader.loader.orders import Layout, Share, described
 from lmdbloader.loader.seeds import DrawnSeed, can_agree, draw_seed
-from lmdbloader.loader.state import Batches, Coming, Identity, Place, identity
+from lmdbloader.loader.state import Batches, Coming, Identity, Place, epoch_in, identity
 from lmdbloader.loader.threads import Threads
 from lmdbloader.loader.tuning_cache import case_of, recall_threads
-from lmdbloader.loader.views import view_of
 from lmdbloader.store import IO, Damage
-from lmdbloader.transforms import CompiledFunction, Transform
+from lmdbloader.transforms import Transform
+from lmdbloader.transforms.compilation import is_random
 from lmdbloader.transforms.foreign import listed_transforms
-from lmdbloader.transforms.resolution import ProgressiveResize, full_size, with_resolution
+from lmdbloader.transforms.functions import is_compiled
+
+if TYPE_CHECKING:
+    from lmdbloader.loader.device import Copies
+    from lmdbloader.loader.mixing import Mix
+    from lmdbloader.loader.samplers import LoaderBatches, LoaderSampler
+    from lmdbloader.transforms.resolution import ProgressiveResize
 
 _logger = logging.getLogger("lmdbloader")
 
@@ -85,7 +90,11 @@ def _copies_when_rebuilt(init: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(init)
     def __init__(self: Any, *args: Any, **options: Any) -> None:
-        original: Any = original_of(options.get("batch_sampler"))
+        original: Any = None
+        if options.get("batch_sampler") is not None:
+            from lmdbloader.loader.samplers import original_of
+
+            original = original_of(options["batch_sampler"])
         if original is None:
             init(self, *args, **options)
         else:
@@ -223,8 +232,12 @@ class Loader(DataLoader[Any]):
         Warns:
             UserWarning: Transforms are random, as in training, and neither `shuffle` nor `order` was given.
         """
-        mixed = dataset if isinstance(dataset, Mix) else None
-        dataset, transforms = view_of(dataset) if mixed is None else mixed.union, listed_transforms(transforms)
+        given, mixture, transforms = dataset, None, listed_transforms(transforms)
+        if type(dataset) is not LMDBDataset:
+            from lmdbloader.loader.mixing import opened
+
+            dataset, mixture = opened(dataset)
+        self._given = dataset if mixture is None else given
         batch_size, prefetch, num_threads = check_numbers(batch_size, prefetch, num_threads)
         drop_last, verify = flag("drop_last", drop_last), flag("verify", verify)
         pad, shard = None if pad is None else flag("pad", pad), check_shard(shard)
@@ -232,9 +245,9 @@ class Loader(DataLoader[Any]):
             raise OptionError(f"on_corrupt={on_corrupt!r}: expected 'raise' or 'skip'")
         if drop_last and pad:
             raise OptionError("drop_last=True, pad=True: the last short batches are left out or filled up. Choose one.")
-        self._orders = Orders(
+        self._orders = orders_of(
             len(dataset), order=order, shuffle=shuffle, weights=weights, draws=num_samples, repeat=repeat,
-            mixture=None if mixed is None else mixed.mixture,
+            mixture=mixture,
         )  # fmt: skip
         self._options = {
             **self._orders.options, "seed": seed, "drop_last": drop_last, "pad": pad, "transforms": transforms,
@@ -243,7 +256,6 @@ class Loader(DataLoader[Any]):
             "on_corrupt": on_corrupt,
         }  # fmt: skip
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
-        self._given = dataset if mixed is None else mixed
         self.order = self._orders.shown
         self._shard, self._has_warned = shard, False
         self._pad = (shard == "auto" and not drop_last) if pad is None else pad
@@ -263,9 +275,12 @@ class Loader(DataLoader[Any]):
         self._identity: tuple[int, Identity] | None = None  # of an epoch
         self._skips = on_corrupt == "skip"
         self._corrupt: dict[tuple[int, str], Damage] = {}
-        self._device = usable_device(device)
+        self._copies: Copies | None = None
+        if device is not None:
+            from lmdbloader.loader.device import copies_to
+
+            self._copies = copies_to(device)
         self.pin_memory = resolve_pin_memory(pin_memory, device)
-        self._streams = CopyStreams()
         if num_threads != "auto" and num_threads > cores:
             # More would only take turns; waiting for the disk is done in the background.
             warnings.warn(
@@ -287,19 +302,22 @@ class Loader(DataLoader[Any]):
         self._schedule = check_schedule(resolution)
         self._size: tuple[int, int] | None = None
         if resolution is not None:
+            from lmdbloader.transforms.resolution import full_size, with_resolution
+
             with_resolution(self._transforms, full_size(self._transforms))
         self._stopwatch = Stopwatch()
+        self._layout = Layout(len(dataset), partial(_extents, self._read_from))
         try:
-            self._reader_seed = self._coming.seed
-            self._reader = self._make_reader(self._transforms, self._reader_seed)
+            self._batcher_seed = self._coming.seed
+            self._batcher, self._plan = self._open(self._transforms, self._batcher_seed)
         except OptionError as error:
             if not (advice := too_late_for_a_size(functions)):
                 raise
             raise OptionError(f"{error}{advice}") from error
-        is_random = self._reader.pipeline.program.is_random or any(
-            isinstance(function, CompiledFunction) and function.is_random for function in functions
+        makes_choices = self._batcher.pipeline.program.is_random or any(
+            is_compiled(function) and is_random(function) for function in functions
         )
-        if order is None and shuffle is None and weights is None and is_random:
+        if order is None and shuffle is None and weights is None and makes_choices:
             warnings.warn(
                 "Loader(...): its transforms are random, as in training, and samples come in the dataset's own order. "
                 "Write Loader(..., shuffle=True) to shuffle them in every epoch, Loader(..., shuffle=False) to keep "
@@ -309,22 +327,39 @@ class Loader(DataLoader[Any]):
         self._threads = Threads(self.num_threads, "lmdbloader")
         self._own_names = frozenset(vars(self))
 
-    def _make_reader(self, transforms: Sequence[Transform], seed: int) -> BatchReader:
-        reader = BatchReader(
-            self._read_from,
-            transforms,
-            self._functions,
-            self.batch_size,
-            owner=self.dataset,
-            seed=seed,
-            channels_last=self._channels_last,
-            num_threads=self.num_threads,
-            prefetch=self.prefetch,
-            pinned=self.pin_memory,
+    def _open(self, transforms: Sequence[Transform], seed: int) -> tuple[Batcher, Plan]:
+        """Return what reads the batches, and how they are read ahead.
+
+        Raises:
+            OptionError: A transform, which may be the dataset's own, or a function does not suit the images.
+        """
+        # It must not refer to this Loader, whose deletion ends the threads.
+        dataset, owner, batch_size = self._read_from, self.dataset, self.batch_size
+        rows, channels = dataset.stored_rows, {}
+        images = [name for name, f in dataset.fields.items() if f.has_pixels]
+        # Images of different sizes are read without the pipeline if nothing compiled changes them.
+        if not dataset._transforms and tuple(transforms) == dataset.all_transforms:
+            if owner.has_own_transform:  # it may crop them to one size
+                images = dataset.uniform_images()
+            elif batch_size == 1 and len(rows):
+                alike = dataset.uniform_images(rows, of_any_channels=True)
+                others = [name for name in images if name not in alike]
+                channels = {name: dataset.reader.extremes(name, "channels", rows)[1] for name in others}
+                images = alike
+            transforms = transforms if images else ()
+        pipeline = Pipeline(
+            dataset.reader, images, transforms, rows=rows, seed=seed, channels_last=self._channels_last,
             verify=self._verify,
-        )
-        reader.form, reader.repeats = self._form, self._orders.repeats
-        return reader
+        )  # fmt: skip
+        nbytes = dataset.mean_nbytes([name for name in dataset.fields if name not in images])
+        nbytes += sum(output.nbytes for output in pipeline.outputs)
+        plan = plan_groups(batch_size, nbytes, self.num_threads, self.prefetch)
+        batcher = Batcher(
+            pipeline, dataset.fields, rows, PinnedMemory if self.pin_memory else BatchMemory,
+            keep=(plan.ahead + 2) * plan.batches_at_once, source=owner, dtype=dataset._dtype,
+            functions=self._functions, form=self._form, channels=channels, repeats=self._orders.repeats,
+        )  # fmt: skip
+        return batcher, plan
 
     def set_resolution(self, size: int | tuple[int, int] | None) -> None:
         """Change the size of images from the next iteration on; running iterators keep theirs.
@@ -342,32 +377,38 @@ class Loader(DataLoader[Any]):
         sides = (size, size) if isinstance(size, int) else size
         if sides is not None and (len(sides) != 2 or min(sides) < 1):
             raise OptionError(f"set_resolution({size}): expected a size of at least 1, (height, width), or None")
-        self._use(sides, self._reader_seed)
+        self._use(sides, self._batcher_seed)
         self._schedule = None
 
     def _use(self, size: tuple[int, int] | None, seed: int) -> None:
-        if (size, seed) == (self._size, self._reader_seed):
+        if (size, seed) == (self._size, self._batcher_seed):
             return
-        transforms = self._transforms if size is None else with_resolution(self._transforms, size)
-        reader = self._make_reader(transforms, seed)
-        reader.layout = self._reader.layout  # with what was looked up
-        self._reader, self._size, self._reader_seed = reader, size, seed
+        transforms = self._transforms
+        if size is not None:
+            from lmdbloader.transforms.resolution import with_resolution
+
+            transforms = with_resolution(transforms, size)
+        self._batcher, self._plan = self._open(transforms, seed)
+        self._size, self._batcher_seed = size, seed
 
     def _prepare(self, place: Place) -> None:
         """Use the seed of a place and the schedule's size for its epoch."""
-        schedule = self._schedule
-        size = self._size if schedule is None else schedule.size_at(place.epoch, full_size(self._transforms))
+        size = self._size
+        if self._schedule is not None:
+            from lmdbloader.transforms.resolution import full_size
+
+            size = self._schedule.size_at(place.epoch, full_size(self._transforms))
         self._use(size, place.seed)
 
     @property
     def batches_at_once(self) -> int:
         """Batches that a thread reads at once: as many as have 64 samples or 16 MiB together, at least one."""
-        return self._reader.plan.batches_at_once
+        return self._plan.batches_at_once
 
     @property
     def groups_ahead(self) -> int:
         """Groups of `batches_at_once` batches that are being read or ready: num_threads + prefetch, less if large."""
-        return self._reader.plan.ahead
+        return self._plan.ahead
 
     @property
     def rank(self) -> int:
@@ -421,17 +462,23 @@ class Loader(DataLoader[Any]):
     @property
     def sampler(self) -> LoaderSampler:  # type: ignore[override]
         """The order, for frameworks: its types, its length and `set_epoch`. Only the Loader itself iterates it."""
-        is_shard = self._shard is not None
-        return sampler_of(self, is_sequential=is_sequential(self.order), is_shard=is_shard)
+        from lmdbloader.loader.samplers import sampler_of
+
+        is_sequential = isinstance(self.order, str) and self.order == "sequential"
+        return sampler_of(self, is_sequential=is_sequential, is_shard=self._shard is not None)
 
     @property
     def batch_sampler(self) -> LoaderBatches:  # type: ignore[override]
         """The batches of the next epoch; a DataLoader that a framework builds with them gives the Loader's batches."""
+        from lmdbloader.loader.samplers import LoaderBatches
+
         return LoaderBatches(self.sampler, self.batch_size, self.drop_last)
 
     @property
     def collate_fn(self) -> Callable[[Any], Any]:  # type: ignore[override]
         """The collate function of such DataLoaders; `lmdbloader.collate` stacks samples."""
+        from lmdbloader.loader.samplers import unpack
+
         return unpack
 
     @property
@@ -506,7 +553,7 @@ class Loader(DataLoader[Any]):
     def _described(self, place: Place) -> Identity:
         key = place.epoch if self._orders.changes else 0
         if self._identity is None or self._identity[0] != key:
-            text = self._orders.text(place.epoch, self._reader.layout)
+            text = self._orders.text(place.epoch, self._layout)
             self._identity = key, identity(self._read_from, text, self._orders.length(place.epoch))
         return replace(self._identity[1], seed=place.seed)
 
@@ -561,17 +608,19 @@ class Loader(DataLoader[Any]):
         """Return the items of `Batches`, from a place on."""
         self._prepare(place)
         items = deliver(self._run(place), self._threads, self.groups_ahead)
-        return items if self._device is None else on_device(items, self._device, self._streams.on(self._device))
+        return items if self._copies is None else self._copies.of(items)
 
     def _run(self, place: Place, limit: int | None = None) -> EpochRun:
         """Return a pass through an epoch from a place on, or through its first `limit` batches."""
-        order, share = self._orders.of(place.epoch, self._reader.layout, place.seed), self._resolved()
+        order, share = self._orders.of(place.epoch, self._layout, place.seed), self._resolved()
         return EpochRun(
-            self._reader,
+            self._batcher,
             place.epoch,
             order,
             share.positions(order.length, place.start).limited(limit),
-            self._reader.plan,
+            self._plan,
+            mean_nbytes=self._layout.mean_nbytes,
+            is_pinned=self.pin_memory,
             skips=self._skips,
             may_lack=share.world_size == 1,
             stopwatch=self._stopwatch,
@@ -583,6 +632,8 @@ class Loader(DataLoader[Any]):
         Raises:
             OptionError: This loader has no batch.
         """
+        from lmdbloader.base.stopwatch import time_batches
+
         if len(self) == 0:
             raise OptionError(f"benchmark: this loader has no batch of {self.dataset!r}")
         first = replace(self._coming.place(), start=0)
@@ -608,7 +659,7 @@ class Loader(DataLoader[Any]):
     @property
     def device(self) -> torch.device:
         """The device of the batches: the CPU without CUDA, even if another was asked for."""
-        return torch.device("cpu") if self._device is None else self._device
+        return torch.device("cpu") if self._copies is None else self._copies.device
 
     def time_stages(self, on: bool = True) -> bool:
         """Start timing the stages of the threads from zero, or stop it; see `stage_times`.
@@ -659,7 +710,7 @@ class Loader(DataLoader[Any]):
         return (
             f"Loader({self._given!r}, {self.batch_size}, order={described(self.order)}, seed={self._coming.seed}, "
             f"num_threads={self.num_threads}, shard={self._shard or (0, 1)!r}"
-            f"{f', repeat={times}' if (times := self._options['repeat']) != 1 else ''}"
+            f"{f', repeat={times}' if (times := self._options.get('repeat', 1)) != 1 else ''}"
             f"{', pin_memory=True' if self.pin_memory else ''})"
         )
 
@@ -669,10 +720,15 @@ class Loader(DataLoader[Any]):
 
         place = self._here().place()
         self._prepare(place)
-        order = self._orders.of(place.epoch, self._reader.layout, place.seed)
+        order = self._orders.of(place.epoch, self._layout, place.seed)
         following = order.samples(self._resolved().positions(order.length, place.start).of_batches(0, 1))
-        device = self._device or "cpu"
-        return loader_card(self, self._reader, following, (place.epoch, place.start), self._functions, device).to_html()
+        where = place.epoch, place.start
+        return loader_card(self, self._batcher, following, where, self._functions, self.device).to_html()
+
+
+def _extents(dataset: LMDBDataset, first: int, end: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the offset of samples first ... end - 1 in the file, and their bytes there, (n,) each."""
+    return dataset.reader.extents(tuple(dataset.fields), dataset.stored_rows[first:end])
 
 
 def _open_loader(kind: type[Loader], *state: Any) -> Loader:

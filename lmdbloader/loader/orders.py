@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
-from typing import Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.base.arguments import shown
+from lmdbloader.base.text import counted
 from lmdbloader.errors import OptionError
 from lmdbloader.format.digests import new_file_digest
 from lmdbloader.kernels import entries
@@ -381,6 +383,119 @@ def epoch_order(order: Order, layout: Layout, *, seed: int, epoch: int, repeat: 
         firsts += numbers // count * layout.length
     lanes = sizes.num_lanes(len(numbers))
     return LanesOrder(length, lanes, ends, firsts, layout.stored, seed, epoch)
+
+
+class Orders(Protocol):
+    """The orders of all epochs of a Loader.
+
+    They give draws: sample + num_samples * occurrence. Random choices depend on the draw.
+    """
+
+    @property
+    def shown(self) -> Any:
+        """The value of `loader.order`."""
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a sample may occur more than once in an epoch; if not, draws are sample numbers."""
+
+    @property
+    def follow_the_seed(self) -> bool:
+        """Whether they depend on the seed."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether a function of the user returns the order of each epoch."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments of a Loader that give the same orders."""
+
+    def length(self, epoch: int) -> int:
+        """Return the number of positions of an epoch."""
+
+    def of(self, epoch: int, layout: Layout, seed: int) -> EpochOrder:
+        """Return the order of an epoch.
+
+        Args:
+            epoch: Its number.
+            layout: Where the samples are in the file.
+            seed: From 0 to 2**64 - 1.
+
+        Raises:
+            OptionError: The function of the user returned neither sample numbers nor weights.
+        """
+
+    def text(self, epoch: int, layout: Layout) -> str:
+        """Return a short text; orders of an epoch with equal texts are equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeededOrders:
+    """Orders that follow from their kind, a seed and the number of the epoch; see `Orders`.
+
+    Attributes:
+        num_samples: Of the dataset.
+        shown: The kind.
+        repeat: How many times each sample comes in an epoch.
+    """
+
+    num_samples: int
+    shown: Order
+    repeat: int = 1
+    changes: ClassVar[bool] = False
+
+    @property
+    def repeats(self) -> bool:
+        """See `Orders.repeats`."""
+        return self.repeat > 1
+
+    @property
+    def follow_the_seed(self) -> bool:
+        """See `Orders.follow_the_seed`."""
+        return self.shown != "sequential"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """See `Orders.options`."""
+        return {"order": self.shown, "repeat": self.repeat}
+
+    def length(self, epoch: int) -> int:
+        """See `Orders.length`."""
+        return self.num_samples * self.repeat
+
+    def of(self, epoch: int, layout: Layout, seed: int) -> EpochOrder:
+        """See `Orders.of`."""
+        return epoch_order(self.shown, layout, seed=seed, epoch=epoch, repeat=self.repeat)
+
+    def text(self, epoch: int, layout: Layout) -> str:
+        """See `Orders.text`."""
+        return text_of_kind(self.shown, layout, f", {self.repeat} times" if self.repeat > 1 else "")
+
+
+def is_kind(order: Any) -> bool:
+    """Return whether an order is one of those that the package computes by position."""
+    return isinstance(order, str | QuasiRandom)
+
+
+def described(order: Any) -> str:
+    """Return an order as text, for messages and `repr`.
+
+    >>> described("random"), described(np.array([3, 1]))
+    ("'random'", 'a list of 2 sample numbers')
+    """
+    if isinstance(order, np.ndarray):
+        return f"a list of {counted(len(order), 'sample number')}"
+    return repr(order) if is_kind(order) else shown(order)
+
+
+def text_of_kind(kind: Order, layout: Layout, more: str) -> str:
+    """Return a short text of a kind of order, and what else belongs to it."""
+    if kind in ("random", "sequential"):
+        return f"{kind}{more}"
+    # Blocks and windows depend on where samples are in the file, which may differ in another copy of the dataset.
+    sizes = kind if isinstance(kind, QuasiRandom) else QuasiRandom()
+    return f"quasi_random({sizes.block_nbytes}, {sizes.window_nbytes}), stored {layout.digest}{more}"
 
 
 @dataclass(frozen=True, slots=True)

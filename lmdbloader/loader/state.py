@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.base.arguments import shown
+from lmdbloader.base.arguments import shown, whole
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError, WorkerError
 from lmdbloader.format.digests import CONTENT_SCHEMES, scheme_of
-from lmdbloader.loader.batch_reader import LEFT_OUT
+from lmdbloader.loader.epoch import LEFT_OUT
 from lmdbloader.loader.seeds import mixed
 from lmdbloader.store import Damage
 from lmdbloader.store.rows import text_of
@@ -295,6 +295,14 @@ def identity(dataset: LMDBDataset, order: str, length: int) -> Identity:
     if (rows := text_of(dataset.stored_rows)) != text_of(range(len(dataset.reader))):
         digest += f", rows {rows}"
     return Identity(length, 0, order, digest)
+
+
+def epoch_in(state: Any) -> int:
+    """Return the epoch of a state, 0 if it has none."""
+    try:
+        return whole("epoch", state.get("epoch") if isinstance(state, dict) else None, 0, 2**63 - 1)
+    except OptionError:
+        return 0
 
 
 def _is(value: Any, kind: type) -> bool:

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import sys
+from typing import TYPE_CHECKING
 
-from lmdbloader.base.lazy import is_imported_by
-from lmdbloader.base.suggestions import did_you_mean
+from lmdbloader.base.lazy import lazy
 from lmdbloader.transforms import operations
 from lmdbloader.transforms.base import Geometry, Transform
-from lmdbloader.transforms.batch_functions import BatchFunction, CutMix, LabelSmoothing, MixUp, WithIndices
-from lmdbloader.transforms.boxes import SanitizeBoxes
-from lmdbloader.transforms.compiled_function import CompiledFunction
-from lmdbloader.transforms.foreign import instead_of
-from lmdbloader.transforms.marks import thread_safe
+from lmdbloader.transforms.functions import BatchFunction, WithIndices, thread_safe
 from lmdbloader.transforms.operations import *  # noqa: F403 - a new transform is listed in `operations` only
 
-__all__ = [
-    "BatchFunction", "CompiledFunction", "CutMix", "Geometry", "LabelSmoothing", "MixUp", "SanitizeBoxes", "Transform",
-    "WithIndices", "thread_safe",
-]  # fmt: skip
+if TYPE_CHECKING:
+    from lmdbloader.transforms.batch_functions import CutMix as CutMix
+    from lmdbloader.transforms.batch_functions import LabelSmoothing as LabelSmoothing
+    from lmdbloader.transforms.batch_functions import MixUp as MixUp
+    from lmdbloader.transforms.boxes import SanitizeBoxes as SanitizeBoxes
+    from lmdbloader.transforms.compiled_function import CompiledFunction as CompiledFunction
+
+# Functions of batches load when they are first used.
+__getattr__, __dir__, _names = lazy(
+    __name__,
+    {
+        "batch_functions": "CutMix LabelSmoothing MixUp",
+        "boxes": "SanitizeBoxes",
+        "compiled_function": "CompiledFunction",
+    },
+)
+__all__ = ["BatchFunction", "Geometry", "Transform", "WithIndices", "thread_safe"]
 __all__ += operations.__all__
-
-
-def __getattr__(name: str) -> object:
-    message = instead_of(name)
-    if message is None:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        near = "" if name.startswith("_") else did_you_mean(name, __all__)
-        if not near:
-            raise AttributeError(message)
-        message += near
-    # `from lmdbloader.transforms import name` would replace the message of an AttributeError with its own.
-    raise ImportError(message, name=name) if is_imported_by(sys._getframe(1)) else AttributeError(message)
+__all__ += _names

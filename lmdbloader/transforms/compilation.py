@@ -12,9 +12,9 @@ import torch
 
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels.transform import opcodes
-from lmdbloader.transforms import CompiledFunction, Geometry, Normalize, ToDtype, Transform
-from lmdbloader.transforms.batch_functions import BatchFunction, described
+from lmdbloader.transforms import Geometry, Normalize, ToDtype, Transform
 from lmdbloader.transforms.foreign import advice_for, random_parts
+from lmdbloader.transforms.functions import BatchFunction, described, is_compiled
 
 _LARGEST = {torch.uint8: 255.0, torch.uint16: 65535.0}
 _CARRIERS = {torch.uint8: np.uint8, torch.uint16: np.uint16, torch.float32: np.float32}
@@ -135,9 +135,9 @@ def is_random(transform: object) -> bool:
     """
     if isinstance(transform, Geometry):
         return transform.code not in _FIXED
-    if isinstance(transform, CompiledFunction):
+    if isinstance(transform, BatchFunction):
         return transform.is_random
-    return isinstance(transform, BatchFunction) or bool(random_parts(transform))
+    return bool(random_parts(transform))
 
 
 def _erases(transform: Transform) -> bool:
@@ -146,7 +146,7 @@ def _erases(transform: Transform) -> bool:
 
 def _concerned(transform: Transform, fields: Sequence[ImageField]) -> list[int]:
     names = [field.name for field in fields]
-    if isinstance(transform, CompiledFunction):
+    if is_compiled(transform):
         raise OptionError(
             f"transforms: {transform} is called by a Loader only, after all other compiled transforms. Put it at the "
             "end of Loader(dataset, ..., transforms=[...])."

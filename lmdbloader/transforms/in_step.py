@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms.batch_functions import BatchFunction, WithIndices
 from lmdbloader.transforms.foreign import is_torchvision, is_v2, parts_of
+from lmdbloader.transforms.functions import BatchFunction, WithIndices
 
 # The classes of torchvision.tv_tensors for kinds of fields. Without them v2 changes the first tensor only.
 _CLASSES = {"image": "Image", "mask": "Mask"}

@@ -19,7 +19,7 @@ from lmdbloader.base.cores import count_cores
 from lmdbloader.base.foreign_names import TUNE, understands
 from lmdbloader.base.text import counted
 from lmdbloader.batch.dataset import LMDBDataset
-from lmdbloader.batch.memory import free_nbytes
+from lmdbloader.batch.shared_memory import free_nbytes
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import CODEC_FILE, CODEC_JPEG
 from lmdbloader.lab.example_times import ExampleTimes, time_examples
