@@ -103,22 +103,17 @@ class Batcher:
         self.pipeline, self.fields, self.rows, self._source = pipeline, fields, rows, source
         self._memory_type, self._keep, self._dtype = memory, keep, dtype
         self._form, self._channels, self._repeats = form, channels or {}, repeats
-        for f in fields.values():
-            if f.kind == "array":
-                pipeline.refuse_to_leave_behind(f.name)
-            if f.kind in ("array", "json"):
-                pipeline.refuse_to_leave_places(f.name, partial(_values, pipeline.reader, f))
+        if any(f.kind in ("array", "json") for f in fields.values()):
+            from lmdbloader.batch.places import refuse_to_leave
+
+            refuse_to_leave(pipeline, list(fields.values()), partial(_values, pipeline.reader))
         ragged = tuple(name for name, f in fields.items() if kind_named(f.kind).is_ragged)
         json = tuple(name for name, f in fields.items() if f.kind == "json")
         self._names, self._type = tuple(fields), sample_type(tuple(fields), ragged, json)
         self._memory = [memory(o.stored_shape, o.values.carrier, keep=keep) for o in pipeline.outputs]
         self._places = [self._names.index(o.name) for o in pipeline.outputs]
-        # Whether they have pixels, and the image with which they move: computed once, as every sample needs it.
-        self._others = [
-            (place, f, f.has_pixels, pipeline.image_of_places(f) if f.kind in ("boxes", "points") else None)
-            for place, f in enumerate(fields.values())
-            if place not in self._places
-        ]
+        # Computed once, as every sample needs them.
+        self._others = [(place, self._reads(f)) for place, f in enumerate(fields.values()) if place not in self._places]
         # Working memory that no thread is using.
         self._scratch: list[Scratch] = []
         self._functions: Functions | None = None
@@ -128,6 +123,24 @@ class Batcher:
     @property
     def _own_transform(self) -> Callable[[Any], Any] | None:
         return None if self._source is None else self._source._own_transform
+
+    def _reads(self, f: Field) -> Callable[[I64, I64, int, Clock], Any]:
+        """Return what reads a field that the pipeline does not read, of rows (n,), draws (n,), an epoch and a clock."""
+        reader = self.pipeline.reader
+        if f.has_pixels:
+            return lambda rows, draws, epoch, clock: _different_images(reader, f.name, rows, self._dtype, clock)
+        if f.kind in ("boxes", "points"):
+            from lmdbloader.batch.places import image_of_places, moved
+
+            image = image_of_places(self.pipeline, f)
+            if image is not None:
+                return lambda rows, draws, epoch, clock: Ragged(
+                    moved(self.pipeline, _values(reader, f, rows, clock), f.kind, image, rows, draws, epoch)
+                )
+        if f.name in reader.index.arrays and kind_named(f.kind).decode is None:
+            column = reader.index.arrays[f.name]
+            return lambda rows, draws, epoch, clock: column[rows]
+        return lambda rows, draws, epoch, clock: _values(reader, f, rows, clock)
 
     def _bound(self, functions: Sequence[Callable[[Any], Any]]) -> Functions:
         from lmdbloader.batch.functions import Functions
@@ -233,17 +246,11 @@ class Batcher:
         for place, output in zip(self._places, self.pipeline.outputs, strict=True):
             for batch in begun.batches:
                 batch[place] = output.images(batch[place])
-        reader, size = self.pipeline.reader, begun.batch_size
-        for place, f, has_pixels, image in self._others:
+        size = begun.batch_size
+        for place, read in self._others:
             for number, batch in enumerate(begun.batches):
-                part = rows if len(begun.batches) == 1 else rows[number * size : (number + 1) * size]
-                if has_pixels:
-                    batch[place] = _different_images(reader, f.name, part, self._dtype, clock)
-                else:
-                    batch[place] = _values(reader, f, part, clock)
-                if image is not None:
-                    chosen = draws[number * size :][: len(part)]
-                    batch[place] = Ragged(self.pipeline.move(batch[place], f.kind, image, part, chosen, epoch))
+                part = slice(number * size, (number + 1) * size)
+                batch[place] = read(rows[part], draws[part], epoch, clock)
 
     @property
     def python_functions(self) -> list[Callable[[Any], Any]]:

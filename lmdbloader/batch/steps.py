@@ -12,6 +12,7 @@ import torch
 
 from lmdbloader.batch.memory import BatchMemory
 from lmdbloader.batch.pipeline import Pipeline
+from lmdbloader.batch.places import image_of_size
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms import Normalize, ToDtype
@@ -250,7 +251,7 @@ def _fields_of(function: CompiledFunction, kinds: Mapping[str, str], pipeline: P
         if not images:
             raise OptionError(f"{function}: the dataset has no images; there are {', '.join(kinds) or 'no fields'}")
         for name in (name for name, kind in kinds.items() if kind == "array"):
-            if image := pipeline.image_of_size(name):
+            if image := image_of_size(pipeline, name):
                 raise OptionError(
                     f"{function}: field {name!r} holds arrays of the size of {image!r}, which a function that moves "
                     f"pixels would leave behind. If it changes values only, write fields={pipeline.fields}. If it "

@@ -30,7 +30,7 @@ from lmdbloader.batch.memory import BatchMemory, PinnedMemory
 from lmdbloader.batch.pipeline import Pipeline, check_epoch, check_seed
 from lmdbloader.batch.sample import Form, check_form, num_samples
 from lmdbloader.errors import OptionError
-from lmdbloader.loader.epoch import LEFT_OUT, EpochRun, Plan, deliver, plan_groups
+from lmdbloader.loader.epoch import LEFT_OUT, Batches, EpochRun, Plan, deliver, plan_groups
 from lmdbloader.loader.options import (
     FIXED_NAMES,
     Given,
@@ -50,8 +50,7 @@ from lmdbloader.loader.options import (
     too_late_for_a_size,
 )
 from lmdbloader.loader.orders import Layout, Share, described
-from lmdbloader.loader.seeds import DrawnSeed, can_agree, draw_seed
-from lmdbloader.loader.state import Batches, Coming, Identity, Place, epoch_in, identity
+from lmdbloader.loader.state import Coming, Identity, Place, epoch_in, identity
 from lmdbloader.loader.threads import Threads
 from lmdbloader.loader.tuning_cache import case_of, recall_threads
 from lmdbloader.store import IO, Damage
@@ -64,6 +63,7 @@ if TYPE_CHECKING:
     from lmdbloader.loader.device import Copies
     from lmdbloader.loader.mixing import Mix
     from lmdbloader.loader.samplers import LoaderBatches, LoaderSampler
+    from lmdbloader.loader.seeds import DrawnSeed
     from lmdbloader.transforms.resolution import ProgressiveResize
 
 _logger = logging.getLogger("lmdbloader")
@@ -264,11 +264,14 @@ class Loader(DataLoader[Any]):
         cores = count_cores()
         self.prefetch = prefetch
         seed_given = seed_for(dataset, seed)
-        self._coming = Coming(draw_seed() if seed_given is None else seed_given, seed_given is None)
         self._drawn: DrawnSeed | None = None
+        is_drawn = seed_given is None
         if seed_given is None:
-            name = f"{dataset.reader.manifest.content_digest} {len(dataset)}"
-            self._drawn = DrawnSeed(self._coming.seed, name, shard)
+            from lmdbloader.loader.seeds import DrawnSeed, draw_seed
+
+            seed_given = draw_seed()
+            self._drawn = DrawnSeed(seed_given, f"{dataset.reader.manifest.content_digest} {len(dataset)}", shard)
+        self._coming = Coming(seed_given, is_drawn)
         # The iterator that has begun last, and what comes if it has failed before its first batch.
         self._place: Place | None = None
         self._before = self._coming
@@ -445,17 +448,16 @@ class Loader(DataLoader[Any]):
     @property
     def seed(self) -> int:
         """The seed of the order and of every random choice; if it was drawn, rank 0's, for which other ranks wait."""
-        if can_agree():
-            self._settle()
+        self._settle(if_possible=True)
         return self._coming.seed
 
-    def _settle(self) -> None:
-        """Agree on a seed that was drawn.
+    def _settle(self, *, if_possible: bool = False) -> None:
+        """Agree on a seed that was drawn; `if_possible` leaves it if this process cannot ask rank 0.
 
         Raises:
             OptionError: The ranks cannot agree.
         """
-        if self._drawn is not None:
+        if self._drawn is not None and (self._drawn.can_agree or not if_possible):
             orders, world_size = self._orders.follow_the_seed, self._resolved().world_size
             self._coming.seed = self._drawn.agreed(self._coming.seed, world_size, orders=orders)
 
@@ -693,8 +695,7 @@ class Loader(DataLoader[Any]):
         object.__setattr__(self, name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if can_agree():
-            self._settle()
+        self._settle(if_possible=True)
         # What a subclass adds; frameworks set attributes of their own on a Loader, which need not pickle.
         added = {name: value for name, value in vars(self).items() if name not in self._own_names}
         return _open_loader, (type(self), *self._state(), self._here()), added if type(self) is not Loader else None

@@ -27,7 +27,6 @@ from lmdbloader.batch.pipeline import check_seed
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.orders import Order, Orders, SeededOrders, check_order, is_kind
 from lmdbloader.transforms import Normalize, ToDtype, Transform
-from lmdbloader.transforms.foreign import advice_for, parts_of, ported, random_parts
 from lmdbloader.transforms.functions import described, is_compiled
 
 if TYPE_CHECKING:
@@ -194,11 +193,15 @@ def _except_conversions(function: Any) -> str:
     """Return what may follow a compiled function, or what to do with an object of torchvision, as sentences."""
     if is_compiled(function):
         return " Only ToDtype and Normalize may come directly after it."
+    from lmdbloader.transforms.foreign import advice_for
+
     return advice_for(function)
 
 
 def too_late_for_a_size(functions: Sequence[Callable[[Any], Any]]) -> str:
     """Return the advice for images that differ in size if torchvision's transforms should change it, else ""."""
+    from lmdbloader.transforms.foreign import parts_of, ported
+
     names = [type(part).__name__ for function in functions for part in parts_of(function)]
     name = next((name for name in names if name in _SIZES), None)
     line = ported(functions)
@@ -209,6 +212,8 @@ def too_late_for_a_size(functions: Sequence[Callable[[Any], Any]]) -> str:
 
 def _warn_of_one_draw(function: Any) -> None:
     """Warn of transforms of torchvision that draw one number for all samples of a batch."""
+    from lmdbloader.transforms.foreign import advice_for, random_parts
+
     names = sorted({type(part).__name__ for part in random_parts(function)})
     if names:
         warnings.warn(

@@ -13,7 +13,6 @@ import torch
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms import Geometry, Normalize, ToDtype, Transform
-from lmdbloader.transforms.foreign import advice_for, random_parts
 from lmdbloader.transforms.functions import BatchFunction, described, is_compiled
 
 _LARGEST = {torch.uint8: 255.0, torch.uint16: 65535.0}
@@ -137,6 +136,8 @@ def is_random(transform: object) -> bool:
         return transform.code not in _FIXED
     if isinstance(transform, BatchFunction):
         return transform.is_random
+    from lmdbloader.transforms.foreign import random_parts
+
     return bool(random_parts(transform))
 
 
@@ -153,6 +154,8 @@ def _concerned(transform: Transform, fields: Sequence[ImageField]) -> list[int]:
         )
     if not isinstance(transform, Geometry | ToDtype | Normalize) or type(transform) is Geometry:
         if callable(transform) and not isinstance(transform, type | Transform):
+            from lmdbloader.transforms.foreign import advice_for
+
             raise OptionError(
                 f"transforms: {described(transform)} is not compiled; expected transforms of lmdbloader.transforms. "
                 "Functions go to a Loader, at the end of its transforms, where they get whole batches, or to "
