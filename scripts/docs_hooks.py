@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 if TYPE_CHECKING:
+    from lmdbloader.base.foreign_names import Table
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
-
-    from lmdbloader.base.foreign_names import Table
 
 ROOT = Path(__file__).resolve().parent.parent
 CLI_PAGE = "reference/cli.md"
@@ -102,6 +101,7 @@ def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
     from lmdbloader.base.foreign_names import TABLES
+
     from lmdbloader.cli import make_parser
     from scripts.docs_notebooks import page
 

@@ -18,10 +18,10 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from browser import Browser
+from lmdbloader.base.foreign_names import TABLES
 from site_search import FIRST, TERMS, Search
 
 import lmdbloader
-from lmdbloader.base.foreign_names import TABLES
 from lmdbloader.cli import make_parser
 
 ROOT = Path(__file__).resolve().parent.parent

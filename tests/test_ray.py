@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lmdbloader.base.foreign_names import WRITE_LMDB
 
 import lmdbloader
 from lmdbloader import LMDBDataset
-from lmdbloader.base.foreign_names import WRITE_LMDB
 from lmdbloader.cli import main
 from lmdbloader.conversion.options import RunOptions
 from lmdbloader.conversion.part_writers import convert_parts

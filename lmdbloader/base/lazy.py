@@ -1,4 +1,4 @@
-"""Packages whose modules load when one of their names is first used, and whose names may have moved."""
+"""Packages whose modules load when one of their names is first used."""
 
 from __future__ import annotations
 
@@ -29,11 +29,3 @@ def lazy(
         return sorted({*vars(sys.modules[package]), *module_of})
 
     return get, list_names, sorted(module_of)
-
-
-def is_imported_by(frame: object) -> bool:
-    """Return whether the code of a frame is at `from ... import`."""
-    import dis
-
-    code, position = getattr(frame, "f_code", None), getattr(frame, "f_lasti", -1)
-    return code is not None and position >= 0 and dis.opname[code.co_code[position]] == "IMPORT_FROM"

@@ -13,8 +13,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Subset
 
-from lmdbloader.base.arguments import field_names
-from lmdbloader.base.foreign_names import ATTRIBUTES, DATASET, understands
+from lmdbloader.base.arguments import field_names, listed
 from lmdbloader.base.option_names import shown
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
 from lmdbloader.base.text import counted
@@ -27,7 +26,6 @@ from lmdbloader.format.layout import Field
 from lmdbloader.store import IO, Reader, check_rows
 from lmdbloader.store.rows import Rows, choose, compact, places_in, rows_at, take
 from lmdbloader.transforms import Normalize, ToDtype, Transform
-from lmdbloader.transforms.foreign import listed_transforms
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,9 +43,10 @@ _OTHER_LABELS = (
 )
 # Batches of one size whose memory is kept for the next ones.
 _KEPT = 4
-# Facts in whose place a subclass may set its own, and names of other libraries for what samples are made of.
+# Facts in whose place a subclass may set its own, and attributes that make the samples of other datasets of torch.
 _FACTS = frozenset({"class_to_idx", "classes", "targets"})
 _SOURCES = frozenset({"data", "imgs", "labels", "samples", "targets"})
+WITHOUT_EFFECT = _SOURCES | {"indices", "loader", "target_transform", "transforms"}
 _OPTIONS = frozenset({"as_", "cache_dir", "cache_fraction", "io"})
 
 
@@ -85,7 +84,6 @@ class LMDBDataset(ReadsMany):
     processes.
     """
 
-    @understands(DATASET)
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -125,20 +123,10 @@ class LMDBDataset(ReadsMany):
             OptionError: The dataset has no such field, `transform` cannot be called, `io` is neither "mmap" nor
                 "pread", or a dataset on a disk has options of a cache.
         """
-        if callable(fields):
-            raise OptionError(
-                f"fields={shown(fields)}: expected a list of names. For a function of each sample write "
-                "LMDBDataset(path, transform=...)."
-            )
         if not (transform is None or callable(transform)):
             raise OptionError(
-                f"transform={shown(transform)}: expected a function. For transforms of lmdbloader.transforms write "
-                "Loader(dataset, batch_size, transforms=[...]) or dataset.transformed([...])."
-            )
-        if isinstance(path, list | tuple):
-            raise OptionError(
-                f"path={shown(path)}: expected one path. For several datasets write lmdbloader.mix(paths), and read it "
-                "with Loader(mixed, batch_size) or lmdbloader.dataloader(mixed, batch_size)."
+                f"transform={shown(transform)}: expected a function; dataset.transformed([...]) takes those of "
+                "lmdbloader.transforms"
             )
         self.reader = Reader(path, io=io, cache_dir=cache_dir, cache_fraction=cache_fraction)
         names = chosen_fields(self.reader, fields)
@@ -159,10 +147,10 @@ class LMDBDataset(ReadsMany):
         """Set an attribute.
 
         Raises:
-            OptionError: It would have no effect: it is an option of the constructor, or of what torchvision's datasets
-                make samples from, and neither does the class define the name nor make samples in a method of its own.
+            OptionError: It would have no effect: it is an option of the constructor, or other datasets of torch make
+                samples from it, and neither does the class define the name nor make samples in a method of its own.
         """
-        if name in _FACTS or name in _OPTIONS or name in ATTRIBUTES:
+        if name in _FACTS or name in _OPTIONS or name in WITHOUT_EFFECT:
             kind: type = type(self)
             is_defined = getattr(kind, name, None) is not getattr(LMDBDataset, name, None)
             if not (is_defined or overridden(self) or kind.transform is not LMDBDataset.transform):  # type: ignore[attr-defined]
@@ -182,13 +170,6 @@ class LMDBDataset(ReadsMany):
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for a pickle or a view, which make a batcher of their own."""
         return {**self.__dict__, "_batcher": None, "_targets": None}
-
-    if not TYPE_CHECKING:  # a type checker would take every attribute for one of ours
-
-        def __getattr__(self, name: str) -> Any:
-            if name in ATTRIBUTES and not hasattr(type(self), name):
-                raise UnknownNameError(f"{type(self).__name__}.{name}: {ATTRIBUTES[name].advice(None)}")
-            return object.__getattribute__(self, name)  # again, for the error that it has raised
 
     @property
     def path(self) -> str:
@@ -284,20 +265,9 @@ class LMDBDataset(ReadsMany):
         try:
             number = operator.index(index)
         except TypeError:
-            if isinstance(index, str):
-                raise OptionError(f"dataset[{index!r}]: {self._line_for_column(index)}") from None
             return self.select(index)
         sample: Any = self._read([number])[0]
         return sample
-
-    def _line_for_column(self, name: str) -> str:
-        """Return the advice for `dataset[name]`."""
-        if name in self._table_columns:
-            return f"expected the number of a sample. For a column write dataset.table[{name!r}].to_pylist()."
-        if name in self.fields:
-            return f"expected the number of a sample. For all of them write [sample.{name} for sample in dataset]."
-        names = ", ".join(dict.fromkeys([*self.fields, *self._table_columns]))
-        return f"expected the number of a sample. There is no field {name!r} either; fields and columns are {names}."
 
     def _many(self, numbers: Sequence[int]) -> Sequence[Any]:
         """Return many samples read in one call: a `Batch` of views, or a list if there is a transform."""
@@ -329,7 +299,6 @@ class LMDBDataset(ReadsMany):
         title, fields = type(self).__name__, list(self.fields.values())
         return dataset_card(self.reader, fields, self._rows, title=title, transforms=steps).to_html()
 
-    @understands({}, positional=lambda value: "Write crop(index, top=0, left=0, height=64, width=64).")
     def crop(
         self, index: int, *, top: int, left: int, height: int, width: int, field: str | None = None
     ) -> torch.Tensor:
@@ -378,7 +347,6 @@ class LMDBDataset(ReadsMany):
         view._dtype = dtype
         return view
 
-    @understands({}, positional=lambda value: "Write a list: transformed([...]).")
     def transformed(self, transforms: Sequence[Transform], *, seed: int | None = None) -> Self:
         """Return a view whose images are transformed by compiled code while they are read.
 
@@ -398,7 +366,7 @@ class LMDBDataset(ReadsMany):
         """
         from lmdbloader.batch.draws import Draws
 
-        view, transforms = copy.copy(self), listed_transforms(transforms)
+        view, transforms = copy.copy(self), listed("transforms", transforms)
         view._transforms = (*self._transforms, *transforms)
         view._draws = Draws(self._draws.seed if seed is None and self._draws else seed, len(self.stored_rows))
         if transforms:
@@ -448,12 +416,11 @@ class LMDBDataset(ReadsMany):
 
         Raises:
             IndexError: A number is out of range.
-            OptionError: The mask has another length, or it is a condition.
+            OptionError: The mask has another length, or it is a text or a function.
         """
         if isinstance(indices, str) or callable(indices):
             raise OptionError(
-                f"select({shown(indices)}): expected numbers of samples, or one bool per sample. For a condition write "
-                'ds.where("label == 3").'
+                f"{shown(indices)}: expected numbers of samples, or one bool per sample; `where` takes a condition"
             )
         places: range | I64 | None = None
         if isinstance(indices, slice):
@@ -474,11 +441,6 @@ class LMDBDataset(ReadsMany):
             return self.with_rows(choose(self.stored_rows, places))
         return self.with_rows(compact(self.rows_of(places)))
 
-    @understands(
-        {},
-        positional=lambda value: f'Write where("label == {value!r}").',
-        unknown=lambda name, value: f'Write where("{name} == {value!r}").',
-    )
     def where(self, condition: str | pc.Expression) -> Self:
         """Return a view with the samples whose row of `table` matches a condition; no pixel is read.
 
@@ -497,7 +459,6 @@ class LMDBDataset(ReadsMany):
 
         return self.select(matching(self.reader, self.stored_rows, condition))
 
-    @understands({}, positional=lambda value: "Write a list: split([0.8, 0.2]).")
     def split(self, fractions: Sequence[float], *, seed: int = 0, by: str | None = "source") -> tuple[Self, ...]:
         """Return views that divide the samples at random, each in the dataset's order.
 
@@ -606,14 +567,12 @@ def _instead_of(name: str) -> str:
         return _OTHER_LABELS
     if name in _OPTIONS:
         return f"it cannot change. Write LMDBDataset(path, {name}=...)."
-    if name in ("transforms", "target_transform"):
-        return (
-            "an LMDBDataset does not have it. For a function of the whole sample write ds.transform = function; for "
-            "compiled transforms, ds.transformed([...]) or Loader(ds, ..., transforms=[...])."
-        )
     if name in _FACTS:
         return "the names are stored in the dataset. For others convert again: lmdbloader.convert(..., classes=[...])."
-    return f"it would have no effect; {ATTRIBUTES[name].advice(None)}"
+    return (
+        "it would have no effect. For a function of the whole sample write ds.transform = function; for compiled "
+        "transforms, ds.transformed([...]); for some of the samples, ds.select(numbers)."
+    )
 
 
 def chosen_fields(reader: Reader, given: Any) -> tuple[str, ...]:

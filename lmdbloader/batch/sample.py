@@ -10,8 +10,7 @@ from typing import Any, Literal, cast, overload
 import numpy as np
 import torch
 
-from lmdbloader.base.foreign_names import SAMPLE
-from lmdbloader.errors import OptionError, UnknownNameError
+from lmdbloader.errors import OptionError
 
 Form = Literal["tuple", "dict"] | Mapping[str, str] | None
 # Of tensors of Python's numbers.
@@ -54,15 +53,9 @@ def _sample_type(names: tuple[str, ...], lists: tuple[str, ...], json: tuple[str
             return getattr(self, index)
         raise OptionError(f"no field {index!r}; expected one of {', '.join(names)}")
 
-    def __getattr__(self: Any, name: str) -> Any:
-        if name.startswith("_"):  # Python and torch ask for many of these
-            return tuple.__getattribute__(self, name)
-        advice = f": {SAMPLE[name].advice(None)}" if name in SAMPLE else ""
-        raise UnknownNameError(f"a named tuple of {', '.join(names)} has no {name!r}{advice}")
-
     made.__reduce__ = __reduce__  # type: ignore[method-assign]
     made._lists, made._json = lists, json  # type: ignore[attr-defined]
-    made.__getitem__, made.__getattr__ = __getitem__, __getattr__  # type: ignore[method-assign, attr-defined]
+    made.__getitem__ = __getitem__  # type: ignore[method-assign]
     made.__doc__ = "One sample of a dataset; `sample[name]` is also a field."
     return made
 

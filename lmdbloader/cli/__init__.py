@@ -5,8 +5,7 @@ Every file in here without a leading underscore is a command, called like the fi
 - `HELP`: one line in the list of commands, and `DESCRIPTION`: the start of its own help;
 - `add_arguments(parser)`: adds its arguments;
 - `run(options)`: does the work and returns the exit status; `options.parser` is the parser, for wrong usage;
-- and optionally `ORDER`: the place in the list of commands; `USAGE` and `EPILOG`: other parts of the help;
-  `foreign_flags()`: flags of other programs, and what to write instead.
+- and optionally `ORDER`: the place in the list of commands; `USAGE` and `EPILOG`: other parts of the help.
 """
 
 from __future__ import annotations
@@ -18,33 +17,21 @@ import importlib
 import math
 import os
 import pkgutil
-import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
 from lmdbloader import __version__
 from lmdbloader.base.limits import has_address_limit, no_memory, refused_memory
-from lmdbloader.base.option_names import naming_flags
-from lmdbloader.base.suggestions import did_you_mean, nearest
 from lmdbloader.base.text import plain
 from lmdbloader.cli._streams import forget, say, standard_streams
 from lmdbloader.errors import LmdbloaderError, OptionError, OutputError
 
 _LAST = 1000
 _SAME_SIGNAL_SECONDS = 1.0
-# What people type first, and what it is called here.
-_FOREIGN_COMMANDS = {
-    "build": "convert", "create": "convert", "make": "convert", "pack": "convert", "write": "convert",
-    "ls": "info", "list": "info", "stats": "info", "show": "preview", "view": "preview", "check": "verify",
-    "validate": "verify", "dump": "extract", "export": "extract", "unpack": "extract", "copy": "stage", "cp": "stage",
-    "add": "append", "extend": "append",
-    "concat": "merge", "concatenate": "merge", "combine": "merge", "filter": "subset", "select": "subset",
-    "fix": "repair", "help": "--help", "version": "--version",
-}  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = make_parser(words[0] if words else None)
-    options, rest = parser.parse_known_args(_in_our_words(parser, words))
+    options, rest = parser.parse_known_args(words)
     # argparse takes a varying number of paths only up to the next option: `convert SRC --scale 2 OUT`.
     if rest and (not hasattr(options, "paths") or any(word.startswith("-") for word in rest)):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -66,8 +53,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # a path may hold characters that the encoding lacks
     try:
-        with naming_flags(_flags_of(options.parser)):
-            status: int = options.run(options)
+        status: int = options.run(options)
         sys.stdout.flush()
         return status
     except OptionError as error:
@@ -129,64 +115,11 @@ def make_parser(command_name: str | None = None) -> argparse.ArgumentParser:
             epilog=getattr(module, "EPILOG", None),
             usage=getattr(module, "USAGE", None),
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,  # --crop is not --crop-to-scale
         )
         module.add_arguments(command)
-        command.foreign_flags = getattr(module, "foreign_flags", dict)
         command.set_defaults(run=module.run, parser=command)
     return parser
-
-
-def _in_our_words(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:
-    """Return the words with underscores in names of flags as hyphens; exit if a command or a flag is not known."""
-    (commands,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    if not words or words[0].startswith("-"):
-        return words
-    if words[0] not in commands:
-        meant = _FOREIGN_COMMANDS.get(words[0].lower()) or nearest(words[0], commands)
-        advice = f"expected one of {', '.join(commands)}"
-        if meant is not None:
-            advice = f"did you mean `lmdbloader {meant}`? Write: {_line([meant, *words[1:]])}"
-        parser.error(f"there is no command {words[0]}: {advice}")
-    command: _Parser = commands[words[0]]
-    end = words.index("--") if "--" in words else len(words)
-    ours, wrong = [words[0]], []
-    for word in words[1:end]:
-        name, equals, value = word.partition("=")
-        is_short = name.startswith("-") and not name.startswith("--")
-        if " " in name or not (name in command.foreign_flags() if is_short else name.startswith("--")):
-            ours.append(word)  # argparse takes it for a path, or knows it
-            continue
-        flag = _flag_of(command, name)
-        if flag is None or " " in flag:
-            command.error(f"unrecognized arguments: {name}{'' if flag is None else f': {flag}'}")
-        if flag != name.replace("_", "-"):
-            wrong.append(f"{name}: did you mean {flag}?")
-        ours.append(flag + equals + value)
-    if wrong:
-        command.error(f"unrecognized arguments: {' '.join(wrong)} Write: {_line([*ours, *words[end:]])}")
-    return [*ours, *words[end:]]
-
-
-def _flag_of(command: _Parser, name: str) -> str | None:
-    """Return a flag as a command's parser knows it, or a sentence about what to write instead; None without advice."""
-    spelled = name.replace("_", "-")
-    flags = [flag for flag in command._option_string_actions if flag.startswith("--")]
-    if spelled in flags:
-        return spelled
-    foreign = command.foreign_flags()
-    if spelled in foreign:
-        return foreign[spelled]
-    if any(flag.startswith(spelled) for flag in flags):
-        return spelled
-    # Python's names of options too: those of two flags differ.
-    names = {f"--{action.dest}": action.option_strings[-1] for action in command._actions if action.option_strings}
-    names |= {flag: flag for flag in flags} | dict(foreign)
-    meant = nearest(name, names)
-    return None if meant is None else names[meant]
-
-
-def _line(words: Sequence[str]) -> str:
-    return shlex.join(["lmdbloader", *words])
 
 
 def _commands(only: str | None) -> list[tuple[str, ModuleType]]:
@@ -196,25 +129,8 @@ def _commands(only: str | None) -> list[tuple[str, ModuleType]]:
     return sorted(found, key=lambda item: getattr(item[1], "ORDER", _LAST))
 
 
-def _flags_of(parser: argparse.ArgumentParser) -> dict[str, str]:
-    """Return the names of a command's arguments in messages, by their Python names."""
-    found = {}
-    for action in parser._actions:
-        if action.option_strings:
-            found[action.dest] = action.option_strings[-1]
-        elif isinstance(action.metavar, str):
-            found |= {word.lower(): word for word in action.metavar.split()}
-    return found
-
-
 class _Parser(argparse.ArgumentParser):
-    """A parser whose arguments may be names of files that nobody has looked at, from a shell's `*`.
-
-    Attributes:
-        foreign_flags: Returns flags of other programs, and what to write instead. Few calls need them.
-    """
-
-    foreign_flags: Callable[[], Mapping[str, str]] = dict
+    """A parser whose arguments may be names of files that nobody has looked at, from a shell's `*`."""
 
     def error(self, message: str) -> NoReturn:
         """Print the error in the arguments, and exit."""
@@ -231,12 +147,6 @@ class _Parser(argparse.ArgumentParser):
             values = " and ".join(plain(" ".join(words)) for words in (self._given[action.dest], arg_strings))
             raise argparse.ArgumentError(action, f"given twice, as {values}. Give it once")
         return super()._get_values(action, arg_strings)
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is not None and value not in action.choices:
-            choices = [str(choice) for choice in action.choices]
-            chosen = f"invalid choice: {value!r} (choose from {', '.join(choices)})"
-            raise argparse.ArgumentError(action, chosen + did_you_mean(value, choices))
 
 
 class _Stop:

@@ -22,7 +22,7 @@ then has the samples and the content digest of the dataset that
 
 The datasets need the fields of DB. If they name the same classes in another
 order, labels are renumbered as in DB; other classes are refused (see
---add-classes). What differs, and what repeats, is listed.
+--add-classes). What differs is listed.
 """
 EPILOG = """\
 DB changes in one step. Until then, and after a crash, it is the old dataset;

@@ -14,7 +14,6 @@ from lmdbloader.base.option_names import option
 from lmdbloader.base.text import counted, plain
 from lmdbloader.cli._kept import progress_kept
 from lmdbloader.cli._options import add_flags, given, splits_of
-from lmdbloader.cli._options import foreign_flags as foreign_flags
 from lmdbloader.cli._report import tell
 from lmdbloader.cli._streams import say, say_nothing
 from lmdbloader.conversion.options import RunOptions

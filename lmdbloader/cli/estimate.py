@@ -9,7 +9,6 @@ from typing import Any
 
 from lmdbloader.base.text import mebibytes, plain
 from lmdbloader.cli._options import add_flags, given, splits_of
-from lmdbloader.cli._options import foreign_flags as foreign_flags
 from lmdbloader.cli._streams import say_lines
 from lmdbloader.conversion.options import EstimateOptions
 

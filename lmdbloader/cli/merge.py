@@ -21,7 +21,7 @@ would store, with the same content digest.
 
 The datasets need the same fields (see --fields). If they name the same classes
 in another order, labels are renumbered as in the first one; other classes are
-refused (see --add-classes). What differs, and what repeats, is listed. A
+refused (see --add-classes). What differs is listed. A
 dataset that is given twice is stored twice.
 """
 EPILOG = """\

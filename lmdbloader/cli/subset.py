@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lmdbloader.base.units import SHARE, WHOLE
@@ -45,19 +44,6 @@ examples:
 """
 # A file of more bytes is not a list of samples.
 _MOST_NBYTES = 2**32
-
-
-def foreign_flags() -> Mapping[str, str]:
-    """Return flags of other programs and commands, and ours."""
-    flags = {
-        "--limit": "subset max-samples num-samples n head",
-        "--indices": "samples ids numbers",
-        "--names": "sources files",
-        "--fraction": "frac share percent",
-    }
-    found = {f"--{word}": ours for ours, words in flags.items() for word in words.split()}
-    where = "EXPRESSION has no flag: lmdbloader subset DB 'label == 3' -o OUT"
-    return {**found, **dict.fromkeys(("--where", "--filter", "--condition", "--query"), where)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 from lmdbloader import __version__
 from lmdbloader.base.arguments import flag, shown
 from lmdbloader.base.disk_errors import explain_full_disk
-from lmdbloader.base.foreign_names import APPEND, understands
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.combining import (
     Combined,
@@ -28,7 +27,7 @@ from lmdbloader.conversion.combining import (
     open_parts,
 )
 from lmdbloader.conversion.destination import named_folder
-from lmdbloader.conversion.merging import common_classes, compare_fields, differences, prefixed, repeats, titled
+from lmdbloader.conversion.merging import common_classes, compare_fields, differences, prefixed, titled
 from lmdbloader.conversion.provenance import APPENDED
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, OptionError
 from lmdbloader.format.layout import PARTIAL_SUFFIX, part_name, undecided
@@ -67,7 +66,6 @@ class Appended:
     seconds: float = 0.0
 
 
-@understands(APPEND)
 def append(
     db: str | os.PathLike[str],
     datasets: Sequence[Any],
@@ -286,7 +284,7 @@ class _Call:
             parts = (own, *prefixed(parts[1:], self.manifest.with_source))
         classes, parts, notes = common_classes(parts, own.names, self.add_classes, self._without)
         own_fields = undecided(self.manifest.fields)
-        notes += [*differences(parts, own_fields), *repeats(parts, own_fields, self.manifest.with_source)]
+        notes += differences(parts, own_fields)
         digest = self.manifest.digest
         if others := sorted({part.reader.manifest.digest for part in parts} - {digest}):
             notes.append(f"the appended datasets have digests of {' and '.join(others)}; their samples get {digest}")

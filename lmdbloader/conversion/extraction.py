@@ -25,9 +25,8 @@ from lmdbloader.base.arguments import new_path
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.files import read_regular
-from lmdbloader.base.foreign_names import EXTRACT, understands
 from lmdbloader.base.limits import explain_limit
-from lmdbloader.base.option_names import flags_in_use, option, use_flags
+from lmdbloader.base.option_names import option
 from lmdbloader.conversion.destination import refuse_inside
 from lmdbloader.errors import DestinationError, FormatError, OptionError
 from lmdbloader.fields import kind_named
@@ -88,7 +87,6 @@ class _Plan:
     image_format: str
 
 
-@understands(EXTRACT)
 def extract(
     path: str | os.PathLike[str],
     out: str | os.PathLike[str],
@@ -198,9 +196,7 @@ def _rows(reader: Reader, samples: Sequence[int] | None) -> list[int]:
 def _pool(workers: int | None) -> ThreadPoolExecutor:
     if workers is not None and workers < 1:
         raise OptionError(f"{option('workers', workers)}: expected at least 1")
-    return ThreadPoolExecutor(
-        workers or count_cores(), thread_name_prefix="extract", initializer=use_flags, initargs=(flags_in_use(),)
-    )
+    return ThreadPoolExecutor(workers or count_cores(), thread_name_prefix="extract")
 
 
 def _make_folders(partial: Path, plan: _Plan, rows: Sequence[int], made: set[str]) -> None:

@@ -116,21 +116,11 @@ def names_of(sample: Any) -> tuple[str, ...] | None:
 
 
 def _refuse_others(samples: Any) -> None:
-    if isinstance(samples, str | os.PathLike):
+    """Refuse what can be iterated, but not for samples: characters of a path, keys of columns, batches."""
+    if isinstance(samples, str | os.PathLike | Mapping):
         raise OptionError(
-            f"samples is a path, {os.fspath(samples)!r}: expected samples. For a folder of images write "
-            f"lmdbloader.convert({os.fspath(samples)!r}, out)."
-        )
-    if isinstance(samples, Mapping) and samples and all(map(_is_of_hugging_face, samples.values())):
-        raise OptionError(
-            f"samples is a {type(samples).__name__}: each of its splits ({', '.join(samples)}) becomes a "
-            f"separate dataset. Write lmdbloader.write(samples[{next(iter(samples))!r}], out)."
-        )
-    if isinstance(samples, Mapping):
-        names = ", ".join(repr(name) for name in list(samples)[:3])
-        raise OptionError(
-            f"samples is a {type(samples).__name__} of {names or 'nothing'}: expected samples, one by one. If these "
-            "are columns, write (dict(zip(samples, row)) for row in zip(*samples.values()))."
+            f"samples is a {type(samples).__name__}: expected an iterable, or an object with a length and integer "
+            "indices, of dicts or tuples; lmdbloader.convert takes a folder of images"
         )
     if getattr(samples, "batch_size", None) is not None and hasattr(samples, "dataset"):
         raise OptionError(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
 
-from lmdbloader.base.arguments import path_text
 from lmdbloader.base.disk_errors import explain_full_disk
 from lmdbloader.base.first_steps import WORK_SECONDS, shown_steps
 from lmdbloader.conversion.destination import new_folder, refuse_inside
@@ -17,7 +15,6 @@ from lmdbloader.conversion.part_writers import convert_parts
 from lmdbloader.conversion.plan import make_plan
 from lmdbloader.conversion.provenance import describe, refuse_others
 from lmdbloader.conversion.report import Report
-from lmdbloader.errors import OptionError
 from lmdbloader.store import check_destination, partial_folder
 from lmdbloader.store.writing.publish import discard, is_just_published
 
@@ -48,9 +45,8 @@ def convert(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], opt
         CorruptError: The progress of an interrupted conversion is damaged.
     """
     began = time.monotonic()
-    _refuse_samples(src, out)
     target = new_folder(out)
-    refuse_swapped(src, target, options)
+    refuse_swapped(src, target)
     if options.parts is not None or options.part_size is not None:
         return convert_parts(src, target, options)
     with shown_steps(shown=options.progress, log_after=WORK_SECONDS):
@@ -76,19 +72,3 @@ def convert(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], opt
         announce(job)
         begun, done, written = fill(job, folder)
     return report(job, begun, done, written, time.monotonic() - began)
-
-
-def _refuse_samples(src: Any, out: Any) -> None:
-    """Raise OptionError if the source is not one path: a dataset such as torchvision's ImageFolder, or a list."""
-    if isinstance(src, str | bytes | os.PathLike) or not hasattr(src, "__getitem__"):
-        return
-    place = path_text("out", out)
-    line = f"lmdbloader.write(samples, {place!r})"
-    if hasattr(src, "class_to_idx") and isinstance(root := getattr(src, "root", None), str | os.PathLike):
-        line = f"lmdbloader.convert({os.fspath(root)!r}, {place!r}, layout='classes')"
-    elif isinstance(src, list | tuple) and src and all(isinstance(path, str | os.PathLike) for path in src):
-        line = (
-            f"lmdbloader.write(({{'image': path}} for path in paths), {place!r}, "
-            "fields={'image': lmdbloader.fields.Image()})"
-        )
-    raise OptionError(f"convert({type(src).__name__}, ...): expected one path, such as that of a folder. Write {line}.")

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from lmdbloader import __version__
 from lmdbloader.base.arguments import flag, function, whole
 from lmdbloader.base.disk_errors import explain_full_disk
-from lmdbloader.base.foreign_names import WRITE, understands
 from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import progress_bar
 from lmdbloader.conversion.destination import new_folder
@@ -77,7 +76,6 @@ class Indexable(Protocol):
     def __getitem__(self, index: int, /) -> Any: ...
 
 
-@understands(WRITE)
 def write(
     samples: Iterable[Any] | Indexable,
     path: str | os.PathLike[str],
@@ -246,9 +244,6 @@ def write(
 
 
 def _make_crew(workers: int | None, threads: bool) -> Crew:
-    if isinstance(threads, int) and not isinstance(threads, bool):
-        line = f"{option('workers', threads)} and {option('threads', True)}"
-        raise OptionError(f"{option('threads', threads)}: expected True or False. For {threads} threads write {line}.")
     if flag("threads", threads) and workers is None:
         raise OptionError(f"{option('threads', True)} has no effect without {option('workers')}: give their number")
     return Crew(1 if workers is None else max(1, whole("workers", workers, 0)), threads)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from lmdbloader.base.arguments import flag
-from lmdbloader.base.foreign_names import MERGE, understands
 from lmdbloader.base.option_names import option
 from lmdbloader.base.text import counted, first_of
 from lmdbloader.conversion.combining import (
@@ -25,7 +24,6 @@ from lmdbloader.conversion.combining import (
     options_of,
 )
 from lmdbloader.conversion.destination import new_folder
-from lmdbloader.conversion.repeats import count_repeats, count_shared_sources
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import Field, undecided
 
@@ -34,7 +32,6 @@ _UNTOLD = frozenset({"fields", "prepare", "on_error", "codec", "digest", "subset
 _VALUES_SHOWN = 40
 
 
-@understands(MERGE)
 def merge(
     datasets: Sequence[Any],
     out: str | os.PathLike[str],
@@ -105,7 +102,7 @@ def merge(
     if prefix_sources:
         parts = prefixed(parts, with_source)
     classes, parts, notes = common_classes(parts, names, flag("add_classes", add_classes), leave_out)
-    notes += [*differences(parts, merged_fields), *repeats(parts, merged_fields, with_source)]
+    notes += differences(parts, merged_fields)
     digests = list(dict.fromkeys(part.reader.manifest.digest for part in parts))
     if len(digests) > 1:
         notes.append(f"the datasets have digests of {' and '.join(digests)}; the new one has those of {digests[0]}")
@@ -336,20 +333,3 @@ def _by_title(parts: Sequence[Part], values: Sequence[str]) -> str:
     for part, value in zip(parts, values, strict=True):
         titles.setdefault(value, []).append(part.title)
     return "; ".join(f"{value} in {first_of(list(dict.fromkeys(names)), 3)}" for value, names in titles.items())
-
-
-def repeats(parts: Sequence[Part], fields: Sequence[Field], with_source: bool) -> Iterator[str]:
-    """Yield notes about datasets, samples and sources that repeat."""
-    paths = [part.reader.place for part in parts if part.rows is None]
-    for path in dict.fromkeys(path for path in paths if paths.count(path) > 1):
-        yield f"{path} is given {paths.count(path)} times, and stored as often"
-    if count := count_repeats(parts, fields):
-        have = "sample has" if count == 1 else "samples have"
-        what = "images" if any(f.has_pixels for f in fields) else "values"
-        yield f"{count:,} {have} the same stored {what} as an earlier one"
-    if with_source and (shared := count_shared_sources(parts)):
-        have = "source has" if shared == 1 else "sources have"
-        yield (
-            f"{shared:,} {have} a name that is in an earlier dataset too; {option('prefix_sources', True)} puts the "
-            "name of the dataset in front"
-        )

@@ -11,17 +11,16 @@ from typing import Any, TypeAlias
 
 from lmdbloader.base.first_steps import WORK_SECONDS, shown_steps
 from lmdbloader.base.free_space import free_nbytes, taken_nbytes
-from lmdbloader.base.option_names import flags_in_use, option
+from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import progress_bar
 from lmdbloader.base.text import command, counted, mebibytes, plain, table
-from lmdbloader.conversion.doubts import describe_classes
 from lmdbloader.conversion.journal import Begun, Journal, Progress, check_kept, read_plan, recover, write_plan
 from lmdbloader.conversion.mask_numbers import add_colors
 from lmdbloader.conversion.options import RunOptions
 from lmdbloader.conversion.plan import Plan, Trial, settle_scale, try_out
 from lmdbloader.conversion.pool import WorkerPool, make_tasks
 from lmdbloader.conversion.provenance import ContentHash, find_finished, make_note
-from lmdbloader.conversion.report import Report, count_classes, count_images, overlap_of
+from lmdbloader.conversion.report import Report, count_classes, count_images, describe_classes, overlap_of
 from lmdbloader.conversion.sources.listing import Sources
 from lmdbloader.conversion.tasks import FURTHER_IMAGES, TURNED_BOXES, Part
 from lmdbloader.errors import DiskFullError, ImageError, SourceError
@@ -57,7 +56,7 @@ def announce(job: Job) -> None:
     listing, log = job.plan.listing, job.options.log
     log(plain(f"{job.target}: {_counted(len(listing.sources), job)}, layout {listing.layout}"))
     if classes := count_classes(listing):
-        log(plain(describe_classes(classes, "image" if listing.sources.annotations is None else "box")))
+        log(plain(describe_classes(classes)))
     for note in job.plan.notes:
         log(plain(f"note: {note}."))
 
@@ -265,8 +264,6 @@ def notes_on_doubts(target: Path, doubts: Mapping[str, tuple[int, str]]) -> tupl
         doubts: As in `Progress`.
     """
     look = command("preview", target, "-o", "sheet.png")
-    if not flags_in_use():
-        look = f"lmdbloader.preview({str(target)!r}, 'sheet.png')"
     notes = []
     for kind, (count, first) in sorted(doubts.items()):
         those = first if count == 1 else f"{count:,} images, such as {first},"

@@ -59,7 +59,6 @@ def opt(
     limits: tuple[float, float | None] | None = None,
     grammar: Grammar | None = None,
     choices: Callable[[], Iterable[str]] | None = None,
-    if_true: str | None = None,
 ) -> Any:
     """Return a field of an options class.
 
@@ -72,10 +71,9 @@ def opt(
         limits: The least and the most value; None for no upper limit.
         grammar: The texts that mean its number, if they are not those of any whole number or any number.
         choices: Returns the values that it can have, if its type does not list them.
-        if_true: Of an option that is a flag in other packages: sentences about what to write for True. False is None.
     """
     about: dict[str, Any] = {"group": group, "text": text, "metavar": metavar, "flag": flag}
-    about |= {"limits": limits, "grammar": grammar, "choices": choices, "if_true": if_true}
+    about |= {"limits": limits, "grammar": grammar, "choices": choices}
     return field(default=default, metadata=about)
 
 
@@ -133,8 +131,6 @@ class ConvertOptions:
         "(default: in the order of their names)",
         metavar="SEED",
         limits=(0, 2**64 - 1),
-        if_true="expected a seed. For a stored order drawn from seed 0 write {shuffle:0}. The Loader shuffles in every "
-        "epoch: Loader(dataset, batch_size, shuffle=True).",
     )
     classes: Sequence[str] | None = opt(
         None,
@@ -316,7 +312,6 @@ def check_value(name: str, value: Any) -> Any:
 
 def _checked(f: Field[Any], hint: Any, value: Any) -> Any:
     from lmdbloader.base import arguments
-    from lmdbloader.base.suggestions import did_you_mean
     from lmdbloader.errors import OptionError
 
     if value is None and NoneType in get_args(hint):
@@ -324,12 +319,8 @@ def _checked(f: Field[Any], hint: Any, value: Any) -> Any:
     if choices := choices_of(f, hint):
         if value not in choices:
             expected = f"{', '.join(choices[:-1])} or {choices[-1]}"
-            raise OptionError(f"{option(f.name, value)}: expected {expected}{did_you_mean(value, choices)}")
+            raise OptionError(f"{option(f.name, value)}: expected {expected}")
         return value
-    if isinstance(value, bool) and f.metadata["if_true"]:
-        if not value:
-            return None
-        raise OptionError(f"{option(f.name, value)}: {explain(f.metadata['if_true'])}")
     least, most = f.metadata["limits"] or (None, None)
     kind = kind_of(hint)
     if (grammar := grammar_of(f, hint)) is not None and isinstance(value, str):
@@ -372,13 +363,13 @@ def grammar_of(f: Field[Any], hint: Any) -> Grammar | None:
     return usual and (f.metadata["grammar"] or usual)
 
 
-def explain(text: str, quote: str = "") -> str:
-    """Return the text of an option with other options in it named as the caller does, see `base.option_names`.
+def explain(text: str, named: Callable[..., str]) -> str:
+    """Return the text of an option with other options in it named by a function, which may get a value too.
 
-    >>> explain("seed of {subset} and {write_mode:jpg}", quote="`")
-    "seed of `subset` and `write_mode='jpg'`"
+    >>> explain("seed of {subset} and {write_mode:jpg}", option)
+    "seed of subset and write_mode='jpg'"
     """
-    return re.sub(r"\{(\w+)(?::(\w+))?\}", lambda m: quote + option(*filter(None, m.groups())) + quote, text)
+    return re.sub(r"\{(\w+)(?::(\w+))?\}", lambda m: named(*filter(None, m.groups())), text)
 
 
 def shared(options: ConvertOptions) -> ConvertOptions:
@@ -408,9 +399,6 @@ class with_options(Generic[P, O_contra]):
 
         @functools.wraps(function)
         def call(*args: Any, **keywords: Any) -> Any:
-            from lmdbloader.base.foreign_names import CONVERT, in_our_words  # which no help of a command needs
-
-            keywords = in_our_words(function.__name__, signature, CONVERT, args, keywords)
             given = {name: keywords.pop(name) for name in names & keywords.keys()}
             return function(*args, **keywords, options=checked(self._options(**given)))
 
@@ -431,7 +419,7 @@ def _document(docstring: str, about: Iterable[Field[Any]]) -> str:
     """Return a docstring, without indentation, with the fields of an options class at the end of its "Args:"."""
     lines = []
     for f in about:
-        text = explain(f.metadata["text"], "`")
+        text = explain(f.metadata["text"], lambda *about: f"`{option(*about)}`")
         sentence = f"{f.name}: {text[0].upper()}{text[1:]}."
         lines += textwrap.wrap(sentence, 116, initial_indent=" " * 4, subsequent_indent=" " * 8)
     # From Python 3.13 on the compiler removes the indentation.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.base.option_names import option, pasted
+from lmdbloader.base.option_names import option
 from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.errors import ImageError
 from lmdbloader.images.downscale import downscale, psnr_between
@@ -53,7 +53,7 @@ def _why_no_pair(hr: Pixels, lr: Pixels, scale: int | None, options: ConvertOpti
     if lr.shape[0] > hr.shape[0] and lr.shape[1] > hr.shape[1]:
         if options.hr is None or options.lr is None:
             return f"the folder of LR images has the larger ones. Name both, with {option('hr')} for the larger images"
-        return f"the two are swapped. Write {pasted(hr=options.lr, lr=options.hr)}"
+        return f"{option('hr')} and {option('lr')} are swapped"
     rounded_up = next((s for s in SCALES if lr.shape[:2] == (-(-hr.shape[0] // s), -(-hr.shape[1] // s))), None)
     expected = f"expected the same whole multiple ({SCALES.start} to {SCALES.stop - 1}) both ways"
     if rounded_up is None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from lmdbloader.base import system
 from lmdbloader.base.limits import explain_limit
-from lmdbloader.base.option_names import flags_in_use, option, use_flags
+from lmdbloader.base.option_names import option
 from lmdbloader.base.text import plain
 from lmdbloader.conversion.one_dataset import Advance, check_room, show_progress
 from lmdbloader.conversion.options import RunOptions
@@ -28,9 +28,7 @@ from lmdbloader.errors import LmdbloaderError, OptionError, WorkerError
 from lmdbloader.format.layout import DATA_FILE, part_name
 from lmdbloader.store.writing.publish import partial_of
 
-_START = (
-    "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.part_writers import serve; serve({handle}, {flags})"
-)
+_START = "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.part_writers import serve; serve({handle})"
 # A writer whose connection closes finishes the image that it is working on; after this time it is killed.
 _STOP_SECONDS = 2.0
 # The kinds of messages of a writer: progress, and lines for the log.
@@ -154,7 +152,7 @@ class _Writer:
         # As the workers of a pool: a fresh interpreter, which ends when the connection closes.
         self.connection, theirs = system.connection_pair()
         path = [p for p in sys.path if isinstance(p, str)]
-        code = _START.format(path=path, handle=theirs.fileno(), flags=flags_in_use())
+        code = _START.format(path=path, handle=theirs.fileno())
         try:
             self.process = system.start_python(["-c", code], [theirs.fileno()], env=one_thread(), apart=True)
         except BaseException:
@@ -193,9 +191,8 @@ class _Writer:
         )
 
 
-def serve(handle: int, flags: Mapping[str, str]) -> None:
+def serve(handle: int) -> None:
     """Make the parts that a connection requests, until it closes: the main function of a writer process."""
-    use_flags(flags)
     connection = system.connect(handle)
 
     def send(*item: Any) -> None:

@@ -16,7 +16,7 @@ from lmdbloader.base import system
 from lmdbloader.base.arguments import flag, whole
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.first_steps import WORK_SECONDS, shown_steps
-from lmdbloader.base.option_names import flags_in_use, option
+from lmdbloader.base.option_names import option
 from lmdbloader.base.text import counted, first_of, plain
 from lmdbloader.conversion.destination import new_folder, refuse_inside
 from lmdbloader.conversion.doubts import refuse_swapped
@@ -56,7 +56,6 @@ from lmdbloader.conversion.shares import (
     load,
     load_listing,
     load_notes,
-    restart_option,
     save,
     save_notes,
 )
@@ -221,7 +220,7 @@ def prepare(src: Any, target: Path, options: RunOptions, *, lists_again: bool) -
     """
     if (options.parts is None) == (options.part_size is None):
         raise OptionError(f"expected one of {option('parts')} and {option('part_size')}")
-    refuse_swapped(src, target, options)
+    refuse_swapped(src, target)
     src, options = _absolute(src, options)
     asked = _asked(src, options)
     if not lists_again and holds_shares(partial_of(target)):
@@ -367,7 +366,7 @@ def _check_release(folder: Path, saved: Shared) -> None:
     if (maker := saved.begun.made_by["lmdbloader"]) != __version__:
         raise DestinationError(
             f"{folder}: the parts were planned by lmdbloader {maker}, and this is {__version__}. Use that release for "
-            f"all parts, or plan again with {restart_option()}."
+            f"all parts, or plan again with {option('restart', True)}."
         )
 
 
@@ -480,9 +479,7 @@ def _refuse_number(number: int, target: Path, num_parts: int) -> None:
 
 
 def _how_to_plan(target: Path) -> str:
-    if flags_in_use():
-        return f"Plan it: lmdbloader convert SRC {target} --parts N --plan-only"
-    return "Plan it: lmdbloader.conversion.plan_parts(src, out, parts=N)."
+    return f"Plan it: `lmdbloader convert SRC {target} --parts N --plan-only`, or lmdbloader.conversion.plan_parts."
 
 
 def _given(saved: Shared, on_error: str | None) -> dict[str, Any]:
@@ -713,12 +710,10 @@ def _complete(folder: Path, target: Path, saved: Shared) -> list[Notes]:
             read_manifest(part)  # a disk that cannot read it must not look like a part that is missing
             clear_leftovers(part)
     if missing:
-        line = f"lmdbloader convert SRC {target} --part {missing[0]}/{saved.num_parts}"
-        how = f"{line}, with the other options of the plan" if flags_in_use() else f"convert_part(out, {missing[0]})"
         raise DestinationError(
             f"{partial_of(target)}: {counted(len(missing), 'part is', 'parts are')} not complete: number "
-            f"{first_of([str(number) for number in missing])} of {saved.num_parts}, counted from 0. Convert them: "
-            f"{how}. Then join again."
+            f"{first_of([str(number) for number in missing])} of {saved.num_parts}, counted from 0. Convert them, as "
+            f"with `lmdbloader convert SRC {target} --part {missing[0]}/{saved.num_parts}`. Then join again."
         )
     return [found for found in notes if found is not None]
 

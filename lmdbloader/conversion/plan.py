@@ -11,7 +11,7 @@ import numpy as np
 
 from lmdbloader.base.first_steps import watched
 from lmdbloader.base.option_names import option
-from lmdbloader.conversion.doubts import notes_on
+from lmdbloader.conversion.doubts import refuse_mistaken
 from lmdbloader.conversion.mask_numbers import check_numbers
 from lmdbloader.conversion.options import ConvertOptions, shared
 from lmdbloader.conversion.pairs import fit_pair
@@ -48,7 +48,7 @@ class Plan:
         codec: Of pixels, with the default of the write mode.
         folders: Local folders of the sources.
         num_workers: Worker processes.
-        notes: Sentences about what will not be in the dataset.
+        notes: Sentences about what was left out or changed in the sources.
     """
 
     options: ConvertOptions
@@ -98,9 +98,8 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
     notes = listing.notes
     if listing.layout == "masks":
         notes += check_numbers(listing.sources, is_binary=options.binary_masks)
-    if places[0] is not None:
-        is_sure = options.layout != "auto" or options.classes is not None
-        notes += notes_on(places[0], listing, is_sure=is_sure, wants_labels=not prefer_images)
+    if places[0] is not None and options.layout == "auto" and options.classes is None:
+        refuse_mistaken(places[0], listing)
     if options.crop_to_scale and listing.layout != "pairs":
         raise OptionError(
             f"{option('crop_to_scale', True)} is only for pairs of given images. {option('scale')} always crops images "

@@ -11,7 +11,7 @@ import tempfile
 import traceback
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
@@ -24,7 +24,7 @@ import pyarrow as pa
 from lmdbloader.base import system
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.limits import explain_limit, no_memory, refused_memory
-from lmdbloader.base.option_names import flags_in_use, option, use_flags
+from lmdbloader.base.option_names import option
 from lmdbloader.base.text import plain
 from lmdbloader.conversion.shipping import dumps, loads, unpack
 from lmdbloader.conversion.sources.listing import Source, Sources
@@ -38,10 +38,7 @@ TASK_SOURCES = 512
 WORTH_A_WORKER_NBYTES = 16 * 2**20
 _TASKS_AHEAD = 2
 _PARTS_AHEAD = 3
-_START = (
-    "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.pool import serve; "
-    "serve({handle}, {place}, {flags})"
-)
+_START = "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.pool import serve; serve({handle}, {place})"
 # Messages: a worker ends a task; the parent has taken a part; the parent sends a task, or the common work, next.
 _END, _TAKEN, _TASK, _COMMON = "end", "taken", "task", "common"
 
@@ -202,7 +199,7 @@ class _Worker:
         self.place[0] = -1
         handles = theirs.fileno(), system.handle_of(place)
         path = [p for p in sys.path if isinstance(p, str)]
-        code = _START.format(path=path, handle=handles[0], place=handles[1], flags=flags_in_use())
+        code = _START.format(path=path, handle=handles[0], place=handles[1])
         try:
             self.process = system.start_python(["-c", code], handles, env=one_thread(), apart=True)
         except BaseException:
@@ -300,13 +297,11 @@ def one_thread() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-def serve(handle: int, place: int, flags: Mapping[str, str]) -> None:
+def serve(handle: int, place: int) -> None:
     """Convert the tasks from a connection until it closes; the main function of a worker process.
 
-    `place` is the handle of a shared number: the index of the current source among all that have arrived. Messages name
-    options by `flags`.
+    `place` is the handle of a shared number: the index of the current source among all that have arrived.
     """
-    use_flags(flags)
     connection, shared = system.connect(handle), map_number(system.descriptor_of(place))
     num_done = 0
     tasks: deque[tuple[Recipe | None, list[Any]]] = deque()

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from lmdbloader.base.text import counted, first_of
 from lmdbloader.conversion.sources.listing import Listing
 from lmdbloader.format.codecs import name_counts
 from lmdbloader.format.layout import Field
@@ -84,6 +85,16 @@ def count_classes(listing: Listing) -> dict[str, int]:
         return {}
     counts = np.bincount(labels, minlength=len(listing.classes))
     return dict(zip(listing.classes, counts.tolist(), strict=True))
+
+
+def describe_classes(images_of: Mapping[str, int]) -> str:
+    """Return the classes, each with its number of images or boxes; of many classes, the first.
+
+    >>> describe_classes({"cat": 1200, "dog": 31})
+    '2 classes: cat (1,200), dog (31)'
+    """
+    parts = [f"{name} ({count:,})" for name, count in images_of.items()]
+    return f"{counted(len(parts), 'class', 'classes')}: {first_of(parts)}"
 
 
 def count_images(

@@ -207,7 +207,7 @@ def warn_of_arrays(schema: Sequence[Field], values: Mapping[str, Any], given: Gi
             f"field {f.name!r}: {dtype} {shape} is stored as an array, which crops, flips and resizes do not change. "
             f"Images are arrays (H, W), (H, W, 1 or 3), or tensors (1 or 3, H, W). {line}. If it is not an image, "
             f'declare it: write(..., fields={{"{f.name}": fields.Array()}}), with `from lmdbloader import fields`.',
-            stacklevel=4,
+            stacklevel=3,
         )
 
 
@@ -238,7 +238,7 @@ def settle_masks(watches: Mapping[str, LabelWatch], schema: Sequence[Field], giv
                 warnings.warn(
                     f"field {name!r}: masks of 0 and {IGNORED} only, and {IGNORED} is their ignore_index, the label of "
                     f"pixels that have none, which losses leave out. For labels 0 and 1 write mask > 0.",
-                    stacklevel=5,
+                    stacklevel=4,
                 )
             continue
         if not (watch.looks_like_labels or watch.may_be_labels):
@@ -257,7 +257,7 @@ def settle_masks(watches: Mapping[str, LabelWatch], schema: Sequence[Field], giv
             )
         warnings.warn(
             f"field {name!r} may be a mask ({watch.describe()}), and {why}. {declare}",
-            stacklevel=5,
+            stacklevel=4,
         )
 
 

@@ -12,17 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.arguments import ordered_texts
-from lmdbloader.base.foreign_names import understands
-from lmdbloader.base.option_names import option, pasted_convert
+from lmdbloader.base.option_names import option
 from lmdbloader.base.text import counted
-from lmdbloader.conversion.doubts import notes_on
+from lmdbloader.conversion.doubts import refuse_mistaken
 from lmdbloader.conversion.sources.folders import holds_images, is_circular
 from lmdbloader.conversion.sources.layouts import Layout, list_sources
 from lmdbloader.conversion.sources.listing import Listing, Names, is_litter
 from lmdbloader.conversion.sources.remote import locate
 from lmdbloader.errors import OptionError, SourceError, SourceNotFoundError
 from lmdbloader.format.folder_names import SPLITS, is_split
-from lmdbloader.format.others import suggest_path
 from lmdbloader.kernels import entries
 
 _U64 = npt.NDArray[np.uint64]
@@ -109,7 +107,6 @@ class Split:
     classes: tuple[str, ...] | None
 
 
-@understands({})
 def find_splits(
     src: str | os.PathLike[str], *, layout: Layout | Literal["auto"] = "auto", prefer_images: bool = False
 ) -> list[Split]:
@@ -137,16 +134,11 @@ def find_splits(
             f"{folder}: is a URL; splits are found only in local folders. Convert its folders one by one."
         )
     if not folder.is_dir():
-        raise SourceNotFoundError(f"{folder}: there is no such folder.{suggest_path(folder)}")
+        raise SourceNotFoundError(f"{folder}: there is no such folder")
     paths = sorted(
         p for p in folder.iterdir() if p.is_dir() and not is_litter(os.fsencode(p.name) + b"/") and not is_circular(p)
     )
     if not any(is_split(p.name) for p in paths):
-        if layout == "yolo" and (inner := folder / "images").is_dir():
-            inside = [p for p in sorted(inner.iterdir()) if p.is_dir() and is_split(p.name)]
-            if inside:
-                lines = "; ".join(pasted_convert(path, f"{path.name}.lmdb", layout=layout) for path in inside)
-                raise SourceError(f"{folder}: has its splits inside images/ and labels/. Write {lines}.")
         raise SourceError(f"{folder}: holds no folders like train/ and val/. Convert it as a whole.")
     paths = [p for p in paths if p.name.lower() in SPLITS or holds_images(p)]
     # What is missing is refused when the split is converted, unless it may be left out.
@@ -162,7 +154,7 @@ def find_splits(
         )
     if layout == "auto":
         for path, listing in zip(paths, listings, strict=True):
-            notes_on(path, listing, is_sure=False, wants_labels=not prefer_images)
+            refuse_mistaken(path, listing)
     classes = None
     for path, listing in zip(paths, listings, strict=True):
         if listing.sources.annotations is not None and listing.classes != listings[0].classes:

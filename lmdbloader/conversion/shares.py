@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from lmdbloader.base import system
 from lmdbloader.base.disk_errors import naming
-from lmdbloader.base.option_names import flags_in_use, option
+from lmdbloader.base.option_names import option
 from lmdbloader.conversion.journal import Begun, Progress, parse_plan, plan_text
 from lmdbloader.conversion.plan import Plan
 from lmdbloader.conversion.report import count_classes
@@ -281,11 +281,6 @@ def _notes_name(number: int) -> str:
     return f"notes-{number:05d}.npz"
 
 
-def restart_option() -> str:
-    """Return the option that discards all parts, also for commands that do not have it."""
-    return "--restart" if flags_in_use() else option("restart", True)
-
-
 class _explain:
     """Turns the errors of a damaged file into DestinationError."""
 
@@ -297,7 +292,7 @@ class _explain:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, (ValueError, KeyError, TypeError, IndexError, EOFError, BadZipFile, FileNotFoundError)):
-            lost = f", so the plan of the set is lost. Plan again with {restart_option()}, which discards all parts."
+            lost = f", so the plan is lost. Plan again with {option('restart', True)}, which discards all parts."
             raise DestinationError(f"{self._path}: does not decode ({error!r:.80}){self._advice or lost}") from error
 
 

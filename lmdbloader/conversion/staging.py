@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from lmdbloader.base import system
 from lmdbloader.base.arguments import is_url, new_path, path_text
 from lmdbloader.base.disk_errors import explain_full_disk, naming
-from lmdbloader.base.foreign_names import STAGE, understands
 from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import ProgressBar, progress_bar
 from lmdbloader.base.text import command, counted, plain
@@ -45,7 +44,6 @@ _PIECE_NBYTES = 8 * 2**20
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 
-@understands(STAGE)
 def stage(
     db: str | os.PathLike[str],
     directory: str | os.PathLike[str],

@@ -12,9 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.arguments import flag, number, optional, whole
-from lmdbloader.base.foreign_names import SUBSET, understands
 from lmdbloader.base.option_names import option
-from lmdbloader.base.suggestions import did_you_mean
 from lmdbloader.base.text import counted
 from lmdbloader.conversion.combining import Combined, Part, Recipe, chosen_fields, combine, open_part
 from lmdbloader.conversion.destination import new_folder
@@ -28,11 +26,8 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
 I64 = npt.NDArray[np.int64]
-# Names among which a similar one is searched.
-_MOST_COMPARED = 100_000
 
 
-@understands(SUBSET)
 def subset(
     dataset: Any,
     out: str | os.PathLike[str],
@@ -197,8 +192,7 @@ def _by_name(part: Part, names: Sequence[str]) -> Part:
     wanted: dict[str, list[int]] = {}
     for name in names:
         if name not in codes_of:
-            hint = did_you_mean(name, codes_of) if len(codes_of) <= _MOST_COMPARED else ""
-            raise OptionError(f"{option('names')}: {part.title} has no source {name!r:.200}{hint}")
+            raise OptionError(f"{option('names')}: {part.title} has no source {name!r:.200}")
         if name in wanted:
             raise OptionError(f"{option('names')}: {name!r:.200} is given twice. Give each name once.")
         wanted[name] = codes_of[name]

@@ -16,23 +16,18 @@ _MASKS = re.compile(
     r"|trimaps?)([_-].*)?",
     re.IGNORECASE,
 )
-_TARGETS = re.compile(r"(depths?|normals|edges|targets?)([_-].*)?", re.IGNORECASE)
 # What the name of a mask may have in addition to that of its image.
 _MASK_SUFFIX = re.compile(rb"[_-](masks?|seg(mentation)?|labels?|gt|annotations?)$", re.IGNORECASE)
 _HIGH = re.compile(r"(hr|gt|gtmod|high_?res)([_-]?x?[0-9]+)?([_-].*)?", re.IGNORECASE)
 _LOW = re.compile(r"(lr|lq|lrbic|low_?res)([_-]?x?[0-9]+)?([_-].*)?", re.IGNORECASE)
-# Words in the names of halves of pairs, for super-resolution and other restoration, and in the folders of both.
-_HIGH_WORDS = {
-    "clean", "clear", "groundtruth", "gt", "high", "hq", "hr", "norain", "normal", "original", "sharp", "target",
-    "targets",
-}  # fmt: skip
+# Words in the paths of halves of pairs, for super-resolution and other restoration.
+_HIGH_WORDS = {"hr", "hq", "gt", "high", "sharp", "clean", "clear", "norain", "target", "targets", "original"}
 _LOW_WORDS = {
-    "bic", "bicubic", "blur", "blurred", "blurry", "compressed", "degraded", "haze", "hazy", "input", "inputs", "low",
-    "lq", "lr", "noise", "noisy", "rain", "rainy",
+    "lr", "lq", "low", "bic", "bicubic", "blur", "blurred", "blurry", "noise", "noisy", "rain", "rainy", "haze", "hazy",
+    "degraded", "input", "inputs",
 }  # fmt: skip
-_BOTH_WORDS = {"data", "image", "images"}
 _WORD = re.compile(
-    r"(?P<word>hr|gt|hq|lr|lq)(?:bic)?(?:x?[1-8])?(?![a-z0-9])|(?P<scale>x[2-8]|[2-8]x)(?![a-z0-9])|[a-z]+|[0-9]+"
+    r"(?P<half>hr|gt|hq|lr|lq)(?:bic)?(?:x?[1-8])?(?![a-z0-9])|(?P<scale>x[2-8]|[2-8]x)(?![a-z0-9])|[a-z]+|[0-9]+"
 )
 _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
@@ -66,11 +61,6 @@ def is_of_masks(name: str) -> bool:
     return _MASKS.fullmatch(name) is not None
 
 
-def is_of_targets(name: str) -> bool:
-    """Return whether a folder is named like one of masks, or of other targets as large as their images."""
-    return is_of_masks(name) or _TARGETS.fullmatch(name) is not None
-
-
 def without_mask_suffix(stem: bytes) -> bytes:
     """Return the name of the image that a mask belongs to by its name.
 
@@ -91,33 +81,20 @@ def is_low(name: str) -> bool:
 
 
 def half_of(stem: str) -> tuple[str, str]:
-    """Return which half of a pair a file is by the words in its path, "high", "low" or "", and what names the pair.
+    """Return which half of a pair a file is by the words in its path, "high", "low" or "", and the other words.
 
-    >>> half_of("train_sharp/000/01"), half_of("train_sharp_bicubic/X4/000/01")
-    (('high', '000 01'), ('low', '000 01'))
+    >>> half_of("train_HR/0001"), half_of("train_LR_bicubic/X4/0001x4")
+    (('high', 'train 0001'), ('low', 'train 0001'))
     >>> half_of("2/Canon_001_HR"), half_of("2/Canon_001_LR2"), half_of("cat/1")
     (('high', '2 canon 001'), ('low', '2 canon 001'), ('', 'cat 1'))
     """
-    halves: set[str] = set()
-    rest: list[str] = []
-    *folders, file = stem.split("/")
-    for folder in folders:
-        words, found = _words_and_halves(folder)
-        halves |= found
-        # The whole name of such a folder is that of a half.
-        rest += [] if found or not set(words) - _BOTH_WORDS else words
-    words, found = _words_and_halves(file)
-    halves |= found
-    return next((half for half in ("low", "high") if half in halves), ""), " ".join([*rest, *words])
-
-
-def _words_and_halves(name: str) -> tuple[list[str], set[str]]:
-    """Return the words of a name that are not about halves, and the halves that the others name."""
-    words, halves = [], set()
-    for found in _WORD.finditer(_CAPITAL.sub(" ", name).lower()):
-        word = found["word"] or found[0]
-        if word in _HIGH_WORDS or word in _LOW_WORDS:
-            halves.add("high" if word in _HIGH_WORDS else "low")
+    half, rest = "", []
+    for found in _WORD.finditer(_CAPITAL.sub(" ", stem).lower()):
+        word = found["half"] or found[0]
+        if word in _LOW_WORDS:
+            half = "low"
+        elif word in _HIGH_WORDS:
+            half = half or "high"
         elif not found["scale"]:
-            words.append(word)
-    return words, halves
+            rest.append(word)
+    return half, " ".join(rest)

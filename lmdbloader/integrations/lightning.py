@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from lmdbloader.base.arguments import listed
 from lmdbloader.base.lightning import import_lightning
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import NotFoundError, OptionError
@@ -15,7 +16,6 @@ from lmdbloader.loader.mixing import Mix
 from lmdbloader.loader.views import check_evaluation, view_of
 from lmdbloader.transforms import RandomCrop, RandomResizedCrop, Transform
 from lmdbloader.transforms.compilation import is_random
-from lmdbloader.transforms.foreign import listed_transforms
 
 __all__ = ["DataModule"]
 
@@ -67,7 +67,7 @@ class DataModule(import_lightning("core", __name__).LightningDataModule):  # typ
         self._batch_size, self._options = batch_size, options
         self._steps, self._eval_steps = transforms, transforms if eval_transforms is None else eval_transforms
         if eval_transforms is None:
-            self._refuse_random(listed_transforms(transforms))
+            self._refuse_random(listed("transforms", transforms))
         # Lightning advises more worker processes, and a Loader has threads instead.
         warnings.filterwarnings("ignore", r".*does not have many workers which may be a bottleneck", UserWarning)
 

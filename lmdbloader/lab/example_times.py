@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from lmdbloader.base.arguments import shown
-from lmdbloader.base.foreign_names import understands
 from lmdbloader.base.text import plain
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
@@ -114,7 +113,6 @@ class ExampleTimes:
         )
 
 
-@understands({})
 def time_examples(
     dataset: Any,
     batch_size: int,

@@ -19,9 +19,8 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from lmdbloader.base.arguments import flag
+from lmdbloader.base.arguments import flag, listed
 from lmdbloader.base.cores import count_cores
-from lmdbloader.base.foreign_names import LOADER, third_argument, understands
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
 from lmdbloader.base.text import counted, plain
 from lmdbloader.batch.batcher import Batcher
@@ -47,16 +46,15 @@ from lmdbloader.loader.options import (
     resolve_pin_memory,
     resolve_shard,
     seed_for,
-    too_late_for_a_size,
 )
 from lmdbloader.loader.orders import Layout, Share, described
 from lmdbloader.loader.state import Coming, Identity, Place, epoch_in, identity
 from lmdbloader.loader.threads import Threads
+from lmdbloader.loader.torch_names import without_torchs
 from lmdbloader.loader.tuning_cache import case_of, recall_threads
 from lmdbloader.store import IO, Damage
 from lmdbloader.transforms import Transform
 from lmdbloader.transforms.compilation import is_random
-from lmdbloader.transforms.foreign import listed_transforms
 from lmdbloader.transforms.functions import is_compiled
 
 if TYPE_CHECKING:
@@ -86,7 +84,7 @@ class Throughput:
 
 
 def _copies_when_rebuilt(init: Callable[..., None]) -> Callable[..., None]:
-    """Return an `__init__` that copies a Loader if a framework calls it with the batch sampler of that Loader."""
+    """Return an `__init__` that takes arguments of torch, and copies a Loader if it gets its batch sampler."""
 
     @functools.wraps(init)
     def __init__(self: Any, *args: Any, **options: Any) -> None:
@@ -96,7 +94,7 @@ def _copies_when_rebuilt(init: Callable[..., None]) -> Callable[..., None]:
 
             original = original_of(options["batch_sampler"])
         if original is None:
-            init(self, *args, **options)
+            init(self, *args, **without_torchs(options))
         else:
             state: tuple[Any, ...] = (*original._state(), original._coming)
             _fill(init, self, *state)
@@ -141,7 +139,6 @@ class Loader(DataLoader[Any]):
     _IterableDataset_len_called = None
 
     @_copies_when_rebuilt
-    @understands(LOADER, positional=third_argument)
     def __init__(
         self,
         dataset: LMDBDataset | Mix | Dataset[Any] | str | os.PathLike[str],
@@ -170,8 +167,7 @@ class Loader(DataLoader[Any]):
     ) -> None:
         """Prepare to load; nothing is read yet.
 
-        Arguments of other loaders are accepted if they mean the same here, such as FFCV's `order=OrderOption.RANDOM`;
-        others are an error with the line to write.
+        Arguments of torch's DataLoader that change nothing here are taken too, such as `sampler=None`.
 
         Args:
             dataset: The dataset to read, or its path; what `lmdbloader.mix` returns; or torch's Subset or ConcatDataset
@@ -232,7 +228,7 @@ class Loader(DataLoader[Any]):
         Warns:
             UserWarning: Transforms are random, as in training, and neither `shuffle` nor `order` was given.
         """
-        given, mixture, transforms = dataset, None, listed_transforms(transforms)
+        given, mixture, transforms = dataset, None, listed("transforms", transforms)
         if type(dataset) is not LMDBDataset:
             from lmdbloader.loader.mixing import opened
 
@@ -288,7 +284,7 @@ class Loader(DataLoader[Any]):
             # More would only take turns; waiting for the disk is done in the background.
             warnings.warn(
                 f"num_threads={num_threads}, but this process may use {counted(cores, 'core')}: it starts as many",
-                stacklevel=4,
+                stacklevel=3,
             )
         compiled, functions = compiled_and_functions(transforms)
         if compiled:
@@ -310,13 +306,8 @@ class Loader(DataLoader[Any]):
             with_resolution(self._transforms, full_size(self._transforms))
         self._stopwatch = Stopwatch()
         self._layout = Layout(len(dataset), partial(_extents, self._read_from))
-        try:
-            self._batcher_seed = self._coming.seed
-            self._batcher, self._plan = self._open(self._transforms, self._batcher_seed)
-        except OptionError as error:
-            if not (advice := too_late_for_a_size(functions)):
-                raise
-            raise OptionError(f"{error}{advice}") from error
+        self._batcher_seed = self._coming.seed
+        self._batcher, self._plan = self._open(self._transforms, self._batcher_seed)
         makes_choices = self._batcher.pipeline.program.is_random or any(
             is_compiled(function) and is_random(function) for function in functions
         )
@@ -325,7 +316,7 @@ class Loader(DataLoader[Any]):
                 "Loader(...): its transforms are random, as in training, and samples come in the dataset's own order. "
                 "Write Loader(..., shuffle=True) to shuffle them in every epoch, Loader(..., shuffle=False) to keep "
                 "their order.",
-                stacklevel=4,
+                stacklevel=3,
             )
         self._threads = Threads(self.num_threads, "lmdbloader")
         self._own_names = frozenset(vars(self))

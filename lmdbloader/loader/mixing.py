@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import ConcatDataset, Dataset, Sampler
+from torch.utils.data import Sampler
 
 from lmdbloader.base.arguments import listed, shown, whole
-from lmdbloader.base.foreign_names import ATTRIBUTES, MIX, understands
 from lmdbloader.base.text import counted
-from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.batch.dataset import WITHOUT_EFFECT, LMDBDataset
 from lmdbloader.batch.many import ReadsMany
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import Field
@@ -60,7 +59,7 @@ class Mix(ReadsMany):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; raise OptionError for those that would have no effect, or change one of several copies."""
-        if name in self.__dict__.keys() | ATTRIBUTES.keys() | {"length", "targets", "transform"} and name[0] != "_":
+        if name in self.__dict__.keys() | WITHOUT_EFFECT | {"length", "targets", "transform"} and name[0] != "_":
             raise OptionError(
                 f"mixed.{name} = ...: a mixture cannot change. Write mix(datasets, weights, length) again, or set "
                 "`transform` on each of its datasets."
@@ -151,7 +150,6 @@ class Mix(ReadsMany):
         return f"Mix({counted(len(self), 'sample')}: {parts})"
 
 
-@understands(MIX)
 def mix(
     datasets: Sequence[LMDBDataset | str | os.PathLike[str]],
     weights: Sequence[float] | None = None,
@@ -183,8 +181,9 @@ def mix(
     >>> df2k = lmdbloader.mix(["div2k.lmdb", "flickr2k.lmdb"], weights=[0.5, 0.5])  # doctest: +SKIP
     >>> loader = lmdbloader.Loader(df2k, 16, shuffle=True, transforms=[RandomCrop(192)])  # doctest: +SKIP
     """
-    _check_list(datasets)
-    views = tuple(view_of(dataset, "mix") for dataset in listed("datasets", datasets))
+    if not isinstance(datasets, list | tuple):  # a set has no order
+        raise OptionError(f"mix({shown(datasets)}): expected a list of datasets")
+    views = tuple(view_of(dataset, "mix") for dataset in datasets)
     num_samples = sum(map(len, views))
     if not num_samples:
         raise OptionError(f"mix: {counted(len(views), 'dataset')} without samples; expected at least one sample")
@@ -195,26 +194,9 @@ def mix(
             warnings.warn(
                 f"mix: an epoch of {counted(count, 'draw')} has none of dataset {number}, {views[number].path}, whose "
                 f"share is {share / sum(mixed.mixture.shares):.1g}. Leave it out, or write a larger weight or length.",
-                stacklevel=3,
+                stacklevel=2,
             )
     return mixed
-
-
-def _check_list(datasets: Any) -> None:
-    """Raise OptionError with the line to write for what is not a list of datasets, although it may have items."""
-    given = f"mix({shown(datasets)})"
-    if isinstance(datasets, Mapping):
-        raise OptionError(
-            f"{given}: expected a list of datasets; a {type(datasets).__name__} has names, which a mixture does not "
-            "need. Write mix(list(datasets.values()), weights=[...])."
-        )
-    if isinstance(datasets, Set):
-        raise OptionError(f"{given}: expected a list of datasets; a set has no order. Write mix([first, second]).")
-    if isinstance(datasets, ConcatDataset):
-        raise OptionError(f"{given}: expected a list of datasets. Write mix(dataset.datasets).")
-    if isinstance(datasets, str | bytes | os.PathLike | Dataset):
-        one = "dataset" if isinstance(datasets, Dataset) else shown(datasets)
-        raise OptionError(f"{given}: expected a list of datasets. Write mix([{one}, ...]).")
 
 
 def _numbers(weights: Any) -> tuple[float, ...]:

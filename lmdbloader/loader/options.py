@@ -44,7 +44,6 @@ Weights = Reals | Callable[[int], Reals]
 # Attributes of torch's loaders and samplers, which have no effect on a Loader that is made.
 _OF_TORCH = (DataLoader, BatchSampler, DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 FIXED_NAMES = frozenset(chain({"epoch"}, *(inspect.signature(kind).parameters for kind in _OF_TORCH)))
-_SIZES = frozenset({"RandomResizedCrop", "RandomCrop", "CenterCrop", "Resize"})
 
 
 def seed_for(dataset: LMDBDataset, seed: Any) -> int | None:
@@ -161,7 +160,7 @@ def compiled_and_functions(
     if early:
         raise OptionError(
             f"transforms: {described(early[0])} comes before {type(transforms[last]).__name__}. Functions are called "
-            f"with whole batches, after all compiled transforms. Move it last.{_except_conversions(early[0])}"
+            "with whole batches, after all compiled transforms; only ToDtype and Normalize may follow a compiled one."
         )
     for function in functions:
         _warn_of_one_draw(function)
@@ -189,38 +188,16 @@ def _with_conversions(
     return found
 
 
-def _except_conversions(function: Any) -> str:
-    """Return what may follow a compiled function, or what to do with an object of torchvision, as sentences."""
-    if is_compiled(function):
-        return " Only ToDtype and Normalize may come directly after it."
-    from lmdbloader.transforms.foreign import advice_for
-
-    return advice_for(function)
-
-
-def too_late_for_a_size(functions: Sequence[Callable[[Any], Any]]) -> str:
-    """Return the advice for images that differ in size if torchvision's transforms should change it, else ""."""
-    from lmdbloader.transforms.foreign import parts_of, ported
-
-    names = [type(part).__name__ for function in functions for part in parts_of(function)]
-    name = next((name for name in names if name in _SIZES), None)
-    line = ported(functions)
-    if name is None or not line:
-        return ""
-    return f" torchvision's {name} is called with the whole batch, whose images must have one size already. {line}"
-
-
 def _warn_of_one_draw(function: Any) -> None:
     """Warn of transforms of torchvision that draw one number for all samples of a batch."""
-    from lmdbloader.transforms.foreign import advice_for, random_parts
+    from lmdbloader.transforms.foreign import random_parts
 
     names = sorted({type(part).__name__ for part in random_parts(function)})
     if names:
         warnings.warn(
             f"transforms: torchvision's {', '.join(names)} draws once for a whole batch, so all of its samples change "
-            f"in the same way. For a draw for each sample, in Python: LMDBDataset(path, transform=v2.{names[0]}(...))."
-            f"{advice_for(function)}",
-            stacklevel=6,
+            f"in the same way. For a draw for each sample, in Python: LMDBDataset(path, transform=v2.{names[0]}(...)).",
+            stacklevel=5,
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import multiprocessing
 import multiprocessing.queues
 import os
@@ -22,7 +21,6 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from lmdbloader.base import system
 from lmdbloader.base.cores import count_own_cores
 from lmdbloader.base.first_steps import shown_steps, watched
-from lmdbloader.base.foreign_names import DATALOADER, understands
 from lmdbloader.batch.collate import collate
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.draws import Draws
@@ -45,11 +43,6 @@ _OF_WORKERS = frozenset({"multiprocessing_context", "persistent_workers", "prefe
 _QUEUE_NBYTES = 5 * 4096
 
 
-@understands(
-    DATALOADER,
-    also=tuple(inspect.signature(DataLoader.__init__).parameters)[1:],
-    positional=lambda value: f"Write shuffle={value!r}.",
-)
 def dataloader(
     dataset: Dataset[Any] | str | os.PathLike[str], batch_size: int | None = 1, *, as_: Form = None, **options: Any
 ) -> DataLoader[Any]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from torch.utils.data import ConcatDataset, DataLoader, Subset
+from torch.utils.data import ConcatDataset, Subset
 
 from lmdbloader.base.text import first_of
 from lmdbloader.batch.dataset import LMDBDataset
@@ -43,14 +43,14 @@ def view_of(dataset: Any, call: str = "Loader") -> LMDBDataset:
     if type(dataset) is ConcatDataset:
         return union_of([view_of(part, call) for part in dataset.datasets], f"{call}(ConcatDataset)", dataset)
     if not isinstance(dataset, LMDBDataset):
-        raise OptionError(f"{call}({type(dataset).__name__}): {_line(dataset)}")
-    if name := overridden(dataset):
-        line = "Override `transform` instead"
-        if name == "__len__":
-            line = "For a longer epoch write Loader(dataset, batch_size, repeat=k), for a shorter one dataset[:n]"
         raise OptionError(
-            f"{type(dataset).__name__} overrides {name}, which the Loader does not call. {line}, or use torch's "
-            "DataLoader: lmdbloader.dataloader(dataset, batch_size)."
+            f"{call}({type(dataset).__name__}): expected an LMDBDataset, or the path of one. lmdbloader.write(dataset, "
+            "out) makes one of a dataset in Python, and torch's DataLoader reads any other."
+        )
+    if name := overridden(dataset):
+        raise OptionError(
+            f"{type(dataset).__name__} overrides {name}, which the Loader does not call. Override `transform` instead, "
+            "or use torch's DataLoader: lmdbloader.dataloader(dataset, batch_size)."
         )
     return dataset
 
@@ -246,49 +246,3 @@ def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
         return one.keys() == other.keys() and all(one[name] is other[name] or one[name] == other[name] for name in one)
     except (ValueError, RuntimeError):  # arrays and tensors of a subclass
         return False
-
-
-def _is_one(part: Any) -> bool:
-    """Return whether one of several is a dataset, or the path of something that may be one."""
-    return isinstance(part, LMDBDataset) or (isinstance(part, str | os.PathLike) and os.path.isdir(part))
-
-
-def _line(dataset: Any) -> str:
-    """Return the advice for a dataset of another library."""
-    origin = type(dataset).__module__.partition(".")[0]
-    root = getattr(dataset, "root", None)
-    has_items = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
-    if isinstance(dataset, list | tuple) and dataset and all(map(_is_one, dataset)):
-        return "expected one dataset. Write lmdbloader.Loader(lmdbloader.mix(datasets), batch_size)."
-    if isinstance(dataset, Mapping) and dataset and all(isinstance(d, LMDBDataset) for d in dataset.values()):
-        name = next(iter(dataset))
-        return (
-            f"expected one dataset. Write lmdbloader.Loader(datasets[{name!r}], batch_size), or Loader(lmdbloader.mix("
-            "list(datasets.values())), batch_size)."
-        )
-    if type(dataset).__name__ == "Mix":
-        return "a mixture has no parts. Mix views: lmdbloader.mix([first[:100], second[:100]])."
-    if isinstance(dataset, DataLoader):
-        return "is a DataLoader. Give its dataset: Loader(loader.dataset, batch_size)."
-    if isinstance(getattr(dataset, "dataset", None), LMDBDataset | ConcatDataset | Subset):
-        return (
-            "expected an LMDBDataset, and this dataset wraps one. Read it with "
-            "lmdbloader.dataloader(dataset, batch_size)."
-        )
-    if origin == "torchvision" and hasattr(dataset, "class_to_idx") and hasattr(dataset, "samples") and root:
-        make = f'lmdbloader.convert({os.fspath(root)!r}, "train.lmdb", layout="classes")'
-    elif origin == "webdataset":
-        make = "`lmdbloader convert SHARDS train.lmdb`"
-    elif isinstance(dataset, Mapping):
-        name = next(iter(dataset), "train")
-        make = f'lmdbloader.write(dataset[{name!r}], "{name}.lmdb")'
-    elif origin == "datasets" or isinstance(dataset, list):
-        make = 'lmdbloader.write(dataset, "train.lmdb")'
-    elif has_items or hasattr(dataset, "__iter__"):
-        make = 'lmdbloader.write(dataset, "train.lmdb", fields=("image", "label"))'
-    else:
-        return "expected an LMDBDataset, or the path of one."
-    return (
-        f"expected an LMDBDataset. Make one once, with {make}, and write "
-        'Loader("train.lmdb", batch_size); or use torch\'s DataLoader.'
-    )

@@ -57,7 +57,7 @@ def convert(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], opt
         WorkerError: Several workers died while making the same part, or a node cannot run the tasks.
     """
     target = new_folder(out)
-    refuse_swapped(src, target, options)
+    refuse_swapped(src, target)
     if options.parts is None and options.part_size is None:
         raise OptionError(
             "Ray converts in parts, one task for each. Give their number, several for each CPU: "

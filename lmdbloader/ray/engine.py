@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lmdbloader.base.option_names import flags_in_use, naming_flags, option
+from lmdbloader.base.option_names import option
 from lmdbloader.base.text import plain
 from lmdbloader.conversion.parts import ConvertedPart, convert_part
 from lmdbloader.errors import LmdbloaderError, LockedError, WorkerError
@@ -150,7 +150,7 @@ class _Run:
                 self.waiting.append(part)
                 continue
             part.attempt, part.done = part.attempt + 1, [0, 0]
-            about = (self._target, part.number, self._keywords, part.attempt, flags_in_use())
+            about = (self._target, part.number, self._keywords, part.attempt)
             self.busy[self._task.remote(*about, self._messages)] = part
 
     def look(self) -> Iterator[ConvertedPart]:
@@ -276,7 +276,7 @@ class Messages:
 
 
 def make_part(
-    target: str, number: int, keywords: Mapping[str, Any], attempt: int, flags: Mapping[str, str], messages: Any
+    target: str, number: int, keywords: Mapping[str, Any], attempt: int, messages: Any
 ) -> tuple[ConvertedPart | LmdbloaderError, list[str]]:
     """Make a part: the function that tasks run.
 
@@ -285,7 +285,6 @@ def make_part(
         number: The number of the part.
         keywords: Keyword arguments of `convert_part`.
         attempt: The number of this task among those for the part, from 1.
-        flags: The flags by which messages name options; see `base.option_names`.
         messages: The actor that collects progress and messages.
 
     Returns:
@@ -308,11 +307,10 @@ def make_part(
             send()
 
     found: ConvertedPart | LmdbloaderError
-    with naming_flags(flags):
-        try:
-            found = convert_part(target, number, **keywords, advance=advance, log=lines.append)
-        except LmdbloaderError as error:
-            found = error
-        except Exception:
-            found = WorkerError(f"making {part_name(number)} failed:\n{traceback.format_exc()}")
+    try:
+        found = convert_part(target, number, **keywords, advance=advance, log=lines.append)
+    except LmdbloaderError as error:
+        found = error
+    except Exception:
+        found = WorkerError(f"making {part_name(number)} failed:\n{traceback.format_exc()}")
     return found, lines

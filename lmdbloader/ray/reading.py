@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lmdbloader.base.arguments import flag, optional, whole
-from lmdbloader.base.foreign_names import READ_LMDB, understands
 from lmdbloader.base.option_names import option, shown
 from lmdbloader.batch.dataset import LMDBDataset, chosen_fields
 from lmdbloader.errors import OptionError
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     import ray.data
 
 
-@understands(READ_LMDB)
 def read_lmdb(
     dataset: str | os.PathLike[str] | LMDBDataset,
     fields: Sequence[str] | None = None,

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from lmdbloader.base.arguments import flag, optional, whole
-from lmdbloader.base.foreign_names import WRITE_LMDB, understands
 from lmdbloader.base.option_names import option, shown
 from lmdbloader.conversion.destination import new_folder
 from lmdbloader.conversion.storage import WriteMode
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 _MOST_PASTED = 400
 
 
-@understands(WRITE_LMDB)
 def write_lmdb(
     data: ray.data.Dataset,
     path: str | os.PathLike[str],
@@ -134,7 +132,7 @@ def _warn_of_classes(data: Any, fields: Any) -> None:
                 f"write_lmdb: rows hold labels as numbers, so the new dataset does not get the names of classes that "
                 f"{source.place} has for {', '.join(found)}. If the numbers mean the same, write {line}; for no names, "
                 "classes={}.",
-                stacklevel=4,
+                stacklevel=3,
             )
             return
 

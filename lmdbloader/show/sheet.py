@@ -15,7 +15,6 @@ from PIL import Image, ImageDraw
 
 from lmdbloader.base.arguments import new_path, optional, whole
 from lmdbloader.base.files import replacing
-from lmdbloader.base.foreign_names import PREVIEW, understands
 from lmdbloader.base.text import counted
 from lmdbloader.errors import DestinationError, OptionError
 from lmdbloader.show.labels import in_colors
@@ -76,7 +75,6 @@ def spread(length: int, count: int, seed: int | None = None) -> list[int]:
     return [(2 * i + 1) * length // (2 * count) for i in range(count)]
 
 
-@understands(PREVIEW, positional=lambda value: f"Write count={value}.")
 def preview(
     path: str | os.PathLike[str],
     output: str | os.PathLike[str] | None = None,

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from lmdbloader.base.files import NotRegularError, open_regular
-from lmdbloader.base.foreign_names import understands
 from lmdbloader.base.text import extent, plain
 from lmdbloader.format.codecs import name_counts
 from lmdbloader.format.layout import SKIPPED_FILE, Field
@@ -136,7 +135,6 @@ class Summary:
         return whole
 
 
-@understands({})
 def info(path: str | os.PathLike[str]) -> Summary:
     """Return a summary of a dataset, from its manifest and index; no pixel is read.
 

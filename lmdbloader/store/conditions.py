@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.option_names import shown
-from lmdbloader.base.suggestions import nearest
 from lmdbloader.errors import OptionError
 from lmdbloader.store.reader import Reader
 from lmdbloader.store.rows import Rows, as_array
@@ -302,10 +301,7 @@ class _Condition:
             return name
         if any(name in of_labels for of_labels in self._classes.values()):
             self.refuse(f"{name} is a class: write {name!r} in quotes")
-        ends = [other for other in names if other.endswith(f".{name}")]
-        meant = ends[0] if len(ends) == 1 else nearest(name, names)
-        instead = f". Did you mean {meant}?" if meant else "."
-        self.refuse(f"there is no column {name!r}{instead} The columns are {', '.join(names)}")
+        self.refuse(f"there is no column {name!r}. The columns are {', '.join(names)}")
 
     def _literal(self, column: str, node: ast.expr) -> Any:
         """Return a number or a text to compare a column with; of a class's name, its label."""
@@ -320,10 +316,8 @@ class _Condition:
             classes = self._classes.get(column, ())
             if value in classes:
                 return classes.index(value)
-            meant = nearest(value, classes)
             if classes:
-                hint = f"Did you mean {meant!r}?" if meant else f"{self._advice.classes}: {shown(classes)}"
-                self.refuse(f"{column} has no class {value!r}. {hint}")
+                self.refuse(f"{column} has no class {value!r}. {self._advice.classes}: {shown(classes)}")
             self.refuse(f"{column} holds {kind}s, and {value!r:.80} is a text")
         if isinstance(value, bool | int | float):
             if kind == "text":

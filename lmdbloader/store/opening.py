@@ -37,7 +37,6 @@ from lmdbloader.format.layout import (
     part_name,
 )
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, load_json, parse_manifest
-from lmdbloader.format.others import describe_file, describe_folder, suggest_path
 from lmdbloader.kernels.runtime.guard_words import NUM_HEAD
 
 if TYPE_CHECKING:
@@ -104,8 +103,6 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
                 f"{folder}: {MANIFEST_FILE} is missing: the folder holds parts of a set. {command('repair', folder)} "
                 "makes a new one from them."
             ) from None
-        if what := describe_folder(folder):
-            raise FormatError(f"{folder}: has no {MANIFEST_FILE}, so it is not a dataset; it {what}.") from None
         raise FormatError(
             f"{folder}: has no {MANIFEST_FILE}, so it is not a dataset (an {FORMAT_NAME} dataset has {MANIFEST_FILE}, "
             f"{INDEX_FILE} and {DATA_FILE}). Make one with `lmdbloader convert`."
@@ -119,9 +116,8 @@ def _not_a_folder(path: Path) -> FormatError | NotFoundError:
         noun, advice = _unfinished(path, partial)
         return FormatError(f"{path}: its {noun} is not finished ({partial} is there). {advice}")
     if path.exists():
-        what = describe_file(path)
-        return FormatError(f"{path}: is a file, not a dataset folder" + (f"; it {what}." if what else "."))
-    return NotFoundError(f"{path}: there is no such folder; expected a dataset made by lmdbloader.{suggest_path(path)}")
+        return FormatError(f"{path}: is a file; expected the folder of a dataset made by lmdbloader")
+    return NotFoundError(f"{path}: there is no such folder; expected a dataset made by lmdbloader")
 
 
 def _unfinished(out: Path, partial: Path) -> tuple[str, str]:

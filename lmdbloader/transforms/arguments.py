@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal
@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 
-from lmdbloader.base.suggestions import did_you_mean
 from lmdbloader.errors import OptionError
 
 DTYPES = (torch.uint8, torch.uint16, torch.float16, torch.bfloat16, torch.float32)
@@ -216,33 +215,6 @@ def _names(of: object, name: str, fields: Any) -> tuple[str, ...] | None:
     if not found:
         raise OptionError(f"{of}: expected at least one name, or None for all image fields")
     return found
-
-
-# Names of arguments in timm, albumentations, FFCV and kornia, and what to write here.
-_FOREIGN = {
-    "always_apply": "Write p=1.",
-    "crop_size": "Write size.",
-    "flip_prob": "Write p.",
-    "height": "Write size=(height, width).",
-    "max_area": "Write scale=(least, most).",
-    "max_pixel_value": "Put ToDtype(torch.float32, scale=True) before it.",
-    "min_area": "Write scale=(least, most).",
-    "mode": "Write value=0.",
-    "probability": "Write p.",
-    "same_on_batch": "Leave it out: there is a separate draw for every sample.",
-    "width": "Write size=(height, width).",
-}
-
-
-def unknown_argument(transform: str, name: str, known: Iterable[str]) -> str:
-    """Return the message about an argument that a transform does not have.
-
-    >>> unknown_argument("RandomErasing", "probability", ["fields", "p", "value"])
-    'RandomErasing(probability=...): expected p, value, fields. Write p.'
-    """
-    names = sorted(known, key="fields".__eq__)
-    advice = f". {_FOREIGN[name]}" if name in _FOREIGN else did_you_mean(name, names)
-    return f"{transform}({name}=...): expected {', '.join(names)}{advice}"
 
 
 Size = Annotated[int | tuple[int, int], Kind(_size)]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, get_origin
 
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels.transform import opcodes
-from lmdbloader.transforms.arguments import Kind, Names, unknown_argument
+from lmdbloader.transforms.arguments import Kind, Names
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -39,9 +38,6 @@ class Transform:
             OptionError: One declares no kind.
         """
         cls.kinds = {**cls.kinds, **_declared_kinds(cls)}
-        made = vars(cls).get("__init__")  # `dataclass` has made it, and makes the class again for its slots
-        if made is not None:
-            cls.__init__ = _with_known_names(made)  # type: ignore[method-assign]
 
     def __post_init__(self) -> None:
         for name, kind in self.kinds.items():
@@ -56,19 +52,6 @@ class Transform:
         # The inherited `fields` are last, as people write them.
         shown.sort(key="fields".__eq__)
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
-
-
-def _with_known_names(made: Callable[..., None]) -> Callable[..., None]:
-    """Return a transform's `__init__` that refuses unknown arguments and names the known ones."""
-
-    @functools.wraps(made)
-    def init(self: Transform, *args: Any, **named: Any) -> None:
-        for name in named:
-            if name not in self.kinds:
-                raise OptionError(unknown_argument(type(self).__name__, name, self.kinds))
-        made(self, *args, **named)
-
-    return init
 
 
 def _declared_kinds(cls: type) -> dict[str, Kind]:

@@ -154,12 +154,10 @@ def _concerned(transform: Transform, fields: Sequence[ImageField]) -> list[int]:
         )
     if not isinstance(transform, Geometry | ToDtype | Normalize) or type(transform) is Geometry:
         if callable(transform) and not isinstance(transform, type | Transform):
-            from lmdbloader.transforms.foreign import advice_for
-
             raise OptionError(
                 f"transforms: {described(transform)} is not compiled; expected transforms of lmdbloader.transforms. "
                 "Functions go to a Loader, at the end of its transforms, where they get whole batches, or to "
-                f"LMDBDataset(path, transform=...), which calls them for every sample.{advice_for(transform)}"
+                f"LMDBDataset(path, transform=...), which calls them for every sample."
             )
         raise OptionError(f"transforms: {transform!r} is neither a transform of lmdbloader.transforms nor callable")
     for name in transform.fields or ():

@@ -1,4 +1,4 @@
-"""Names of transforms of other libraries, and objects of torchvision: what to write for them here."""
+"""Transforms of torchvision in our lists: what they draw for a whole batch, and which pixels they take."""
 
 from __future__ import annotations
 
@@ -9,94 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from lmdbloader.base.arguments import listed
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms import operations
-
-_TENSORS = "Leave it out: images are tensors (C, H, W) already, in batches (B, C, H, W)"
-_SCALED = "ToDtype(torch.float32, scale=True)"
-_CONTAINER = "a list of transforms; most take a probability p, as in ColorJitter(0.4, p=0.8)"
-
-# What to write instead of a name; "" where only the other library's own does it, in Python.
-INSTEAD: dict[str, str] = {
-    # torchvision: types
-    **dict.fromkeys(("ToImage", "PILToTensor", "ToPureTensor", "ToPILImage", "ToImageTensor", "ToImagePIL"), _TENSORS),
-    "ToTensor": f"{_SCALED}; leave FFCV's ToTensor out",
-    "ConvertImageDtype": _SCALED,
-    "ConvertDtype": _SCALED,
-    "ConvertImage": _SCALED,
-    "RGB": "Leave it out: in a dataset with colours, grey images come out with three equal channels",
-    "Identity": "Leave it out",
-    "InterpolationMode": "'bilinear' or 'bicubic'; torchvision's InterpolationMode is accepted too",
-    # torchvision: containers
-    "Compose": "a list of transforms, as in Loader(..., transforms=[RandomCrop(64), RandomHorizontalFlip()])",
-    **dict.fromkeys(("RandomApply", "RandomChoice", "RandomOrder"), _CONTAINER),
-    "Lambda": "the function itself, after the compiled transforms; it is called with whole batches",
-    # torchvision: what the compiled ones can do
-    "Grayscale": "RandomGrayscale(1), which gives three equal channels",
-    "RandomInvert": "RandomSolarize(0, p), which inverts all values",
-    "RandomSizedCrop": "RandomResizedCrop(size)",
-    "Scale": "Resize(size)",
-    "Pad": "RandomCrop(size, padding, fill=fill), which pads and crops",
-    "FiveCrop": "CenterCrop(size), or a loader for each crop",
-    "TenCrop": "CenterCrop(size), or a loader for each crop",
-    "SanitizeBoundingBoxes": "SanitizeBoxes('boxes', 'labels'), the names of the fields, after the others",
-    **dict.fromkeys(("Letterbox", "LetterBox"), "Resize((height, width)), which changes the aspect ratio"),
-    # torchvision: the others
-    **dict.fromkeys(
-        (
-            "AugMix", "AutoAugment", "AutoAugmentPolicy", "ElasticTransform", "GaussianBlur", "GaussianNoise", "JPEG",
-            "LinearTransformation", "RandAugment", "RandomAdjustSharpness", "RandomAffine", "RandomAutocontrast",
-            "RandomChannelPermutation", "RandomEqualize", "RandomIoUCrop", "RandomPerspective",
-            "RandomPhotometricDistort", "RandomPosterize", "RandomResize", "RandomRotation", "RandomShortestSize",
-            "RandomZoomOut", "ScaleJitter", "TrivialAugmentWide", "ClampBoundingBoxes", "ClampKeyPoints",
-            "ConvertBoundingBoxFormat", "SanitizeKeyPoints", "UniformTemporalSubsample",
-            "functional", "v2",
-        ),
-        "",
-    ),
-    # albumentations
-    "HorizontalFlip": "RandomHorizontalFlip(p)",
-    "VerticalFlip": "RandomVerticalFlip(p)",
-    **dict.fromkeys(("D4", "SquareSymmetry", "Flip"), "RandomDihedral()"),
-    **dict.fromkeys(("RandomRotate90", "Transpose"), "RandomDihedral(), which also mirrors"),
-    "RandomFlip": "RandomHorizontalFlip(p), RandomVerticalFlip(p), or RandomDihedral() for both and quarter turns",
-    "RandomScale": "RandomResizedCrop(size, scale), which scales and crops",
-    "CoarseDropout": "Cutout(size, value, p) for one rectangle of one size, or RandomErasing(p)",
-    "PadIfNeeded": "RandomCrop(size, pad_if_needed=True)",
-    "SmallestMaxSize": "Resize(size)",
-    "ColorJiggle": "ColorJitter(brightness, contrast, saturation, hue)",
-    "RandomBrightnessContrast": "ColorJitter(brightness, contrast, p=p)",
-    "HueSaturationValue": "ColorJitter(saturation=saturation, hue=hue, p=p)",
-    "ToGray": "RandomGrayscale(p)",
-    "Solarize": "RandomSolarize(threshold, p), with the threshold in units of the stored pixels",
-    "InvertImg": "RandomSolarize(0, p), which inverts all values",
-    "ToFloat": _SCALED,
-    "ToTensorV2": _TENSORS,
-    **dict.fromkeys(("OneOf", "SomeOf", "Sequential"), _CONTAINER),
-    # FFCV
-    "RandomResizedCropRGBImageDecoder": "RandomResizedCrop(size, scale, ratio)",
-    "CenterCropRGBImageDecoder": "Resize(round(size / ratio)), CenterCrop(size)",
-    "NormalizeImage": "ToDtype(torch.float16, scale=True), Normalize([m / 255 for m in mean], [s / 255 for s in std])",
-    "Convert": "ToDtype(dtype)",
-    "ToDevice": "Loader(..., device='cuda')",
-    "ToTorchImage": f"{_TENSORS}; Loader(..., memory_format=torch.channels_last) for the order of the memory",
-    **dict.fromkeys(
-        ("Squeeze", "View", "IntDecoder", "FloatDecoder", "NDArrayDecoder", "BytesDecoder", "SimpleRGBImageDecoder"),
-        "Leave it out: every field is decoded, labels are tensors (B,)",
-    ),
-    "RandomBrightness": "ColorJitter(magnitude, p=p)",
-    "RandomContrast": "ColorJitter(contrast=magnitude, p=p)",
-    "RandomSaturation": "ColorJitter(saturation=magnitude, p=p)",
-    **dict.fromkeys(("ImageMixup", "LabelMixup", "MixupToOneHot"), "MixUp(alpha, num_classes), for images and labels"),
-    "ModuleWrapper": "the module itself, after the compiled transforms; it is called with whole batches",
-    # timm, BasicSR
-    "Mixup": "MixUp(alpha, num_classes) or CutMix(alpha, num_classes), after LabelSmoothing(smoothing, num_classes)",
-    "RandomResizedCropAndInterpolation": "RandomResizedCrop(size, scale, ratio, 'bicubic')",
-    "ToNumpy": _TENSORS,
-    "augment": "RandomDihedral()",
-    "paired_random_crop": "RandomCrop(gt_size), which cuts lr and hr at one place",
-}  # fmt: skip
 
 # Transforms of torchvision that do not draw in `make_params`.
 _CHOOSING = ("AugMix", "AutoAugment", "RandAugment", "RandomChoice", "RandomOrder", "TrivialAugmentWide")
@@ -109,74 +22,6 @@ _OF_PIXELS = frozenset({
 _CHANGING_VALUES = frozenset({"ConvertImageDtype", "Lambda", "LinearTransformation", "Normalize", "ToDtype"})
 # Those made for batches.
 _FOR_BATCHES = {"MixUp", "CutMix"}
-
-
-def instead_of(name: str) -> str | None:
-    """Return the message for a name of another library; None if it is not a known one.
-
-    >>> instead_of("HorizontalFlip")
-    'lmdbloader.transforms has no HorizontalFlip. Write RandomHorizontalFlip(p).'
-    """
-    return f"lmdbloader.transforms has no {name}. {_line(name)}" if name in INSTEAD else None
-
-
-def advice_for(transform: object) -> str:
-    """Return what to do with an object of torchvision in the wrong place, as sentences; "" for any other object."""
-    if not is_torchvision(transform):
-        return ""
-    name = type(transform).__name__
-    if name == "Compose":
-        return " Give the list of transforms of lmdbloader.transforms itself, without Compose."
-    if name in operations.__all__:
-        return f" lmdbloader.transforms.{name} is compiled and takes the same arguments: import it from there."
-    return f" {_line(name)}"
-
-
-def listed_transforms(transforms: Any) -> tuple[Any, ...]:
-    """Return the transforms in a list; none for None.
-
-    Raises:
-        OptionError: It is not a list but one transform, or torchvision's Compose.
-    """
-    if is_torchvision(transforms) and (line := ported(transforms)):
-        raise OptionError(f"transforms={type(transforms).__name__}(...): expected a list. {line}")
-    return listed("transforms", transforms)
-
-
-def ported(transforms: object) -> str:
-    """Return the list to write for transforms of torchvision, alone, in a list or in Compose; "" if there are none.
-
-    >>> ported([print])
-    ''
-    """
-    given = transforms if isinstance(transforms, list | tuple) else [transforms]
-    parts = [part for each in given for part in _unpacked(each)]
-    names = [type(part).__name__ for part in parts]
-    if not any(map(is_torchvision, parts)):
-        return ""
-    lines = {name: f"{name}(...)" for name in operations.__all__} | {"ToTensor": _SCALED, "ConvertImageDtype": _SCALED}
-    written = ", ".join(lines[name] for name in names if name in lines)
-    others = [_line(name) for name in names if name not in lines and not INSTEAD.get(name, "").startswith("Leave")]
-    line = f"Write transforms=[{written}] with those of lmdbloader.transforms, which take the same arguments."
-    return " ".join([line, *dict.fromkeys(others)])
-
-
-def _unpacked(transform: Any) -> Iterator[Any]:
-    """Yield the transforms in a Compose or nn.Sequential, else the transform itself."""
-    if type(transform).__name__ in ("Compose", "Sequential"):
-        for part in getattr(transform, "transforms", None) or transform.children():
-            yield from _unpacked(part)
-    else:
-        yield transform
-
-
-def _line(name: str) -> str:
-    """Return what to write for a name, as a sentence."""
-    instead = INSTEAD.get(name, "")
-    if instead:
-        return f"{instead}." if instead.startswith("Leave") else f"Write {instead}."
-    what = "v2.Compose([...])" if name in ("functional", "v2") else f"v2.{name}(...)"
-    return f"Use torchvision's own, in Python, for every sample: LMDBDataset(path, transform={what})."
 
 
 def is_torchvision(transform: object) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.base.option_names import option, pasted_convert, shown
+from lmdbloader.base.option_names import option, shown
 from lmdbloader.base.text import counted, first_of
 from lmdbloader.conversion.sources.folders import find_images
 from lmdbloader.conversion.sources.json_stream import read_lists
@@ -118,8 +118,10 @@ def _find(src: Location) -> tuple[Path, Path]:
     if len(found) == 1:
         return found[0]
     if found:
-        lines = "; or ".join(pasted_convert(folder, annotations=path) for folder, path in found[:_NAMES_SHOWN])
-        raise SourceError(f"{src}: holds several sets of images with annotations. Write {lines}.")
+        pairs = first_of([f"{folder} with {path}" for folder, path in found], _NAMES_SHOWN)
+        raise SourceError(
+            f"{src}: holds several sets of images with annotations: {pairs}. Convert one, with {option('annotations')}."
+        )
     raise SourceError(
         f"{src}: no annotations found; looked for annotations/instances_X.json next to X/ or images/X/, and for "
         f"{_ROBOFLOW}. Convert the folder of the images, and name the file with {option('annotations')}."
@@ -310,8 +312,7 @@ def _match(src: Location, images: Found, path: Path, content: _Content, skip: bo
             row_of[number] = row
     if missing and (not skip or not row_of):
         raise SourceError(
-            f"{src}: {path.name} lists {first_of(missing)}, not found there. "
-            + _advice(src, images.names, path, missing[0], bool(row_of))
+            f"{src}: {path.name} lists {first_of(missing)}, not found there. " + _advice(images.names, bool(row_of))
         )
     kept = sorted(row_of)
     return np.array(kept, np.int64), np.array([row_of[number] for number in kept], np.int64), missing
@@ -328,12 +329,9 @@ def _find_name(name: str, number_of: dict[bytes, int]) -> int | None:
     return number_of.get(os.fsencode("/".join(parts)))
 
 
-def _advice(src: Location, names: Names, path: Path, name: str, are_some_found: bool) -> str:
+def _advice(names: Names, are_some_found: bool) -> str:
     if are_some_found:
         return f"{option('on_error', 'skip')} leaves such images out."
-    outer = name.replace("\\", "/").partition("/")[0]
-    if isinstance(src, Path) and outer == src.resolve().name and name != outer:
-        return f"The names in the file begin with {outer}/. Write {pasted_convert(src / '..', annotations=path)}."
     return f"None of its images is there, but {as_text(names[0])} is: expected the folder that file_name starts from."
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lmdbloader.base.option_names import option, pasted
+from lmdbloader.base.option_names import option
 from lmdbloader.base.text import first_of
 from lmdbloader.conversion.sources.listing import (
     I64,
@@ -32,7 +32,6 @@ from lmdbloader.conversion.sources.listing import (
 )
 from lmdbloader.conversion.sources.remote import find_remote_images
 from lmdbloader.errors import SourceError, SourceNotFoundError
-from lmdbloader.format.others import describe_file, describe_folder, suggest_path
 from lmdbloader.images.decode import IMAGE_SUFFIXES
 
 _SCALE_SUFFIX = re.compile(rb"x[2-9]$")
@@ -56,11 +55,7 @@ def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
     if not len(images.names):
         suffixes = " ".join(sorted(IMAGE_SUFFIXES))
         others = "".join(f". {name}: {reason}" for name, reason in images.ignored)
-        what = describe_folder(src) if isinstance(src, Path) else ""
-        raise SourceError(
-            f"{src}: no images in it (looked for {suffixes} in it and the folders below){others}"
-            + (f"; it {what}." if what else "")
-        )
+        raise SourceError(f"{src}: no images in it (looked for {suffixes} in it and the folders below){others}")
     sources = Sources(images.names, images.nbytes)
     found = Listing("images", sources, ignored=images.ignored, changed_ns=images.changed_ns)
     if layout == "images" or (layout == "auto" and prefer_images):
@@ -89,9 +84,9 @@ def find_images(place: Location) -> Found:
     if isinstance(place, str):
         return find_remote_images(place)
     if not place.exists():
-        raise SourceNotFoundError(f"{place}: there is no such folder.{suggest_path(place)}")
+        raise SourceNotFoundError(f"{place}: there is no such folder")
     if not place.is_dir():
-        raise SourceError(f"{place}: is not a folder" + (f"; it {what}." if (what := describe_file(place)) else ""))
+        raise SourceError(f"{place}: is not a folder")
     top, others = os.fsencode(place), Others()
     return walk(top, partial(_list_folder, top, others), lambda name: _size(os.path.join(top, name)), others)
 
@@ -273,8 +268,7 @@ def _partners(hr: object, high: Names, lr: object, low: Names) -> I64:
     stems = {_SCALE_SUFFIX.sub(b"", stem_of(name)) for name in alone_high}
     if alone and alone.keys() <= stems and not stems & {stem_of(name) for name in alone_high}:
         raise SourceError(
-            f"{hr}: {as_text(alone_high[0])} is named like an LR image. The two are swapped: write "
-            f"{pasted(hr=lr, lr=hr)}."
+            f"{hr}: {as_text(alone_high[0])} is named like an LR image. {option('hr')} and {option('lr')} are swapped."
         )
     _refuse_alone(hr, alone_high, lr)
     _refuse_alone(lr, list(alone.values()), hr)

@@ -14,7 +14,6 @@ from lmdbloader.conversion.sources.listing import I64, Found, Listing, Location,
 from lmdbloader.conversion.sources.reading import read
 from lmdbloader.errors import CorruptError, OptionError, SourceError, SourceNotFoundError
 from lmdbloader.format.layout import part_name
-from lmdbloader.format.others import suggest_path
 from lmdbloader.images.decode import describe_start, is_image_start
 from lmdbloader.store import is_dataset
 from lmdbloader.store.lmdb_file import list_values, lmdb_file
@@ -57,7 +56,7 @@ def find_half(src: Location) -> Found:
         )
     file = lmdb_file(src)
     if file is None and not src.exists():
-        raise SourceNotFoundError(f"{src}: there is no such LMDB.{suggest_path(src)}")
+        raise SourceNotFoundError(f"{src}: there is no such LMDB")
     if file is None:
         raise SourceError(f"{src}: is not an LMDB")
     path = os.fsencode(file)

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from lmdbloader.base.option_names import option, pasted_convert
+from lmdbloader.base.option_names import option
 from lmdbloader.base.text import first_of
 from lmdbloader.conversion.sources.folders import find_images, holds_images, same_stem
 from lmdbloader.conversion.sources.listing import Found, Listing, Location, Names, Sources, as_text, is_url, stem_of
-from lmdbloader.errors import SourceError, SourceNotFoundError
+from lmdbloader.errors import SourceError
 from lmdbloader.format.folder_names import is_of_images, is_of_masks, without_mask_suffix
-
-# More names than this may be too long for one command line.
-_MOST_MOVED = 5000
 
 
 def list_masked(src: Location, masks: Location | None, *, skip: bool = False) -> Listing:
@@ -36,11 +32,12 @@ def list_masked(src: Location, masks: Location | None, *, skip: bool = False) ->
     """
     if masks is None:
         src, masks = _find_folders(src)
-    _check_exists(src, masks)
     images = find_images(src)
     if _is_same(src, masks):
-        problem = "is the folder of the images and that of the masks, so each image would be its own mask"
-        raise SourceError(f"{masks}: {problem}. {_how_to_separate(src, images.names)}")
+        raise SourceError(
+            f"{masks}: is the folder of the images and that of the masks, so each image would be its own mask. Move "
+            f"the masks into a folder of their own, and name it with {option('masks')}."
+        )
     images = _without(images, _places_in(src, masks), "the folder of the masks")
     found = _without(find_images(masks), _places_in(masks, src), "the folder of the images")
     for place, names, other in ((src, images.names, masks), (masks, found.names, src)):
@@ -76,18 +73,13 @@ def _find_folders(src: Location) -> tuple[Path, Path]:
     if not src.is_dir():
         raise SourceError(f"{src}: there is no such folder")
     folders = sorted(p for p in src.iterdir() if p.is_dir())
-    if not folders and (named := _mask_patterns(names := find_images(src).names)):
-        raise SourceError(f"{src}: holds images and masks ({' '.join(named)}) together. {_how_to_separate(src, names)}")
     images = [p for p in folders if is_of_images(p.name)]
     masks = [p for p in folders if is_of_masks(p.name) and holds_images(p)]
     if len(images) != 1 or len(masks) != 1:
         there = first_of([f"{p.name}/" for p in folders]) or "no folders"
-        line = (
-            pasted_convert(images[0], masks=masks[0]) if images and masks else pasted_convert("IMAGES", masks="MASKS")
-        )
         raise SourceError(
-            f"{src}: holds {there}; expected one folder of images and one of masks, such as images/ and masks/. Name "
-            f"the two: {line}"
+            f"{src}: holds {there}; expected one folder of images and one of masks, such as images/ and masks/. Give "
+            f"the folder of the images, and name that of the masks with {option('masks')}."
         )
     return images[0], masks[0]
 
@@ -131,45 +123,6 @@ def _without(found: Found, folders: Sequence[bytes], why: str) -> Found:
     return replace(found, ignored=(*found.ignored, *ignored))
 
 
-def _mask_patterns(names: Names) -> list[str]:
-    """Return the patterns of the masks among images and masks; none if their names do not tell.
-
-    >>> [_mask_patterns(Names.join(b"", names)) for names in ([b"a.png", b"a_mask.png"], [b"a.jpg", b"a.png"])]
-    [['*_mask.*'], ['*.png']]
-    """
-    stems = {stem_of(name) for name in names}
-    ends = {stem[len(bare) :] for stem in stems if (bare := without_mask_suffix(stem)) != stem and bare in stems}
-    if ends:
-        return [f"*{as_text(end)}.*" for end in sorted(ends)]
-    kinds = {os.path.splitext(name)[1] for name in names}
-    is_both = len(names) == 2 * len(stems) and len(kinds) == 2 and b".png" in kinds and kinds & {b".jpg", b".jpeg"}
-    return ["*.png"] if is_both else []
-
-
-def _how_to_separate(src: Location, names: Names) -> str:
-    """Return what to do about a folder that holds both the images and the masks, or only one of them."""
-    patterns = _mask_patterns(names)
-    if isinstance(src, str):
-        such = f", such as {patterns[0]}," if patterns else ""
-        return f"Move the masks{such} into a folder of their own, and name it with {option('masks')}."
-    src = src if src.name not in ("", "..") else src.resolve()
-    if not patterns:
-        near = [p for p in sorted(src.parent.iterdir()) if p.is_dir() and p != src]
-        if is_of_masks(src.name):
-            lines = [pasted_convert(p, masks=src) for p in near if is_of_images(p.name)]
-        else:
-            lines = [pasted_convert(src, masks=p) for p in near if is_of_masks(p.name)]
-        return f"Name the folder of each: {lines[0] if len(lines) == 1 else pasted_convert('IMAGES', masks='MASKS')}"
-    masks = src.with_name(f"{src.name}-masks")
-    here, there = shlex.quote(str(src)), shlex.quote(str(masks))
-    line = f"mkdir {there} && mv {' '.join(f'{here}/{pattern}' for pattern in patterns)} {there}/"
-    if len(names) > _MOST_MOVED or any(b"/" in name for name in names):
-        tests = " -o ".join(f"-name '{pattern}'" for pattern in patterns)
-        move = 'for f; do t="$0-masks${f#"$0"}"; mkdir -p "${t%/*}" && mv "$f" "$t"; done'
-        line = f"find {here}/ \\( {tests} \\) -exec sh -c '{move}' {here} {{}} +"
-    return f"Move the masks into a folder of their own: `{line}`. Then write: {pasted_convert(src, masks=masks)}"
-
-
 def _refuse_own_masks(images: Found, found: Found, partners: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
     """Refuse an image that is its own mask: its name leads to the same file, through a link."""
     if is_url(images.names.folder) or is_url(found.names.folder):
@@ -184,24 +137,6 @@ def _refuse_own_masks(images: Found, found: Found, partners: np.ndarray[tuple[in
                 f"{as_text(mask)}: is the same file as {as_text(image)}, so the image would be its own mask. Put the "
                 "mask in its place."
             )
-
-
-def _check_exists(src: Location, masks: Location) -> None:
-    """Refuse a folder of masks that does not exist, if there is one of that name next to the images or above them."""
-    if isinstance(src, str) or isinstance(masks, str) or masks.exists() or not src.is_dir():
-        return
-    for images, near in ((_inside(src, src / masks), src / masks), (src, src.parent / masks)):
-        if images is not None and near.is_dir():
-            line = pasted_convert(images, masks=near)
-            raise SourceNotFoundError(f"{masks}: there is no such folder here. There is {near}: {line}")
-
-
-def _inside(src: Location, masks: Location) -> Path | None:
-    """Return the folder of the images if `src` holds it and `masks`, the folder of their masks."""
-    if isinstance(src, str) or isinstance(masks, str) or not (masks.is_dir() and src.is_dir()):
-        return None
-    inside = [p for p in sorted(src.iterdir()) if p.is_dir() and is_of_images(p.name)]
-    return inside[0] if len(inside) == 1 and masks.resolve().parent == src.resolve() else None
 
 
 def _partners(
@@ -228,8 +163,6 @@ def _partners(
         stems = {stem_of(name) for name in found}
         swapped = all(without_mask_suffix(stem) in stems for stem in by_stem)
         advice = "The two folders are probably swapped." if swapped else "Remove it, or add its image."
-        if (inside := _inside(src, masks)) is not None:
-            advice = f"Name the folder of the images itself: {pasted_convert(inside, masks=masks)}"
         raise SourceError(f"{masks}: no image in {src} for {first_of([as_text(found[i]) for i in alone])}. {advice}")
     return partners
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from lmdbloader.base.arguments import ordered_texts
 from lmdbloader.base.files import open_regular
-from lmdbloader.base.option_names import flags_in_use, option, shown
+from lmdbloader.base.option_names import option, shown
 from lmdbloader.conversion.sources.coco import FIELDS, clip, few, notes_on, sentences
 from lmdbloader.conversion.sources.folders import find_images, same_stem
 from lmdbloader.conversion.sources.listing import (
@@ -269,11 +269,9 @@ def _find_names(tree: _Tree) -> tuple[tuple[str, ...], Path | None]:
     path, text = found
     names_read = parse_names(text)
     if isinstance(names_read, str):
-        in_python = f"classes={['person', 'car']!r}"
-        instead = f"write them into {tree.root / _NAMES_TXT}, one a line"
         raise SourceError(
             f"{path}: the names of the classes cannot be read ({names_read}). Expected names: [a, b] or a line for "
-            f"each name; {instead if flags_in_use() else f'give them by number, {in_python}, or {instead}'}."
+            f"each name; or write them into {tree.root / _NAMES_TXT}, one a line."
         )
     return _checked(path, names_read), path
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lmdbloader.base.foreign_names import understands
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.checkup.findings import Checkup, DatasetFacts, dataset_facts
 from lmdbloader.lab.checkup.rules import judge_dataset, judge_machine
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from lmdbloader.lab.profiling import Profile
 
 
-@understands({})
 def doctor(
     path: str | os.PathLike[str] | None = None,
     *,

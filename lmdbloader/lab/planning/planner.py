@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from numbers import Integral, Real
 
-from lmdbloader.base.foreign_names import understands
 from lmdbloader.base.option_names import option
 from lmdbloader.base.units import FLOPS, parse_nbytes
 from lmdbloader.errors import OptionError
@@ -19,7 +18,6 @@ from lmdbloader.lab.planning.scale import Cluster, Storage
 _EXAMPLE = "64KiB"
 
 
-@understands({})
 def plan(
     *,
     batch_size: int | None = None,

@@ -9,9 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lmdbloader.base.foreign_names import understands
 from lmdbloader.base.option_names import option
-from lmdbloader.base.suggestions import did_you_mean, nearest
 from lmdbloader.base.text import plain
 from lmdbloader.base.units import parse_nbytes, parse_whole, show_decimal_nbytes
 from lmdbloader.errors import OptionError
@@ -106,7 +104,6 @@ class SharedPlan:
         return "\n".join(_as_text(self))
 
 
-@understands({})
 def plan_shared(
     workloads: str | os.PathLike[str] | Mapping[str, Any] | Sequence[str | os.PathLike[str] | Mapping[str, Any]],
     *,
@@ -253,9 +250,7 @@ def _parse(body: Any, place: str, default_name: str) -> Workload:
         )
     for key in body:
         if key not in _KEYS:
-            known = nearest(str(key), _KEYS)
-            paste = f" Write {_line(known)}" if known else f" The keys are {', '.join(_KEYS)}."
-            raise OptionError(f"{where}: {str(key)!r:.60} is not a key{did_you_mean(key, _KEYS) or '.'}{paste}")
+            raise OptionError(f"{where}: {str(key)!r:.60} is not a key. The keys are {', '.join(_KEYS)}.")
     name = body.get("name", default_name)
     if not isinstance(name, str) or not name.strip():
         raise OptionError(f"{where}: name is {name!r:.60}; expected text: {_line('name')}")

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch.optim import optimizer
 
-from lmdbloader.base.foreign_names import understands
 from lmdbloader.base.stage_times import StageTimes
 from lmdbloader.base.stopwatch import PHASES, StepTimer
 from lmdbloader.batch.dataset import LMDBDataset
@@ -318,7 +317,6 @@ def _side(batch: Any) -> int | None:
     return max((side for item in items if (side := _side(item)) is not None), default=None)
 
 
-@understands({})
 def profile(
     loader: Iterable[Any],
     step_fn: Callable[..., Any],

@@ -17,7 +17,6 @@ import torch
 from lmdbloader import __version__
 from lmdbloader.base import system
 from lmdbloader.base.cores import count_cores
-from lmdbloader.base.foreign_names import understands
 from lmdbloader.base.text import counted
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
@@ -47,7 +46,6 @@ SECONDS, REPEATS = 0.2, 3
 _MOST_WORKERS = 16
 
 
-@understands({})
 def bench(
     dataset: str | os.PathLike[str] | LMDBDataset,
     *,

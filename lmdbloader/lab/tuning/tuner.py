@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader, Dataset
 
 from lmdbloader.base import system
 from lmdbloader.base.cores import count_cores
-from lmdbloader.base.foreign_names import TUNE, understands
 from lmdbloader.base.text import counted
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.shared_memory import free_nbytes
@@ -45,7 +44,6 @@ _HEADROOM = 1.25
 _CLEARLY_BETTER = 1.05
 
 
-@understands(TUNE, positional=lambda value: f"Write step_seconds={value}.")
 def tune(
     dataset: str | os.PathLike[str] | Dataset[Any],
     batch_size: int,

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lmdbloader.base.arguments import local_path, new_path
-from lmdbloader.base.foreign_names import REPAIR, understands
 from lmdbloader.base.text import plain
 from lmdbloader.errors import CorruptError, DestinationError
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE
@@ -23,7 +22,6 @@ from lmdbloader.store.damage import ALL_FIELDS, Damage
 from lmdbloader.store.opening import read_manifest
 
 
-@understands(REPAIR)
 def repair(
     path: str | os.PathLike[str],
     out: str | os.PathLike[str] | None = None,

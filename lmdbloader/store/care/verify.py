@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 
 from lmdbloader.base.arguments import local_path
-from lmdbloader.base.foreign_names import understands
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.store.care.dataset_check import check_dataset, is_foreign
 from lmdbloader.store.care.findings import Verification, advice_for
@@ -14,7 +13,6 @@ from lmdbloader.store.care.set_check import check_set, check_set_without_manifes
 from lmdbloader.store.opening import read_manifest
 
 
-@understands({})
 def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = lambda done: None) -> Verification:
     """Check all of a dataset, in any state; nothing is changed.
 
