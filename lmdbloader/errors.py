@@ -105,7 +105,7 @@ class OptionError(LmdbloaderError, ValueError):
 
 
 class UnknownNameError(LmdbloaderError, AttributeError):
-    """A dataset, a sample or the package does not have a name of another library; the message has the line to write."""
+    """A dataset does not have an attribute that datasets with labels have."""
 
 
 class OutputError(LmdbloaderError, RuntimeError):

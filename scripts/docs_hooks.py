@@ -1,4 +1,4 @@
-"""MkDocs hooks: pages for the command line, names of other libraries, notebooks; and drawings inlined into pages."""
+"""MkDocs hooks: pages for the command line and notebooks; and drawings inlined into pages."""
 
 from __future__ import annotations
 
@@ -8,29 +8,18 @@ import os
 import posixpath
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 if TYPE_CHECKING:
-    from lmdbloader.base.foreign_names import Table
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 CLI_PAGE = "reference/cli.md"
-NAMES_PAGE = "reference/names.md"
-_NAMES_HEAD = """\
-# Names of other libraries
-
-An argument that another library has is accepted if it means the same here, such as FFCV's
-`Loader(ds, 16, order=OrderOption.RANDOM)`. Any other is an `OptionError` that says what to write, and for a mistyped
-one it names the right one. The same holds for attributes of datasets: `ds.filter` is an `AttributeError` with the line
-`dataset.where("label == 3")`.
-"""
-_TITLES = {"attributes": "Attributes of a dataset", "samples": "Attributes of a sample or a batch"}
 _CLI_HEAD = """\
 ---
 tags: [CLI, command line]
@@ -59,32 +48,6 @@ def cli_page(parser: argparse.ArgumentParser) -> str:
     return "\n".join(parts)
 
 
-class _Value:
-    """Stands for the value of an argument."""
-
-    def __repr__(self) -> str:
-        return "VALUE"
-
-
-def names_page(tables: Mapping[str, Table]) -> str:
-    """Return the page of the names that other libraries have: a table for each function."""
-    parts = [_NAMES_HEAD]
-    for call, table in tables.items():
-        parts.append(f"## {_TITLES.get(call, call)}\n\n| name | of | here |\n| --- | --- | --- |")
-        for name, entry in table.items():
-            accepted = [
-                f"`{value!r}` is " + (", ".join(f"`{own}={meant!r}`" for own, meant in same.items()) or "accepted")
-                for value in (True, False, None, 0, "", {}, "random", "sequential", "auto")
-                if (same := entry.same(value)) is not None
-            ]
-            # Two pairs of brackets would be a link, except in code.
-            advice = re.sub(r"(`[^`]*`)|([\[\]])", lambda found: found[1] or f"\\{found[2]}", entry.advice(_Value()))
-            here = ". ".join(filter(None, ["; ".join(accepted), advice[:1].upper() + advice[1:]]))
-            parts.append(f"| `{name}` | {entry.of} | {here} |")
-        parts[-1] += "\n"
-    return "\n".join(parts)
-
-
 def on_config(config: MkDocsConfig, **_: Any) -> MkDocsConfig:
     """Link to the repository if setup.cfg names it (MkDocs calls this once it has read mkdocs.yml)."""
     metadata = configparser.ConfigParser()
@@ -100,13 +63,11 @@ def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
 
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
-    from lmdbloader.base.foreign_names import TABLES
 
     from lmdbloader.cli import make_parser
     from scripts.docs_notebooks import page
 
     files.append(File.generated(config, CLI_PAGE, content=cli_page(make_parser())))
-    files.append(File.generated(config, NAMES_PAGE, content=names_page(TABLES)))
     for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
         text, pictures = page(notebook)
         files.append(File.generated(config, f"notebooks/{notebook.stem}.md", content=text))

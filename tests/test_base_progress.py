@@ -1,55 +1,36 @@
-"""The progress bar: an interrupt during its construction prints nothing, and it needs no thread."""
+"""The line about how far work is: on a terminal, in a log, and in neither."""
 
 from __future__ import annotations
 
-import gc
 import io
 import re
 import sys
-import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lmdbloader.base import first_steps
-from lmdbloader.base.progress import ProgressBar, progress_bar
+import lmdbloader
+from lmdbloader.base import progress
+from lmdbloader.base.progress import ProgressLine, shown_steps, watched
 from lmdbloader.cli import main
 
 
-def test_a_bar_that_was_interrupted_while_it_was_made_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", said.append)
-    bar = ProgressBar.__new__(ProgressBar)
-    assert bar.disable, "what tqdm's __del__ asks for"
-    del bar
-    gc.collect()
-    assert said == []
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
 
+    def isatty(self) -> bool:
+        """Return True."""
+        return True
 
-def test_a_bar_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    with ProgressBar(total=3, disable=False) as bar:
-        bar.update(3)
-    assert "3/3" in capsys.readouterr().err
-
-
-def test_a_bar_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    with ProgressBar(total=3, disable=True) as bar:  # a warning would be an error
-        bar.update(3)
-
-
-def test_a_bar_shows_slow_items_after_fast_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    with ProgressBar(total=1001, disable=False, mininterval=0) as bar:
-        bar.update(1000)
-        bar.update(1)
-        assert "1001/1001" in capsys.readouterr().err
+    @property
+    def states(self) -> list[str]:
+        """What the line said, one state after the other; "" where it was cleared."""
+        return self.getvalue().split("\r\x1b[K")[1:]
 
 
 class Clock:
-    """The time, which tests set."""
+    """Goes on by a second for each item."""
 
     now = 100.0
 
@@ -60,57 +41,193 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(first_steps.time, "monotonic", made)
+    monkeypatch.setattr(progress.time, "monotonic", made)
     return made
 
 
-def test_a_log_gets_a_line_now_and_then_instead_of_a_bar(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_bar("converting", 1100, "images", shown=True, first=100) as bar:
+def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Return the standard error from now on. A fixture could not set it: pytest does, after fixtures."""
+    made = Terminal()
+    monkeypatch.setattr(sys, "stderr", made)
+    return made
+
+
+def work(clock: Clock, count: int, seconds: float = 1.0, *, total: int | None = None) -> None:
+    for _ in watched("trying images", range(count), total):
+        clock.now += seconds
+
+
+def test_a_terminal_has_one_line_with_the_time_left_which_is_cleared(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = on_terminal(monkeypatch)
+    with shown_steps():
+        work(clock, 3, total=3)
+    assert terminal.states == [
+        "trying images: 0 of 3",
+        "trying images: 1 of 3, about 2 s left",
+        "trying images: 2 of 3, about 1 s left",
+        "trying images: 3 of 3",
+        "",
+    ]
+    assert "\n" not in terminal.getvalue()
+
+
+def test_fast_items_are_not_all_drawn_and_an_unknown_number_is_counted(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = on_terminal(monkeypatch)
+    with shown_steps():
+        work(clock, 1000, 0.001)
+    assert len(terminal.states) < 15
+    assert re.fullmatch(r"trying images: (9\d\d|1,000) so far", terminal.states[-2])
+
+
+def test_a_line_is_no_wider_than_the_terminal(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_terminal(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "10")
+    with shown_steps():
+        work(clock, 2, total=2)
+    assert max(map(len, terminal.states)) == 9
+
+
+def test_the_line_is_cleared_when_the_work_fails(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_terminal(monkeypatch)
+    with pytest.raises(KeyboardInterrupt), shown_steps():
+        for _ in watched("trying images", range(3), 3):
+            raise KeyboardInterrupt
+    assert terminal.states[-1] == ""
+
+
+def test_a_log_gets_a_line_after_two_seconds_and_two_a_minute(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with shown_steps():
+        work(clock, 1, total=1)
+    assert capsys.readouterr().err == ""
+    with shown_steps():
+        work(clock, 90, total=90)
+    assert capsys.readouterr().err == (
+        "trying images: 2 of 90, about 88 s left\ntrying images: 32 of 90, about 58 s left\n"
+        "trying images: 62 of 90, about 28 s left\n"
+    )
+
+
+@pytest.mark.parametrize("options", [{"shown": False}, {"log_after": 91.0}])
+def test_a_log_gets_nothing_that_was_not_asked_for(
+    options: dict[str, Any], clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with shown_steps(**options):
+        work(clock, 90, total=90)
+    work(clock, 90, total=90)
+    assert capsys.readouterr().err == ""
+
+
+def test_only_the_first_process_of_a_run_shows_it(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_terminal(monkeypatch)
+    monkeypatch.setenv("RANK", "1")
+    with shown_steps():
+        work(clock, 3, total=3)
+    assert terminal.getvalue() == ""
+
+
+def test_items_may_count_for_several_and_all_come(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_terminal(monkeypatch)
+    with shown_steps():
+        done = []
+        for item in watched("trying", [0, 2, 3], 5, lambda item: item):
+            clock.now += 1
+            done.append(item)
+    assert done == [0, 2, 3]
+    assert [state.partition(",")[0] for state in terminal.states] == [
+        "trying: 0 of 5", "trying: 0 of 5", "trying: 2 of 5", "trying: 5 of 5", "",
+    ]  # fmt: skip
+    assert list(watched("trying", [0, 2, 3], 5)) == [0, 2, 3]
+
+
+def test_a_stream_that_cannot_be_written_to_does_not_end_the_work(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Closed(Terminal):
+        def write(self, text: str) -> int:
+            raise OSError("no")
+
+    monkeypatch.setattr(sys, "stderr", Closed())
+    with shown_steps():
+        work(clock, 3, total=3)
+    monkeypatch.setattr(sys, "stderr", None)
+    with shown_steps():
+        work(clock, 3, total=3)
+
+
+def test_a_log_gets_a_line_now_and_then(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with ProgressLine("converting", 1100, "images", shown=True, first=100) as line:
         for _ in range(100):
             clock.now += 0.5
-            bar.set_postfix_str("3 MB/s")
-            bar.update(10)
+            line.update(10)
     said = capsys.readouterr().err
     assert said == (
         "converting: 400 of 1,100 images, about 35 s left\n"
         "converting: 1,000 of 1,100 images, about 5 s left\n"
     )  # fmt: skip
-    with progress_bar("copying", None, "B", shown=True) as bar:
+    with ProgressLine("copying", None, "B", shown=True) as line:
         clock.now += 20
-        bar.update(3 * 2**20)
+        line.update(3 * 2**20)
     assert capsys.readouterr().err == "copying: 3.0 MiB so far\n"
-    for options in ({"shown": False}, {"shown": True}):
-        with progress_bar("converting", 10, "images", **options) as bar:
-            clock.now += 14 if options["shown"] else 1000  # soon done
-            bar.update(10)
+    for is_shown, seconds in ((False, 1000), (True, 14)):  # soon done
+        with ProgressLine("converting", 10, "images", shown=is_shown) as line:
+            clock.now += seconds
+            line.update(10)
     assert capsys.readouterr().err == ""
-
-
-def test_a_terminal_gets_the_bar_alone(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    with progress_bar("converting", 10, "images", shown=True) as bar:
-        clock.now += 1000
-        bar.update(10)
-    assert "10/10" in terminal.getvalue() and "converting" not in terminal.getvalue()
-    monkeypatch.setattr(sys, "stderr", None)
-    with progress_bar("converting", 10, "images", shown=True) as bar:
-        clock.now += 1000
-        bar.update(10)
 
 
 def test_a_conversion_in_a_pipe_says_how_far_it_is(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(first_steps, "_EVERY_LINE", 0.0)
-    monkeypatch.setattr(first_steps.Line.__init__, "__defaults__", (0.0,))
+    monkeypatch.setattr(progress, "_EVERY_LINE", 0.0)
+    monkeypatch.setitem(ProgressLine.__init__.__kwdefaults__, "log_after", 0.0)
     assert main(["convert", str(photos), str(tmp_path / "db"), "--workers", "1"]) == 0
     said = capsys.readouterr().err
     assert re.search(r"^converting: [1-9]\d* of 8 images", said, re.MULTILINE)
     assert "\r" not in said
     assert main(["convert", str(photos), str(tmp_path / "quiet"), "--workers", "1", "--quiet"]) == 0
     assert capsys.readouterr().err == ""
+
+
+# --- Where it is used ---
+
+
+def test_estimate_and_convert_show_what_they_do_before_the_first_result(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = on_terminal(monkeypatch)
+    assert main(["estimate", str(photos), "--workers", "1"]) == 0
+    titles = [state.partition(":")[0] for state in terminal.states if state]
+    assert list(dict.fromkeys(titles)) == ["listing images", "trying codecs on images", "trying images"]
+    assert terminal.states[-1] == ""
+
+    terminal.truncate(0)
+    assert main(["convert", str(photos), str(tmp_path / "db"), "--workers", "1"]) == 0
+    said = terminal.getvalue()
+    assert said.index("listing images") < said.index("trying codecs on images: 0 of ")
+    assert said.index("estimating the size from images: 0 of 8") < said.index("converting: 0 of 8 images")
+
+    terminal.truncate(0)
+    assert main(["convert", str(photos), str(tmp_path / "quiet"), "--workers", "1", "--quiet"]) == 0
+    assert terminal.getvalue().strip("\0") == ""
+
+
+def test_the_first_dataloader_says_that_it_measures(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = on_terminal(monkeypatch)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    lmdbloader.convert(photos, tmp_path / "db", workers=1)
+    dataset = lmdbloader.LMDBDataset(tmp_path / "db")
+    monkeypatch.setattr("lmdbloader.loader.torch_loader._candidates", list)
+
+    lmdbloader.dataloader(dataset, 4)
+    assert terminal.states[0] == "measuring, once, how many workers load this dataset fastest: 0 of 1"
+    assert terminal.states[-1] == ""
+
+    terminal.truncate(0)
+    lmdbloader.dataloader(dataset, 4)  # remembered
+    assert terminal.getvalue() == ""

@@ -185,7 +185,7 @@ def test_splits_become_datasets_with_common_labels(src: Path, out: Path, tmp_pat
     assert "is a dataset. With --split" in capsys.readouterr().err
     new = tmp_path / "new"
     assert main(["convert", str(splits), str(new), "--split", "--write-mode", "raw", "--jpeg-quality", "80"]) == 2
-    assert "--jpeg-quality has no effect" in capsys.readouterr().err
+    assert "jpeg_quality has no effect" in capsys.readouterr().err
     assert not new.exists()
     assert main(["convert", str(src), str(out), "--split"]) == 1
     assert "holds no folders like train/ and val/" in capsys.readouterr().err
@@ -224,7 +224,9 @@ def test_hr_images_are_cropped_to_a_multiple_if_asked(tmp_path: Path, out: Path,
     high, low = save_pairs(tmp_path, ((16, 24), (17, 25), (21, 32)))
     pairs = ["convert", "--hr", str(high), "--lr", str(low), str(out)]
     assert main(pairs) == 1
-    assert "1.png: HR is 25x17, LR is 12x8: HR is not a multiple of 2. --crop-to-scale crops" in capsys.readouterr().err
+    assert (
+        "1.png: HR is 25x17, LR is 12x8: HR is not a multiple of 2. crop_to_scale=True crops" in capsys.readouterr().err
+    )
     assert main([*pairs, "--crop-to-scale", "--restart", "--quiet"]) == 0
     dataset = lmdbloader.LMDBDataset(out)
     assert [(*s.hr.shape[1:], *s.lr.shape[1:]) for s in dataset] == [(16, 24, 8, 12), (16, 24, 8, 12), (20, 32, 10, 16)]
@@ -235,18 +237,17 @@ def test_hr_images_are_cropped_to_a_multiple_if_asked(tmp_path: Path, out: Path,
     assert main([*pairs, *patches]) == 0
     assert len(lmdbloader.LMDBDataset(out)) == 6 + 6 + 8
     assert main(["convert", str(high), str(out), "--scale", "2", "--crop-to-scale"]) == 2
-    assert "--crop-to-scale is only for pairs" in capsys.readouterr().err
+    assert "crop_to_scale=True is only for pairs" in capsys.readouterr().err
 
 
 def test_swapped_pairs_are_recognised_by_name_and_by_size(tmp_path: Path, out: Path, capsys: Capture) -> None:
     high, low = save_pairs(tmp_path, ((16, 24), (16, 32)))
-    advice = f"swapped{{}} --hr {high} --lr {low}"
     assert main(["convert", "--hr", str(low), "--lr", str(high), str(out)]) == 1
-    assert "0x2.png is named like an LR image. The two are " + advice.format(": write") in capsys.readouterr().err
+    assert "0x2.png is named like an LR image. hr and lr are swapped" in capsys.readouterr().err
     for path in low.iterdir():
         path.rename(low / path.name.replace("x2", ""))
     assert main(["convert", "--hr", str(low), "--lr", str(high), str(out), "--on-error", "skip"]) == 1
-    assert "HR is 12x8, LR is 24x16: the two are " + advice.format(". Write") in capsys.readouterr().err
+    assert "HR is 12x8, LR is 24x16: hr and lr are swapped" in capsys.readouterr().err
     assert left(out) == []
 
 
@@ -263,7 +264,7 @@ def test_the_same_again_says_so(src: Path, out: Path, capsys: Capture) -> None:
     expected = f"{out}: already made from the same inputs with the same options (3 samples); nothing to do\n"
     assert capsys.readouterr() == (expected, "")
     assert main(["convert", str(src), str(out), "--patch-size", "8"]) == 1
-    assert "--overwrite" in capsys.readouterr().err
+    assert "overwrite=True" in capsys.readouterr().err
     assert main(["convert", str(src), str(out), "--patch-size", "8", "--overwrite"]) == 0
     assert len(lmdbloader.LMDBDataset(out)) == 18
 
@@ -271,7 +272,7 @@ def test_the_same_again_says_so(src: Path, out: Path, capsys: Capture) -> None:
 def test_a_damaged_image_says_how_to_leave_it_out(src: Path, out: Path, capsys: Capture) -> None:
     (src / "bad.png").write_bytes(b"")
     assert main(["convert", str(src), str(out), "--quiet"]) == 1
-    expected = "bad.png: the file is empty. To leave such images out: --on-error skip"
+    expected = "bad.png: the file is empty. To leave such images out: on_error='skip'"
     assert expected in capsys.readouterr().err.splitlines()[0]
 
 
@@ -289,15 +290,15 @@ def test_skipped_and_left_out_files_are_named_at_the_end(src: Path, out: Path, c
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (["SRC", "OUT", "--stride", "4"], 2, "--stride without --patch-size"),
-        (["SRC", "OUT", "--codec", "zip"], 2, "--codec zip: expected one of auto, raw, lz4"),
+        (["SRC", "OUT", "--stride", "4"], 2, "stride without patch_size"),
+        (["SRC", "OUT", "--codec", "zip"], 2, "codec='zip': expected one of auto, raw, lz4"),
         (["SRC", "OUT", "--patch-size", "9", "--scale", "2"], 2, "expected multiples of the scale 2"),
-        (["SRC", "OUT", "--hr", "SRC", "--lr", "SRC"], 2, "together with --hr and --lr"),
-        (["OUT", "--hr", "SRC"], 2, "--hr and --lr go together"),
+        (["SRC", "OUT", "--hr", "SRC", "--lr", "SRC"], 2, "together with hr and lr"),
+        (["OUT", "--hr", "SRC"], 2, "hr and lr go together"),
         (
             ["SRC", "OUT", "--patch-size", "17"],
             1,
-            "0.png: 24x16 pixels are smaller than a patch of 17. To leave such images out: --on-error skip\n",
+            "0.png: 24x16 pixels are smaller than a patch of 17. To leave such images out: on_error='skip'\n",
         ),
         (["SRC", "SRC/out"], 1, "is inside"),
         (["SRC/nowhere", "OUT"], 1, "there is no such folder"),
@@ -319,26 +320,10 @@ def test_errors_are_one_line_and_a_status(
     ("words", "message"),
     [
         (["SRC"], "expected SRC and OUT, or --hr, --lr and OUT"),
-        (["SRC", "OUT", "more"], "OUT, but got 3 paths. Give the folder of the images, not the files in it"),
+        (["SRC", "OUT", "more"], "expected SRC and OUT, or --hr, --lr and OUT"),
         (["SRC", "--scale", "2", "OUT", "more"], "expected SRC and OUT"),
-        (
-            ["SRC", "OUT", "--patchsize", "2"],
-            "--patchsize: did you mean --patch-size? Write: lmdbloader convert SRC OUT --patch-size 2",
-        ),
-        (
-            ["SRC", "OUT", "--num-workers", "2"],
-            "--num-workers: did you mean --workers? Write: lmdbloader convert SRC OUT --workers 2",
-        ),
-        (["SRC", "OUT", "-j", "2"], "-j: did you mean --workers? Write: lmdbloader convert SRC OUT --workers 2"),
-        (["SRC", "OUT", "--resize", "256"], "--resize: write --max-resolution N to limit the longer side"),
-        (["SRC", "OUT", "--batch-size", "8"], "Loader(dataset, batch_size=N)"),
-        (["SRC", "OUT", "--crop", "96"], "--crop: did you mean --patch-size? Write: lmdbloader convert SRC OUT"),
-        (["SRC", "OUT", "--compression", "lz4"], "--compression: write --codec lz4."),
-        (["--input", "SRC", "--output", "OUT"], "--input: SRC and OUT have no flag: lmdbloader convert SRC OUT"),
-        (
-            ["SRC", "OUT", "--write-mode", "jpeg"],
-            "(choose from raw, jpg, proportion, smart, original). Did you mean jpg?",
-        ),
+        (["SRC", "OUT", "--patchsize", "2"], "unrecognized arguments: --patchsize 2"),
+        (["SRC", "OUT", "--write-mode", "jpeg"], "argument --write-mode: invalid choice: 'jpeg'"),
         (
             ["SRC", "OUT", "--max-resolution", "4k"],
             "argument --max-resolution: '4k': expected a whole number of pixels",

@@ -42,7 +42,7 @@ def test_fields_samples_and_overwrite_are_heeded(
     assert capsys.readouterr().out == ""
     assert files_in(files) == ["000000.png", "000001.png", "000008.png"]
     assert main(["extract", dataset, str(files)]) == 1
-    assert "--overwrite" in capsys.readouterr().err
+    assert "overwrite=True" in capsys.readouterr().err
     assert main(["extract", dataset, str(files), "--fields", "depth,image", "--samples", "4", "--overwrite"]) == 0
     assert files_in(files) == ["depth/000004.png", "image/000004.png"]
 

@@ -47,10 +47,10 @@ def test_merge_says_what_it_made(place: Path, tmp_path: Path, capsys: Capture) -
     assert status == 0 and f"10 samples of {read_manifest(place / 'a').content_digest}" in " ".join(said.split())
 
 
-def test_messages_name_flags(place: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_messages_name_options(place: Path, tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / "out"
     status, _, errors = run(capsys, "merge", place / "a", place / "labels", "-o", out)
-    assert status == 2 and "Copy only those that all of them have: --fields label." in errors
+    assert status == 2 and "Copy only those that all of them have: fields=['label']." in errors
     status, _, errors = run(capsys, "merge", place / "a", place / "labels", "-o", out, "--fields", "label")
     assert status == 2 and "add them after those: --add-classes." in errors
     status, said, errors = run(
@@ -61,9 +61,6 @@ def test_messages_name_flags(place: Path, tmp_path: Path, capsys: Capture) -> No
     with pytest.raises(SystemExit):
         main(["merge", str(place / "a")])
     assert "-o/--out" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["concat", str(place / "a")])
-    assert "did you mean `lmdbloader merge`" in capsys.readouterr().err
 
 
 def test_subset_takes_an_expression(place: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -74,11 +71,11 @@ def test_subset_takes_an_expression(place: Path, tmp_path: Path, capsys: Capture
     status, said, _ = run(capsys, "info", out)
     assert "chosen by" in said and "3 of 10 samples of" in said
     status, _, errors = run(capsys, "subset", place / "a", "label = 3", "-o", tmp_path / "more")
-    assert status == 2 and "write == instead of =" in errors
+    assert status == 2 and "label = 3" in errors
     status, _, errors = run(capsys, "subset", place / "a", "len(label) == 3", "-o", tmp_path / "more")
-    assert status == 2 and "in a file: --indices FILE." in errors and "ds.select" not in errors
+    assert status == 2 and "len(label) is not a column" in errors
     status, _, errors = run(capsys, "subset", place / "a", "-o", tmp_path / "more")
-    assert status == 2 and "give --indices, --names, --limit or --fraction" in errors
+    assert status == 2 and "indices, names, limit, fraction" in errors
     assert not (tmp_path / "more").exists()
 
 
@@ -88,10 +85,10 @@ def test_subset_takes_a_share(place: Path, tmp_path: Path, capsys: Capture) -> N
     shades = [LMDBDataset(tmp_path / name)[i].image.max().item() for name in "ab" for i in range(3)]
     assert shades[:3] == shades[3:]
     status, _, errors = run(capsys, "subset", place / "a", "-o", tmp_path / "c", "--limit", 99)
-    assert (status, errors) == (2, "lmdbloader: --limit 99 of 10 samples: expected 1 to 10\n")
+    assert (status, errors) == (2, "lmdbloader: limit=99 of 10 samples: expected 1 to 10\n")
     with pytest.raises(SystemExit):
         main(["subset", str(place / "a"), "-o", "x", "--max-samples", "3"])
-    assert "did you mean --limit?" in capsys.readouterr().err
+    assert "--max-samples" in capsys.readouterr().err
 
 
 def test_subset_reads_numbers_from_a_file(
@@ -136,7 +133,7 @@ def test_subset_reads_names_from_a_file(photos: Path, tmp_path: Path, capsys: Ca
     assert LMDBDataset(tmp_path / "out").table["source"].to_pylist() == ["coffee.png", "cat.png"]
     (tmp_path / "names").write_text("coffe.png\n")
     status, _, errors = run(capsys, *words[:3], tmp_path / "more", *words[4:])
-    assert status == 2 and "has no source 'coffe.png'. Did you mean coffee.png?" in errors
+    assert status == 2 and "has no source 'coffe.png'" in errors
 
 
 def test_an_interrupted_merge_says_where_its_progress_is(

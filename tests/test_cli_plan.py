@@ -58,7 +58,7 @@ def test_flops_give_the_time_of_a_step(capsys: Capture) -> None:
     assert main([*words, "--utilization", "0.83257", "--json"]) == 0
     assert round(json.loads(capsys.readouterr().out)["step_seconds"], 4) == 0.0879
     assert main(words[:5]) == 2
-    assert "--device-flops: not given. The time of a step follows from --example-flops" in capsys.readouterr().err
+    assert "device_flops: not given" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_wrong_usage(words: list[str], capsys: Capture) -> None:
 def test_options_that_make_no_sense(capsys: Capture) -> None:
     assert main(["plan", "--batch-size", "8", "--step-seconds", "1", "--example-size", "64 apples"]) == 2
     captured = capsys.readouterr()
-    assert captured.out == "" and "--example-size 64 apples: expected a size such as 64KiB" in captured.err
+    assert captured.out == "" and "example_size='64 apples': expected a size such as 64KiB" in captured.err
 
 
 def test_nodes_and_their_storage(capsys: Capture) -> None:
@@ -95,7 +95,7 @@ def test_nodes_and_their_storage(capsys: Capture) -> None:
     assert main([*words, *storage, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["cluster"]["cluster"]["ranks_per_node"] == 8
     assert main([*words, "--storage-bandwidth", "16Gb/s"]) == 2
-    assert "Divide by 8: --storage-bandwidth 2GB/s" in capsys.readouterr().err
+    assert "storage_bandwidth='2GB/s'" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["plan", "--workload", "a.json", "--nodes", "4"])
     assert "--nodes together with --workload" in capsys.readouterr().err

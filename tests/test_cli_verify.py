@@ -95,7 +95,7 @@ def test_other_things_than_datasets(tmp_path: Path, capsys: Capture, what: str) 
     messages = {
         "missing": "there is no such folder",
         "empty": "has no manifest.json",
-        "file": "is a file, not a dataset folder",
+        "file": "is a file",
     }
     if what == "empty":
         path.mkdir()

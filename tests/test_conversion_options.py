@@ -62,9 +62,9 @@ def test_the_annotations_can_be_evaluated(function: Any) -> None:
 
 
 def test_unknown_keywords_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"convert\(patchsize=3\): .* Did you mean patch_size=3\?"):
+    with pytest.raises(TypeError, match="patchsize"):
         lmdbloader.convert(tmp_path, tmp_path / "out", patchsize=3)  # type: ignore[call-arg]
-    with pytest.raises(OptionError, match="only src, out can be positional"):
+    with pytest.raises(TypeError):
         lmdbloader.convert(tmp_path, tmp_path / "out", "images")  # type: ignore[call-arg, arg-type]
 
 
@@ -106,8 +106,8 @@ def test_numbers_may_be_texts_as_on_the_command_line(name: str, text: Any, value
     assert (found, type(found)) == (value, type(value))
 
 
-def test_a_value_that_is_almost_a_choice_is_recognised() -> None:
-    with pytest.raises(OptionError, match=r"write_mode='JPEG': expected .* or original\. Did you mean jpg\?$"):
+def test_a_value_that_is_almost_a_choice_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"write_mode='JPEG': expected .* or original$"):
         checked(ConvertOptions(write_mode="JPEG"))  # type: ignore[arg-type]
 
 

@@ -18,7 +18,6 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from browser import Browser
-from lmdbloader.base.foreign_names import TABLES
 from site_search import FIRST, TERMS, Search
 
 import lmdbloader
@@ -298,11 +297,6 @@ def test_the_command_line_has_a_section_for_every_command(site: Path) -> None:
     places = Elements((site / "reference" / "cli.html").read_text("utf-8")).places
     commands = make_parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr]
     assert set(commands or ()) <= places
-
-
-def test_every_name_of_another_library_has_a_row(site: Path) -> None:
-    text = (site / "reference" / "names.html").read_text("utf-8")
-    assert [name for table in TABLES.values() for name in table if f"<td><code>{name}</code></td>" not in text] == []
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

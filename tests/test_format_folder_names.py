@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmdbloader.format.folder_names import is_high, is_low, is_of_images, is_of_masks, is_of_targets, is_split
+from lmdbloader.format.folder_names import is_high, is_low, is_of_images, is_of_masks, is_split
 
 KINDS = {"split": is_split, "images": is_of_images, "masks": is_of_masks, "high": is_high, "low": is_low}
 
@@ -24,7 +24,3 @@ KINDS = {"split": is_split, "images": is_of_images, "masks": is_of_masks, "high"
 def test_what_a_name_means(kinds: set[str], names: list[str]) -> None:
     for name in names:
         assert {kind for kind, holds in KINDS.items() if holds(name)} == kinds, name
-
-
-def test_targets_are_masks_and_other_pictures_of_the_same_size() -> None:
-    assert all(map(is_of_targets, ["masks", "depth", "edges", "normals", "target_b"])) and not is_of_targets("images")

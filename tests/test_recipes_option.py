@@ -64,16 +64,13 @@ def test_a_field_is_checked(options: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options", "message"),
+    ("arguments", "options"),
     [
-        (("a", "b", 96), {}, r"convert\(\.\.\., 96\): only src, out can be positional"),
-        (("a",), {}, r"convert\(\): missing a required argument: 'out'"),
-        (("a", "b"), {"speckle": 96}, r"convert\(speckle=96\): there is no such option. Did you mean speckles=96\?"),
-        (("a", "b"), {"options": WithSpeckles()}, r"convert\(options=.*\): there is no such option"),
+        (("a", "b", 96), {}), (("a",), {}), (("a", "b"), {"speckle": 96}), (("a", "b"), {"options": WithSpeckles()}),
     ],
-)
-def test_wrong_arguments_are_refused_by_name(arguments: tuple[Any, ...], options: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionError, match=rf"^{message}"):
+)  # fmt: skip
+def test_wrong_arguments_are_pythons_own_error(arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
         convert(*arguments, **options)
 
 

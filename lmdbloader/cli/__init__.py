@@ -46,7 +46,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     options, rest = parser.parse_known_args(words)
     # argparse takes a varying number of paths only up to the next option: `convert SRC --scale 2 OUT`.
     if rest and (not hasattr(options, "paths") or any(word.startswith("-") for word in rest)):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        options.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         options.paths += rest
     signal.signal(signal.SIGTERM, _Stop())

@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import shlex
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any
 
@@ -143,8 +143,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     if len(options.paths) > 2 or (len(options.paths) == 1 and not options.hr):
-        several = f", but got {len(options.paths)} paths. {_one_folder(options.paths)}" if options.paths[2:] else ""
-        options.parser.error(f"expected SRC and OUT, or --hr, --lr and OUT{several}")
+        options.parser.error(f"expected SRC and OUT, or --hr, --lr and OUT, but got {len(options.paths)} paths")
     src, out = options.paths if len(options.paths) == 2 else (None, options.paths[0])
     if options.address is not None and options.engine != "ray":
         options.parser.error(f"--address {options.address} has no effect without --engine ray")
@@ -160,14 +159,6 @@ def run(options: argparse.Namespace) -> int:
     else:
         tell(_convert(options, src, out, None), quiet=options.quiet)
     return 0
-
-
-def _one_folder(words: Sequence[str]) -> str:
-    """Return what to write instead of more than two paths: often one name with spaces that is not quoted."""
-    for end in range(len(words) - 1, 1, -1):
-        if os.path.isdir(name := " ".join(words[:end])):
-            return f"A name with spaces needs quotes: lmdbloader convert {shlex.quote(name)} {shlex.join(words[end:])}"
-    return "Give the folder of the images, not the files in it"
 
 
 def _convert_splits(options: argparse.Namespace, src: str | None, out: str) -> None:

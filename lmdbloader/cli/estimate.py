@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
-    from lmdbloader.base.first_steps import shown_steps
+    from lmdbloader.base.progress import shown_steps
     from lmdbloader.conversion import estimate as measured
 
     def estimate(source: Any, **keywords: Any) -> Any:

@@ -85,7 +85,7 @@ def parse_samples(text: str, length: int) -> list[int]:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
-    from lmdbloader.base.progress import progress_bar
+    from lmdbloader.base.progress import ProgressLine
     from lmdbloader.conversion.extraction import extract
     from lmdbloader.store import open_reader
 
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
     samples = None if options.samples is None else parse_samples(options.samples, length)
     names = None if options.fields is None else [name.strip() for name in options.fields.split(",") if name.strip()]
     total = length if samples is None else len(samples)
-    with progress_bar("extracting", total, shown=not options.quiet) as bar:
+    with ProgressLine("extracting", total, shown=not options.quiet) as bar:
         done = extract(
             options.dataset,
             options.folder,

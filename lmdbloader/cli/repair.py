@@ -43,9 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
-    from lmdbloader.base.progress import progress_bar
+    from lmdbloader.base.progress import ProgressLine
     from lmdbloader.store import repair
 
-    with progress_bar("repairing", None, "samples checked", shown=True) as bar:
+    with ProgressLine("repairing", None, "samples checked", shown=True) as bar:
         repair(options.dataset, options.out, progress=bar.update, log=say)
     return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
 from lmdbloader.base.units import PIXELS, REAL, WHOLE
 from lmdbloader.cli._numbers import number
@@ -77,15 +76,9 @@ def run(options: argparse.Namespace) -> int:
         return _forget(options)
     if options.batch_size is None:
         options.parser.error("the following arguments are required: --batch-size")
-    from lmdbloader.base.progress import ProgressBar
+    from lmdbloader.base.progress import ProgressLine
 
-    with ProgressBar(
-        total=round(options.seconds, 1),
-        desc="measuring",
-        bar_format="{desc} {bar} {n:.0f} of at most {total:.0f} s",
-        disable=not sys.stderr.isatty(),
-        leave=False,
-    ) as bar:
+    with ProgressLine("measuring", round(options.seconds), "seconds at most", shown=True, log_after=2.0) as line:
         from lmdbloader.lab.tuning import tune  # loads torch, which takes seconds
 
         found = tune(
@@ -94,23 +87,10 @@ def run(options: argparse.Namespace) -> int:
             step_seconds=options.step_seconds,
             crop=options.crop,
             seconds=options.seconds,
-            progress=bar.update if sys.stderr.isatty() else _Log(options.seconds),
+            progress=line.update,
         )
     say_lines(json.dumps(found.as_json(), indent=2, allow_nan=False) if options.json else str(found))
     return 1 if found.verdict is not None and not found.verdict.passed else 0
-
-
-class _Log:
-    """Says once, where there is no bar, how long measuring may take."""
-
-    def __init__(self, most: float) -> None:
-        self._most, self._passed, self._has_said = most, 0.0, False
-
-    def __call__(self, seconds: float) -> None:
-        self._passed += seconds
-        if self._passed >= 2 and not self._has_said:
-            self._has_said = True
-            say(f"measuring: {self._passed:.0f} of at most {self._most:.0f} s", error=True)
 
 
 def _forget(options: argparse.Namespace) -> int:

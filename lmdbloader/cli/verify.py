@@ -49,10 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
-    from lmdbloader.base.progress import progress_bar
+    from lmdbloader.base.progress import ProgressLine
     from lmdbloader.store import verify
 
-    with progress_bar("verifying", _num_samples(options.dataset), shown=not options.quiet) as bar:
+    with ProgressLine("verifying", _num_samples(options.dataset), shown=not options.quiet) as bar:
         found = verify(options.dataset, progress=bar.update)
     if options.json:
         say(json.dumps({"is_sound": found.is_sound, **asdict(found)}, allow_nan=False))

@@ -99,7 +99,7 @@ def append(
             sources: a/0001.png. The names that `db` has stay as they are.
         drop_sources: Leave the names of sources out, if `db` has none (default: refuse datasets that have them).
         restart: Discard the progress of an interrupted call; by default it is continued.
-        progress: Show a progress bar on a terminal, in a log a line every 30 seconds.
+        progress: Show the progress: a line on a terminal, in a log one every 30 seconds.
         log: Called with each message, a line of text: renumbered labels, options that differ, images that repeat.
 
     Returns:

@@ -20,7 +20,7 @@ from lmdbloader.base.arguments import field_names, shown
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.free_space import free_nbytes
 from lmdbloader.base.option_names import option
-from lmdbloader.base.progress import progress_bar
+from lmdbloader.base.progress import ProgressLine
 from lmdbloader.base.text import counted, mebibytes, plain
 from lmdbloader.conversion.destination import refuse_inside
 from lmdbloader.conversion.journal import Begun, read_plan, write_plan
@@ -550,12 +550,8 @@ def _renumbered(part: Part, name: str, rows: I64, labels: npt.NDArray[Any], numb
 
 
 def _show(chunks: Iterator[Chunk], total: int, first: int, progress: bool) -> Iterator[Chunk]:
-    """Yield chunks, and show samples, MB/s of stored bytes and the remaining time in a bar."""
-    began, nbytes = time.monotonic(), 0
-    with progress_bar("copying", total, shown=progress, first=first, smoothing=0.1) as bar:
+    """Yield chunks, and show how many samples are copied."""
+    with ProgressLine("copying", total, shown=progress, first=first) as line:
         for chunk in chunks:
             yield chunk
-            nbytes += sum(payloads.data.nbytes for payloads in chunk.payloads.values())
-            speed = nbytes / 1e6 / max(time.monotonic() - began, 1e-9)
-            bar.set_postfix_str(f"{speed:.0f} MB/s")
-            bar.update(chunk.num_samples)
+            line.update(chunk.num_samples)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.base.first_steps import watched
+from lmdbloader.base.progress import watched
 from lmdbloader.conversion.options import EstimateOptions, with_options
 from lmdbloader.conversion.plan import Plan, make_plan, part_sources, settle_scale, try_codecs
 from lmdbloader.conversion.pool import WorkerPool

@@ -6,7 +6,7 @@ import os
 import time
 
 from lmdbloader.base.disk_errors import explain_full_disk
-from lmdbloader.base.first_steps import WORK_SECONDS, shown_steps
+from lmdbloader.base.progress import WORK_SECONDS, shown_steps
 from lmdbloader.conversion.destination import new_folder, refuse_inside
 from lmdbloader.conversion.doubts import refuse_swapped
 from lmdbloader.conversion.one_dataset import Job, announce, fill, report, report_finished

@@ -14,7 +14,7 @@ from lmdbloader import __version__
 from lmdbloader.base.arguments import flag, function, whole
 from lmdbloader.base.disk_errors import explain_full_disk
 from lmdbloader.base.option_names import option
-from lmdbloader.base.progress import progress_bar
+from lmdbloader.base.progress import ProgressLine
 from lmdbloader.conversion.destination import new_folder
 from lmdbloader.conversion.foreign_datasets import adapt, names_of
 from lmdbloader.conversion.journal import Begun, Journal, Progress, check_kept, read_plan, recover, write_plan
@@ -142,7 +142,7 @@ def write(
             Random numbers in the dataset or in `prepare` depend on it.
         threads: Use threads instead of processes; several threads then call the dataset at once.
         restart: Discard the progress of an interrupted run; by default it is continued.
-        progress: True for a bar on a terminal, in a log a line every 30 seconds; or a function that is called with the
+        progress: True for a line on a terminal, in a log one every 30 seconds; or a function that is called with the
             number of samples written since the last call.
 
     Returns:
@@ -477,11 +477,11 @@ def _parts(job: _Job, state: _State) -> Generator[Part, None, None]:
 
 
 def _show(parts: Generator[Part, None, None], source: _Source, first: int, shows_bar: bool) -> Iterator[Part]:
-    """Yield parts, and show samples and the remaining time in a bar."""
+    """Yield parts, and show how many samples are written."""
     total = source.num_samples if source.is_indexed else None  # the length of an iterable may be wrong
     with (
         closing(parts),
-        progress_bar("writing", total, shown=shows_bar, first=first, smoothing=0.1) as bar,
+        ProgressLine("writing", total, shown=shows_bar, first=first) as bar,
     ):
         for part in parts:
             yield part

@@ -63,7 +63,7 @@ def merge(
         drop_sources: Leave the names of sources out (default: refuse datasets of which only some have them).
         overwrite: Replace an existing dataset, once the new one is complete.
         restart: Discard the progress of an interrupted call; by default it is continued.
-        progress: Show a progress bar on a terminal, in a log a line every 30 seconds.
+        progress: Show the progress: a line on a terminal, in a log one every 30 seconds.
         log: Called with each message, a line of text: renumbered labels, options that differ, images that repeat.
 
     Returns:

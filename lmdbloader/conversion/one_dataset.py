@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from lmdbloader.base.first_steps import WORK_SECONDS, shown_steps
 from lmdbloader.base.free_space import free_nbytes, taken_nbytes
 from lmdbloader.base.option_names import option
-from lmdbloader.base.progress import progress_bar
+from lmdbloader.base.progress import WORK_SECONDS, ProgressLine, shown_steps
 from lmdbloader.base.text import command, counted, mebibytes, plain, table
 from lmdbloader.conversion.journal import Begun, Journal, Progress, check_kept, read_plan, recover, write_plan
 from lmdbloader.conversion.mask_numbers import add_colors
@@ -180,7 +178,7 @@ def _write(
     with closing(writer):
         check_kept(folder, done, writer.kept_records)
         try:
-            with show_bar(sources, done.num_sources, job.options.progress) as show:
+            with show_progress(done.num_sources, len(sources), job.options.progress) as show:
                 for part in pool.convert(recipe, make_tasks(sources, done.num_sources)):
                     _add(part, sources, done, journal, writer)
                     show(part.num_sources, part.nbytes)
@@ -289,33 +287,16 @@ def name_classes(layout: str, classes: tuple[str, ...]) -> dict[str, tuple[str, 
 
 
 @contextmanager
-def show_bar(sources: Sources, first: int, progress: bool) -> Iterator[Advance]:
-    """Show a progress bar with images, MB/s of input and the remaining time; yield the function that advances it.
+def show_progress(first: int, total: int, shown: bool) -> Iterator[Advance]:
+    """Show how many images are converted; yield the function that counts more.
 
     Args:
-        sources: All sources.
         first: The number of sources that are done.
-        progress: Whether to show a bar on a terminal, and lines now and then in a log.
+        total: That of all of them.
+        shown: Whether to show anything.
     """
-    done_nbytes, total_nbytes = int(sources.nbytes[:first].sum()), int(sources.nbytes.sum())
-    with show_progress(first, len(sources), done_nbytes, total_nbytes, progress) as advance:
-        yield advance
-
-
-@contextmanager
-def show_progress(first: int, total: int, done_nbytes: int, total_nbytes: int, progress: bool) -> Iterator[Advance]:
-    """Show a bar as `show_bar` does, given the numbers of sources and bytes that are done and in all."""
-    done, began = done_nbytes, time.monotonic()
-    with progress_bar("converting", total, "images", shown=progress, first=first, smoothing=0.1) as bar:
-
-        def advance(num_sources: int, nbytes: int) -> None:
-            nonlocal done
-            done += nbytes
-            speed = (done - done_nbytes) / 1e6 / max(time.monotonic() - began, 1e-9)
-            bar.set_postfix_str(f"{speed:.0f} MB/s, {done / 1e6:.0f} of {total_nbytes / 1e6:.0f} MB")
-            bar.update(num_sources)
-
-        yield advance
+    with ProgressLine("converting", total, "images", shown=shown, first=first) as line:
+        yield lambda num_sources, nbytes: line.update(num_sources)
 
 
 def report(job: Job, begun: Begun, done: Progress, written: Written, seconds: float) -> Report:

@@ -277,7 +277,9 @@ class RunOptions(ConvertOptions):
         "head and tail, and read the content only if the timestamp has changed)",
         flag="--hash",
     )
-    progress: bool = opt(False, RUN, "show a progress bar on a terminal, in a log a line every 30 seconds", flag=None)
+    progress: bool = opt(
+        False, RUN, "show the progress: a line on a terminal, in a log one every 30 seconds", flag=None
+    )
     log: Callable[[str], None] = opt(lambda line: None, RUN, "called with each message, a line of text", flag=None)
 
 

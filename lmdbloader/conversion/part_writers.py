@@ -80,10 +80,10 @@ def run_parts(target: Path, plan: Shared, options: RunOptions, engine: Engine | 
     partial = partial_of(target)
     finished = finished_parts(partial, plan, options.on_error)
     sizes = [last - first for first, last in zip(plan.bounds, plan.bounds[1:], strict=False)]
-    first, first_nbytes = (sum(column[number] for number in finished) for column in (sizes, plan.nbytes))
+    first = sum(sizes[number] for number in finished)
     # Those of complete parts and of running writers stay; a part that begins again gives its space back.
     check_room(partial, plan.begun, partial.glob(f"part-*/{DATA_FILE}"))
-    with show_progress(first, plan.num_sources, first_nbytes, sum(plan.nbytes), options.progress) as show:
+    with show_progress(first, plan.num_sources, options.progress) as show:
         numbers = range(plan.num_parts)
         if engine is not None:
             return list(engine(target, numbers, {**keywords, "workers": 1}, show, options.log))

@@ -15,8 +15,8 @@ from lmdbloader import __version__
 from lmdbloader.base import system
 from lmdbloader.base.arguments import flag, whole
 from lmdbloader.base.disk_errors import explain_full_disk, naming
-from lmdbloader.base.first_steps import WORK_SECONDS, shown_steps
 from lmdbloader.base.option_names import option
+from lmdbloader.base.progress import WORK_SECONDS, shown_steps
 from lmdbloader.base.text import counted, first_of, plain
 from lmdbloader.conversion.destination import new_folder, refuse_inside
 from lmdbloader.conversion.doubts import refuse_swapped

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lmdbloader.base.first_steps import watched
 from lmdbloader.base.option_names import option
+from lmdbloader.base.progress import watched
 from lmdbloader.conversion.doubts import refuse_mistaken
 from lmdbloader.conversion.mask_numbers import check_numbers
 from lmdbloader.conversion.options import ConvertOptions, shared

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from lmdbloader.base import system
 from lmdbloader.base.arguments import is_url, new_path, path_text
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.option_names import option
-from lmdbloader.base.progress import ProgressBar, progress_bar
+from lmdbloader.base.progress import ProgressLine
 from lmdbloader.base.text import command, counted, plain
 from lmdbloader.conversion.destination import named_folder, refuse_inside
 from lmdbloader.conversion.staging_parts import (
@@ -72,7 +71,7 @@ def stage(
         overwrite: Replace another dataset that has its name there.
         check: Read and compare an existing copy, even if its timestamp is the source's.
         timeout: Seconds to wait for a process that is copying; without limit by default.
-        progress: Show a progress bar on a terminal, in a log a line every 30 seconds.
+        progress: Show the progress: a line on a terminal, in a log one every 30 seconds.
         log: Called with each message, a line of text.
 
     Returns:
@@ -182,7 +181,7 @@ def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Call
     log(plain(f"{target}: copying {nbytes / 2**20:,.1f} MiB from {source.path}"))
     began = time.monotonic()
     with (
-        _bar(2 * nbytes, progress) as bar,
+        ProgressLine("copying and reading back", 2 * nbytes, "B", shown=progress) as bar,
         explain_full_disk(partial, lambda: nbytes - sum(map(_made, (partial / name for name in names)))),
     ):
         for name in names:
@@ -285,15 +284,6 @@ def _check_copy(source: Reader, partial: Path) -> None:
         raise CorruptError(f"{source.path}: was changed while it was copied. Stage it again.")
 
 
-def _progress(shown: bool, nbytes: int) -> ProgressBar:
-    """Return a progress bar of a download."""
-    bar = progress_bar("copying", nbytes, "B", shown=shown)
-    bar.set_description("copying")
-    return bar
-
-
-@contextmanager
-def _bar(nbytes: int, progress: bool) -> Iterator[Any]:
-    with progress_bar("copying and reading back", nbytes, "B", shown=progress) as bar:
-        bar.set_description("copying and reading back")
-        yield bar
+def _progress(shown: bool, nbytes: int) -> ProgressLine:
+    """Return the progress of a download."""
+    return ProgressLine("copying", nbytes, "B", shown=shown)

@@ -99,7 +99,7 @@ class RemoteSource:
         Args:
             partial: The folder to fill.
             target: The copy's later name; there may be one of before the dataset has grown.
-            bar: Returns a progress bar for so many bytes.
+            bar: Returns a line of progress for so many bytes.
             log: Called with each message.
             check: Whether to read the parts of an earlier copy.
 

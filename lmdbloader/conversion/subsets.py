@@ -20,7 +20,7 @@ from lmdbloader.conversion.selection import mixed
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import undecided
 from lmdbloader.store import check_rows
-from lmdbloader.store.conditions import Advice, matching
+from lmdbloader.store.conditions import matching
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -64,7 +64,7 @@ def subset(
         fields: The fields to copy, in this order; by default all.
         overwrite: Replace an existing dataset, once the new one is complete.
         restart: Discard the progress of an interrupted call; by default it is continued.
-        progress: Show a progress bar on a terminal, in a log a line every 30 seconds.
+        progress: Show the progress: a line on a terminal, in a log one every 30 seconds.
         log: Called with each message, a line of text.
 
     Returns:
@@ -90,23 +90,19 @@ def subset(
     part = open_part(dataset, "subset")
     if all(choice is None for choice in (where, indices, names, limit, fraction, fields)) and part.rows is None:
         raise OptionError(
-            f"subset: nothing says which samples to take. Write a condition, such as {_example(part)!r}, or give "
-            f"{option('indices')}, {option('names')}, {option('limit')} or {option('fraction')}."
+            f"subset: nothing says which samples to take; expected one of {option('where')}, {option('indices')}, "
+            f"{option('names')}, {option('limit')}, {option('fraction')} and {option('fields')}"
         )
     given = len(part)
     if indices is not None and names is not None:
         raise OptionError(f"{option('indices')} and {option('names')} both choose the samples. Leave one of them out.")
-    notes: list[str] = []
     if indices is not None:
         part = _by_number(part, indices)
-        if repeats := len(part) - len(np.unique(part.rows if part.rows is not None else np.arange(len(part)))):
-            are = counted(repeats, "sample is", "samples are")
-            notes.append(f"{are} taken more than once, and stored as often")
     if names is not None:
         part = _by_name(part, names)
     if where is not None:
         rows = range(len(part.reader)) if part.rows is None else part.rows
-        part = part.selected(matching(part.reader, rows, where, _advice()))
+        part = part.selected(matching(part.reader, rows, where))
     if not len(part):
         what = f"no sample fits the condition {where}" if where is not None else "no sample is chosen"
         raise OptionError(f"{part.title}: {what}, of {counted(given, 'sample')}; a dataset has at least one.")
@@ -124,30 +120,7 @@ def subset(
         choices,
     )
     log(f"{target}: {len(part):,} of {counted(given, 'sample')}")
-    return combine(recipe, target, notes, overwrite=overwrite, restart=restart, progress=progress, log=log)
-
-
-def _example(part: Part) -> str:
-    """Return a condition that the dataset has the columns for."""
-    columns = part.reader.index.arrays
-    sides = [f"{name}.width >= 256" for name, f in part.reader.fields.items() if f.has_pixels]
-    numbers = [f"{name} == 3" for name, f in part.reader.fields.items() if f.kind == "int" and name in columns]
-    return next(iter([*numbers, *sides]), "source == 'a.png'")
-
-
-def _advice() -> Advice:
-    """Return what to do instead of a condition, in Python or on the command line."""
-    if option("indices").startswith("-"):
-        return Advice(
-            f"give the numbers of the samples in a file: {option('indices')} FILE",
-            f"Give the numbers of the samples in a file: {option('indices')} FILE",
-            "Its classes are",
-        )
-    return Advice(
-        'write subset(dataset, out, indices=[row["label"] == 3 for row in LMDBDataset(path).table.to_pylist()])',
-        "Write subset(dataset, out, indices=[...]) with the numbers of the samples",
-        "Its classes are",
-    )
+    return combine(recipe, target, (), overwrite=overwrite, restart=restart, progress=progress, log=log)
 
 
 def _by_number(part: Part, indices: Any) -> Part:

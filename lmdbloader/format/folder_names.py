@@ -21,11 +21,14 @@ _MASK_SUFFIX = re.compile(rb"[_-](masks?|seg(mentation)?|labels?|gt|annotations?
 _HIGH = re.compile(r"(hr|gt|gtmod|high_?res)([_-]?x?[0-9]+)?([_-].*)?", re.IGNORECASE)
 _LOW = re.compile(r"(lr|lq|lrbic|low_?res)([_-]?x?[0-9]+)?([_-].*)?", re.IGNORECASE)
 # Words in the paths of halves of pairs, for super-resolution and other restoration.
-_HIGH_WORDS = {"hr", "hq", "gt", "high", "sharp", "clean", "clear", "norain", "target", "targets", "original"}
+_HIGH_WORDS = {
+    "hr", "hq", "gt", "high", "sharp", "clean", "clear", "norain", "normal", "target", "targets", "original",
+}  # fmt: skip
 _LOW_WORDS = {
     "lr", "lq", "low", "bic", "bicubic", "blur", "blurred", "blurry", "noise", "noisy", "rain", "rainy", "haze", "hazy",
     "degraded", "input", "inputs",
 }  # fmt: skip
+_BOTH_WORDS = {"data", "image", "images"}
 _WORD = re.compile(
     r"(?P<half>hr|gt|hq|lr|lq)(?:bic)?(?:x?[1-8])?(?![a-z0-9])|(?P<scale>x[2-8]|[2-8]x)(?![a-z0-9])|[a-z]+|[0-9]+"
 )
@@ -95,6 +98,6 @@ def half_of(stem: str) -> tuple[str, str]:
             half = "low"
         elif word in _HIGH_WORDS:
             half = half or "high"
-        elif not found["scale"]:
+        elif not found["scale"] and word not in _BOTH_WORDS:
             rest.append(word)
     return half, " ".join(rest)

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from lmdbloader.base import system
 from lmdbloader.base.cores import count_own_cores
-from lmdbloader.base.first_steps import shown_steps, watched
+from lmdbloader.base.progress import shown_steps, watched
 from lmdbloader.batch.collate import collate
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.draws import Draws

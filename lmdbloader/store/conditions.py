@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 import functools
 import operator
-import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -29,39 +27,13 @@ _COMPARED = {
     ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
 }  # fmt: skip
 _JOINED = {ast.And: operator.and_, ast.Or: operator.or_, ast.BitAnd: operator.and_, ast.BitOr: operator.or_}
-# How other languages write it, and how it is written here.
-_SPELLINGS = (
-    (re.compile(r"&&|\|\|"), "write `and`, `or`"),
-    (re.compile(r"<>"), "write != instead of <>"),
-    (re.compile(r"(?<![=!<>])=(?!=)"), "write == instead of ="),
-    (re.compile(r"\b(AND|OR|NOT|IN|IS|NULL)\b"), "write `and`, `or`, `not`, `in`, `is null` in lower case"),
-    (
-        re.compile(r"\b(like|between)\b", re.IGNORECASE),
-        "write `'part' in name` for LIKE, `2 <= label <= 5` for BETWEEN",
-    ),
-)
 _EXPECTED = (
-    "expected comparisons of columns, such as \"label == 3 and not (name in ('a', 'b') or score is null)\". "
-    "For any other condition {}"
+    "expected comparisons of columns, such as \"label == 3 and not (name in ('a', 'b') or score is null)\"; any other "
+    "condition can choose samples by their numbers"
 )
 _MOST_CHARACTERS = 100_000
 # Columns about the payloads, which `table_of` leaves out.
 _HIDDEN_COLUMNS = (".offset", ".stored_nbytes", ".raw_nbytes", ".checksum", ".codec")
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """What a caller can do instead of writing a condition, the ends of sentences.
-
-    Attributes:
-        otherwise: How to choose samples by anything else.
-        numbers: How to choose them by their numbers.
-        classes: What lists the names of the classes.
-    """
-
-    otherwise: str = 'write ds.select([row["label"] == 3 for row in ds.table.to_pylist()])'
-    numbers: str = "Write ds.select([...]) with the numbers of the samples"
-    classes: str = "ds.classes lists them"
 
 
 def column_names(reader: Reader) -> list[str]:
@@ -100,14 +72,13 @@ def table_of(reader: Reader, rows: Rows, names: Sequence[str] | None = None) -> 
     return table.select(names)
 
 
-def matching(reader: Reader, rows: Rows, condition: str | pc.Expression, advice: Advice | None = None) -> I64:
+def matching(reader: Reader, rows: Rows, condition: str | pc.Expression) -> I64:
     """Return the positions (m,), ascending, of the samples whose row of `table_of` matches a condition.
 
     Args:
         reader: Of the dataset.
         rows: Of the index, a range or (n,).
         condition: As text, see `parse_condition`, or as an Arrow expression.
-        advice: For messages; that of `LMDBDataset.where` by default.
 
     Raises:
         OptionError: It is not a condition, or does not fit the table.
@@ -117,7 +88,7 @@ def matching(reader: Reader, rows: Rows, condition: str | pc.Expression, advice:
     names, long, short = column_names(reader), reader.long_texts, reader.index.batch
     if isinstance(condition, str):
         schema = pa.schema([pa.field(name, pa.large_string()) if name in long else short.field(name) for name in names])
-        parsed = parse_condition(condition, schema, reader.manifest.classes, advice or Advice())
+        parsed = parse_condition(condition, schema, reader.manifest.classes)
         text = unicodedata.normalize("NFKC", condition)  # as Python reads names
     else:
         parsed = check_expression(condition)
@@ -135,9 +106,7 @@ def matching(reader: Reader, rows: Rows, condition: str | pc.Expression, advice:
     return numbers
 
 
-def parse_condition(
-    text: str, schema: pa.Schema, classes: Mapping[str, Sequence[str]], advice: Advice
-) -> pc.Expression:
+def parse_condition(text: str, schema: pa.Schema, classes: Mapping[str, Sequence[str]]) -> pc.Expression:
     """Return the Arrow expression of a condition.
 
     A text that is compared with a column of labels is the name of a class. A number that is NaN is null.
@@ -146,52 +115,37 @@ def parse_condition(
         text: In Python's syntax, with column names such as `label` and `image.height`.
         schema: Of the table.
         classes: Class names by column.
-        advice: For messages.
 
     Raises:
         OptionError: It is not a condition, names a column that is not there, or compares numbers with texts.
     """
-    condition = _Condition(text, schema, classes, advice)
+    condition = _Condition(text, schema, classes)
     try:
         if len(text) > _MOST_CHARACTERS:
-            condition.refuse(f"has {len(text)} characters. {advice.numbers}")
+            condition.refuse(f"has {len(text)} characters; expected at most {_MOST_CHARACTERS}")
         return condition.boolean(ast.parse(" ".join(text.split("\n")).strip(), mode="eval").body)
     except (SyntaxError, ValueError) as error:
         if isinstance(error, OptionError):
             raise
-        hint = next((said for spelled, said in _SPELLINGS if spelled.search(text)), condition.expected)
-        condition.refuse(f"{getattr(error, 'msg', error)}; {hint}")
+        condition.refuse(f"{getattr(error, 'msg', error)}; {_EXPECTED}")
     except (RecursionError, MemoryError):
-        condition.refuse(f"is nested too deeply. {advice.numbers}")
+        condition.refuse("is nested too deeply")
 
 
 def check_expression(condition: Any) -> pc.Expression:
-    """Return an Arrow expression; raise OptionError with the line to write for anything else."""
+    """Return an Arrow expression; raise OptionError for anything else."""
     import pyarrow.compute as pc
 
     if isinstance(condition, pc.Expression):
         return condition
-    given = f"where({shown(condition)})"
-    if isinstance(condition, Mapping):
-        line = " and ".join(f"{name} == {value!r}" for name, value in condition.items())
-        raise OptionError(f'{given}: expected a text. Write ds.where("{line}").')
-    if callable(condition):
-        raise OptionError(
-            f'{given}: a function would be called for every sample. Write a text, as ds.where("label == 3"), or '
-            'ds.select([row["label"] == 3 for row in ds.table.to_pylist()]).'
-        )
-    raise OptionError(
-        f'{given}: expected a text, as ds.where("label == 3"), or an Arrow expression. For a mask, or numbers of '
-        "samples, write ds.select(...)."
-    )
+    raise OptionError(f'where({shown(condition)}): expected a text, such as "label == 3", or an Arrow expression')
 
 
 class _Condition:
     """The condition that is being parsed, for columns of one table."""
 
-    def __init__(self, text: str, schema: pa.Schema, classes: Mapping[str, Sequence[str]], advice: Advice) -> None:
-        self._text, self._schema, self._classes, self._advice = text, schema, classes, advice
-        self.expected = _EXPECTED.format(advice.otherwise)
+    def __init__(self, text: str, schema: pa.Schema, classes: Mapping[str, Sequence[str]]) -> None:
+        self._text, self._schema, self._classes = text, schema, classes
 
     def refuse(self, reason: str) -> NoReturn:
         raise OptionError(f"where({shown(self._text)}): {reason}" + "." * (not reason.endswith(("?", ")"))))
@@ -218,7 +172,7 @@ class _Condition:
                 if str(self._schema.field(name).type) == "bool":
                     return pc.field(name)
                 self.refuse(f"{name} is a column of {self._kind(name)}s; compare it, as in {name} == 3")
-        self.refuse(f"cannot read {ast.unparse(node)!s:.80}; {self.expected}")
+        self.refuse(f"cannot read {ast.unparse(node)!s:.80}; {_EXPECTED}")
 
     def _compare(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> pc.Expression:
         import pyarrow.compute as pc
@@ -237,7 +191,7 @@ class _Condition:
         name = names[0] or names[1]
         if name is None:
             side = left if not isinstance(left, ast.Constant) else right
-            self.refuse(f"{ast.unparse(side)!s:.80} is not a column; {self.expected}")
+            self.refuse(f"{ast.unparse(side)!s:.80} is not a column; {_EXPECTED}")
         if names[0] and names[1] and (self._kind(names[0]) == "text") != (self._kind(names[1]) == "text"):
             self.refuse(f"{names[0]} holds {self._kind(names[0])}s and {names[1]} {self._kind(names[1])}s")
         sides = [
@@ -295,7 +249,7 @@ class _Condition:
             parts.append(inner.attr)
             inner = inner.value
         if not isinstance(inner, ast.Name):
-            self.refuse(f"{ast.unparse(node)!s:.80}: expected the name of a column; {self.expected}")
+            self.refuse(f"{ast.unparse(node)!s:.80}: expected the name of a column; {_EXPECTED}")
         name, names = ".".join([inner.id, *reversed(parts)]), self._schema.names
         if name in names:
             return name
@@ -317,7 +271,7 @@ class _Condition:
             if value in classes:
                 return classes.index(value)
             if classes:
-                self.refuse(f"{column} has no class {value!r}. {self._advice.classes}: {shown(classes)}")
+                self.refuse(f"{column} has no class {value!r}. Its classes are {shown(classes)}")
             self.refuse(f"{column} holds {kind}s, and {value!r:.80} is a text")
         if isinstance(value, bool | int | float):
             if kind == "text":
@@ -326,5 +280,5 @@ class _Condition:
             if isinstance(number, float) or -(2**63) <= number < 2**63:
                 return int(number) if isinstance(number, bool) else number
             self.refuse(f"{number} has more than 64 bits")
-        hint = "write `and` and `or` between comparisons" if isinstance(node, ast.BinOp) else self.expected
+        hint = "write `and` and `or` between comparisons" if isinstance(node, ast.BinOp) else _EXPECTED
         self.refuse(f"{ast.unparse(node)!s:.80} is not a number or a text; {hint}")

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.base.first_steps import watched
+from lmdbloader.base.progress import watched
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.layout import Kind
 from lmdbloader.images.decode import IMAGE_SUFFIXES
