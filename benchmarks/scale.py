@@ -36,7 +36,8 @@ import lmdbloader
 from lmdbloader import LMDBDataset, Loader, QuasiRandom
 from lmdbloader.lab.planning import scale
 from lmdbloader.lab.planning.scale import Cluster, Storage
-from lmdbloader.loader.orders import Layout, Share, epoch_order
+from lmdbloader.loader.orders import Layout, Share
+from lmdbloader.loader.quasi_random import epoch_order
 
 SIDE = 32
 NBYTES = SIDE * SIDE * 3

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lmdbloader.conversion.subsets import subset as subset
     from lmdbloader.loader import Loader as Loader
     from lmdbloader.loader.mixing import mix as mix
-    from lmdbloader.loader.orders import QuasiRandom as QuasiRandom
+    from lmdbloader.loader.quasi_random import QuasiRandom as QuasiRandom
     from lmdbloader.loader.torch_loader import dataloader as dataloader
     from lmdbloader.show.sheet import preview as preview
     from lmdbloader.show.summary import info as info
@@ -42,7 +42,7 @@ _HOMES = {
     "LMDBDataset": "batch.dataset",
     "Loader": "loader",
     "ProgressiveResize": "transforms.resolution",
-    "QuasiRandom": "loader.orders",
+    "QuasiRandom": "loader.quasi_random",
     "append": "conversion.appending",
     "collate": "batch.collate",
     "convert": "conversion",

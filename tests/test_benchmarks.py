@@ -17,7 +17,8 @@ import torch
 from nursery import Nursery
 
 from lmdbloader.lab.planning.scale import ASSUMPTIONS
-from lmdbloader.loader.orders import Layout, QuasiRandom, epoch_order
+from lmdbloader.loader.orders import Layout
+from lmdbloader.loader.quasi_random import QuasiRandom, epoch_order
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 Run = Callable[..., tuple[str, dict[str, Any]]]

@@ -16,7 +16,8 @@ from lmdbloader.base.units import GIB, MIB
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.planning import plan, scale
 from lmdbloader.lab.planning.scale import Cluster, Storage
-from lmdbloader.loader.orders import Layout, Share, epoch_order
+from lmdbloader.loader.orders import Layout, Share
+from lmdbloader.loader.quasi_random import epoch_order
 
 STEP: dict[str, Any] = {"batch_size": 100, "step_seconds": 0.1, "example_size": 100_000}
 

@@ -25,7 +25,8 @@ from lmdbloader.errors import OptionError, UnknownNameError
 from lmdbloader.format.layout import Field
 from lmdbloader.store import IO, Reader, check_rows
 from lmdbloader.store.rows import Rows, choose, compact, places_in, rows_at, take
-from lmdbloader.transforms import Normalize, ToDtype, Transform
+from lmdbloader.transforms.base import Transform
+from lmdbloader.transforms.values import Normalize, ToDtype
 
 if TYPE_CHECKING:
     import pyarrow as pa

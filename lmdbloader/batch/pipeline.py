@@ -21,7 +21,8 @@ from lmdbloader.kernels.transform import opcodes
 from lmdbloader.store import Reader
 from lmdbloader.store.rows import Rows, as_array, parts_of
 from lmdbloader.transforms import Geometry, Transform
-from lmdbloader.transforms.compilation import ImageField, Program, Values, compile_program
+from lmdbloader.transforms.compilation import Program, compile_program
+from lmdbloader.transforms.values import ImageField, Values
 
 I64 = npt.NDArray[np.int64]
 _DTYPES = {8: torch.uint8, 16: torch.uint16}

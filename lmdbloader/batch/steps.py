@@ -15,10 +15,10 @@ from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.batch.places import image_of_size
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels.transform import opcodes
-from lmdbloader.transforms import Normalize, ToDtype
-from lmdbloader.transforms.compilation import ImageField, Values, compile_program
+from lmdbloader.transforms.compilation import compile_program
 from lmdbloader.transforms.compiled_function import CompiledFunction
 from lmdbloader.transforms.foreign import check_pixels
+from lmdbloader.transforms.values import ImageField, Normalize, ToDtype, Values
 
 I64 = npt.NDArray[np.int64]
 _STORED = (torch.uint8, torch.uint16)

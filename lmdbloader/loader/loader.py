@@ -32,9 +32,7 @@ from lmdbloader.errors import OptionError
 from lmdbloader.loader.epoch import LEFT_OUT, Batches, EpochRun, Plan, deliver, plan_groups
 from lmdbloader.loader.options import (
     FIXED_NAMES,
-    Given,
     Shard,
-    Weights,
     check_numbers,
     check_schedule,
     check_shard,
@@ -50,7 +48,6 @@ from lmdbloader.loader.options import (
 from lmdbloader.loader.orders import Layout, Share, described
 from lmdbloader.loader.state import Coming, Identity, Place, epoch_in, identity
 from lmdbloader.loader.threads import Threads
-from lmdbloader.loader.torch_names import without_torchs
 from lmdbloader.loader.tuning_cache import case_of, recall_threads
 from lmdbloader.store import IO, Damage
 from lmdbloader.transforms import Transform
@@ -60,6 +57,7 @@ from lmdbloader.transforms.functions import is_compiled
 if TYPE_CHECKING:
     from lmdbloader.loader.device import Copies
     from lmdbloader.loader.mixing import Mix
+    from lmdbloader.loader.options import Given, Weights
     from lmdbloader.loader.samplers import LoaderBatches, LoaderSampler
     from lmdbloader.loader.seeds import DrawnSeed
     from lmdbloader.transforms.resolution import ProgressiveResize
@@ -86,6 +84,8 @@ class Throughput:
 def _copies_when_rebuilt(init: Callable[..., None]) -> Callable[..., None]:
     """Return an `__init__` that takes arguments of torch, and copies a Loader if it gets its batch sampler."""
 
+    signature = inspect.signature(init)
+
     @functools.wraps(init)
     def __init__(self: Any, *args: Any, **options: Any) -> None:
         original: Any = None
@@ -93,14 +93,17 @@ def _copies_when_rebuilt(init: Callable[..., None]) -> Callable[..., None]:
             from lmdbloader.loader.samplers import original_of
 
             original = original_of(options["batch_sampler"])
+        if options.keys() - signature.parameters.keys():
+            from lmdbloader.loader.torch_names import without_torchs
+
+            options = options if original is not None else without_torchs(options)
         if original is None:
-            init(self, *args, **without_torchs(options))
+            init(self, *args, **options)
         else:
             state: tuple[Any, ...] = (*original._state(), original._coming)
             _fill(init, self, *state)
 
     # Lightning adds the arguments of a sampler only to a signature that takes any.
-    signature = inspect.signature(init)
     foreign = inspect.Parameter("foreign", inspect.Parameter.VAR_KEYWORD)
     __init__.__signature__ = signature.replace(parameters=[*signature.parameters.values(), foreign])  # type: ignore[attr-defined]
     return __init__

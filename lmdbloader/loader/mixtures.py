@@ -16,18 +16,8 @@ import numpy.typing as npt
 from lmdbloader.base.arguments import shown
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import entries
-from lmdbloader.loader.orders import (
-    EpochOrder,
-    Layout,
-    Order,
-    QuasiRandom,
-    RankPositions,
-    Windows,
-    check_order,
-    epoch_order,
-    is_kind,
-    text_of_kind,
-)
+from lmdbloader.loader.orders import EpochOrder, Layout, RankPositions, Windows
+from lmdbloader.loader.quasi_random import Order, QuasiRandom, check_order, epoch_order, text_of_kind
 
 I64 = npt.NDArray[np.int64]
 # The purpose number of a mixture's permutations; `orders` has those of others.
@@ -200,7 +190,7 @@ def orders_of_mixture(mixture: Mixture, *, order: Any, weights: object, draws: o
             raise OptionError(f"{name}={shown(value)}: the dataset is a mixture. {line}.")
     if repeat != 1:
         raise OptionError(f"repeat={shown(repeat)}: the dataset is a mixture. {line}; datasets that end begin again.")
-    if not is_kind(order):
+    if not isinstance(order, str | QuasiRandom):
         raise OptionError(
             f"order={shown(order)}: the dataset is a mixture; expected 'random', 'quasi_random', 'sequential' or "
             f"QuasiRandom(...). {line}."

@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,22 +25,25 @@ from lmdbloader.base.arguments import flag, shown, whole
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.pipeline import check_seed
 from lmdbloader.errors import OptionError
-from lmdbloader.loader.orders import Order, Orders, SeededOrders, check_order, is_kind
-from lmdbloader.transforms import Normalize, ToDtype, Transform
+from lmdbloader.loader.orders import Orders, SeededOrders
+from lmdbloader.transforms.base import Transform
 from lmdbloader.transforms.functions import described, is_compiled
+from lmdbloader.transforms.values import Normalize, ToDtype
 
 if TYPE_CHECKING:
     from lmdbloader.loader.mixtures import Mixture
+    from lmdbloader.loader.quasi_random import Order
     from lmdbloader.transforms.resolution import ProgressiveResize
+
+    # Sample numbers or weights, as a list, or a function that returns the list of an epoch.
+    Numbers = Sequence[int] | npt.NDArray[np.int64]
+    Given = Order | Numbers | Callable[[int], Numbers]
+    Reals = Sequence[float] | npt.NDArray[np.float64]
+    Weights = Reals | Callable[[int], Reals]
 
 # Samples of a batch, or batches: far more than any memory holds, and their products still fit 64 bits.
 _MOST = 2**31 - 1
 Shard = tuple[int, int] | Literal["auto"] | None
-# Sample numbers or weights, as a list, or a function that returns the list of an epoch.
-Numbers = Sequence[int] | npt.NDArray[np.int64]
-Given = Order | Numbers | Callable[[int], Numbers]
-Reals = Sequence[float] | npt.NDArray[np.float64]
-Weights = Reals | Callable[[int], Reals]
 # Attributes of torch's loaders and samplers, which have no effect on a Loader that is made.
 _OF_TORCH = (DataLoader, BatchSampler, DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 FIXED_NAMES = frozenset(chain({"epoch"}, *(inspect.signature(kind).parameters for kind in _OF_TORCH)))
@@ -120,8 +123,12 @@ def orders_of(
             f"num_samples={shown(draws)}: it is the number of draws by weight. Write Loader(..., "
             f"weights=[...], num_samples={shown(draws)}); for some of the batches, itertools.islice(loader, n)."
         )
-    if is_kind(kind):
-        return SeededOrders(num_samples, check_order(kind), repeat)
+    if isinstance(kind, str) and kind in ("random", "sequential"):
+        return SeededOrders(num_samples, cast(Literal["random", "sequential"], kind), repeat)
+    from lmdbloader.loader.quasi_random import QuasiOrders, QuasiRandom, check_order
+
+    if isinstance(kind, str | QuasiRandom):
+        return QuasiOrders(num_samples, check_order(kind), repeat)
     from lmdbloader.loader.choices import ListedOrders
 
     return ListedOrders(num_samples, kind, repeat)
