@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 import lmdbloader
 from lmdbloader import transforms as T
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms.in_step import in_step
+from lmdbloader.transforms.of_torchvision import in_step
 
 
 class Image(torch.Tensor):

@@ -137,9 +137,6 @@ class Batcher:
                 return lambda rows, draws, epoch, clock: Ragged(
                     moved(self.pipeline, _values(reader, f, rows, clock), f.kind, image, rows, draws, epoch)
                 )
-        if f.name in reader.index.arrays and kind_named(f.kind).decode is None:
-            column = reader.index.arrays[f.name]
-            return lambda rows, draws, epoch, clock: column[rows]
         return lambda rows, draws, epoch, clock: _values(reader, f, rows, clock)
 
     def _bound(self, functions: Sequence[Callable[[Any], Any]]) -> Functions:

@@ -17,9 +17,8 @@ from lmdbloader.batch.sample import Batch, Form
 from lmdbloader.batch.turns import in_turn, in_turn_of_main
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import Field, image_of
-from lmdbloader.transforms.foreign import check_pixels
 from lmdbloader.transforms.functions import call, described, is_compiled
-from lmdbloader.transforms.in_step import in_step
+from lmdbloader.transforms.of_torchvision import check_pixels, in_step
 
 if TYPE_CHECKING:
     from lmdbloader.batch.steps import Step

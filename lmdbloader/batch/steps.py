@@ -17,7 +17,7 @@ from lmdbloader.errors import OptionError
 from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms.compilation import compile_program
 from lmdbloader.transforms.compiled_function import CompiledFunction
-from lmdbloader.transforms.foreign import check_pixels
+from lmdbloader.transforms.of_torchvision import check_pixels
 from lmdbloader.transforms.values import ImageField, Normalize, ToDtype, Values
 
 I64 = npt.NDArray[np.int64]

@@ -26,8 +26,7 @@ _locks: dict[int, threading.RLock] = {}
 
 def needs_turn(function: Any) -> bool:
     """Return whether a function has to be called by one thread at a time."""
-    from lmdbloader.transforms.foreign import is_stateless
-    from lmdbloader.transforms.in_step import InStep
+    from lmdbloader.transforms.of_torchvision import InStep, is_stateless
 
     while isinstance(function, InStep | WithIndices):
         function = function.function

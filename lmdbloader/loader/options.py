@@ -197,7 +197,7 @@ def _with_conversions(
 
 def _warn_of_one_draw(function: Any) -> None:
     """Warn of transforms of torchvision that draw one number for all samples of a batch."""
-    from lmdbloader.transforms.foreign import random_parts
+    from lmdbloader.transforms.of_torchvision import random_parts
 
     names = sorted({type(part).__name__ for part in random_parts(function)})
     if names:

@@ -96,7 +96,7 @@ def is_random(transform: object) -> bool:
         return transform.code not in _FIXED
     if isinstance(transform, BatchFunction):
         return transform.is_random
-    from lmdbloader.transforms.foreign import random_parts
+    from lmdbloader.transforms.of_torchvision import random_parts
 
     return bool(random_parts(transform))
 
