@@ -126,16 +126,17 @@ class Batcher:
 
     def _reads(self, f: Field) -> Callable[[I64, I64, int, Clock], Any]:
         """Return what reads a field that the pipeline does not read, of rows (n,), draws (n,), an epoch and a clock."""
-        reader = self.pipeline.reader
+        # They do not refer to this object, which then ends with its last user.
+        pipeline, dtype, reader = self.pipeline, self._dtype, self.pipeline.reader
         if f.has_pixels:
-            return lambda rows, draws, epoch, clock: _different_images(reader, f.name, rows, self._dtype, clock)
+            return lambda rows, draws, epoch, clock: _different_images(reader, f.name, rows, dtype, clock)
         if f.kind in ("boxes", "points"):
             from lmdbloader.batch.places import image_of_places, moved
 
-            image = image_of_places(self.pipeline, f)
+            image = image_of_places(pipeline, f)
             if image is not None:
                 return lambda rows, draws, epoch, clock: Ragged(
-                    moved(self.pipeline, _values(reader, f, rows, clock), f.kind, image, rows, draws, epoch)
+                    moved(pipeline, _values(reader, f, rows, clock), f.kind, image, rows, draws, epoch)
                 )
         return lambda rows, draws, epoch, clock: _values(reader, f, rows, clock)
 
