@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -103,10 +102,12 @@ class Batcher:
         self.pipeline, self.fields, self.rows, self._source = pipeline, fields, rows, source
         self._memory_type, self._keep, self._dtype = memory, keep, dtype
         self._form, self._channels, self._repeats = form, channels or {}, repeats
+        reader = pipeline.reader
         if any(f.kind in ("array", "json") for f in fields.values()):
             from lmdbloader.batch.places import refuse_to_leave
 
-            refuse_to_leave(pipeline, list(fields.values()), partial(_values, pipeline.reader))
+            refuse_to_leave(pipeline, list(fields.values()), lambda f, rows: _values_of(reader, f)(rows, NO_CLOCK))
+        self._is_whole = isinstance(rows, range) and rows == range(len(reader))
         ragged = tuple(name for name, f in fields.items() if kind_named(f.kind).is_ragged)
         json = tuple(name for name, f in fields.items() if f.kind == "json")
         self._names, self._type = tuple(fields), sample_type(tuple(fields), ragged, json)
@@ -130,15 +131,16 @@ class Batcher:
         pipeline, dtype, reader = self.pipeline, self._dtype, self.pipeline.reader
         if f.has_pixels:
             return lambda rows, draws, epoch, clock: _different_images(reader, f.name, rows, dtype, clock)
+        values = _values_of(reader, f)
         if f.kind in ("boxes", "points"):
             from lmdbloader.batch.places import image_of_places, moved
 
             image = image_of_places(pipeline, f)
             if image is not None:
                 return lambda rows, draws, epoch, clock: Ragged(
-                    moved(pipeline, _values(reader, f, rows, clock), f.kind, image, rows, draws, epoch)
+                    moved(pipeline, values(rows, clock), f.kind, image, rows, draws, epoch)
                 )
-        return lambda rows, draws, epoch, clock: _values(reader, f, rows, clock)
+        return lambda rows, draws, epoch, clock: values(rows, clock)
 
     def _bound(self, functions: Sequence[Callable[[Any], Any]]) -> Functions:
         from lmdbloader.batch.functions import Functions
@@ -159,7 +161,8 @@ class Batcher:
 
     def rows_of(self, draws: I64) -> I64:
         """Return the rows of the index (n,) of draws (n,)."""
-        return rows_at(self.rows, self.samples_of(draws))
+        samples = self.samples_of(draws)
+        return samples if self._is_whole else rows_at(self.rows, samples)
 
     def read(self, draws: I64, epoch: int, batch_size: int, clock: Clock = NO_CLOCK) -> list[Any]:
         """Return the batches of samples (n,), each of batch_size samples except the last, for `finish`.
@@ -299,33 +302,32 @@ class Batcher:
         return {output.name: output.images(begun.batches[0][place])[0] for place, output in outputs}
 
 
-def _values(reader: Reader, f: Field, rows: I64, clock: Clock = NO_CLOCK) -> Any:
-    """Return the values of a field that is not of images.
+def _values_of(reader: Reader, f: Field) -> Callable[[I64, Clock], Any]:
+    """Return what reads the values of a field that is not of images, of rows (B,) and with a clock that is started.
 
-    Args:
-        reader: Of the dataset.
-        f: The field.
-        rows: (B,) rows of the index.
-        clock: This thread's, started.
-
-    Returns:
-        Numbers as a NumPy array (B,), arrays of one shape as a tensor (B, ...), boxes and the like as `Ragged`, other
-        values as a list.
-
-    Raises:
-        CorruptError: A payload is damaged, or is not a value of the field's kind.
+    It gives numbers as a NumPy array (B,), arrays of one shape as a tensor (B, ...), boxes and the like as `Ragged`,
+    other values as a list; and raises CorruptError if a payload is damaged, or is not a value of the field's kind.
     """
+    name = f.name
     if f.kind == "array":
-        return _stack_if_equal([torch.from_numpy(reader.read_array(f.name, row, clock=clock)) for row in rows.tolist()])
+        return lambda rows, clock: _stack_if_equal(
+            [torch.from_numpy(reader.read_array(name, row, clock=clock)) for row in rows.tolist()]
+        )
     kind = kind_named(f.kind)
+    decode = kind.decode
     if f.is_payload and not f.holds_text:
-        found = [reader.read_value(f.name, row, clock=clock) for row in rows.tolist()]
-        return Ragged(map(torch.from_numpy, found)) if kind.is_ragged else found
+        if kind.is_ragged:
+            return lambda rows, clock: Ragged(
+                torch.from_numpy(reader.read_value(name, row, clock=clock)) for row in rows.tolist()
+            )
+        return lambda rows, clock: [reader.read_value(name, row, clock=clock) for row in rows.tolist()]
     if f.holds_text:
-        values: Any = reader.read_texts(f.name, rows, clock=clock)
-    else:
-        values = reader.index.arrays[f.name][rows]
-    return values if kind.decode is None else [kind.decode(value) for value in values]
+        if decode is None:
+            return lambda rows, clock: reader.read_texts(name, rows, clock=clock)
+        return lambda rows, clock: [decode(text) for text in reader.read_texts(name, rows, clock=clock)]
+    if decode is None:
+        return lambda rows, clock: reader.index.arrays[name][rows]
+    return lambda rows, clock: [decode(value) for value in reader.index.arrays[name][rows]]
 
 
 def _different_images(reader: Reader, name: str, rows: I64, dtype: torch.dtype | None, clock: Clock) -> Any:

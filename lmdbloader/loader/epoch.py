@@ -335,9 +335,11 @@ class EpochRun:
 
     def check_turn(self) -> None:
         """Raise OptionError if this thread is calling a function in its turn, and the threads need turns to go on."""
-        if (outer := running()) is None:
+        functions = self._batcher.python_functions
+        outer = running() if functions else None
+        if outer is None:
             return
-        inner = next(filter(needs_turn, self._batcher.python_functions), None)
+        inner = next(filter(needs_turn, functions), None)
         if inner is not None:
             raise OptionError(
                 f"{described(outer)} reads from a Loader whose threads call {described(inner)}. Functions are called "
