@@ -232,7 +232,9 @@ class Loader(DataLoader[Any]):
             UserWarning: Transforms are random, as in training, and neither `shuffle` nor `order` was given.
         """
         given, mixture, transforms = dataset, None, listed("transforms", transforms)
-        if type(dataset) is not LMDBDataset:
+        if isinstance(dataset, str | bytes | os.PathLike):
+            dataset = LMDBDataset(os.fsdecode(dataset))
+        elif type(dataset) is not LMDBDataset:
             from lmdbloader.loader.mixing import opened
 
             dataset, mixture = opened(dataset)
