@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmdbloader.base.units import (
-    FACTOR,
     NBYTES,
     PIXELS,
     REAL,
@@ -81,15 +80,6 @@ def test_a_text_means_the_same_number_everywhere_or_none(
 ) -> None:
     found = [grammar.parse(text) for grammar in (WHOLE, PIXELS, REAL, SHARE, NBYTES)]
     assert found == [whole, pixels, real, share, nbytes]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("2", 2), ("x2", 2), ("X4", 4), (" x 3", 3), ("1e0", 1), ("x", None), ("xx2", None), ("2x", None), ("x-2", None),
-     ("x2.5", None), ("2k", None), ("", None)],
-)  # fmt: skip
-def test_a_scale_may_be_written_as_div2k_does(text: str, expected: int | None) -> None:
-    assert FACTOR.parse(text) == expected
 
 
 @given(st.integers(-(10**30), 10**30), st.integers(0, 20))

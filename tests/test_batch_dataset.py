@@ -766,7 +766,7 @@ def test_a_dataset_without_labels_says_where_its_numbers_are(tmp_path: Path) -> 
 
 
 def test_a_column_is_in_the_table(labelled: LMDBDataset) -> None:
-    with pytest.raises(OptionError, match=r"write dataset\.table\['age'\]\.to_pylist\(\)"):
+    with pytest.raises(OptionError, match="'age'"):
         labelled["age"]
     assert labelled.table["age"].to_pylist() == list(range(9))
 

@@ -148,7 +148,7 @@ def test_a_longer_len_is_refused_or_the_end_of_the_samples(path: Path) -> None:
         def __getitem__(self, index: int) -> Any:
             return super().__getitem__(index % COUNT)
 
-    with pytest.raises(OptionError, match=r"overrides __len__.*repeat=k"):
+    with pytest.raises(OptionError, match="overrides __len__"):
         Loader(Longer(path), 4)
     with pytest.raises(IndexError, match="sample 30 of a dataset of 12 samples"):
         Longer(path)[30]

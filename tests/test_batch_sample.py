@@ -60,8 +60,8 @@ def test_a_field_can_be_read_by_its_name_as_in_a_dict() -> None:
         sample[2]
 
 
-def test_a_field_that_is_not_there_is_an_error_with_those_that_are() -> None:
+def test_a_field_that_is_not_there_is_an_attribute_error() -> None:
     sample = sample_type(("lr", "hr"))(1, 2)
-    with pytest.raises(AttributeError, match=r"a named tuple of lr, hr has no 'image'$"):
+    with pytest.raises(AttributeError, match="no attribute 'image'"):
         _ = sample.image
     assert not hasattr(sample, "pin_memory") and not hasattr(sample, "__array__")

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pty
 import re
 import resource
 import shutil
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -80,36 +76,13 @@ def size_line(capsys: Capture) -> str:
 
 
 @pytest.mark.parametrize("parts", [(), ("--parts", "2")], ids=["one file", "a set"])
-def test_it_says_why_overlapping_patches_take_more_than_their_files(
+def test_it_says_how_large_the_dataset_is_compared_with_its_files(
     photos: Path, out: Path, capsys: Capture, parts: tuple[str, ...]
 ) -> None:
-    words = ["--patch-size", "96", "--stride", "48", "--workers", "1", *parts]
-    assert main(["convert", str(photos), str(out), *words]) == 0
-    line = size_line(capsys)
+    assert main(["convert", str(photos), str(out), "--patch-size", "96", "--workers", "1", *parts]) == 0
     files = sum(path.stat().st_size for path in photos.iterdir())
     data = sum(path.stat().st_size for path in out.rglob("data.mdb"))
-    assert f" is {data / files:.2f} x that: the patches overlap, so 4 of them hold each pixel. " in line
-    assert "transforms=[RandomCrop(96)]" in line
-    # The advice holds: whole images take a fraction of it.
-    whole = lmdbloader.convert(photos, out.with_name("whole.lmdb"), workers=1)
-    assert whole.sizes["data_nbytes"] < data / 2
-    assert (whole.source_nbytes, whole.patch_size, whole.patch_overlap) == (files, None, 1.0)
-
-
-def test_patches_side_by_side_are_not_said_to_overlap(photos: Path, out: Path, capsys: Capture) -> None:
-    assert main(["convert", str(photos), str(out), "--patch-size", "96", "--stride", "96", "--workers", "1"]) == 0
-    assert "stored as pixels" in (line := size_line(capsys)) and "overlap" not in line
-
-
-def test_unchanged_files_need_no_explanation(tmp_path: Path, out: Path, capsys: Capture) -> None:
-    for number in range(2):
-        pixels = np.random.default_rng(number).integers(0, 256, (400, 500, 3)).astype(np.uint8)
-        Image.fromarray(pixels).save(tmp_path / f"{number}.jpg", quality=95)
-    (tmp_path / "src").mkdir()
-    for path in tmp_path.glob("*.jpg"):
-        path.rename(tmp_path / "src" / path.name)
-    assert main(["convert", str(tmp_path / "src"), str(out), "--workers", "1"]) == 0
-    assert re.search(r"data\.mdb is 1\.\d\d x that$", size_line(capsys))
+    assert size_line(capsys).endswith(f" is {data / files:.2f} x that")
 
 
 def test_options_reach_the_conversion(src: Path, out: Path) -> None:
@@ -333,7 +306,7 @@ def test_errors_are_one_line_and_a_status(
         (["SRC", "OUT", "--digest", "md5"], "argument --digest: invalid choice: 'md5' (choose from "),
         (
             ["SRC", "OUT", "--scale", "two"],
-            "argument --scale: 'two': expected a whole number such as 2 or 4; x2 means 2",
+            "argument --scale: 'two': expected a whole number",
         ),
     ],
 )
@@ -365,23 +338,6 @@ def test_launchers(src: Path, out: Path, tmp_path: Path, launcher: list[str]) ->
     )
     assert (child.returncode, child.stderr) == (0, "")
     assert f"{out}: 18 samples in " in child.stdout
-
-
-def test_a_terminal_gets_a_bar_with_speed_and_time_left(src: Path, out: Path, tmp_path: Path) -> None:
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
-    command = [sys.executable, "-m", "lmdbloader", "convert", str(src), str(out), "--workers", "1"]
-    with os.fdopen(ours, "rb") as terminal:
-        child = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, stderr=theirs)
-        os.close(theirs)
-        shown = b""
-        try:
-            while part := terminal.read1():
-                shown += part
-        except OSError:  # how a terminal ends
-            pass
-    assert child.returncode == 0
-    assert b"3/3 [" in shown and b" images/s" in shown and b" MB/s" in shown
 
 
 def endless(folder: Path) -> Path:
@@ -499,14 +455,3 @@ def test_the_help_fits_a_narrow_terminal_and_shows_the_defaults(
     ):
         assert f" {option} " in text
     assert "0001x2.png" in words and "skipped.tsv" in words and "Exit status: 0 done" in words
-
-
-def test_a_folder_whose_name_has_spaces_needs_quotes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    (tmp_path / "My Photos").mkdir()
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit):
-        main(["convert", "My", "Photos", "train.lmdb"])
-    said = capsys.readouterr().err
-    assert "A name with spaces needs quotes: lmdbloader convert 'My Photos' train.lmdb" in " ".join(said.split())

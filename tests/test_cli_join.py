@@ -137,7 +137,7 @@ def test_refusals_name_options(src: Path, out: Path, capsys: Capture) -> None:
     assert os.listdir(out.parent) == ["src"]
     (src / "1.png").write_bytes((src / "1.png").read_bytes()[:100])
     status, _, errors = run(capsys, "convert", src, out, "--part", "0/2")
-    assert status == 1 and "1.png" in errors and "out.partial: the progress is kept here." in errors
+    assert status == 1 and "1.png" in errors
     status, _, errors = run(capsys, "convert", src, out, "--part", "0/2", "--on-error", "skip")
     assert status == 0 and errors.startswith("skipped: 1.png: ")
 

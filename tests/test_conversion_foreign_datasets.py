@@ -198,11 +198,9 @@ def test_names_of_classes_that_are_given_come_first(out: Path) -> None:
     assert LMDBDataset(out).classes == ()
 
 
-def test_the_splits_of_a_dict_are_datasets_of_their_own(out: Path) -> None:
+def test_a_dict_of_splits_is_refused(out: Path) -> None:
     splits = {"train": HuggingFace(ROWS, FEATURES), "test": HuggingFace(ROWS, FEATURES)}
-    with pytest.raises(
-        OptionError, match=r"splits \(train, test\) .* Write lmdbloader\.write\(samples\['train'\], out\)"
-    ):
+    with pytest.raises(OptionError, match="samples is a dict"):
         write(splits, out)
 
 
@@ -323,9 +321,9 @@ def test_images_that_a_transform_made_floats_are_refused(out: Path) -> None:
 @pytest.mark.parametrize(
     ("samples", "message"),
     [
-        ("photos", r"samples is a path, 'photos': .* write lmdbloader\.convert\('photos', out\)"),
-        (Path("photos"), r"samples is a path, 'photos'"),
-        ({"image": PIXELS, "label": [1, 2]}, r"samples is a dict of 'image', 'label': .*zip\(\*samples\.values\(\)\)"),
+        ("photos", "samples is a str: expected"),
+        (Path("photos"), "samples is a PosixPath: expected"),
+        ({"image": PIXELS, "label": [1, 2]}, "samples is a dict: expected"),
         (
             DataLoader(Folder(), batch_size=2),
             r"a DataLoader, which makes batches of 2: .* write\(loader\.dataset, out\)",

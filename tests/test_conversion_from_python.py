@@ -539,7 +539,7 @@ def test_deep_json_is_refused(out: Path) -> None:
         (iter(()), {}, "there is nothing to write"),
         (5, {}, "samples of type int: expected an iterable"),
         ([5], {}, "sample 0 is of type int: expected a dict, a named tuple or a tuple"),
-        ({"a": 1}, {}, "samples is a dict of 'a': expected samples"),
+        ({"a": 1}, {}, "samples is a dict: expected"),
         ([(1, 2)], {}, r"sample 0 is a plain tuple of 2 values: name them, for example fields=\('image', 'label'\)"),
         ([(1, 2)], {"fields": ("a",)}, "sample 0 has 2 values, but fields names 1: a"),
         ([(1, 2), (1,)], {"fields": ("a", "b")}, "sample 1 has 1 values, but fields names 2: a, b"),

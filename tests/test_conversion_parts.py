@@ -606,7 +606,7 @@ def test_parts_that_are_missing_are_named(src: Path, out: Path) -> None:
     plan_parts(src, out, parts=4)
     for number in (0, 2):
         convert_part(out, number)
-    with pytest.raises(DestinationError, match=r"2 parts are not complete: number 1, 3 of 4.* convert_part\(out, 1\)"):
+    with pytest.raises(DestinationError, match=r"2 parts are not complete: number 1, 3 of 4.* --part 1/4"):
         join(out)
     convert_part(out, 3)
     with pytest.raises(DestinationError, match=r"1 part is not complete: number 1 of 4"):
@@ -846,7 +846,7 @@ def test_the_progress_of_a_resumed_set_counts_parts_without_samples(
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     assert lmdbloader.convert(src, out, parts=4, on_error="skip", workers=1, progress=True).num_samples == 6
-    assert " 4/8 " in terminal.getvalue() and " 8/8 " in terminal.getvalue()
+    assert "converting: 4 of 8 images" in terminal.getvalue()
 
 
 def test_a_resumed_set_needs_neither_what_is_complete_nor_what_begins_again(

@@ -108,7 +108,7 @@ def test_coco_becomes_one_dataset(coco: Path, tmp_path: Path) -> None:
         "left out: 1 box without area in the image",
         "not read, only boxes are: 2 segmentations",
     )
-    assert "3 classes: train (2 boxes), boat (0), toothbrush (1)" in lines
+    assert "3 classes: train (2), boat (0), toothbrush (1)" in lines
     assert lmdbloader.convert(coco, tmp_path / "out", layout="coco").was_finished
     batches = lmdbloader.Loader(
         dataset,
@@ -144,11 +144,6 @@ def test_the_command_takes_annotations(coco: Path, tmp_path: Path, capsys: pytes
     lines = [json.loads(line) for line in (tmp_path / "files" / "samples.jsonl").read_text().splitlines()]
     assert lines[2]["boxes"] == EXPECTED["deep/c.jpg"][0]
     assert (lines[2]["labels"], lines[2]["labels.class"]) == ([2, 0], ["toothbrush", "train"])
-    with pytest.raises(SystemExit):
-        main(["convert", str(coco), str(tmp_path / "b"), "--ann-file", file])
-    assert "--annotations" in capsys.readouterr().err
-    lmdbloader.convert(coco / "train2017", tmp_path / "c", annFile=file)  # type: ignore[call-arg]
-    check(tmp_path / "c")
 
 
 def test_splits_of_coco(coco: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,7 +163,7 @@ def test_splits_of_coco(coco: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "left out: annotations/" not in capsys.readouterr().err
     check(tmp_path / "out" / "train2017.lmdb")
     check(tmp_path / "out" / "val2017.lmdb")
-    with pytest.raises(SourceError, match=r"several sets .* lmdbloader\.convert\(.*train2017.*annotations=.*val2017"):
+    with pytest.raises(SourceError, match=r"several sets .*train2017.*val2017"):
         lmdbloader.convert(coco, tmp_path / "y", layout="coco")
 
 
@@ -201,7 +196,7 @@ def test_images_and_file_that_do_not_fit(coco: Path, tmp_path: Path) -> None:
     for image in value["images"]:
         image["file_name"] = f"train2017/{image['file_name']}"
     change(coco, value)
-    with pytest.raises(SourceError, match=r"begin with train2017/\. Write lmdbloader\.convert\("):
+    with pytest.raises(SourceError, match=r"expected the folder that file_name starts from"):
         lmdbloader.convert(coco, tmp_path / "again", layout="coco", on_error="skip")
 
 
@@ -565,8 +560,7 @@ def test_trees_of_yolo(yolo: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     check(tmp_path / "a")
     assert report.ignored == (("alone.txt", "belongs to no image"),)
     assert main(["convert", str(yolo), str(tmp_path / "out"), "--split", "--layout", "yolo"]) == 1
-    line = f"lmdbloader convert {yolo}/images/train train.lmdb --layout yolo"
-    assert f"Write {line}." in capsys.readouterr().err
+    assert "holds no folders like train/ and val/" in capsys.readouterr().err
     other = tmp_path / "other"
     for inner in ("images", "labels"):
         shutil.copytree(yolo / inner / "train", other / "train" / inner)
@@ -692,9 +686,7 @@ def test_quoted_names_of_any_text_are_read(names: list[str], in_lines: bool) -> 
 
 def test_names_that_cannot_be_read_can_be_given(yolo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (yolo / "data.yaml").write_text("names: *others")
-    with pytest.raises(
-        SourceError, match=r"data\.yaml: the names .*classes=\['person', 'car'\], or write .*classes\.txt"
-    ):
+    with pytest.raises(SourceError, match=r"data\.yaml: the names .*classes\.txt"):
         lmdbloader.convert(yolo, tmp_path / "a", layout="yolo")
     lmdbloader.convert(yolo, tmp_path / "a", layout="yolo", classes=["x", "y", "z"])
     assert check(tmp_path / "a").classes == ("x", "y", "z")

@@ -327,33 +327,17 @@ def test_a_dataset_without_a_draw_is_noticed(both: list[LMDBDataset]) -> None:
     ("given", "message"),
     [
         ([], "0 datasets without samples"),
-        ("a.lmdb", r"expected a list of datasets. Write mix\(\['a.lmdb', \.\.\.\]\)"),
-        ({"a": "a.lmdb"}, r"a dict has names.*Write mix\(list\(datasets.values\(\)\), weights=\[\.\.\.\]\)"),
-        ({"a.lmdb", "b.lmdb"}, "a set has no order"),
-        (ConcatDataset([[1], [2]]), r"Write mix\(dataset.datasets\)"),  # type: ignore[list-item]
-        (Subset([1], [0]), r"expected a list of datasets. Write mix\(\[dataset, \.\.\.\]\)"),  # type: ignore[arg-type]
+        ("a.lmdb", "expected a list"),
+        ({"a": "a.lmdb"}, "expected a list"),
+        ({"a.lmdb", "b.lmdb"}, "expected a list"),
+        (ConcatDataset([[1], [2]]), "expected a list"),  # type: ignore[list-item]
+        (Subset([1], [0]), "expected a list"),  # type: ignore[arg-type]
         (5, "expected a list"),
     ],
 )
 def test_lists_of_datasets_are_expected(given: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         mix(given)
-
-
-def test_a_loader_names_the_mixture_of_several_datasets(both: list[LMDBDataset]) -> None:
-    for given, line in (
-        (both, r"Write lmdbloader.Loader\(lmdbloader.mix\(datasets\), batch_size\)"),
-        (
-            {"a": both[0]},
-            r"Loader\(datasets\['a'\], batch_size\), or .*mix\(list\(datasets.values\(\)\)\), batch_size\)",
-        ),
-    ):
-        with pytest.raises(OptionError, match=line):
-            Loader(given, 4)  # type: ignore[arg-type]
-    with pytest.raises(
-        OptionError, match=r"write lmdbloader\.mix\(paths\), and read it with Loader\(mixed, batch_size\)"
-    ):
-        LMDBDataset([both[0].path])  # type: ignore[arg-type]
 
 
 def test_weights_and_lengths_are_checked(both: list[LMDBDataset]) -> None:
@@ -368,7 +352,6 @@ def test_weights_and_lengths_are_checked(both: list[LMDBDataset]) -> None:
         ({"weights": {0.3, 0.7}}, "expected a list of numbers, one for each dataset, in their order"),
         ({"weights": [1, 1e-15]}, r"weights\[1\] is 1e-15, a share of 1e-15 of the draws; expected at least 1e-10"),
         ({"weights": [1e300, 1]}, r"weights\[1\] is 1"),
-        ({"cache_fraction": 0.2}, r"mix\(\[LMDBDataset\(URL, cache_fraction=0.2\), \.\.\.\]\)"),
         ({"length": 0}, "length"),
         ({"length": 1.5}, "length"),
         ({"probabilities": [0.5, 0.5]}, r"write weights=\[0.5, 0.5\]"),

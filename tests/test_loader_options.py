@@ -137,7 +137,7 @@ def test_benchmark_measures_and_leaves_the_epoch(ds: LMDBDataset) -> None:
         ({"memory_format": torch.preserve_format}, "memory_format"),
         ({"transforms": [3]}, "3 is neither"),
         ({"transforms": [RandomCrop]}, r"RandomCrop is a class; expected an instance: RandomCrop\(...\)"),
-        ({"transforms": [len, RandomCrop(4)]}, "Move it last"),
+        ({"transforms": [len, RandomCrop(4)]}, "comes before RandomCrop"),
         ({"transforms": [RandomCrop(98)]}, "a crop or a Cutout is larger than the image"),
     ],
 )

@@ -141,7 +141,7 @@ def test_what_makes_other_samples_than_its_dataset_is_refused(ds: LMDBDataset, p
             return 0
 
     for dataset in (Doubled(ds, [1]), Wrapped()):
-        with pytest.raises(OptionError, match=r"lmdbloader\.dataloader\(dataset, batch_size\)"):
+        with pytest.raises(OptionError, match="expected an LMDBDataset"):
             Loader(dataset, 4)
     for dataset in (Other(path), Subset(Other(path), [1, 2])):
         with pytest.raises(OptionError, match="overrides __getitem__"):
@@ -272,42 +272,11 @@ class Stream(IterableDataset[Any]):
         return iter([])
 
 
-def of(module: str, **attributes: Any) -> Any:
-    """Return a dataset whose class is of another library."""
-    made = type("ImageFolder", (), {"__module__": module, "__len__": lambda self: 1, "__getitem__": print})()
-    for name, value in attributes.items():
-        setattr(made, name, value)
-    return made
-
-
 @pytest.mark.parametrize(
-    ("dataset", "line"),
-    [
-        (TensorDataset(torch.zeros(3)), 'lmdbloader.write(dataset, "train.lmdb", fields=("image", "label"))'),
-        (
-            of("torchvision.datasets.folder", root="pieces/train", samples=[], class_to_idx={}),
-            'lmdbloader.convert(\'pieces/train\', "train.lmdb", layout="classes")',
-        ),
-        (of("torchvision.datasets.cifar"), 'lmdbloader.write(dataset, "train.lmdb", fields=("image", "label"))'),
-        (of("datasets.arrow_dataset"), 'lmdbloader.write(dataset, "train.lmdb")'),
-        (of("webdataset.compat"), "`lmdbloader convert SHARDS train.lmdb`"),
-        ({"test": 1}, "lmdbloader.write(dataset['test'], \"test.lmdb\")"),
-        ([LMDBDataset.__new__(LMDBDataset)] * 2, "lmdbloader.Loader(lmdbloader.mix(datasets), batch_size)"),
-        (["/", Path("/")], "lmdbloader.Loader(lmdbloader.mix(datasets), batch_size)"),
-        ([1, 2], 'lmdbloader.write(dataset, "train.lmdb")'),
-        (Stream(), 'lmdbloader.write(dataset, "train.lmdb", fields=("image", "label"))'),
-        (DataLoader([1, 2]), "Loader(loader.dataset, batch_size)"),
-        (None, "expected an LMDBDataset, or the path of one"),
-    ],
+    "dataset",
+    [TensorDataset(torch.zeros(3)), {"test": 1}, [1, 2], ["/", Path("/")], Stream(), DataLoader([1, 2]), None],
     ids=lambda value: type(value).__name__,
 )
-def test_another_dataset_gets_the_line_that_makes_one(dataset: Any, line: str) -> None:
-    with pytest.raises(OptionError) as caught:
+def test_another_dataset_is_refused(dataset: Any) -> None:
+    with pytest.raises(OptionError, match="expected an LMDBDataset, or the path of one"):
         Loader(dataset, 4)
-    assert line in str(caught.value)
-
-
-def test_a_dataset_of_torchvision_gets_the_line_that_makes_one(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("torchvision.datasets")
-    with pytest.raises(OptionError, match=r'lmdbloader\.write\(dataset, "train\.lmdb", fields='):
-        Loader(datasets.FakeData(4), 4)

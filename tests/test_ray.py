@@ -20,9 +20,10 @@ from lmdbloader import LMDBDataset
 from lmdbloader.cli import main
 from lmdbloader.conversion.options import RunOptions
 from lmdbloader.conversion.part_writers import convert_parts
-from lmdbloader.errors import DestinationError, OptionError
+from lmdbloader.errors import DestinationError, NotFoundError, OptionError
 from lmdbloader.ray import read_lmdb, write_lmdb
 from lmdbloader.ray.cluster import connected
+from lmdbloader.transforms import RandomHorizontalFlip
 
 without_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
 
@@ -66,6 +67,46 @@ class Subclass(LMDBDataset):
         ({"include_sources": 1}, "expected True or False"),
         ({"override_num_blocks": 0}, "expected a whole number of at least 1"),
         ({"concurrency": 1.5}, "expected a whole number of at least 1"),
+    ],
+)
+def test_arguments_are_checked_before_ray_is_needed(path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        read_lmdb(path, **options)
+
+
+def test_datasets_whose_samples_are_no_rows_are_refused(path: Path) -> None:
+    with pytest.raises(OptionError, match=r"a function in Python. Write read_lmdb\(path\)\.map\(function\)"):
+        read_lmdb(LMDBDataset(path, transform=own))
+    with pytest.raises(OptionError, match=r"a function in Python. Write read_lmdb\(path\)\.map\(function\)"):
+        read_lmdb(Subclass(path))
+    with pytest.raises(OptionError, match=r"rows are dicts of the fields\. Leave as_ out"):
+        read_lmdb(LMDBDataset(path, as_={"pixel_values": "image"}))
+    with pytest.raises(OptionError, match="bfloat16, which NumPy and Arrow do not have"):
+        read_lmdb(LMDBDataset(path).transformed([RandomHorizontalFlip()]).scaled(torch.bfloat16))
+    with pytest.raises(OptionError, match="the dataset was opened without 'label'; it has image"):
+        read_lmdb(LMDBDataset(path, ["image"]), ["label"])
+
+
+def test_a_dataset_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"nothing\.lmdb"):
+        read_lmdb(tmp_path / "nothing.lmdb")
+
+
+@without_ray
+def test_without_ray_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"^write_lmdb needs Ray with ray\.data, .*pip install 'lmdbloader\[ray\]'"):
+        write_lmdb(object(), tmp_path / "d.lmdb")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"write_mode": "proportion"}, 'Write write_mode="smart" or "jpg"'),
+        ({"write_mode": {"image": "proportion"}}, 'Write write_mode="smart" or "jpg"'),
+        ({"fields": "image"}, r"expected a list of names, such as \['image'\]"),
+        ({"overwrite": "no"}, "expected True or False"),
+        ({"min_rows_per_part": 0}, "expected a whole number of at least 1"),
     ],
 )
 def test_arguments_of_writing_are_checked_before_ray_is_needed(

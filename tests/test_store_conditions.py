@@ -144,10 +144,8 @@ def test_the_table_has_the_long_texts_of_the_fields_that_are_read(damaged_texts:
         _ = damaged_texts.table
     labels = LMDBDataset(damaged_texts.path, fields=["label"])
     assert labels.table.column_names == ["label", "name"]
-    with pytest.raises(OptionError, match=r"no field 'note' either; fields and columns are label, name"):
+    with pytest.raises(OptionError, match="'note'"):
         labels["note"]
-    with pytest.raises(OptionError, match=r"dataset\.table\['note'\]"):
-        damaged_texts["note"]
 
 
 def test_nan_is_null(ds: LMDBDataset) -> None:
@@ -171,23 +169,16 @@ def test_the_source_of_patches_can_be_asked_for(photos: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("condition", "message"),
     [
-        ("lable == 3", r"there is no column 'lable'\. Did you mean label\? The columns are image\.height"),
-        ("image.hight == 3", r"Did you mean image\.height\?"),
-        ("width >= 8", r"there is no column 'width'\. Did you mean image\.width\?"),
+        ("lable == 3", r"there is no column 'lable'\. The columns are image\.height"),
+        ("width >= 8", r"there is no column 'width'"),
         ("colour == 3", r"there is no column 'colour'\. The columns are"),
         ("label == cat", "cat is a class: write 'cat' in quotes"),
-        ("label == 'catt'", r"label has no class 'catt'\. Did you mean 'cat'\?"),
-        ("label == 'zebra'", r"label has no class 'zebra'\. ds\.classes lists them: \('ant', 'bee'"),
+        ("label == 'zebra'", r"label has no class 'zebra'\. Its classes are \('ant', 'bee'"),
         ("other == 'a'", "other holds whole numbers, and 'a' is a text"),
         ("name == 3", "name holds texts, and 3 is a number: write '3'"),
         ("name < label", "name holds texts and label whole numbers"),
-        ("label = 3", "write == instead of ="),
-        ("label <> 3", "write != instead of <>"),
-        ("label == 3 && other == 1", "write `and`, `or`"),
-        ("label == 3 AND other == 1", "in lower case"),
-        ("label IS NULL", "in lower case"),
-        ("name LIKE '%a%'", "write `'part' in name`"),
-        ("label BETWEEN 1 AND 2", "in lower case"),
+        ("label = 3", "expected comparisons of columns"),
+        ("label == 3 AND other == 1", "expected comparisons of columns"),
         ("label == 3 & other == 1", "write `and` and `or` between comparisons"),
         ("label == None", "write `is null`"),
         ("score != null", "write `is null`"),
@@ -225,24 +216,8 @@ def test_any_text_is_a_condition_or_refused(ds: LMDBDataset, condition: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("condition", "line"),
-    [
-        (lambda row: row["label"] == 3, 'ds.select([row["label"] == 3 for row in ds.table.to_pylist()])'),
-        ({"label": 3, "name": "a"}, "ds.where(\"label == 3 and name == 'a'\")"),
-        ([True] * COUNT, "ds.select(...)"),
-        (np.ones(COUNT, bool), "ds.select(...)"),
-        (3, 'ds.where("label == 3")'),
-        (None, 'ds.where("label == 3")'),
-        (b"label == 3", 'ds.where("label == 3")'),
-    ],
-    ids=lambda value: type(value).__name__,
+    "condition", [lambda row: True, {"label": 3}, [True] * COUNT, np.ones(COUNT, bool), 3, None, b"label == 3"]
 )
-def test_other_arguments_get_the_line_to_write(ds: LMDBDataset, condition: Any, line: str) -> None:
-    with pytest.raises(OptionError) as caught:
+def test_other_arguments_are_refused(ds: LMDBDataset, condition: Any) -> None:
+    with pytest.raises(OptionError, match="expected a text"):
         ds.where(condition)
-    assert line in str(caught.value)
-
-
-def test_the_line_for_a_function_works(ds: LMDBDataset) -> None:
-    found = ds.select([row["label"] == 3 for row in ds.table.to_pylist()])
-    assert found.targets == ds.where("label == 3").targets != []

@@ -155,9 +155,9 @@ def test_a_folder_that_is_not_a_finished_dataset_is_a_format_error(tmp_path: Pat
     (tmp_path / "going.partial").mkdir()
     lmdb.open(str(tmp_path / "foreign")).close()
     for name, expected in (
-        ("file", "is a file, not a dataset folder"),
+        ("file", "is a file"),
         ("empty", "has no manifest.json, so it is not a dataset"),
-        ("foreign", "has no manifest.json, so it is not a dataset; it is an LMDB that lmdbloader did not write"),
+        ("foreign", "has no manifest.json, so it is not a dataset"),
         ("going", r"its conversion is not finished .*going\.partial is there"),
         ("going.partial", "is an unfinished conversion"),
     ):

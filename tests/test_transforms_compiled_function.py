@@ -380,7 +380,7 @@ def test_a_loader_refuses_what_does_not_suit(pairs: Any) -> None:
         lmdbloader.Loader(pairs, 4, transforms=[mirroring("depth")])
     with pytest.raises(OptionError, match=r"the pixels are torch.float16.*Put ToDtype after it"):
         lmdbloader.Loader(pairs, 4, transforms=[T.ToDtype(torch.float16), mirroring()])
-    with pytest.raises(OptionError, match=r"mirror \(.*comes before RandomCrop.*Only ToDtype and Normalize may come"):
+    with pytest.raises(OptionError, match=r"mirror \(.*comes before RandomCrop.*only ToDtype and Normalize may follow"):
         lmdbloader.Loader(pairs, 4, transforms=[mirroring(), T.RandomCrop(8)])
     with pytest.raises(OptionError, match=r"says_text\): Numba cannot compile it for uint8 pixels.*setitem"):
         lmdbloader.Loader(pairs, 4, transforms=[T.CompiledFunction(says_text)])

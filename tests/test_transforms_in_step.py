@@ -328,23 +328,11 @@ def test_to_tensor_which_scales_no_tensors_is_refused(path: Path, wrong: Any) ->
             use()
 
 
-@pytest.mark.parametrize(
-    ("early", "advice"),
-    [
-        (
-            ColorJitter(),
-            "Move it last. lmdbloader.transforms.ColorJitter is compiled and takes the same",
-        ),
-        (Compose([ColorJitter()]), "Give the list of transforms of lmdbloader.transforms itself, without Compose."),
-        (Mirror(), r"in Python, for every sample: LMDBDataset\(path, transform=v2.Mirror\(...\)\)\.$"),
-        (mirror_inside, "after all compiled transforms. Move it last.$"),
-    ],
-    ids=["compiled", "Compose", "other", "function"],
-)
+@pytest.mark.parametrize("early", [ColorJitter(), Compose([ColorJitter()]), mirror_inside])
 @pytest.mark.usefixtures("torchvision")
-def test_one_that_is_not_where_it_can_be_gets_the_line_to_write(path: Path, early: Any, advice: str) -> None:
+def test_one_that_is_not_where_it_can_be_is_refused(path: Path, early: Any) -> None:
     dataset = lmdbloader.LMDBDataset(path)
-    with pytest.raises(OptionError, match=rf"comes before RandomVerticalFlip\. .*{advice}"):
+    with pytest.raises(OptionError, match="comes before RandomVerticalFlip"):
         lmdbloader.Loader(dataset, 2, transforms=[early, T.RandomVerticalFlip()])
     with pytest.raises(
         OptionError, match=r"is not compiled; expected transforms of lmdbloader.transforms. Functions go"

@@ -46,16 +46,6 @@ def test_the_table_of_signatures_is_whole() -> None:
     assert len(STORED["signatures"]) == 14
 
 
-@pytest.mark.parametrize("name", STORED["names"])
-def test_every_name_of_torchvision_is_there_or_has_its_line(name: str) -> None:
-    if name in T.__all__ or name == "SetClampingMode":
-        return
-    with pytest.raises(
-        AttributeError, match=rf"^lmdbloader.transforms has no {name}\. (Write|Leave|Use torchvision's own)"
-    ):
-        getattr(T, name)
-
-
 def found(case: Case, path: Path) -> np.ndarray:
     """Return the results of compiled code."""
     images = case.images().transpose(0, 2, 3, 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import os
 import re
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from numbers import Real
 from pathlib import Path
@@ -18,7 +17,6 @@ from lmdbloader.base.option_names import shown as shown
 from lmdbloader.errors import OptionError
 
 _BOOLS = (bool, np.bool_)
-_MOST_PASTED = 200
 _Checked = TypeVar("_Checked")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -110,9 +108,7 @@ def listed(name: str, value: Any) -> tuple[Any, ...]:
     try:
         return tuple(value)
     except TypeError as error:
-        text = repr(value)  # whole, to be pasted
-        line = f"{name}=[{text if len(text) <= _MOST_PASTED else '...'}]"
-        raise OptionError(f"{option(name, value)}: expected a list. Write {line}.") from error
+        raise _refused(name, value, "a list") from error
 
 
 def ordered_texts(name: str, value: Any) -> tuple[str, ...]:
@@ -229,14 +225,9 @@ def local_path(name: str, value: Any) -> Path:
     text = path_text(name, value)
     if not is_url(text):
         return Path(text)
-    protocol, _, rest = text.partition("://")
-    if protocol.lower() in ("file", "local"):
-        raise OptionError(f"{text}: is a URL; expected a path. Write {rest!r}.")
-    own = Path(rest.rstrip("/")).name or "train.lmdb"
     raise OptionError(
-        f"{text}: is a URL; expected a dataset on a disk. Copy it with `lmdbloader stage {shlex.quote(text)} .`, and "
-        f"write {own!r}. LMDBDataset(URL) reads a dataset where it is, and `lmdbloader convert URL OUT` makes one of "
-        "images or tars."
+        f"{text}: is a URL; expected a dataset on a disk. LMDBDataset(URL) reads one where it is, and `lmdbloader "
+        "stage URL FOLDER` copies it."
     )
 
 

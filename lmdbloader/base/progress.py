@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import TypeVar
 
-from lmdbloader.base.text import mebibytes, rough_time
+from lmdbloader.base.text import rough_time
+from lmdbloader.base.units import show_nbytes
 
 T = TypeVar("T")
 # Seconds between two states of the line on a terminal; elsewhere between two lines.
@@ -44,7 +45,7 @@ class ProgressLine:
             log_after: Seconds until a log gets its first line; later ones follow every 30 seconds.
         """
         self._title, self._total, self._first, self._done = title, total, first, float(first)
-        self._show: Callable[[float], str] = mebibytes if unit == "B" else "{:,.0f}".format
+        self._show: Callable[[float], str] = show_nbytes if unit == "B" else "{:,.0f}".format
         self._unit = f" {unit}" if unit not in ("", "B") else ""
         self._is_shown = shown and sys.stderr is not None
         self._is_terminal = self._is_shown and sys.stderr.isatty()

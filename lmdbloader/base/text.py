@@ -7,19 +7,6 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 
-def mebibytes(nbytes: float) -> str:
-    """Return a size.
-
-    >>> mebibytes(3 * 2**20), mebibytes(5 * 2**30), mebibytes(700)
-    ('3.0 MiB', '5.00 GiB', '700 bytes')
-    """
-    if nbytes < 1024:
-        return f"{nbytes:.0f} bytes"
-    if nbytes < 2**20:
-        return f"{nbytes / 1024:.1f} KiB"
-    return f"{nbytes / 2**20:.1f} MiB" if nbytes < 2**30 else f"{nbytes / 2**30:.2f} GiB"
-
-
 def counted(number: int, noun: str, nouns: str | None = None) -> str:
     """Return a number with its noun; `nouns` is the plural if it is not the noun with an s.
 

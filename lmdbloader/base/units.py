@@ -52,12 +52,6 @@ def _pixels(text: str) -> int | None:
     return int(number) if number is not None and number.denominator == 1 and not unit else None
 
 
-def _factor(text: str) -> int | None:
-    # As DIV2K and BasicSR write it: X2, x4.
-    number, unit = _parse(re.sub(r"^\s*x(?=\s*[0-9])", "", text, flags=re.IGNORECASE))
-    return int(number) if number is not None and number.denominator == 1 and not unit else None
-
-
 def _real(text: str) -> float | None:
     number, unit = _parse(text)
     return None if number is None or unit else _as_float(number)
@@ -83,7 +77,6 @@ def _nbytes(text: str) -> int | None:
 
 WHOLE = Grammar(parse_whole, "a whole number such as 24, 1_000, 4k or 1e6")
 PIXELS = Grammar(_pixels, "a whole number of pixels such as 512, 1_000 or 1e3")
-FACTOR = Grammar(_factor, "a whole number such as 2 or 4; x2 means 2")
 REAL = Grammar(_real, "a number such as 0.5, 20 or 1e-3")
 SHARE = Grammar(_share, "a share such as 0.5 or 50%")
 NBYTES = Grammar(_nbytes, "a size such as 64KiB, 500K, 1.5GB or 1e6, or a number of bytes")

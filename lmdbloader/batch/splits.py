@@ -64,12 +64,7 @@ def share_out(group: npt.NDArray[Any], fractions: Sequence[float], seed: int) ->
     except (TypeError, ValueError) as error:
         raise OptionError(f"fractions={shown(fractions)}: expected numbers, as [0.8, 0.2]") from error
     if shares.ndim != 1 or not len(shares) or not (shares > 0).all() or abs(shares.sum() - 1) > 1e-6:
-        line = "Write [0.8, 0.2]"
-        if shares.ndim == 0 and 0 < shares < 1:
-            line = f"Write [{shares}, {1 - shares:.3g}]"
-        elif shares.ndim == 1 and shares.sum() == len(group):
-            line = "For numbers of samples write torch.utils.data.random_split(dataset, lengths), which a Loader reads"
-        raise OptionError(f"fractions={shown(fractions)}: expected positive numbers that add up to 1. {line}.")
+        raise OptionError(f"fractions={shown(fractions)}: expected positive numbers that add up to 1, as [0.8, 0.2]")
     number, counts = _numbered(group)
     if len(counts) < len(shares):
         raise OptionError(

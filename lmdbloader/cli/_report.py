@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lmdbloader.base.text import counted, mebibytes
+from lmdbloader.base.text import counted
+from lmdbloader.base.units import show_nbytes
 from lmdbloader.cli._streams import say
 
 if TYPE_CHECKING:
@@ -40,27 +41,15 @@ def _show(report: Report) -> None:
     ratio = sizes["data_nbytes"] / max(sizes["payload_nbytes"], 1)
     grown = f"; the map was grown {counted(report.map_growths, 'time')}" if report.map_growths else ""
     say(f"{report.path}: {samples} in {report.seconds:.1f} s ({rate:.1f} inputs/s){grown}")
-    print(f"  pixels   {mebibytes(sizes['raw_nbytes'])}, stored as {mebibytes(sizes['payload_nbytes'])} ({stored_as})")
     print(
-        f"  data.mdb {mebibytes(sizes['data_nbytes'])}, {ratio:.3f} x the payload; "
-        f"index.arrow {mebibytes(sizes['index_nbytes'])}"
+        f"  pixels   {show_nbytes(sizes['raw_nbytes'])}, stored as {show_nbytes(sizes['payload_nbytes'])} ({stored_as})"
+    )
+    print(
+        f"  data.mdb {show_nbytes(sizes['data_nbytes'])}, {ratio:.3f} x the payload; "
+        f"index.arrow {show_nbytes(sizes['index_nbytes'])}"
     )
     if report.source_nbytes:
-        print(f"  source   {mebibytes(report.source_nbytes)} of files; {_compared(report)}")
+        size = f"data.mdb is {sizes['data_nbytes'] / report.source_nbytes:.2f} x that"
+        print(f"  source   {show_nbytes(report.source_nbytes)} of files; {size}")
     sides = ", ".join(f"to {most}: {count}" for most, count in report.longest_sides.items())
     print(f"  longer side in pixels, and how many: {sides}")
-
-
-def _compared(report: Report) -> str:
-    """Return how large a new dataset is compared with the files that it was made from, and why if it is larger."""
-    ratio = report.sizes["data_nbytes"] / report.source_nbytes
-    text = f"data.mdb is {ratio:.2f} x that"
-    if report.patch_overlap > 1:
-        size = report.patch_size
-        return (
-            f"{text}: the patches overlap, so {report.patch_overlap:.3g} of them hold each pixel. Smaller: leave "
-            f"--patch-size and --stride out, and cut in the Loader: transforms=[RandomCrop({size})]"
-        )
-    if ratio > 1 and {"raw", "tiles"} & {*report.stored_as}:
-        return f"{text}: images are stored as pixels, which need no decoding while you train"
-    return text

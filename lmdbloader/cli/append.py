@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from lmdbloader.base.text import counted, mebibytes
-from lmdbloader.cli._kept import add_choices, add_running, names_in, progress_kept
+from lmdbloader.base.text import counted
+from lmdbloader.base.units import show_nbytes
+from lmdbloader.cli._combining import add_choices, add_running, names_in
 from lmdbloader.cli._streams import say, say_nothing
 
 if TYPE_CHECKING:
@@ -50,21 +51,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
-    from lmdbloader.conversion.appending import append, next_part
-    from lmdbloader.errors import FormatError, NotFoundError
+    from lmdbloader.conversion.appending import append
 
-    with progress_kept(lambda: next_part(options.db), NotFoundError, FormatError):
-        done = append(
-            options.db,
-            options.datasets,
-            fields=names_in(options.fields),
-            add_classes=options.add_classes,
-            prefix_sources=options.prefix_sources,
-            drop_sources=options.drop_sources,
-            restart=options.restart,
-            progress=not options.quiet,
-            log=say_nothing if options.quiet else say,
-        )
+    done = append(
+        options.db,
+        options.datasets,
+        fields=names_in(options.fields),
+        add_classes=options.add_classes,
+        prefix_sources=options.prefix_sources,
+        drop_sources=options.drop_sources,
+        restart=options.restart,
+        progress=not options.quiet,
+        log=say_nothing if options.quiet else say,
+    )
     if not options.quiet:
         say(_summary(done))
     return 0
@@ -74,6 +73,6 @@ def _summary(done: Appended) -> str:
     speed = done.appended_nbytes / 1e6 / max(done.seconds, 1e-9)
     return (
         f"{done.path}: {counted(done.num_appended, 'sample')} appended ({done.part}), "
-        f"{mebibytes(done.appended_nbytes)} in {done.seconds:.1f} s ({speed:.0f} MB/s); "
+        f"{show_nbytes(done.appended_nbytes)} in {done.seconds:.1f} s ({speed:.0f} MB/s); "
         f"{counted(done.num_samples, 'sample')}"
     )

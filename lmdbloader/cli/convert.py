@@ -12,7 +12,6 @@ from typing import Any
 
 from lmdbloader.base.option_names import option
 from lmdbloader.base.text import counted, plain
-from lmdbloader.cli._kept import progress_kept
 from lmdbloader.cli._options import add_flags, given, splits_of
 from lmdbloader.cli._report import tell
 from lmdbloader.cli._streams import say, say_nothing
@@ -152,8 +151,7 @@ def run(options: argparse.Namespace) -> int:
     if options.part is not None or options.plan_only:
         if options.split:
             options.parser.error("--split makes several datasets: plan the parts of each on its own")
-        with progress_kept(lambda: out):
-            _convert_part(options, src, out) if options.part is not None else _plan(options, src, out)
+        _convert_part(options, src, out) if options.part is not None else _plan(options, src, out)
     elif options.split:
         _convert_splits(options, src, out)
     else:
@@ -296,13 +294,12 @@ def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> A
     else:
         from lmdbloader.conversion import convert  # type: ignore[assignment]
 
-    with progress_kept(lambda: out):
-        return convert(
-            src,
-            out,
-            classes=classes,
-            **given(options, RunOptions),
-            **address,
-            progress=not options.quiet,
-            log=_log(options),
-        )
+    return convert(
+        src,
+        out,
+        classes=classes,
+        **given(options, RunOptions),
+        **address,
+        progress=not options.quiet,
+        log=_log(options),
+    )

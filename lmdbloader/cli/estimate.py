@@ -7,7 +7,8 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from lmdbloader.base.text import mebibytes, plain
+from lmdbloader.base.text import plain
+from lmdbloader.base.units import show_nbytes
 from lmdbloader.cli._options import add_flags, given, splits_of
 from lmdbloader.cli._streams import say_lines
 from lmdbloader.conversion.options import EstimateOptions
@@ -75,10 +76,10 @@ def _text(where: str, found: Any) -> str:
     dataset = found.dataset_nbytes
     workers = f"{found.num_workers} worker{'s' * (found.num_workers > 1)}"
     lines = [
-        f"{plain(str(where))}: {found.num_sources} {what} ({mebibytes(found.source_nbytes)}), layout {found.layout}; "
+        f"{plain(str(where))}: {found.num_sources} {what} ({show_nbytes(found.source_nbytes)}), layout {found.layout}; "
         f"{found.num_tried} tried",
         f"  samples  {_between(found.num_samples, lambda n: f'{n:,.0f}')}",
-        f"  dataset  {_between(dataset, mebibytes)}, {dataset.value / max(found.source_nbytes, 1):.2f} x the files "
+        f"  dataset  {_between(dataset, show_nbytes)}, {dataset.value / max(found.source_nbytes, 1):.2f} x the files "
         f"({', '.join(f'{count} {name}' for name, count in found.stored_as.items())})",
         f"  time     {_between(found.seconds, _duration)} with {workers}, as busy as this machine is",
     ]

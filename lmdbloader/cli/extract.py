@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from lmdbloader.base.text import counted, mebibytes
+from lmdbloader.base.text import counted
+from lmdbloader.base.units import show_nbytes
 from lmdbloader.cli._streams import say
 
 ORDER = 90
@@ -105,5 +106,5 @@ def run(options: argparse.Namespace) -> int:
         )
     if not options.quiet:
         written = f"{counted(done.num_samples, 'sample')} in {counted(done.num_files, 'file')}"
-        say(f"{done.path}: {written}, {mebibytes(done.nbytes)}")
+        say(f"{done.path}: {written}, {show_nbytes(done.nbytes)}")
     return 0

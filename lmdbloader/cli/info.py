@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmdbloader.base.text import counted, first_of, mebibytes, plain
+from lmdbloader.base.text import counted, first_of, plain
+from lmdbloader.base.units import show_nbytes
 from lmdbloader.cli._streams import say_lines
 
 if TYPE_CHECKING:
@@ -105,19 +106,19 @@ def _sizes(summary: Summary) -> Iterator[tuple[str, ...]]:
     for f in summary.fields:
         if f.raw_nbytes is not None and f.stored_nbytes is not None:
             share = f"{f.stored_nbytes / f.raw_nbytes:.0%}" if f.raw_nbytes else ""
-            yield f.name, mebibytes(f.raw_nbytes), mebibytes(f.stored_nbytes), share, _shares(f.codecs or {})
+            yield f.name, show_nbytes(f.raw_nbytes), show_nbytes(f.stored_nbytes), share, _shares(f.codecs or {})
     sizes = summary.sizes
     yield (
-        "all", mebibytes(sizes["raw_nbytes"]), mebibytes(sizes["payload_nbytes"]), "",
+        "all", show_nbytes(sizes["raw_nbytes"]), show_nbytes(sizes["payload_nbytes"]), "",
         f"compressed {summary.compression_ratio:.2f} : 1",
     )  # fmt: skip
     data = "data.mdb" if summary.num_parts is None else "data files"
-    yield data, "", mebibytes(sizes["data_nbytes"]), "", f"{summary.waste_ratio:.3f} x what is stored"
+    yield data, "", show_nbytes(sizes["data_nbytes"]), "", f"{summary.waste_ratio:.3f} x what is stored"
     each = sizes["index_nbytes"] / max(summary.num_samples, 1)
     yield (
         "index.arrow" if summary.num_parts is None else "index",
         "",
-        mebibytes(sizes["index_nbytes"]),
+        show_nbytes(sizes["index_nbytes"]),
         "",
         f"{each:,.0f} bytes a sample",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from lmdbloader.cli._kept import add_choices, add_out, combine, names_in
+from lmdbloader.cli._combining import add_choices, add_out, combine, names_in
 from lmdbloader.cli._streams import say, say_nothing
 
 if TYPE_CHECKING:

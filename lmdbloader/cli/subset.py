@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from lmdbloader.base.units import SHARE, WHOLE
-from lmdbloader.cli._kept import add_out, combine, names_in
+from lmdbloader.cli._combining import add_out, combine, names_in
 from lmdbloader.cli._numbers import number
 from lmdbloader.cli._streams import say, say_nothing
 

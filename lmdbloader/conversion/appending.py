@@ -155,12 +155,6 @@ def append(
     return replace(appended, seconds=time.monotonic() - began)
 
 
-def next_part(db: str | os.PathLike[str]) -> Path:
-    """Return the folder of the part that is appended next."""
-    folder = Path(os.path.realpath(named_folder(db)))
-    return folder / part_name(max(1, len(read_manifest(folder).parts)))
-
-
 def _folder_of(db: Any) -> Path:
     """Return the folder of a dataset that can grow, with symbolic links resolved.
 

@@ -21,7 +21,8 @@ from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.free_space import free_nbytes
 from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import ProgressLine
-from lmdbloader.base.text import counted, mebibytes, plain
+from lmdbloader.base.text import counted, plain
+from lmdbloader.base.units import show_nbytes
 from lmdbloader.conversion.destination import refuse_inside
 from lmdbloader.conversion.journal import Begun, read_plan, write_plan
 from lmdbloader.conversion.provenance import APPENDED
@@ -456,8 +457,8 @@ def _check_room(recipe: Recipe, folder: Path) -> None:
     needed, free = recipe.payload_nbytes, free_nbytes(folder)
     if free is not None and needed > free:
         raise DiskFullError(
-            f"{folder}: the samples take {mebibytes(needed)}, and {mebibytes(free)} are free: "
-            f"{mebibytes(needed - free)} are missing. Free some space, or choose another disk."
+            f"{folder}: the samples take {show_nbytes(needed)}, and {show_nbytes(free)} are free: "
+            f"{show_nbytes(needed - free)} are missing. Free some space, or choose another disk."
         )
 
 

@@ -11,14 +11,15 @@ from typing import Any, TypeAlias
 from lmdbloader.base.free_space import free_nbytes, taken_nbytes
 from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import WORK_SECONDS, ProgressLine, shown_steps
-from lmdbloader.base.text import command, counted, mebibytes, plain, table
+from lmdbloader.base.text import command, counted, plain, table
+from lmdbloader.base.units import show_nbytes
 from lmdbloader.conversion.journal import Begun, Journal, Progress, check_kept, read_plan, recover, write_plan
 from lmdbloader.conversion.mask_numbers import add_colors
 from lmdbloader.conversion.options import RunOptions
 from lmdbloader.conversion.plan import Plan, Trial, settle_scale, try_out
 from lmdbloader.conversion.pool import WorkerPool, make_tasks
 from lmdbloader.conversion.provenance import ContentHash, find_finished, make_note
-from lmdbloader.conversion.report import Report, count_classes, count_images, describe_classes, overlap_of
+from lmdbloader.conversion.report import Report, count_classes, count_images, describe_classes
 from lmdbloader.conversion.sources.listing import Sources
 from lmdbloader.conversion.tasks import FURTHER_IMAGES, TURNED_BOXES, Part
 from lmdbloader.errors import DiskFullError, ImageError, SourceError
@@ -77,10 +78,10 @@ def describe_trial(trial: Trial, num_sources: int) -> str:
     data = trial.data_nbytes
     codecs = f"codec: {', '.join(trial.codecs)}"
     if data is None:
-        return f"map size: {mebibytes(trial.map_nbytes)}, from the size of the files; {codecs}"
+        return f"map size: {show_nbytes(trial.map_nbytes)}, from the size of the files; {codecs}"
     return (
-        f"data.mdb: about {mebibytes(data.value)} ({mebibytes(data.low)} to {mebibytes(data.high)}), estimated "
-        f"from {trial.num_sources} of {counted(num_sources, 'input')}; map size: {mebibytes(trial.map_nbytes)}; "
+        f"data.mdb: about {show_nbytes(data.value)} ({show_nbytes(data.low)} to {show_nbytes(data.high)}), estimated "
+        f"from {trial.num_sources} of {counted(num_sources, 'input')}; map size: {show_nbytes(trial.map_nbytes)}; "
         f"{codecs}"
     )
 
@@ -100,8 +101,8 @@ def check_room(folder: Path, begun: Begun, files: Iterable[Path]) -> None:
     least, expected = begun.least_nbytes - taken, begun.data_nbytes - taken
     if least > free:
         raise DiskFullError(
-            f"{folder}: at least {mebibytes(least)}, probably {mebibytes(expected)}, are still to be written, "
-            f"estimated from a few inputs, and {mebibytes(free)} are free: at least {mebibytes(least - free)} are "
+            f"{folder}: at least {show_nbytes(least)}, probably {show_nbytes(expected)}, are still to be written, "
+            f"estimated from a few inputs, and {show_nbytes(free)} are free: at least {show_nbytes(least - free)} are "
             "missing. Free some space, or choose another disk. `lmdbloader estimate` says how much other options would "
             "take."
         )
@@ -322,8 +323,6 @@ def report(job: Job, begun: Begun, done: Progress, written: Written, seconds: fl
         classes=count_classes(job.plan.listing),
         notes=job.plan.notes + doubts,
         source_nbytes=int(job.plan.listing.sources.nbytes.sum()),
-        patch_size=job.options.patch_size,
-        patch_overlap=overlap_of(job.options.patch_size, job.options.stride),
     )
 
 

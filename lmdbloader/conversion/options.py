@@ -27,7 +27,7 @@ from typing import (
 )
 
 from lmdbloader.base.option_names import option
-from lmdbloader.base.units import FACTOR, NBYTES, PIXELS, REAL, SHARE, WHOLE, Grammar
+from lmdbloader.base.units import NBYTES, PIXELS, REAL, SHARE, WHOLE, Grammar
 from lmdbloader.conversion.sources.layouts import Layout, layout_names
 
 # The groups of flags in `lmdbloader convert --help`, in order.
@@ -161,7 +161,6 @@ class ConvertOptions:
         "and bottom to a multiple of S. For given pairs: the factor that they must have",
         metavar="S",
         limits=(2, 8),
-        grammar=FACTOR,
     )
     crop_to_scale: bool = opt(
         False,

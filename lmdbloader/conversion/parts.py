@@ -46,7 +46,7 @@ from lmdbloader.conversion.provenance import (
     note_of,
     refuse_others,
 )
-from lmdbloader.conversion.report import Report, count_images, overlap_of
+from lmdbloader.conversion.report import Report, count_images
 from lmdbloader.conversion.shares import (
     Notes,
     Shared,
@@ -650,8 +650,6 @@ def _report(
         classes=saved.class_counts,
         notes=listing.notes + doubts,
         source_nbytes=sum(saved.nbytes),
-        patch_size=saved.asked.get("patch_size"),
-        patch_overlap=overlap_of(saved.asked.get("patch_size"), saved.asked.get("stride")),
     )
 
 

@@ -42,9 +42,6 @@ class Report:
             labels; empty without class folders or named classes of boxes.
         notes: Sentences about what the source has and the dataset lacks, and about masks that may not fit.
         source_nbytes: Bytes of the files of the source; 0 if they are not known.
-        patch_size: Of the patches, in pixels; None for whole images.
-        patch_overlap: How many patches hold each pixel, but for those near an image's edges: 4.0 for patches of 96
-            pixels every 48; 1.0 if they do not overlap.
     """
 
     path: str
@@ -64,17 +61,6 @@ class Report:
     classes: Mapping[str, int] = field(default_factory=dict, repr=False)  # which can be thousands
     notes: tuple[str, ...] = ()
     source_nbytes: int = 0
-    patch_size: int | None = None
-    patch_overlap: float = 1.0
-
-
-def overlap_of(patch_size: int | None, stride: int | None) -> float:
-    """Return `Report.patch_overlap`.
-
-    >>> overlap_of(96, 48), overlap_of(96, None), overlap_of(96, 120), overlap_of(None, None)
-    (4.0, 1.0, 1.0, 1.0)
-    """
-    return 1.0 if patch_size is None or stride is None else max(1.0, (patch_size / stride) ** 2)
 
 
 def count_classes(listing: Listing) -> dict[str, int]:

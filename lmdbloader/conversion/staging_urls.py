@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -120,7 +120,7 @@ class RemoteSource:
         check_room(partial, target.parent, self.url, nbytes, others)
         log(plain(f"{target}: copying {nbytes / 2**20:,.1f} MiB from {self.url}"))
         began = time.monotonic()
-        with closing(bar(nbytes)) as progress, explain_full_disk(partial):
+        with bar(nbytes) as progress, explain_full_disk(partial):
             progress.update((partial / MANIFEST_FILE).write_bytes(self._content))
             for part in self.manifest.parts:
                 (partial / part.name).mkdir(exist_ok=True)

@@ -139,8 +139,7 @@ class ListedOrders(_Kept):
         """
         super().__init__(num_samples, callable(order))
         if isinstance(order, type) or not (callable(order) or hasattr(order, "__len__")):
-            line = " Write order=list(...)." if hasattr(order, "__iter__") and not isinstance(order, type) else ""
-            raise OptionError(f"order={shown(order)}: {_EXPECTED}.{line}")
+            raise OptionError(f"order={shown(order)}: {_EXPECTED}")
         self.shown = order if self.changes else _numbers(order, num_samples, "order")
         self._repeat = repeat
         self.options: dict[str, Any] = {"order": self.shown, "repeat": repeat}
@@ -203,17 +202,14 @@ def _numbers(given: Any, num_samples: int, name: str) -> I64:
         OptionError: They are not a list of sample numbers, or out of range.
     """
     if not hasattr(given, "__array__") and not (isinstance(given, Sequence) and not isinstance(given, str)):
-        line = f"lambda epoch: list({name.partition('(')[0]}(epoch))" if "(" in name else "list(...)"
-        line = f" Write order={line}." if hasattr(given, "__iter__") else ""
-        raise OptionError(f"{name}: {shown(given)}; expected a list of sample numbers.{line}")
+        raise OptionError(f"{name}: {shown(given)}; expected a list of sample numbers")
     try:
         array = np.asarray(_for_numpy(given))
     except (TypeError, ValueError, RuntimeError) as error:  # lists of different lengths in a list
         raise OptionError(f"{name}: {shown(given)}; expected a flat list of sample numbers") from error
     if array.dtype == np.bool_:
         raise OptionError(
-            f"{name}: a mask of bools; expected a list of sample numbers. Write order=numpy.flatnonzero(mask), or "
-            "Loader(dataset.select(mask), ...)."
+            f"{name}: a mask of bools; expected a list of sample numbers, as numpy.flatnonzero(mask) returns them"
         )
     try:
         numbers = check_rows(array, num_samples)
@@ -268,8 +264,7 @@ def _numbers_of_weights(given: Any, num_samples: int, name: str) -> F64:
         raise OptionError(f"{name}: {shown(given)}; expected a list of numbers, one for each sample") from error
     if weights.shape != (num_samples,):
         raise OptionError(
-            f"{name}: {shown(given)} has shape {weights.shape}; expected one weight for each of {num_samples} samples. "
-            "For weights of classes write weights=[class_weights[label] for label in dataset.targets]."
+            f"{name}: {shown(given)} has shape {weights.shape}; expected one weight for each of {num_samples} samples"
         )
     wrong = np.flatnonzero(~np.isfinite(weights) | (weights < 0))
     if len(wrong):

@@ -65,11 +65,6 @@ def seed_for(dataset: LMDBDataset, seed: Any) -> int | None:
 
 def check_numbers(batch_size: Any, prefetch: Any, num_threads: Any) -> tuple[int, int, int | Literal["auto"]]:
     """Return the numbers as ints; raise OptionError if one is not a whole number, or out of range."""
-    if batch_size is None:
-        raise OptionError(
-            "batch_size=None: expected a whole number from 1. For samples one by one write `for sample in dataset`, or "
-            "lmdbloader.dataloader(dataset, batch_size=None)."
-        )
     batch_size = whole("batch_size", batch_size, 1, _MOST)
     prefetch = whole("prefetch", prefetch, 0, _MOST)
     if isinstance(num_threads, str) and num_threads == "auto":
@@ -120,8 +115,7 @@ def orders_of(
         return WeightedOrders(num_samples, weights, draws)
     if draws is not None:
         raise OptionError(
-            f"num_samples={shown(draws)}: it is the number of draws by weight. Write Loader(..., "
-            f"weights=[...], num_samples={shown(draws)}); for some of the batches, itertools.islice(loader, n)."
+            f"num_samples={shown(draws)}: it is the number of draws by weight, with no effect without weights"
         )
     if isinstance(kind, str) and kind in ("random", "sequential"):
         return SeededOrders(num_samples, cast(Literal["random", "sequential"], kind), repeat)
@@ -212,10 +206,7 @@ def check_schedule(resolution: Any) -> ProgressiveResize | None:
     """Return a schedule of sizes, or None; raise OptionError for anything else."""
     if resolution is None or hasattr(type(resolution), "size_at"):
         return resolution  # type: ignore[no-any-return]
-    raise OptionError(
-        f"resolution={shown(resolution)}: expected a schedule, as ProgressiveResize(num_epochs=90). For one size write "
-        "it in the transforms, as RandomResizedCrop(224), or call loader.set_resolution(224)."
-    )
+    raise OptionError(f"resolution={shown(resolution)}: expected a schedule, as ProgressiveResize(num_epochs=90)")
 
 
 def is_channels_last(memory_format: torch.memory_format) -> bool:

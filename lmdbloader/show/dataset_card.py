@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from lmdbloader.base.text import counted, mebibytes
+from lmdbloader.base.text import counted
+from lmdbloader.base.units import show_nbytes
 from lmdbloader.errors import CorruptError, LmdbloaderError
 from lmdbloader.format.layout import Field, parse_array_type
 from lmdbloader.show.card import MAX_SIDE_BY_SIDE, Card, Pixels, Shown, as_picture, num_shown, place_of
@@ -85,7 +86,7 @@ def _read(reader: Reader, f: Field, row: int) -> Pixels | str | None:
         elif not nbytes:
             return None
         if nbytes > _MAX_NBYTES:
-            return f"{mebibytes(nbytes)}: too large to show"
+            return f"{show_nbytes(nbytes)}: too large to show"
         if f.kind == "mask":
             return in_colors(reader.read_image(f.name, row), f.ignore_index)
         return reader.read_image(f.name, row) if f.has_pixels else as_picture(reader.read_array(f.name, row))
@@ -119,9 +120,9 @@ def _sizes(summary: Summary) -> str:
     text = "" if summary.num_parts is None else f" in {counted(summary.num_parts, 'part')}"
     text += "" if summary.num_sources is None else f" from {counted(summary.num_sources, 'source')}"
     sizes = summary.sizes
-    text += f", {mebibytes(sizes['data_nbytes'] + sizes['index_nbytes'])} on disk"
+    text += f", {show_nbytes(sizes['data_nbytes'] + sizes['index_nbytes'])} on disk"
     if sizes["raw_nbytes"]:
-        text += f", {mebibytes(sizes['raw_nbytes'])} decoded ({summary.compression_ratio:.2f} : 1)"
+        text += f", {show_nbytes(sizes['raw_nbytes'])} decoded ({summary.compression_ratio:.2f} : 1)"
     return text
 
 
@@ -132,7 +133,7 @@ def _classes(classes: Sequence[tuple[str, int | None]]) -> str:
 
 
 def _row(f: FieldSummary) -> tuple[Any, ...]:
-    stored = "" if f.stored_nbytes is None else mebibytes(f.stored_nbytes)
+    stored = "" if f.stored_nbytes is None else show_nbytes(f.stored_nbytes)
     if f.stored_nbytes is not None and f.raw_nbytes:
         stored += f" ({f.stored_nbytes / f.raw_nbytes:.0%})"
     return f.name, f.kind, f.describe(), stored, ", ".join(f"{name} {n:,}" for name, n in (f.codecs or {}).items())

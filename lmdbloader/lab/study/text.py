@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lmdbloader.base.text import counted, mebibytes, plain
+from lmdbloader.base.text import counted, plain
+from lmdbloader.base.units import show_nbytes
 from lmdbloader.lab.formatting import WIDTH, Table, align, define, wrap
 from lmdbloader.lab.study import tables
 from lmdbloader.lab.study.conclusion import headline, next_steps, scope
@@ -36,7 +37,7 @@ def _head(study: StudyFigures) -> Iterator[tuple[str, str]]:
     yield "read", "; ".join(f"{name} ({shown.get(name, '')})" for name in data.fields_read)
     if files is not None:
         where = "extracted for this" if files.path == "auto" else files.path
-        yield "files", f"{where}: {files.num_files:,} ({', '.join(files.formats)}), {mebibytes(files.nbytes)}"
+        yield "files", f"{where}: {files.num_files:,} ({', '.join(files.formats)}), {show_nbytes(files.nbytes)}"
     yield from ((name, " ".join(value)) for name, *value in study.machine)
     workers = f"{counted(s.num_threads, 'thread')} of the Loader, {counted(s.num_workers, 'worker')} of torch's"
     if s.num_workers > study.cores:

@@ -229,12 +229,6 @@ def is_begun(partial: Path) -> bool:
         return False
 
 
-def begun_partial(out: Path) -> Path | None:
-    """Return the folder of an unfinished conversion to `out` with some sources done; None if there is none."""
-    partial = partial_of(out)
-    return partial if is_begun(partial) else None
-
-
 def empty(folder: Path) -> None:
     """Remove everything from a folder except its owner's note."""
     for entry in folder.iterdir():

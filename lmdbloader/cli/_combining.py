@@ -1,55 +1,17 @@
-"""Tells where the progress of an unfinished dataset is kept, and what combines datasets shares in the command."""
+"""What the commands that combine datasets share: merge, append and subset."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from lmdbloader.base.text import counted, mebibytes
+from lmdbloader.base.text import counted
+from lmdbloader.base.units import show_nbytes
 from lmdbloader.cli._streams import say
 
 if TYPE_CHECKING:
     from lmdbloader.conversion import Combined
-
-
-def _tell_kept(out: Any, advice: str) -> None:
-    """Say where the progress of an unfinished dataset is kept.
-
-    Args:
-        out: The future dataset.
-        advice: What to do with it.
-    """
-    from lmdbloader.conversion.destination import named_folder
-    from lmdbloader.store.writing.publish import begun_partial
-
-    partial = begun_partial(named_folder(out))
-    if partial is not None:
-        say(f"{partial}: the progress is kept here. {advice}", error=True)
-
-
-@contextmanager
-def progress_kept(place: Callable[[], Any], *others: type[Exception]) -> Iterator[None]:
-    """Say where the progress is kept if a command ends with an error.
-
-    Args:
-        place: Returns the future dataset.
-        others: Errors besides DestinationError whose messages have their own advice.
-    """
-    from lmdbloader.errors import CorruptError, DestinationError, LmdbloaderError
-
-    with_advice: tuple[type[Exception], ...] = (DestinationError, *others)
-    try:
-        yield
-    except with_advice:
-        raise
-    except CorruptError:
-        _tell_kept(place(), "--restart discards it and starts again.")
-        raise
-    except (LmdbloaderError, OSError, MemoryError, KeyboardInterrupt):
-        _tell_kept(place(), "The same command resumes it; --restart starts again.")
-        raise
 
 
 def add_choices(parser: argparse.ArgumentParser, first: str, others: str, when: str = "") -> None:
@@ -95,8 +57,7 @@ def names_in(text: str | None) -> list[str] | None:
 
 def combine(make: Callable[[], Combined], options: argparse.Namespace) -> int:
     """Make a dataset of others, and print what was made; return the exit status."""
-    with progress_kept(lambda: options.out):
-        done = make()
+    done = make()
     if options.quiet:
         return 0
     if done.was_finished:
@@ -105,5 +66,5 @@ def combine(make: Callable[[], Combined], options: argparse.Namespace) -> int:
     nbytes = done.sizes["payload_nbytes"]
     speed = nbytes / 1e6 / max(done.seconds, 1e-9)
     samples = counted(done.num_samples, "sample")
-    say(f"{done.path}: {samples}, {mebibytes(nbytes)} in {done.seconds:.1f} s ({speed:.0f} MB/s)")
+    say(f"{done.path}: {samples}, {show_nbytes(nbytes)} in {done.seconds:.1f} s ({speed:.0f} MB/s)")
     return 0

@@ -1,8 +1,0 @@
-"""`python -m lmdbloader.cli` is the `lmdbloader` command."""
-
-import sys
-
-from lmdbloader.cli import main
-
-if __name__ == "__main__":
-    sys.exit(main())
