@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -118,7 +118,7 @@ def orders_of(
             f"num_samples={shown(draws)}: it is the number of draws by weight, with no effect without weights"
         )
     if isinstance(kind, str) and kind in ("random", "sequential"):
-        return SeededOrders(num_samples, cast(Literal["random", "sequential"], kind), repeat)
+        return SeededOrders(num_samples, kind, repeat)
     from lmdbloader.loader.quasi_random import QuasiOrders, QuasiRandom, check_order
 
     if isinstance(kind, str | QuasiRandom):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -280,13 +280,13 @@ class SeededOrders:
 
     Attributes:
         num_samples: Of the dataset.
-        shown: The kind.
+        shown: The kind, "random" or "sequential".
         repeat: How many times each sample comes in an epoch. The order is one of num_samples * repeat numbers, of which
             number k is sample k % num_samples: random numbers that depend on k differ between the times.
     """
 
     num_samples: int
-    shown: Literal["random", "sequential"]
+    shown: Any
     repeat: int = 1
     changes: ClassVar[bool] = False
 
@@ -298,7 +298,7 @@ class SeededOrders:
     @property
     def follow_the_seed(self) -> bool:
         """See `Orders.follow_the_seed`."""
-        return self.shown != "sequential"
+        return bool(self.shown != "sequential")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -317,12 +317,12 @@ class SeededOrders:
 
     def text(self, epoch: int, layout: Layout) -> str:
         """See `Orders.text`."""
-        return f"{self.shown}{times(self.repeat)}"
+        return f"{self.shown}{self.times}"
 
-
-def times(repeat: int) -> str:
-    """Return the text of repeats in the text of an order."""
-    return f", {repeat} times" if repeat > 1 else ""
+    @property
+    def times(self) -> str:
+        """The repeats in the text of an order."""
+        return f", {self.repeat} times" if self.repeat > 1 else ""
 
 
 def described(order: Any) -> str:

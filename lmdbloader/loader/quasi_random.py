@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import entries
-from lmdbloader.loader.orders import EpochOrder, Layout, RankPositions, SeededOrders, Windows, times
+from lmdbloader.loader.orders import EpochOrder, Layout, RankPositions, SeededOrders, Windows
 
 I64 = npt.NDArray[np.int64]
 MIB = 2**20
@@ -67,35 +67,10 @@ def check_order(order: Any) -> Order:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class QuasiOrders:
-    """Quasi-random orders; see `Orders` of `lmdbloader.loader.orders`.
+class QuasiOrders(SeededOrders):
+    """Quasi-random orders; `shown` is the sizes, or "quasi_random" for the usual ones."""
 
-    Attributes:
-        num_samples: Of the dataset.
-        shown: The sizes, or "quasi_random" for the usual ones.
-        repeat: How many times each sample comes in an epoch.
-    """
-
-    num_samples: int
-    shown: Order
-    repeat: int = 1
-    changes: ClassVar[bool] = False
-    follow_the_seed: ClassVar[bool] = True
-
-    @property
-    def repeats(self) -> bool:
-        """See `Orders.repeats`."""
-        return self.repeat > 1
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """See `Orders.options`."""
-        return {"order": self.shown, "repeat": self.repeat}
-
-    def length(self, epoch: int) -> int:
-        """See `Orders.length`."""
-        return self.num_samples * self.repeat
+    __slots__ = ()
 
     def of(self, epoch: int, layout: Layout, seed: int) -> EpochOrder:
         """See `Orders.of`."""
@@ -103,7 +78,7 @@ class QuasiOrders:
 
     def text(self, epoch: int, layout: Layout) -> str:
         """See `Orders.text`."""
-        return text_of_kind(self.shown, layout, times(self.repeat))
+        return text_of_kind(self.shown, layout, self.times)
 
 
 def text_of_kind(kind: Order, layout: Layout, more: str) -> str:
