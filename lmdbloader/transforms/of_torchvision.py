@@ -34,8 +34,6 @@ _PLACES = {"boxes": "BoundingBoxes", "points": "KeyPoints"}
 # Users' functions, and objects whose parts can be seen.
 _FUNCTIONS = (FunctionType, MethodType)
 _KNOWN = (BatchFunction, nn.Module)
-# Transforms of v1 that call others.
-_CONTAINERS = ("Compose", "RandomApply", "RandomChoice", "RandomOrder")
 
 
 def is_torchvision(transform: object) -> bool:
@@ -140,9 +138,7 @@ def in_step(
         images: The field of the image that boxes and points are in, by name.
 
     Raises:
-        OptionError: It is a transform of torchvision v1, which takes an image and not a sample; or ToTensor, which does
-            not change tensors; or SanitizeBoundingBoxes, which has to find labels; or Lambda of v2, which would change
-            labels.
+        OptionError: It is ToTensor, which does not change tensors; or Lambda of v2, which would change labels.
     """
     if isinstance(function, WithIndices):
         return WithIndices(in_step(function.function, kinds, images))
@@ -165,42 +161,18 @@ def in_step(
 
 
 def _check_part(part: Any, kinds: Mapping[str, str]) -> None:
-    """Refuse a transform of torchvision that takes no samples of these kinds, or would leave their tensors as is."""
+    """Refuse a transform of torchvision that would leave tensors as they are, or change labels, without an error."""
     name = type(part).__name__
     if name == "ToTensor":
         raise OptionError(
             "torchvision's ToTensor scales only PIL images to numbers from 0 to 1; the images here are tensors from 0 "
             "to 255. Write v2.ToDtype(torch.float32, scale=True), of torchvision.transforms.v2."
         )
-    if name == "SanitizeBoundingBoxes" and getattr(part, "labels_getter", None) == "default":
-        fields = [field for kind in ("boxes", "labels") for field, found in kinds.items() if found == kind]
-        raise OptionError(
-            "SanitizeBoundingBoxes of torchvision finds labels in dicts by itself, but not in named tuples. Write "
-            f"lmdbloader.transforms.SanitizeBoxes({', '.join(map(repr, fields))}), in a Loader or as the dataset's "
-            "transform; or name the labels: "
-            f"v2.SanitizeBoundingBoxes(labels_getter=lambda sample: sample.{fields[-1] if fields else 'labels'})."
-        )
     if name == "Lambda" and is_v2(part) and object in getattr(part, "types", ()) and len(kinds) > 1:
         raise OptionError(
             f"v2.Lambda(function) is called with each of {', '.join(kinds)}, not with the image alone. Write "
             "v2.Lambda(function, torch.Tensor)."
         )
-    if is_v2(part) or name in _CONTAINERS:
-        return
-    image = next((field for field, kind in kinds.items() if kind == "image"), "image")
-    takes = "takes one image; expected a function of samples or batches, named tuples of " + ", ".join(kinds)
-    if type(part).__module__ == "torchvision.transforms._presets":  # of pretrained weights; v2 has none
-        raise OptionError(
-            f"{name} of torchvision.transforms {takes}. Write preset = weights.transforms(), and "
-            f"transform=lambda sample: sample._replace({image}=preset(sample.{image}))."
-        )
-    v2 = f"v2.{name}(...) of torchvision.transforms.v2"
-    if name == "ToPILImage":
-        v2 = "the transforms of torchvision.transforms.v2 without ToPILImage, as images are tensors"
-    raise OptionError(
-        f"{name} of torchvision.transforms {takes}. Write {v2}, or lambda sample: "
-        f"sample._replace({image}={name}(...)(sample.{image}))."
-    )
 
 
 @dataclass(slots=True)
