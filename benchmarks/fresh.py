@@ -21,7 +21,8 @@ from stores import OURS_LZ4, write_ours_raw
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.loader.orders import EpochOrder, Layout, RankPositions, epoch_order
+from lmdbloader.loader.orders import EpochOrder, Layout, RankPositions
+from lmdbloader.loader.quasi_random import epoch_order
 from lmdbloader.store.readahead import coalesce
 
 I64 = npt.NDArray[np.int64]

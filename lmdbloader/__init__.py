@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lmdbloader import ray as ray
     from lmdbloader import superres as superres
     from lmdbloader import transforms as transforms
-    from lmdbloader.batch.assembly import collate as collate
+    from lmdbloader.batch.collate import collate as collate
     from lmdbloader.batch.dataset import LMDBDataset as LMDBDataset
     from lmdbloader.conversion import convert as convert
     from lmdbloader.conversion import estimate as estimate
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lmdbloader.conversion.subsets import subset as subset
     from lmdbloader.loader import Loader as Loader
     from lmdbloader.loader.mixing import mix as mix
-    from lmdbloader.loader.orders import QuasiRandom as QuasiRandom
+    from lmdbloader.loader.quasi_random import QuasiRandom as QuasiRandom
     from lmdbloader.loader.torch_loader import dataloader as dataloader
     from lmdbloader.show.sheet import preview as preview
     from lmdbloader.show.summary import info as info
@@ -42,9 +42,9 @@ _HOMES = {
     "LMDBDataset": "batch.dataset",
     "Loader": "loader",
     "ProgressiveResize": "transforms.resolution",
-    "QuasiRandom": "loader.orders",
+    "QuasiRandom": "loader.quasi_random",
     "append": "conversion.appending",
-    "collate": "batch.assembly",
+    "collate": "batch.collate",
     "convert": "conversion",
     "dataloader": "loader.torch_loader",
     "estimate": "conversion",

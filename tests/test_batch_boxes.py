@@ -419,20 +419,6 @@ def test_torchvisions_own_transforms_move_boxes_of_samples_and_batches(tmp_path:
     assert batch.boxes[0].shape == (0, 4)
 
 
-def test_torchvisions_sanitizing_needs_the_name_of_the_labels(tmp_path: Path) -> None:
-    v2 = pytest.importorskip("torchvision.transforms.v2")
-    path = tmp_path / "d"
-    known = {"boxes": [[0, 0, 2, 2], [11, 7, 17, 12]], "labels": [5, 7]}
-    lmdbloader.write([{**sample_of(20, 30, 0, 2), **known}], path, fields=DECLARED)
-    with pytest.raises(OptionError, match=r"SanitizeBoxes\('boxes', 'labels'\).* sample\.labels\)\.$") as caught:
-        lmdbloader.LMDBDataset(path, transform=v2.Compose([v2.RandomCrop(9), v2.SanitizeBoundingBoxes()]))[0]
-    of_torchvision = eval(str(caught.value).rpartition("labels: ")[2].removesuffix("."), {"v2": v2})
-    crop = v2.CenterCrop(9)
-    for sanitize in (of_torchvision, T.SanitizeBoxes("boxes", "labels")):
-        whole = lmdbloader.LMDBDataset(path, transform=lambda sample, last=sanitize: last(crop(sample)))[0]
-        assert whole.labels.tolist() == [7] and whole.boxes.shape == (1, 4)
-
-
 def test_torchvisions_tensors_say_what_they_are(tmp_path: Path) -> None:
     tensors = pytest.importorskip("torchvision.tv_tensors")
     size = (20, 30)

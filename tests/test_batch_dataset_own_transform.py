@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.batch.assembly import collate
+from lmdbloader.batch.collate import collate
 from lmdbloader.errors import OptionError
 from lmdbloader.transforms import BatchFunction, CenterCrop, RandomHorizontalFlip
 

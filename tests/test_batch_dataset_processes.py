@@ -20,7 +20,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.batch.assembly import collate
+from lmdbloader.batch.collate import collate
 from lmdbloader.batch.memory import BatchMemory
 from lmdbloader.errors import CorruptError
 from lmdbloader.transforms import RandomCrop

@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, S
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.batch.assembly import collate
+from lmdbloader.batch.collate import collate
 from lmdbloader.transforms import CenterCrop, RandomCrop, RandomHorizontalFlip
 
 COUNT, EPOCHS = 462, 5

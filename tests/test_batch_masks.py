@@ -207,59 +207,6 @@ def test_masks_alone_may_be_scaled_with_their_images(tmp_path: Path) -> None:
     assert torch.equal(view[1].mask, torch.from_numpy(LABELS_7))
 
 
-def write_as_before(path: Path, mask: np.ndarray, name: str = "mask") -> Path:
-    """Write masks as the releases did that had none: as images that nobody declared."""
-    image = np.zeros((*mask.shape, 3), np.uint8)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lmdbloader.conversion.from_python.settle_masks", lambda *given: None)
-        lmdbloader.write([{"image": image, name: mask}] * 2, path)
-    return path
-
-
-@pytest.mark.parametrize("resize", [T.Resize(8), T.RandomResizedCrop(8)])
-def test_masks_that_are_stored_as_images_are_not_resized(tmp_path: Path, resize: T.Transform) -> None:
-    mask = labels(20, 20, np.uint8, 0)
-    dataset = lmdbloader.LMDBDataset(write_as_before(tmp_path / "old", mask))
-    with pytest.raises(OptionError, match="field 'mask' looks like a mask by its name and values") as caught:
-        dataset.transformed([resize])
-    with pytest.raises(OptionError, match="looks like a mask"):
-        lmdbloader.Loader(dataset, 2, transforms=[T.RandomHorizontalFlip(), resize])
-    # The line in the message makes a dataset with masks.
-    line = str(caught.value).partition("Write it as a mask: ")[2].partition(". If it")[0]
-    assert line.startswith("lmdbloader.write(lmdbloader.LMDBDataset(")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path)
-        exec(line, {"lmdbloader": lmdbloader})
-    made = lmdbloader.LMDBDataset(tmp_path / "NEW.lmdb")
-    assert made.fields["mask"].kind == "mask" and np.array_equal(made[1].mask.numpy(), mask)
-    # The error also says how to resize a field that is not a mask.
-    names = eval(str(caught.value).rpartition("fields=")[2].removesuffix("."))
-    assert names == ("image", "mask")
-    assert dataset.transformed([type(resize)(8, fields=names)])[0].mask.shape == (1, 8, 8)
-    assert dataset.transformed([T.RandomCrop(8), T.RandomDihedral()])[0].mask.shape == (1, 8, 8)
-
-
-def test_images_whose_name_or_values_are_not_those_of_masks_are_resized(tmp_path: Path) -> None:
-    many = np.arange(400, dtype=np.uint16).reshape(20, 20).astype(np.uint8)
-    for name, values in (("mask", many), ("depth", labels(20, 20, np.uint8, 0))):
-        dataset = lmdbloader.LMDBDataset(write_as_before(tmp_path / name, values, name))
-        assert dataset.transformed([T.Resize(8)])[0][1].shape == (1, 8, 8)
-    declared = {"mask": fields.Image()}
-    lmdbloader.write([{"mask": labels(20, 20, np.uint8, 0)}], tmp_path / "declared", fields=declared)
-    assert lmdbloader.LMDBDataset(tmp_path / "declared").transformed([T.Resize(8)])[0].mask.shape == (1, 8, 8)
-
-
-def test_photographs_named_like_masks_are_not_read_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    read: list[str] = []
-    real = Reader.read_image
-    monkeypatch.setattr(Reader, "read_image", lambda self, name, row: read.append(name) or real(self, name, row))
-    for channels, expected in ((3, []), (1, ["gt"])):
-        photographs = rng.integers(0, 256, (9, 20, 20, channels), np.uint8)
-        path = tmp_path / str(channels)
-        lmdbloader.write(({"gt": image} for image in photographs), path, fields={"gt": None})
-        lmdbloader.Loader(lmdbloader.LMDBDataset(path), 2, transforms=[T.Resize((8, 8))])
-        assert read == expected
 
 
 def test_the_outputs_of_a_pipeline_have_the_shape_of_masks(datasets: Any) -> None:

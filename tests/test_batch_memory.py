@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from lmdbloader.batch import memory as memory_module
-from lmdbloader.batch.memory import (
-    BatchMemory,
+from lmdbloader.batch import shared_memory as memory_module
+from lmdbloader.batch.memory import BatchMemory
+from lmdbloader.batch.shared_memory import (
     SharedMemory,
     in_shared_memory,
     means_no_space,

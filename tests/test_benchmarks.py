@@ -16,7 +16,9 @@ import pytest
 import torch
 from nursery import Nursery
 
-from lmdbloader.loader.orders import Layout, QuasiRandom, epoch_order
+from lmdbloader.lab.planning.scale import ASSUMPTIONS
+from lmdbloader.loader.orders import Layout
+from lmdbloader.loader.quasi_random import QuasiRandom, epoch_order
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 Run = Callable[..., tuple[str, dict[str, Any]]]

@@ -15,7 +15,8 @@ from scipy import stats
 from lmdbloader import transforms as T
 from lmdbloader.kernels.transform import opcodes as op
 from lmdbloader.kernels.transform.program import draw
-from lmdbloader.transforms.compilation import ImageField, compile_program
+from lmdbloader.transforms.compilation import compile_program
+from lmdbloader.transforms.values import ImageField
 
 # So unlikely by chance that a fixed seed that shows it shows a mistake.
 LEAST_PROBABILITY = 1e-4

@@ -196,7 +196,7 @@ def test_an_epoch_takes_its_steps() -> None:
 def test_the_sizes_of_pieces_are_those_that_are_read() -> None:
     from lmdbloader.format.layout import BLOCK_NBYTES
     from lmdbloader.lab.planning import demand
-    from lmdbloader.loader.orders import QuasiRandom
+    from lmdbloader.loader.quasi_random import QuasiRandom
 
     assert QuasiRandom().block_nbytes == demand.BLOCK_NBYTES
     assert BLOCK_NBYTES == 256 * KIB

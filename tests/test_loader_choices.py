@@ -19,10 +19,10 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subse
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader, QuasiRandom
 from lmdbloader.errors import CorruptError, OptionError
-from lmdbloader.loader.choices import Orders
-from lmdbloader.loader.orders import Layout, RandomOrder, Share
+from lmdbloader.loader.options import orders_of
+from lmdbloader.loader.orders import Layout, Orders, RandomOrder, Share
 from lmdbloader.transforms import RandomCrop, RandomDihedral
-from lmdbloader.transforms.batch_functions import WithIndices
+from lmdbloader.transforms.functions import WithIndices
 
 COUNT = 41
 STEPS = [RandomCrop(8), RandomDihedral()]
@@ -78,7 +78,7 @@ def test_batches_of_any_size_go_through_a_long_epoch_in_one_order(
 
 def orders(count: int = COUNT, **options: Any) -> Orders:
     given_ones: dict[str, Any] = {"order": None, "shuffle": None, "weights": None, "draws": None, "repeat": 1}
-    return Orders(count, **{**given_ones, **options})
+    return orders_of(count, **{**given_ones, **options})
 
 
 def layout(count: int = COUNT) -> Layout:

@@ -223,7 +223,7 @@ def test_a_file_that_is_cut_short_while_it_is_read_loses_its_end_only(io: Any, p
 def test_sound_datasets_are_read_once(path: Path) -> None:
     loader = Loader(LMDBDataset(path), 4, order="random", seed=0, on_corrupt="skip")
     read = []
-    pipeline = loader._reader.pipeline
+    pipeline = loader._batcher.pipeline
     original = pipeline.read
     pipeline.read = lambda rows, *rest: (read.extend(rows.tolist()), original(rows, *rest))[1]  # type: ignore[method-assign]
     assert len(list(loader)) == 15

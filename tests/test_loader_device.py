@@ -21,7 +21,7 @@ import torch
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.errors import OptionError
-from lmdbloader.loader.device import CopyStreams, apply, on_device, usable_device
+from lmdbloader.loader.device import Copies, apply, on_device, usable_device
 from lmdbloader.transforms import RandomCrop, ToDtype
 from tests.faults.late_copies import WAYS, in_the_loop, not_from_the_beginning, num_wrong, of_strided_views
 from tests.faults.late_cuda import late_cuda
@@ -169,16 +169,17 @@ def test_every_epoch_is_copied_on_one_stream(cuda: FakeCuda, monkeypatch: pytest
     made: list[int] = []
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: made.append(device) or f"stream {len(made)}")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    streams = CopyStreams()
-    found = [streams.on(torch.device(name)) for name in ("cuda", "cuda:1", "cuda:0", "cuda")]
-    assert found == ["stream 1", "stream 1", "stream 2", "stream 1"]
-    assert made == [1, 0]
+    copies = Copies(torch.device("cuda"))
+    assert [copies.stream(), copies.stream()] == ["stream 1"] * 2
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    assert [copies.stream(), Copies(torch.device("cuda:1")).stream()] == ["stream 2", "stream 3"]
+    assert made == [1, 0, 1]
 
 
 def test_the_batch_that_is_copied_ahead_does_not_count_as_given(cuda: FakeCuda, tmp_path: Path) -> None:
     lmdbloader.write(({"n": i, "image": np.zeros((4, 4, 3), np.uint8)} for i in range(10)), tmp_path / "d")
     loader = lmdbloader.Loader(lmdbloader.LMDBDataset(tmp_path / "d"), 3, order="random", seed=0)
-    loader._device = torch.device("cpu", 0)  # whose copies the fake counts
+    loader._copies = Copies(torch.device("cpu", 0))  # whose copies the fake counts
     found = [(len(batch.n), cuda.started, loader.state_dict()["position"]) for batch in loader]
     assert found == [(3, 2, 3), (3, 3, 6), (3, 4, 9), (1, 4, 10)]
 

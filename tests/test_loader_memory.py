@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.errors import CorruptError, OptionError
-from lmdbloader.loader import batch_reader
+from lmdbloader.loader import epoch as epoch_module
 from lmdbloader.loader import loader as loader_module
-from lmdbloader.loader.batch_reader import plan_groups
+from lmdbloader.loader.epoch import plan_groups
 from lmdbloader.transforms import RandomDihedral, ToDtype
 
 MIB = 2**20
@@ -67,7 +67,7 @@ def many_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def shared(monkeypatch: pytest.MonkeyPatch, many_cores: None) -> None:
     """Let the threads share every batch of more than one sample: two batches at once are the least."""
-    monkeypatch.setattr(batch_reader, "_NBYTES_AHEAD", 1)
+    monkeypatch.setattr(epoch_module, "_GROUPS_NBYTES", 1)
 
 
 def read_ahead_nbytes(loader: Loader, least: int) -> int:
@@ -98,7 +98,7 @@ def test_batches_of_one_large_image_are_read_ahead_by_bytes_not_by_number(large:
 def test_many_threads_share_the_batches_that_the_bound_leaves(
     large: Path, batch_size: int, many_cores: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_reader, "_NBYTES_AHEAD", 48 * MIB)
+    monkeypatch.setattr(epoch_module, "_GROUPS_NBYTES", 48 * MIB)
     loader = Loader(LMDBDataset(large), batch_size, order="random", num_threads=16, prefetch=2)
     # 48 MiB hold fewer than three batches of 16 images of a little more than 1 MiB.
     assert loader.groups_ahead == 2
@@ -142,7 +142,7 @@ def saved_nbytes(tensor: torch.Tensor) -> int:
 def test_a_short_last_batch_is_saved_without_the_rest_of_a_long_one(
     small: Path, ahead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_reader, "_NBYTES_AHEAD", ahead)
+    monkeypatch.setattr(epoch_module, "_GROUPS_NBYTES", ahead)
     for options in ({}, {"transforms": [ToDtype(torch.bfloat16, scale=True)]}, {"on_corrupt": "skip"}):
         loader = Loader(small, 50, shuffle=True, **options)  # type: ignore[arg-type]
         for _ in range(2):
@@ -182,10 +182,10 @@ def test_threads_that_share_a_batch_read_the_same(
 ) -> None:
     options = {"batch_size": 32, "num_threads": 5, "seed": 3, **options}
     expected = list(Loader(LMDBDataset(small), **{"order": "random", **options}))
-    monkeypatch.setattr(batch_reader, "_NBYTES_AHEAD", 1)
+    monkeypatch.setattr(epoch_module, "_GROUPS_NBYTES", 1)
     loader = Loader(LMDBDataset(small), **{"order": "random", **options})
     is_shared = options["batch_size"] > 1 and options["num_threads"] > 1
-    assert (loader._reader.plan.num_parts > 1) == is_shared
+    assert (loader._plan.num_parts > 1) == is_shared
     assert_same(iter(loader), iter(expected))
     loader.set_epoch(0)
     held = list(loader)  # memory is used again only once nothing refers to it

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.mixtures import Mixture, whole_shares
-from lmdbloader.loader.orders import Layout, QuasiRandom, Share
+from lmdbloader.loader.orders import Layout, Share
+from lmdbloader.loader.quasi_random import QuasiRandom
 
 KINDS = ("random", "sequential", "quasi_random", QuasiRandom(200, 800))
 SHARES = st.lists(st.integers(0, 9), min_size=1, max_size=5).filter(any)

@@ -13,16 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmdbloader.errors import OptionError
-from lmdbloader.loader.orders import (
-    EpochOrder,
-    Layout,
-    QuasiRandom,
-    RandomOrder,
-    RankPositions,
-    Share,
-    check_order,
-    epoch_order,
-)
+from lmdbloader.loader.orders import EpochOrder, Layout, RandomOrder, RankPositions, Share
+from lmdbloader.loader.quasi_random import QuasiRandom, check_order, epoch_order
 
 MIB = 2**20
 ORDERS = ("random", "quasi_random", "sequential", QuasiRandom(1, 1), QuasiRandom(100, 1000), QuasiRandom(7, 10**9))

@@ -116,7 +116,7 @@ def test_functions_see_it_in_batches_that_are_shared_or_damaged(
     flip_payload(tmp_path / "d", "image", 3)
     noting = Noting()
     damaged = Loader(tmp_path / "d", 4, transforms=[noting], on_corrupt="skip")
-    monkeypatch.setattr("lmdbloader.loader.batch_reader._NBYTES_AHEAD", 1)
+    monkeypatch.setattr("lmdbloader.loader.epoch._GROUPS_NBYTES", 1)
     shared = Loader(path, 8, transforms=[noting])
     with torch.no_grad():
         assert sum(len(batch.label) for batch in damaged) == COUNT - 1

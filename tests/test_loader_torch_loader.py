@@ -25,7 +25,7 @@ from torch.utils.data import (
 
 import lmdbloader
 from lmdbloader import LMDBDataset
-from lmdbloader.batch.assembly import collate
+from lmdbloader.batch.collate import collate
 from lmdbloader.loader import torch_loader, tuning_cache
 from lmdbloader.transforms import RandomCrop
 

@@ -21,8 +21,9 @@ from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms import CenterCrop, Normalize, RandomCrop, Resize, ToDtype
 from lmdbloader.transforms.arguments import Kind, Probability, Size
 from lmdbloader.transforms.base import Geometry, Transform
-from lmdbloader.transforms.compilation import ImageField, compile_program
+from lmdbloader.transforms.compilation import compile_program
 from lmdbloader.transforms.resolution import full_size, with_resolution
+from lmdbloader.transforms.values import ImageField
 
 # 1. The number, in kernels/transform/opcodes.py: after the last one.
 INVERT_ROWS = opcodes.JITTER + 1

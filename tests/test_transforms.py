@@ -49,7 +49,7 @@ def test_transforms_are_values(transform: T.Transform) -> None:
     assert again == transform
     assert hash(again) == hash(transform)
     assert sum(other == transform for other in ALL) == 1
-    assert eval(repr(transform), {**vars(T), "torch": torch}) == transform
+    assert eval(repr(transform), {name: getattr(T, name) for name in T.__all__} | {"torch": torch}) == transform
     for name in ("fields", "size"):
         with pytest.raises((dataclasses.FrozenInstanceError, AttributeError, TypeError)):
             setattr(transform, name, None)

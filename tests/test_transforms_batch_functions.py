@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import lmdbloader
 from lmdbloader import transforms as T
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms.batch_functions import call
+from lmdbloader.transforms.functions import call
 
 Batch = namedtuple("Batch", "image label name")
 

@@ -16,7 +16,8 @@ import lmdbloader
 from lmdbloader import transforms as T
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels.transform import opcodes
-from lmdbloader.transforms.compilation import ImageField, Values, compile_program
+from lmdbloader.transforms.compilation import compile_program
+from lmdbloader.transforms.values import ImageField, Values
 
 RGB, GREY = ImageField("rgb", 3, torch.uint8), ImageField("grey", 1, torch.uint8)
 DEEP = ImageField("deep", 3, torch.uint16)
@@ -158,47 +159,29 @@ BYTES = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 
 
 @pytest.mark.parametrize(
-    ("field", "transforms", "line"),
+    ("field", "transforms"),
     [
-        (RGB, [FLOAT32, T.Normalize(*BYTES)], "Write Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))."),
-        (RGB, [FLOAT32, T.Normalize((104, 117, 123), 1)], "Write Normalize((0.4078, 0.4588, 0.4824), 0.003922)."),
-        (GREY, [FLOAT32, T.Normalize(33.3, 78.6)], "Write Normalize(0.1306, 0.3082)."),
-        (DEEP, [FLOAT32, T.Normalize(30000, 9000)], "Write Normalize(0.4578, 0.1373)."),
-        (RGB, [T.ToDtype(torch.uint16, True), T.ToDtype(torch.float16, True), LEVELS, T.Normalize(3, 1)], "Write Norm"),
-        (RGB, [LEVELS, T.Normalize(*IMAGENET)], "Write ToDtype(torch.float32, scale=True) before it."),
-        (DEEP, [T.ToDtype(torch.bfloat16), T.Normalize(0.3, 0.2)], "Write ToDtype(torch.bfloat16, scale=True) before"),
-        (GREY, [LEVELS, T.Normalize(0.1307, 0.3081)], "scale=True), Normalize(0.0005125, 0.001208)."),
-        (RGB, [LEVELS, T.Normalize((0.4488, 0.4371, 0.404), (1, 1, 1))], "Write ToDtype(torch.float32, scale=True) be"),
-        (RGB, [FLOAT32, T.Normalize(0, 255)], "the std is of pixels from 0 to 255. Write Normalize(0, 1)."),
-        (
-            RGB,
-            [FLOAT32, T.Normalize(IMAGENET[0], BYTES[1])],
-            "Write Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.2",
-        ),
-        (
-            RGB,
-            [FLOAT32, T.Normalize(BYTES[0], IMAGENET[1])],
-            "Write Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.2",
-        ),
-        (
-            DEEP,
-            [FLOAT32, T.Normalize(100, 80)],
-            "If they are of pixels from 0 to 65535, write Normalize(0.001526, 0.00122",
-        ),
-        (RGB, [LEVELS, T.Normalize(0.5, 0.5)], "ToDtype(torch.float32, scale=True), Normalize(0.001961, 0.001961)."),
+        (RGB, [FLOAT32, T.Normalize(*BYTES)]),
+        (RGB, [FLOAT32, T.Normalize((104, 117, 123), 1)]),
+        (GREY, [FLOAT32, T.Normalize(33.3, 78.6)]),
+        (DEEP, [FLOAT32, T.Normalize(30000, 9000)]),
+        (RGB, [T.ToDtype(torch.uint16, True), T.ToDtype(torch.float16, True), LEVELS, T.Normalize(3, 1)]),
+        (RGB, [LEVELS, T.Normalize(*IMAGENET)]),
+        (DEEP, [T.ToDtype(torch.bfloat16), T.Normalize(0.3, 0.2)]),
+        (GREY, [LEVELS, T.Normalize(0.1307, 0.3081)]),
+        (RGB, [LEVELS, T.Normalize((0.4488, 0.4371, 0.404), (1, 1, 1))]),
+        (RGB, [FLOAT32, T.Normalize(0, 255)]),
+        (RGB, [FLOAT32, T.Normalize(IMAGENET[0], BYTES[1])]),
+        (RGB, [FLOAT32, T.Normalize(BYTES[0], IMAGENET[1])]),
+        (RGB, [LEVELS, T.Normalize(IMAGENET[0], BYTES[1])]),
+        (RGB, [LEVELS, T.Normalize(BYTES[0], IMAGENET[1])]),
+        (DEEP, [FLOAT32, T.Normalize(100, 80)]),
+        (RGB, [LEVELS, T.Normalize(0.5, 0.5)]),
     ],
 )
-def test_statistics_of_other_units_are_refused_with_the_line_to_write(field: Any, transforms: Any, line: str) -> None:
-    with pytest.raises(OptionError, match=r"^Normalize\(.*: the pixels of .* are from 0 to .* here") as caught:
+def test_statistics_of_other_units_are_refused(field: Any, transforms: Any) -> None:
+    with pytest.raises(OptionError, match=rf"^Normalize\(.*: the pixels of '{field.name}' are from 0 to .* here"):
         compile_program(transforms, [field])
-    assert line in str(caught.value)
-
-
-@pytest.mark.parametrize(("mean", "std"), [(IMAGENET[0], BYTES[1]), (BYTES[0], IMAGENET[1])])
-def test_a_mean_and_a_deviation_of_different_units_are_refused(mean: Any, std: Any) -> None:
-    line = r"in different units: .*ToDtype\(torch.float32, scale=True\) before it, and Normalize\(\(0.485, .* 0.225\)\)"
-    with pytest.raises(OptionError, match=line):
-        compile_program([LEVELS, T.Normalize(mean, std)], [RGB])
 
 
 @pytest.mark.parametrize("field", [RGB, DEEP])
@@ -221,7 +204,7 @@ def test_statistics_that_may_be_meant_are_not_refused(field: Any, units: Any, me
 def test_a_second_normalization_is_judged_by_the_range_that_it_gets() -> None:
     compile_program([FLOAT32, T.Normalize(*IMAGENET), T.Normalize(3, 2)], [RGB])
     compile_program([LEVELS, T.Normalize(0, 255), T.Normalize(*IMAGENET)], [RGB])
-    with pytest.raises(OptionError, match=r"Write Normalize\(\(0.485"):
+    with pytest.raises(OptionError, match="from 0 to 1 here"):
         compile_program([LEVELS, T.Normalize(0, 255), T.Normalize(*BYTES)], [RGB])
 
 

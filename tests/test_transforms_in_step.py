@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 import lmdbloader
 from lmdbloader import transforms as T
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms.in_step import in_step
+from lmdbloader.transforms.of_torchvision import in_step
 
 
 class Image(torch.Tensor):
@@ -287,22 +287,6 @@ def test_errors_name_the_function_of_yours(path: Path) -> None:
         next(iter(lmdbloader.Loader(lmdbloader.LMDBDataset(path, transform=forgets), 2, order="random")))
 
 
-@pytest.mark.parametrize("old", [OldFlip(), OldCompose([OldFlip()])], ids=["alone", "in Compose"])
-@pytest.mark.usefixtures("torchvision")
-def test_the_first_version_of_a_transform_is_refused_with_the_line_to_write(path: Path, old: Any) -> None:
-    message = (
-        r"^RandomHorizontalFlip of torchvision.transforms takes one image.*Write v2.RandomHorizontalFlip\(...\) .* or "
-        r"lambda sample: sample._replace\(lr=RandomHorizontalFlip\(...\)\(sample.lr\)\)"
-    )
-    dataset = lmdbloader.LMDBDataset(path)
-    for use in (
-        lambda: lmdbloader.LMDBDataset(path, transform=old)[0],
-        lambda: lmdbloader.Loader(dataset, 2, order="random", transforms=[old]),
-    ):
-        with pytest.raises(OptionError, match=message):
-            use()
-
-
 @pytest.mark.usefixtures("torchvision")
 def test_what_follows_a_function_that_takes_the_sample_apart_is_not_judged(path: Path) -> None:
     class Image_(OldFlip):
@@ -386,20 +370,3 @@ def test_a_lambda_of_v2_that_would_change_labels_is_refused() -> None:
             in_step(given, kinds)
     for accepted, fields in ((Lambda(torch.Tensor), kinds), (Lambda(), {"image": "image"})):
         assert in_step(accepted, fields).__wrapped__ is accepted
-
-
-def of_v1(name: str, module: str = "torchvision.transforms.transforms") -> Any:
-    return type(name, (), {"__module__": module, "__call__": lambda self, image: image})()
-
-
-def test_transforms_of_one_image_have_the_line_for_samples() -> None:
-    kinds = {"photo": "image", "label": "int"}
-    with pytest.raises(OptionError, match=r"^ToPILImage of .* without ToPILImage, as images are tensors, or lambda "):
-        in_step(of_v1("ToPILImage"), kinds)
-    with pytest.raises(OptionError) as caught:
-        in_step(of_v1("ImageClassification", "torchvision.transforms._presets"), kinds)
-    assert "v2" not in str(caught.value)
-    line = (
-        "Write preset = weights.transforms(), and transform=lambda sample: sample._replace(photo=preset(sample.photo))."
-    )
-    assert str(caught.value).endswith(line)

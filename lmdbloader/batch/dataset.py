@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-import functools
 import operator
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,30 +17,31 @@ from lmdbloader.base.arguments import field_names, listed
 from lmdbloader.base.option_names import shown
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
 from lmdbloader.base.text import counted
-from lmdbloader.batch.assembly import Assembler, each
-from lmdbloader.batch.draws import Draws
-from lmdbloader.batch.forms import Form, check_form
-from lmdbloader.batch.many import ReadsMany, overridden
-from lmdbloader.batch.memory import SharedMemory
+from lmdbloader.batch.batcher import Batcher
+from lmdbloader.batch.many import ReadsMany, Ticket, overridden
 from lmdbloader.batch.pipeline import Pipeline, check_epoch
-from lmdbloader.batch.sample import Formed
-from lmdbloader.batch.splits import groups_of, share_out
-from lmdbloader.batch.targets import OTHER_LABELS, Targets
-from lmdbloader.batch.tickets import Ticket
-from lmdbloader.batch.turns import in_turn_of_main
+from lmdbloader.batch.sample import Form, check_form
 from lmdbloader.errors import OptionError, UnknownNameError
 from lmdbloader.format.layout import Field
 from lmdbloader.store import IO, Reader, check_rows
-from lmdbloader.store.conditions import column_names, matching, table_of
 from lmdbloader.store.rows import Rows, choose, compact, places_in, rows_at
-from lmdbloader.transforms import Normalize, ToDtype, Transform
+from lmdbloader.transforms.base import Transform
+from lmdbloader.transforms.values import Normalize, ToDtype
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
     from typing_extensions import Self
 
+    from lmdbloader.batch.draws import Draws
+
 I64 = npt.NDArray[np.int64]
+_OTHER_LABELS = (
+    "batches are read from the file and would not change. For other labels, a tensor with one for each sample, write "
+    "Loader(dataset, ..., transforms=[lmdbloader.transforms.WithIndices(lambda batch, i: "
+    "batch._replace(label=labels[i]))]), or a subclass with its own __getitem__. For fewer samples write "
+    "dataset.select(numbers)."
+)
 # Batches of one size whose memory is kept for the next ones.
 _KEPT = 4
 # Facts in whose place a subclass may set its own, and attributes that make the samples of other datasets of torch.
@@ -49,6 +49,21 @@ _FACTS = frozenset({"class_to_idx", "classes", "targets"})
 _SOURCES = frozenset({"data", "imgs", "labels", "samples", "targets"})
 WITHOUT_EFFECT = _SOURCES | {"indices", "loader", "target_transform", "transforms"}
 _OPTIONS = frozenset({"as_", "cache_dir", "cache_fraction", "io"})
+
+
+class Targets(list[int]):
+    """Labels as a list that cannot be changed in place; copies, also by `list`, are plain lists."""
+
+    def _refuse(self, *args: Any, **options: Any) -> NoReturn:
+        raise OptionError(
+            f"dataset.targets cannot be changed in place (a copy can, list(dataset.targets)): {_OTHER_LABELS}"
+        )
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = clear = extend = insert = pop = remove = reverse = sort = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (tuple(self),)
 
 
 class Source(Protocol):
@@ -126,7 +141,7 @@ class LMDBDataset(ReadsMany):
         self._draws: Draws | None = None  # of `transformed`
         self._own_last_set: tuple[int, int] | None = None
         self._targets: Targets | None = None
-        self._assembler: Assembler | None = None
+        self._batcher: Batcher | None = None
         self._stopwatch = Stopwatch()
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -154,8 +169,8 @@ class LMDBDataset(ReadsMany):
         super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes for a pickle or a view, which make an assembler of their own."""
-        return {**self.__dict__, "_assembler": None, "_targets": None}
+        """Return the attributes for a pickle or a view, which make a batcher of their own."""
+        return {**self.__dict__, "_batcher": None, "_targets": None}
 
     @property
     def path(self) -> str:
@@ -185,17 +200,15 @@ class LMDBDataset(ReadsMany):
         """
         if "targets" in self.__dict__:
             return cast("list[int]", self.__dict__["targets"])
-        if self._targets is None:
-            self._targets = self._stored_targets()
-        return self._targets
-
-    def _stored_targets(self) -> Targets:
+        if self._targets is not None:
+            return self._targets
         named = [*self.reader.manifest.classes, *(name for name in ("label",) if name in self.reader.fields)]
         if not named or self.reader.fields[named[0]].kind != "int":
             numbers = [name for name, f in self.reader.fields.items() if f.kind == "int"]
             line = f'dataset.table["{numbers[0]}"].to_pylist()' if numbers else "dataset.table"
             raise UnknownNameError(f"{self.path}: targets: the dataset has no labels; write {line}")
-        return Targets(self.reader.index.take(named[0], self.stored_rows).tolist())
+        self._targets = Targets(self.reader.index.take(named[0], self.stored_rows).tolist())
+        return self._targets
 
     @property
     def table(self) -> pa.Table:
@@ -204,11 +217,15 @@ class LMDBDataset(ReadsMany):
         Long texts, which are in the data file, are read each time, if they are among the `fields` that were chosen;
         the other columns are those of all fields.
         """
+        from lmdbloader.store.conditions import table_of
+
         return table_of(self.reader, self.stored_rows, self._table_columns)
 
     @property
     def _table_columns(self) -> list[str]:
         """The columns of `table`."""
+        from lmdbloader.store.conditions import column_names
+
         long = self.reader.long_texts
         return [name for name in column_names(self.reader) if name not in long or name in self.fields]
 
@@ -340,12 +357,14 @@ class LMDBDataset(ReadsMany):
         Raises:
             OptionError: A transform does not suit the images.
         """
+        from lmdbloader.batch.draws import Draws
+
         view, transforms = copy.copy(self), listed("transforms", transforms)
         view._transforms = (*self._transforms, *transforms)
         view._draws = Draws(self._draws.seed if seed is None and self._draws else seed, len(self.stored_rows))
         if transforms:
             check_images(self, f"transformed({list(transforms)})")
-        view._open_assembler()  # checks that the transforms suit the images
+        view._open_batcher()  # checks that the transforms suit the images
         return view
 
     def with_io(self, io: IO) -> Self:
@@ -429,6 +448,8 @@ class LMDBDataset(ReadsMany):
             OptionError: It is not a condition, or does not fit the table: it names a column that is not there, for
                 example.
         """
+        from lmdbloader.store.conditions import matching
+
         return self.select(matching(self.reader, self.stored_rows, condition))
 
     def split(self, fractions: Sequence[float], *, seed: int = 0, by: str | None = "source") -> tuple[Self, ...]:
@@ -443,6 +464,9 @@ class LMDBDataset(ReadsMany):
         Raises:
             OptionError: The fractions do not add up to 1, there are fewer groups than views, or no such column.
         """
+        from lmdbloader.batch.splits import groups_of, share_out
+        from lmdbloader.store.conditions import column_names
+
         groups = groups_of(self.reader, column_names(self.reader), self.stored_rows, by)
         parts = share_out(groups, fractions, seed)
         return tuple(self.select(part) for part in parts)
@@ -478,35 +502,39 @@ class LMDBDataset(ReadsMany):
         clock = self._stopwatch.take()
         try:
             numbers = check_rows(indices, len(self.stored_rows))
-            assembler, draws, epoch = self._open_assembler(), self._draws, 0
+            batcher, draws, epoch = self._open_batcher(), self._draws, 0
             samples = numbers if keys is None else keys
-            if draws is not None and assembler.pipeline.program.is_random:
+            if draws is not None and batcher.pipeline.program.is_random:
                 samples, epoch = draws.of(samples)
-            batch = assembler.read_samples(self.rows_of(numbers), samples, epoch, clock)
-            transform = self._own_transform
-            found: Sequence[Any] = batch
-            if transform is not None:
-                function = assembler.in_step(transform)
-                changed = in_turn_of_main(function, functools.partial(each, function, batch))
-                found = changed if self._form is None else Formed(changed, self._form)
-            else:
-                batch.form = self._form
-            clock.count(len(found), 1)
-            return found
+            batch = batcher.read_samples(self.rows_of(numbers), samples, epoch, clock)
+            clock.count(len(batch), 1)
+            if (transform := self._own_transform) is not None:
+                return batcher.own_functions.changed(batch, transform, self._form)
+            batch.form = self._form
+            return batch
         finally:
             clock.end()
 
-    def _open_assembler(self) -> Assembler:
-        """Return the assembler of samples, made when it is first needed."""
-        if self._assembler is None:
+    def _open_batcher(self) -> Batcher:
+        """Return the reader of samples, made when it is first needed."""
+        if self._batcher is None:
+            from lmdbloader.batch.shared_memory import SharedMemory
+
             images = [name for name, f in self.fields.items() if f.has_pixels]
             if not self._transforms:  # a pipeline gives images of one shape; others are read without it
                 images = self.uniform_images()
             transforms, rows = self.all_transforms if images else (), self._rows if self._transforms else None
             seed = self._draws.seed if self._draws else None
             pipeline = Pipeline(self.reader, images, transforms, rows=rows, seed=seed or 0)
-            self._assembler = Assembler(pipeline, self.fields, SharedMemory, keep=_KEPT, dtype=self._dtype)
-        return self._assembler
+            self._batcher = Batcher(
+                pipeline, self.fields, self.stored_rows, SharedMemory, keep=_KEPT, dtype=self._dtype
+            )
+        return self._batcher
+
+    def mean_nbytes(self, names: Sequence[str]) -> int:
+        """Return the bytes of some fields in a sample, on average; numbers and short texts do not count."""
+        payloads = [name for name in names if self.fields[name].is_payload]
+        return int(sum(self.reader.mean_nbytes(name, "raw_nbytes", self.stored_rows) for name in payloads))
 
     def uniform_images(self, rows: Rows | None = None, *, of_any_channels: bool = False) -> list[str]:
         """Return the fields of images or masks that all have one shape and bit depth.
@@ -529,7 +557,7 @@ class LMDBDataset(ReadsMany):
 def _instead_of(name: str) -> str:
     """Return what to write instead of an attribute that would have no effect, as sentences."""
     if name in _SOURCES:
-        return OTHER_LABELS
+        return _OTHER_LABELS
     if name in _OPTIONS:
         return f"it cannot change. Write LMDBDataset(path, {name}=...)."
     if name in _FACTS:

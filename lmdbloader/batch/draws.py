@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lmdbloader.batch.memory import in_shared_memory, shared_tensor
 from lmdbloader.batch.pipeline import check_epoch, check_seed
+from lmdbloader.batch.shared_memory import in_shared_memory, shared_tensor
 
 I64 = npt.NDArray[np.int64]
 # Items of a row: the epoch of the last `set_epoch` and the number of that call, 0 before any; the epoch that a

@@ -1,4 +1,4 @@
-"""Samples read many in one call: where torch's DataLoader may do so, and where that would bypass a user's code."""
+"""How torch reads a dataset: many samples in one call where that bypasses no user's code, or a Loader's own batch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,16 @@ from typing import Any
 from torch.utils.data import Dataset, Subset, get_worker_info
 
 ReadMany = Callable[[Sequence[int]], Sequence[Any]]
+
+
+class Ticket:
+    """One batch of a Loader's epoch, which its batch sampler gives in place of sample numbers: `dataset[ticket]`."""
+
+    __slots__ = ()
+
+    def batch(self) -> Any:
+        """Return the batch."""
+        raise NotImplementedError
 
 
 class ReadsMany(Dataset[Any]):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +13,7 @@ import numpy.typing as npt
 import torch
 
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
-from lmdbloader.errors import CorruptError, OptionError
-from lmdbloader.fields import likeness, named_places
-from lmdbloader.format.labels import LabelWatch
-from lmdbloader.format.layout import Field, image_of
+from lmdbloader.errors import OptionError
 from lmdbloader.kernels import assemble_columns as at
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.calls.entry import Prepared
@@ -26,7 +22,8 @@ from lmdbloader.kernels.transform import opcodes
 from lmdbloader.store import Reader
 from lmdbloader.store.rows import Rows, as_array, parts_of
 from lmdbloader.transforms import Geometry, Transform
-from lmdbloader.transforms.compilation import ImageField, Program, Values, compile_program
+from lmdbloader.transforms.compilation import Program, compile_program
+from lmdbloader.transforms.values import ImageField, Values
 
 I64 = npt.NDArray[np.int64]
 _DTYPES = {8: torch.uint8, 16: torch.uint16}
@@ -34,8 +31,6 @@ _BITS = {dtype: bits for bits, dtype in _DTYPES.items()}
 # Bytes of the largest pixel: three channels of 16 bits.
 _PIXEL_NBYTES = 6
 _ALIGNMENT = 64
-# Images of a field whose values are examined, to find masks.
-_LOOKED_AT = 8
 
 
 def check_seed(seed: int) -> int:
@@ -136,6 +131,9 @@ class Pipeline:
         reader: Of the dataset.
         transforms: Applied to the images.
         outputs: The images of a batch, for each field.
+        rows: The rows of the index that may be read.
+        seed: Of the random choices.
+        memory_format: Of images.
     """
 
     def __init__(
@@ -165,7 +163,7 @@ class Pipeline:
         """
         self.reader = reader
         self.fields, self.transforms = tuple(fields), tuple(transforms)
-        self._rows: Rows = range(len(reader)) if rows is None else rows
+        self.rows: Rows = range(len(reader)) if rows is None else rows
         self._is_whole = rows is None or (isinstance(rows, range) and rows == range(len(reader)))
         arrays = reader.index.columns
         self._columns = [[arrays[f"{name}.{part}"] for part in at.INDEX_COLUMNS] for name in fields]
@@ -176,13 +174,13 @@ class Pipeline:
         if len(reader):  # of a column that is equal everywhere, kernels read the first row
             reader.index.check(0)
         self._addresses = np.array(addresses, np.int64).reshape(-1, 2 * len(at.INDEX_COLUMNS))
-        self._refuse_mixed_labels()
         self._image_fields = [self._image_field(f) for f in range(len(self.fields))]
         self.program: Program = compile_program(transforms, self._image_fields)
         self._num_erasings = len(self.program.values[0].erased) if self.fields else 0
         self._operations = (self.program.whole, self.program.real)
-        self._moves = bool(self.fields) and any(isinstance(t, Geometry) and t.moves for t in self.transforms)
-        self._seed, self._verify = np.uint64(check_seed(seed)), verify
+        self.seed, self._verify = check_seed(seed), verify
+        self._seed = np.uint64(self.seed)
+        self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
         self._file = reader.file
         self._most = np.zeros(4, np.int64)
         self._has_files = any(map(reader.has_in_python, self.fields))
@@ -191,7 +189,7 @@ class Pipeline:
 
     def _image_field(self, f: int) -> ImageField:
         is_mask = self._is_mask(f)
-        if not len(self._rows):
+        if not len(self.rows):
             return ImageField(self.fields[f], 1 if is_mask else 3, torch.uint8, is_mask)
         (low_bits, bits), (_, channels) = self._extremes(f, "bits"), self._extremes(f, "channels")
         if low_bits != bits:
@@ -204,104 +202,7 @@ class Pipeline:
 
     def _extremes(self, f: int, part: str) -> tuple[int, int]:
         """Return the least and the greatest number of a field's column in the rows."""
-        return self.reader.extremes(self.fields[f], part, None if self._is_whole else self._rows)
-
-    @property
-    def _geometries_of_all(self) -> Iterator[Geometry]:
-        """The geometries that name no fields."""
-        return (t for t in self.transforms if isinstance(t, Geometry) and t.fields is None)
-
-    def _refuse_mixed_labels(self) -> None:
-        """Refuse to resize images that look like masks, in datasets that are older than mask fields.
-
-        Raises:
-            OptionError: A field is named like a mask, has few values, and was not declared as images.
-        """
-        resize = next((t for t in self._geometries_of_all if t.resizes), None)
-        options = self.reader.manifest.made_by.get("options")
-        declared = options.get("fields") if isinstance(options, dict) else None
-        for name in self.fields:
-            is_image = self.reader.fields[name].kind == "image" and likeness(name) == "mask"
-            if resize is None or not is_image or (isinstance(declared, dict) and declared.get(name) == "image"):
-                continue
-            rows, watch = as_array(self._rows[:_LOOKED_AT]), LabelWatch(name)
-            if (self.reader.index.take(f"{name}.channels", rows) != 1).any():  # colours; nothing has to be read
-                continue
-            for row in rows.tolist():
-                with suppress(CorruptError):  # it is reported when its sample is read
-                    watch.add(self.reader.read_image(name, row))
-                if watch.values is None:  # a photograph, which its first image shows
-                    break
-            if not watch.looks_like_labels:
-                continue
-            others = [f'"{n}"' for n in self.fields if n != name]
-            raise OptionError(
-                f"{self.reader.place}: field {name!r} looks like a mask by its name and values, {watch.describe()}, "
-                f"but is stored as images, and {resize} would mix its labels. Write it as a mask: lmdbloader.write("
-                f'lmdbloader.LMDBDataset("{self.reader.place}"), "NEW.lmdb", fields={{"{name}": '
-                "lmdbloader.fields.Mask()}). If it is not a mask, name the fields to resize: fields=("
-                f"{', '.join([*others, chr(34) + name + chr(34)])},)."
-            )
-
-    def refuse_to_leave_behind(self, name: str) -> None:
-        """Refuse transforms that would move the images, but not a field of arrays of their size.
-
-        Raises:
-            OptionError: The field holds such arrays, by the index, and a transform that moves pixels names no fields.
-        """
-        moving = next((t for t in self._geometries_of_all if t.moves), None)
-        if moving is not None and (image := self.image_of_size(name)):
-            raise OptionError(
-                f"{self.reader.place}: field {name!r} holds arrays of the size of {image!r}, which {moving} would "
-                "leave behind: compiled transforms move images and masks. If it holds labels of pixels, write it "
-                "as lmdbloader.fields.Mask(). torchvision v2 moves arrays too, in Python: LMDBDataset(path, "
-                f"transform=v2...). If it must not move, name the fields that do: {type(moving).__name__}(..., "
-                f"fields={self.fields})."
-            )
-
-    def image_of_size(self, name: str) -> str:
-        """Return the image field that has the height and width of an array field, else "".
-
-        The first, the middle and the last sample are compared.
-        """
-        if not len(self._rows):
-            return ""
-        rows = [int(self._rows[place]) for place in (0, len(self._rows) // 2, -1)]
-        shapes = [self.reader.array_shape(name, row) for row in rows]
-        for image in self.fields:
-            sizes = [self.reader.image_shape(image, row)[1:] for row in rows]
-            if all(len(s) in (2, 3) and size in (s[-2:], s[:2]) for s, size in zip(shapes, sizes, strict=True)):
-                return image
-        return ""
-
-    def refuse_to_leave_places(self, name: str, read: Callable[[I64], Any]) -> None:
-        """Refuse transforms that would move the images alone, and not boxes or points that were not declared.
-
-        Args:
-            name: A field of arrays or of JSON.
-            read: Returns its values of rows (n,).
-
-        Raises:
-            OptionError: Its name, or that of a list in its first value, says that it has some, and a transform that
-                moves pixels names no fields.
-        """
-        moving = next((t for t in self._geometries_of_all if t.moves), None)
-        if moving is None or not len(self._rows) or not self.fields:
-            return
-        found, kind = name, named_places(name)
-        if not kind and self.reader.fields[name].kind == "json":
-            with suppress(CorruptError):  # it is reported when its sample is read
-                value = read(as_array(self._rows[:1]))[0]
-                value = value[0] if isinstance(value, list) and value else value
-                keys = [key for key in value if isinstance(value[key], list | dict)] if isinstance(value, dict) else []
-                found, kind = next(((f"{name}[{key!r}]", k) for key in keys if (k := named_places(key))), (name, ""))
-        if kind:
-            raise OptionError(
-                f"{self.reader.place}: to judge by its name, {found} holds {kind.lower()}, which {moving} would not "
-                f"move. Write them as a field of their own, lmdbloader.fields.{kind}(), which moves with the images. "
-                f"If they must stay as they are, name the fields that move: {type(moving).__name__}(..., "
-                f"fields={self.fields}); or leave them out: LMDBDataset(path, fields=[...])."
-            )
+        return self.reader.extremes(self.fields[f], part, None if self._is_whole else self.rows)
 
     def _is_mask(self, f: int) -> bool:
         return self.reader.fields[self.fields[f]].kind == "mask"
@@ -321,7 +222,7 @@ class Pipeline:
         )
 
     def _measure(self, channels_last: bool) -> tuple[Output, ...]:
-        rows = self._rows
+        rows = self.rows
         if not len(rows) or not self.fields:
             return tuple(
                 Output(name, (1 if self._is_mask(f) else 3, 0, 0), v, channels_last, self._is_mask(f))
@@ -389,6 +290,11 @@ class Pipeline:
         self._affine = np.array([o.values.affine for o in self.outputs], np.float32).reshape(num_fields, 3, 2)
         erased = np.array([o.values.erased for o in self.outputs], np.uint32)
         self._erased = erased.reshape(num_fields, self._num_erasings, 3)
+
+    @property
+    def moves(self) -> bool:
+        """Whether a transform moves pixels or changes the size."""
+        return any(isinstance(t, Geometry) and t.moves for t in self.transforms)
 
     def scratch(self) -> Scratch:
         """Return working memory for one thread; raise OptionError if there is not enough."""
@@ -476,62 +382,24 @@ class Pipeline:
             if not self.reader.renew(self.fields[failed[at.FAILED_FIELD]], int(rows[failed[at.FAILED_ROW]]), tried):
                 return status
 
-    def image_of_places(self, place: Field) -> int | None:
-        """Return the number of the image field that boxes or points are in; None if nothing moves them.
-
-        Raises:
-            OptionError: It is not read, so that nothing says where they move.
-        """
-        if not self._moves or not len(self._rows):
-            return None
-        image = image_of(place, self.reader.fields.values())
-        if image is None:
-            return self._largest
-        if image not in self.fields:
-            raise OptionError(
-                f"{self.reader.place}: the {place.kind} of field {place.name!r} are in {image!r}, which is not read, "
-                f"and transforms would move them with it. Read it too, or leave {place.name!r} out: "
-                "LMDBDataset(path, fields=[...])."
-            )
-        return self.fields.index(image)
-
-    def move(
-        self, values: Sequence[torch.Tensor], kind: str, image: int, rows: I64, samples: I64, epoch: int
-    ) -> list[torch.Tensor]:
-        """Return boxes or points where the transforms move them.
+    def trace(self, rows: I64, samples: I64, epoch: int, image: int, *, of_boxes: bool) -> list[list[Any]]:
+        """Return where the transforms move places of an image, [x, y] of each sample: axis, factor, term, limits.
 
         Args:
-            values: (n, 4) or (..., 2) float32 of each sample.
-            kind: "boxes" or "points".
-            image: Of `image_of_places`.
             rows, samples, epoch: As for `read`.
+            image: The number of the image's field.
+            of_boxes: Whether places are edges between pixels, and end at those of the image; else they are pixels.
         """
-        if not len(rows):
-            return list(values)
         self.reader.index.check(rows)
         drawn = self._drawn(self._most.copy())
         drawn[0][:, :, opcodes.MASK] = 1
         found = np.empty((len(rows), 2, 5), np.float64)
-        unit = int(kind == "boxes")
         status = entries.trace(
-            self._addresses, self._operations, self._seed, epoch, rows, samples, drawn, image, unit, found
+            self._addresses, self._operations, self._seed, epoch, rows, samples, drawn, image, int(of_boxes), found
         )
         if status:
             raise self._error(status, int(rows[0]), 0)
-        return [
-            _moved(value, *map(tuple, each), is_box=bool(unit))
-            for value, each in zip(values, found.tolist(), strict=True)
-        ]
-
-    @property
-    def _largest(self) -> int:
-        """The field with the largest image of the first sample, for datasets that do not name that of their boxes."""
-        row = int(self._rows[0])
-
-        def size(f: int) -> tuple[bool, tuple[int, ...]]:
-            return not self._is_mask(f), self.reader.image_shape(self.fields[f], row)[1:]
-
-        return max(range(len(self.fields)), key=size)
+        return found.tolist()
 
     def _prepare(self, rows: I64, samples: I64, out: I64, scratch: Scratch) -> _Call:
         """Return the call for a thread's working memory; these rows, samples and addresses are an example."""
@@ -571,19 +439,6 @@ def _own_rows(reader: Reader, name: str) -> list[int]:
     extremes = reader.index.facts[name].extremes
     ends = [extremes.get(part, (0, 1)) for part in at.INDEX_COLUMNS]
     return [0 if low == high else -1 for low, high in ends]
-
-
-def _moved(value: torch.Tensor, x: tuple[float, ...], y: tuple[float, ...], *, is_box: bool) -> torch.Tensor:
-    """Return boxes or points after a move; `x` and `y` are as `trace` finds them."""
-    pairs = value.double().reshape(-1, 2, 2) if is_box else value.double()
-    moved = []
-    for axis, factor, term, least, most in (x, y):
-        found = pairs[..., int(axis)] * factor + term
-        moved.append(found.clamp(least, most) if is_box else found)
-    found = torch.stack(moved, -1)
-    if is_box:  # a flip exchanges the corners
-        found = torch.cat([found.amin(1), found.amax(1)], 1)
-    return found.to(value.dtype)
 
 
 _UNSUITED = {

@@ -1,16 +1,20 @@
-"""Samples as named tuples, and batches whose samples are views of one read."""
+"""Samples as named tuples, batches whose samples are views of one read, and other forms of both on request."""
 
 from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, overload
+from typing import Any, Literal, cast, overload
 
+import numpy as np
 import torch
 
-from lmdbloader.batch.forms import Form, in_form
 from lmdbloader.errors import OptionError
+
+Form = Literal["tuple", "dict"] | Mapping[str, str] | None
+# Of tensors of Python's numbers.
+_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
 
 class Ragged(list[Any]):
@@ -133,25 +137,127 @@ class Batch(Sequence[Any]):
         return samples if self.form is None else (in_form(sample, self.form) for sample in samples)
 
 
-class Formed(list[Any]):
-    """Samples in a form after a dataset's own transform; `collate` makes a batch of them as they were before.
-
-    A plain tuple does not say which of its fields are lists in a batch.
-
-    Attributes:
-        plain: The samples, as the transform returned them.
-        form: Of the samples, and of the batch.
-    """
-
-    def __init__(self, plain: list[Any], form: Form) -> None:
-        super().__init__(in_form(sample, form) for sample in plain)
-        self.plain, self.form = plain, form
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Formed, (self.plain, self.form)
-
-
 def _make_batch(
     columns: Mapping[str, Any], length: int, form: Form, lists: tuple[str, ...], json: tuple[str, ...]
 ) -> Batch:
     return Batch(columns, length, sample_type(tuple(columns), lists, json), form)
+
+
+def stacked(name: str, column: Any) -> Any:
+    """Return the values of one field as a tensor (B, ...), or as a list if they are not numbers.
+
+    Args:
+        name: Of the field.
+        column: A tensor or NumPy array (B, ...), or a list of B values.
+
+    Raises:
+        OptionError: Images or arrays differ in shape.
+    """
+    if isinstance(column, np.ndarray):
+        return torch.from_numpy(column)
+    if isinstance(column, Ragged):
+        return list(column)
+    if isinstance(column, torch.Tensor) or not column:
+        return column
+    first = column[0]
+    if isinstance(first, torch.Tensor):
+        shapes = sorted({tuple(value.shape) for value in column})
+        if [len(shape) for shape in shapes] == [3, 3] and shapes == [(1, *shapes[0][1:]), (3, *shapes[0][1:])]:
+            raise OptionError(
+                f"field {name!r}: one batch has grey and colour images, {shapes[0]} and {shapes[-1]}. Use "
+                "lmdbloader.Loader, which gives grey ones three equal channels, or transforms, which do so too: "
+                "dataset.transformed([...])."
+            )
+        raise OptionError(
+            f"field {name!r}: the values of one batch have different shapes, such as {shapes[0]} and {shapes[-1]}. "
+            "Convert with --patch-size, crop them in a transform, or use batch_size=1. For the "
+            f"classes of boxes, give write(..., fields={{{name!r}: fields.Labels()}}): batches then have a list."
+        )
+    # JSON values of one field may differ in type.
+    dtype = _DTYPES.get(type(first)) if len(set(map(type, column))) == 1 else None
+    return column if dtype is None else torch.tensor(column, dtype=dtype, device="cpu")
+
+
+class ListName(str):
+    """A key of a sample's dict, equal to its text, whose values are a list in a batch even if all have one shape."""
+
+    __slots__ = ()
+
+
+class JsonName(str):
+    """A key of a sample's dict, equal to its text, whose values are as JSON has them, also lists and dicts."""
+
+    __slots__ = ()
+
+
+def check_form(as_: Any, names: Sequence[str] | None) -> Form:
+    """Return a checked form; a mapping is copied.
+
+    Args:
+        as_: As given.
+        names: The fields of what gets the form; None if a function may change them.
+
+    Raises:
+        OptionError: It is not a form, or it names a field that does not exist.
+    """
+    if as_ is None or (isinstance(as_, str) and as_ in ("tuple", "dict")):
+        return cast(Form, as_)
+    is_table = isinstance(as_, Mapping) and bool(as_)
+    if not is_table or not all(isinstance(text, str) for pair in as_.items() for text in pair):
+        raise OptionError(
+            f"as_={as_!r}: expected 'tuple', 'dict', None for named tuples, or a dict from new names to fields, such "
+            "as {'pixel_values': 'image', 'labels': 'label'}"
+        )
+    if names is not None and (missing := [field for field in as_.values() if field not in names]):
+        raise OptionError(f"as_={as_!r}: no field {missing[0]!r}; there are {', '.join(names)}")
+    return dict(as_)
+
+
+def in_form(value: Any, as_: Form, *, is_batch: bool = False) -> Any:
+    """Return a sample or a batch in a form.
+
+    Args:
+        value: A named tuple, or a dict that a function has made of one.
+        as_: "tuple" gives a tuple, "dict" a dict of the fields, a mapping a dict with its names; None changes nothing.
+        is_batch: Whether it is a batch; the names of a sample's dict say how `collate` makes one of them.
+
+    Raises:
+        OptionError: It is something else, or lacks a field.
+    """
+    if as_ is None:
+        return value
+    if as_ == "tuple" and type(value) is tuple:
+        return value
+    if hasattr(value, "_asdict"):
+        if as_ == "tuple":
+            return tuple(value)
+        marks = {} if is_batch else marks_of(value)
+        value = {marks.get(name, str)(name): item for name, item in value._asdict().items()}
+    if not isinstance(value, dict) or as_ == "tuple":
+        raise OptionError(
+            f"as_={as_!r}: a function returned a {type(value).__name__}; expected a named tuple of fields. Return "
+            "`sample._replace(field=...)` from it, or leave out as_."
+        )
+    if isinstance(as_, str):
+        return value
+    if missing := [field for field in as_.values() if field not in value]:
+        raise OptionError(f"as_={as_!r}: no field {missing[0]!r}; there are {', '.join(map(str, value))}")
+    marks = marks_of(value)
+    return {marks.get(field, str)(name): value[field] for name, field in as_.items()}
+
+
+def marks_of(sample: Any) -> dict[str, type[str]]:
+    """Return the fields of a sample that torch's collate function would not make the same batch of.
+
+    Returns:
+        By name: ListName, of values that are a list in a batch even if all have one shape, or JsonName.
+    """
+    if isinstance(sample, dict):
+        return {name: type(name) for name in sample if isinstance(name, ListName | JsonName)}
+    lists, json = getattr(sample, "_lists", ()), getattr(sample, "_json", ())
+    return {**dict.fromkeys(lists, ListName), **dict.fromkeys(json, JsonName)}
+
+
+def num_samples(batch: Any) -> int:
+    """Return the number of samples of a batch in any form."""
+    return len(next(iter(batch.values())) if isinstance(batch, Mapping) else batch[0])

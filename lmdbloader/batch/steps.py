@@ -1,4 +1,4 @@
-"""Steps of compiled code on a whole batch: users' compiled functions, and the conversions that follow them."""
+"""Steps of compiled code on a whole batch: the user's compiled functions, and the conversions that follow them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import numpy.typing as npt
 import torch
 
 from lmdbloader.batch.memory import BatchMemory
+from lmdbloader.batch.pipeline import Pipeline
+from lmdbloader.batch.places import image_of_size
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels.transform import opcodes
-from lmdbloader.transforms import CompiledFunction, Normalize, ToDtype
-from lmdbloader.transforms.compilation import ImageField, Values, compile_program
-from lmdbloader.transforms.foreign import check_pixels
-from lmdbloader.transforms.in_step import in_step
+from lmdbloader.transforms.compilation import compile_program
+from lmdbloader.transforms.compiled_function import CompiledFunction
+from lmdbloader.transforms.of_torchvision import check_pixels
+from lmdbloader.transforms.values import ImageField, Normalize, ToDtype, Values
 
 I64 = npt.NDArray[np.int64]
 _STORED = (torch.uint8, torch.uint16)
@@ -93,8 +95,8 @@ class ConversionStep:
         self._memories: dict[Any, BatchMemory] = {}
         self._values: dict[Any, tuple[Values, ...]] = {}
 
-    def run(self, batch: Any) -> Any:
-        """Return a batch with converted images.
+    def run(self, batch: Any, draws: I64, *, seed: int, epoch: int, is_fresh: bool) -> Any:
+        """Return a batch with converted images; the other arguments are those of `OwnStep.run`.
 
         Raises:
             OptionError: A transform does not suit a field.
@@ -189,18 +191,18 @@ Step = OwnStep | ConversionStep
 
 def bound(
     functions: Sequence[Callable[[Any], Any]],
+    pipeline: Pipeline,
     kinds: Mapping[str, str],
-    outputs: Mapping[str, tuple[torch.dtype, int, bool]],
     *,
     memory: type[BatchMemory],
     keep: int,
-) -> tuple[Callable[[Any], Any] | Step, ...]:
-    """Return the functions of a Loader for the fields of a dataset; compiled functions are compiled for them.
+) -> dict[int, Step]:
+    """Return the compiled functions and conversions among the functions of a Loader, compiled, by their place.
 
     Args:
         functions: Functions of whole batches, compiled functions and conversions.
-        kinds: The kind of each field, by name.
-        outputs: Of each field of the pipeline: type of the pixels, channels, whether it is (H, W, C) in memory.
+        pipeline: Reads the images.
+        kinds: The kind of each field of the dataset, by name.
         memory: Where converted images are written.
         keep: The most arrays of one size that this memory keeps.
 
@@ -208,38 +210,33 @@ def bound(
         KernelError: Numba is not installed.
         OptionError: A function does not suit the fields, or Numba cannot compile it.
     """
-    found: list[Callable[[Any], Any] | Step] = []
+    outputs = {o.name: o for o in pipeline.outputs}
+    known = {name: (o.values.dtype, o.shape[0]) for name, o in outputs.items()}
+    found: dict[int, Step] = {}
     number, is_first = 0, True
     for place, function in enumerate(functions):
         if isinstance(function, CompiledFunction):
-            names = _fields_of(function, kinds)
-            for name in names if is_first else ():
-                if name in outputs:
-                    dtype, _, channels_last = outputs[name]
-                    function.prepare(dtype, channels_last=channels_last and kinds[name] == "image")
-            found.append(OwnStep(function, names, number))
+            names = _fields_of(function, kinds, pipeline)
+            for o in (outputs[name] for name in names if name in outputs and is_first):
+                function.prepare(o.values.dtype, channels_last=o.channels_last and not o.is_mask)
+            found[place] = OwnStep(function, names, number)
             number += 1
         elif isinstance(function, Conversions):
-            step = ConversionStep(function, kinds, memory, keep)
-            known = {
-                name: outputs[name][:2] for name, kind in kinds.items() if kind in ("image", "mask") and name in outputs
-            }
+            step = found[place] = ConversionStep(function, kinds, memory, keep)
             if is_first and known and all(dtype in _STORED for dtype, _ in known.values()):
                 values = step.prepare(list(known), tuple(known.values()))  # an error now, not in the first batch
                 limits = {name: v.limits for name, v in zip(known, values, strict=True) if v.dtype.is_floating_point}
                 check_pixels(functions[place + 1 :], limits)
-            found.append(step)
-        else:
-            found.append(in_step(function, kinds))
         is_first = is_first and isinstance(function, CompiledFunction)
-    return tuple(found)
+    return found
 
 
-def _fields_of(function: CompiledFunction, kinds: Mapping[str, str]) -> tuple[str, ...]:
+def _fields_of(function: CompiledFunction, kinds: Mapping[str, str], pipeline: Pipeline) -> tuple[str, ...]:
     """Return the names of the fields that a compiled function changes.
 
     Raises:
-        OptionError: It names another field; or it names none, and only it can say whether masks or boxes move.
+        OptionError: It names another field; or it names none, and only it can say whether masks, boxes or arrays of
+            the size of the images move.
     """
     images = tuple(name for name, kind in kinds.items() if kind == "image")
     changeable = [name for name, kind in kinds.items() if kind in ("image", "mask")]
@@ -253,6 +250,13 @@ def _fields_of(function: CompiledFunction, kinds: Mapping[str, str]) -> tuple[st
             )
         if not images:
             raise OptionError(f"{function}: the dataset has no images; there are {', '.join(kinds) or 'no fields'}")
+        for name in (name for name, kind in kinds.items() if kind == "array"):
+            if image := image_of_size(pipeline, name):
+                raise OptionError(
+                    f"{function}: field {name!r} holds arrays of the size of {image!r}, which a function that moves "
+                    f"pixels would leave behind. If it changes values only, write fields={pipeline.fields}. If it "
+                    f"moves pixels and {name!r} holds labels of pixels, write that field as lmdbloader.fields.Mask()."
+                )
         return images
     for name in function.fields:
         if name not in changeable:

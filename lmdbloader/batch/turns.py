@@ -8,10 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from lmdbloader.transforms.batch_functions import WithIndices
-from lmdbloader.transforms.foreign import is_stateless
-from lmdbloader.transforms.in_step import InStep
-from lmdbloader.transforms.marks import is_marked
+from lmdbloader.transforms.functions import WithIndices, is_marked
 
 T = TypeVar("T")
 
@@ -29,6 +26,8 @@ _locks: dict[int, threading.RLock] = {}
 
 def needs_turn(function: Any) -> bool:
     """Return whether a function has to be called by one thread at a time."""
+    from lmdbloader.transforms.of_torchvision import InStep, is_stateless
+
     while isinstance(function, InStep | WithIndices):
         function = function.function
     return not (is_marked(function) or is_stateless(function))

@@ -1,8 +1,8 @@
-"""Orders that a user gives: lists of sample numbers, functions of the epoch, weights, and repeated datasets."""
+"""Orders that a user gives: lists of sample numbers, weights, and functions of the epoch that return them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,21 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lmdbloader.base.arguments import flag, shown, whole
-from lmdbloader.base.text import counted
+from lmdbloader.base.arguments import shown, whole
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import entries
-from lmdbloader.loader.mixtures import Mixture
-from lmdbloader.loader.orders import EpochOrder, Layout, Order, QuasiRandom, check_order, epoch_order
+from lmdbloader.loader.orders import EpochOrder, Layout
 from lmdbloader.store import check_rows
 from lmdbloader.store.rows import digest_of
 
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
-# What a Loader takes: sample numbers or weights, as a list, or a function that returns the list of an epoch.
-Numbers = Sequence[int] | I64
-Given = Order | Numbers | Callable[[int], Numbers]
-Weights = Sequence[float] | F64 | Callable[[int], Sequence[float] | F64]
 # The purpose number of the permutation that is the source of weighted draws; `orders` has those of others.
 _WEIGHTED = 3
 _BITS = 53
@@ -91,136 +85,66 @@ class WeightedOrder:
         """Samples are read one by one."""
 
 
-class Orders:
-    """The orders of all epochs of a Loader.
-
-    They give draws: sample + num_samples * occurrence. Random choices depend on the draw. If `repeats` is False, draws
-    are sample numbers.
+class _Kept:
+    """Orders that are made of a list, or by a function of the epoch; those of the last epochs are kept.
 
     Attributes:
-        shown: The value of `loader.order`.
-        repeats: Whether a sample may occur more than once in an epoch.
+        changes: See `Orders.changes` of `lmdbloader.loader.orders`, as for all other names without an underscore.
+        repeats: Always: a sample may occur more than once.
     """
 
-    def __init__(
-        self,
-        num_samples: int,
-        *,
-        order: Given | None,
-        shuffle: bool | None,
-        weights: Weights | None,
-        draws: int | None,
-        repeat: int,
-        mixture: Mixture | None = None,
-    ) -> None:
-        """Check the arguments of a Loader.
+    repeats = True
 
-        Args:
-            num_samples: The number of samples of the dataset.
-            order, shuffle, weights, repeat: The Loader's arguments.
-            draws: The Loader's `num_samples`.
-            mixture: The mixture that is read; None for a single dataset.
-
-        Raises:
-            OptionError: One of them is invalid, or two of them set the order.
-        """
-        self._count, self._mixture = num_samples, mixture
-        self._weights = self._draws = None
-        self._repeat = whole("repeat", repeat, 1, max((2**62) // max(num_samples, 1), 1))
+    def __init__(self, num_samples: int, changes: bool) -> None:
+        self._count, self.changes = num_samples, changes
         self._kept: dict[int, tuple[EpochOrder, str]] = {}
-        self.options: dict[str, Any] = {"order": order, "weights": weights, "num_samples": draws, "repeat": repeat}
-        if mixture is not None:
-            _check_of_mixture(order, weights, draws, repeat)
-        if weights is not None:
-            _check_alone(order, shuffle, repeat)
-            self._draws = num_samples
-            if draws is not None:  # as in torch, at least one
-                self._draws = whole("num_samples", draws, 1, 2**62 // max(num_samples, 1))
-                if not num_samples:
-                    raise OptionError(f"num_samples={draws}, weights: the dataset has no samples to draw from")
-            if not callable(weights):
-                # A copy, from which another Loader may be made: the caller may change the list.
-                weights = self.options["weights"] = _numbers_of_weights(weights, num_samples, "weights").copy()
-            self._weights = weights if callable(weights) else _sums(weights, "weights")
-            self.shown: Any = "weighted"
-        else:
-            if draws is not None:
-                raise OptionError(
-                    f"num_samples={shown(draws)}: it is the number of draws by weight, with no effect without weights"
-                )
-            self.shown = self.options["order"] = _order(order, shuffle, num_samples)
-        is_computed = self._weights is None and self._repeat == 1 and _is_kind(self.shown)
-        self.repeats = not is_computed or mixture is not None
 
-    @property
-    def follow_the_seed(self) -> bool:
-        """Whether they depend on the seed."""
-        return self._weights is not None or (_is_kind(self.shown) and not is_sequential(self.shown))
-
-    @property
-    def changes(self) -> bool:
-        """Whether a function of the user returns the order of each epoch."""
-        return callable(self._weights) or callable(self.shown)
-
-    def length(self, epoch: int) -> int:
-        """Return the number of positions of an epoch."""
-        if self._mixture is not None:
-            return self._mixture.length
-        if self._draws is not None:
-            return self._draws
-        if _is_kind(self.shown):
-            return self._count * self._repeat
-        return self._given(epoch)[0].length
-
-    def of(self, epoch: int, layout: Layout, seed: int) -> EpochOrder:
-        """Return the order of an epoch.
-
-        Args:
-            epoch: Its number.
-            layout: Where the samples are in the file.
-            seed: From 0 to 2**64 - 1.
-
-        Raises:
-            OptionError: The function of the user returned neither sample numbers nor weights.
-        """
-        if self._mixture is not None:
-            return self._mixture.order(self.shown, layout, seed=seed, epoch=epoch)
-        if self._weights is None and _is_kind(self.shown):
-            return epoch_order(self.shown, layout, seed=seed, epoch=epoch, repeat=self._repeat)
-        order, _ = self._given(epoch)
-        return replace(order, seed=seed, epoch=epoch) if isinstance(order, WeightedOrder) else order
-
-    def text(self, epoch: int, layout: Layout) -> str:
-        """Return a short text; orders of an epoch with equal texts are equal."""
-        if self._weights is not None or not _is_kind(self.shown):
-            return self._given(epoch)[1]
-        times = f", {self._repeat} times" if self._repeat > 1 else ""
-        times += "" if self._mixture is None else f", {self._mixture.text}"
-        if self.shown in ("random", "sequential"):
-            return f"{self.shown}{times}"
-        # Blocks and windows depend on where samples are in the file, which may differ in another copy of the dataset.
-        sizes = self.shown if isinstance(self.shown, QuasiRandom) else QuasiRandom()
-        return f"quasi_random({sizes.block_nbytes}, {sizes.window_nbytes}), stored {layout.digest}{times}"
+    def _make(self, epoch: int) -> tuple[EpochOrder, str]:
+        """Return the order of an epoch and its text."""
+        raise NotImplementedError
 
     def _given(self, epoch: int) -> tuple[EpochOrder, str]:
-        """Return the order of an epoch that follows from a list, weights or a function of the user, and its text."""
         key = epoch if self.changes else 0
         if key not in self._kept:
-            found = self._ask(epoch)
+            found = self._make(epoch)
             while len(self._kept) >= _KEPT_EPOCHS:
                 self._kept.pop(next(iter(self._kept)))
             self._kept[key] = found
         return self._kept[key]
 
-    def _ask(self, epoch: int) -> tuple[EpochOrder, str]:
-        if self._draws is not None:
-            sums: Any = self._weights
-            if callable(sums):
-                name = f"weights({epoch})"
-                sums = _sums(_numbers_of_weights(sums(epoch), self._count, name), name)
-            last = int(np.searchsorted(sums, sums[-1])) if len(sums) else 0
-            text = f"weighted {digest_of(sums.view(np.int64))}"
-            return WeightedOrder(self._draws, sums, last), text
+    def length(self, epoch: int) -> int:
+        """Return the number of positions of an epoch."""
+        return self._given(epoch)[0].length
+
+    def of(self, epoch: int, layout: Layout, seed: int) -> EpochOrder:
+        """Return the order of an epoch."""
+        order, _ = self._given(epoch)
+        return replace(order, seed=seed, epoch=epoch) if isinstance(order, WeightedOrder) else order
+
+    def text(self, epoch: int, layout: Layout) -> str:
+        """Return a short text; orders of an epoch with equal texts are equal."""
+        return self._given(epoch)[1]
+
+
+class ListedOrders(_Kept):
+    """Orders of sample numbers that a user gives."""
+
+    follow_the_seed = False
+
+    def __init__(self, num_samples: int, order: Any, repeat: int) -> None:
+        """Check a list, which is copied; a function is called for each epoch.
+
+        Raises:
+            OptionError: It is neither sample numbers nor a function.
+        """
+        super().__init__(num_samples, callable(order))
+        if isinstance(order, type) or not (callable(order) or hasattr(order, "__len__")):
+            raise OptionError(f"order={shown(order)}: {_EXPECTED}")
+        self.shown = order if self.changes else _numbers(order, num_samples, "order")
+        self._repeat = repeat
+        self.options: dict[str, Any] = {"order": self.shown, "repeat": repeat}
+
+    def _make(self, epoch: int) -> tuple[EpochOrder, str]:
         numbers = self.shown
         if callable(numbers):
             numbers = _numbers(numbers(epoch), self._count, f"order({epoch})")
@@ -230,57 +154,45 @@ class Orders:
         return ListedOrder(draws), f"listed {digest_of(draws)}"
 
 
-def _is_kind(order: Any) -> bool:
-    """Return whether an order is one of those that the package computes by position."""
-    return isinstance(order, str | QuasiRandom)
+class WeightedOrders(_Kept):
+    """Orders of draws by weight."""
 
+    follow_the_seed, shown = True, "weighted"
 
-def _check_of_mixture(order: Any, weights: Any, draws: Any, repeat: Any) -> None:
-    """Raise OptionError if anything other than the mixture chooses the samples."""
-    line = "Write lmdbloader.mix(datasets, weights=[...], length=n) with a weight for each dataset"
-    for name, value in (("weights", weights), ("num_samples", draws)):
-        if value is not None:
-            raise OptionError(f"{name}={shown(value)}: the dataset is a mixture. {line}.")
-    if repeat != 1:
-        raise OptionError(f"repeat={shown(repeat)}: the dataset is a mixture. {line}; datasets that end begin again.")
-    if order is not None and not _is_kind(order):
-        raise OptionError(
-            f"order={shown(order)}: the dataset is a mixture; expected 'random', 'quasi_random', 'sequential' or "
-            f"QuasiRandom(...). {line}."
-        )
+    def __init__(self, num_samples: int, weights: Any, draws: Any) -> None:
+        """Check weights, which are copied; a function is called for each epoch.
 
+        Args:
+            num_samples: The number of samples of the dataset.
+            weights: The Loader's argument.
+            draws: The Loader's `num_samples`.
 
-def _check_alone(order: Any, shuffle: Any, repeat: int) -> None:
-    """Raise OptionError if anything other than weights sets the order."""
-    for name, value in (("order", order), ("shuffle", shuffle)):
-        if value is not None:
-            raise OptionError(
-                f"weights, {name}={shown(value)}: both set the order; draws by weight are random. Leave one out."
-            )
-    if repeat != 1:
-        raise OptionError(f"weights, repeat={repeat}: write num_samples, the number of draws of an epoch, instead.")
+        Raises:
+            OptionError: One of them is invalid.
+        """
+        super().__init__(num_samples, callable(weights))
+        self._draws = num_samples
+        if draws is not None:  # as in torch, at least one
+            self._draws = whole("num_samples", draws, 1, 2**62 // max(num_samples, 1))
+            if not num_samples:
+                raise OptionError(f"num_samples={draws}, weights: the dataset has no samples to draw from")
+        if not self.changes:
+            # A copy, from which another Loader may be made: the caller may change the list.
+            weights = _numbers_of_weights(weights, num_samples, "weights").copy()
+        self._sums = weights if self.changes else _sums(weights, "weights")
+        self.options = {"weights": weights, "num_samples": draws}
 
+    def length(self, epoch: int) -> int:
+        """Return the number of draws of an epoch."""
+        return self._draws
 
-def _order(order: Any, shuffle: bool | None, num_samples: int) -> Any:
-    """Return the order that `order` or `shuffle` sets, by default that of the dataset; a list as an array (m,).
-
-    Raises:
-        OptionError: One of them is not valid, or both are given.
-    """
-    if shuffle is not None:
-        is_random = flag("shuffle", shuffle)
-        if order is not None:
-            raise OptionError(f"shuffle={shuffle}, order={shown(order)}: both set the order. Leave one of them out.")
-        return "random" if is_random else "sequential"
-    if order is None:
-        return "sequential"
-    if _is_kind(order):
-        return check_order(order)
-    if callable(order) and not isinstance(order, type):
-        return order
-    if isinstance(order, type) or not hasattr(order, "__len__"):
-        raise OptionError(f"order={shown(order)}: {_EXPECTED}")
-    return _numbers(order, num_samples, "order")
+    def _make(self, epoch: int) -> tuple[EpochOrder, str]:
+        sums = self._sums
+        if callable(sums):
+            name = f"weights({epoch})"
+            sums = _sums(_numbers_of_weights(sums(epoch), self._count, name), name)
+        last = int(np.searchsorted(sums, sums[-1])) if len(sums) else 0
+        return WeightedOrder(self._draws, sums, last), f"weighted {digest_of(sums.view(np.int64))}"
 
 
 def _numbers(given: Any, num_samples: int, name: str) -> I64:
@@ -374,28 +286,3 @@ def _sums(weights: F64, name: str) -> F64:
     if len(weights) and not 0 < sums[-1] < np.inf:
         raise OptionError(f"{name}: the weights add up to {sums[-1]}; expected a finite sum above 0")
     return sums
-
-
-def is_sequential(order: Any) -> bool:
-    """Return whether an order is the dataset's own."""
-    return isinstance(order, str) and order == "sequential"
-
-
-def described(order: Any) -> str:
-    """Return an order as text, for messages and `repr`.
-
-    >>> described("random"), described(np.array([3, 1]))
-    ("'random'", 'a list of 2 sample numbers')
-    """
-    if isinstance(order, np.ndarray):
-        return f"a list of {counted(len(order), 'sample number')}"
-    return repr(order) if _is_kind(order) else shown(order)
-
-
-def epoch_in(state: Any) -> int:
-    """Return the epoch of a Loader's state, 0 if it has none."""
-    epoch = state.get("epoch") if isinstance(state, dict) else None
-    try:
-        return whole("epoch", epoch, 0, 2**63 - 1)
-    except OptionError:
-        return 0

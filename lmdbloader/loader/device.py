@@ -43,22 +43,40 @@ def usable_device(device: str | int | torch.device | None) -> torch.device | Non
     return wanted
 
 
-class CopyStreams:
-    """The streams on which one loader's batches are copied, one for each device.
+class Copies:
+    """Copies of one loader's batches to a device, on a stream for each GPU that it means.
 
     torch keeps a device's memory for the stream that used it. With a new stream for every epoch the device would soon
     hold the batches of 32 streams, which is how many there are.
+
+    Attributes:
+        device: The device.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
         self._streams: dict[int, Any] = {}
 
-    def on(self, device: torch.device) -> Any:
-        """Return the stream of a device; one without a number is the current device."""
-        number = torch.cuda.current_device() if device.index is None else device.index
+    def of(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Return batches on the device; see `on_device`."""
+        return on_device(batches, self.device, self.stream())
+
+    def stream(self) -> Any:
+        """Return the stream for copies to the device; one without a number is the current device."""
+        number = torch.cuda.current_device() if self.device.index is None else self.device.index
         if number not in self._streams:
             self._streams[number] = torch.cuda.Stream(number)  # type: ignore[no-untyped-call]
         return self._streams[number]
+
+
+def copies_to(device: str | int | torch.device | None) -> Copies | None:
+    """Return what copies batches to a device; None if they stay in the computer's memory.
+
+    Raises:
+        OptionError: As `usable_device`.
+    """
+    usable = usable_device(device)
+    return None if usable is None else Copies(usable)
 
 
 def on_device(batches: Iterator[Any], device: torch.device, stream: Any) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""One pass through an epoch: readahead from storage, groups of batches for threads, and their delivery in order."""
+"""One pass through an epoch: readahead from storage, groups of batches for threads, and their delivery to the loop."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -17,21 +18,24 @@ import numpy.typing as npt
 
 from lmdbloader.base import clock_words
 from lmdbloader.base.stage_times import Clock, Stopwatch
-from lmdbloader.batch.assembly import Begun
+from lmdbloader.batch.batcher import Batcher, Begun
 from lmdbloader.batch.memory import never_free
 from lmdbloader.batch.pipeline import Output
 from lmdbloader.batch.turns import needs_turn, running
 from lmdbloader.errors import CorruptError, OptionError, WorkerError
-from lmdbloader.loader.batch_reader import LEFT_OUT, BatchReader, Plan
 from lmdbloader.loader.orders import EpochOrder, RankPositions
-from lmdbloader.loader.surroundings import Surroundings
+from lmdbloader.loader.state import Place
 from lmdbloader.loader.threads import Job, Threads
 from lmdbloader.store import Damage, Readahead, Reader, Ticket
-from lmdbloader.transforms.batch_functions import described
+from lmdbloader.transforms.functions import described
 
 I64 = npt.NDArray[np.int64]
+# In place of a batch whose samples are all damaged.
+LEFT_OUT = object()
 # A batch, or `LEFT_OUT`, and the damaged samples that were left out of it.
 Item = tuple[Any, tuple[Damage, ...]]
+# Calls what calls functions of the user, as in the thread of the loop; None in that thread itself.
+Run = Callable[[Callable[[], Any]], Any] | None
 # Samples that are read one by one are requested this far ahead, so that the disk can choose among several; large ones
 # only so far that they are still in memory when they are read.
 _SAMPLES_AHEAD = 512
@@ -41,6 +45,48 @@ _MANY_SAMPLES, _PROBED_WINDOWS = 2**15, 4
 # A call that computes the order costs as much as some 50 samples, so it is made for a stretch of about this many.
 _SAMPLES_TOGETHER, _STRETCHES_KEPT = 1024, 3
 
+# Small batches are read several at a time: a call, and waking a thread, costs as much as reading some samples.
+_SAMPLES_AT_ONCE = 64
+# Samples are so large then that more of them in a call save nothing.
+_NBYTES_AT_ONCE = 16 * 2**20
+# Of all groups that are read ahead. There are at least two: one to be read, and one for the loop in the meantime.
+_GROUPS_NBYTES = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How batches are read ahead.
+
+    Attributes:
+        batches_at_once: Batches of a group, which a thread reads at once.
+        num_parts: Parts of a group of one large batch, each of which a thread reads.
+        ahead: Groups that are being read or ready.
+    """
+
+    batches_at_once: int
+    num_parts: int
+    ahead: int
+
+
+def plan_groups(batch_size: int, sample_nbytes: int, num_threads: int, prefetch: int) -> Plan:
+    """Return how batches are read ahead: `num_threads + prefetch` groups, or fewer if they are large.
+
+    >>> plan_groups(16, 34_560, num_threads=2, prefetch=2)
+    Plan(batches_at_once=4, num_parts=1, ahead=4)
+    >>> plan_groups(1, 8_298_720, num_threads=16, prefetch=2)
+    Plan(batches_at_once=2, num_parts=1, ahead=18)
+    >>> plan_groups(64, 8_298_720, num_threads=16, prefetch=2)
+    Plan(batches_at_once=1, num_parts=16, ahead=2)
+    """
+    batch_nbytes = max(batch_size * sample_nbytes, 1)
+    group_nbytes = min(_NBYTES_AT_ONCE, _GROUPS_NBYTES // (num_threads + 2))
+    at_once = max(1, min(-(-_SAMPLES_AT_ONCE // batch_size), group_nbytes // batch_nbytes))
+    most = max(2, _GROUPS_NBYTES // (at_once * batch_nbytes))
+    if num_threads + prefetch <= most:
+        return Plan(at_once, 1, num_threads + prefetch)
+    # There are fewer batches than threads, and one of them may be waiting for the loop: the threads share the others.
+    return Plan(at_once, min(batch_size, -(-num_threads // (most - 1))), most)
+
 
 class EpochReadahead:
     """Brings in the stored bytes of one rank's coming batches; safe from several threads.
@@ -48,14 +94,16 @@ class EpochReadahead:
     If the bytes are in memory already, it costs a look at a few of their pages. It changes the speed only.
     """
 
-    def __init__(self, reader: BatchReader, order: EpochOrder, positions: RankPositions) -> None:
+    def __init__(
+        self, batcher: Batcher, order: EpochOrder, positions: RankPositions, plan: Plan, mean_nbytes: float
+    ) -> None:
         """Start at the beginning; the arguments are those of `EpochRun`."""
-        dataset = reader.dataset
-        cut = {output.name for output in reader.pipeline.outputs if _is_cut_from_large(dataset.reader, output)}
-        payloads = [name for name, f in dataset.fields.items() if f.is_payload and name not in cut]
-        self._readahead = Readahead(dataset.reader, payloads)
-        self._rows_of, self._order, self._positions = reader.rows_of, order, positions
-        self._samples_ahead = min(_SAMPLES_AHEAD, int(_NBYTES_AHEAD / reader.layout.mean_nbytes))
+        pipeline = batcher.pipeline
+        cut = {output.name for output in pipeline.outputs if _is_cut_from_large(pipeline.reader, output)}
+        payloads = [name for name, f in batcher.fields.items() if f.is_payload and name not in cut]
+        self._readahead = Readahead(pipeline.reader, payloads)
+        self._rows_of, self._order, self._positions = batcher.rows_of, order, positions
+        self._samples_ahead = min(_SAMPLES_AHEAD, int(_NBYTES_AHEAD / mean_nbytes))
         self._lock = threading.Lock()
         self._num_requested = 0
         self._is_cold = False
@@ -65,7 +113,7 @@ class EpochReadahead:
         self._tickets: list[Ticket | None] = []
         # Of a dataset at a URL that is cached in part: windows in the order in which they end, and how many are over.
         self._by_end = np.argsort(self._windows.ends) if self._windows and self._readahead.streams else None
-        self._num_over, self._batches_behind = 0, (reader.plan.ahead + 1) * reader.plan.batches_at_once
+        self._num_over, self._batches_behind = 0, (plan.ahead + 1) * plan.batches_at_once
 
     def need(self, first: int, end: int) -> None:
         """Announce that the batches first ... end - 1 are read next; return when their windows are in memory."""
@@ -174,11 +222,11 @@ class _SharedBatch:
         self._left, self._lock = num_parts, threading.Lock()
         self._batch: Begun | None = None
 
-    def begun(self, reader: BatchReader, num_samples: int) -> Begun:
+    def begun(self, batcher: Batcher, num_samples: int) -> Begun:
         """Return the batch, which the first thread begins."""
         with self._lock:
             if self._batch is None:
-                self._batch = reader.begin(num_samples)
+                self._batch = batcher.begin(num_samples, num_samples)
             return self._batch
 
     def is_last(self) -> bool:
@@ -197,12 +245,14 @@ class EpochRun:
 
     def __init__(
         self,
-        reader: BatchReader,
+        batcher: Batcher,
         epoch: int,
         order: EpochOrder,
         positions: RankPositions,
         plan: Plan,
         *,
+        mean_nbytes: float,
+        is_pinned: bool,
         skips: bool,
         may_lack: bool,
         stopwatch: Stopwatch,
@@ -210,20 +260,23 @@ class EpochRun:
         """Prepare; threads do the work.
 
         Args:
-            reader: Of the batches.
+            batcher: Reads the batches.
             epoch: Its number.
             order: Of the epoch.
             positions: In it, of the batches to read.
             plan: How batches are read ahead.
+            mean_nbytes: Stored bytes of a sample.
+            is_pinned: Whether batches are in pinned memory, which a forked child must not touch.
             skips: Whether damaged samples are left out.
             may_lack: Whether a batch of only damaged samples may be left out too: not if other ranks count it.
             stopwatch: Times the threads.
         """
         self._skips, self._may_lack = skips, may_lack
-        self._reader, self._epoch, self._order = reader, epoch, order
+        self._batcher, self._epoch, self._order, self.is_pinned = batcher, epoch, order, is_pinned
         self._positions, self._at_once, self._num_parts = positions, plan.batches_at_once, plan.num_parts
         self._stopwatch = stopwatch
-        self._readahead = EpochReadahead(reader, order, positions)
+        self._read_ahead = partial(EpochReadahead, batcher, order, positions, plan, mean_nbytes)
+        self._readahead = self._read_ahead()
         self.num_groups = -(-len(positions) // plan.batches_at_once)
         # Groups whose samples are computed at once, and the latest such stretches: threads are in neighbouring ones.
         self._groups_together = max(_SAMPLES_TOGETHER // (plan.batches_at_once * positions.batch_size), 1)
@@ -239,14 +292,9 @@ class EpochRun:
         if not sys.is_finalizing():  # nothing can be imported then, and the process ends anyway
             self._readahead.close()
 
-    @property
-    def is_pinned(self) -> bool:
-        """Whether batches are in pinned memory, which a forked child must not touch."""
-        return self._reader.is_pinned
-
     def restart_in_child(self) -> None:
         """In a forked child, replace locks and results that threads of the parent may have been using."""
-        self._readahead = EpochReadahead(self._reader, self._order, self._positions)
+        self._readahead = self._read_ahead()
         self.results, self.shared = SimpleQueue(), {}
 
     def arrived(self) -> Iterator[tuple[int, list[Item], BaseException | None]]:
@@ -275,17 +323,23 @@ class EpochRun:
 
         Functions of the user are called as in this thread: that of the loop.
         """
-        around = Surroundings() if self._reader.python_functions else None
+        run = None
+        if self._batcher.python_functions:
+            from lmdbloader.loader.surroundings import Surroundings
+
+            run = Surroundings().run
         if self._num_parts == 1:
-            return [partial(self._read_group, group, around)]
+            return [partial(self._read_group, group, run)]
         shared = self.shared[group] = _SharedBatch(self._num_parts)
-        return [partial(self._read_part, group, part, shared, around) for part in range(self._num_parts)]
+        return [partial(self._read_part, group, part, shared, run) for part in range(self._num_parts)]
 
     def check_turn(self) -> None:
         """Raise OptionError if this thread is calling a function in its turn, and the threads need turns to go on."""
-        if (outer := running()) is None:
+        functions = self._batcher.python_functions
+        outer = running() if functions else None
+        if outer is None:
             return
-        inner = next(filter(needs_turn, self._reader.python_functions), None)
+        inner = next(filter(needs_turn, functions), None)
         if inner is not None:
             raise OptionError(
                 f"{described(outer)} reads from a Loader whose threads call {described(inner)}. Functions are called "
@@ -293,7 +347,7 @@ class EpochRun:
                 "mark it with lmdbloader.transforms.thread_safe."
             )
 
-    def _read_part(self, group: int, part: int, shared: _SharedBatch, around: Surroundings | None) -> None:
+    def _read_part(self, group: int, part: int, shared: _SharedBatch, run: Run) -> None:
         """Read a part of a group of one batch."""
         if self.cancelled:
             return
@@ -308,8 +362,8 @@ class EpochRun:
             pass
         try:
             clock.tick(clock_words.READ)
-            begun = shared.begun(self._reader, len(samples))
-            self._reader.read_part(begun, samples[first:end], first, self._epoch, clock)
+            begun = shared.begun(self._batcher, len(samples))
+            self._batcher.read_part(begun, samples[first:end], first, self._epoch, clock)
         except BaseException:
             shared.has_failed = True
         if not shared.is_last():
@@ -322,20 +376,20 @@ class EpochRun:
             try:
                 batch = None
                 if not shared.has_failed:
-                    begun = shared.begun(self._reader, len(samples))
-                    batch = self._reader.complete(begun, samples, self._epoch, clock)
+                    begun = shared.begun(self._batcher, len(samples))
+                    (batch,) = self._batcher.complete(begun, samples, self._epoch, clock)
             except BaseException:
                 batch = None
             shared.drop()
             if batch is None:
-                items, error = self._read_singly(group, group + 1, clock, around)
+                items, error = self._read_singly(group, group + 1, clock, run)
             else:
-                items, error = self._finish([batch], group, samples, clock, around)
+                items, error = self._finish([batch], group, samples, clock, run)
             del batch
         clock.end()
         self.results.put((group, items, error))
 
-    def _read_group(self, group: int, around: Surroundings | None) -> None:
+    def _read_group(self, group: int, run: Run) -> None:
         """Read the batches of a group and put them into `results`, with the error that ended it."""
         if self.cancelled:
             return
@@ -353,11 +407,11 @@ class EpochRun:
         try:
             clock.tick(clock_words.READ)
             samples = self._samples(first, end)
-            batches = self._reader.read(samples, self._epoch, clock)
+            batches = self._batcher.read(samples, self._epoch, self._positions.batch_size, clock)
         except BaseException:
-            items, error = self._read_singly(first, end, clock, around)
+            items, error = self._read_singly(first, end, clock, run)
         else:
-            items, error = self._finish(batches, first, samples, clock, around)
+            items, error = self._finish(batches, first, samples, clock, run)
             del batches
         clock.end()
         self.results.put((group, items, error))
@@ -371,46 +425,67 @@ class EpochRun:
         return found
 
     def _finish(
-        self, batches: list[Any], first: int, samples: I64, clock: Clock, around: Surroundings | None
+        self, batches: list[Any], first: int, samples: I64, clock: Clock, run: Run
     ) -> tuple[list[Item], BaseException | None]:
         """Return batches up to the one for which a function of the user failed: it is not called for that again."""
         items: list[Item] = []
         for number, batch in enumerate(batches):
             try:
-                own = samples[number * self._reader.batch_size :][: self._reader.batch_size]
+                own = samples[number * self._positions.batch_size :][: self._positions.batch_size]
                 position = self._positions.first_of(first + number)
-                items.append((self._reader.finish(batch, self._epoch, position, own, around), ()))
+                items.append((self._batcher.finish(batch, own, self._epoch, position, run), ()))
             except BaseException as error:
                 return items, error
         clock.count(len(samples), len(batches))
         return items, None
 
-    def _read_singly(
-        self, first: int, end: int, clock: Clock, around: Surroundings | None
-    ) -> tuple[list[Item], BaseException | None]:
+    def _read_singly(self, first: int, end: int, clock: Clock, run: Run) -> tuple[list[Item], BaseException | None]:
         """Return the batches first ... end - 1 up to the one that cannot be read."""
         items: list[Item] = []
         for number in range(first, end):
             try:
-                items.append(self._read_one(number, clock, around))
+                items.append(self._read_one(number, clock, run))
             except BaseException as error:
                 return items, error
         return items, None
 
-    def _read_one(self, number: int, clock: Clock, around: Surroundings | None) -> Item:
+    def _read_one(self, number: int, clock: Clock, run: Run) -> Item:
+        """Return one batch, without its damaged samples if these are left out."""
         samples, position = self._samples(number, number + 1), self._positions.first_of(number)
-        if not self._skips:
-            (batch,) = self._reader.read(samples, self._epoch, clock)
-            batch = self._reader.finish(batch, self._epoch, position, samples, around)
-            clock.count(len(samples), 1)
-            return batch, ()
-        batch, damaged = self._reader.read_sound(samples, self._epoch, position, clock, around)
-        if batch is LEFT_OUT and not self._may_lack:
+        sound = samples
+        damaged: list[Damage] = []
+        while len(sound):
+            try:
+                (batch,) = self._batcher.read(sound, self._epoch, len(samples), clock)
+            except CorruptError:
+                if not self._skips:
+                    raise
+                found = [self._damage(sound[i : i + 1], clock) for i in range(len(sound))]
+                if not any(found):  # each sample can be read by itself: this is not damage to one of them
+                    raise
+                damaged += filter(None, found)
+                sound = sound[[damage is None for damage in found]]
+                continue
+            # The random numbers of batch functions stay those of the whole batch.
+            batch = self._batcher.finish(batch, sound, self._epoch, position, run)
+            clock.count(len(sound), 1)
+            return batch, tuple(damaged)
+        if not self._may_lack:
             raise CorruptError(
                 f"{damaged[0].reason} All {len(samples)} samples of a batch are damaged, and it cannot be left out: "
                 "the other ranks would be a batch ahead. Use larger batches, or repair the dataset."
             )
-        return batch, damaged
+        return LEFT_OUT, tuple(damaged)
+
+    def _damage(self, sample: I64, clock: Clock) -> Damage | None:
+        """Return the damage to one sample, given as (1,); None if it can be read."""
+        try:
+            self._batcher.read(sample, self._epoch, 1, clock)
+        except CorruptError as error:
+            if error.sample is None or error.field is None:
+                raise
+            return Damage(error.sample, error.field, error.source, str(error))
+        return None
 
 
 def deliver(run: EpochRun, threads: Threads, ahead: int) -> Iterator[Item]:
@@ -455,3 +530,94 @@ def deliver(run: EpochRun, threads: Threads, ahead: int) -> Iterator[Item]:
                 raise error
     finally:
         run.cancel()
+
+
+class Batches(Iterator[Any]):
+    """The iterator of a loop, which counts each batch when the loop gets it.
+
+    It does not refer to batches, whose memory is free when the loop no longer holds them. Several threads may share it:
+    each batch goes to one of them.
+    """
+
+    __slots__ = ("_begin", "_failure", "_items", "_locks", "_note", "place")
+
+    def __init__(self, begin: Callable[[], tuple[Place, Iterator[Any]]], note: Callable[[Damage], None]) -> None:
+        """Prepare.
+
+        Args:
+            begin: Called for the first batch; returns the place to update, and items (batch or `LEFT_OUT`, damage).
+            note: Called with each damage.
+        """
+        self._begin: Callable[[], tuple[Place, Iterator[Any]]] | None = begin
+        self._note = note
+        self.place = Place(0, 0)
+        self._items: Iterator[Any] = iter(())
+        # By process: a fork may copy a lock that is held by a thread of the parent.
+        self._locks = {os.getpid(): threading.RLock()}
+        # The thread in which an error ended the iterator, and the error.
+        self._failure: tuple[int, str] | None = None
+
+    def __next__(self) -> Any:
+        """Return the next batch.
+
+        Raises:
+            WorkerError: An error has ended the iterator in another thread; or it was in use when this process was
+                forked.
+        """
+        with self._lock():
+            place = self.place
+            if place.is_ended:
+                self._raise_failure_of_another()
+                raise StopIteration
+            self._check_idle()
+            try:
+                if self._begin is not None:
+                    begin, self._begin = self._begin, None
+                    self.place, self._items = begin()
+                    place = self.place
+                while True:
+                    batch, damaged = next(self._items)
+                    place.num_steps += 1
+                    for one in damaged:
+                        self._note(one)
+                    if batch is not LEFT_OUT:
+                        return batch
+            except StopIteration:
+                place.is_ended = place.is_complete = True
+                raise
+            except BaseException as error:
+                # As text: the traceback of the error would keep batches alive.
+                self._failure = threading.get_ident(), f"{type(error).__name__}: {error}"
+                place.is_ended = True
+                raise
+
+    def close(self) -> None:
+        """End; the threads skip the groups that they have not started. Waits for a thread that is getting a batch."""
+        self.place.is_ended = True
+        close = getattr(self._items, "close", None)
+        if close is not None:
+            with self._lock():
+                close()
+
+    def _lock(self) -> threading.RLock:
+        process = os.getpid()
+        return self._locks.get(process) or self._locks.setdefault(process, threading.RLock())
+
+    def _check_idle(self) -> None:
+        """Raise WorkerError if a batch is being given outside this process's lock."""
+        if getattr(self._items, "gi_running", False):
+            raise WorkerError(
+                "this iterator of a Loader was in the middle of a batch, in another thread when this process was "
+                "forked or in the code that a signal handler has interrupted: it cannot continue here. Make a new one "
+                "with iter(loader), after load_state_dict(state_dict()) to keep the place."
+            )
+
+    def _raise_failure_of_another(self) -> None:
+        if self._failure is not None and self._failure[0] != threading.get_ident():
+            raise WorkerError(
+                f"this iterator of a Loader has ended in another thread, which got the error: {self._failure[1]}"
+            )
+
+    def __del__(self) -> None:
+        if (place := getattr(self, "place", None)) is not None:  # Ctrl-C may come before `__init__` has set it
+            place.is_ended = True

@@ -12,27 +12,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, count
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from lmdbloader.base.arguments import flag, listed
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
-from lmdbloader.base.stopwatch import time_batches
 from lmdbloader.base.text import counted, plain
+from lmdbloader.batch.batcher import Batcher
 from lmdbloader.batch.dataset import LMDBDataset, check_images
-from lmdbloader.batch.forms import Form, check_form, num_samples
-from lmdbloader.batch.pipeline import check_epoch, check_seed
-from lmdbloader.batch.tickets import unpack
+from lmdbloader.batch.memory import BatchMemory, PinnedMemory
+from lmdbloader.batch.pipeline import Pipeline, check_epoch, check_seed
+from lmdbloader.batch.sample import Form, check_form, num_samples
 from lmdbloader.errors import OptionError
-from lmdbloader.loader.batch_reader import LEFT_OUT, BatchReader
-from lmdbloader.loader.choices import Given, Orders, Weights, described, epoch_in, is_sequential
-from lmdbloader.loader.device import CopyStreams, on_device, usable_device
-from lmdbloader.loader.epoch import EpochRun, deliver
-from lmdbloader.loader.mixing import Mix
+from lmdbloader.loader.epoch import LEFT_OUT, Batches, EpochRun, Plan, deliver, plan_groups
 from lmdbloader.loader.options import (
     FIXED_NAMES,
     Shard,
@@ -42,22 +39,28 @@ from lmdbloader.loader.options import (
     compiled_and_functions,
     count_processes,
     is_channels_last,
+    orders_of,
     refuse_change,
     resolve_pin_memory,
     resolve_shard,
     seed_for,
 )
-from lmdbloader.loader.orders import Share
-from lmdbloader.loader.samplers import LoaderBatches, LoaderSampler, original_of, sampler_of
-from lmdbloader.loader.seeds import DrawnSeed, can_agree, draw_seed
-from lmdbloader.loader.state import Batches, Coming, Identity, Place, identity
+from lmdbloader.loader.orders import Layout, Share, described
+from lmdbloader.loader.state import Coming, Identity, Place, epoch_in, identity
 from lmdbloader.loader.threads import Threads
-from lmdbloader.loader.torch_names import without_torchs
 from lmdbloader.loader.tuning_cache import case_of, recall_threads
-from lmdbloader.loader.views import view_of
 from lmdbloader.store import IO, Damage
-from lmdbloader.transforms import CompiledFunction, Transform
-from lmdbloader.transforms.resolution import ProgressiveResize, full_size, with_resolution
+from lmdbloader.transforms import Transform
+from lmdbloader.transforms.compilation import is_random
+from lmdbloader.transforms.functions import is_compiled
+
+if TYPE_CHECKING:
+    from lmdbloader.loader.device import Copies
+    from lmdbloader.loader.mixing import Mix
+    from lmdbloader.loader.options import Given, Weights
+    from lmdbloader.loader.samplers import LoaderBatches, LoaderSampler
+    from lmdbloader.loader.seeds import DrawnSeed
+    from lmdbloader.transforms.resolution import ProgressiveResize
 
 _logger = logging.getLogger("lmdbloader")
 
@@ -81,17 +84,26 @@ class Throughput:
 def _copies_when_rebuilt(init: Callable[..., None]) -> Callable[..., None]:
     """Return an `__init__` that takes arguments of torch, and copies a Loader if it gets its batch sampler."""
 
+    signature = inspect.signature(init)
+
     @functools.wraps(init)
     def __init__(self: Any, *args: Any, **options: Any) -> None:
-        original: Any = original_of(options.get("batch_sampler"))
+        original: Any = None
+        if options.get("batch_sampler") is not None:
+            from lmdbloader.loader.samplers import original_of
+
+            original = original_of(options["batch_sampler"])
+        if options.keys() - signature.parameters.keys():
+            from lmdbloader.loader.torch_names import without_torchs
+
+            options = options if original is not None else without_torchs(options)
         if original is None:
-            init(self, *args, **without_torchs(options))
+            init(self, *args, **options)
         else:
             state: tuple[Any, ...] = (*original._state(), original._coming)
             _fill(init, self, *state)
 
     # Lightning adds the arguments of a sampler only to a signature that takes any.
-    signature = inspect.signature(init)
     foreign = inspect.Parameter("foreign", inspect.Parameter.VAR_KEYWORD)
     __init__.__signature__ = signature.replace(parameters=[*signature.parameters.values(), foreign])  # type: ignore[attr-defined]
     return __init__
@@ -219,8 +231,14 @@ class Loader(DataLoader[Any]):
         Warns:
             UserWarning: Transforms are random, as in training, and neither `shuffle` nor `order` was given.
         """
-        mixed = dataset if isinstance(dataset, Mix) else None
-        dataset, transforms = view_of(dataset) if mixed is None else mixed.union, listed("transforms", transforms)
+        given, mixture, transforms = dataset, None, listed("transforms", transforms)
+        if isinstance(dataset, str | bytes | os.PathLike):
+            dataset = LMDBDataset(os.fsdecode(dataset))
+        elif type(dataset) is not LMDBDataset:
+            from lmdbloader.loader.mixing import opened
+
+            dataset, mixture = opened(dataset)
+        self._given = dataset if mixture is None else given
         batch_size, prefetch, num_threads = check_numbers(batch_size, prefetch, num_threads)
         drop_last, verify = flag("drop_last", drop_last), flag("verify", verify)
         pad, shard = None if pad is None else flag("pad", pad), check_shard(shard)
@@ -228,9 +246,9 @@ class Loader(DataLoader[Any]):
             raise OptionError(f"on_corrupt={on_corrupt!r}: expected 'raise' or 'skip'")
         if drop_last and pad:
             raise OptionError("drop_last=True, pad=True: the last short batches are left out or filled up. Choose one.")
-        self._orders = Orders(
+        self._orders = orders_of(
             len(dataset), order=order, shuffle=shuffle, weights=weights, draws=num_samples, repeat=repeat,
-            mixture=None if mixed is None else mixed.mixture,
+            mixture=mixture,
         )  # fmt: skip
         self._options = {
             **self._orders.options, "seed": seed, "drop_last": drop_last, "pad": pad, "transforms": transforms,
@@ -239,7 +257,6 @@ class Loader(DataLoader[Any]):
             "on_corrupt": on_corrupt,
         }  # fmt: skip
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
-        self._given = dataset if mixed is None else mixed
         self.order = self._orders.shown
         self._shard, self._has_warned = shard, False
         self._pad = (shard == "auto" and not drop_last) if pad is None else pad
@@ -248,20 +265,26 @@ class Loader(DataLoader[Any]):
         cores = count_cores()
         self.prefetch = prefetch
         seed_given = seed_for(dataset, seed)
-        self._coming = Coming(draw_seed() if seed_given is None else seed_given, seed_given is None)
         self._drawn: DrawnSeed | None = None
+        is_drawn = seed_given is None
         if seed_given is None:
-            name = f"{dataset.reader.manifest.content_digest} {len(dataset)}"
-            self._drawn = DrawnSeed(self._coming.seed, name, shard)
+            from lmdbloader.loader.seeds import DrawnSeed, draw_seed
+
+            seed_given = draw_seed()
+            self._drawn = DrawnSeed(seed_given, f"{dataset.reader.manifest.content_digest} {len(dataset)}", shard)
+        self._coming = Coming(seed_given, is_drawn)
         # The iterator that has begun last, and what comes if it has failed before its first batch.
         self._place: Place | None = None
         self._before = self._coming
         self._identity: tuple[int, Identity] | None = None  # of an epoch
         self._skips = on_corrupt == "skip"
         self._corrupt: dict[tuple[int, str], Damage] = {}
-        self._device = usable_device(device)
+        self._copies: Copies | None = None
+        if device is not None:
+            from lmdbloader.loader.device import copies_to
+
+            self._copies = copies_to(device)
         self.pin_memory = resolve_pin_memory(pin_memory, device)
-        self._streams = CopyStreams()
         if num_threads != "auto" and num_threads > cores:
             # More would only take turns; waiting for the disk is done in the background.
             warnings.warn(
@@ -283,14 +306,17 @@ class Loader(DataLoader[Any]):
         self._schedule = check_schedule(resolution)
         self._size: tuple[int, int] | None = None
         if resolution is not None:
+            from lmdbloader.transforms.resolution import full_size, with_resolution
+
             with_resolution(self._transforms, full_size(self._transforms))
         self._stopwatch = Stopwatch()
-        self._reader_seed = self._coming.seed
-        self._reader = self._make_reader(self._transforms, self._reader_seed)
-        is_random = self._reader.pipeline.program.is_random or any(
-            isinstance(function, CompiledFunction) and function.is_random for function in functions
+        self._layout = Layout(len(dataset), partial(_extents, self._read_from))
+        self._batcher_seed = self._coming.seed
+        self._batcher, self._plan = self._open(self._transforms, self._batcher_seed)
+        makes_choices = self._batcher.pipeline.program.is_random or any(
+            is_compiled(function) and is_random(function) for function in functions
         )
-        if order is None and shuffle is None and weights is None and is_random:
+        if order is None and shuffle is None and weights is None and makes_choices:
             warnings.warn(
                 "Loader(...): its transforms are random, as in training, and samples come in the dataset's own order. "
                 "Write Loader(..., shuffle=True) to shuffle them in every epoch, Loader(..., shuffle=False) to keep "
@@ -300,22 +326,39 @@ class Loader(DataLoader[Any]):
         self._threads = Threads(self.num_threads, "lmdbloader")
         self._own_names = frozenset(vars(self))
 
-    def _make_reader(self, transforms: Sequence[Transform], seed: int) -> BatchReader:
-        reader = BatchReader(
-            self._read_from,
-            transforms,
-            self._functions,
-            self.batch_size,
-            owner=self.dataset,
-            seed=seed,
-            channels_last=self._channels_last,
-            num_threads=self.num_threads,
-            prefetch=self.prefetch,
-            pinned=self.pin_memory,
+    def _open(self, transforms: Sequence[Transform], seed: int) -> tuple[Batcher, Plan]:
+        """Return what reads the batches, and how they are read ahead.
+
+        Raises:
+            OptionError: A transform, which may be the dataset's own, or a function does not suit the images.
+        """
+        # It must not refer to this Loader, whose deletion ends the threads.
+        dataset, owner, batch_size = self._read_from, self.dataset, self.batch_size
+        rows, channels = dataset.stored_rows, {}
+        images = [name for name, f in dataset.fields.items() if f.has_pixels]
+        # Images of different sizes are read without the pipeline if nothing compiled changes them.
+        if not dataset._transforms and tuple(transforms) == dataset.all_transforms:
+            if owner.has_own_transform:  # it may crop them to one size
+                images = dataset.uniform_images()
+            elif batch_size == 1 and len(rows):
+                alike = dataset.uniform_images(rows, of_any_channels=True)
+                others = [name for name in images if name not in alike]
+                channels = {name: dataset.reader.extremes(name, "channels", rows)[1] for name in others}
+                images = alike
+            transforms = transforms if images else ()
+        pipeline = Pipeline(
+            dataset.reader, images, transforms, rows=rows, seed=seed, channels_last=self._channels_last,
             verify=self._verify,
-        )
-        reader.form, reader.repeats = self._form, self._orders.repeats
-        return reader
+        )  # fmt: skip
+        nbytes = dataset.mean_nbytes([name for name in dataset.fields if name not in images])
+        nbytes += sum(output.nbytes for output in pipeline.outputs)
+        plan = plan_groups(batch_size, nbytes, self.num_threads, self.prefetch)
+        batcher = Batcher(
+            pipeline, dataset.fields, rows, PinnedMemory if self.pin_memory else BatchMemory,
+            keep=(plan.ahead + 2) * plan.batches_at_once, source=owner, dtype=dataset._dtype,
+            functions=self._functions, form=self._form, channels=channels, repeats=self._orders.repeats,
+        )  # fmt: skip
+        return batcher, plan
 
     def set_resolution(self, size: int | tuple[int, int] | None) -> None:
         """Change the size of images from the next iteration on; running iterators keep theirs.
@@ -333,32 +376,38 @@ class Loader(DataLoader[Any]):
         sides = (size, size) if isinstance(size, int) else size
         if sides is not None and (len(sides) != 2 or min(sides) < 1):
             raise OptionError(f"set_resolution({size}): expected a size of at least 1, (height, width), or None")
-        self._use(sides, self._reader_seed)
+        self._use(sides, self._batcher_seed)
         self._schedule = None
 
     def _use(self, size: tuple[int, int] | None, seed: int) -> None:
-        if (size, seed) == (self._size, self._reader_seed):
+        if (size, seed) == (self._size, self._batcher_seed):
             return
-        transforms = self._transforms if size is None else with_resolution(self._transforms, size)
-        reader = self._make_reader(transforms, seed)
-        reader.layout = self._reader.layout  # with what was looked up
-        self._reader, self._size, self._reader_seed = reader, size, seed
+        transforms = self._transforms
+        if size is not None:
+            from lmdbloader.transforms.resolution import with_resolution
+
+            transforms = with_resolution(transforms, size)
+        self._batcher, self._plan = self._open(transforms, seed)
+        self._size, self._batcher_seed = size, seed
 
     def _prepare(self, place: Place) -> None:
         """Use the seed of a place and the schedule's size for its epoch."""
-        schedule = self._schedule
-        size = self._size if schedule is None else schedule.size_at(place.epoch, full_size(self._transforms))
+        size = self._size
+        if self._schedule is not None:
+            from lmdbloader.transforms.resolution import full_size
+
+            size = self._schedule.size_at(place.epoch, full_size(self._transforms))
         self._use(size, place.seed)
 
     @property
     def batches_at_once(self) -> int:
         """Batches that a thread reads at once: as many as have 64 samples or 16 MiB together, at least one."""
-        return self._reader.plan.batches_at_once
+        return self._plan.batches_at_once
 
     @property
     def groups_ahead(self) -> int:
         """Groups of `batches_at_once` batches that are being read or ready: num_threads + prefetch, less if large."""
-        return self._reader.plan.ahead
+        return self._plan.ahead
 
     @property
     def rank(self) -> int:
@@ -395,34 +444,39 @@ class Loader(DataLoader[Any]):
     @property
     def seed(self) -> int:
         """The seed of the order and of every random choice; if it was drawn, rank 0's, for which other ranks wait."""
-        if can_agree():
-            self._settle()
+        self._settle(if_possible=True)
         return self._coming.seed
 
-    def _settle(self) -> None:
-        """Agree on a seed that was drawn.
+    def _settle(self, *, if_possible: bool = False) -> None:
+        """Agree on a seed that was drawn; `if_possible` leaves it if this process cannot ask rank 0.
 
         Raises:
             OptionError: The ranks cannot agree.
         """
-        if self._drawn is not None:
+        if self._drawn is not None and (self._drawn.can_agree or not if_possible):
             orders, world_size = self._orders.follow_the_seed, self._resolved().world_size
             self._coming.seed = self._drawn.agreed(self._coming.seed, world_size, orders=orders)
 
     @property
     def sampler(self) -> LoaderSampler:  # type: ignore[override]
         """The order, for frameworks: its types, its length and `set_epoch`. Only the Loader itself iterates it."""
-        is_shard = self._shard is not None
-        return sampler_of(self, is_sequential=is_sequential(self.order), is_shard=is_shard)
+        from lmdbloader.loader.samplers import sampler_of
+
+        is_sequential = isinstance(self.order, str) and self.order == "sequential"
+        return sampler_of(self, is_sequential=is_sequential, is_shard=self._shard is not None)
 
     @property
     def batch_sampler(self) -> LoaderBatches:  # type: ignore[override]
         """The batches of the next epoch; a DataLoader that a framework builds with them gives the Loader's batches."""
+        from lmdbloader.loader.samplers import LoaderBatches
+
         return LoaderBatches(self.sampler, self.batch_size, self.drop_last)
 
     @property
     def collate_fn(self) -> Callable[[Any], Any]:  # type: ignore[override]
         """The collate function of such DataLoaders; `lmdbloader.collate` stacks samples."""
+        from lmdbloader.loader.samplers import unpack
+
         return unpack
 
     @property
@@ -497,7 +551,7 @@ class Loader(DataLoader[Any]):
     def _described(self, place: Place) -> Identity:
         key = place.epoch if self._orders.changes else 0
         if self._identity is None or self._identity[0] != key:
-            text = self._orders.text(place.epoch, self._reader.layout)
+            text = self._orders.text(place.epoch, self._layout)
             self._identity = key, identity(self._read_from, text, self._orders.length(place.epoch))
         return replace(self._identity[1], seed=place.seed)
 
@@ -552,17 +606,19 @@ class Loader(DataLoader[Any]):
         """Return the items of `Batches`, from a place on."""
         self._prepare(place)
         items = deliver(self._run(place), self._threads, self.groups_ahead)
-        return items if self._device is None else on_device(items, self._device, self._streams.on(self._device))
+        return items if self._copies is None else self._copies.of(items)
 
     def _run(self, place: Place, limit: int | None = None) -> EpochRun:
         """Return a pass through an epoch from a place on, or through its first `limit` batches."""
-        order, share = self._orders.of(place.epoch, self._reader.layout, place.seed), self._resolved()
+        order, share = self._orders.of(place.epoch, self._layout, place.seed), self._resolved()
         return EpochRun(
-            self._reader,
+            self._batcher,
             place.epoch,
             order,
             share.positions(order.length, place.start).limited(limit),
-            self._reader.plan,
+            self._plan,
+            mean_nbytes=self._layout.mean_nbytes,
+            is_pinned=self.pin_memory,
             skips=self._skips,
             may_lack=share.world_size == 1,
             stopwatch=self._stopwatch,
@@ -574,6 +630,8 @@ class Loader(DataLoader[Any]):
         Raises:
             OptionError: This loader has no batch.
         """
+        from lmdbloader.base.stopwatch import time_batches
+
         if len(self) == 0:
             raise OptionError(f"benchmark: this loader has no batch of {self.dataset!r}")
         first = replace(self._coming.place(), start=0)
@@ -599,7 +657,7 @@ class Loader(DataLoader[Any]):
     @property
     def device(self) -> torch.device:
         """The device of the batches: the CPU without CUDA, even if another was asked for."""
-        return torch.device("cpu") if self._device is None else self._device
+        return torch.device("cpu") if self._copies is None else self._copies.device
 
     def time_stages(self, on: bool = True) -> bool:
         """Start timing the stages of the threads from zero, or stop it; see `stage_times`.
@@ -633,8 +691,7 @@ class Loader(DataLoader[Any]):
         object.__setattr__(self, name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if can_agree():
-            self._settle()
+        self._settle(if_possible=True)
         # What a subclass adds; frameworks set attributes of their own on a Loader, which need not pickle.
         added = {name: value for name, value in vars(self).items() if name not in self._own_names}
         return _open_loader, (type(self), *self._state(), self._here()), added if type(self) is not Loader else None
@@ -650,7 +707,7 @@ class Loader(DataLoader[Any]):
         return (
             f"Loader({self._given!r}, {self.batch_size}, order={described(self.order)}, seed={self._coming.seed}, "
             f"num_threads={self.num_threads}, shard={self._shard or (0, 1)!r}"
-            f"{f', repeat={times}' if (times := self._options['repeat']) != 1 else ''}"
+            f"{f', repeat={times}' if (times := self._options.get('repeat', 1)) != 1 else ''}"
             f"{', pin_memory=True' if self.pin_memory else ''})"
         )
 
@@ -690,3 +747,8 @@ def _is_of_lightning(name: str, value: Any) -> bool:
     return name == "worker_init_fn" and str(getattr(getattr(value, "func", value), "__module__", "")).startswith(
         "lightning"
     )
+
+
+def _extents(dataset: LMDBDataset, first: int, end: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the offset of samples first ... end - 1 in the file, and their bytes there, (n,) each."""
+    return dataset.reader.extents(tuple(dataset.fields), dataset.stored_rows[first:end])

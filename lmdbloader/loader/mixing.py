@@ -219,6 +219,15 @@ def _is_real(item: Any) -> bool:
     return isinstance(item, torch.Tensor) and item.dtype.is_floating_point
 
 
+def opened(dataset: Any) -> tuple[LMDBDataset, Mixture | None]:
+    """Return the view with the samples of a Loader's argument, and the mixture if it is one.
+
+    Raises:
+        OptionError: As `view_of`.
+    """
+    return (dataset.union, dataset.mixture) if isinstance(dataset, Mix) else (view_of(dataset), None)
+
+
 def _nowhere(first: int, end: int) -> Any:
     raise AssertionError("an order that is not shuffled does not look where samples lie")
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, partial
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,15 +16,8 @@ import numpy.typing as npt
 from lmdbloader.base.arguments import shown
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import entries
-from lmdbloader.loader.orders import (
-    EpochOrder,
-    Layout,
-    Order,
-    QuasiRandom,
-    RankPositions,
-    Windows,
-    epoch_order,
-)
+from lmdbloader.loader.orders import EpochOrder, Layout, RankPositions, Windows
+from lmdbloader.loader.quasi_random import Order, QuasiRandom, check_order, epoch_order, text_of_kind
 
 I64 = npt.NDArray[np.int64]
 # The purpose number of a mixture's permutations; `orders` has those of others.
@@ -182,6 +176,63 @@ class Mixture:
             max(sizes.window_nbytes // len(self.lengths), 1),
         )
         return _Lanes(self, own, layout, seed, epoch)
+
+
+def orders_of_mixture(mixture: Mixture, *, order: Any, weights: object, draws: object, repeat: object) -> MixedOrders:
+    """Return the orders of a mixture for arguments of a Loader.
+
+    Raises:
+        OptionError: Anything other than the mixture chooses the samples.
+    """
+    line = "Write lmdbloader.mix(datasets, weights=[...], length=n) with a weight for each dataset"
+    for name, value in (("weights", weights), ("num_samples", draws)):
+        if value is not None:
+            raise OptionError(f"{name}={shown(value)}: the dataset is a mixture. {line}.")
+    if repeat != 1:
+        raise OptionError(f"repeat={shown(repeat)}: the dataset is a mixture. {line}; datasets that end begin again.")
+    if not isinstance(order, str | QuasiRandom):
+        raise OptionError(
+            f"order={shown(order)}: the dataset is a mixture; expected 'random', 'quasi_random', 'sequential' or "
+            f"QuasiRandom(...). {line}."
+        )
+    return MixedOrders(mixture, check_order(order))
+
+
+@dataclass(frozen=True)
+class MixedOrders:
+    """The orders of a mixture; see `Orders` of `lmdbloader.loader.orders`.
+
+    Attributes:
+        mixture: How positions are dealt to datasets.
+        shown: The order within each dataset.
+    """
+
+    mixture: Mixture
+    shown: Order
+    changes: ClassVar[bool] = False
+    repeats: ClassVar[bool] = True
+
+    @property
+    def follow_the_seed(self) -> bool:
+        """See `Orders.follow_the_seed`."""
+        return self.shown != "sequential"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """See `Orders.options`."""
+        return {"order": self.shown}
+
+    def length(self, epoch: int) -> int:
+        """See `Orders.length`."""
+        return self.mixture.length
+
+    def of(self, epoch: int, layout: Layout, seed: int) -> EpochOrder:
+        """See `Orders.of`."""
+        return self.mixture.order(self.shown, layout, seed=seed, epoch=epoch)
+
+    def text(self, epoch: int, layout: Layout) -> str:
+        """See `Orders.text`."""
+        return text_of_kind(self.shown, layout, f", {self.mixture.text}")
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,10 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils.data import (
     BatchSampler,
@@ -19,15 +21,25 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from lmdbloader.base.arguments import shown, whole
+from lmdbloader.base.arguments import flag, shown, whole
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.pipeline import check_seed
-from lmdbloader.batch.steps import Conversions
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms import CompiledFunction, Normalize, ToDtype, Transform
-from lmdbloader.transforms.batch_functions import described
-from lmdbloader.transforms.foreign import random_parts
-from lmdbloader.transforms.resolution import ProgressiveResize
+from lmdbloader.loader.orders import Orders, SeededOrders
+from lmdbloader.transforms.base import Transform
+from lmdbloader.transforms.functions import described, is_compiled
+from lmdbloader.transforms.values import Normalize, ToDtype
+
+if TYPE_CHECKING:
+    from lmdbloader.loader.mixtures import Mixture
+    from lmdbloader.loader.quasi_random import Order
+    from lmdbloader.transforms.resolution import ProgressiveResize
+
+    # Sample numbers or weights, as a list, or a function that returns the list of an epoch.
+    Numbers = Sequence[int] | npt.NDArray[np.int64]
+    Given = Order | Numbers | Callable[[int], Numbers]
+    Reals = Sequence[float] | npt.NDArray[np.float64]
+    Weights = Reals | Callable[[int], Reals]
 
 # Samples of a batch, or batches: far more than any memory holds, and their products still fit 64 bits.
 _MOST = 2**31 - 1
@@ -61,6 +73,69 @@ def check_numbers(batch_size: Any, prefetch: Any, num_threads: Any) -> tuple[int
         return batch_size, prefetch, whole("num_threads", num_threads, 1)
     except OptionError as error:
         raise OptionError(f"{error}, or 'auto'") from None
+
+
+def orders_of(
+    num_samples: int,
+    *,
+    order: Given | None,
+    shuffle: bool | None,
+    weights: Weights | None,
+    draws: int | None,
+    repeat: int,
+    mixture: Mixture | None = None,
+) -> Orders:
+    """Return the orders of all epochs of a Loader.
+
+    Args:
+        num_samples: The number of samples of the dataset.
+        order, shuffle, weights, repeat: The Loader's arguments.
+        draws: The Loader's `num_samples`.
+        mixture: The mixture that is read; None for a single dataset.
+
+    Raises:
+        OptionError: One of them is invalid, or two of them set the order.
+    """
+    repeat = whole("repeat", repeat, 1, max(2**62 // max(num_samples, 1), 1))
+    kind = _in_words(order, shuffle)
+    if mixture is not None:
+        from lmdbloader.loader.mixtures import orders_of_mixture
+
+        return orders_of_mixture(mixture, order=kind, weights=weights, draws=draws, repeat=repeat)
+    if weights is not None:
+        from lmdbloader.loader.choices import WeightedOrders
+
+        for name, value in (("order", order), ("shuffle", shuffle)):
+            if value is not None:
+                raise OptionError(
+                    f"weights, {name}={shown(value)}: both set the order; draws by weight are random. Leave one out."
+                )
+        if repeat != 1:
+            raise OptionError(f"weights, repeat={repeat}: write num_samples, the number of draws of an epoch, instead.")
+        return WeightedOrders(num_samples, weights, draws)
+    if draws is not None:
+        raise OptionError(
+            f"num_samples={shown(draws)}: it is the number of draws by weight, with no effect without weights"
+        )
+    if isinstance(kind, str) and kind in ("random", "sequential"):
+        return SeededOrders(num_samples, kind, repeat)
+    from lmdbloader.loader.quasi_random import QuasiOrders, QuasiRandom, check_order
+
+    if isinstance(kind, str | QuasiRandom):
+        return QuasiOrders(num_samples, check_order(kind), repeat)
+    from lmdbloader.loader.choices import ListedOrders
+
+    return ListedOrders(num_samples, kind, repeat)
+
+
+def _in_words(order: Any, shuffle: bool | None) -> Any:
+    """Return the order that `order` or `shuffle` sets, by default that of the dataset; raise OptionError for both."""
+    if shuffle is None:
+        return "sequential" if order is None else order
+    is_random = flag("shuffle", shuffle)
+    if order is not None:
+        raise OptionError(f"shuffle={shuffle}, order={shown(order)}: both set the order. Leave one of them out.")
+    return "random" if is_random else "sequential"
 
 
 def compiled_and_functions(
@@ -97,10 +172,14 @@ def _with_conversions(
     transforms: Sequence[Transform | Callable[[Any], Any]],
 ) -> list[Transform | Callable[[Any], Any]]:
     """Return the list with each ToDtype and Normalize after a compiled function, but no other function, as one step."""
+    if not any(map(is_compiled, transforms)):
+        return list(transforms)
+    from lmdbloader.batch.steps import Conversions
+
     found: list[Transform | Callable[[Any], Any]] = []
     for t in transforms:
         last = found[-1] if found else None
-        if isinstance(t, ToDtype | Normalize) and isinstance(last, CompiledFunction | Conversions):
+        if isinstance(t, ToDtype | Normalize) and (is_compiled(last) or isinstance(last, Conversions)):
             if isinstance(last, Conversions):
                 found[-1] = Conversions((*last.transforms, t))
             else:
@@ -112,6 +191,8 @@ def _with_conversions(
 
 def _warn_of_one_draw(function: Any) -> None:
     """Warn of transforms of torchvision that draw one number for all samples of a batch."""
+    from lmdbloader.transforms.of_torchvision import random_parts
+
     names = sorted({type(part).__name__ for part in random_parts(function)})
     if names:
         warnings.warn(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from numbers import Integral
-from typing import Literal, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.errors import OptionError
+from lmdbloader.base.arguments import shown
+from lmdbloader.base.text import counted
 from lmdbloader.format.codecs import RunningChecksum
 from lmdbloader.kernels import entries
 
@@ -20,58 +19,11 @@ I64 = npt.NDArray[np.int64]
 MIB = 2**20
 # The window of an order that is that of storage.
 _SEQUENTIAL_NBYTES = 32 * MIB
-# The permutations of one epoch, whose keys must differ.
-_SAMPLES, _BLOCKS, _LANES = range(3)
+# The purpose of a permutation, which differs from those of other modules.
+_SAMPLES = 0
 # Of the index columns that are looked at together.
 _ROWS_AT_ONCE = 2**16
 _PROBED_SAMPLES = 500
-
-
-@dataclass(frozen=True, slots=True)
-class QuasiRandom:
-    """Reads blocks of neighbouring samples, in random order, and mixes the samples of many blocks.
-
-    The disk gets long sequential reads, and memory has to hold a window instead of the dataset. The number of blocks in
-    use at a time is window_nbytes // block_nbytes, or the number of blocks if it is smaller, rounded down to a power of
-    two or three times a power of two: common numbers of ranks divide it.
-
-    Attributes:
-        block_nbytes: Bytes that are read at once, to within one sample.
-        window_nbytes: Bytes of the blocks that one rank has in use. Several ranks divide them.
-    """
-
-    block_nbytes: int = 2 * MIB
-    window_nbytes: int = 384 * MIB
-
-    def __post_init__(self) -> None:
-        whole = isinstance(self.block_nbytes, Integral) and isinstance(self.window_nbytes, Integral)
-        if not whole or not 1 <= self.block_nbytes <= self.window_nbytes < 2**63:
-            raise OptionError(
-                f"{self}: expected whole numbers of bytes below 2**63: a block of at least 1, and a window not smaller"
-            )
-
-    def num_lanes(self, num_blocks: int) -> int:
-        """Return how many blocks are in use at a time, of `num_blocks`.
-
-        >>> [QuasiRandom().num_lanes(blocks) for blocks in (0, 1, 5, 191, 10_000)]
-        [1, 1, 4, 128, 192]
-        """
-        most = max(min(self.window_nbytes // self.block_nbytes, num_blocks), 1)
-        power = 1 << (most.bit_length() - 1)
-        return max(power, 3 * power // 2 if power > 1 and 3 * power // 2 <= most else 1)
-
-
-Order = Literal["random", "quasi_random", "sequential"] | QuasiRandom
-
-
-def check_order(order: Order) -> Order:
-    """Return an order; raise OptionError if it is something else."""
-    if order in ("random", "quasi_random", "sequential") or isinstance(order, QuasiRandom):
-        return order
-    raise OptionError(
-        f"order={order!r}: expected 'random', 'quasi_random', 'sequential', QuasiRandom(...), a list of sample "
-        "numbers, or a function of the epoch that returns one"
-    )
 
 
 class Layout:
@@ -250,7 +202,7 @@ class RandomOrder:
 
 @dataclass(frozen=True, slots=True)
 class SequentialOrder:
-    """The order of the dataset, read in windows of about 32 MiB if samples are alike; see `epoch_order` on repeats."""
+    """The order of the dataset, read in windows of about 32 MiB if samples are alike; see `SeededOrders` on repeats."""
 
     layout: Layout
     repeat: int = 1
@@ -277,110 +229,111 @@ class SequentialOrder:
         return Windows(begins, ends, 1, samples)
 
 
-@dataclass(frozen=True, slots=True)
-class LanesOrder:
-    """Blocks of neighbours in random order, dealt to lanes that take turns; see `kernels.orders.read_lanes`.
+class Orders(Protocol):
+    """The orders of all epochs of a Loader.
 
-    A rank reads whole lanes if the number of lanes is a multiple of the number of ranks. So it reads whole blocks, and
-    all ranks together read the dataset once.
+    They give draws: sample + num_samples * occurrence. Random choices depend on the draw.
+    """
+
+    @property
+    def shown(self) -> Any:
+        """The value of `loader.order`."""
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a sample may occur more than once in an epoch; if not, draws are sample numbers."""
+
+    @property
+    def follow_the_seed(self) -> bool:
+        """Whether they depend on the seed."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether a function of the user returns the order of each epoch."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments of a Loader that give the same orders."""
+
+    def length(self, epoch: int) -> int:
+        """Return the number of positions of an epoch."""
+
+    def of(self, epoch: int, layout: Layout, seed: int) -> EpochOrder:
+        """Return the order of an epoch.
+
+        Args:
+            epoch: Its number.
+            layout: Where the samples are in the file.
+            seed: From 0 to 2**64 - 1.
+
+        Raises:
+            OptionError: The function of the user returned neither sample numbers nor weights.
+        """
+
+    def text(self, epoch: int, layout: Layout) -> str:
+        """Return a short text; orders of an epoch with equal texts are equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeededOrders:
+    """Random orders, and that of the dataset; see `Orders`.
 
     Attributes:
-        length: Number of samples.
-        num_lanes: Blocks in use at a time.
-        ends, firsts: (b,) of the blocks, in their random order.
-        stored: (n,) sample numbers in the order of storage, None if that is the dataset's.
-        seed, epoch: Of the samples within their blocks.
-
-    With repeats the blocks are those of n samples again and again, and `stored` is of the first n.
+        num_samples: Of the dataset.
+        shown: The kind, "random" or "sequential".
+        repeat: How many times each sample comes in an epoch. The order is one of num_samples * repeat numbers, of which
+            number k is sample k % num_samples: random numbers that depend on k differ between the times.
     """
 
-    length: int
-    num_lanes: int
-    ends: I64
-    firsts: I64
-    stored: I64 | None
-    seed: int
-    epoch: int
+    num_samples: int
+    shown: Any
+    repeat: int = 1
+    changes: ClassVar[bool] = False
 
-    def samples(self, positions: I64) -> I64:
-        """Return the sample numbers at positions (m,)."""
-        found = np.empty_like(positions)
-        if self.length:
-            entries.read_lanes(positions, self.num_lanes, self.ends, self.firsts, self.seed, self.epoch, _LANES, found)
-        return self._numbers(found)
+    @property
+    def repeats(self) -> bool:
+        """See `Orders.repeats`."""
+        return self.repeat > 1
 
-    def _numbers(self, places: I64) -> I64:
-        """Return the samples at places in the order of storage."""
-        stored = self.stored
-        if stored is None:
-            return places
-        if len(stored) == self.length:
-            return stored[places]
-        within = places % len(stored)
-        return stored[within] + (places - within)
+    @property
+    def follow_the_seed(self) -> bool:
+        """See `Orders.follow_the_seed`."""
+        return bool(self.shown != "sequential")
 
-    def windows(self, positions: RankPositions) -> Windows:
-        """Return what the rank's lanes have of each block."""
-        # As lengths of the sequence: where lanes begin and end, and all the pieces of blocks that they have.
-        lanes = np.arange(self.num_lanes + 1, dtype=np.int64)
-        bounds = lanes * (self.length // self.num_lanes) + np.minimum(lanes, self.length % self.num_lanes)
-        cuts = np.unique(np.concatenate([bounds, self.ends]))
-        begins, ends = cuts[:-1], cuts[1:]
-        lane = np.searchsorted(bounds, begins, "right") - 1
-        apart = math.gcd(positions.stride, self.num_lanes)
-        own = np.flatnonzero((lane - positions.first) % apart == 0)
-        begins, ends, lane = begins[own], ends[own], lane[own]
-        first_use = (begins - bounds[lane]) * self.num_lanes + lane
-        order = np.argsort(first_use, kind="stable")
-        begins, ends, first_use = begins[order], ends[order], first_use[order]
-        last_use = first_use + (ends - begins - 1) * self.num_lanes + 1
-        block = np.searchsorted(self.ends, begins, "right")
-        at = self.firsts[block] + begins - np.append(0, self.ends)[block]
-        num_before = int(np.searchsorted(first_use, positions.first))
+    @property
+    def options(self) -> dict[str, Any]:
+        """See `Orders.options`."""
+        return {"order": self.shown, "repeat": self.repeat}
 
-        def samples(first: int, end: int) -> I64:
-            # Continued in the middle: without what was read before.
-            begun = range(first, min(end, num_before))
-            within = [np.arange(first_use[k], last_use[k], self.num_lanes) for k in begun]
-            parts = [self.samples(positions_of[positions_of >= positions.first]) for positions_of in within]
-            first = max(first, num_before)
-            lengths = (ends - begins)[first:end]
-            place: I64 = np.arange(lengths.sum()) + np.repeat(at[first:end] - (np.cumsum(lengths) - lengths), lengths)
-            parts.append(self._numbers(place))
-            return np.concatenate(parts) if len(parts) > 1 else parts[0]
+    def length(self, epoch: int) -> int:
+        """See `Orders.length`."""
+        return self.num_samples * self.repeat
 
-        in_use = self.num_lanes // apart
-        return Windows(first_use, last_use, max(in_use // 4, min(in_use, 16)), samples)
+    def of(self, epoch: int, layout: Layout, seed: int) -> EpochOrder:
+        """See `Orders.of`."""
+        if self.shown == "sequential":
+            return SequentialOrder(layout, self.repeat)
+        return RandomOrder(self.num_samples * self.repeat, seed, epoch)
+
+    def text(self, epoch: int, layout: Layout) -> str:
+        """See `Orders.text`."""
+        return f"{self.shown}{self.times}"
+
+    @property
+    def times(self) -> str:
+        """The repeats in the text of an order."""
+        return f", {self.repeat} times" if self.repeat > 1 else ""
 
 
-def epoch_order(order: Order, layout: Layout, *, seed: int, epoch: int, repeat: int = 1) -> EpochOrder:
-    """Return the order of an epoch, which depends only on the arguments.
+def described(order: Any) -> str:
+    """Return an order as text, for messages and `repr`.
 
-    Args:
-        order: Its kind.
-        layout: Of the n samples in the file.
-        seed, epoch: From 0 to 2**64 - 1.
-        repeat: How many times each sample comes. The order is one of n * repeat numbers, of which number k is sample
-            k % n: random numbers that depend on k differ between the times.
+    >>> described("random"), described(np.array([3, 1]))
+    ("'random'", 'a list of 2 sample numbers')
     """
-    if order == "sequential":
-        return SequentialOrder(layout, repeat)
-    length = layout.length * repeat
-    if order == "random":
-        return RandomOrder(length, seed, epoch)
-    sizes = order if isinstance(order, QuasiRandom) else QuasiRandom()
-    blocks = layout.blocks(sizes.block_nbytes)
-    count = len(blocks) - 1
-    numbers, positions = np.empty(count * repeat, np.int64), np.arange(count * repeat, dtype=np.int64)
-    if len(numbers):
-        entries.permute(positions, len(numbers), seed, epoch, _BLOCKS, numbers)
-    own = numbers % max(count, 1) if repeat > 1 else numbers
-    firsts = blocks[:-1][own]
-    ends = np.cumsum((blocks[1:] - blocks[:-1])[own])
-    if repeat > 1 and count:
-        firsts += numbers // count * layout.length
-    lanes = sizes.num_lanes(len(numbers))
-    return LanesOrder(length, lanes, ends, firsts, layout.stored, seed, epoch)
+    if isinstance(order, np.ndarray):
+        return f"a list of {counted(len(order), 'sample number')}"
+    return shown(order) if callable(order) else repr(order)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,13 @@ class DrawnSeed:
         self._process, self._worker = os.getpid(), _worker()
         self._key: str | None = None
         self.is_settled = False
-        if shard is not None and can_agree():
+        if shard is not None and _can_agree():
             self._offer(seed)
+
+    @property
+    def can_agree(self) -> bool:
+        """Whether this process can ask rank 0 for its seed."""
+        return _can_agree()
 
     def settle(self) -> None:
         """Keep the seed, as it was saved."""
@@ -74,7 +79,7 @@ class DrawnSeed:
         is_copied = worker is None and self._shard == "auto" and self._process != os.getpid()
         if self.is_settled or is_copied:
             return seed
-        if can_agree():
+        if _can_agree():
             seed, self.is_settled = self._from_rank_0(seed), True
         elif orders:
             where = "in a worker process of torch" if worker is not None else "before init_process_group"
@@ -114,7 +119,7 @@ def _worker() -> int | None:
     return None if info is None else int(info.seed) % 2**64
 
 
-def can_agree() -> bool:
+def _can_agree() -> bool:
     """Return whether this process can ask rank 0 for its seed."""
     distributed = torch.distributed
     return (

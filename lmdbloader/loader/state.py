@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
@@ -12,12 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.base.arguments import shown
+from lmdbloader.base.arguments import shown, whole
 from lmdbloader.batch.dataset import LMDBDataset
-from lmdbloader.errors import OptionError, WorkerError
-from lmdbloader.loader.batch_reader import LEFT_OUT
-from lmdbloader.loader.seeds import mixed
-from lmdbloader.store import Damage
+from lmdbloader.errors import OptionError
 from lmdbloader.store.rows import text_of
 
 I64 = npt.NDArray[np.int64]
@@ -86,6 +80,8 @@ class Coming:
             self.shift, self.is_restored = 0, False
         self.epoch, self.start, self.since = number + self.shift, 0, 0
         if self.is_drawn and self.epoch <= self.begun:
+            from lmdbloader.loader.seeds import mixed
+
             self.seed, self.begun = mixed(self.seed), -1
 
     def restore(self, place: Place) -> None:
@@ -112,97 +108,6 @@ class Coming:
         copy.restore(Place(place.epoch, position, place.seed, place.since))
         copy.shift = self.shift
         return copy
-
-
-class Batches(Iterator[Any]):
-    """The iterator of a loop, which counts each batch when the loop gets it.
-
-    It does not refer to batches, whose memory is free when the loop no longer holds them. Several threads may share it:
-    each batch goes to one of them.
-    """
-
-    __slots__ = ("_begin", "_failure", "_items", "_locks", "_note", "place")
-
-    def __init__(self, begin: Callable[[], tuple[Place, Iterator[Any]]], note: Callable[[Damage], None]) -> None:
-        """Prepare.
-
-        Args:
-            begin: Called for the first batch; returns the place to update, and items (batch or `LEFT_OUT`, damage).
-            note: Called with each damage.
-        """
-        self._begin: Callable[[], tuple[Place, Iterator[Any]]] | None = begin
-        self._note = note
-        self.place = Place(0, 0)
-        self._items: Iterator[Any] = iter(())
-        # By process: a fork may copy a lock that is held by a thread of the parent.
-        self._locks = {os.getpid(): threading.RLock()}
-        # The thread in which an error ended the iterator, and the error.
-        self._failure: tuple[int, str] | None = None
-
-    def __next__(self) -> Any:
-        """Return the next batch.
-
-        Raises:
-            WorkerError: An error has ended the iterator in another thread; or it was in use when this process was
-                forked.
-        """
-        with self._lock():
-            place = self.place
-            if place.is_ended:
-                self._raise_failure_of_another()
-                raise StopIteration
-            self._check_idle()
-            try:
-                if self._begin is not None:
-                    begin, self._begin = self._begin, None
-                    self.place, self._items = begin()
-                    place = self.place
-                while True:
-                    batch, damaged = next(self._items)
-                    place.num_steps += 1
-                    for one in damaged:
-                        self._note(one)
-                    if batch is not LEFT_OUT:
-                        return batch
-            except StopIteration:
-                place.is_ended = place.is_complete = True
-                raise
-            except BaseException as error:
-                # As text: the traceback of the error would keep batches alive.
-                self._failure = threading.get_ident(), f"{type(error).__name__}: {error}"
-                place.is_ended = True
-                raise
-
-    def close(self) -> None:
-        """End; the threads skip the groups that they have not started. Waits for a thread that is getting a batch."""
-        self.place.is_ended = True
-        close = getattr(self._items, "close", None)
-        if close is not None:
-            with self._lock():
-                close()
-
-    def _lock(self) -> threading.RLock:
-        process = os.getpid()
-        return self._locks.get(process) or self._locks.setdefault(process, threading.RLock())
-
-    def _check_idle(self) -> None:
-        """Raise WorkerError if a batch is being given outside this process's lock."""
-        if getattr(self._items, "gi_running", False):
-            raise WorkerError(
-                "this iterator of a Loader was in the middle of a batch, in another thread when this process was "
-                "forked or in the code that a signal handler has interrupted: it cannot continue here. Make a new one "
-                "with iter(loader), after load_state_dict(state_dict()) to keep the place."
-            )
-
-    def _raise_failure_of_another(self) -> None:
-        if self._failure is not None and self._failure[0] != threading.get_ident():
-            raise WorkerError(
-                f"this iterator of a Loader has ended in another thread, which got the error: {self._failure[1]}"
-            )
-
-    def __del__(self) -> None:
-        if (place := getattr(self, "place", None)) is not None:  # Ctrl-C may come before `__init__` has set it
-            place.is_ended = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +188,14 @@ def identity(dataset: LMDBDataset, order: str, length: int) -> Identity:
     if (rows := text_of(dataset.stored_rows)) != text_of(range(len(dataset.reader))):
         digest += f", rows {rows}"
     return Identity(length, 0, order, digest)
+
+
+def epoch_in(state: Any) -> int:
+    """Return the epoch of a state, 0 if it has none."""
+    try:
+        return whole("epoch", state.get("epoch") if isinstance(state, dict) else None, 0, 2**63 - 1)
+    except OptionError:
+        return 0
 
 
 def _is(value: Any, kind: type) -> bool:

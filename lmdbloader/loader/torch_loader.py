@@ -22,12 +22,12 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from lmdbloader.base import system
 from lmdbloader.base.cores import count_own_cores
 from lmdbloader.base.progress import shown_steps, watched
-from lmdbloader.batch.assembly import collate
+from lmdbloader.batch.collate import collate
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.draws import Draws
-from lmdbloader.batch.forms import Form, check_form, in_form
 from lmdbloader.batch.many import ReadMany, many_of, overridden
-from lmdbloader.batch.memory import free_nbytes, is_plain, means_no_space, no_space
+from lmdbloader.batch.sample import Form, check_form, in_form
+from lmdbloader.batch.shared_memory import free_nbytes, is_plain, means_no_space, no_space
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.mixing import Mix, MixSampler
 from lmdbloader.loader.tuning_cache import Workers, case_of, recall_workers, remember_workers

@@ -21,7 +21,7 @@ from lmdbloader.store.rows import join, shifted
 
 # Attributes in which views may differ and still be read together.
 _OWN = frozenset(
-    {"reader", "fields", "_rows", "_draws", "_own_last_set", "_assembler", "_stopwatch", "_targets", "_source"}
+    {"reader", "fields", "_rows", "_draws", "_own_last_set", "_batcher", "_stopwatch", "_targets", "_source"}
 )
 
 

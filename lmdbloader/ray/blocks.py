@@ -62,7 +62,7 @@ class Kinds:
             elif len(types) == 1 and 0 not in next(iter(types))[1]:
                 fixed.add(name)
         grey = {name for name in images if reader.extremes(name, "channels") == (1, 1)}
-        outputs = dataset._open_assembler().pipeline.outputs if dataset._transforms else ()
+        outputs = dataset._open_batcher().pipeline.outputs if dataset._transforms else ()
         nbytes = {output.name: output.nbytes for output in outputs}
         return cls(frozenset(fixed - objects), frozenset(objects), frozenset(grey), nbytes)
 

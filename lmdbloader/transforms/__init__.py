@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
-from lmdbloader.transforms import operations
-from lmdbloader.transforms.base import Geometry, Transform
-from lmdbloader.transforms.batch_functions import BatchFunction, CutMix, LabelSmoothing, MixUp, WithIndices
-from lmdbloader.transforms.boxes import SanitizeBoxes
-from lmdbloader.transforms.compiled_function import CompiledFunction
-from lmdbloader.transforms.marks import thread_safe
-from lmdbloader.transforms.operations import *  # noqa: F403 - a new transform is listed in `operations` only
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "BatchFunction", "CompiledFunction", "CutMix", "Geometry", "LabelSmoothing", "MixUp", "SanitizeBoxes", "Transform",
-    "WithIndices", "thread_safe",
-]  # fmt: skip
-__all__ += operations.__all__
+from lmdbloader.transforms.base import Geometry as Geometry
+from lmdbloader.transforms.base import Transform as Transform
+from lmdbloader.transforms.functions import BatchFunction as BatchFunction
+from lmdbloader.transforms.functions import WithIndices as WithIndices
+from lmdbloader.transforms.functions import thread_safe as thread_safe
+
+if TYPE_CHECKING:
+    from lmdbloader.transforms.batch_functions import CutMix as CutMix
+    from lmdbloader.transforms.batch_functions import LabelSmoothing as LabelSmoothing
+    from lmdbloader.transforms.batch_functions import MixUp as MixUp
+    from lmdbloader.transforms.boxes import SanitizeBoxes as SanitizeBoxes
+    from lmdbloader.transforms.compiled_function import CompiledFunction as CompiledFunction
+    from lmdbloader.transforms.operations import *  # noqa: F403 - a new transform is listed in `operations` only
+
+# Where names are that load when they are first used; all others are in `operations`.
+_HOMES = {
+    "CompiledFunction": "compiled_function",
+    "CutMix": "batch_functions",
+    "LabelSmoothing": "batch_functions",
+    "MixUp": "batch_functions",
+    "SanitizeBoxes": "boxes",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    if not name.startswith("_") or name == "__all__":
+        operations = importlib.import_module(f"{__name__}.operations")
+        if name == "__all__":
+            own = (each.__name__ for each in (BatchFunction, Geometry, Transform, WithIndices, thread_safe))
+            return sorted([*operations.__all__, *_HOMES, *own])
+        if name in operations.__all__:
+            return getattr(operations, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__getattr__("__all__")})

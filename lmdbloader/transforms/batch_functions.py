@@ -1,147 +1,19 @@
-"""Functions of whole batches, the last of a Loader's transforms: they mix samples, or soften labels."""
+"""Functions of whole batches that mix samples or soften labels, the last of a Loader's transforms."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from lmdbloader.base.arguments import number, whole
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms.marks import thread_safe
+from lmdbloader.transforms.functions import BatchFunction, thread_safe
 
 # The sum of two is finite, too.
 _LARGEST_ALPHA = 2.0**1000
-
-
-class BatchFunction:
-    """A function of whole batches whose random numbers depend only on the seed, the epoch and the batch's place in it.
-
-    Subclass it for your own functions; their random numbers then do not depend on threads. Each function of a Loader's
-    list has its own for each batch.
-    """
-
-    def apply(self, batch: Any, random: np.random.Generator) -> Any:
-        """Return the changed batch.
-
-        Args:
-            batch: A named tuple of the dataset's fields, images as tensors (B, C, H, W), numbers as tensors (B,).
-            random: The random generator of this batch and this function alone.
-        """
-        raise NotImplementedError
-
-    def __call__(self, batch: Any) -> Any:
-        """Return the changed batch, with new random numbers at every call."""
-        return self.apply(batch, np.random.default_rng())
-
-
-@dataclass(frozen=True, slots=True)
-class WithIndices:
-    """Call a function with the whole batch and its sample numbers, as `with_indices=True` of Hugging Face's `map` does.
-
-    Attributes:
-        function: Called with the batch and a tensor (B,) int64 of numbers in the dataset that the Loader reads; returns
-            the batch.
-
-    >>> numbered = WithIndices(lambda batch, indices: (*batch, indices))
-    """
-
-    function: Callable[[Any, torch.Tensor], Any]
-
-    def __post_init__(self) -> None:
-        """Check the function."""
-        if not callable(self.function) or isinstance(self.function, BatchFunction):
-            raise OptionError(f"WithIndices({self.function!r}): expected a function of a batch and its sample numbers")
-
-    def __call__(self, batch: Any) -> Any:
-        """Raise OptionError: without a Loader there are no numbers."""
-        raise OptionError("WithIndices: only a Loader has sample numbers. Give it to Loader(..., transforms=[...]).")
-
-
-def call(
-    function: Callable[[Any], Any],
-    batch: Any,
-    *,
-    seed: int,
-    epoch: int,
-    position: int,
-    place: int = 0,
-    samples: npt.NDArray[np.int64] | None = None,
-) -> Any:
-    """Return a function's result for a batch; the numbers seed the random numbers of a BatchFunction.
-
-    A plain tuple with a value for each field gets the names of the fields.
-
-    Args:
-        function: A BatchFunction, a function of the batch, or WithIndices.
-        batch: The batch.
-        seed, epoch: Of the Loader.
-        position: Of the batch's first sample in the epoch's order, which no other batch of any rank has.
-        place: Of the function among those of the Loader.
-        samples: (B,) numbers of its samples, for WithIndices.
-
-    Raises:
-        OptionError: A BatchFunction follows a function without a named tuple as result, or the function returned None.
-    """
-    if not isinstance(function, BatchFunction):
-        try:
-            if isinstance(function, WithIndices):
-                result = function.function(batch, torch.from_numpy(np.array(samples, np.int64)))
-            else:
-                result = function(batch)
-        except StopIteration as error:  # it would end the epoch
-            raise OptionError(
-                f"{described(function)} raised StopIteration; expected a batch. Catch it there."
-            ) from error
-        result = _something(function, result)
-        is_bare = type(result) is tuple and hasattr(batch, "_fields") and len(result) == len(batch)
-        return type(batch)(*result) if is_bare else result
-    if not hasattr(batch, "_replace"):
-        raise OptionError(
-            f"{function} comes after a function that returned a {type(batch).__name__}; expected a named tuple or a "
-            "tuple of all fields. Put it before that function."
-        )
-    words = np.array([seed, epoch, position, place], "<u8").view("<u4")  # as many for every number
-    random = np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))
-    return _something(function, function.apply(batch, random))
-
-
-def _something(function: Callable[[Any], Any], result: Any) -> Any:
-    """Return the result of a function.
-
-    Raises:
-        OptionError: It is None, or a coroutine.
-    """
-    if inspect.iscoroutine(result):
-        result.close()
-        raise OptionError(
-            f"{described(function)} is a coroutine function; expected one that returns the batch. Write `def` instead "
-            "of `async def`, and wait for what it needs with asyncio.run."
-        )
-    if result is None:
-        raise OptionError(
-            f"{described(function)} returned None for a batch; expected the batch, changed or not. End it with "
-            "`return batch`. To leave samples out, select the others first: dataset.select(numbers)."
-        )
-    return result
-
-
-def described(function: Any) -> str:
-    """Return the name of a function for errors, with its file and line if it is written in Python."""
-    while isinstance(function, partial | WithIndices) or hasattr(function, "__wrapped__"):
-        if isinstance(function, WithIndices):
-            function = function.function
-        else:
-            function = function.func if isinstance(function, partial) else function.__wrapped__
-    name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    code = getattr(function.apply if isinstance(function, BatchFunction) else function, "__code__", None)
-    return f"the function {name}" + ("" if code is None else f" ({code.co_filename}, line {code.co_firstlineno})")
 
 
 @thread_safe

@@ -10,7 +10,7 @@ import torch
 
 from lmdbloader.base.arguments import number
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms.marks import thread_safe
+from lmdbloader.transforms.functions import thread_safe
 
 
 @thread_safe

@@ -20,7 +20,7 @@ import torch
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.calls.functions import Callee, at_address, compile_function
-from lmdbloader.transforms.batch_functions import BatchFunction
+from lmdbloader.transforms.functions import BatchFunction
 
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
@@ -63,6 +63,8 @@ class CompiledFunction(BatchFunction):
     >>> CompiledFunction(solarize, draw={"threshold": (100.0, 200.0)}, p=0.5)
     CompiledFunction(solarize, draw={'threshold': (100.0, 200.0)}, p=0.5)
     """
+
+    is_compiled = True
 
     def __init__(
         self,

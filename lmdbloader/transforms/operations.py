@@ -1,4 +1,4 @@
-"""The transforms that compiled code applies to images: each with its arguments and its numbers for the kernels.
+"""The transforms of geometry and colours: each with its arguments and its numbers for the kernels.
 
 A new one gets its class here, its number in `lmdbloader.kernels.transform.opcodes`, and its branch in
 `lmdbloader.kernels.transform`: in `program` if it moves pixels, in `color` if it changes colours.
@@ -12,10 +12,8 @@ from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms.arguments import (
     DTYPES,
     Antialias,
-    Dtype,
     Factor,
     Fill,
-    Flag,
     Hue,
     InPlace,
     Interpolation,
@@ -28,10 +26,10 @@ from lmdbloader.transforms.arguments import (
     Share,
     Shift,
     Size,
-    Statistic,
     Threshold,
 )
-from lmdbloader.transforms.base import Geometry, Transform
+from lmdbloader.transforms.base import Geometry
+from lmdbloader.transforms.values import Normalize, ToDtype
 
 __all__ = [
     "DTYPES",
@@ -322,44 +320,3 @@ class Cutout(Geometry):
     def real_numbers(self) -> tuple[float, ...]:
         """ERASE_P."""
         return (self.p,)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class ToDtype(Transform):
-    """Convert pixels to another type.
-
-    Attributes:
-        dtype: torch.uint8, uint16, float16, bfloat16 or float32, or NumPy's type of that name.
-        scale: Whether values are scaled to the type's range: floats from 0 to 1; between uint8 and uint16 shifted by 8
-            bits, as in torchvision: 255 becomes 65280. Without it they keep their values: floats from 0 to 255.
-    """
-
-    dtype: Dtype
-    scale: Flag = False
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Normalize(Transform):
-    """Subtract a mean and divide by a standard deviation; after ToDtype.
-
-    A mean and std for pixels of another range are refused, with the line to write:
-
-    - For pixels from 0 to 1, a mean above 2, or a std above 10: none have these. Pixels from 0 to 255 have less only in
-      images that are almost black.
-    - For pixels from 0 to 255 (or 65535), in all channels a mean m between 0 and 1 with a std at least 2 % below
-      sqrt(m * (1 - m)). Whole numbers with this mean have at least that deviation, pixels from 0 to 1 at most that.
-    - For pixels from 0 to 255, such a mean other than 0.5 with std=1, which leaves the scale as it is; and mean=0.5
-      with std=0.5, which make -1 to 1 of 0 to 1.
-    - For pixels from 0 to 255, a mean and a std that no whole numbers in this range have together in any channel, as
-      when one of them was divided by 255 and the other was not.
-
-    Attributes:
-        mean: One for each of three channels, or one for all, in the units of the converted pixels: 0 to 1 after a
-            ToDtype with scale=True.
-        std: The same; not 0.
-        inplace: False.
-    """
-
-    mean: Statistic
-    std: Statistic
-    inplace: InPlace = False

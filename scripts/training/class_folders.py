@@ -22,7 +22,8 @@ from lmdbloader.batch.pipeline import check_seed
 from lmdbloader.conversion.sources.layouts import list_sources
 from lmdbloader.errors import CorruptError, FormatError, OptionError, SourceError
 from lmdbloader.loader.options import resolve_shard
-from lmdbloader.loader.orders import Layout, Share, epoch_order
+from lmdbloader.loader.orders import Layout, Share
+from lmdbloader.loader.quasi_random import epoch_order
 from lmdbloader.transforms import (
     CenterCrop,
     Normalize,

@@ -14,7 +14,7 @@ from lmdbloader.base.cores import count_own_cores
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.lab.stored import codec_shares, column, image_sizes
 from lmdbloader.loader import Loader
-from lmdbloader.loader.orders import QuasiRandom
+from lmdbloader.loader.quasi_random import QuasiRandom
 from lmdbloader.transforms import Geometry, Transform
 
 # Where batches are made: by a Loader's threads, by worker processes, or by the thread that asks for them.

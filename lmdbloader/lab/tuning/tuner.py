@@ -17,7 +17,7 @@ from lmdbloader.base.cores import count_cores
 from lmdbloader.base.progress import shown_steps, watched
 from lmdbloader.base.stopwatch import BatchTimes
 from lmdbloader.batch.dataset import LMDBDataset
-from lmdbloader.batch.memory import free_nbytes
+from lmdbloader.batch.shared_memory import free_nbytes
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import CODEC_FILE, CODEC_JPEG
 from lmdbloader.lab.example_times import time_examples

@@ -1,12 +1,13 @@
-"""torchvision's transforms on samples and batches: fields of an image's size change together with the image."""
+"""torchvision's transforms in our lists: what they take and draw, and fields that change together with their image."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from itertools import chain
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -14,17 +15,113 @@ import torch
 from torch import nn
 
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms.batch_functions import BatchFunction, WithIndices
-from lmdbloader.transforms.foreign import is_torchvision, is_v2, parts_of
+from lmdbloader.transforms.functions import BatchFunction, WithIndices
 
+# Transforms of torchvision that do not draw in `make_params`.
+_CHOOSING = ("AugMix", "AutoAugment", "RandAugment", "RandomChoice", "RandomOrder", "TrivialAugmentWide")
+# Those that take floats for pixels from 0 to 1: they clamp, round or invert them.
+_OF_PIXELS = frozenset({
+    "AugMix", "AutoAugment", "ColorJitter", "GaussianNoise", "JPEG", "RandAugment", "RandomAdjustSharpness",
+    "RandomAutocontrast", "RandomEqualize", "RandomInvert", "RandomPhotometricDistort", "RandomPosterize",
+    "RandomSolarize", "ToPILImage", "TrivialAugmentWide",
+})  # fmt: skip
+_CHANGING_VALUES = frozenset({"ConvertImageDtype", "Lambda", "LinearTransformation", "Normalize", "ToDtype"})
+# Those made for batches.
+_FOR_BATCHES = {"MixUp", "CutMix"}
 # The classes of torchvision.tv_tensors for kinds of fields. Without them v2 changes the first tensor only.
 _CLASSES = {"image": "Image", "mask": "Mask"}
 _PLACES = {"boxes": "BoundingBoxes", "points": "KeyPoints"}
 # Users' functions, and objects whose parts can be seen.
 _FUNCTIONS = (FunctionType, MethodType)
 _KNOWN = (BatchFunction, nn.Module)
-# Transforms of v1 that call others.
-_CONTAINERS = ("Compose", "RandomApply", "RandomChoice", "RandomOrder")
+
+
+def is_torchvision(transform: object) -> bool:
+    """Return whether an object is a transform of torchvision, v1 or v2, or of a class derived from one."""
+    cls: Any = type(transform)
+    return _is_derived(cls, "torchvision.transforms")
+
+
+def is_v2(transform: object) -> bool:
+    """Return whether an object is a transform of torchvision v2, or of a class derived from one."""
+    cls: Any = type(transform)
+    return _is_derived(cls, "torchvision.transforms.v2")
+
+
+@cache  # it is asked for every sample
+def _is_derived(cls: Any, module: str) -> bool:
+    return any(base.__module__.startswith(module) for base in cls.__mro__)
+
+
+def parts_of(transform: Any) -> Iterator[Any]:
+    """Yield a transform and those inside it: of Compose, RandomApply, nn.Sequential and the like."""
+    yield transform
+    inner = getattr(transform, "transforms", None) if is_torchvision(transform) else None
+    if isinstance(inner, (list, tuple, nn.ModuleList)):
+        children = list(inner)
+    else:
+        children = list(transform.children()) if isinstance(transform, nn.Module) else []
+    for child in children:
+        yield from parts_of(child)
+
+
+def check_pixels(functions: Iterable[Any], limits: Mapping[str, tuple[float, float]]) -> None:
+    """Check that torchvision's transforms get pixels that they take.
+
+    Args:
+        functions: In their order; those after one that may change the pixels' range are not checked.
+        limits: The least and the largest float of each field of images.
+
+    Raises:
+        OptionError: One would take floats for pixels from 0 to 1, and they are others.
+    """
+    outside = next((name for name, (low, high) in limits.items() if low < -0.01 or high > 1.01), None)
+    for part in chain.from_iterable(map(parts_of, functions)) if outside else ():
+        name = type(part).__name__
+        if name in _CHANGING_VALUES or not (is_torchvision(part) or type(part) is nn.Sequential):
+            return
+        if name in _OF_PIXELS and getattr(part, "clip", True):
+            low, high = limits[str(outside)]
+            raise OptionError(
+                f"torchvision's {name} gets the pixels of {outside!r} from {low:.3g} to {high:.3g}; expected bytes, or "
+                "floats from 0 to 1. Leave ToDtype and Normalize out of the compiled list, and write "
+                f"LMDBDataset(path, transform=v2.Compose([v2.{name}(...), v2.ToDtype(torch.float32, scale=True), "
+                "v2.Normalize(mean, std)]))."
+            )
+
+
+def is_stateless(transform: Any) -> bool:
+    """Return whether a transform and all its parts are torchvision's own, which change nothing when they are called."""
+    is_known = is_torchvision(transform) or type(transform) is nn.Sequential
+    return is_known and all(map(_is_own, parts_of(transform)))
+
+
+def _is_own(part: Any) -> bool:
+    """Return whether an object is a transform of torchvision that calls no function of the user."""
+    cls: Any = type(part)
+    if cls is nn.Sequential:
+        return True
+    is_own = cls.__module__.startswith("torchvision.transforms.") and cls.__name__ != "Lambda"
+    return is_own and not callable(getattr(part, "labels_getter", None))
+
+
+def random_parts(transform: Any) -> list[Any]:
+    """Return the transforms of torchvision v2 inside one that make one random choice for a whole batch."""
+    return [part for part in parts_of(transform) if is_v2(part) and _draws(part)]
+
+
+def _draws(part: Any) -> bool:
+    name, p = type(part).__name__, getattr(part, "p", None)
+    inner = [type(other).__name__ for other in parts_of(part)][1:]
+    if name in _FOR_BATCHES or (inner and _FOR_BATCHES.issuperset(inner)):  # as in RandomChoice([MixUp(), CutMix()])
+        return False
+    if name in _CHOOSING or (isinstance(p, int | float) and 0 < p < 1):
+        return True
+    if name == "RandomGrayscale":  # its parameters are not random
+        return False
+    return any(
+        {"make_params", "_get_params"} & vars(cls).keys() for cls in type(part).__mro__ if cls.__name__ != "Transform"
+    )
 
 
 def in_step(
@@ -41,9 +138,7 @@ def in_step(
         images: The field of the image that boxes and points are in, by name.
 
     Raises:
-        OptionError: It is a transform of torchvision v1, which takes an image and not a sample; or ToTensor, which does
-            not change tensors; or SanitizeBoundingBoxes, which has to find labels; or Lambda of v2, which would change
-            labels.
+        OptionError: It is ToTensor, which does not change tensors; or Lambda of v2, which would change labels.
     """
     if isinstance(function, WithIndices):
         return WithIndices(in_step(function.function, kinds, images))
@@ -66,42 +161,18 @@ def in_step(
 
 
 def _check_part(part: Any, kinds: Mapping[str, str]) -> None:
-    """Refuse a transform of torchvision that takes no samples of these kinds, or would leave their tensors as is."""
+    """Refuse a transform of torchvision that would leave tensors as they are, or change labels, without an error."""
     name = type(part).__name__
     if name == "ToTensor":
         raise OptionError(
             "torchvision's ToTensor scales only PIL images to numbers from 0 to 1; the images here are tensors from 0 "
             "to 255. Write v2.ToDtype(torch.float32, scale=True), of torchvision.transforms.v2."
         )
-    if name == "SanitizeBoundingBoxes" and getattr(part, "labels_getter", None) == "default":
-        fields = [field for kind in ("boxes", "labels") for field, found in kinds.items() if found == kind]
-        raise OptionError(
-            "SanitizeBoundingBoxes of torchvision finds labels in dicts by itself, but not in named tuples. Write "
-            f"lmdbloader.transforms.SanitizeBoxes({', '.join(map(repr, fields))}), in a Loader or as the dataset's "
-            "transform; or name the labels: "
-            f"v2.SanitizeBoundingBoxes(labels_getter=lambda sample: sample.{fields[-1] if fields else 'labels'})."
-        )
     if name == "Lambda" and is_v2(part) and object in getattr(part, "types", ()) and len(kinds) > 1:
         raise OptionError(
             f"v2.Lambda(function) is called with each of {', '.join(kinds)}, not with the image alone. Write "
             "v2.Lambda(function, torch.Tensor)."
         )
-    if is_v2(part) or name in _CONTAINERS:
-        return
-    image = next((field for field, kind in kinds.items() if kind == "image"), "image")
-    takes = "takes one image; expected a function of samples or batches, named tuples of " + ", ".join(kinds)
-    if type(part).__module__ == "torchvision.transforms._presets":  # of pretrained weights; v2 has none
-        raise OptionError(
-            f"{name} of torchvision.transforms {takes}. Write preset = weights.transforms(), and "
-            f"transform=lambda sample: sample._replace({image}=preset(sample.{image}))."
-        )
-    v2 = f"v2.{name}(...) of torchvision.transforms.v2"
-    if name == "ToPILImage":
-        v2 = "the transforms of torchvision.transforms.v2 without ToPILImage, as images are tensors"
-    raise OptionError(
-        f"{name} of torchvision.transforms {takes}. Write {v2}, or lambda sample: "
-        f"sample._replace({image}={name}(...)(sample.{image}))."
-    )
 
 
 @dataclass(slots=True)

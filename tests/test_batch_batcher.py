@@ -16,7 +16,7 @@ from torch.utils.data import default_collate
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.batch.assembly import collate
+from lmdbloader.batch.collate import collate
 from lmdbloader.errors import OptionError
 from lmdbloader.transforms import RandomCrop, RandomHorizontalFlip, ToDtype
 

@@ -1,0 +1,361 @@
+"""Batcher: reads samples and batches of a dataset, all fields of many samples in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lmdbloader.base import clock_words
+from lmdbloader.base.stage_times import NO_CLOCK, Clock
+from lmdbloader.batch.memory import BatchMemory
+from lmdbloader.batch.pipeline import Pipeline, Scratch
+from lmdbloader.batch.sample import Batch, Form, Ragged, in_form, sample_type, stacked
+from lmdbloader.fields import kind_named
+from lmdbloader.format.layout import Field
+from lmdbloader.store import Reader
+from lmdbloader.store.rows import Rows, rows_at
+
+if TYPE_CHECKING:
+    from lmdbloader.batch.functions import Functions
+
+I64 = npt.NDArray[np.int64]
+# A column of a batch: a tensor or array (B, ...), or a list of B values.
+Columns = list[Any]
+# From uint8 (1 byte) and uint16 (2 bytes) pixels to numbers from 0 to 1.
+_FACTORS = {1: np.float32(1 / 255), 2: np.float32(1 / 65535)}
+
+
+class Source(Protocol):
+    """The dataset of a Batcher."""
+
+    @property
+    def _own_transform(self) -> Callable[[Any], Any] | None:
+        """The function that samples go through one by one, as it is now; None if there is none."""
+
+
+@dataclass(slots=True)
+class Begun:
+    """Batches that are being read.
+
+    Attributes:
+        batches: The columns of each batch, in the order of the fields; None for fields that are still to be read.
+        batch_size: Samples of a batch; the last one may be shorter.
+        addresses: (batches, fields of the pipeline) int64, of the memory of images.
+    """
+
+    batches: list[Columns]
+    batch_size: int
+    addresses: I64
+
+
+class Batcher:
+    """Reads all fields of many samples; safe from several threads and across forks.
+
+    Samples are given as draws, on which the random choices depend: sample + number of samples * occurrence.
+
+    Attributes:
+        pipeline: Reads the images, except those of fields whose images differ in shape.
+        fields: All fields, by name and in order.
+        rows: Of the index, those of the samples.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        fields: Mapping[str, Field],
+        rows: Rows,
+        memory: type[BatchMemory],
+        *,
+        keep: int,
+        source: Source | None = None,
+        dtype: torch.dtype | None = None,
+        functions: Sequence[Callable[[Any], Any]] = (),
+        form: Form = None,
+        channels: Mapping[str, int] | None = None,
+        repeats: bool = False,
+    ) -> None:
+        """Prepare to read.
+
+        Args:
+            pipeline: Of some or all of the image fields.
+            fields: All fields to read, by name and in order.
+            rows: Of the index, those of the samples, a range or (n,).
+            memory: Where images of the pipeline are written.
+            keep: The most arrays of one size that this memory keeps.
+            source: The dataset, if its own transform belongs to finished batches; it may change at any time.
+            dtype: Of images that are read without the pipeline, from 0 to 1; None reads them as stored.
+            functions: Called with whole batches.
+            form: Of finished batches.
+            channels: Of images that are read without the pipeline, one by one, and come in its memory format.
+            repeats: Whether samples may come more than once in an epoch.
+
+        Raises:
+            OptionError: A transform would move images without boxes or arrays of their size; or a function does not
+                suit the fields.
+        """
+        self.pipeline, self.fields, self.rows, self._source = pipeline, fields, rows, source
+        self._memory_type, self._keep, self._dtype = memory, keep, dtype
+        self._form, self._channels, self._repeats = form, channels or {}, repeats
+        reader = pipeline.reader
+        if any(f.kind in ("array", "json") for f in fields.values()):
+            from lmdbloader.batch.places import refuse_to_leave
+
+            refuse_to_leave(pipeline, list(fields.values()), lambda f, rows: _values_of(reader, f)(rows, NO_CLOCK))
+        self._is_whole = isinstance(rows, range) and rows == range(len(reader))
+        ragged = tuple(name for name, f in fields.items() if kind_named(f.kind).is_ragged)
+        json = tuple(name for name, f in fields.items() if f.kind == "json")
+        self._names, self._type = tuple(fields), sample_type(tuple(fields), ragged, json)
+        self._memory = [memory(o.stored_shape, o.values.carrier, keep=keep) for o in pipeline.outputs]
+        self._places = [self._names.index(o.name) for o in pipeline.outputs]
+        # Computed once, as every sample needs them.
+        self._others = [(place, self._reads(f)) for place, f in enumerate(fields.values()) if place not in self._places]
+        # Working memory that no thread is using.
+        self._scratch: list[Scratch] = []
+        self._functions: Functions | None = None
+        if functions or self._own_transform is not None:
+            self._functions = self._bound(functions)
+
+    @property
+    def _own_transform(self) -> Callable[[Any], Any] | None:
+        return None if self._source is None else self._source._own_transform
+
+    def _reads(self, f: Field) -> Callable[[I64, I64, int, Clock], Any]:
+        """Return what reads a field that the pipeline does not read, of rows (n,), draws (n,), an epoch and a clock."""
+        # They do not refer to this object, which then ends with its last user.
+        pipeline, dtype, reader = self.pipeline, self._dtype, self.pipeline.reader
+        if f.has_pixels:
+            return lambda rows, draws, epoch, clock: _different_images(reader, f.name, rows, dtype, clock)
+        values = _values_of(reader, f)
+        if f.kind in ("boxes", "points"):
+            from lmdbloader.batch.places import image_of_places, moved
+
+            image = image_of_places(pipeline, f)
+            if image is not None:
+                return lambda rows, draws, epoch, clock: Ragged(
+                    moved(pipeline, values(rows, clock), f.kind, image, rows, draws, epoch)
+                )
+        return lambda rows, draws, epoch, clock: values(rows, clock)
+
+    def _bound(self, functions: Sequence[Callable[[Any], Any]]) -> Functions:
+        from lmdbloader.batch.functions import Functions
+
+        memory, keep = self._memory_type, self._keep
+        return Functions(self.pipeline, self.fields, self._own_transform, functions, memory=memory, keep=keep)
+
+    @property
+    def own_functions(self) -> Functions:
+        """The dataset's own transform and the functions, as they are called for these fields."""
+        if self._functions is None:  # a transform that was set later
+            self._functions = self._bound(())
+        return self._functions
+
+    def samples_of(self, draws: I64) -> I64:
+        """Return the sample numbers (n,) of draws (n,)."""
+        return draws % len(self.rows) if self._repeats else draws
+
+    def rows_of(self, draws: I64) -> I64:
+        """Return the rows of the index (n,) of draws (n,)."""
+        samples = self.samples_of(draws)
+        return samples if self._is_whole else rows_at(self.rows, samples)
+
+    def read(self, draws: I64, epoch: int, batch_size: int, clock: Clock = NO_CLOCK) -> list[Any]:
+        """Return the batches of samples (n,), each of batch_size samples except the last, for `finish`.
+
+        Args:
+            draws: (n,), of the samples.
+            epoch: From 0 on.
+            batch_size: Samples of a batch.
+            clock: This thread's, started.
+
+        Raises:
+            CorruptError: A payload is damaged; names the sample and its source.
+            OptionError: Arrays of one batch differ in shape.
+        """
+        rows = self.rows_of(draws)
+        clock.tick(clock_words.FUNCTION)
+        begun = self.begin(len(draws), batch_size)
+        self._read_images(begun, rows, draws, 0, epoch, clock)
+        return self._complete(begun, rows, draws, epoch, clock)
+
+    def read_samples(self, rows: I64, draws: I64, epoch: int, clock: Clock = NO_CLOCK) -> Batch:
+        """Return samples as views of one read, by their rows (n,); their values may differ in shape."""
+        clock.tick(clock_words.FUNCTION)
+        begun = self.begin(len(rows), max(len(rows), 1))
+        self._read_images(begun, rows, draws, 0, epoch, clock)
+        self._fill(begun, rows, draws, epoch, clock)
+        return self._samples(begun.batches[0], len(rows))
+
+    def begin(self, num_samples: int, batch_size: int) -> Begun:
+        """Return batches without values, at least one, with memory for their images.
+
+        Several threads may read one batch: `read_part` for the parts, and then one of them calls `complete`.
+        """
+        # The last batch has memory for its own samples only: torch saves a part of a tensor with the rest of it.
+        starts = range(0, max(num_samples, 1), batch_size)
+        batches: list[Columns] = [[None] * len(self._names) for _ in starts]
+        addresses = np.empty((len(batches), len(self._memory)), np.int64)
+        for number, start in enumerate(starts):
+            size = min(batch_size, num_samples - start)
+            for f, memory in enumerate(self._memory):
+                batches[number][self._places[f]], addresses[number, f] = memory.take(size)
+        return Begun(batches, batch_size, addresses)
+
+    def read_part(self, begun: Begun, draws: I64, first: int, epoch: int, clock: Clock = NO_CLOCK) -> None:
+        """Read the images of some samples (n,) of one batch, whose places in it begin with `first`."""
+        self._read_images(begun, self.rows_of(draws), draws, first, epoch, clock)
+
+    def complete(self, begun: Begun, draws: I64, epoch: int, clock: Clock = NO_CLOCK) -> list[Any]:
+        """Return batches whose images were all read, as `read` does; `draws` are all of their samples (n,)."""
+        return self._complete(begun, self.rows_of(draws), draws, epoch, clock)
+
+    def _complete(self, begun: Begun, rows: I64, draws: I64, epoch: int, clock: Clock) -> list[Any]:
+        self._fill(begun, rows, draws, epoch, clock)
+        if self._own_transform is None:
+            return [self._type(*map(stacked, self._names, columns)) for columns in begun.batches]
+        size = begun.batch_size
+        return [self._samples(b, min(size, len(rows) - k * size)) for k, b in enumerate(begun.batches)]
+
+    def _samples(self, columns: Columns, length: int) -> Batch:
+        values = [column.tolist() if isinstance(column, np.ndarray) else column for column in columns]
+        return Batch(dict(zip(self._names, values, strict=True)), length, self._type)
+
+    def _read_images(self, begun: Begun, rows: I64, draws: I64, first: int, epoch: int, clock: Clock) -> None:
+        """Read the images of the pipeline to their addresses; `first` is the place of the first in a single batch."""
+        if not self._memory or not len(rows):
+            return
+        addresses = begun.addresses
+        if first:
+            addresses = addresses + np.array([[first * o.nbytes for o in self.pipeline.outputs]], np.int64)
+        try:
+            scratch = self._scratch.pop()
+        except IndexError:
+            scratch = self.pipeline.scratch()
+        clock.tick(clock_words.BUFFER)
+        try:
+            self.pipeline.read(rows, draws, epoch, addresses, begun.batch_size, scratch, clock)
+        finally:
+            self._scratch.append(scratch)
+
+    def _fill(self, begun: Begun, rows: I64, draws: I64, epoch: int, clock: Clock) -> None:
+        """Turn memory into images, and read the columns that the pipeline does not read."""
+        for place, output in zip(self._places, self.pipeline.outputs, strict=True):
+            for batch in begun.batches:
+                batch[place] = output.images(batch[place])
+        size = begun.batch_size
+        for place, read in self._others:
+            for number, batch in enumerate(begun.batches):
+                part = slice(number * size, (number + 1) * size)
+                batch[place] = read(rows[part], draws[part], epoch, clock)
+
+    @property
+    def python_functions(self) -> list[Callable[[Any], Any]]:
+        """The dataset's own transform and the functions that are called in Python."""
+        own = self._own_transform
+        functions = [] if self._functions is None else self._functions.in_python
+        return functions if own is None else [own, *functions]
+
+    def finish(
+        self,
+        batch: Any,
+        draws: I64,
+        epoch: int,
+        position: int,
+        run: Callable[[Callable[[], Any]], Any] | None = None,
+    ) -> Any:
+        """Return a batch of `read` after the dataset's own transform and the functions, called once for each batch.
+
+        Args:
+            batch: Of `read`.
+            draws: (B,), of its samples.
+            epoch: Its number.
+            position: Of the whole batch's first sample in the epoch's order.
+            run: Calls what calls the functions; None calls it at once.
+        """
+        transform = self._own_transform
+        if transform is None and self._channels:
+            changed = starmap(self._as_from_pipeline, ((name, getattr(batch, name)) for name in self._channels))
+            batch = batch._replace(**dict(changed))
+        if transform is not None or self._functions is not None:
+            batch = self.own_functions.finish(
+                batch, transform, epoch=epoch, position=position, samples=self.samples_of(draws), draws=draws, run=run
+            )
+        return batch if self._form is None else in_form(batch, self._form, is_batch=True)
+
+    def _as_from_pipeline(self, name: str, images: torch.Tensor) -> tuple[str, torch.Tensor]:
+        """Return images (1, C, H, W) with the channels and the memory format of a pipeline's; masks (1, H, W) as is."""
+        if images.ndim == 4:
+            images = images.expand(-1, self._channels[name], -1, -1)
+            images = images.contiguous(memory_format=self.pipeline.memory_format)
+        return name, images
+
+    def images_of(self, draw: int, epoch: int) -> dict[str, torch.Tensor]:
+        """Return the images (C, H, W) of one sample after the compiled transforms, by the names of their fields."""
+        begun, draws = self.begin(1, 1), np.array([draw], np.int64)
+        self.read_part(begun, draws, 0, epoch)
+        outputs = zip(self._places, self.pipeline.outputs, strict=True)
+        return {output.name: output.images(begun.batches[0][place])[0] for place, output in outputs}
+
+
+def _values_of(reader: Reader, f: Field) -> Callable[[I64, Clock], Any]:
+    """Return what reads the values of a field that is not of images, of rows (B,) and with a clock that is started.
+
+    It gives numbers as a NumPy array (B,), arrays of one shape as a tensor (B, ...), boxes and the like as `Ragged`,
+    other values as a list; and raises CorruptError if a payload is damaged, or is not a value of the field's kind.
+    """
+    name = f.name
+    if f.kind == "array":
+        return lambda rows, clock: _stack_if_equal(
+            [torch.from_numpy(reader.read_array(name, row, clock=clock)) for row in rows.tolist()]
+        )
+    kind = kind_named(f.kind)
+    decode = kind.decode
+    if f.is_payload and not f.holds_text:
+        if kind.is_ragged:
+            return lambda rows, clock: Ragged(
+                torch.from_numpy(reader.read_value(name, row, clock=clock)) for row in rows.tolist()
+            )
+        return lambda rows, clock: [reader.read_value(name, row, clock=clock) for row in rows.tolist()]
+    if f.holds_text:
+        if decode is None:
+            return lambda rows, clock: reader.read_texts(name, rows, clock=clock)
+        return lambda rows, clock: [decode(text) for text in reader.read_texts(name, rows, clock=clock)]
+    if decode is None:
+        return lambda rows, clock: reader.index.take(name, rows)
+    return lambda rows, clock: [decode(value) for value in reader.index.take(name, rows)]
+
+
+def _different_images(reader: Reader, name: str, rows: I64, dtype: torch.dtype | None, clock: Clock) -> Any:
+    """Return images as stored or, with a dtype, from 0 to 1; masks (H, W) as stored.
+
+    They are one tensor if all have one shape, else a list.
+
+    Raises:
+        CorruptError: A payload is damaged.
+    """
+    nbytes = reader.raw_nbytes(name, rows)
+    # Each image starts on an 8-byte boundary: 16-bit pixels need an even one.
+    room = -(-nbytes // 8) * 8
+    start = np.cumsum(room) - room
+    buffer = np.empty(int(room.sum()), np.uint8)
+    reader.read_into(name, rows, buffer, start, nbytes, clock=clock)
+    images, is_mask = [], reader.fields[name].kind == "mask"
+    for row, at, length in zip(rows.tolist(), start.tolist(), nbytes.tolist(), strict=True):
+        pixels = reader.as_image(name, row, buffer[at : at + length])
+        if dtype is not None and not is_mask:
+            pixels = pixels.astype(np.float32) * _FACTORS[pixels.itemsize]
+        image = torch.from_numpy(pixels[0] if is_mask else pixels)
+        images.append(image if dtype is None or is_mask else image.to(dtype))
+    return _stack_if_equal(images)
+
+
+def _stack_if_equal(values: list[torch.Tensor]) -> Any:
+    """Return tensors of one shape and dtype as one tensor (B, ...), others unchanged."""
+    if values and all(v.shape == values[0].shape and v.dtype == values[0].dtype for v in values):
+        return torch.stack(values)
+    return values
