@@ -17,7 +17,6 @@ from PIL import Image
 import lmdbloader
 from lmdbloader import transforms as T
 from lmdbloader.cli import main
-from lmdbloader.conversion.sources import json_stream
 from lmdbloader.conversion.sources.layouts import list_sources
 from lmdbloader.conversion.sources.yolo import parse_names
 from lmdbloader.errors import DestinationError, ImageError, OptionError, SourceError, SourceNotFoundError
@@ -386,22 +385,17 @@ def without(key: str) -> dict[str, Any]:
         (edited("categories", 1, name="\ud800"), "expected the name of a class"),
         (edited("categories", 1, name=["a"]), "expected the name of a class"),
         ({**content(), "annotations": [5]}, r"annotations\[0\]: 5; expected an object"),
-        ({**content(), "annotations": {}}, "'annotations' is not a list"),
+        ({**content(), "annotations": {}}, "has no list 'annotations'"),
         ({**content(), "annotations": [{"id": 1, "image_id": 100, "caption": "x"}]}, "has no bbox, but captions"),
         ({**content(), "images": []}, "lists no images"),
         ({**content(), "categories": []}, "lists no categories"),
-        (without("annotations"), "has no list 'annotations'; it has 'categories', 'images', 'info'"),
-        ([], "expected an object, which starts with {"),
-        ("", "expected an object"),
-        ("{", "at character 1: .*Expecting value"),
-        (json.dumps(content())[:-3], "at character"),
-        (json.dumps(content()) + "x", "more text after the end"),
-        (json.dumps(content())[:-1] + ', "images": []}', "a second 'images'"),
+        (without("annotations"), "has no list 'annotations'; it has "),
+        ([], r"\[\]; expected an object"),
+        ("", "is not JSON"),
+        (json.dumps(content())[:-3], "is not JSON"),
+        (json.dumps(content()) + "x", "is not JSON"),
         ('{"images": [' + "[" * 200_000, "nested too deeply"),
         ('{"images": [{"id": ' + "9" * 5000 + "}]}", "Exceeds the limit"),
-        ('{"images": [{"id": 1,, }]}', r"images\[0\]"),
-        ('{"images" []}', "expected ':', found"),
-        ('{5: []}', "expected a name in quotes"),
     ],
 )  # fmt: skip
 def test_damaged_files_are_named(coco: Path, value: Any, message: str) -> None:
@@ -411,15 +405,9 @@ def test_damaged_files_are_named(coco: Path, value: Any, message: str) -> None:
     assert "instances_train2017.json" in str(caught.value)
 
 
-def test_text_that_is_not_utf_8_and_long_values(coco: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = coco / "annotations" / "instances_train2017.json"
-    file.write_bytes(b'{"images": "\xff"}')
-    with pytest.raises(SourceError, match="not UTF-8"):
-        list_sources(coco, layout="coco")
-    monkeypatch.setattr(json_stream, "_PIECE", 16)
-    monkeypatch.setattr(json_stream, "MOST_CHARACTERS", 1024)
-    file.write_text(json.dumps({"more": "x" * 5000, **content()}))
-    with pytest.raises(SourceError, match="more: does not end within"):
+def test_text_that_is_not_utf_8(coco: Path) -> None:
+    (coco / "annotations" / "instances_train2017.json").write_bytes(b'{"images": "\xff"}')
+    with pytest.raises(SourceError, match="is not JSON"):
         list_sources(coco, layout="coco")
 
 
@@ -434,27 +422,6 @@ def test_boxes_of_images_that_are_not_listed_are_counted(coco: Path) -> None:
     change(coco, value)
     with pytest.raises(SourceError, match="no annotation has the id of an image"):
         list_sources(coco, layout="coco")
-
-
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
-    max_leaves=12,
-)
-
-
-@settings(max_examples=150, deadline=None)
-@given(lists=st.lists(values, max_size=8), other=values, piece=st.integers(1, 40), indent=st.sampled_from([None, 1]))
-def test_lists_are_read_as_json_does(
-    tmp_path_factory: pytest.TempPathFactory, lists: list[Any], other: Any, piece: int, indent: int | None
-) -> None:
-    path = tmp_path_factory.mktemp("json") / "a.json"
-    whole = {"other": other, "wanted": lists, "end": 5}
-    path.write_text(json.dumps(whole, indent=indent, ensure_ascii=True))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(json_stream, "_PIECE", piece)
-        found = list(json_stream.read_lists(path, ["wanted"]))
-    assert repr(found) == repr([("wanted", i, value) for i, value in enumerate(lists)])
 
 
 coordinates = st.floats(-100, 200, width=32)
