@@ -61,7 +61,7 @@ _MEASURING: dict[str, Any] = {
     "repeats": 3, "processes": None, "num_workers": None, "device": None,
     "restart": False,
 }  # fmt: skip
-_MODELS = ("srcnn915", "srcnn955", "residual", "none")
+_MODELS = ("srcnn915", "srcnn955", "none")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

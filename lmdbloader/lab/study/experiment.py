@@ -32,10 +32,9 @@ from lmdbloader.lab.study.results import Study
 from lmdbloader.lab.study.rows import AUTO, BaselineFolder, StudiedDataset, StudiedField, StudySettings
 from lmdbloader.lab.study.setup import BenchSetup, choose_batch_sizes, choose_crops, choose_dataset, has_images
 from lmdbloader.lab.study.sweeps import PER_CORE, oversubscribe, scale_threads, settings_of, sweep, thread_counts
-from lmdbloader.lab.study.training import Trainer, why_unknown
+from lmdbloader.lab.study.training import MODEL_NAMES, ModelName, Trainer, why_unknown
 from lmdbloader.lab.study.turns import Turns, file_of
 from lmdbloader.show import info
-from lmdbloader.superres.models import MODEL_NAMES, ModelName
 
 Section = Literal["sweep", "threads", "oversubscription", "isolation", "cold"]
 ALL_SECTIONS: tuple[Section, ...] = get_args(Section)

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from lmdbloader.base.stopwatch import StepTimer, take_steps
@@ -23,13 +23,14 @@ from lmdbloader.lab.stored import image_sizes
 from lmdbloader.lab.study.endless_loader import EndlessLoader, latency_of
 from lmdbloader.lab.study.results import from_plain
 from lmdbloader.lab.study.rows import GpuLoad, Phases, Training
-from lmdbloader.superres.models import ModelName, build_model
-from lmdbloader.superres.tensors import unit_floats
-from lmdbloader.superres.training import train_step
+from lmdbloader.superres.tensors import to_channels, unit_floats, upscale
 
 # Least steps of a turn, and its least seconds on a GPU: NVML reports the use of about the last second.
 _LEAST_STEPS, _LEAST_GPU_SECONDS = 2, 1.0
 _PHASES = [f.name for f in fields(Phases)]
+
+ModelName = Literal["srcnn915", "srcnn955"]
+MODEL_NAMES: tuple[ModelName, ...] = get_args(ModelName)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +58,14 @@ class Trainer:
         """Build the network for a dataset's images.
 
         Raises:
-            OptionError: The network does not take these images.
+            OptionError: Their sizes are not in a whole ratio.
         """
         places = _smallest_and_largest(dataset)
         # A sample's only image is the large one.
         self._small = None if places is None else places[0]
         self._large = 0 if places is None else places[1]
-        scale = 2 if places is None else _scale(dataset, *places)
-        try:
-            self.model = build_model(name, scale).to(device)
-        except OptionError as error:
-            raise OptionError(f"model={name!r}: {error} Choose another one, or None to load only.") from error
+        self._scale = 2 if places is None else _scale(dataset, *places)
+        self.model = _srcnn(name).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.device = device
         self._optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-4)
         self.model.train()
@@ -76,7 +74,7 @@ class Trainer:
         """Do one step on a batch of the fields that are read."""
         large = batch[self._large]
         if self._small is not None:
-            train_step(self.model, self._optimizer, batch[self._small], large, timer=timer)
+            self._restore(batch[self._small], large, timer)
             return
         # An odd row or column has no partner to be halved with.
         height, width = (side // 2 * 2 for side in large.shape[-2:])
@@ -85,7 +83,35 @@ class Trainer:
                 "images of 1 pixel have no half to be restored from. Take larger crops, or model=None (--model none)."
             )
         large = unit_floats(large.to(self.device, non_blocking=True))[..., :height, :width]
-        train_step(self.model, self._optimizer, functional.avg_pool2d(large, 2), large, timer=timer)
+        self._restore(functional.avg_pool2d(large, 2), large, timer)
+
+    def _restore(self, small: Tensor, large: Tensor, timer: StepTimer) -> None:
+        small, large = (
+            to_channels(unit_floats(images.to(self.device, non_blocking=True)), 1) for images in (small, large)
+        )
+        inputs = upscale(small, self._scale).contiguous(memory_format=torch.channels_last)
+        timer.lap("copy")
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.device.type == "cuda"):
+            output = self.model(inputs)
+        loss = functional.mse_loss(output.float(), large)
+        timer.lap("forward")
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        timer.lap("backward")
+        self._optimizer.step()
+        timer.lap("update")
+
+
+def _srcnn(name: ModelName) -> nn.Sequential:
+    """Return the three layers of Dong et al. (2014), which take luma that was enlarged."""
+    middle = 5 if name == "srcnn955" else 1
+    return nn.Sequential(
+        nn.Conv2d(1, 64, 9, padding=4),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(64, 32, middle, padding=middle // 2),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(32, 1, 5, padding=2),
+    )
 
 
 def take_training_turn(feed: EndlessLoader, trainer: Trainer, seconds: float, *, warm_up: bool) -> TrainingTurn:
