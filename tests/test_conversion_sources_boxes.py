@@ -505,7 +505,7 @@ def test_no_label_of_yolo_is_lost_by_the_spelling_of_a_name(yolo: Path) -> None:
     assert [len(source.annotation.labels) // 8 for source in listing.sources if source.annotation] == [1, 0, 2]
     known = "not read: the names of the classes are those of data.yaml"
     names = (("classes.TXT", known), ("coco8.yaml", known))
-    assert listing.ignored == (("*.txt", "not read: b.txt"), *names, ("*.text", "not read: b.text"))
+    assert listing.ignored == (("*.txt", "1 not read: b.txt"), *names, ("*.text", "1 not read: b.text"))
     (yolo / "labels" / "a.txt").write_text("")
     with pytest.raises(SourceError, match=r"a\.TXT and a\.txt have the same stem|a\.txt and a\.TXT have the same stem"):
         list_sources(yolo, layout="yolo")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -184,83 +183,15 @@ def test_swapped_and_absent_folders_are_named(folder: Path, tmp_path: Path) -> N
         list_sources(folder / "images", masks=tmp_path / "empty")
 
 
-def test_the_folder_above_both_is_answered_with_the_line_to_write(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(folder.parent)
-    line = "lmdbloader convert src/images OUT --masks src/masks"
-    for src, masks, message in (
-        ("src", "src/masks", f"Name the folder of the images itself: {line}"),
-        ("src", "masks", f"masks: there is no such folder here. There is src/masks: {line}"),
-        ("src/images", "masks", f"masks: there is no such folder here. There is src/masks: {line}"),
-        ("src", "elsewhere", "elsewhere: there is no such folder."),
-        ("src/nothing", "masks", "src/nothing: there is no such folder."),
-    ):
-        assert main(["convert", src, str(tmp_path / "out"), "--masks", masks]) == 1
-        assert message in capsys.readouterr().err
-    assert main(["convert", "src/images", str(tmp_path / "out"), "--masks", "src/masks", "--workers", "1"]) == 0
-
-
-def put_together(folder: Path, names: dict[str, str]) -> None:
-    """Write grey images, and masks of other values, into one folder: each name with that of its mask."""
-    for i, (name, mask) in enumerate(names.items()):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((8, 8), 100 + i, np.uint8)).save(folder / name)
-        Image.fromarray(np.full((8, 8), 1 + i, np.uint8)).save(folder / mask)
-
-
-@pytest.mark.parametrize(
-    ("names", "move"),
-    [
-        (
-            {"x (1).png": "x (1)_mask.png", "y.png": "y_mask.png"},
-            "mkdir 'my d-masks' && mv 'my d'/*_mask.* 'my d-masks'/",
-        ),
-        ({"x.png": "x-seg.png", "y.png": "y_mask.png"}, "mv 'my d'/*-seg.* 'my d'/*_mask.* "),
-        ({"x.jpg": "x.png", "y.jpg": "y.png"}, r"mv 'my d'/*.png "),
-        (
-            {"a/x.png": "a/x_mask.png", "b c/y.png": "b c/y_gt.png"},
-            r"find 'my d'/ \( -name '*_gt.*' -o -name '*_mask.*' ",
-        ),
-    ],
-    ids=["suffix", "suffixes", "kinds", "folders"],
-)
-@pytest.mark.parametrize("named", [True, False])
-def test_images_and_masks_in_one_folder_are_answered_with_the_lines_to_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: dict[str, str], move: str, named: bool
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    put_together(Path("my d"), names)
-    if not named and any("/" in name for name in names):
-        return  # --layout masks asks for two folders, as before
-    given: Any = {"masks": "my d"} if named else {"layout": "masks"}
-    with pytest.raises(
-        SourceError, match=r"^my d: (is the folder of the images and that of|holds images and)"
-    ) as error:
-        lmdbloader.convert("my d", "out", on_error="skip", **given)
-    line, then = str(error.value).split("`")[1:]
-    assert move in line
-    subprocess.run(line, shell=True, check=True)
-    exec(then.partition("Then write: ")[2].replace(", out,", ", 'out',"), {"lmdbloader": lmdbloader})
-    dataset = lmdbloader.LMDBDataset("out")
-    assert dataset.table["source"].to_pylist() == sorted(names)
-    for i, sample in enumerate(dataset):
-        assert abs(int(sample.image.max()) - 100 - i) <= 1 and sample.mask.unique().tolist() == [1 + i]
-
-
 def test_one_folder_twice_is_refused_however_it_is_written(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder.parent)
     Path("link").symlink_to("src/masks")
-    both = "is the folder of the images and that of the masks, so each image would be its own mask"
+    both = "each image would be its own mask"
     for src, masks in (("src/masks", "src/images/../masks/"), ("src/masks", "link"), ("link", str(folder / "masks"))):
         with pytest.raises(SourceError, match=both):
             list_sources(Path(src), masks=Path(masks))
-    line = "lmdbloader convert src/images OUT --masks src/masks"
-    for name in ("src/masks", "src/images"):
-        assert main(["convert", name, str(tmp_path / "out"), "--masks", name]) == 1
-        assert f"{both}. Name the folder of each: {line}" in capsys.readouterr().err
     Path("src/both").symlink_to("masks")
     shutil.rmtree("src/images")
     Path("src/both").rename("src/images")
@@ -268,23 +199,16 @@ def test_one_folder_twice_is_refused_however_it_is_written(
         lmdbloader.convert("src", tmp_path / "out", layout="masks")
 
 
-def test_one_url_twice_is_refused_however_it_is_written(folder: Path, tmp_path: Path) -> None:
+def test_masks_and_images_behind_urls(folder: Path, tmp_path: Path) -> None:
     filesystem = fsspec.filesystem("memory")
     filesystem.put(str(folder / "masks"), "/one-url/masks", recursive=True)
     url = "memory://one-url/masks"
-    for other in (url, f"{url}/", "memory:///one-url/masks", "MEMORY://one-url/masks"):
-        with pytest.raises(SourceError, match=r"each image would be its own mask\. Move the masks into a folder of"):
+    for other in (url, f"{url}/"):
+        with pytest.raises(SourceError, match="each image would be its own mask"):
             lmdbloader.convert(url, tmp_path / "out", masks=other)
     filesystem.put(f"{folder / 'images'}/", "/one-url/", recursive=True)
     names = list_sources("memory://one-url", masks=url).sources.names
     assert [*names] == [b"a.jpg", b"b.png", b"deep/c.jpg"]
-
-
-def test_no_image_is_its_own_mask_through_a_link(folder: Path, tmp_path: Path) -> None:
-    (folder / "masks" / "b_mask.png").unlink()
-    (folder / "masks" / "b.png").symlink_to(folder / "images" / "b.png")
-    with pytest.raises(SourceError, match=r"masks/b\.png: is the same file as .*images/b\.png, so the image would be"):
-        lmdbloader.convert(folder, tmp_path / "out", layout="masks", on_error="skip")
 
 
 def test_masks_in_the_folder_of_the_images_are_no_images(folder: Path, tmp_path: Path) -> None:
@@ -298,7 +222,7 @@ def test_masks_in_the_folder_of_the_images_are_no_images(folder: Path, tmp_path:
         assert ("my masks/", "the folder of the masks") in report.ignored
     (tmp_path / "none").mkdir()
     (folder / "images" / "my masks").rename(tmp_path / "none" / "masks")
-    with pytest.raises(SourceError, match=r"none: no images in it besides those in .*masks$"):
+    with pytest.raises(SourceError, match=r"none: no images in it"):
         list_sources(tmp_path / "none", masks=tmp_path / "none" / "masks")
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shlex
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +11,10 @@ import numpy as np
 from lmdbloader.base.option_names import option, pasted_convert
 from lmdbloader.base.text import first_of
 from lmdbloader.conversion.sources.folders import find_images, holds_images, same_stem
-from lmdbloader.conversion.sources.listing import Found, Listing, Location, Names, Sources, as_text, is_url, stem_of
-from lmdbloader.errors import SourceError, SourceNotFoundError
+from lmdbloader.conversion.sources.listing import I64, Found, Listing, Location, Names, Sources, as_text, stem_of
+from lmdbloader.conversion.sources.remote import newest
+from lmdbloader.errors import SourceError
 from lmdbloader.format.folder_names import is_of_images, is_of_masks, without_mask_suffix
-
-# More names than this may be too long for one command line.
-_MOST_MOVED = 5000
 
 
 def list_masked(src: Location, masks: Location | None, *, skip: bool = False) -> Listing:
@@ -36,19 +31,18 @@ def list_masked(src: Location, masks: Location | None, *, skip: bool = False) ->
     """
     if masks is None:
         src, masks = _find_folders(src)
-    _check_exists(src, masks)
-    images = find_images(src)
-    if _is_same(src, masks):
-        problem = "is the folder of the images and that of the masks, so each image would be its own mask"
-        raise SourceError(f"{masks}: {problem}. {_how_to_separate(src, images.names)}")
-    images = _without(images, _places_in(src, masks), "the folder of the masks")
-    found = _without(find_images(masks), _places_in(masks, src), "the folder of the images")
-    for place, names, other in ((src, images.names, masks), (masks, found.names, src)):
+    images, found = find_images(src), find_images(masks)
+    if _paths_of(src)[1] == _paths_of(masks)[1]:
+        raise SourceError(
+            f"{masks}: is the folder of the images and that of the masks, so each image would be its own mask. Move "
+            f"the masks into a folder of their own, and name it with {option('masks')}."
+        )
+    images = _without(images, src, masks, "the folder of the masks")
+    found = _without(found, masks, src, "the folder of the images")
+    for place, names in ((src, images.names), (masks, found.names)):
         if not len(names):
-            besides = f" besides those in {other}" * bool(_places_in(place, other))
-            raise SourceError(f"{place}: no images in it{besides}")
+            raise SourceError(f"{place}: no images in it")
     partners = _partners(src, images.names, masks, found.names)
-    _refuse_own_masks(images, found, partners)
     alone = np.flatnonzero(partners < 0)
     if len(alone) and (not skip or len(alone) == len(partners)):
         missing = [as_text(images.names[i]) for i in alone.tolist()]
@@ -63,8 +57,13 @@ def list_masked(src: Location, masks: Location | None, *, skip: bool = False) ->
         images.nbytes[kept] + found.nbytes[partners[kept]],
         attached={"mask": found.names.take(partners[kept].tolist())},
     )
-    ignored = (*images.ignored, *found.ignored, *others)
-    return Listing("masks", sources, fields=(("mask", "mask"),), ignored=ignored, changed_ns=_newest(images, found))
+    return Listing(
+        "masks",
+        sources,
+        fields=(("mask", "mask"),),
+        ignored=(*images.ignored, *found.ignored, *others),
+        changed_ns=newest([images.changed_ns, found.changed_ns]),
+    )
 
 
 def _find_folders(src: Location) -> tuple[Path, Path]:
@@ -76,8 +75,6 @@ def _find_folders(src: Location) -> tuple[Path, Path]:
     if not src.is_dir():
         raise SourceError(f"{src}: there is no such folder")
     folders = sorted(p for p in src.iterdir() if p.is_dir())
-    if not folders and (named := _mask_patterns(names := find_images(src).names)):
-        raise SourceError(f"{src}: holds images and masks ({' '.join(named)}) together. {_how_to_separate(src, names)}")
     images = [p for p in folders if is_of_images(p.name)]
     masks = [p for p in folders if is_of_masks(p.name) and holds_images(p)]
     if len(images) != 1 or len(masks) != 1:
@@ -92,121 +89,28 @@ def _find_folders(src: Location) -> tuple[Path, Path]:
     return images[0], masks[0]
 
 
-def _is_same(src: Location, masks: Location) -> bool:
-    """Return whether two places are one folder."""
-    if isinstance(src, str) or isinstance(masks, str):
-        return isinstance(src, str) and isinstance(masks, str) and _chain(src) == _chain(masks)
-    return src.exists() and masks.exists() and os.path.samefile(src, masks)
-
-
-def _places_in(place: Location, other: Location) -> list[bytes]:
-    """Return the relative paths at which another place may be found in a place: several, if links lead to it."""
-    if isinstance(place, str) != isinstance(other, str):
-        return []
+def _paths_of(place: Location) -> tuple[str, str]:
+    """Return a place's path as it is written, and as it is without links; of a URL, without slashes at its end."""
     if isinstance(place, str):
-        (first, *rest), (inner, *tail) = _chain(place), _chain(str(other))
-        return [os.fsencode(inner[len(first) + 1 :])] * (rest == tail and inner.startswith(f"{first}/"))
-    ways = [(Path(see(place)), Path(see(other))) for see in (os.path.abspath, os.path.realpath)]
-    return [os.fsencode(b.relative_to(a).as_posix()) for a, b in dict.fromkeys(ways) if a != b and b.is_relative_to(a)]
+        return place.rstrip("/"), place.rstrip("/")
+    return os.path.abspath(place), os.path.realpath(place)
 
 
-def _chain(url: str) -> list[str]:
-    """Return the places of a chained URL, from the inner one, without slashes around them, and without caches.
-
-    >>> _chain("simplecache::s3://bucket/masks/"), _chain("memory:///masks")
-    (['s3:bucket/masks'], ['memory:masks'])
-    """
-    links = [link.partition("://") for link in url.split("::")]
-    return [f"{protocol}:{rest.strip('/')}" for protocol, mark, rest in links if mark]
-
-
-def _without(found: Found, folders: Sequence[bytes], why: str) -> Found:
-    """Return the images that are in none of some folders."""
-    ignored = []
-    for folder in folders:
-        kept = [i for i, name in enumerate(found.names) if not name.startswith(folder + b"/")]
+def _without(found: Found, place: Location, other: Location, why: str) -> Found:
+    """Return the images of a place without those of another place below it."""
+    ignored = [*found.ignored]
+    for top, inner in zip(_paths_of(place), _paths_of(other), strict=True):
+        if not inner.startswith(f"{top}/"):
+            continue
+        below = os.fsencode(inner[len(top) + 1 :]) + b"/"
+        kept = [i for i, name in enumerate(found.names) if not name.startswith(below)]
         if len(kept) < len(found.names):
-            ignored.append((f"{as_text(folder)}/", why))
+            ignored.append((as_text(below), why))
             found = replace(found, names=found.names.take(kept), nbytes=found.nbytes[kept])
-    return replace(found, ignored=(*found.ignored, *ignored))
+    return replace(found, ignored=tuple(ignored))
 
 
-def _mask_patterns(names: Names) -> list[str]:
-    """Return the patterns of the masks among images and masks; none if their names do not tell.
-
-    >>> [_mask_patterns(Names.join(b"", names)) for names in ([b"a.png", b"a_mask.png"], [b"a.jpg", b"a.png"])]
-    [['*_mask.*'], ['*.png']]
-    """
-    stems = {stem_of(name) for name in names}
-    ends = {stem[len(bare) :] for stem in stems if (bare := without_mask_suffix(stem)) != stem and bare in stems}
-    if ends:
-        return [f"*{as_text(end)}.*" for end in sorted(ends)]
-    kinds = {os.path.splitext(name)[1] for name in names}
-    is_both = len(names) == 2 * len(stems) and len(kinds) == 2 and b".png" in kinds and kinds & {b".jpg", b".jpeg"}
-    return ["*.png"] if is_both else []
-
-
-def _how_to_separate(src: Location, names: Names) -> str:
-    """Return what to do about a folder that holds both the images and the masks, or only one of them."""
-    patterns = _mask_patterns(names)
-    if isinstance(src, str):
-        such = f", such as {patterns[0]}," if patterns else ""
-        return f"Move the masks{such} into a folder of their own, and name it with {option('masks')}."
-    src = src if src.name not in ("", "..") else src.resolve()
-    if not patterns:
-        near = [p for p in sorted(src.parent.iterdir()) if p.is_dir() and p != src]
-        if is_of_masks(src.name):
-            lines = [pasted_convert(p, masks=src) for p in near if is_of_images(p.name)]
-        else:
-            lines = [pasted_convert(src, masks=p) for p in near if is_of_masks(p.name)]
-        return f"Name the folder of each: {lines[0] if len(lines) == 1 else pasted_convert('IMAGES', masks='MASKS')}"
-    masks = src.with_name(f"{src.name}-masks")
-    here, there = shlex.quote(str(src)), shlex.quote(str(masks))
-    line = f"mkdir {there} && mv {' '.join(f'{here}/{pattern}' for pattern in patterns)} {there}/"
-    if len(names) > _MOST_MOVED or any(b"/" in name for name in names):
-        tests = " -o ".join(f"-name '{pattern}'" for pattern in patterns)
-        move = 'for f; do t="$0-masks${f#"$0"}"; mkdir -p "${t%/*}" && mv "$f" "$t"; done'
-        line = f"find {here}/ \\( {tests} \\) -exec sh -c '{move}' {here} {{}} +"
-    return f"Move the masks into a folder of their own: `{line}`. Then write: {pasted_convert(src, masks=masks)}"
-
-
-def _refuse_own_masks(images: Found, found: Found, partners: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
-    """Refuse an image that is its own mask: its name leads to the same file, through a link."""
-    if is_url(images.names.folder) or is_url(found.names.folder):
-        return
-    # Other sizes are other files, so few are looked at.
-    for i in np.flatnonzero((partners >= 0) & (images.nbytes == found.nbytes[partners])).tolist():
-        image, mask = images.names.path(i), found.names.path(int(partners[i]))
-        with contextlib.suppress(OSError):  # one is gone: the conversion names it
-            if not os.path.samefile(image, mask):
-                continue
-            raise SourceError(
-                f"{as_text(mask)}: is the same file as {as_text(image)}, so the image would be its own mask. Put the "
-                "mask in its place."
-            )
-
-
-def _check_exists(src: Location, masks: Location) -> None:
-    """Refuse a folder of masks that does not exist, if there is one of that name next to the images or above them."""
-    if isinstance(src, str) or isinstance(masks, str) or masks.exists() or not src.is_dir():
-        return
-    for images, near in ((_inside(src, src / masks), src / masks), (src, src.parent / masks)):
-        if images is not None and near.is_dir():
-            line = pasted_convert(images, masks=near)
-            raise SourceNotFoundError(f"{masks}: there is no such folder here. There is {near}: {line}")
-
-
-def _inside(src: Location, masks: Location) -> Path | None:
-    """Return the folder of the images if `src` holds it and `masks`, the folder of their masks."""
-    if isinstance(src, str) or isinstance(masks, str) or not (masks.is_dir() and src.is_dir()):
-        return None
-    inside = [p for p in sorted(src.iterdir()) if p.is_dir() and is_of_images(p.name)]
-    return inside[0] if len(inside) == 1 and masks.resolve().parent == src.resolve() else None
-
-
-def _partners(
-    src: Location, images: Names, masks: Location, found: Names
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _partners(src: Location, images: Names, masks: Location, found: Names) -> I64:
     """Return the number of the mask of each image, -1 for an image without a mask."""
     by_stem: dict[bytes, int] = {}
     for i, name in enumerate(images):
@@ -219,7 +123,7 @@ def _partners(
         stem = stem_of(name)
         number = by_stem.get(stem, by_stem.get(without_mask_suffix(stem)))
         if number is None:
-            alone.append(i)
+            alone.append(as_text(name))
         elif partners[number] >= 0:
             raise same_stem(masks, found[int(partners[number])], name)
         else:
@@ -228,14 +132,5 @@ def _partners(
         stems = {stem_of(name) for name in found}
         swapped = all(without_mask_suffix(stem) in stems for stem in by_stem)
         advice = "The two folders are probably swapped." if swapped else "Remove it, or add its image."
-        if (inside := _inside(src, masks)) is not None:
-            advice = f"Name the folder of the images itself: {pasted_convert(inside, masks=masks)}"
-        raise SourceError(f"{masks}: no image in {src} for {first_of([as_text(found[i]) for i in alone])}. {advice}")
+        raise SourceError(f"{masks}: no image in {src} for {first_of(alone)}. {advice}")
     return partners
-
-
-def _newest(one: Found, other: Found) -> int | None:
-    """Return `Listing.changed_ns` of two places."""
-    if one.changed_ns is None or other.changed_ns is None:
-        return None
-    return max(one.changed_ns, other.changed_ns)

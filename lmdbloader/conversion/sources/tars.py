@@ -161,7 +161,7 @@ class _Shards:
         """Read one tar's headers."""
         where = as_text(path)
         start = prefix + b"/" if prefix else b""
-        hashes, litter = array("q"), dict[bytes, None]()
+        finished, litter = set[int](), dict[bytes, None]()
         targets: dict[str, str] = {}
         key, members = "", dict[str, Member]()
         for member in list_members(file, where):
@@ -181,8 +181,14 @@ class _Shards:
                 continue
             if parts[1] != key:
                 self._finish(start, key, members)
+                # A key's hash takes half of the memory that the key takes.
+                finished.add(hash(key))
                 key, members = parts[1], {}
-                hashes.append(hash(key))
+                if hash(key) in finished:
+                    raise SourceError(
+                        f"{where}: {name}: the members of {key} are not next to each other. Sort the names when "
+                        "packing (tar --sort=name)."
+                    )
             extension = parts[2].lower()
             if extension in members:
                 raise SourceError(f"{where}: holds {name} twice. It is not clear which one belongs to the sample.")
@@ -194,10 +200,6 @@ class _Shards:
         self.ignored += others.ignored()
         _follow(file, where, self.links, targets)
         self.links.clear()
-        # A set of all keys would take more than everything else together.
-        values, counts = np.unique(np.array(hashes, np.int64), return_counts=True)
-        if (counts > 1).any():
-            _refuse_scattered(file, where, set(values[counts > 1].tolist()))
 
     def _finish(self, start: bytes, key: str, members: dict[str, Member]) -> None:
         images = [extension for extension in members if extension in _IMAGES]
@@ -289,26 +291,6 @@ def _end_of(name: str, targets: Mapping[str, str]) -> str:
     for _ in range(_MOST_LINKS):
         name = targets.get(name, name)
     return name
-
-
-def _refuse_scattered(file: Readable, where: str, suspects: set[int]) -> None:
-    """Raise SourceError if the members of a key with one of some hashes do not follow each other."""
-    finished: set[str] = set()
-    key = ""
-    file.seek(0)
-    for member in list_members(file, where):
-        name = _checked(member, where)
-        parts = _KEY.fullmatch(name)
-        if parts is None or member.kind not in _VALUES or parts[1] == key or litter_in(os.fsencode(name)) is not None:
-            continue
-        key = parts[1]
-        if key in finished:
-            raise SourceError(
-                f"{where}: {parts[0]}: the members of {key} are not next to each other. Sort the names when packing "
-                "(tar --sort=name)."
-            )
-        if hash(key) in suspects:
-            finished.add(key)
 
 
 def _checked(member: Member, where: str) -> str:
