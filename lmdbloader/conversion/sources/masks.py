@@ -10,8 +10,8 @@ import numpy as np
 
 from lmdbloader.base.option_names import option, pasted_convert
 from lmdbloader.base.text import first_of
-from lmdbloader.conversion.sources.folders import find_images, holds_images, same_stem
-from lmdbloader.conversion.sources.listing import I64, Found, Listing, Location, Names, Sources, as_text, stem_of
+from lmdbloader.conversion.sources.folders import find_images, holds_images, match_names
+from lmdbloader.conversion.sources.listing import Found, Listing, Location, Sources, as_text, stem_of
 from lmdbloader.conversion.sources.remote import newest
 from lmdbloader.errors import SourceError
 from lmdbloader.format.folder_names import is_of_images, is_of_masks, without_mask_suffix
@@ -42,7 +42,12 @@ def list_masked(src: Location, masks: Location | None, *, skip: bool = False) ->
     for place, names in ((src, images.names), (masks, found.names)):
         if not len(names):
             raise SourceError(f"{place}: no images in it")
-    partners = _partners(src, images.names, masks, found.names)
+    partners, masks_alone = match_names(src, images.names, masks, found.names, without_mask_suffix)
+    if masks_alone:
+        stems = {stem_of(name) for name in found.names}
+        swapped = all(without_mask_suffix(stem_of(name)) in stems for name in images.names)
+        advice = "The two folders are probably swapped." if swapped else "Remove it, or add its image."
+        raise SourceError(f"{masks}: no image in {src} for {first_of([*map(as_text, masks_alone)])}. {advice}")
     alone = np.flatnonzero(partners < 0)
     if len(alone) and (not skip or len(alone) == len(partners)):
         missing = [as_text(images.names[i]) for i in alone.tolist()]
@@ -108,29 +113,3 @@ def _without(found: Found, place: Location, other: Location, why: str) -> Found:
             ignored.append((as_text(below), why))
             found = replace(found, names=found.names.take(kept), nbytes=found.nbytes[kept])
     return replace(found, ignored=tuple(ignored))
-
-
-def _partners(src: Location, images: Names, masks: Location, found: Names) -> I64:
-    """Return the number of the mask of each image, -1 for an image without a mask."""
-    by_stem: dict[bytes, int] = {}
-    for i, name in enumerate(images):
-        first = by_stem.setdefault(stem_of(name), i)
-        if first != i:
-            raise same_stem(src, images[first], name)
-    partners = np.full(len(images), -1, np.int64)
-    alone = []
-    for i, name in enumerate(found):
-        stem = stem_of(name)
-        number = by_stem.get(stem, by_stem.get(without_mask_suffix(stem)))
-        if number is None:
-            alone.append(as_text(name))
-        elif partners[number] >= 0:
-            raise same_stem(masks, found[int(partners[number])], name)
-        else:
-            partners[number] = i
-    if alone:
-        stems = {stem_of(name) for name in found}
-        swapped = all(without_mask_suffix(stem) in stems for stem in by_stem)
-        advice = "The two folders are probably swapped." if swapped else "Remove it, or add its image."
-        raise SourceError(f"{masks}: no image in {src} for {first_of(alone)}. {advice}")
-    return partners
