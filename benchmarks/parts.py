@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 from common import photographs, print_sections, table
+from lmdbloader.store.writing.sets import write_set
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.format.layout import part_name
-from lmdbloader.store.writing.sets import write_set
 
 SIDE = 96
 ORDERS = ("random", "quasi_random", "sequential")

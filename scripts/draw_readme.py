@@ -268,8 +268,7 @@ def draw_picture(path: Path, *, steps: int) -> None:
         steps: Of training, each with one crop of every photograph.
     """
     import lmdbloader
-    from lmdbloader.superres import bicubic, evaluate, predict
-    from lmdbloader.superres.tensors import merge_luma
+    from lmdbloader.superres import bicubic, evaluate, merge_luma, predict
 
     with tempfile.TemporaryDirectory(prefix="lmdbloader-picture-") as name:
         model = _train(Path(name), steps)
@@ -290,10 +289,9 @@ def _train(folder: Path, steps: int) -> Any:
     """Make train.lmdb and val.lmdb in a folder; return SRCNN, trained on crops of the first."""
     import torch
     from demos.superres import copy_photographs, find_photographs
+    from superresolution import build_model, cosine_rate, train_step
 
     import lmdbloader
-    from lmdbloader.superres import build_model, train_step
-    from lmdbloader.superres.training import cosine_rate
     from lmdbloader.transforms import RandomCrop, RandomDihedral
 
     training, held_out = find_photographs(None, folder)

@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+from superresolution.models import MODEL_NAMES, build_model
+from superresolution.training import cosine_rate, train_epoch
 from training.command import check_checkpoint, exit_status, positive
 from training.stopping import Stopping
 
@@ -24,8 +26,6 @@ from lmdbloader.errors import OptionError
 from lmdbloader.lab.profiling import StepTimer
 from lmdbloader.loader.checkpoints import load_checkpoint, save_checkpoint
 from lmdbloader.superres.evaluation import Evaluation, Scores, bicubic, evaluate, pair_scale, score
-from lmdbloader.superres.models import MODEL_NAMES, build_model
-from lmdbloader.superres.training import cosine_rate, train_epoch
 from lmdbloader.transforms import RandomCrop, RandomDihedral, RandomHorizontalFlip, RandomVerticalFlip, Transform
 
 # Images that an error names.

@@ -133,10 +133,10 @@ def test_splits_next_to_an_image_are_splits_too(tmp_path: Path, capsys: Capture)
     assert capsys.readouterr().err.splitlines() == [
         "left out: annotations/: a folder without images",
         "left out: again: a link to a folder that it is in",
-        "left out: *.csv: 2 files that are not read, such as a.csv",
-        "left out: *.png: not read: sample.png",
-        "left out: __MACOSX: 1 made by macOS, which are not read, such as __MACOSX",
-        "left out: lost+found: 1 made by Linux, which are not read, such as lost+found",
+        "left out: *.csv: 2 not read: a.csv ...",
+        "left out: *.png: 1 not read: sample.png",
+        "left out: __MACOSX: 1 hidden or left by a program: __MACOSX",
+        "left out: lost+found: 1 hidden or left by a program: lost+found",
     ]
 
 

@@ -17,7 +17,6 @@ from PIL import Image
 import lmdbloader
 from lmdbloader import transforms as T
 from lmdbloader.cli import main
-from lmdbloader.conversion.sources import json_stream
 from lmdbloader.conversion.sources.layouts import list_sources
 from lmdbloader.conversion.sources.yolo import parse_names
 from lmdbloader.errors import DestinationError, ImageError, OptionError, SourceError, SourceNotFoundError
@@ -381,22 +380,17 @@ def without(key: str) -> dict[str, Any]:
         (edited("categories", 1, name="\ud800"), "expected the name of a class"),
         (edited("categories", 1, name=["a"]), "expected the name of a class"),
         ({**content(), "annotations": [5]}, r"annotations\[0\]: 5; expected an object"),
-        ({**content(), "annotations": {}}, "'annotations' is not a list"),
+        ({**content(), "annotations": {}}, "has no list 'annotations'"),
         ({**content(), "annotations": [{"id": 1, "image_id": 100, "caption": "x"}]}, "has no bbox, but captions"),
         ({**content(), "images": []}, "lists no images"),
         ({**content(), "categories": []}, "lists no categories"),
-        (without("annotations"), "has no list 'annotations'; it has 'categories', 'images', 'info'"),
-        ([], "expected an object, which starts with {"),
-        ("", "expected an object"),
-        ("{", "at character 1: .*Expecting value"),
-        (json.dumps(content())[:-3], "at character"),
-        (json.dumps(content()) + "x", "more text after the end"),
-        (json.dumps(content())[:-1] + ', "images": []}', "a second 'images'"),
+        (without("annotations"), "has no list 'annotations'; it has "),
+        ([], r"\[\]; expected an object"),
+        ("", "is not JSON"),
+        (json.dumps(content())[:-3], "is not JSON"),
+        (json.dumps(content()) + "x", "is not JSON"),
         ('{"images": [' + "[" * 200_000, "nested too deeply"),
         ('{"images": [{"id": ' + "9" * 5000 + "}]}", "Exceeds the limit"),
-        ('{"images": [{"id": 1,, }]}', r"images\[0\]"),
-        ('{"images" []}', "expected ':', found"),
-        ('{5: []}', "expected a name in quotes"),
     ],
 )  # fmt: skip
 def test_damaged_files_are_named(coco: Path, value: Any, message: str) -> None:
@@ -406,15 +400,9 @@ def test_damaged_files_are_named(coco: Path, value: Any, message: str) -> None:
     assert "instances_train2017.json" in str(caught.value)
 
 
-def test_text_that_is_not_utf_8_and_long_values(coco: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = coco / "annotations" / "instances_train2017.json"
-    file.write_bytes(b'{"images": "\xff"}')
-    with pytest.raises(SourceError, match="not UTF-8"):
-        list_sources(coco, layout="coco")
-    monkeypatch.setattr(json_stream, "_PIECE", 16)
-    monkeypatch.setattr(json_stream, "MOST_CHARACTERS", 1024)
-    file.write_text(json.dumps({"more": "x" * 5000, **content()}))
-    with pytest.raises(SourceError, match="more: does not end within"):
+def test_text_that_is_not_utf_8(coco: Path) -> None:
+    (coco / "annotations" / "instances_train2017.json").write_bytes(b'{"images": "\xff"}')
+    with pytest.raises(SourceError, match="is not JSON"):
         list_sources(coco, layout="coco")
 
 
@@ -429,27 +417,6 @@ def test_boxes_of_images_that_are_not_listed_are_counted(coco: Path) -> None:
     change(coco, value)
     with pytest.raises(SourceError, match="no annotation has the id of an image"):
         list_sources(coco, layout="coco")
-
-
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
-    max_leaves=12,
-)
-
-
-@settings(max_examples=150, deadline=None)
-@given(lists=st.lists(values, max_size=8), other=values, piece=st.integers(1, 40), indent=st.sampled_from([None, 1]))
-def test_lists_are_read_as_json_does(
-    tmp_path_factory: pytest.TempPathFactory, lists: list[Any], other: Any, piece: int, indent: int | None
-) -> None:
-    path = tmp_path_factory.mktemp("json") / "a.json"
-    whole = {"other": other, "wanted": lists, "end": 5}
-    path.write_text(json.dumps(whole, indent=indent, ensure_ascii=True))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(json_stream, "_PIECE", piece)
-        found = list(json_stream.read_lists(path, ["wanted"]))
-    assert repr(found) == repr([("wanted", i, value) for i, value in enumerate(lists)])
 
 
 coordinates = st.floats(-100, 200, width=32)
@@ -533,7 +500,7 @@ def test_no_label_of_yolo_is_lost_by_the_spelling_of_a_name(yolo: Path) -> None:
     assert [len(source.annotation.labels) // 8 for source in listing.sources if source.annotation] == [1, 0, 2]
     known = "not read: the names of the classes are those of data.yaml"
     names = (("classes.TXT", known), ("coco8.yaml", known))
-    assert listing.ignored == (("*.txt", "not read: b.txt"), *names, ("*.text", "not read: b.text"))
+    assert listing.ignored == (("*.txt", "1 not read: b.txt"), *names, ("*.text", "1 not read: b.text"))
     (yolo / "labels" / "a.txt").write_text("")
     with pytest.raises(SourceError, match=r"a\.TXT and a\.txt have the same stem|a\.txt and a\.TXT have the same stem"):
         list_sources(yolo, layout="yolo")
@@ -659,21 +626,31 @@ def test_places_that_are_not_yolos(yolo: Path, tmp_path: Path) -> None:
         ("names: {0: a, 1: 'b'}", ["a", "b"]),
         ("names: [0, 1, yes]", ["0", "1", "yes"]),
         ("names:\n  0: traffic light\n  1: t-shirt", ["traffic light", "t-shirt"]),
-        ("nc: 3", "there is no line names:"),
-        ("names:\n", "there are no names"),
-        ("names: [a]\nnames: [b]", "there are two lines names:"),
-        ("names: *others", "'*others' is not a list"),
-        ("names: [a, [b]]", "'[b]' is not a name"),
-        ("names: [a, &b c]", "'&b c' is not a plain name"),
-        ("names:\n  0: a\n  2: b", "the numbers are not 0, 1, 2 ..."),
-        ("names:\n  cat: 0", "'cat: 0' is not a number with a name"),
-        ("names:\n  - |\n    a", "'|' is not a plain name"),
-        ('names: ["a\\n"]', "'\"a\\\\n\"' is not a name"),
-        ("names: {0: a, b}", "a name has no number"),
+        *(
+            (text, None)
+            for text in (
+                "nc: 3",
+                "names:\n",
+                "names: [a]\nnames: [b]",
+                "names: *others",
+                "names: [a, [b]]",
+                "names: [a, &b c]",
+                "names: [a",
+                "names: [a] b",
+                "names: {}",
+                "names:\n  0: a\n  2: b",
+                "names:\n  cat: 0",
+                "names:\n  - |\n    a",
+                'names: ["a\\n"]',
+                "names: {0: a, b}",
+                "names:\n  - a: b",
+            )
+        ),
     ],
 )
-def test_names_in_yaml(text: str, names: list[str] | str) -> None:
-    assert parse_names(text) == names
+def test_names_in_yaml(text: str, names: list[str] | None) -> None:
+    found = parse_names(text)
+    assert found == names or (names is None and isinstance(found, str))
 
 
 @settings(max_examples=100, deadline=None)

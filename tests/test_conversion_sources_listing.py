@@ -194,7 +194,7 @@ def test_links_in_circles_are_named_and_end(tmp_path: Path) -> None:
         "b/to_a/to_b": circle,
         "a/x.png": image,
         "b/to_a/x.png": image,
-        "files without a suffix": "not read: nowhere",
+        "files without a suffix": "1 not read: nowhere",
     }
 
 
@@ -220,9 +220,9 @@ def test_what_macos_and_jupyter_leave_is_named_and_not_read(tmp_path: Path) -> N
     assert [s.name for s in listing.sources] == ["a/1.png", "b/.3.png", "b/2.png"]
     assert listing.classes == ("a", "b")
     assert listing.ignored == (
-        ("._*", "1 made by macOS, which are not read, such as a/._1.png"),
-        (".ipynb_checkpoints", "2 hidden, which are not read, such as .ipynb_checkpoints"),
-        ("__MACOSX", "1 made by macOS, which are not read, such as __MACOSX"),
+        ("._*", "1 hidden or left by a program: a/._1.png"),
+        (".ipynb_checkpoints", "2 hidden or left by a program: .ipynb_checkpoints ..."),
+        ("__MACOSX", "1 hidden or left by a program: __MACOSX"),
     )
 
 
@@ -255,7 +255,7 @@ def test_what_nas_servers_and_systems_leave_gives_no_classes_and_moves_no_labels
     listing = list_sources(tmp_path)
     assert listing.classes == ("cat", "dog")
     assert [(s.name, s.label) for s in listing.sources] == [("cat/1.jpg", 0), ("dog/1.jpg", 1)]
-    assert dict(listing.ignored)["@eaDir"] == "2 made by a Synology, which are not read, such as @eaDir"
+    assert dict(listing.ignored)["@eaDir"] == "2 hidden or left by a program: @eaDir ..."
     assert {name for name, _ in listing.ignored} == {
         "#recycle", "$Recycle.Bin", ".@__thumb", ".Trash-1000", ".Trashes", ".snapshot", "@Recycle", "@eaDir",
         "System Volume Information", "lost+found", ".git", ".stversions", "@__thumb", "FOUND.000",
@@ -266,19 +266,19 @@ def test_what_nas_servers_and_systems_leave_gives_no_classes_and_moves_no_labels
 def test_other_files_are_counted_by_suffix_and_one_is_named(tmp_path: Path) -> None:
     touch(tmp_path, "b/1.png", "b/1.json", "a/2.png", "a/2.JSON", "c/0.json", "labels.csv", "README", ".DS_Store")
     assert list_sources(tmp_path).ignored == (
-        ("files without a suffix", "not read: README"),
-        ("*.csv", "not read: labels.csv"),
-        ("*.json", "3 files that are not read, such as a/2.JSON"),
+        ("*.csv", "1 not read: labels.csv"),
+        ("*.json", "3 not read: a/2.JSON ..."),
+        ("files without a suffix", "1 not read: README"),
         ("c/", "a class folder without images"),
     )
 
 
 def test_a_folder_without_images_says_what_it_holds(tmp_path: Path) -> None:
     touch(tmp_path, "in/a.csv", "in/b.csv")
-    with pytest.raises(SourceError, match=r"no images in it .*\. \*\.csv: 2 files that are not read, such as a\.csv$"):
+    with pytest.raises(SourceError, match=r"no images in it .*\. \*\.csv: 2 not read: a\.csv \.\.\.$"):
         list_sources(tmp_path / "in")
     touch(tmp_path, "hidden/.cache/1.png")
-    with pytest.raises(SourceError, match=r"no images in it .*\. \.cache: 1 hidden, which are not read, .*\.cache$"):
+    with pytest.raises(SourceError, match=r"no images in it .*\. \.cache: 1 hidden or left by a program: .*\.cache$"):
         list_sources(tmp_path / "hidden")
 
 

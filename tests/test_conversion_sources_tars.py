@@ -255,9 +255,9 @@ def test_everything_in_a_folder_of_tars_is_read_or_named(tmp_path: Path) -> None
     listing = list_sources(tmp_path)
     assert listing.ignored == (
         ("deep/", "a folder, which is not searched for tars"),
-        ("*.csv", "not read: labels.csv"),
-        ("*.part", "not read: d.tar.part"),
-        ("*.zip", "not read: c.zip"),
+        ("*.csv", "1 not read: labels.csv"),
+        ("*.part", "1 not read: d.tar.part"),
+        ("*.zip", "1 not read: c.zip"),
     )
 
 

@@ -21,11 +21,11 @@ from classification import train_epoch as train_classifier_epoch
 from classification.precision import choose_precision
 from cuda_device import DEVICE, NEEDS_CUDA
 from loading_scripts import interrupt_at_save, load_script
+from superresolution import build_model as build_superres
+from superresolution import train_epoch as train_superres_epoch
 from torch import nn
 
 import lmdbloader
-from lmdbloader.superres import build_model as build_superres
-from lmdbloader.superres import train_epoch as train_superres_epoch
 from lmdbloader.transforms import Normalize, RandomDihedral, RandomHorizontalFlip, ToDtype
 
 pytestmark = NEEDS_CUDA

@@ -13,10 +13,11 @@ from demos import class_folders, classification, superres
 from demos.class_folders import make_class_folders
 from loading_scripts import load_script
 from PIL import Image
+from superresolution import build_model
 
 import lmdbloader
 from lmdbloader.errors import SourceError
-from lmdbloader.superres import Evaluation, Scores, build_model
+from lmdbloader.superres import Evaluation, Scores
 
 demo = load_script("demo")
 

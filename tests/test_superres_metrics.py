@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
+from superresolution import SRCNN
 
 from lmdbloader.errors import OptionError
-from lmdbloader.superres import SRCNN, bicubic, evaluate, luma, psnr, score, ssim
+from lmdbloader.superres import bicubic, evaluate, luma, psnr, score, ssim
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from superresolution import SRCNN, ResidualSR, build_model
+from superresolution.models import MODEL_NAMES, ModelName
 
 from lmdbloader.errors import OptionError
-from lmdbloader.superres import SRCNN, ResidualSR, build_model, upscale
-from lmdbloader.superres.models import MODEL_NAMES, ModelName
+from lmdbloader.superres import upscale
 from lmdbloader.superres.tensors import merge_luma, model_inputs, to_bytes, to_channels, unit_floats
 
 

@@ -16,22 +16,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from loading_scripts import interrupt_at_save, load_script
 from PIL import Image
+from superresolution import ResidualSR, build_model, train_epoch, train_step
 from torch import Tensor
 
 import lmdbloader
 from lmdbloader.errors import CorruptError, FormatError, OptionError, TrainingError
 from lmdbloader.superres import (
-    ResidualSR,
     StepTimer,
     bicubic,
-    build_model,
     evaluate,
     load_checkpoint,
     predict,
     psnr,
     save_checkpoint,
-    train_epoch,
-    train_step,
 )
 from lmdbloader.superres.evaluation import Evaluation, Scores, pair_scale, score
 

@@ -26,15 +26,15 @@ from photos import MEAN, STD, PillowRecipe
 from PIL import Image
 from stage import Stage, parse_stage, what_failed
 from stores import PngPairs, Tensors
+from superresolution.models import build_model as build_sr_model
+from superresolution.training import cosine_rate, train_step
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.superres.models import build_model as build_sr_model
-from lmdbloader.superres.models import upscale
+from lmdbloader.superres import upscale
 from lmdbloader.superres.tensors import to_bytes, to_channels, unit_floats
-from lmdbloader.superres.training import cosine_rate, train_step
 from lmdbloader.transforms import (
     CenterCrop,
     Normalize,

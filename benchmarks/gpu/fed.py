@@ -27,6 +27,7 @@ import feeds
 import torch
 from feeds import Feed
 from stage import Stage, parse_stage
+from superresolution.training import train_step
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -34,7 +35,6 @@ from lmdbloader.lab import Recorder, doctor, plan
 from lmdbloader.lab.planning.results import sentences
 from lmdbloader.lab.profiling.loader_facts import facts_of
 from lmdbloader.lab.study.arms import cpu_seconds
-from lmdbloader.superres.training import train_step
 
 TURNS = 3
 # The least number of steps before timing, and the seconds that an answer of NVML covers.
@@ -76,7 +76,7 @@ class PairTrainer:
     """A super-resolution network, and steps that train it as scripts/train_sr.py does."""
 
     def __init__(self, name: str, device: torch.device, *, small: bool) -> None:
-        self.name, self.device, self.origin = name, device, "lmdbloader.superres"
+        self.name, self.device, self.origin = name, device, "superresolution"
         self.model: Any = feeds.restoring_network(name, small=small).to(device)
         self.model.train()
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-4)

@@ -469,7 +469,7 @@ def restoring_network(name: str, *, small: bool = False) -> nn.Module:
 
     With `small`, EDSR has next to nothing of these.
     """
-    from lmdbloader.superres.models import SRCNN, ResidualSR
+    from superresolution.models import SRCNN, ResidualSR
 
     features, blocks = (8, 1) if small else (64, 16)
     model = SRCNN(2) if name == "srcnn" else ResidualSR(2, num_features=features, num_blocks=blocks)

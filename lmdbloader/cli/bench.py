@@ -50,7 +50,7 @@ examples:
   lmdbloader bench before.json after.json
 """
 _SECTIONS = ("sweep", "threads", "oversubscription", "isolation", "cold")
-_MODELS = ("srcnn915", "srcnn955", "residual", "none")
+_MODELS = ("srcnn915", "srcnn955", "none")
 # What is given is passed on to `bench`, which has the defaults.
 _MEASURING = (
     "baseline", "only", "batch_sizes", "crops", "model", "seconds", "repeats", "processes", "num_workers", "device",

@@ -385,24 +385,18 @@ _MAX_DEPTH = 32
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def safe_stem(source: str, *, keep_suffix: bool = False) -> str:
-    """Return a relative path without a suffix for the files made from a source.
+def safe_stem(source: str) -> str:
+    """Return a relative path without an image's suffix for the files made from a source.
 
     It has no empty, "." or ".." component, does not start with "/", and no component is longer than 180 bytes. Other
     characters become "_", and long names are cut and marked with a digest.
 
-    Args:
-        source: The source's name, usually a relative path with "/".
-        keep_suffix: Keep an image's suffix as a part of the stem.
-
-    >>> safe_stem("cats/0001.png"), safe_stem("cats/0001.png", keep_suffix=True)
-    ('cats/0001', 'cats/0001.png')
-    >>> safe_stem("../../etc/passwd"), safe_stem("/x//y.JPG"), safe_stem("")
-    ('_/_/etc/passwd', 'x/y', '_')
+    >>> safe_stem("cats/0001.png"), safe_stem("../../etc/passwd"), safe_stem("/x//y.JPG"), safe_stem("")
+    ('cats/0001', '_/_/etc/passwd', 'x/y', '_')
     """
     parts = [part for part in source.split("/") if part not in ("", ".")] or [""]
     root, suffix = os.path.splitext(parts[-1])
-    if not keep_suffix and suffix.lower() in IMAGE_SUFFIXES:
+    if suffix.lower() in IMAGE_SUFFIXES:
         parts[-1] = root
     *folders, last = [_safe_name(part) for part in parts]
     folders = [folder + "_" if folder.lower().endswith(FILE_SUFFIXES) else folder for folder in folders]
@@ -413,26 +407,22 @@ def safe_stem(source: str, *, keep_suffix: bool = False) -> str:
 
 
 def unique_stems(sources: Sequence[str]) -> list[str]:
-    """Return a unique safe stem for each source.
-
-    A source called "<stem>.png" keeps its name. Others get theirs in order; if a stem is taken, with their suffix as a
-    part of it, or else with a number.
+    """Return a safe stem for each source; those that are taken get a number.
 
     >>> unique_stems(["a.jpg", "a.png", "b.tif", "a.jpg"])
-    ['a.jpg', 'a', 'b', 'a~2']
+    ['a', 'a~2', 'b', 'a~3']
     """
-    wanted = [safe_stem(source) for source in sources]
-    stems = [""] * len(sources)
+    stems: list[str] = []
     taken: set[str] = set()
+    # Remembered, so that many equal names do not count from the start each time.
     next_number: dict[str, int] = {}
-    for i, (source, stem) in enumerate(zip(sources, wanted, strict=True)):
-        if source == f"{stem}.png" and system.folded(stem) not in taken:
-            stems[i] = stem
-            taken.add(system.folded(stem))
-    for i, (source, stem) in enumerate(zip(sources, wanted, strict=True)):
-        if not stems[i]:
-            stems[i] = stem if system.folded(stem) not in taken else _free(source, stem, taken, next_number)
-            taken.add(system.folded(stems[i]))
+    for wanted in map(safe_stem, sources):
+        stem, number = wanted, next_number.get(wanted, 2)
+        while system.folded(stem) in taken:
+            stem, number = f"{wanted}~{number}", number + 1
+        next_number[wanted] = number
+        taken.add(system.folded(stem))
+        stems.append(stem)
     return stems
 
 
@@ -443,19 +433,6 @@ def with_position(stem: str, top: int, left: int) -> str:
     'cats/0001_r00096_c00192'
     """
     return f"{stem}_r{top:05d}_c{left:05d}"
-
-
-def _free(source: str, stem: str, taken: set[str], next_number: dict[str, int]) -> str:
-    """Return a stem for a source whose own stem is taken."""
-    with_suffix = safe_stem(source, keep_suffix=True)
-    if system.folded(with_suffix) not in taken:
-        return with_suffix
-    # Remembered, so that many equal names do not count from the start each time.
-    number = next_number.get(stem, 2)
-    while system.folded(f"{stem}~{number}") in taken:
-        number += 1
-    next_number[stem] = number + 1
-    return f"{stem}~{number}"
 
 
 def _safe_name(part: str) -> str:

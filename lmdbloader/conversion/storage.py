@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,6 +22,13 @@ WriteMode = Literal["raw", "jpg", "proportion", "smart", "original"]
 # The most that libjpeg writes; a JPEG's sides have 16 bits.
 _MOST_JPEG_SIDE = 65500
 _QUALITY, _PROBABILITY = 90, 0.5
+# The modes with which an option has an effect; others have one with every mode.
+_MODES_OF: dict[str, set[str | None]] = {
+    "jpeg_quality": {"jpg", "proportion", "smart", "original"},
+    "compress_probability": {"proportion"},
+    "smart_threshold": {"smart"},
+    "seed": {"proportion"},
+}
 # About the bytes of a photograph's JPEG for each byte of its pixels.
 _JPEG_SHARE = 0.15
 Pixels = npt.NDArray[Any]
@@ -56,13 +63,12 @@ class Storage:
 PIXELS = Storage()
 
 
-def make_storage(given: ConvertOptions, *, is_cut: bool, of_files: bool = True) -> tuple[Storage, str]:
+def make_storage(given: ConvertOptions, *, is_cut: bool) -> tuple[Storage, str]:
     """Return how images are stored, and the codec of pixels.
 
     Args:
         given: The options, checked.
         is_cut: Whether patches are cut, or pairs made, so that pixels are needed.
-        of_files: Whether images come from files.
 
     Raises:
         OptionError: One of them has no effect together with the others.
@@ -79,7 +85,7 @@ def make_storage(given: ConvertOptions, *, is_cut: bool, of_files: bool = True) 
         chosen in (None, "original") and given.max_resolution is not None
     )
     draws = chosen == "proportion"
-    _refuse_unused(given, chosen, encodes, of_files)
+    _refuse_unused(given, chosen, encodes)
     if mode == "smart" and given.smart_threshold is None:
         raise OptionError(
             f"{option('write_mode', mode)} stores larger images as JPEG: give the limit with "
@@ -98,22 +104,18 @@ def make_storage(given: ConvertOptions, *, is_cut: bool, of_files: bool = True) 
     return storage, given.codec or ("raw" if mode in ("raw", "proportion", "smart") else "auto")
 
 
-def _refuse_unused(given: ConvertOptions, chosen: str | None, encodes: bool, of_files: bool) -> None:
+def _refuse_unused(given: ConvertOptions, chosen: str | None, encodes: bool) -> None:
     """Raise OptionError for an option that has no effect with the chosen mode."""
     draws, proportion = chosen == "proportion", option("write_mode", "proportion")
-    for name, has_effect, needed, of_files_too in (
-        (
-            "jpeg_quality",
-            encodes,
-            f"{option('write_mode', 'jpg')}, proportion or smart",
-            f", or original with {option('max_resolution')}",
-        ),
-        ("compress_probability", draws, proportion, ""),
-        ("smart_threshold", chosen == "smart", option("write_mode", "smart"), ""),
-        ("seed", draws or given.subset is not None, proportion, f" or {option('subset')}"),
+    to_jpeg = f"{option('write_mode', 'jpg')}, proportion or smart, or original with {option('max_resolution')}"
+    for name, has_effect, needed in (
+        ("jpeg_quality", encodes, to_jpeg),
+        ("compress_probability", draws, proportion),
+        ("smart_threshold", chosen == "smart", option("write_mode", "smart")),
+        ("seed", draws or given.subset is not None, f"{proportion} or {option('subset')}"),
     ):
         if getattr(given, name) is not None and not has_effect:
-            raise OptionError(f"{option(name)} has no effect without {needed}{of_files_too * of_files}")
+            raise OptionError(f"{option(name)} has no effect without {needed}")
 
 
 def choose_storages(
@@ -151,28 +153,23 @@ def choose_storages(
     given = {name: check_value(name, value) for name, value in given.items()}
     if given["max_resolution"] is not None and not names:
         raise OptionError(f"{option('max_resolution')} has no effect: there are no image fields")
+    if given["seed"] is not None and "proportion" not in used:
+        raise OptionError(f"{option('seed')} has no effect without {option('write_mode', 'proportion')}")
     storages: dict[str, Storage] = {}
     codecs: dict[str, str] = {}
     for name, mode in checked.items():
         # An option that has no effect on any field is refused by the last field that could use it.
-        own = {key: value for key, value in given.items() if _is_for(key, mode, used)}
+        own = {
+            key: value
+            for key, value in given.items()
+            if (modes_of := _MODES_OF.get(key)) is None or mode in modes_of or not used & modes_of
+        }
         options = ConvertOptions(write_mode=mode, codec=codec if isinstance(codec, str) else None, **own)
-        keeps_files = mode == "original"
-        storages[name], codecs[name] = make_storage(options, is_cut=not keeps_files, of_files=keeps_files)
+        storages[name], codecs[name] = make_storage(options, is_cut=mode != "original")
     if isinstance(codec, str):
         return storages, codec
     codecs = {name: chosen for name, chosen in codecs.items() if chosen != "auto"} | dict(codec or {})
     return storages, codecs or "auto"
-
-
-def _is_for(name: str, mode: str | None, used: Set[str | None]) -> bool:
-    """Return whether an option is for a field of some mode: one that uses it, or any if no field has such a mode."""
-    if name == "max_resolution":
-        return True
-    if name == "jpeg_quality":
-        return mode not in (None, "raw") or used <= {None, "raw"}
-    uses = "smart" if name == "smart_threshold" else "proportion"
-    return mode == uses or uses not in used
 
 
 def pixels_only(storage: Storage, mode: str | None) -> Storage:

@@ -36,9 +36,6 @@ from lmdbloader.images.decode import decode_labels
 from lmdbloader.kernels import entries
 
 _INT64 = range(-(2**63), 2**63)
-# The most digits of an integer that Python reads by default. The pattern matches from the start of a run of digits.
-_MOST_DIGITS = 4300
-_LONG_NUMBER = re.compile(rf"(?<!\d)\d{{{_MOST_DIGITS}}}")
 # A JSON key that may have been a number, True, False or None. It is searched for in the reversed text, which is fast.
 _OTHER_KEY = re.compile(r':"(?:\d[-+.e\d]*|eurt|eslaf|llun)"')
 _GEOMETRY = ("height", "width", "channels", "bits")
@@ -72,9 +69,8 @@ def scalar(f: Field, value: Any, number: int) -> int | float | str:
             found = float(exact)
             if found != exact and exact == exact:
                 raise OptionError(
-                    f"sample {number}, field {f.name!r}: {shown(value)} would be rounded to {found!r}, the nearest "
-                    "float of 64 bits. If all values are whole numbers, declare the field: write(..., fields="
-                    f'{{"{f.name}": lmdbloader.fields.Int()}}). To have it rounded, write float(value).'
+                    f"sample {number}, field {f.name!r}: {shown(value)} would be rounded to {found!r}. Declare the "
+                    f'field, fields={{"{f.name}": lmdbloader.fields.Int()}}, or write float(value).'
                 )
             return found
     raise OptionError(
@@ -432,34 +428,17 @@ def to_json(value: Any) -> bytes:
 
     Raises:
         TypeError: JSON cannot hold it; or a key of a dict is not a str, and would be read back as one.
-        ValueError: JSON cannot hold it; or it has half of a surrogate pair, or an integer of 4,300 digits or more.
+        ValueError: JSON cannot hold it; or it has half of a surrogate pair, or an integer of more than 4,300 digits.
         RecursionError: It is nested too deeply.
     """
-    try:
-        text = json.dumps(value, allow_nan=False)
-    except ValueError as error:
-        if "set_int_max_str_digits" not in str(error):
-            raise
-        # Python's advice would not help: other readers have such limits too.
-        message = f"an integer of more than {_MOST_DIGITS} digits; readers of JSON expect fewer than {_MOST_DIGITS}"
-        raise ValueError(message) from error
+    text = json.dumps(value, allow_nan=False)
     # A walk through the value costs about as much as the text, and few values have keys that may have been numbers.
     if _OTHER_KEY.search(text[::-1]):
         _check_keys(value)
     if "\\ud" in text:
         # UTF-8 has no half of a surrogate pair, and two halves next to each other would come back as a pair.
         json.dumps(value, ensure_ascii=False).encode()
-    if _has_long_number(text):
-        json.loads(text, parse_int=_refuse_long)
     return text.encode()
-
-
-def _has_long_number(text: str) -> bool:
-    # Such a long number covers one of these places.
-    places = range(_MOST_DIGITS - 1, len(text), _MOST_DIGITS)
-    return any(
-        text[at].isdigit() and _LONG_NUMBER.search(text, at - _MOST_DIGITS + 1, at + _MOST_DIGITS) for at in places
-    )
 
 
 def _check_keys(value: Any) -> None:
@@ -476,11 +455,6 @@ def _check_keys(value: Any) -> None:
                 )
             if isinstance(inner, dict | list | tuple):
                 left.append((inner, f"{where}[{key!r}]"))
-
-
-def _refuse_long(digits: str) -> None:
-    if (found := len(digits.lstrip("-"))) >= _MOST_DIGITS:
-        raise ValueError(f"an integer of {found} digits; readers of JSON expect fewer than {_MOST_DIGITS}")
 
 
 _INTEGER = re.compile(rb"[+-]?\d{1,19}")

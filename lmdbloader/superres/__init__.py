@@ -1,4 +1,4 @@
-"""Super-resolution on lmdbloader datasets: the usual metrics, two models, and a small training loop."""
+"""Super-resolution on lmdbloader datasets: bicubic upscaling, the usual metrics, and the scores of models."""
 
 from __future__ import annotations
 
@@ -6,18 +6,13 @@ from lmdbloader.base.stopwatch import StepTimer
 from lmdbloader.loader.checkpoints import load_checkpoint, save_checkpoint
 from lmdbloader.superres.evaluation import Evaluation, Scores, bicubic, evaluate, predict, score
 from lmdbloader.superres.metrics import luma, psnr, ssim
-from lmdbloader.superres.models import SRCNN, ResidualSR, build_model, upscale
-from lmdbloader.superres.tensors import merge_luma
-from lmdbloader.superres.training import train_epoch, train_step
+from lmdbloader.superres.tensors import merge_luma, upscale
 
 __all__ = [
-    "SRCNN",
     "Evaluation",
-    "ResidualSR",
     "Scores",
     "StepTimer",
     "bicubic",
-    "build_model",
     "evaluate",
     "load_checkpoint",
     "luma",
@@ -27,7 +22,5 @@ __all__ = [
     "save_checkpoint",
     "score",
     "ssim",
-    "train_epoch",
-    "train_step",
     "upscale",
 ]

@@ -14,8 +14,7 @@ from torch import Tensor
 from lmdbloader.base.text import plain
 from lmdbloader.errors import OptionError
 from lmdbloader.superres.metrics import psnr, ssim
-from lmdbloader.superres.models import Model, upscale
-from lmdbloader.superres.tensors import model_inputs, to_bytes, unit_floats
+from lmdbloader.superres.tensors import Model, model_inputs, to_bytes, unit_floats, upscale
 
 __all__ = ["Evaluation", "PairDataset", "Scores", "bicubic", "evaluate", "pair_scale", "predict", "score"]
 
@@ -122,7 +121,7 @@ def predict(model: Model, lr: Tensor) -> Tensor:
     """
     device = next(model.parameters()).device
     was_training = model.training
-    model.eval()
+    model.train(False)
     try:
         inputs = model_inputs(model, unit_floats(lr.to(device))[None])
         output = model(inputs)[0]

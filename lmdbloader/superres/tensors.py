@@ -1,14 +1,77 @@
-"""Converts stored pixels to a model's tensors and back: scale, channels, luma."""
+"""Converts stored pixels to a model's tensors and back: scale, channels, luma, and the bicubic upscaling."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any, Protocol
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from lmdbloader.superres.metrics import LUMA_OFFSET, LUMA_WEIGHTS
-from lmdbloader.superres.models import Model, upscale
 
-__all__ = ["merge_luma", "model_inputs", "to_bytes", "to_channels", "unit_floats"]
+__all__ = ["Model", "merge_luma", "model_inputs", "to_bytes", "to_channels", "unit_floats", "upscale"]
+
+# LR pixels mirrored around an image before upscaling: bicubic needs two, and one more keeps the cut exact.
+_MARGIN = 3
+
+
+class Model(Protocol):
+    """A network that enlarges images: a `torch.nn.Module` with these attributes.
+
+    Attributes:
+        channels: 3 for RGB, 1 for luma.
+        scale: The upscaling factor.
+        upscales: Whether its input is the small image; False for a network that sharpens what bicubic has enlarged.
+    """
+
+    channels: int
+    scale: int
+    upscales: bool
+    training: bool
+
+    def __call__(self, images: Tensor, /) -> Any: ...
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+
+    def train(self, mode: bool = True) -> object: ...
+
+
+def upscale(images: Tensor, scale: int) -> Tensor:
+    """Enlarge images by bicubic interpolation, as MATLAB's `imresize` does (a = -0.5, borders mirrored).
+
+    Plain `F.interpolate(mode="bicubic")` uses a = -0.75. With `antialias=True` it uses -0.5, and when enlarging
+    antialiasing changes nothing else.
+
+    Args:
+        images: (B, C, h, w) floating point.
+        scale: Whole-number factor, 1 or more.
+
+    Returns:
+        (B, C, h * scale, w * scale) of the same type and device; it can leave the input's range a little.
+
+    >>> import torch
+    >>> upscale(torch.full((1, 3, 5, 7), 0.5), 2).shape
+    torch.Size([1, 3, 10, 14])
+    """
+    height, width = images.shape[-2:]
+    padded = images[..., _mirrored(height, images.device), :][..., _mirrored(width, images.device)]
+    large = functional.interpolate(
+        padded,
+        size=((height + 2 * _MARGIN) * scale, (width + 2 * _MARGIN) * scale),
+        mode="bicubic",
+        align_corners=False,
+        antialias=True,
+    )
+    cut = _MARGIN * scale
+    return large[..., cut : cut + height * scale, cut : cut + width * scale]
+
+
+def _mirrored(length: int, device: torch.device) -> Tensor:
+    """Return the positions -_MARGIN .. length + _MARGIN - 1, mirrored into 0 .. length - 1 with the edge repeated."""
+    positions = torch.arange(-_MARGIN, length + _MARGIN, device=device) % (2 * length)
+    return torch.where(positions < length, positions, 2 * length - 1 - positions)
 
 
 def unit_floats(images: Tensor) -> Tensor:

@@ -12,6 +12,8 @@ import torch
 from classification import build_model as build_classifier
 from classification import parameter_groups
 from classification.precision import choose_precision
+from superresolution import ResidualSR, cosine_rate, train_step
+from superresolution import build_model as build_sr_model
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -22,8 +24,6 @@ from comparison.settings import SCALE, Arm, Setting
 from lmdbloader.base.stopwatch import StepTimer, take_steps
 from lmdbloader.lab.machine.gpu import watched
 from lmdbloader.superres.evaluation import evaluate
-from lmdbloader.superres.models import ResidualSR, build_model
-from lmdbloader.superres.training import cosine_rate, train_step
 from lmdbloader.transforms import CenterCrop
 
 PHASES = StepTimer.PHASES
@@ -105,7 +105,7 @@ class Learner:
 def _super_resolution(name: str) -> nn.Module:
     """Return SRCNN 9-1-5, or a residual network of the size of EDSR's baseline: 16 blocks of 64 features."""
     if name == "srcnn":
-        return build_model("srcnn915", SCALE)
+        return build_sr_model("srcnn915", SCALE)
     model: nn.Module = ResidualSR(SCALE, num_blocks=16).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model
 

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
+from superresolution.models import Model, build_model
+from superresolution.training import cosine_rate, train_step
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
@@ -21,10 +23,7 @@ from tqdm import tqdm
 import lmdbloader
 from lmdbloader.errors import SourceError
 from lmdbloader.images.decode import IMAGE_SUFFIXES
-from lmdbloader.superres import Evaluation, StepTimer, bicubic, build_model, evaluate, luma, predict, train_step
-from lmdbloader.superres.models import Model
-from lmdbloader.superres.tensors import merge_luma
-from lmdbloader.superres.training import cosine_rate
+from lmdbloader.superres import Evaluation, StepTimer, bicubic, evaluate, luma, merge_luma, predict
 from lmdbloader.transforms import RandomDihedral, ToDtype
 
 SCALE = 2

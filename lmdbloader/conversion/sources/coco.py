@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from array import array
@@ -13,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.base.files import open_regular
 from lmdbloader.base.option_names import option, shown
 from lmdbloader.base.text import counted, first_of
 from lmdbloader.conversion.sources.folders import find_images
-from lmdbloader.conversion.sources.json_stream import read_lists
 from lmdbloader.conversion.sources.listing import (
     I64,
     Annotations,
@@ -165,23 +166,54 @@ def _read(path: Path) -> _Content:
     """
     content = _Content(path)
     categories: dict[int, str] = {}
-    for key, number, element in read_lists(path, ("images", "annotations", "categories")):
-        where = f"{path}: {key}[{number}]"
-        if not isinstance(element, dict):
-            raise SourceError(f"{where}: {shown(element)}; expected an object")
-        if "id" in element and (key != "annotations" or element["id"] is not None):
-            where += f" (id {shown(element['id'])})"
-        if key == "images":
-            _add_image(content, element, where)
-        elif key == "annotations":
-            _add_annotation(content, element, where)
-        else:
-            _add_category(categories, element, where)
+    whole = _load(path)
+    for key in ("images", "annotations", "categories"):
+        if not isinstance(elements := whole.get(key), list):
+            there = ", ".join(map(repr, list(whole)[:10])) or "nothing"
+            raise SourceError(f"{path}: has no list {key!r}; it has {there}")
+        for number, element in enumerate(elements):
+            where = f"{path}: {key}[{number}]"
+            if not isinstance(element, dict):
+                raise SourceError(f"{where}: {shown(element)}; expected an object")
+            if element.get("id") is not None:
+                where += f" (id {shown(element['id'])})"
+            if key == "images":
+                _add_image(content, element, where)
+            elif key == "annotations":
+                _add_annotation(content, element, where)
+            else:
+                _add_category(categories, element, where)
     if not content.names:
         raise SourceError(f"{path}: lists no images")
     _check_ids(content)
     _set_labels(content, categories)
     return content
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """Return the object of a JSON file, without the outlines and keypoints of its annotations.
+
+    With them, COCO's instances_train2017.json takes 2.7 GB of memory, and without them 1.1 GB.
+    """
+    try:
+        with open(open_regular(path), encoding="utf-8-sig") as file:
+            whole = json.load(file, object_hook=_without_outlines)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except RecursionError as error:
+        raise SourceError(f"{path}: is not JSON as expected: nested too deeply") from error
+    except ValueError as error:
+        raise SourceError(f"{path}: is not JSON ({error})") from error
+    if not isinstance(whole, dict):
+        raise SourceError(f"{path}: {shown(whole)}; expected an object with images, annotations and categories")
+    return whole
+
+
+def _without_outlines(element: dict[str, Any]) -> dict[str, Any]:
+    for name in ("segmentation", "keypoints"):
+        if element.get(name):
+            element[name] = True
+    return element
 
 
 def _add_image(content: _Content, element: dict[str, Any], where: str) -> None:

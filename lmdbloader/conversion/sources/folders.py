@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -30,7 +30,7 @@ from lmdbloader.conversion.sources.listing import (
     walk,
     walk_names,
 )
-from lmdbloader.conversion.sources.remote import find_remote_images
+from lmdbloader.conversion.sources.remote import find_remote_images, newest
 from lmdbloader.errors import SourceError, SourceNotFoundError
 from lmdbloader.images.decode import IMAGE_SUFFIXES
 
@@ -239,40 +239,65 @@ def match(hr: object, high: Found, lr: object, low: Found) -> Listing:
         spans=high.spans,
         lr_spans=low.spans and low.spans.take(partners),
     )
-    newest = None if high.changed_ns is None or low.changed_ns is None else max(high.changed_ns, low.changed_ns)
-    return Listing("pairs", sources, ignored=high.ignored + low.ignored, changed_ns=newest)
+    times = newest([high.changed_ns, low.changed_ns])
+    return Listing("pairs", sources, ignored=high.ignored + low.ignored, changed_ns=times)
 
 
 def _partners(hr: object, high: Names, lr: object, low: Names) -> I64:
     """Return which LR image is the partner of each HR image."""
-    by_stem: dict[bytes, int] = {}
-    for i, name in enumerate(high):
-        first = high[by_stem.setdefault(stem_of(name), i)]
-        if first != name:
-            raise same_stem(hr, first, name)
-    partners = np.full(len(high), -1, np.int64)
-    alone: dict[bytes, bytes] = {}
-    for i, name in enumerate(low):
-        stem = stem_of(name)
-        if stem not in by_stem:
-            stem = _SCALE_SUFFIX.sub(b"", stem)
-        number = by_stem.get(stem)
-        if number is None:
-            first = alone.setdefault(stem, name)
-        else:
-            partners[number] = i if partners[number] < 0 else partners[number]
-            first = low[partners.item(number)]
-        if first != name:
-            raise same_stem(lr, first, name)
+    partners, alone_low = match_names(hr, high, lr, low, without_scale)
     alone_high = [high[i] for i in np.flatnonzero(partners < 0).tolist()]
-    stems = {_SCALE_SUFFIX.sub(b"", stem_of(name)) for name in alone_high}
-    if alone and alone.keys() <= stems and not stems & {stem_of(name) for name in alone_high}:
+    stems = {without_scale(stem_of(name)) for name in alone_high}
+    alone = {stem_of(name) for name in alone_low}
+    if alone and alone <= stems and not stems & {stem_of(name) for name in alone_high}:
         raise SourceError(
             f"{hr}: {as_text(alone_high[0])} is named like an LR image. {option('hr')} and {option('lr')} are swapped."
         )
     _refuse_alone(hr, alone_high, lr)
-    _refuse_alone(lr, list(alone.values()), hr)
+    _refuse_alone(lr, alone_low, hr)
     return partners
+
+
+def without_scale(stem: bytes) -> bytes:
+    """Return the stem of an LR image without its scale.
+
+    >>> without_scale(b"0001x2"), without_scale(b"box")
+    (b'0001', b'box')
+    """
+    return _SCALE_SUFFIX.sub(b"", stem)
+
+
+def match_names(
+    place: object, names: Names, other: object, others: Names, bare: Callable[[bytes], bytes]
+) -> tuple[I64, list[bytes]]:
+    """Return which file of another place belongs to each of a place, by their stems, and those that belong to none.
+
+    Args:
+        place: In messages.
+        names: Of its files.
+        other: The other place.
+        others: Of its files.
+        bare: Takes from the stem of such a file what only the stems of that place have.
+
+    Raises:
+        SourceError: Two files of a place have the same stem.
+    """
+    by_stem: dict[bytes, int] = {}
+    for i, name in enumerate(names):
+        first = by_stem.setdefault(stem_of(name), i)
+        if first != i:
+            raise same_stem(place, names[first], name)
+    partners, alone = np.full(len(names), -1, np.int64), list[bytes]()
+    for i, name in enumerate(others):
+        stem = stem_of(name)
+        number = by_stem.get(stem, by_stem.get(bare(stem)))
+        if number is None:
+            alone.append(name)
+        elif partners[number] >= 0:
+            raise same_stem(other, others[partners.item(number)], name)
+        else:
+            partners[number] = i
+    return partners, alone
 
 
 def have_equal_names(high: bytes, low: bytes) -> bool:
@@ -282,7 +307,7 @@ def have_equal_names(high: bytes, low: bytes) -> bool:
     (True, False)
     """
     stems = [stem_of(os.path.basename(name)) for name in (high, low)]
-    return stems[0] in (stems[1], _SCALE_SUFFIX.sub(b"", stems[1]))
+    return stems[0] in (stems[1], without_scale(stems[1]))
 
 
 def same_stem(place: object, one: bytes, other: bytes) -> SourceError:

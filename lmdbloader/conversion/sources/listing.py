@@ -23,22 +23,13 @@ I64 = npt.NDArray[np.int64]
 Location: TypeAlias = Path | str
 
 _SUFFIXES = frozenset(suffix.encode() for suffix in IMAGE_SUFFIXES)
-# What programs leave in folders of images, in lower case, and which program: copies, thumbnails, and files that were
-# deleted. None of it is an image of its own, nor a class; nor is what hidden folders hold, whatever their names.
-_LITTER = {
-    name.encode(): maker
-    for maker, names in {
-        "macOS": "__macosx|network trash folder",
-        "Python": "__pycache__",
-        "Windows": "$recycle.bin|recycler|system volume information",
-        "a Synology": "@eadir|#recycle|#snapshot",
-        "a QNAP": "@recycle|@__thumb|@recently-snapshot",
-        "Linux": "lost+found",
-    }.items()
-    for name in names.split("|")
-}
-# What CHKDSK found.
-_FOUND = re.compile(rb"found\.\d{3}")
+# What macOS, Python, Windows, NAS servers and Linux leave in folders of images, in lower case: copies, thumbnails, and
+# files that were deleted. None of it is an image of its own, nor a class; nor is what hidden folders hold.
+_LITTER = re.compile(
+    rb"\._.*|__macosx|network trash folder|__pycache__|\$recycle\.bin|recycler|system volume information|found\.\d{3}|"
+    rb"@eadir|#recycle|#snapshot|@recycle|@__thumb|@recently-snapshot|lost\+found",
+    re.DOTALL | re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,43 +345,36 @@ class Others:
     """What is in a folder of images but is not read: other files by suffix, litter, and links that lead in a circle."""
 
     def __init__(self) -> None:
-        self._files: dict[str, tuple[int, bytes]] = {}
-        self._litter: dict[str, tuple[int, bytes]] = {}
+        self._kinds: dict[tuple[bool, str], tuple[int, bytes]] = {}
         self._links: list[bytes] = []
 
     def add(self, name: bytes) -> None:
         """Count a file by its relative path; hidden ones do not count."""
         base = os.path.basename(name)
-        if base.startswith(b"."):
-            return
-        _count(self._files, as_text(os.path.splitext(base)[1].lower()), name)
+        if not base.startswith(b"."):
+            suffix = as_text(os.path.splitext(base)[1].lower())
+            self._count(False, f"*{suffix}" if suffix else "files without a suffix", name)
 
     def add_litter(self, name: bytes) -> None:
         """Count litter by its relative path; of a folder, with a final "/"."""
         base = os.path.basename(name.rstrip(b"/"))
-        _count(self._litter, "._*" if base.startswith(b"._") else as_text(base), name.rstrip(b"/"))
+        self._count(True, "._*" if base.startswith(b"._") else as_text(base), name.rstrip(b"/"))
 
     def add_link(self, name: bytes) -> None:
         """Count a link to a folder that it is in."""
         self._links.append(name)
 
+    def _count(self, is_litter: bool, kind: str, name: bytes) -> None:
+        count, first = self._kinds.get((is_litter, kind), (0, name))
+        self._kinds[is_litter, kind] = count + 1, min(first, name)
+
     def ignored(self) -> tuple[tuple[str, str], ...]:
         """Return (name, reason) for each kind of file, and for each link."""
         found = [(as_text(name), "a link to a folder that it is in") for name in sorted(self._links)]
-        for suffix, (count, first) in sorted(self._files.items()):
-            kind = f"*{suffix}" if suffix else "files without a suffix"
-            what = "not read:" if count == 1 else f"{count:,} files that are not read, such as"
-            found.append((kind, f"{what} {as_text(first)}"))
-        for kind, (count, first) in sorted(self._litter.items()):
-            what = f"made by {maker}" if (maker := _maker_of(os.fsencode(kind))) else "hidden"
-            found.append((kind, f"{count:,} {what}, which are not read, such as {as_text(first)}"))
+        for (is_litter, kind), (count, first) in sorted(self._kinds.items()):
+            what = "hidden or left by a program" if is_litter else "not read"
+            found.append((kind, f"{count:,} {what}: {as_text(first)}{' ...' * (count > 1)}"))
         return tuple(found)
-
-
-def _count(counts: dict[str, tuple[int, bytes]], kind: str, name: bytes) -> None:
-    """Add one to a count, and keep the first of the names."""
-    count, first = counts.get(kind, (0, name))
-    counts[kind] = count + 1, min(first, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,7 +431,8 @@ def is_litter(path: bytes) -> bool:
     [True, True, True, True, False, False]
     """
     name = os.path.basename(path.rstrip(b"/"))
-    return _maker_of(name) != "" or (path.endswith(b"/") and name.startswith(b".") and name not in (b".", b".."))
+    is_hidden = path.endswith(b"/") and name.startswith(b".") and name not in (b".", b"..")
+    return is_hidden or _LITTER.fullmatch(name) is not None
 
 
 def litter_in(path: bytes) -> bytes | None:
@@ -457,14 +442,6 @@ def litter_in(path: bytes) -> bytes | None:
     (b'a/@eaDir/', None)
     """
     return next((path[: found.end()] for found in re.finditer(rb"[^/]+/?", path) if is_litter(found[0])), None)
-
-
-def _maker_of(name: bytes) -> str:
-    """Return which program leaves files or folders of this name, "" if none is known."""
-    if name.startswith(b"._"):
-        return "macOS"
-    name = name.lower()
-    return "Windows" if _FOUND.fullmatch(name) else _LITTER.get(name, "")
 
 
 def walk_names(entries: Callable[[bytes], Iterable[bytes]], others: Others) -> Iterator[bytes]:

@@ -7,12 +7,11 @@ import os
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from itertools import repeat
 from pathlib import Path
-from typing import IO
+from threading import Event
 
 import numpy as np
 
@@ -32,9 +31,6 @@ from lmdbloader.conversion.sources.listing import (
     is_url,
     litter_in,
 )
-from lmdbloader.conversion.sources.pace import Pace
-from lmdbloader.conversion.sources.remote_file import RemoteFile, Switch
-from lmdbloader.conversion.sources.tar_lanes import Lanes
 from lmdbloader.conversion.sources.tar_members import Member, Readable, list_members
 from lmdbloader.errors import SourceError, SourceNotFoundError
 from lmdbloader.format.layout import Kind
@@ -51,8 +47,10 @@ _VALUES = ("file", "link", "sparse")
 _MOST_LINKS = 40
 # As in a shell, other braces are a part of the name.
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
-# Requests for headers at the same time, of all tars together.
-_MOST_REQUESTS = 16
+# Tars behind URLs that are listed at the same time, and what is read of one at once. Smaller blocks would pass over
+# more bytes of large members, and take a request for every few small ones.
+_MOST_AT_ONCE = 16
+_BLOCK_NBYTES = 2**20
 _PACKED = re.compile(rb"\.(tgz|tar\.(gz|bz2|xz|zst))$", re.IGNORECASE)
 
 
@@ -84,14 +82,9 @@ def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
     names = _relative(paths) if len(paths) > 1 else [b""]
     shards = _Shards()
     times: list[int | None] = [0]
-    if paths and is_url(paths[0]):
-        for number, (listed, time) in enumerate(_list_remote(paths, names)):
-            shards.extend(listed, number)
-            times.append(time)
-    else:
-        for number, (path, name) in enumerate(zip(paths, names, strict=True)):
-            with _open(path) as file:
-                shards.add(file, path, name, number)
+    for number, (listed, time) in enumerate(_list_tars(paths, names)):
+        shards.extend(listed, number)
+        times.append(time)
     if not len(shards.start):
         raise SourceError(
             f"{src}: no images in it. Expected members like key.jpg or key.png, and optionally key.cls, key.json and "
@@ -145,13 +138,15 @@ class _Shards:
     lost: str = ""
     # Of the tar that is being read: values that are links, each with its columns, its row and its member.
     links: list[tuple[array[int], array[int], int, Member]] = field(default_factory=list)
+    # Set if another tar could not be read.
+    stop: Event | None = None
 
     def extend(self, other: _Shards, number: int) -> None:
         """Add the samples of one tar, in which it is number 0."""
         before = len(self.text)
         self.text += other.text
         self.ends.extend(before + end for end in other.ends)
-        self.which.extend([number] * len(other.which))
+        self.which.extend(repeat(number, len(other.start)))
         self.start += other.start
         self.nbytes += other.nbytes
         for mine, others in zip(self.attached.values(), other.attached.values(), strict=True):
@@ -162,14 +157,16 @@ class _Shards:
         for extension, count in other.extensions.items():
             self.extensions[extension] = self.extensions.get(extension, 0) + count
 
-    def add(self, file: Readable, path: bytes, prefix: bytes, number: int) -> None:
+    def add(self, file: Readable, path: bytes, prefix: bytes) -> None:
         """Read one tar's headers."""
         where = as_text(path)
         start = prefix + b"/" if prefix else b""
-        hashes, litter = array("q"), dict[bytes, None]()
+        finished, litter = set[int](), dict[bytes, None]()
         targets: dict[str, str] = {}
         key, members = "", dict[str, Member]()
         for member in list_members(file, where):
+            if self.stop is not None and self.stop.is_set():
+                raise SourceError(f"{where}: another tar could not be listed")
             name = _checked(member, where)
             if (left := litter_in(os.fsencode(name))) is not None:
                 litter[left] = None
@@ -183,26 +180,28 @@ class _Shards:
                     self.ignored.append((as_text(start) + name, reason))
                 continue
             if parts[1] != key:
-                self._finish(start, key, members, number)
+                self._finish(start, key, members)
+                # A key's hash takes half of the memory that the key takes.
+                finished.add(hash(key))
                 key, members = parts[1], {}
-                hashes.append(hash(key))
+                if hash(key) in finished:
+                    raise SourceError(
+                        f"{where}: {name}: the members of {key} are not next to each other. Sort the names when "
+                        "packing (tar --sort=name)."
+                    )
             extension = parts[2].lower()
             if extension in members:
                 raise SourceError(f"{where}: holds {name} twice. It is not clear which one belongs to the sample.")
             members[extension] = member
-        self._finish(start, key, members, number)
+        self._finish(start, key, members)
         others = Others()
         for left in litter:
             others.add_litter(start + left)
         self.ignored += others.ignored()
         _follow(file, where, self.links, targets)
         self.links.clear()
-        # A set of all keys would take more than everything else together.
-        values, counts = np.unique(np.array(hashes, np.int64), return_counts=True)
-        if (counts > 1).any():
-            _refuse_scattered(file, where, set(values[counts > 1].tolist()))
 
-    def _finish(self, start: bytes, key: str, members: dict[str, Member], number: int) -> None:
+    def _finish(self, start: bytes, key: str, members: dict[str, Member]) -> None:
         images = [extension for extension in members if extension in _IMAGES]
         for extension in members:
             if extension not in _IMAGES and extension not in ATTACHED:
@@ -221,7 +220,6 @@ class _Shards:
             )
         self.text += name
         self.ends.append(len(self.text))
-        self.which.append(number)
         columns: list[tuple[array[int], array[int], Member | None]] = [(self.start, self.nbytes, image)]
         columns += [(starts, sizes, members.get(name)) for name, (starts, sizes) in self.attached.items()]
         for starts, sizes, member in columns:
@@ -295,26 +293,6 @@ def _end_of(name: str, targets: Mapping[str, str]) -> str:
     return name
 
 
-def _refuse_scattered(file: Readable, where: str, suspects: set[int]) -> None:
-    """Raise SourceError if the members of a key with one of some hashes do not follow each other."""
-    finished: set[str] = set()
-    key = ""
-    file.seek(0)
-    for member in list_members(file, where):
-        name = _checked(member, where)
-        parts = _KEY.fullmatch(name)
-        if parts is None or member.kind not in _VALUES or parts[1] == key or litter_in(os.fsencode(name)) is not None:
-            continue
-        key = parts[1]
-        if key in finished:
-            raise SourceError(
-                f"{where}: {parts[0]}: the members of {key} are not next to each other. Sort the names when packing "
-                "(tar --sort=name)."
-            )
-        if hash(key) in suspects:
-            finished.add(key)
-
-
 def _checked(member: Member, where: str) -> str:
     """Return a member's path without "./" before it."""
     name = member.name
@@ -327,89 +305,47 @@ def _checked(member: Member, where: str) -> str:
     return name
 
 
-@contextmanager
-def _open(path: bytes) -> Iterator[IO[bytes]]:
-    try:
-        with open(open_regular(path), "rb") as file:
-            yield file
-    except OSError as error:
-        raise SourceError(f"{as_text(path)}: cannot be read ({error.strerror})") from error
-
-
-def _list_remote(paths: Sequence[bytes], names: Sequence[bytes]) -> Iterator[tuple[_Shards, int | None]]:
-    """Yield the samples of tars behind URLs, and when each was changed, in order; several are read at once."""
-    filesystem, _ = remote.open_place(os.fsdecode(paths[0]))
-    if not remote.takes_many(filesystem):
-        pace = Pace(1)
+def _list_tars(paths: Sequence[bytes], names: Sequence[bytes]) -> Iterator[tuple[_Shards, int | None]]:
+    """Yield the samples of tars, and when each was changed, in order; several behind URLs are read at once."""
+    if not is_url(paths[0]):
         for path, name in zip(paths, names, strict=True):
-            yield _list_one(path, name, pace)
+            yield _list_local(path, name), 0
         return
-    sharing = _Sharing(min(len(paths), _MOST_REQUESTS), [Switch() for _ in paths])
-    with ThreadPoolExecutor(sharing.at_once) as readers, sharing.ahead:
-        listed = [
-            readers.submit(_list_one, *tar, sharing.pace, sharing, n)
-            for n, tar in enumerate(zip(paths, names, strict=True))
-        ]
+    filesystem, _ = remote.open_place(os.fsdecode(paths[0]))
+    at_once = min(len(paths), _MOST_AT_ONCE) if remote.takes_many(filesystem) else 1
+    stop = Event()
+    with ThreadPoolExecutor(at_once) as readers:
         try:
-            for number in range(len(paths)):
-                yield listed[number].result()
-                listed[number] = Future()  # which holds nothing
+            yield from readers.map(_list_remote, paths, names, repeat(stop))
         finally:
-            sharing.end()
-            readers.shutdown(wait=False, cancel_futures=True)
+            stop.set()
 
 
-class _Sharing:
-    """What the readers of several tars share: the threads that request ahead of them."""
-
-    def __init__(self, at_once: int, switches: Sequence[Switch]) -> None:
-        """Take the number of readers at the same time, and a switch for each tar."""
-        self.at_once, self.switches = at_once, switches
-        self.ahead = ThreadPoolExecutor(_MOST_REQUESTS)
-        self.waiting = set(range(len(switches)))
-        self.pace = Pace(_MOST_REQUESTS)
-
-    def width(self) -> int:
-        """Return how many requests each reader may have made ahead of it."""
-        num_readers = max(1, min(self.at_once, len(self.waiting)))
-        return _MOST_REQUESTS // num_readers - 1
-
-    def end(self) -> None:
-        """End all readers at their next request."""
-        for switch in self.switches:
-            switch.is_off = True
-
-
-def _list_one(
-    path: bytes, name: bytes, pace: Pace, sharing: _Sharing | None = None, number: int = 0
-) -> tuple[_Shards, int | None]:
-    """Return the samples of a tar behind a URL, and when it was changed.
-
-    Args:
-        path: The URL.
-        name: What comes before the names of its samples.
-        pace: Of all readers.
-        sharing: Shared with other readers; None if the file system answers only one thread.
-        number: Of the tar.
-    """
-    url = os.fsdecode(path)
-    filesystem, place = remote.open_place(url)
-    switch = Switch() if sharing is None else sharing.switches[number]
+def _list_local(path: bytes, name: bytes) -> _Shards:
     shards = _Shards()
     try:
-        with remote.explain(url):
-            info = filesystem.info(place)
-            if info["size"] is None:
-                raise SourceError(f"{url}: the server gives no size for it. Copy it to a disk first.")
-            open_file = partial(RemoteFile, partial(filesystem.open, place, "rb"), info["size"], switch, pace)
-            with open_file() as file:
-                if sharing is not None:
-                    file.ahead = Lanes(file, open_file, sharing.ahead, sharing.width, pace)
-                shards.add(file, path, name, 0)
-    finally:
-        switch.is_off = True  # for requests ahead of this reader
-        if sharing is not None:
-            sharing.waiting.discard(number)
+        with open(open_regular(path), "rb") as file:
+            shards.add(file, path, name)
+    except OSError as error:
+        raise SourceError(f"{as_text(path)}: cannot be read ({error.strerror})") from error
+    return shards
+
+
+def _list_remote(path: bytes, name: bytes, stop: Event) -> tuple[_Shards, int | None]:
+    url = os.fsdecode(path)
+    filesystem, place = remote.open_place(url)
+    shards = _Shards(stop=stop)
+    with remote.explain(url):
+        info = filesystem.info(place)
+        if info["size"] is None:
+            raise SourceError(f"{url}: the server gives no size for it. Copy it to a disk first.")
+        try:
+            with filesystem.open(place, "rb", block_size=_BLOCK_NBYTES) as file:
+                shards.add(file, path, name)
+        except SourceError:
+            raise
+        except ValueError as error:  # of fsspec, and of streams
+            raise SourceError(f"{url}: its server does not send parts of files: copy it to a disk first") from error
     return shards, remote.changed_ns(info)
 
 

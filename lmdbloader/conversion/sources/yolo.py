@@ -298,8 +298,19 @@ def _checked(path: Path, names: list[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-_KEY = re.compile(r"\s*(\d{1,9})\s*:(?:\s+(.*))?$")
-_SPECIAL = tuple("&*!|>%@`[]{},?:-#\"'")
+# The key `names` with what belongs to it: indented lines, and those of a list or a comment.
+_NAMES = re.compile(r"^names[ \t]*:(.*(?:\n(?:[ \t\-\]}#].*)?)*)", re.MULTILINE)
+_QUOTED = r"""'(?:[^']|'')*'|"[^"\\]*\""""
+_FIRST = r"[^\s'\"&*!|>%@`\[\]{},?:#-]"
+_ROW = re.compile(
+    rf"\s*(?:-|(\d{{1,9}})\s*:)\s+({_QUOTED}|{_FIRST}(?:[^\s:#]|:(?=\S)|(?<=\S)#|[ \t]+(?![#\s]))*)\s*(?:\s#.*)?"
+)
+_GAP = r"\s*(?:(?<=[\s\[{,])#[^\n]*\n\s*)*"
+_ITEM = re.compile(
+    rf"{_GAP}(?:(\d{{1,9}})\s*:\s+)?"
+    rf"({_QUOTED}|{_FIRST}(?:[^\s,\[\]{{}}:#]|:(?=\S)|(?<=\S)#|\s+(?![#\s,\[\]{{}}]))*){_GAP}(?:,|(?=[\]}}]))"
+)
+_CLOSED = re.compile(rf"{_GAP}[\]}}]\s*(?:#.*)?")
 
 
 def parse_names(text: str) -> list[str] | str:
@@ -310,93 +321,33 @@ def parse_names(text: str) -> list[str] | str:
     >>> parse_names("nc: 2\\nnames: ['a', b c]  # two"), parse_names("names:\\n  1: dog\\n  0: cat")
     (['a', 'b c'], ['cat', 'dog'])
     """
-    lines = text.splitlines()
-    starts = [i for i, line in enumerate(lines) if re.match(r"names\s*:(\s|$)", line)]
-    if len(starts) != 1:
-        return "there is no line names:" if not starts else "there are two lines names:"
-    rest = _uncommented(lines[starts[0]].partition(":")[2]).strip()
-    block = []
-    for line in lines[starts[0] + 1 :]:
-        line = _uncommented(line).rstrip()
-        if line and not line[0].isspace() and not (not rest and re.match(r"-(\s|$)", line)) and line[0] not in "]}":
-            break
-        if line.strip():
-            block.append(line)
-    try:
-        if rest:
-            return _flow(" ".join([rest, *map(str.strip, block)]))
-        if block and block[0].lstrip().startswith("-"):
-            return [_item(line) for line in block]
-        return _in_order([_entry(line) for line in block])
-    except ValueError as error:
-        return str(error)
-
-
-def _uncommented(line: str) -> str:
-    """Return a line without its comment, which begins with # after a space and outside quotes."""
-    quote, ended = "", -1
-    for at, character in enumerate(line):
-        if quote:
-            quote, ended = ("", at) if character == quote else (quote, ended)
-        elif character in "'\"" and (at == 0 or line[at - 1] in " ,[{:\t" or (character == "'" and ended == at - 1)):
-            quote = character  # after a single quote that ended one: two of them stand for one
-        elif character == "#" and (at == 0 or line[at - 1].isspace()):
-            return line[:at]
-    return line
-
-
-def _item(line: str) -> str:
-    found = re.fullmatch(r"\s*-\s+(.*)", line)
-    if found is None:
-        raise ValueError(f"{line.strip()[:60]!r} is not an item")
-    return _scalar(found[1])
-
-
-def _entry(line: str) -> tuple[int, str]:
-    found = _KEY.fullmatch(line)
-    if found is None or not found[2]:
-        raise ValueError(f"{line.strip()[:60]!r} is not a number with a name")
-    return int(found[1]), _scalar(found[2])
-
-
-def _in_order(entries: list[tuple[int, str]]) -> list[str]:
-    if sorted(number for number, _ in entries) != list(range(len(entries))):
-        raise ValueError("the numbers are not 0, 1, 2 ...")
-    if not entries:
-        raise ValueError("there are no names")
-    return [name for _, name in sorted(entries)]
-
-
-_FLOW_ITEM = re.compile(r"\s*((?:\d{1,9}\s*:\s+)?)('(?:[^']|'')*'|\"[^\"\\]*\"|[^,'\"\[\]{}]+?)\s*(,|$)")
-
-
-def _flow(text: str) -> list[str]:
-    """Return the names of a list or a mapping in brackets."""
-    is_list = text.startswith("[") and text.endswith("]")
-    if not is_list and not (text.startswith("{") and text.endswith("}")):
-        raise ValueError(f"{text[:60]!r} is not a list")
-    inner, at = text[1:-1].strip().removesuffix(",").rstrip(), 0
+    found = _NAMES.findall("\n".join(text.splitlines()))
+    if len(found) != 1:
+        return f"there are {len(found)} lines names:"
+    names = found[0].strip()
     items: list[tuple[str, str]] = []
-    while at < len(inner):
-        found = _FLOW_ITEM.match(inner, at)
-        if found is None:
-            raise ValueError(f"{inner[at : at + 60].strip()!r} is not a name")
-        items.append((found[1].strip(" :"), found[2]))
-        at = found.end()
-    if is_list:
-        return [_scalar(f"{key}: {value}" if key else value) for key, value in items]
-    if not all(key for key, _ in items):
-        raise ValueError("a name has no number")
-    return _in_order([(int(key), _scalar(value)) for key, value in items])
+    if names.startswith(("[", "{")):
+        at = 1
+        while not _CLOSED.fullmatch(names, at):
+            if (item := _ITEM.match(names, at)) is None:
+                return f"{names[at : at + 60].strip()!r} is not a name"
+            items.append((item[1] or "", item[2]))
+            at = item.end()
+    else:
+        for line in names.split("\n"):
+            if (row := _ROW.fullmatch(line)) is not None:
+                items.append((row[1] or "", row[2]))
+            elif line.strip() and not line.lstrip().startswith("#"):
+                return f"{line.strip()[:60]!r} is not a name with a number or a dash"
+    if not items:
+        return "there are no names"
+    if names.startswith("{") or (not names.startswith("[") and any(number for number, _ in items)):
+        by_number = {int(number or -1): name for number, name in items}
+        if sorted(by_number) != list(range(len(items))):
+            return "the numbers are not 0, 1, 2 ..."
+        return [_unquoted(by_number[number]) for number in range(len(items))]
+    return [_unquoted(f"{number}: {name}" if number else name) for number, name in items]
 
 
-def _scalar(text: str) -> str:
-    """Return a text of YAML, plain or in quotes."""
-    text = text.strip()
-    if len(text) >= 2 and text[0] == text[-1] == "'" and "'" not in text[1:-1].replace("''", ""):
-        return text[1:-1].replace("''", "'")
-    if len(text) >= 2 and text[0] == text[-1] == '"' and not set('"\\') & set(text[1:-1]):
-        return text[1:-1]
-    if not text or text.startswith(_SPECIAL) or ": " in text or text.endswith(":"):
-        raise ValueError(f"{text[:60]!r} is not a plain name")
-    return text
+def _unquoted(text: str) -> str:
+    return text[1:-1].replace("''", "'") if text.startswith("'") else text.strip('"')

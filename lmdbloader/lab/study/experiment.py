@@ -33,10 +33,9 @@ from lmdbloader.lab.study.isolation import isolate
 from lmdbloader.lab.study.plan import Plan
 from lmdbloader.lab.study.results import Study
 from lmdbloader.lab.study.rows import StudyRow, row_of
-from lmdbloader.lab.study.training import Trainer, figures_of
+from lmdbloader.lab.study.training import MODEL_NAMES, ModelName, Trainer, figures_of
 from lmdbloader.loader import Loader
 from lmdbloader.show import info
-from lmdbloader.superres.models import MODEL_NAMES, ModelName
 
 Section = Literal["sweep", "threads", "oversubscription", "isolation", "cold"]
 ALL_SECTIONS: tuple[Section, ...] = get_args(Section)

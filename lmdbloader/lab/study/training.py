@@ -6,11 +6,12 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from lmdbloader.base.stopwatch import StepTimer, take_steps
@@ -19,9 +20,7 @@ from lmdbloader.errors import OptionError
 from lmdbloader.lab.machine.gpu import watched
 from lmdbloader.lab.stored import image_sizes
 from lmdbloader.lab.study.arms import Feed
-from lmdbloader.superres.models import ModelName, build_model
-from lmdbloader.superres.tensors import unit_floats
-from lmdbloader.superres.training import train_step
+from lmdbloader.superres.tensors import to_channels, unit_floats, upscale
 
 PHASES = ("data", "copy", "forward", "backward", "update")
 # What NVML reports, and how several turns make one figure.
@@ -29,6 +28,8 @@ _GPU_FIGURES: dict[str, Callable[[list[float]], float]] = {
     "utilization_percent": statistics.fmean, "power_watts": statistics.fmean, "memory_mib": max,
     "temperature_celsius": max, "fan_percent": statistics.fmean, "performance_state": statistics.mode,
 }  # fmt: skip
+ModelName = Literal["srcnn915", "srcnn955"]
+MODEL_NAMES: tuple[ModelName, ...] = get_args(ModelName)
 # Least steps of a turn, and its least seconds on a GPU: NVML reports the use of about the last second.
 _LEAST_STEPS, _LEAST_GPU_SECONDS = 2, 1.0
 
@@ -77,11 +78,8 @@ class Trainer:
                 f"{dataset.path}: the sizes of fields {names[order[0]]!r} and {names[self._large]!r} are not in a "
                 "whole ratio, so no model can be trained from one to the other. Give model=None (--model none)."
             )
-        try:
-            self.model = build_model(name, scale).to(device)
-        except OptionError as error:
-            raise OptionError(f"model={name!r}: {error} Choose another one, or None to load only.") from error
-        self.device = device
+        self.model = _srcnn(name).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.device, self._scale = device, scale
         self._optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-4)
         self.model.train()
         self._warm: set[tuple[int, ...]] = set()
@@ -114,12 +112,40 @@ class Trainer:
         """Do one step on a batch of the fields that are read."""
         large = batch[self._large]
         if self._small is not None:
-            train_step(self.model, self._optimizer, batch[self._small], large, timer=timer)
+            self._restore(batch[self._small], large, timer)
             return
         # An odd row or column has no partner to be halved with.
         height, width = (side // 2 * 2 for side in large.shape[-2:])
         large = unit_floats(large.to(self.device, non_blocking=True))[..., :height, :width]
-        train_step(self.model, self._optimizer, functional.avg_pool2d(large, 2), large, timer=timer)
+        self._restore(functional.avg_pool2d(large, 2), large, timer)
+
+    def _restore(self, small: Tensor, large: Tensor, timer: StepTimer) -> None:
+        small, large = (
+            to_channels(unit_floats(images.to(self.device, non_blocking=True)), 1) for images in (small, large)
+        )
+        inputs = upscale(small, self._scale).contiguous(memory_format=torch.channels_last)
+        timer.lap("copy")
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.device.type == "cuda"):
+            output = self.model(inputs)
+        loss = functional.mse_loss(output.float(), large)
+        timer.lap("forward")
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        timer.lap("backward")
+        self._optimizer.step()
+        timer.lap("update")
+
+
+def _srcnn(name: ModelName) -> nn.Sequential:
+    """Return the three layers of Dong et al. (2014), which take luma that was enlarged."""
+    middle = 5 if name == "srcnn955" else 1
+    return nn.Sequential(
+        nn.Conv2d(1, 64, 9, padding=4),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(64, 32, middle, padding=middle // 2),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(32, 1, 5, padding=2),
+    )
 
 
 def figures_of(turns: Sequence[TrainingTurn]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The networks: SRCNN on luma, a small EDSR-like network on RGB, and the bicubic upscaling that both use."""
+"""The networks: SRCNN on luma, and a small EDSR-like network on RGB."""
 
 from __future__ import annotations
 
@@ -9,50 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lmdbloader.errors import OptionError
+from lmdbloader.superres import upscale
 
-__all__ = ["MODEL_NAMES", "SRCNN", "Model", "ModelName", "ResidualSR", "build_model", "upscale"]
+__all__ = ["MODEL_NAMES", "SRCNN", "Model", "ModelName", "ResidualSR", "build_model"]
 
 ModelName = Literal["srcnn915", "srcnn955", "residual"]
 MODEL_NAMES: tuple[ModelName, ...] = ("srcnn915", "srcnn955", "residual")
-
-# LR pixels mirrored around an image before upscaling: bicubic needs two, and one more keeps the cut exact.
-MARGIN = 3
-
-
-def upscale(images: Tensor, scale: int) -> Tensor:
-    """Enlarge images by bicubic interpolation, as MATLAB's `imresize` does (a = -0.5, borders mirrored).
-
-    Plain `F.interpolate(mode="bicubic")` uses a = -0.75. With `antialias=True` it uses -0.5, and when enlarging
-    antialiasing changes nothing else.
-
-    Args:
-        images: (B, C, h, w) floating point.
-        scale: Whole-number factor, 1 or more.
-
-    Returns:
-        (B, C, h * scale, w * scale) of the same type and device; it can leave the input's range a little.
-
-    >>> import torch
-    >>> upscale(torch.full((1, 3, 5, 7), 0.5), 2).shape
-    torch.Size([1, 3, 10, 14])
-    """
-    height, width = images.shape[-2:]
-    padded = images[..., _mirrored(height, images.device), :][..., _mirrored(width, images.device)]
-    large = functional.interpolate(
-        padded,
-        size=((height + 2 * MARGIN) * scale, (width + 2 * MARGIN) * scale),
-        mode="bicubic",
-        align_corners=False,
-        antialias=True,
-    )
-    cut = MARGIN * scale
-    return large[..., cut : cut + height * scale, cut : cut + width * scale]
-
-
-def _mirrored(length: int, device: torch.device) -> Tensor:
-    """Return the positions -MARGIN .. length + MARGIN - 1, mirrored into 0 .. length - 1 with the edge repeated."""
-    positions = torch.arange(-MARGIN, length + MARGIN, device=device) % (2 * length)
-    return torch.where(positions < length, positions, 2 * length - 1 - positions)
 
 
 class SRCNN(nn.Module):

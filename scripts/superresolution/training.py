@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from lmdbloader.base.stopwatch import StepTimer
 from lmdbloader.errors import TrainingError
-from lmdbloader.superres.models import Model
 from lmdbloader.superres.tensors import model_inputs, to_channels, unit_floats
+from superresolution.models import Model
 
 __all__ = ["cosine_rate", "train_epoch", "train_step"]
 
