@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from lmdbloader.base.option_names import option
 from lmdbloader.base.text import first_of
 from lmdbloader.conversion.sources.folders import find_images, holds_images, match_names
-from lmdbloader.conversion.sources.listing import Found, Listing, Location, Sources, as_text, stem_of
+from lmdbloader.conversion.sources.listing import Found, Listing, Location, Sources, as_text, is_url, stem_of
 from lmdbloader.conversion.sources.remote import newest
 from lmdbloader.errors import SourceError
 from lmdbloader.format.folder_names import is_of_images, is_of_masks, without_mask_suffix
@@ -56,6 +58,7 @@ def list_masked(src: Location, masks: Location | None, *, skip: bool = False) ->
             f"with a.png or a_mask.png. {option('on_error', 'skip')} leaves such images out."
         )
     kept = np.flatnonzero(partners >= 0)
+    _refuse_own_masks(images, found, kept, partners)
     others = tuple((as_text(images.names[i]), f"has no mask in {masks}") for i in alone.tolist())
     sources = Sources(
         images.names.take(kept.tolist()),
@@ -89,6 +92,17 @@ def _find_folders(src: Location) -> tuple[Path, Path]:
             f"the folder of the images, and name that of the masks with {option('masks')}."
         )
     return images[0], masks[0]
+
+
+def _refuse_own_masks(images: Found, found: Found, kept: Any, partners: Any) -> None:
+    """Refuse an image that is its own mask: its name leads to the same file, through a link."""
+    if is_url(images.names.folder) or is_url(found.names.folder):
+        return
+    for i in kept[images.nbytes[kept] == found.nbytes[partners[kept]]].tolist():  # other sizes are other files
+        image, mask = images.names.path(i), found.names.path(int(partners[i]))
+        with suppress(OSError):  # one is gone: the conversion names it
+            if os.path.samefile(image, mask):
+                raise SourceError(f"{as_text(mask)}: is the same file as {as_text(image)}. Put the mask in its place.")
 
 
 def _paths_of(place: Location) -> tuple[str, str]:
