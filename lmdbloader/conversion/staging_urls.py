@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
 from contextlib import closing, suppress
-from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from lmdbloader.base import system
 from lmdbloader.base.disk_errors import explain_full_disk, naming
@@ -23,16 +20,8 @@ from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIF
 from lmdbloader.format.manifest import Part, parse_manifest
 from lmdbloader.store import Reader
 from lmdbloader.store.remote.opening import describe
-from lmdbloader.store.remote.parts import wrong_length
-from lmdbloader.store.remote.service import Facts, Service, dataset_url
+from lmdbloader.store.remote.service import Facts, Service, dataset_url, wrong_length
 from lmdbloader.store.writing.publish import flush
-
-_PIECE_NBYTES = 4 * 2**20
-_REQUESTS = 16
-# Requests that wait for a thread: as many for any number of files.
-_WAITING = 4 * _REQUESTS
-T = TypeVar("T")
-U = TypeVar("U")
 
 
 class RemoteSource:
@@ -61,14 +50,9 @@ class RemoteSource:
             )
         self._service = Service(url)
         self.url = self._service.url
-        self.manifest, data, index, self._content = describe(self._service)
-        self._files = {self.manifest.index_file: index} | ({} if self.manifest.parts else {DATA_FILE: data})
-
-    @cached_property
-    def times(self) -> tuple[int | None, ...]:
-        """When each data file was changed, as the service says; None if it does not."""
-        with _Requests() as requests:
-            return tuple(requests.map(lambda name: changed_ns(self._service.info(name)), self.manifest.data_files))
+        self.manifest, self._content, _ = describe(self._service)
+        # The time that the data files of the copy get; None if the service states none.
+        self._time = changed_ns(self._service.info(MANIFEST_FILE))
 
     def compare(self, copy: Reader, *, check: bool, log: Callable[[str], None]) -> None:
         """Compare the data files of a copy that is there, by their times, or by their digests.
@@ -82,14 +66,13 @@ class RemoteSource:
             CorruptError: A file of the copy is another one.
         """
         digests = digests_of(copy)
-        rows = list(zip(copy.manifest.data_files, copy.data_file.files, self.times, strict=True))
-        if changed := [row for row in rows if check or row[2] is None or not has_time(row[1].descriptor, row[2])]:
+        files = zip(copy.manifest.data_files, copy.data_file.files, strict=True)
+        is_known = self._time is not None and not check
+        if changed := [row for row in files if not (is_known and has_time(row[1].descriptor, self._time or 0))]:
             log(f"{copy.path}: reading and comparing the copy that is already there")
-            for name, file, time_ns in changed:
+            for name, file in changed:
                 compare_digest(copy.path / name, file.descriptor, copy.manifest, digests[name])
-                if time_ns is not None:
-                    with suppress(OSError):  # the copy of another user is read each time
-                        set_time(copy.path / name, time_ns)
+                self._set_time(copy.path / name)
 
     def fill(
         self, partial: Path, target: Path, bar: Callable[[int], Any], log: Callable[[str], None], *, check: bool
@@ -109,7 +92,8 @@ class RemoteSource:
             DiskError: The service does not answer.
         """
         files, digests = self._described()
-        kept = keep_parts(self.manifest, self.times, target, partial, digests, check=check)
+        times = [self._time] * len(self.manifest.data_files)
+        kept = keep_parts(self.manifest, times, target, partial, digests, check=check)
         if kept:
             log(
                 plain(f"{target}: keeps {len(kept) // 3} of {len(self.manifest.parts)} parts of the copy that is there")
@@ -122,49 +106,44 @@ class RemoteSource:
         began = time.monotonic()
         with closing(bar(nbytes)) as progress, explain_full_disk(partial):
             progress.update((partial / MANIFEST_FILE).write_bytes(self._content))
-            for part in self.manifest.parts:
-                (partial / part.name).mkdir(exist_ok=True)
-            self._download(files, partial, progress)
-            self._check(partial, {name: digest for name, digest in digests.items() if name in files})
-            for name, time_ns in zip(self.manifest.data_files, self.times, strict=True):
-                if time_ns is not None:
-                    set_time(partial / name, time_ns)
+            for name, facts in files.items():
+                (partial / name).parent.mkdir(exist_ok=True)
+                self._service.download(name, facts, partial / name, progress.update)
+                self._check(partial / name, name, digests.get(name, ""))
+            for name in self.manifest.data_files:
+                self._set_time(partial / name)
         log(plain(f"{target}: copied and checked in {time.monotonic() - began:.1f} s"))
 
     def _described(self) -> tuple[dict[str, Facts], dict[str, str]]:
         """Return the files to copy, besides the manifest, and the digests that they must have, by name."""
-        files, digests = dict(self._files), {self.manifest.index_file: self.manifest.index_digest}
-        if not self.manifest.parts:
-            digests[DATA_FILE] = self.manifest.data_digest
-        with _Requests() as requests:
-            for found, theirs in requests.map(self._describe, self.manifest.parts):
-                files |= found
-                digests |= theirs
-            folders = ("", *(f"{part.name}/" for part in self.manifest.parts))
-            notes = [f"{folder}{name}" for folder in folders for name in (SKIPPED_FILE, LEFT_OUT_FILE)]
-            for found in requests.map(self._note, notes):
-                files |= found
+        manifest = self.manifest
+        lengths = {manifest.index_file: manifest.sizes["index_nbytes"]}
+        digests = {manifest.index_file: manifest.index_digest}
+        if not manifest.parts:
+            lengths[DATA_FILE], digests[DATA_FILE] = manifest.sizes["data_nbytes"], manifest.data_digest
+        files = {name: self._facts(name, nbytes) for name, nbytes in lengths.items()}
+        for part in manifest.parts:
+            found, theirs = self._describe(part)
+            files |= found
+            digests |= theirs
+        for folder in ("", *(f"{part.name}/" for part in manifest.parts)):
+            for name in (SKIPPED_FILE, LEFT_OUT_FILE):
+                with suppress(NotFoundError):
+                    files[folder + name] = self._service.facts(folder + name)
         return files, digests
-
-    def _note(self, name: str) -> dict[str, Facts]:
-        """Return the facts about a file that may be missing."""
-        with suppress(NotFoundError):
-            return {name: self._service.facts(name)}
-        return {}
 
     def _describe(self, part: Part) -> tuple[dict[str, Facts], dict[str, str]]:
         """Return the files and digests of a part, by their names in the set."""
         manifest, index, data = (f"{part.name}/{name}" for name in (MANIFEST_FILE, INDEX_FILE, DATA_FILE))
         try:
-            files = {name: self._service.facts(name) for name in (manifest, index, data)}
+            files = {manifest: self._service.facts(manifest), index: self._service.facts(index)}
+            files[data] = self._facts(data, part.data_nbytes)
         except NotFoundError as error:
             raise CorruptError(
                 f"{self.url}/{part.name}: a file of this part of the set is missing ({error}) Upload it again.",
                 path=self.url,
             ) from error
-        if files[data].nbytes != part.data_nbytes:
-            raise wrong_length(self.url, data, files[data].nbytes, part.data_nbytes)
-        content = self._service.read(manifest, files[manifest].nbytes, files[manifest].version)
+        content = self._service.get(manifest, 0, files[manifest].nbytes, files[manifest].version)
         theirs = parse_manifest(content, f"{self.url}/{part.name}")
         if theirs.manifest_digest != part.manifest_digest:
             raise CorruptError(
@@ -172,64 +151,32 @@ class RemoteSource:
             )
         return files, {index: theirs.index_digest, data: theirs.data_digest}
 
-    def _download(self, files: dict[str, Facts], partial: Path, progress: Any) -> None:
-        """Copy files by many requests at once."""
+    def _facts(self, name: str, expected: int) -> Facts:
+        """Return the facts about a file that has the length that the manifest states."""
+        facts = self._service.facts(name)
+        if facts.nbytes != expected:
+            raise wrong_length(self.url, name, facts.nbytes, expected)
+        return facts
 
-        def copy(job: tuple[str, int]) -> int:
-            name, at = job
-            data = self._service.get(name, at, min(at + _PIECE_NBYTES, files[name].nbytes), files[name].version)
-            with naming(partial / name), open(partial / name, "r+b", buffering=0) as file:
-                rest, place = data, at
-                while rest:
-                    count = system.write_at(file.fileno(), rest, place)
-                    rest, place = rest[count:], place + count
-            return len(data)
+    def _set_time(self, path: Path) -> None:
+        """Give a data file of the copy the time by which it is known; that of another user is read each time."""
+        if self._time is not None:
+            with suppress(OSError):
+                set_time(path, self._time)
 
-        for name in files:
-            with naming(partial / name):
-                open(partial / name, "xb").close()
-        jobs = ((name, at) for name, facts in files.items() for at in range(0, facts.nbytes, _PIECE_NBYTES))
-        with _Requests() as requests:
-            for count in requests.map(copy, jobs):
-                progress.update(count)
-
-    def _check(self, partial: Path, digests: dict[str, str]) -> None:
-        """Read the copy back, from the disk if the system drops its pages, and compare its digests."""
-        for name, expected in digests.items():
-            flush(partial / name)
-            descriptor = system.open_to_read(partial / name)
-            try:
-                with naming(partial / name):
-                    system.drop_cache(descriptor)
-                    found = read_digest(descriptor, self.manifest.digest)
-            finally:
-                os.close(descriptor)
-            if expected not in ("", found):
-                raise CorruptError(
-                    f"{self.url}/{name}: the digest of the copy is {found}, expected {expected}: the file is damaged, "
-                    "or belongs to another dataset. Stage it again; if that does not help, upload it again.",
-                    path=self.url,
-                )
-
-
-class _Requests:
-    """Threads that make calls for requests; those that have not begun are dropped after an error."""
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(_REQUESTS)
-
-    def __enter__(self) -> _Requests:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=kind is not None)
-
-    def map(self, call: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
-        """Yield the results of a call for each item, in order; only so many calls wait at a time."""
-        waiting: deque[Future[U]] = deque()
-        for item in items:
-            waiting.append(self._pool.submit(call, item))
-            if len(waiting) >= _WAITING:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+    def _check(self, path: Path, name: str, expected: str) -> None:
+        """Read a file of the copy back, from the disk if the system drops its pages, and compare its digest."""
+        flush(path)
+        descriptor = system.open_to_read(path)
+        try:
+            with naming(path):
+                system.drop_cache(descriptor)
+                found = read_digest(descriptor, self.manifest.digest)
+        finally:
+            os.close(descriptor)
+        if expected not in ("", found):
+            raise CorruptError(
+                f"{self.url}/{name}: the digest of the copy is {found}, expected {expected}: the file is damaged, "
+                "or belongs to another dataset. Stage it again; if that does not help, upload it again.",
+                path=self.url,
+            )
