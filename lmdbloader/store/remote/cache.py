@@ -10,6 +10,7 @@ import mmap
 import os
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ class Cache(Blocks):
         Raises:
             DiskFullError: There is no room for the states.
         """
-        self.path, self.origin, self._settled = folder / DATA_NAME, origin, 0.0
+        self.path, self.origin, self._settled = folder / DATA_NAME, origin, time.monotonic()
         count = -(-origin.nbytes // BLOCK_NBYTES)
         self.kept = np.zeros(count, np.bool_)
         self.kept[np.random.default_rng(0).permutation(count)[: round(share * count)]] = True
@@ -167,24 +168,27 @@ class CachedFile(DataFile):
             LmdbloaderError: They cannot be fetched, or there is no room for them.
             OSError: The disk cannot read them.
         """
-        parts, stop, remote = [], min(at + nbytes, self.nbytes), self.remote
+        segments = list(self._segments(at, min(at + nbytes, self.remote.origin.end_of(at))))
+        for start, stop, is_from_disk in segments:
+            if is_from_disk:  # they come while this waits for others
+                self.remote.request(np.array([start]), np.array([stop]))
+        return b"".join(self._read(*segment) for segment in segments)
+
+    def _segments(self, at: int, stop: int) -> Iterator[tuple[int, int, bool]]:
+        """Yield parts of a range that are read at once, and whether the disk has them."""
         while at < stop:
-            first = at // BLOCK_NBYTES
-            end, most = first + 1, min(stop, (at // _READ_NBYTES + 1) * _READ_NBYTES)
-            is_from_disk = remote.is_from_disk(first)
-            while end * BLOCK_NBYTES < most and remote.is_from_disk(end) == is_from_disk:
+            is_from_disk = self.remote.is_from_disk(at // BLOCK_NBYTES)
+            end, most = at // BLOCK_NBYTES + 1, min(stop, at + _READ_NBYTES)
+            while end * BLOCK_NBYTES < most and self.remote.is_from_disk(end) == is_from_disk:
                 end += 1
-            most = min(end * BLOCK_NBYTES, most)
-            if is_from_disk:
-                remote.bring_blocks(np.arange(first, end))
-                part = super().read(at, most - at)
-            else:
-                part = remote.origin.get(at, most)
-            if not part:
-                break
-            parts.append(part)
-            at += len(part)
-        return b"".join(parts)
+            yield at, min(end * BLOCK_NBYTES, most), is_from_disk
+            at = min(end * BLOCK_NBYTES, most)
+
+    def _read(self, at: int, stop: int, is_from_disk: bool) -> bytes:
+        if not is_from_disk:
+            return self.remote.origin.get(at, stop)
+        self.remote.bring(np.array([at]), np.array([stop]))
+        return super().read(at, stop - at)
 
     def read_into(self, buffer: Any, at: int) -> int:
         """Read into a writable buffer; return the number of bytes, 0 at the end of the file; errors as `read`."""

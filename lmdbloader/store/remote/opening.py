@@ -154,8 +154,12 @@ def open_place(url: str, cache_dir: str | os.PathLike[str] | None, fraction: Fra
         DiskError: The server denies access; or it does not answer, and not all of the version that it stated last is
             cached. If all of it is, there is a warning, and the cached one is used.
         DiskFullError: There is no room for the cache.
-        OptionError: A package is missing, or the cache folder cannot be written to.
+        OptionError: A package is missing, this system cannot do it, or the cache folder cannot be written to.
     """
+    if not system.CAN_LOCK_PARTS:
+        raise OptionError(
+            f"{url}: a dataset at a URL is cached on Linux and macOS only. Copy it first: `lmdbloader stage {url} DIR`."
+        )
     service = Service(url)
     root = _root_of(cache_dir, service.url)
     with _usable(root, service.url), explain_full_disk(root):

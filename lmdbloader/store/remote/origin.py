@@ -41,6 +41,10 @@ class Origin:
         """Return the number of the data file that holds a byte, or is before it."""
         return max(bisect.bisect_right(self.begins, at) - 1, 0)
 
+    def end_of(self, at: int) -> int:
+        """Return the end of the data file that holds a byte, or is before it."""
+        return self.ends[self.find(at)]
+
     def get(self, start: int, stop: int) -> bytes:
         """Return the bytes start ... stop - 1, fewer at the end of a data file.
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from lmdbloader.base import system
 from lmdbloader.base.limits import no_address_space
 from lmdbloader.errors import OptionError
 from lmdbloader.store.opening import IO, DataFile
@@ -18,8 +19,9 @@ from lmdbloader.store.remote.blocks import ABSENT, I64, PRESENT, Blocks
 
 # Small, because samples in random order need little of their neighbours.
 BLOCK_NBYTES = 2**16
-# Blocks that nobody holds stay until so many others have come: samples that are read one by one are requested ahead.
-_SPARE = 2**27 // BLOCK_NBYTES
+# Blocks that nobody holds stay until so many others have come: samples that are read one by one are requested ahead,
+# 256 MiB at most.
+_SPARE = 5 * 2**26 // BLOCK_NBYTES
 # So many are freed at once.
 _FREED = 64
 # Python 3.13 names it; without it, Linux refuses more than it has memory.
@@ -45,7 +47,7 @@ class Window(Blocks):
         Raises:
             OptionError: The process may not have so many addresses, or this system cannot do it.
         """
-        if not hasattr(mmap, "MADV_NOHUGEPAGE"):
+        if not system.CAN_FREE_PARTS:
             raise OptionError(
                 f"{path}: a fraction of a dataset can be cached on Linux only. Write cache_fraction=1.0, or copy the "
                 "dataset with `lmdbloader stage`."
