@@ -118,6 +118,7 @@ class Cache(Blocks):
                 self.states[fresh] = DURABLE
             except OSError:  # what was not written is lost when it leaves the memory
                 self.states[fresh] = ABSENT
+                self._num_complete = 0
 
     def renew(self, starts: I64, stops: I64) -> None:
         """See `Blocks.renew`.

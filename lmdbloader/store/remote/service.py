@@ -37,7 +37,6 @@ _DOWNLOADS, _DOWNLOAD_NBYTES = 16, 4 * 2**20
 # Not the state of `random`, which a program may have seeded, and which forked processes share.
 _jitter = random.SystemRandom()
 _S3, _WEB = ("s3", "s3a"), ("http", "https")
-_TOKENS = ("NoCredentialsError", "PartialCredentialsError")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class UnreachableError(DiskError):
     """The server did not answer, or with temporary errors only."""
 
 
-class _WrongLengthError(OSError):
+class _WrongRangeError(OSError):
     """Other bytes arrived than were requested, or another number of them."""
 
 
@@ -140,13 +139,19 @@ class Service:
             filesystem, root = self._connect()
             path, special = f"{root}/{name}", _special(filesystem)
             if special is None:
-                data = bytes(filesystem.cat_file(path, start=start, end=stop))
+                data, headers, place = bytes(filesystem.cat_file(path, start=start, end=stop)), {}, ""
             else:
                 from fsspec.asyn import sync
 
-                data = sync(filesystem.loop, special, filesystem, path, start, stop, version)
+                data, headers, place = sync(filesystem.loop, special, filesystem, path, start, stop)
+            found = _version_of(headers)
+            if found and version.partition(" ")[0] == found.partition(" ")[0] and version != found:
+                raise replaced(self.url, name, f"it has {found}, not {version}")
+            # These may pass: a cache in between may be broken.
+            if place and not place.startswith(f"bytes {start}-{stop - 1}/"):
+                raise _WrongRangeError(f"{place} arrived instead of bytes {start}-{stop - 1}")
             if len(data) != stop - start:
-                raise _WrongLengthError(f"{len(data)} bytes arrived instead of {stop - start}")
+                raise _WrongRangeError(f"{len(data)} bytes arrived instead of {stop - start}")
             return data
 
         return self._again(name, ask) if stop > start else b""
@@ -225,20 +230,13 @@ class Service:
             if status not in (401, 403, 404, 410):
                 return None
             error = PermissionError(f"status {status}") if status in (401, 403) else error
-        if isinstance(error, _ReplacedAnswer):
-            return replaced(self.url, name, str(error))
         if isinstance(error, FileNotFoundError):
             return NotFoundError(f"{where}: nothing is there{self._at_endpoint()}. Is the URL that of a dataset?")
         if type(error).__name__ == "TooLongError":  # of a module that only URLs of web servers need
             return DiskError(f"{where}: {error}.")
-        if isinstance(error, _WholeAnswer):
-            return DiskError(
-                f"{where}: the server sends the whole file instead of a range of it. Copy the dataset to a disk, or "
-                "use a server that answers ranges (nginx, Apache and all object stores do)."
-            )
         if isinstance(error, PermissionError):
             return DiskError(f"{where}: access denied ({_described(error)}). Check the keys and the bucket's policy.")
-        if type(error).__name__ in _TOKENS:
+        if type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError"):
             return DiskError(
                 f"{where}: no keys were found ({_described(error)}). Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
                 "or AWS_PROFILE; for a public bucket set FSSPEC_S3_ANON=true."
@@ -277,14 +275,6 @@ def wrong_length(url: str, name: str, found: int, expected: int) -> CorruptError
         "dataset again.",
         path=url,
     )
-
-
-class _ReplacedAnswer(Exception):
-    """The server reports that the file has another version."""
-
-
-class _WholeAnswer(Exception):
-    """The server sends the whole file instead of a range."""
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -343,29 +333,31 @@ def _open(url: str, endpoint: str) -> tuple[Any, str]:
 
 
 def _special(filesystem: Any) -> Callable[..., Any] | None:
-    """Return the function that asks for a range and looks at the answer's version, None if a service has none."""
+    """Return the function that asks for a range and reads no more, None if there is none for such a service.
+
+    It returns the bytes, what states their version, and what states their place.
+    """
     kinds = filesystem.protocol if isinstance(filesystem.protocol, tuple) else (filesystem.protocol,)
     if not hasattr(filesystem, "loop"):
         return None
     return _get_s3 if set(kinds) & {*_S3} else _get_http if set(kinds) & {*_WEB} else None
 
 
-async def _get_s3(filesystem: Any, path: str, start: int, stop: int, version: str) -> bytes:
+async def _get_s3(filesystem: Any, path: str, start: int, stop: int) -> tuple[bytes, Mapping[str, Any], str]:
     """Return a range of an object in S3."""
     bucket, key, number = filesystem.split_path(path)
     given = {"VersionId": number} if number else {}
     answer = await filesystem._call_s3("get_object", Bucket=bucket, Key=key, Range=f"bytes={start}-{stop - 1}", **given)
     try:
-        _compare(version, {"ETag": answer.get("ETag")}, answer.get("ContentRange"), start, stop)
         data, left = b"", stop - start + 1  # one more shows an answer that is too long, however long it is
         while left and (part := await answer["Body"].read(left)):
             data, left = data + part, left - len(part)
-        return data
+        return data, {"ETag": answer.get("ETag")}, answer.get("ContentRange") or ""
     finally:
         answer["Body"].close()
 
 
-async def _get_http(filesystem: Any, path: str, start: int, stop: int, version: str) -> bytes:
+async def _get_http(filesystem: Any, path: str, start: int, stop: int) -> tuple[bytes, Mapping[str, Any], str]:
     """Return a range of a file on a web server."""
     headers = {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
     session = await filesystem.set_session()
@@ -374,19 +366,11 @@ async def _get_http(filesystem: Any, path: str, start: int, stop: int, version: 
             raise PermissionError(f"status {answer.status}")
         filesystem._raise_not_found_for_status(answer, path)
         if answer.status != 206:
-            raise _WholeAnswer
-        _compare(version, answer.headers, answer.headers.get("Content-Range"), start, stop)
-        data: bytes = await answer.read()
-        return data
-
-
-def _compare(version: str, headers: Mapping[str, Any], place: str | None, start: int, stop: int) -> None:
-    """Raise an error if an answer states another version, or other bytes, which may pass: a cache may be broken."""
-    found = _version_of(headers)
-    if found and version.partition(" ")[0] == found.partition(" ")[0] and version != found:
-        raise _ReplacedAnswer(f"it has {found}, not {version}")
-    if place and not place.startswith(f"bytes {start}-{stop - 1}/"):
-        raise _WrongLengthError(f"{place} arrived instead of bytes {start}-{stop - 1}")
+            raise DiskError(
+                f"{path}: the server sends the whole file instead of a range of it. Copy the dataset to a disk, or use "
+                "a server that answers ranges (nginx, Apache and all object stores do)."
+            )
+        return await answer.read(), answer.headers, answer.headers.get("Content-Range") or ""
 
 
 def _version_of(info: Mapping[str, Any]) -> str:
