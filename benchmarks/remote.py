@@ -88,7 +88,7 @@ def read_again(path: Path) -> float:
 
 def cached_turns(folder: Path, options: argparse.Namespace, connection: Any) -> None:
     """Send the speed of a cached dataset, of that of the local one, of each turn; both are opened here first."""
-    places = {"local": folder / "remote.lmdb", "remote": next((folder / "cache-0").glob("*/data.pieces"))}
+    places = {"local": folder / "remote.lmdb", "remote": next((folder / "cache-0").glob("*/data"))}
     left = [read_again(path / "data.mdb" if path.is_dir() else path) for path in places.values()]
     local, remote = LMDBDataset(folder / "remote.lmdb"), LMDBDataset(URL, cache_dir=folder / "cache-0")
     turns: list[float] = []
@@ -161,7 +161,7 @@ def run(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any, s
         for number in range(options.epochs):
             before, seconds = sent(), epoch(part, options, number)
             moved, asked = (b - a for a, b in zip(before, sent(), strict=True))
-            on_disk = sum(os.stat(path).st_blocks * 512 for path in (folder / f"part-{fraction}").glob("*/data.pieces"))
+            on_disk = sum(os.stat(path).st_blocks * 512 for path in (folder / f"part-{fraction}").glob("*/data"))
             values = (moved / nbytes, 1 - fraction if number else 1.0, asked / -(-nbytes // PIECE_NBYTES))
             shown = [f"{value:.3f}" for value in (*values, on_disk / nbytes)]
             rows.append([f"{fraction:g} is kept, epoch {number + 1}", f"{seconds:.2f}", *shown])

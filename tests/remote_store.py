@@ -152,4 +152,4 @@ def same(a: object, b: object) -> bool:
 
 def cached_nbytes(folder: Path) -> int:
     """Return the bytes that the pieces in a cache folder take on the disk."""
-    return sum(os.stat(path).st_blocks * 512 for path in folder.glob("*/data.pieces"))
+    return sum(os.stat(path).st_blocks * 512 for path in folder.glob("*/data"))

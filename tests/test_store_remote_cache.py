@@ -1,10 +1,11 @@
-"""The cache of a part of a dataset: what is kept, what comes and goes, and that nothing goes while it is read."""
+"""The cache of a dataset at a URL: what processes share, what a fraction keeps, and what memory holds of the rest."""
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
+import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -21,116 +22,159 @@ from torch.utils.data import DataLoader
 
 from lmdbloader import LMDBDataset, Loader, QuasiRandom, errors
 from lmdbloader.base import system
-from lmdbloader.store import reader as reader_module
+from lmdbloader.store.opening import DataFile
 from lmdbloader.store.remote import cache as cache_module
-from lmdbloader.store.remote import fetcher as fetcher_module
-from lmdbloader.store.remote import pieces as pieces_module
-from lmdbloader.store.remote.pieces import PIECE_NBYTES
-from lmdbloader.store.remote.service import Service
+from lmdbloader.store.remote import window as window_module
+from lmdbloader.store.remote.window import WindowFile
 
 URL = "s3://bucket/train.lmdb"
 MIB = 2**20
+NUM_SAMPLES = 3000
 # Small blocks and windows, so that a small dataset has many.
 ORDER = QuasiRandom(MIB, 4 * MIB)
 
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
-    return LMDBDataset(write_dataset(tmp_path_factory.mktemp("cached") / "train.lmdb", num_samples=3000))
+    return LMDBDataset(write_dataset(tmp_path_factory.mktemp("cached") / "train.lmdb", num_samples=NUM_SAMPLES))
 
 
 @pytest.fixture
 def server(local: LMDBDataset, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(cache_module, "_SPARE", 32)  # 2 MiB
+    monkeypatch.setattr(window_module, "_SPARE", 32)  # 2 MiB
+    monkeypatch.setattr(window_module, "_FREED", 8)
     with serving(objects_of(Path(local.path))) as found:
         yield found
 
 
-def num_pieces(local: LMDBDataset) -> int:
-    return -(-local.reader.data_file.nbytes // MIB)
+def epoch(dataset: LMDBDataset, seed: int, order: Any = ORDER, **options: Any) -> torch.Tensor:
+    return torch.cat([batch.image for batch in Loader(dataset, 50, order=order, seed=seed, **options)])
 
 
-def epoch(dataset: LMDBDataset, seed: int, order: Any = ORDER) -> torch.Tensor:
-    return torch.cat([batch.image for batch in Loader(dataset, 50, order=order, seed=seed)])
+def fetched(server: Server, before: int = 0) -> int:
+    return sum(last + 1 - first for first, last in server.ranges()[before:])
+
+
+def in_memory(dataset: LMDBDataset) -> int:
+    """Return the bytes of a dataset in part that are in memory."""
+    file = dataset.reader.data_file
+    assert isinstance(file, WindowFile)
+    return int(np.count_nonzero(file.remote.states)) * window_module.BLOCK_NBYTES
+
+
+# -- Processes
+
+
+def test_processes_share_the_cache_and_ask_for_each_block_once(
+    server: Server, local: LMDBDataset, tmp_path: Path
+) -> None:
+    dataset = LMDBDataset(URL, cache_dir=tmp_path)
+    server.delay = 0.02
+    code = "import pickle, sys; r = pickle.load(sys.stdin.buffer); "
+    code += f"print(sum(int(r.read_bytes('image', i).sum()) for i in range({NUM_SAMPLES})))"
+    children = [
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)
+    ]
+    sums = [int(child.communicate(pickle.dumps(dataset.reader))[0]) for child in children]
+    assert sums == [sum(int(sample.image.sum()) for sample in local)] * 2
+    assert fetched(server) == local.reader.data_file.nbytes
+    before = len(server.requests)
+    loader = DataLoader(dataset, 50, num_workers=2, multiprocessing_context="fork")
+    assert [label for batch in loader for label in batch.label.tolist()] == list(range(NUM_SAMPLES))
+    assert len(server.requests) == before
+
+
+def test_a_process_that_is_killed_blocks_no_other(
+    server: Server, local: LMDBDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "_OTHERS_SECONDS", 0.1)
+    code = f"import lmdbloader; lmdbloader.LMDBDataset({URL!r}, cache_dir={str(tmp_path)!r})[0]"
+    server.fault = lambda number, start: "hang" if number == 0 else ""
+    with subprocess.Popen([sys.executable, "-c", code]) as child:
+        until = time.monotonic() + 60
+        while not server.num_data and time.monotonic() < until:
+            time.sleep(0.01)
+        child.send_signal(signal.SIGKILL)
+    assert same(LMDBDataset(URL, cache_dir=tmp_path)[0], local[0])
+
+
+def test_what_was_not_flushed_is_fetched_again_after_the_machine_was_started_again(
+    server: Server, local: LMDBDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "_SETTLE_SECONDS", 0.0)
+    assert same(LMDBDataset(URL, cache_dir=tmp_path)[0], local[0])
+    (states,) = tmp_path.glob("*/states")
+    until = time.monotonic() + 30
+    while 2 not in states.read_bytes()[4096:] and time.monotonic() < until:
+        time.sleep(0.01)
+    num_flushed = states.read_bytes()[4096:].count(2)
+    monkeypatch.setattr(cache_module, "_SETTLE_SECONDS", 1e9)
+    assert torch.equal(epoch(LMDBDataset(URL, cache_dir=tmp_path), 0), epoch(local, 0))
+    (data,) = tmp_path.glob("*/data")
+    with open(data, "r+b") as file:  # as if the power had failed
+        file.seek(num_flushed * MIB)
+        file.write(bytes(data.stat().st_size - num_flushed * MIB))
+    monkeypatch.setattr(system, "boot_id", lambda: "another")
+    before = len(server.ranges())
+    dataset = LMDBDataset(URL, cache_dir=tmp_path)
+    assert torch.equal(epoch(dataset, 1, verify=False), epoch(local, 1))
+    assert fetched(server, before) == data.stat().st_size - num_flushed * MIB
+
+
+def test_a_write_that_fails_in_the_end_is_fetched_again(
+    server: Server, local: LMDBDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(cache_module, "_SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(system, "flush", failing)
+    dataset = LMDBDataset(URL, cache_dir=tmp_path)
+    assert same(dataset[0], local[0])
+    until = time.monotonic() + 30
+    while dataset.reader.data_file.remote.states.any() and time.monotonic() < until:  # type: ignore[union-attr]
+        time.sleep(0.01)
+    before = len(server.ranges())
+    assert same(dataset[0], local[0])
+    assert len(server.ranges()) > before
+
+
+# -- A part
 
 
 @pytest.mark.parametrize("fraction", [0, 0.3, "12MiB"])
 def test_a_part_is_kept_and_the_rest_comes_and_goes(
     server: Server, local: LMDBDataset, tmp_path: Path, fraction: Any
 ) -> None:
-    limit = {0: 0, 0.3: int(0.3 * local.reader.data_file.nbytes), "12MiB": 12 * MIB}[fraction]
-    dataset = LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=fraction)
-    fetched = []
-    for seed in range(3):
-        before = len(server.ranges())
-        assert torch.equal(epoch(dataset, seed), epoch(local, seed))
-        fetched.append(sum(last + 1 - first for first, last in server.ranges()[before:]))
-        assert cached_nbytes(tmp_path) <= limit + 3 * MIB
-    streamed = local.reader.data_file.nbytes - limit
-    assert local.reader.data_file.nbytes <= fetched[0] <= limit + 1.15 * streamed + MIB
-    assert all(streamed * 0.9 - 2 * MIB <= nbytes <= 1.15 * streamed + MIB for nbytes in fetched[1:])
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The bytes of each request for data, which is answered at once."""
-    found: list[int] = []
-    get = Service.get
-
-    def counted(service: Service, name: str, start: int, stop: int, version: str = "") -> bytes:
-        if name == "data.mdb":
-            found.append(stop - start)
-        return get(service, name, start, stop, version)
-
-    monkeypatch.setattr(Service, "get", counted)
-    return found
-
-
-@pytest.mark.parametrize("order", ["sequential", QuasiRandom(2 * MIB, 8 * MIB)])
-@pytest.mark.parametrize("fraction", [0, 0.2, 0.5])
-def test_an_epoch_fetches_little_more_than_what_is_not_kept(
-    local: LMDBDataset, tmp_path: Path, asked: list[int], monkeypatch: pytest.MonkeyPatch, order: Any, fraction: float
-) -> None:
-    monkeypatch.setattr(cache_module, "_SPARE", 2)
     nbytes = local.reader.data_file.nbytes
-    dataset = LMDBDataset(f"file://{local.path}", cache_dir=tmp_path, cache_fraction=fraction)
-    for seed in range(4):
-        asked.clear()
-        labels = torch.cat([batch.label for batch in Loader(dataset, 50, order=order, seed=seed)])
-        assert sorted(labels.tolist()) == list(range(len(local)))
-        kept = fraction * nbytes if seed else 0
-        assert 0.95 * (nbytes - kept) - MIB <= sum(asked) <= 1.05 * (nbytes - kept) + MIB
-        assert len(asked) <= 1.1 * nbytes / MIB
+    limit = {0: 0, 0.3: int(0.3 * nbytes), "12MiB": 12 * MIB}[fraction]
+    dataset = LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=fraction)
+    for seed, order in enumerate([ORDER, ORDER, "sequential", ORDER]):
+        before = len(server.ranges())
+        assert torch.equal(epoch(dataset, seed, order), epoch(local, seed, order))
+        ideal = nbytes if seed == 0 else nbytes - limit
+        assert ideal - 2 * MIB <= fetched(server, before) <= 1.1 * ideal + 2 * MIB
+        assert cached_nbytes(tmp_path) <= limit + MIB
+        assert in_memory(dataset) <= 3 * MIB  # all windows are over
+    whole = LMDBDataset(URL, cache_dir=tmp_path)  # uses what is kept, and keeps the rest
+    before = len(server.ranges())
+    assert torch.equal(epoch(whole, 9), epoch(local, 9))
+    assert nbytes - limit - 2 * MIB <= fetched(server, before) <= nbytes - limit + 2 * MIB
+    before = len(server.ranges())
+    assert torch.equal(epoch(dataset, 5), epoch(local, 5))
+    assert len(server.ranges()) == before  # what others have kept is used
 
 
-def test_single_samples_fetch_little_of_what_is_not_kept(
-    local: LMDBDataset, tmp_path: Path, asked: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cache_module, "_SPARE", 2)
-    dataset = LMDBDataset(f"file://{local.path}", cache_dir=tmp_path, cache_fraction=0)
-    rows = np.random.default_rng(0).permutation(len(local))[:200].tolist()
+def test_single_samples_fetch_little_of_what_is_not_kept(server: Server, local: LMDBDataset, tmp_path: Path) -> None:
+    dataset = LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=0)
+    rows = np.random.default_rng(0).permutation(NUM_SAMPLES)[:100].tolist()
     assert all(same(dataset[row], local[row]) for row in rows)
-    # An image and a text, each in one piece or two.
-    assert sum(asked) <= len(rows) * 4 * 2**16
-    asked.clear()
-    whole = LMDBDataset(f"file://{local.path}", cache_dir=tmp_path)
-    assert all(same(whole[row], local[row]) for row in rows)
-    assert len(asked) <= 2 * num_pieces(local)  # what is kept comes by the MiB
-
-
-def test_the_live_windows_bound_what_is_here(server: Server, local: LMDBDataset, tmp_path: Path) -> None:
-    dataset = LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=0.25)
-    most = 0
-    for _ in Loader(dataset, 50, order="sequential", num_threads=1):
-        most = max(most, cached_nbytes(tmp_path))
-    assert most <= 0.25 * local.reader.data_file.nbytes + 34 * MIB
-    for _ in Loader(dataset, 50, order=QuasiRandom(MIB, 2 * MIB), num_threads=1):
-        break  # in the middle of an epoch
-    assert cached_nbytes(tmp_path) <= 0.25 * local.reader.data_file.nbytes + 24 * MIB
+    assert fetched(server) <= len(rows) * 4 * 2**16  # an image and a text, each in one block or two
+    assert in_memory(dataset) <= 3 * MIB
 
 
 @pytest.mark.parametrize("order", ["random", "sequential", ORDER])
-def test_threads_and_workers_never_read_a_piece_that_was_given_back(
+def test_threads_never_read_a_block_that_was_freed(
     server: Server, local: LMDBDataset, tmp_path: Path, order: Any
 ) -> None:
     few = LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=0.1)[:700]
@@ -141,282 +185,102 @@ def test_threads_and_workers_never_read_a_piece_that_was_given_back(
         assert torch.equal(found.image, expected.image)
 
 
-def test_a_piece_that_is_held_stays(server: Server, local: LMDBDataset, tmp_path: Path) -> None:
-    remote = LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=0).reader.data_file.remote
-    assert remote is not None
-
-    def hold(piece: int) -> Any:
-        return remote.hold(np.array([piece * PIECE_NBYTES]), np.array([piece * PIECE_NBYTES + 1]))
-
-    def read_others() -> None:
-        for piece in range(1, 60):
-            hold(piece).release()
-
-    held = hold(0)
-    read_others()
-    assert np.flatnonzero(remote.pieces.states).tolist()[0] == 0
-    ours, theirs = multiprocessing.Pipe()
-
-    def hold_here() -> None:
-        mine = hold(0)
-        theirs.send("held")
-        theirs.recv()
-        mine.release()
-        theirs.send("released")
-
-    child = multiprocessing.get_context("fork").Process(target=hold_here)
-    child.start()
-    assert ours.recv() == "held"
-    held.release()
-    read_others()
-    assert remote.pieces.states[0] == 1  # another process reads it
-    ours.send("release")
-    assert ours.recv() == "released"
-    child.join()
-    read_others()
-    assert remote.pieces.states[0] == 0
-    assert int(np.count_nonzero(remote.pieces.states)) <= 33
-
-
-def test_two_processes_and_single_samples_share_a_part(server: Server, local: LMDBDataset, tmp_path: Path) -> None:
+def test_forks_have_windows_of_their_own(server: Server, local: LMDBDataset, tmp_path: Path) -> None:
     dataset = LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=0.1)
+    assert same(dataset[0], local[0])
     loader = DataLoader(dataset, 50, num_workers=2, multiprocessing_context="fork")
-    labels = [label for batch in loader for label in batch.label.tolist()]
-    assert labels == list(range(len(local)))
-    rows = np.random.default_rng(0).integers(0, len(local), 60).tolist()
-    assert all(same(dataset[row], local[row]) for row in rows)
-    assert cached_nbytes(tmp_path) <= 0.1 * local.reader.data_file.nbytes + 10 * MIB
+    images = []
+    for number, batch in enumerate(loader):
+        images.append(batch.image)
+        assert same(dataset[7 * number], local[7 * number])
+    assert torch.equal(torch.cat(images), epoch(local, 0, "sequential"))
 
 
-def test_what_a_killed_process_has_left_is_given_back(server: Server, local: LMDBDataset, tmp_path: Path) -> None:
-    code = (
-        f"import lmdbloader, os, signal; ds = lmdbloader.LMDBDataset({URL!r}, cache_dir={str(tmp_path)!r}, "
-        "cache_fraction=0); [ds[i] for i in range(0, 3000, 50)]; os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=False)
-    assert cached_nbytes(tmp_path) > 5 * MIB
-    dataset = LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=0)
-    assert cached_nbytes(tmp_path) == 0
-    assert same(dataset[2999], local[2999])
-
-
-def test_whoever_keeps_everything_loses_nothing_to_others(server: Server, local: LMDBDataset, tmp_path: Path) -> None:
-    whole = LMDBDataset(URL, cache_dir=tmp_path)
-    assert torch.equal(epoch(whole, 0), epoch(local, 0))
-    count = len(server.ranges())
-    part = LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=0.1)
-    assert torch.equal(epoch(part, 1), epoch(local, 1))
-    assert torch.equal(epoch(whole, 2), epoch(local, 2))
-    assert len(server.ranges()) == count
-
-
-def test_a_smaller_part_deletes_nothing_that_was_kept(server: Server, local: LMDBDataset, tmp_path: Path) -> None:
-    whole = LMDBDataset(URL, cache_dir=tmp_path)
-    assert torch.equal(epoch(whole, 0), epoch(local, 0))
-    del whole
-    gc.collect()
-    before, count = cached_nbytes(tmp_path), len(server.ranges())
-    for fraction in (0.3, 0):
-        part = LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=fraction)
-        assert torch.equal(epoch(part, 1), epoch(local, 1))
-        del part
-        gc.collect()
-    assert (cached_nbytes(tmp_path), len(server.ranges())) == (before, count)
-
-
-def test_what_one_keeps_and_another_has_fetched_stays(server: Server, local: LMDBDataset, tmp_path: Path) -> None:
-    little = LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=0)
-    much = LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=0.5)
-    for row in range(0, len(local), 4):
-        assert same(little[row], local[row]) and same(much[row], local[row])
-    assert same(little[1], local[1])
-    gc.collect()
-    assert 0.5 * local.reader.data_file.nbytes - 2 * MIB <= cached_nbytes(tmp_path)
-    assert cached_nbytes(tmp_path) <= 0.5 * local.reader.data_file.nbytes + 5 * MIB
-
-
-def test_what_ended_workers_have_left_goes_after_the_next_use(
+def test_a_loader_that_ends_early_or_beside_another_one_leaves_little(
     server: Server, local: LMDBDataset, tmp_path: Path
 ) -> None:
     dataset = LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=0)
-
-    def read_and_leave() -> None:
-        for first in range(0, 3000, 500):  # they are held to the end
-            dataset.reader.data_file.remote.request(  # type: ignore[union-attr]
-                *dataset.reader.ranges(("image",), np.arange(first, first + 500)), once=True
-            )
-        until = time.monotonic() + 30
-        while cached_nbytes(tmp_path) < 30 * MIB and time.monotonic() < until:
-            time.sleep(0.01)
-        os._exit(0)
-
-    child = multiprocessing.get_context("fork").Process(target=read_and_leave)
-    child.start()
-    child.join()
-    assert cached_nbytes(tmp_path) >= 30 * MIB
-    assert torch.equal(epoch(dataset, 0), epoch(local, 0))
-    assert cached_nbytes(tmp_path) <= 3 * MIB
+    for number, _ in enumerate(Loader(dataset, 50, order=QuasiRandom(2 * MIB, 12 * MIB), num_threads=1)):
+        if number % 10 == 0:  # as a validation in the middle of an epoch
+            assert len(list(Loader(dataset[:50], 50, order="sequential"))) == 1
+    assert fetched(server) <= 1.1 * local.reader.data_file.nbytes + 6 * MIB  # 0.6 MiB of each validation
+    for _ in Loader(dataset, 50, order=ORDER, num_threads=1):
+        break
+    until = time.monotonic() + 30  # what was asked for still comes
+    while in_memory(dataset) > 3 * MIB and time.monotonic() < until:
+        time.sleep(0.01)
+    assert in_memory(dataset) <= 3 * MIB
 
 
-def test_a_process_that_is_stopped_is_an_error_and_no_endless_wait(
-    server: Server, local: LMDBDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pieces_module, "_OTHERS_SECONDS", 0.3)
-    dataset = LMDBDataset(URL, cache_dir=tmp_path)
-    pieces = dataset.reader.data_file.remote.pieces  # type: ignore[union-attr]
-    ours, theirs = multiprocessing.Pipe()
+class Slow(DataFile):
+    """A file of numbers that takes its time, and counts how many blocks of it are read."""
 
-    def claim() -> None:
-        theirs.send(pieces.claims.claim(0, pieces.count))
-        theirs.recv()
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes, self.num_read = nbytes, 0
 
-    child = multiprocessing.get_context("fork").Process(target=claim)
-    child.start()
-    assert ours.recv()
-    with pytest.raises(errors.DiskError, match=r"another process has locked .* Is one of those .* stopped"):
-        dataset[0]
-    ours.send("end")
-    child.join()
-    assert same(dataset[0], local[0])
+    def read(self, at: int, nbytes: int) -> bytes:
+        self.num_read += 1
+        time.sleep(0.001)
+        return bytes(np.arange(at // 2**16, -(-(at + nbytes) // 2**16), dtype=np.uint8).repeat(2**16)[:nbytes])
 
 
-def test_damage_that_comes_again_later_is_mended_again(
-    server: Server, local: LMDBDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset = LMDBDataset(URL, cache_dir=tmp_path)
-    offset = int(local.reader.index.arrays["image.offset"][7])
+def test_what_is_held_is_there_for_every_thread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(window_module, "_SPARE", 2)
+    monkeypatch.setattr(window_module, "_FREED", 1)
+    count = 64
+    file = WindowFile(Slow(count * 2**16), tmp_path)
+    wrong: list[int] = []
 
-    def damage() -> None:
-        (pieces,) = tmp_path.glob("*/data.pieces")
-        with open(pieces, "r+b") as file:
-            file.seek(offset)
-            file.write(bytes(1000))
+    def read(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(200):
+            starts = rng.integers(0, count, 3) * 2**16 + 5
+            release = file.remote.hold(starts, starts + 100)
+            file.remote.bring(starts, starts + 100)
+            if rng.random() < 0.1:
+                file.remote.renew(starts[:1], starts[:1] + 100)
+            wrong.extend(int(at) for at in starts if file.data[at] != at // 2**16)
+            release()
 
-    def times() -> int:
-        return len([first for first, last in server.ranges() if first <= offset <= last])
-
-    assert same(dataset[7], local[7])
-    damage()
-    assert same(dataset[7], local[7])
-    damage()
-    with pytest.raises(errors.CorruptError, match="sample 7"):
-        dataset[7]
-    with pytest.raises(errors.CorruptError, match="sample 7"):
-        dataset[7]
-    assert times() == 2  # soon after, it is not fetched by every attempt
-    monkeypatch.setattr(cache_module, "_RENEWED_SECONDS", 0.0)
-    assert same(dataset[7], local[7])
-    damage()
-    assert same(dataset[7], local[7])
-    assert times() == 4
-
-
-def test_a_file_system_that_frees_nothing_is_refused(
-    server: Server, local: LMDBDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(system, "free_part", lambda descriptor, at, nbytes: False)
-    with pytest.raises(errors.OptionError, match="cannot give parts of a file back"):
-        LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=0.5)
-    assert same(LMDBDataset(URL, cache_dir=tmp_path)[0], local[0])
-
-
-def test_threads_of_a_forked_child_begin_once(
-    server: Server, local: LMDBDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = LMDBDataset(URL, cache_dir=tmp_path).reader.data_file.remote
-    assert cache is not None
-    begin, begun, ready = cache._begin, [], threading.Barrier(4)
-
-    def slowly() -> None:
-        begun.append(threading.get_ident())
-        time.sleep(0.05)
-        begin()
-
-    monkeypatch.setattr(cache, "_begin", slowly)
-    cache._pid = -1  # as in a child
-    found: list[Any] = []
-
-    def use() -> None:
-        ready.wait()
-        before = cache._fetcher
-        found.append(cache.present()._fetcher is not before)
-
-    threads = [threading.Thread(target=use) for _ in range(4)]
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (len(begun), found) == (1, [True] * 4)
+    assert not wrong
+    assert np.count_nonzero(file.remote.states) <= 3
 
 
-def test_a_forked_child_ends_though_a_thread_had_the_lock(server: Server, local: LMDBDataset, tmp_path: Path) -> None:
-    cache = LMDBDataset(URL, cache_dir=tmp_path).reader.data_file.remote
-    assert cache is not None
+def test_an_error_names_the_dataset_in_every_read_that_fails(server: Server, tmp_path: Path) -> None:
+    dataset = LMDBDataset(URL, cache_dir=tmp_path)
+    del server.objects["train.lmdb/data.mdb"]
+    for _ in range(2):
+        with pytest.raises(errors.CorruptError, match=r"data\.mdb: is missing") as caught:
+            dataset[0]
+        assert caught.value.path == URL
+
+
+def test_a_forked_child_reads_though_a_thread_of_its_parent_had_the_locks(
+    server: Server, local: LMDBDataset, tmp_path: Path
+) -> None:
+    dataset = LMDBDataset(URL, cache_dir=tmp_path)
+    remote = dataset.reader.data_file.remote
+    assert remote is not None
     locked, end = threading.Event(), threading.Event()
 
     def lock() -> None:
-        with cache.pieces.claims.lock:
+        with remote._changed:
             locked.set()
             end.wait()
 
     thread = threading.Thread(target=lock)
     thread.start()
     locked.wait()
-
-    child = multiprocessing.get_context("fork").Process(target=cache_module._stop, args=(cache._fetcher, os.getpid()))
+    child = multiprocessing.get_context("fork").Process(target=lambda: os._exit(not same(dataset[5], local[5])))
     child.start()
-    child.join(10)
-    is_alive = child.is_alive()
+    child.join(30)
+    code = child.exitcode
     child.kill()
     end.set()
     thread.join()
-    assert not is_alive
-
-
-def test_a_loader_that_ends_takes_nothing_from_another_one(
-    local: LMDBDataset, tmp_path: Path, asked: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cache_module, "_SPARE", 2)
-    nbytes = local.reader.data_file.nbytes
-    dataset = LMDBDataset(f"file://{local.path}", cache_dir=tmp_path, cache_fraction=0)
-    for number, _ in enumerate(Loader(dataset, 50, order=QuasiRandom(2 * MIB, 12 * MIB), num_threads=1)):
-        if number % 10 == 0:  # as a validation in the middle of an epoch
-            assert len(list(Loader(dataset[:50], 50, order="sequential"))) == 1
-    assert sum(asked) <= 1.05 * nbytes + 6 * MIB  # 0.6 MiB of each validation
-    assert cached_nbytes(tmp_path) <= MIB
-
-
-def test_very_many_pieces_are_brought_some_at_a_time_however_slowly(
-    local: LMDBDataset, tmp_path: Path, asked: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fetcher_module, "_MOST_BROUGHT", 100)
-    monkeypatch.setattr(fetcher_module, "MOST_REQUESTS", 2)
-    monkeypatch.setattr(pieces_module, "_OTHERS_SECONDS", 0.05)
-    get = Service.get
-
-    def slowly(*arguments: Any, **options: Any) -> bytes:
-        time.sleep(0.1)
-        return get(*arguments, **options)
-
-    monkeypatch.setattr(Service, "get", slowly)
-    dataset = LMDBDataset(f"file://{local.path}", cache_dir=tmp_path)
-    file = dataset.reader.data_file
-    assert file.read(0, file.nbytes) == Path(local.path, "data.mdb").read_bytes()
-    assert sum(asked) == file.nbytes
-
-
-def test_a_column_of_all_texts_is_read_without_all_of_the_file_on_the_disk(
-    local: LMDBDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cache_module, "_SPARE", 2)
-    monkeypatch.setattr(reader_module, "_ROWS_HELD", 300)
-    dataset, most = LMDBDataset(f"file://{local.path}", cache_dir=tmp_path, cache_fraction=0), []
-    release = cache_module.Held.release
-
-    def measured(held: Any) -> None:
-        most.append(cached_nbytes(tmp_path))
-        release(held)
-
-    monkeypatch.setattr(cache_module.Held, "release", measured)
-    assert dataset.table.equals(local.table)
-    assert max(most) <= 3 * MIB  # all texts lie in 10 MiB of pieces
+    assert code == 0

@@ -111,9 +111,11 @@ class EpochReadahead:
         # Windows are waited for in their order; those before this one are in memory.
         self._num_loaded = 0
         self._tickets: list[Ticket | None] = []
-        # Of a dataset at a URL that is cached in part: windows in the order in which they end, and how many are over.
+        # Of a dataset at a URL that is cached in part: windows in the order in which they end, how many are over, and
+        # what ends the holds of the others.
         self._by_end = np.argsort(self._windows.ends) if self._windows and self._readahead.streams else None
         self._num_over, self._batches_behind = 0, (plan.ahead + 1) * plan.batches_at_once
+        self._releases: dict[int, Callable[[], None]] = {}
 
     def need(self, first: int, end: int) -> None:
         """Announce that the batches first ... end - 1 are read next; return when their windows are in memory."""
@@ -141,6 +143,9 @@ class EpochReadahead:
         if self._is_cold:  # with random access advised, pages that nobody requests are read one by one, slowly
             self._readahead.advise(random=False)
         self._readahead.close()
+        with self._lock:
+            while self._releases:
+                self._releases.popitem()[1]()
 
     def _request_samples(self, first: int, end: int) -> None:
         ahead, all_batches = -(-self._samples_ahead // self._positions.batch_size), len(self._positions)
@@ -165,7 +170,8 @@ class EpochReadahead:
         ticket = None
         if self._by_end is not None:
             for number in range(first, end):
-                self._readahead.expect(self._rows_of(self._windows.samples(number, number + 1)), times=1)
+                rows = self._rows_of(self._windows.samples(number, number + 1))
+                self._releases[number] = self._readahead.hold(rows)
         if first < end and not self._seem_resident(first, end):
             rows = self._rows_of(self._windows.samples(first, end))
             if len(rows) and not self._readahead.is_resident(rows):
@@ -181,7 +187,8 @@ class EpochReadahead:
             number = int(self._by_end[self._num_over])
             if self._windows.ends[number] > position or number >= len(self._tickets):
                 break
-            self._readahead.expect(self._rows_of(self._windows.samples(number, number + 1)), times=-1)
+            if number in self._releases:  # not yet closed
+                self._releases.pop(number)()
             self._num_over += 1
 
     def _seem_resident(self, first: int, end: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,7 @@ from lmdbloader.store.reader import Reader
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lmdbloader.store.remote.cache import Cache, Held
+    from lmdbloader.store.remote.blocks import Blocks
 
 I64 = npt.NDArray[np.int64]
 
@@ -103,10 +103,15 @@ class JoinedReader(Reader):
             files += own
             names += [reader.place] * len(own)
             counts.append(len(own))
-        file = JoinedFile(self.path, files, names, self.io)
         begins = part_begins([f.nbytes for f in files])
+        streams = any(reader.data_file.remote is not None and reader.data_file.remote.streams for reader in readers)
+        file: DataFile = JoinedFile(self.path, files, names, "pread" if streams else self.io)
         if any(f.remote for f in files):
             file.remote = _Remotes(files, begins)  # type: ignore[assignment]
+        if streams:
+            from lmdbloader.store.remote.window import WindowFile
+
+            file = WindowFile(file, self.path)
         self._use(file, _JoinedIndex(readers, self.manifest, [begins[k] for k in np.cumsum([0, *counts])[:-1]]))
 
     @property
@@ -153,85 +158,59 @@ class JoinedReader(Reader):
 
 
 class _Remotes:
-    """The caches of joined files, some of which are at URLs; used like the `Cache` of one file."""
+    """The caches of joined files, some of which are at URLs; used like the `Blocks` of one file."""
+
+    streams = False
 
     def __init__(self, files: Sequence[DataFile], begins: Sequence[int]) -> None:
         """Take the caches of files that begin at these offsets."""
-        self._caches = [(file.remote, begin, begin + file.nbytes) for file, begin in zip(files, begins, strict=False)]
+        self._all = [
+            (file.remote, begin, begin + file.nbytes)
+            for file, begin in zip(files, begins, strict=False)
+            if file.remote is not None
+        ]
 
-    def _shares(self, starts: I64, stops: I64) -> Iterator[tuple[Cache, npt.NDArray[np.bool_], I64, I64]]:
+    def _shares(self, starts: I64, stops: I64) -> Iterator[tuple[Blocks, npt.NDArray[np.bool_], I64, I64]]:
         """Yield each cache, which of the ranges are in its file, (n,) bool, and their starts and stops in that file."""
-        for cache, begin, end in self._caches:
-            if cache is not None and (own := (starts >= begin) & (starts < end)).any():
+        for cache, begin, end in self._all:
+            if (own := (starts >= begin) & (starts < end)).any():
                 yield cache, own, starts[own] - begin, stops[own] - begin
-
-    def present(self) -> _Remotes:
-        """See `Cache.present`."""
-        return self
 
     @property
     def is_complete(self) -> bool:
-        """Whether all pieces of all files are on the disk for good."""
-        return all(cache is None or cache.present().is_complete for cache, _, _ in self._caches)
-
-    @property
-    def streams(self) -> bool:
-        """Whether pieces of any file are freed after use."""
-        return any(cache is not None and cache.streams for cache, _, _ in self._caches)
-
-    def hold(self, starts: I64, stops: I64) -> _AllHeld:
-        """See `Cache.hold`."""
-        held = _AllHeld()
-        try:
-            for cache, _, own_starts, own_stops in self._shares(starts, stops):
-                if (one := cache.hold(own_starts, own_stops)) is not None:
-                    held.all.append(one)
-        except BaseException:
-            held.release()
-            raise
-        return held
-
-    def renew(self, starts: I64, stops: I64) -> bool:
-        """See `Cache.renew`."""
-        renewed = False
-        for cache, _, *ranges in self._shares(starts, stops):
-            renewed |= cache.renew(*ranges)
-        return renewed
+        """Whether all blocks of all files are on the disk."""
+        return all(cache.is_complete for cache, _, _ in self._all)
 
     def are_here(self, starts: I64, stops: I64) -> npt.NDArray[np.bool_]:
-        """See `Cache.are_here`; all bytes of local files are."""
+        """See `Blocks.are_here`; all bytes of local files are."""
         found = np.ones(len(starts), np.bool_)
         for cache, own, *ranges in self._shares(starts, stops):
             found[own] = cache.are_here(*ranges)
         return found
 
-    def request(self, starts: I64, stops: I64, *, once: bool, owner: int = 0) -> None:
-        """As `Cache.request`."""
+    def hold(self, starts: I64, stops: I64) -> Callable[[], None]:
+        """See `Blocks.hold`; what is on a disk stays."""
+        return lambda: None
+
+    def request(self, starts: I64, stops: I64, owner: int = 0) -> None:
+        """See `Blocks.request`."""
         for cache, _, *ranges in self._shares(starts, stops):
-            cache.request(*ranges, once=once, owner=owner)
+            cache.request(ranges[0], ranges[1], owner)
 
-    def expect(self, starts: I64, stops: I64, *, times: int, owner: int = 0) -> None:
-        """As `Cache.expect`."""
+    def forget(self, owner: int = 0) -> None:
+        """See `Blocks.forget`."""
+        for cache, _, _ in self._all:
+            cache.forget(owner)
+
+    def bring(self, starts: I64, stops: I64) -> None:
+        """See `Blocks.bring`."""
         for cache, _, *ranges in self._shares(starts, stops):
-            cache.expect(*ranges, times=times, owner=owner)
+            cache.bring(*ranges)
 
-    def forget_requests(self, owner: int = 0) -> None:
-        """As `Cache.forget_requests`."""
-        for cache, _, _ in self._caches:
-            if cache is not None:
-                cache.forget_requests(owner)
-
-
-class _AllHeld:
-    """Pieces of several files that stay on the disk until `release`."""
-
-    def __init__(self) -> None:
-        self.all: list[Held] = []
-
-    def release(self) -> None:
-        """Allow the pieces to be freed."""
-        while self.all:
-            self.all.pop().release()
+    def renew(self, starts: I64, stops: I64) -> None:
+        """See `Blocks.renew`."""
+        for cache, _, *ranges in self._shares(starts, stops):
+            cache.renew(*ranges)
 
 
 def _common_folder(paths: Sequence[Path]) -> Path:

@@ -36,7 +36,7 @@ from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, load_json,
 from lmdbloader.kernels.runtime.guard_words import NUM_HEAD
 
 if TYPE_CHECKING:
-    from lmdbloader.store.remote.cache import Cache
+    from lmdbloader.store.remote.blocks import Blocks
 
 I64 = npt.NDArray[np.int64]
 IO = Literal["mmap", "pread"]
@@ -144,7 +144,7 @@ class DataFile:
         remote: What fetches the bytes of a file at a URL; None for one on a disk.
     """
 
-    remote: Cache | None = None
+    remote: Blocks | None = None
 
     def __init__(self, path: Path, io: IO, *, descriptor: int | None = None) -> None:
         """Open a file.

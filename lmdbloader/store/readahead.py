@@ -7,10 +7,9 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +22,6 @@ from lmdbloader.kernels import entries
 from lmdbloader.kernels.runtime.paging_words import PIECE_NBYTES
 from lmdbloader.store.opening import DataFile
 from lmdbloader.store.reader import Reader
-
-if TYPE_CHECKING:
-    from lmdbloader.store.remote.cache import Cache
 
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
@@ -234,12 +230,10 @@ class Readahead:
         offsets = [self._offsets[i % len(self._offsets)][row] for i, row in enumerate(few.tolist())]
         starts = np.clip(np.array(offsets, np.int64), 0, self._file.nbytes - 1)
         remote = self._file.remote
-        if (
-            remote is not None
-            and not remote.present().is_complete
-            and not remote.are_here(*self._ranges(rows, whole=True)).all()
-        ):
-            return False
+        if remote is not None and not remote.is_complete:
+            is_here = bool(remote.are_here(*self._ranges(rows, whole=True)).all())
+            if remote.streams or not is_here:
+                return is_here
         if self._file.io == "pread":
             return all(map(self._file.is_cached, starts.tolist()))
         if not self._reports_residency:
@@ -275,20 +269,17 @@ class Readahead:
 
     @property
     def streams(self) -> bool:
-        """Whether the file is at a URL, and a part of it is given back after use: `expect` says what is used."""
+        """Whether the file is at a URL, and a part of it is in memory while somebody holds it."""
         return self._file.remote is not None and self._file.remote.streams
 
-    def expect(self, rows: I64, *, times: int) -> None:
-        """Say that samples will be read after `load`, and with -1 that they were.
+    def hold(self, rows: I64) -> Callable[[], None]:
+        """Keep samples of a file at a URL in memory from when they come; return the function that ends this.
 
         Args:
             rows: (n,) int64 sample numbers.
-            times: 1 or -1.
         """
-        if self._file.remote is not None and not self._closed:
-            self._file.remote.expect(*self._ranges(rows, whole=True), times=times, owner=id(self))
-            if self._closed:  # meanwhile, by another thread
-                self._file.remote.forget_requests(id(self))
+        assert self._file.remote is not None
+        return self._file.remote.hold(*self._ranges(rows, whole=True))
 
     def advise(self, *, random: bool) -> None:
         """Advise the system about the order of reads, for every user of the same reader.
@@ -312,7 +303,7 @@ class Readahead:
         """End the thread; all tickets are done, and later requests do nothing."""
         self._closed = True
         if self._file.remote is not None:
-            self._file.remote.forget_requests(id(self))
+            self._file.remote.forget(id(self))
         worker = self._workers.get(os.getpid())
         if worker is not None:
             worker.stop()
@@ -323,25 +314,23 @@ class Readahead:
         if self._closed or not len(starts):
             ticket._finish()
             return ticket
+        remote = self._file.remote
+        if remote is not None and not remote.is_complete:
+            here = remote.are_here(starts, stops)
+            remote.request(starts, stops, id(self))
+            if remote.streams:
+                ticket._finish()
+                return ticket
+            # A batch waits for its own bytes only: other requests go on, so that the link has something to do.
+            starts, stops, awaited = starts[here], stops[here], awaited and bool(here.all())
         worker = self._worker()
         if worker.failure is not None:
             raise worker.failure
-        if self._file.remote is not None and not self._file.remote.present().is_complete:
-            starts, stops, awaited = self._fetch(self._file.remote, starts, stops, awaited)
         guard = self._file.for_kernels()[3]
         if guard:  # these pages may have left memory, and may be unreadable now
             entries.forget(guard, starts, stops)
         worker.put(_Request(self._file, starts, stops, awaited, ticket))
         return ticket
-
-    def _fetch(self, remote: Cache, starts: I64, stops: I64, awaited: bool) -> tuple[I64, I64, bool]:
-        """Request what is not here of a file at a URL; return the ranges that are, and whether to wait for them.
-
-        A batch waits for its own pieces only: other requests go on, so that the link has something to do.
-        """
-        here = remote.are_here(starts, stops)
-        remote.request(starts, stops, once=not awaited, owner=id(self))
-        return starts[here], stops[here], awaited and bool(here.all())
 
     def _ranges(self, rows: I64, *, whole: bool) -> tuple[I64, I64]:
         """Return starts and stops of payloads, (n,) int64 each, without empty and, unless `whole`, large tiled ones."""

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Self
 
-    from lmdbloader.store.remote.cache import Held
     from lmdbloader.store.remote.opening import Fraction, Place
 
 I64 = npt.NDArray[np.int64]
@@ -145,7 +144,7 @@ class Reader:
             index = open_index(self.path, self.manifest, io)
             index.check_file()
         except (CorruptError, FileNotFoundError):  # of the copy in the cache
-            place.renew_index(self.manifest)
+            place.copy_index(self.manifest)
             index = open_index(self.path, self.manifest, io)
         self._use(data, index)
 
@@ -161,9 +160,9 @@ class Reader:
 
     @property
     def on_disk(self) -> tuple[Path, ...]:
-        """The files on a disk with the payloads; of a dataset at a URL, the one of the cached pieces."""
-        if self.data_file.remote is not None:
-            return (self.data_file.remote.pieces.path,)
+        """The files on a disk with the payloads; of a dataset at a URL, the one with what is cached."""
+        if self._remote is not None:
+            return (self._remote.data_path,)
         return tuple(self.path / name for name in self.manifest.data_files)
 
     def _use(self, file: DataFile, index: Index) -> None:
@@ -260,8 +259,6 @@ class Reader:
         if self._remote is not None:
             file, _ = self.data_file.place(self.index.value(f"{name}.offset", row))
             advice = f"It was fetched twice: {self.place}/{file} is damaged. Upload the dataset again from a copy."
-            if not self._remote.version:
-                advice += " This server does not report versions: if the dataset was replaced, open it again."
             return self.corrupt(name, row, f"{reason}. {advice}")
         return self.corrupt(
             name,
@@ -437,15 +434,17 @@ class Reader:
         Raises:
             LmdbloaderError: They cannot be fetched, or there is no room for them.
         """
-        held: Held | None = None
         remote = self.data_file.remote
-        if remote is not None and not remote.present().is_complete:
-            held = remote.hold(*self.ranges(names, rows))
+        if remote is None or remote.is_complete:
+            yield
+            return
+        ranges = self.ranges(names, rows)
+        release = remote.hold(*ranges)
         try:
+            remote.bring(*ranges)
             yield
         finally:
-            if held is not None:
-                held.release()
+            release()
 
     def ranges(self, names: Sequence[str], rows: I64) -> tuple[I64, I64]:
         """Return where the payloads of fields begin and end in the file, (n,) each, without empty ones."""

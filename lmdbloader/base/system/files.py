@@ -7,19 +7,16 @@ import errno
 import mmap
 import os
 import signal
-import stat
 import sys
 import threading
 import time
 import unicodedata
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
-
-from lmdbloader.base.system.machine import read_text
 
 if sys.platform != "win32":
     import fcntl
@@ -29,19 +26,18 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 __all__ = [
-    "CAN_DROP_CACHE", "CAN_FREE_PARTS", "CAN_LOCK_PARTS", "NORMAL", "POPULATE_READ", "RANDOM", "WILL_NEED",
-    "advise_order", "after_fork", "clock_ns", "connect", "drop_cache", "entries", "exchange", "flush", "flush_path",
-    "folded", "free_part", "how_ended", "is_cached", "lock", "lock_part", "map_in_a_row", "map_shared", "means",
-    "memory_file", "open_folder", "open_in", "open_itself", "open_to_read", "path_of", "permissions", "populate",
-    "read_at", "read_into", "receive_file", "remove_in", "reserve", "resident_pages", "send_file", "set_permissions",
-    "settling_seconds", "start_python", "status_in", "tells_residency", "touch_in", "umask", "unlock_part", "user",
+    "CAN_DROP_CACHE", "NORMAL", "POPULATE_READ", "RANDOM", "WILL_NEED",
+    "advise_order", "after_fork", "clock_ns", "connect", "drop_cache", "exchange", "flush", "flush_path",
+    "folded", "how_ended", "is_cached", "lock", "map_in_a_row", "map_shared", "means",
+    "memory_file", "open_folder", "open_to_read", 
+    "read_at", "read_into", "receive_file", "reserve", "resident_pages", "send_file", 
+    "start_python", "tells_residency", 
     "wait_for_end_of", "will_read", "write_at",
 ]  # fmt: skip
 
 _IS_LINUX = sys.platform == "linux"
-# Whether `drop_cache` drops anything, `lock_part` locks, and `free_part` frees.
-CAN_DROP_CACHE = CAN_FREE_PARTS = _IS_LINUX
-CAN_LOCK_PARTS = sys.platform != "win32"
+# Whether `drop_cache` drops anything.
+CAN_DROP_CACHE = _IS_LINUX
 # The advice for madvise about the order of reads, and about pages that are needed soon.
 NORMAL, RANDOM, WILL_NEED = 0, 1, 3
 # The advice that maps pages for reading, and fails if one cannot be read: MADV_POPULATE_READ of Linux 5.14, which
@@ -49,16 +45,6 @@ NORMAL, RANDOM, WILL_NEED = 0, 1, 3
 POPULATE_READ = 22 if _IS_LINUX else -1
 _RENAME_EXCHANGE, _AT_FDCWD = 2, -100
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
-# By the number of the file system in statfs(2). Times are rounded, at worst to a second; those of a server may differ
-# from ours by the error of either clock.
-_SETTLING_SECONDS = {
-    0xEF53: 3.0,  # ext2, ext3, ext4
-    0x58465342: 3.0,  # xfs
-    0x9123683E: 3.0,  # btrfs
-    0xF2F52010: 3.0,  # f2fs
-    0x794C7630: 3.0,  # overlayfs
-    0x6969: 3600.0,  # nfs, which asks the server when a file is opened
-}
 # Errors of a kernel without files in memory, or of a container that forbids them.
 _NO_MEMORY_FILE = (errno.ENOSYS, errno.EPERM, errno.EACCES)
 _LOOK_SECONDS = 0.5
@@ -85,11 +71,6 @@ _IN_FOLDER = _flags("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK")
 def open_to_read(path: str | bytes | os.PathLike[str]) -> int:
     """Return a descriptor that reads a file; this never waits, and child processes do not get it."""
     return os.open(path, _TO_READ)
-
-
-def open_itself(path: str | os.PathLike[str]) -> int:
-    """Return a descriptor as `open_to_read`, but a link is the error ELOOP; Windows follows it."""
-    return os.open(path, _TO_READ | _flags("O_NOFOLLOW"))
 
 
 if sys.platform == "win32":
@@ -120,47 +101,6 @@ def read_into(descriptor: int, buffer: Any, at: int) -> int:
     data = read_at(descriptor, view.nbytes, at)
     view[: len(data)] = data
     return len(data)
-
-
-def lock_part(descriptor: int, at: int, nbytes: int, *, shared: bool = False) -> bool:
-    """Lock a part of a file for this process, until it unlocks the part, closes the file or ends; False if it cannot.
-
-    Another process may have a lock on it. Within one process nothing is locked: a lock replaces the one before. A
-    forked child does not have the locks.
-
-    Args:
-        descriptor: The file's, open for writing. Closing any descriptor of it unlocks it.
-        at: First byte.
-        nbytes: Of the part.
-        shared: Whether other processes may have shared locks on it, too.
-
-    Raises:
-        OSError: The file system has no locks.
-    """
-    if sys.platform == "win32":
-        return False
-    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-    try:
-        fcntl.lockf(descriptor, kind | fcntl.LOCK_NB, nbytes, at)
-    except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EAGAIN):
-            raise
-        return False
-    return True
-
-
-def unlock_part(descriptor: int, at: int, nbytes: int) -> None:
-    """Give up this process's lock on a part of a file."""
-    if sys.platform != "win32":
-        fcntl.lockf(descriptor, fcntl.LOCK_UN, nbytes, at)
-
-
-def free_part(descriptor: int, at: int, nbytes: int) -> bool:
-    """Give the space of whole blocks of a file back, which read as zeros then; False if the system cannot."""
-    function = _of_linux("fallocate")
-    if function is None:
-        return False
-    return bool(function(descriptor, _PUNCH_HOLE | _KEEP_SIZE, ctypes.c_int64(at), ctypes.c_int64(nbytes)) == 0)
 
 
 def reserve(descriptor: int, at: int, nbytes: int) -> None:
@@ -293,85 +233,12 @@ def lock(descriptor: int) -> None:
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def open_in(folder: int, name: str, *, write: bool = False, make: bool = False) -> int:
-    """Return a descriptor of a file in an open folder, not of a link to one.
-
-    Args:
-        folder: The folder's descriptor.
-        name: The file's name.
-        write: Open it for writing, too.
-        make: Make it; it must not exist yet.
-    """
-    flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT | os.O_EXCL if make else 0)
-    return os.open(name, flags | _IN_FOLDER, 0o666, dir_fd=folder)
-
-
-def remove_in(folder: int, name: str) -> None:
-    """Remove a file from an open folder."""
-    os.unlink(name, dir_fd=folder)
-
-
-def touch_in(folder: int, name: str) -> None:
-    """Set the time of a file in an open folder to now, by the file system's clock."""
-    os.utime(name, dir_fd=folder, follow_symlinks=False)
-
-
-def status_in(folder: int, name: str) -> os.stat_result:
-    """Return the status of a file in an open folder; of a link, its own."""
-    return os.stat(name, dir_fd=folder, follow_symlinks=False)
-
-
-def entries(folder: int) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
-    """Return the entries of an open folder, as `os.scandir` does."""
-    return os.scandir(folder)
-
-
-def path_of(folder: int) -> Path | None:
-    """Return a path that leads to an open folder even if another one has its name; None if the system has none.
-
-    It is the folder's link in /proc, which means something to this process only.
-    """
-    path = Path(f"/proc/self/fd/{folder}")
-    with suppress(OSError):
-        if os.path.samestat(os.fstat(folder), os.stat(path)):
-            return path
-    return None
-
-
 def exchange(a: Path, b: Path) -> bool:
     """Exchange the names of two folders in one step; return False, and do nothing, if the system cannot."""
     function = _of_linux("renameat2")
     if function is None:
         return False
     return bool(function(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE) == 0)
-
-
-def user() -> int:
-    """Return the number of the user that this process runs as, who owns the files that it makes; 0 on Windows."""
-    return 0 if sys.platform == "win32" else os.geteuid()
-
-
-def permissions(found: os.stat_result) -> int:
-    """Return the permissions in a file's status."""
-    return stat.S_IMODE(found.st_mode)
-
-
-def set_permissions(descriptor: int, mode: int) -> None:
-    """Set the permissions of an open file or folder."""
-    if sys.platform != "win32":
-        os.fchmod(descriptor, mode)
-
-
-def umask() -> int:
-    """Return the permissions that new files do not get; all of them if unknown.
-
-    It is read from /proc, because os.umask would change it for other threads for a moment.
-    """
-    for line in read_text(Path("/proc/self/status")).splitlines():
-        if line.startswith("Umask:"):
-            with suppress(ValueError):
-                return int(line.split()[1], 8)
-    return 0o777
 
 
 # -- What is in memory
@@ -442,29 +309,6 @@ def is_cached(descriptor: int, at: int) -> bool | None:
     except OSError:  # some file systems always wait
         return None
     return True
-
-
-def populate(mapped: mmap.mmap) -> bool:
-    """Read and map all pages of a map; return False if the system cannot, or if a page cannot be read."""
-    if sys.platform != "linux":
-        return False
-    try:
-        mapped.madvise(POPULATE_READ)
-    except OSError:
-        return False
-    return True
-
-
-def settling_seconds(descriptor: int) -> float | None:
-    """Return how old the last change of an open file must be, so that any later change shows in the file's status.
-
-    The status is size, modification and change time (`st_ctime_ns`), for a file that is opened again. None if it proves
-    nothing there: file systems of memory keep no times of maps, others may repeat inodes and times.
-    """
-    function, found = _of_linux("fstatfs"), ctypes.create_string_buffer(512)
-    if function is None or function(descriptor, found) != 0:
-        return None
-    return _SETTLING_SECONDS.get(ctypes.c_long.from_buffer(found).value & 0xFFFFFFFF)
 
 
 @cache

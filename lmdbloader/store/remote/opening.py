@@ -1,50 +1,45 @@
-"""Opens a dataset at a URL: copies its manifest and index into the cache; its data file follows in pieces."""
+"""Opens a dataset at a URL: its manifest and index go into a cache folder; its data follow when they are read."""
 
 from __future__ import annotations
 
+import glob
+import hashlib
+import json
 import os
 import re
-import threading
+import tempfile
 import warnings
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from numbers import Real
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from lmdbloader.base import system
+from lmdbloader.base.arguments import path_text
 from lmdbloader.base.disk_errors import explain_full_disk
 from lmdbloader.base.free_space import free_nbytes
 from lmdbloader.base.option_names import option
 from lmdbloader.base.units import parse_nbytes, show_nbytes
+from lmdbloader.base.user_cache import cache_folder
 from lmdbloader.errors import CorruptError, DiskFullError, FormatError, LmdbloaderError, NotFoundError, OptionError
-from lmdbloader.format.digests import digest_of
-from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE
+from lmdbloader.format.digests import read_digest
+from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, REMOTE_FILE
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
 from lmdbloader.store.opening import IO, DataFile
-from lmdbloader.store.remote.cache import SPARE_NBYTES, Cache, Held
-from lmdbloader.store.remote.folders import MANIFEST_NAME, Copy, last_copy, make_folder, put, root_of, write_facts
-from lmdbloader.store.remote.parts import Layout, OneFile, Parts, data_nbytes, wrong_length
-from lmdbloader.store.remote.pieces import PIECE_NBYTES, Pieces
-from lmdbloader.store.remote.service import Facts, Service, UnreachableError
+from lmdbloader.store.remote.cache import BLOCK_NBYTES, DATA_NAME, Cache, CachedFile
+from lmdbloader.store.remote.origin import Origin
+from lmdbloader.store.remote.service import Service, UnreachableError, wrong_length
+from lmdbloader.store.remote.window import WindowFile
 
 Fraction = float | int | str
 # A share that was written as text: as a size it would be a byte, or none.
 _SHARE = re.compile(r"\s*(0|1|[01]?\.[0-9]+)\s*")
-_PERCENT = re.compile(r"\s*([0-9]{1,2}|100|[0-9]{0,2}\.[0-9]+)\s*%\s*")
+# The name of the manifest's copy in the cache, where it must not make the folder look like a complete dataset.
+MANIFEST_NAME = "manifest.remote.json"
+# Of what the folders hold; it changes with that.
+_LAYOUT = "lmdbloader cache 1"
 # For the file system's own records.
 _RECORDS_NBYTES = 2**20
-# What is read and not kept takes SPARE_NBYTES at least, and less than this in any order: windows of 384 MiB, and others
-# that are read ahead or over.
-_STREAMED_NBYTES = 600 * 2**20
-# Of an index, by one request.
-_INDEX_NBYTES = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +47,24 @@ class Place:
     """Where a dataset at a URL is cached. It pickles, and opens what is cached without a request.
 
     Attributes:
-        url: The dataset's.
         service: That has it.
-        folder: Of its manifest, its index and its pieces.
-        version: Of the data file, as the service says; of a set, that of the manifest.
-        limit_nbytes: Of the pieces that are kept.
+        folder: Of its manifest, its index and its data.
+        share: How much of the data is kept, from 0 to 1.
     """
 
-    url: str
     service: Service
     folder: Path
-    version: str
-    limit_nbytes: int
+    share: float
+
+    @property
+    def url(self) -> str:
+        """The dataset's."""
+        return self.service.url
+
+    @property
+    def data_path(self) -> Path:
+        """The file with what is kept of the data."""
+        return self.folder / DATA_NAME
 
     def manifest(self) -> Manifest:
         """Return the manifest.
@@ -79,113 +80,47 @@ class Place:
                 path=self.url,
             ) from error
 
-    def renew_index(self, manifest: Manifest) -> None:
-        """Fetch the index again, because its copy in the cache is damaged.
+    def copy_index(self, manifest: Manifest) -> None:
+        """Fetch the index into the folder.
 
         Raises:
-            CorruptError: The index at the URL is damaged too, or belongs to another dataset.
-            NotFoundError, DiskError: As `open_place`.
+            CorruptError: Its length or its digest is not the one in the manifest.
+            NotFoundError, DiskError, DiskFullError: As `open_place`.
         """
-        content = _read_index(self.service, manifest, self.service.facts(manifest.index_file))
-        with explain_full_disk(self.folder):
-            put(self.folder / manifest.index_file, content)
+        name = INDEX_FILE
+        facts, expected = self.service.facts(name), manifest.sizes["index_nbytes"]
+        if facts.nbytes != expected:
+            raise wrong_length(self.url, name, facts.nbytes, expected)
+        with _writing(self.folder / name) as path:
+            self.service.download(name, facts, path)
+            with open(path, "rb") as file:
+                found = read_digest(file.fileno())
+            if found != manifest.index_digest:
+                raise CorruptError(
+                    f"{self.url}/{name}: its digest is {found}, expected {manifest.index_digest}: it was changed, or "
+                    "belongs to another dataset. Upload the dataset again.",
+                    path=self.url,
+                )
 
-    def data_file(self, io: IO, manifest: Manifest) -> RemoteData:
-        """Return the data file; of a set, those of its parts as one.
+    def data_file(self, io: IO, manifest: Manifest) -> DataFile:
+        """Return the data files as one.
 
         Raises:
-            CorruptError: The cache holds pieces of another file.
-            DiskFullError: The disk has no room for the pieces that are still missing.
-            OptionError: This user may not write to the folder, or its file system has no locks.
+            DiskFullError: The disk has no room for what is kept and still missing.
+            OptionError: This user may not write to the folder; or this system cannot keep a part.
         """
-        with _usable(self.folder.parent, self.url):
-            cache = self._cache(manifest)
-        return RemoteData(cache, io, Layout(manifest))
-
-    def _cache(self, manifest: Manifest) -> Cache:
-        """Return the cache, which all users in a process share."""
-        key = (str(self.folder), self.limit_nbytes)
-        with _lock:
-            found = _caches.get(key)
-            if found is None:
-                pieces = Pieces(self.folder, data_nbytes(manifest))
-                gaps = _gaps(Layout(manifest))
-                _check_room(self, pieces, gaps)
-                pieces.skip(gaps)
-                found = _caches[key] = Cache(pieces, partial(self._open, manifest), self.limit_nbytes)
-            return found
-
-    def _open(self, manifest: Manifest) -> OneFile | Parts:
-        """Return what fetches bytes, for one process."""
-        if manifest.parts:
-            return Parts(self.service, self.folder, manifest)
-        return OneFile(self.service, DATA_FILE, self.version)
-
-
-_caches: weakref.WeakValueDictionary[tuple[str, int], Cache] = weakref.WeakValueDictionary()
-_lock = threading.Lock()
-
-
-def _restart_in_child() -> None:
-    global _lock
-    _lock = threading.Lock()
-
-
-system.after_fork(_restart_in_child)
-
-
-class RemoteData(DataFile):
-    """The data file of a dataset at a URL; pieces that are not on the disk yet are fetched when they are read.
-
-    Attributes:
-        remote: The cache, which fetches them.
-    """
-
-    def __init__(self, cache: Cache, io: IO, layout: Layout) -> None:
-        self.remote: Cache = cache
-        self._layout = layout
-        super().__init__(cache.pieces.path, io, descriptor=cache.pieces.descriptor)
-
-    def with_io(self, path: Path, io: IO) -> RemoteData:
-        """Return the same file with another `io`; `path` is not needed."""
-        return RemoteData(self.remote, io, self._layout)
-
-    def place(self, at: int) -> tuple[str, int]:
-        """As `DataFile.place`."""
-        number = self._layout.find(at)
-        return self._layout.names[number], at - self._layout.begins[number]
-
-    def read_into(self, buffer: Any, at: int) -> int:
-        """Fetch bytes, and read them into a writable buffer; return their number, 0 at the end of the file.
-
-        Raises:
-            OSError: The disk cannot read them.
-            LmdbloaderError: They cannot be fetched.
-        """
-        held = self._hold(at, at + memoryview(buffer).nbytes)
-        try:
-            return super().read_into(buffer, at)
-        finally:
-            if held is not None:
-                held.release()
-
-    def _hold(self, at: int, stop: int) -> Held | None:
-        stop = min(stop, self.nbytes)
-        return self.remote.hold(np.array([at], np.int64), np.array([stop], np.int64)) if at < stop else None
-
-    def read(self, at: int, nbytes: int) -> bytes:
-        """Fetch some bytes, and return a copy of them.
-
-        Raises:
-            OSError: The disk cannot read them.
-            LmdbloaderError: They cannot be fetched.
-        """
-        held = self._hold(at, at + nbytes)
-        try:
-            return super().read(at, nbytes)
-        finally:
-            if held is not None:
-                held.release()
+        with _usable(self.folder, self.url):
+            cache = Cache(self.folder, Origin(self.service, manifest), self.share)
+            needed, free = cache.num_missing * BLOCK_NBYTES + _RECORDS_NBYTES, free_nbytes(self.folder)
+            if cache.num_missing and free is not None and needed > free:
+                raise DiskFullError(
+                    f"{self.folder}: the cache of {self.url} still needs {show_nbytes(needed)}, and "
+                    f"{show_nbytes(free)} are free. Free some space; or keep a fraction of the dataset, "
+                    "cache_fraction=0.5; or choose another disk, cache_dir=FOLDER."
+                )
+            if cache.kept.all():
+                return CachedFile(cache, io)
+            return WindowFile(CachedFile(cache, "pread"), self.folder)
 
 
 def check_fraction(value: Fraction) -> Fraction:
@@ -194,35 +129,13 @@ def check_fraction(value: Fraction) -> Fraction:
     Raises:
         OptionError: It is neither.
     """
-    given = option("cache_fraction", value)
-    if isinstance(value, str) and (percent := _PERCENT.fullmatch(value)):
-        share = float(percent[1]) / 100
-        raise OptionError(f"{given}: expected a share of the dataset from 0 to 1. Write cache_fraction={share:g}.")
     if isinstance(value, str) and not _SHARE.fullmatch(value):
         parse_nbytes(value, name="cache_fraction")
         return value
     if isinstance(value, str | bool) or not isinstance(value, Real) or not 0 <= value <= 1:
-        line = f". Write cache_fraction={float(value)}." if isinstance(value, str) and float(value) <= 1 else ""
-        raise OptionError(f'{given}: expected a share of the dataset from 0 to 1, or a size such as "20GiB"{line}')
+        given = option("cache_fraction", value)
+        raise OptionError(f'{given}: expected a share of the dataset from 0 to 1, or a size such as "20GiB"')
     return float(value)
-
-
-def _limit(value: Fraction, nbytes: int) -> int:
-    """Return the bytes that a share of a file, or a size, stands for.
-
-    >>> _limit(0.5, 1000), _limit("20GiB", 1000), _limit(1, 1000)
-    (500, 1000, 1000)
-    """
-    return min(parse_nbytes(value), nbytes) if isinstance(value, str) else int(value * nbytes)
-
-
-def _limit_of(value: Fraction, manifest: Manifest) -> int:
-    """Return the bytes of the virtual file that may be kept, of which a set has some without data."""
-    nbytes = data_nbytes(manifest)
-    if not manifest.parts:
-        return _limit(value, nbytes)
-    on_disk = sum(-(-part.data_nbytes // PIECE_NBYTES) * PIECE_NBYTES for part in manifest.parts)
-    return _limit(value, on_disk) * nbytes // on_disk
 
 
 def open_place(url: str, cache_dir: str | os.PathLike[str] | None, fraction: Fraction) -> Place:
@@ -242,69 +155,37 @@ def open_place(url: str, cache_dir: str | os.PathLike[str] | None, fraction: Fra
         DiskFullError: There is no room for the cache.
         OptionError: A package is missing, this system cannot do it, or the cache folder cannot be written to.
     """
-    if not system.CAN_LOCK_PARTS:
-        raise OptionError(
-            f"{url}: a dataset at a URL is cached on Linux and macOS only. Copy it first: `lmdbloader stage {url} DIR`."
-        )
     service = Service(url)
-    root = root_of(cache_dir, service.url)
-    copy = last_copy(root, service)
-    try:
-        manifest, data_facts, index_facts, content = describe(service, is_brief=copy is not None)
-    except UnreachableError as error:
-        assert copy is not None
-        _warn(service.url, copy, error)
-        limit = _limit_of(fraction, copy.manifest)
-        _check_limit(fraction, limit, copy.manifest)
-        return Place(service.url, service, copy.folder, copy.version, limit)
-    limit = _limit_of(fraction, manifest)
-    _check_limit(fraction, limit, manifest)
-    with _usable(cache_dir, service.url):
-        folder = make_folder(root, service, data_facts.version, manifest)
-    with _usable(cache_dir, service.url), explain_full_disk(folder):
-        write_facts(folder, service, data_facts.version)
-        put(folder / MANIFEST_NAME, content)
-        index = folder / manifest.index_file
-        if not index.is_file() or index.stat().st_size != index_facts.nbytes:
-            put(index, _read_index(service, manifest, index_facts))
-    return Place(service.url, service, folder, data_facts.version, limit)
+    root = _root_of(cache_dir, service.url)
+    with _usable(root, service.url), explain_full_disk(root):
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        stem = _stem(service)
+        try:
+            manifest, content, version = describe(service)
+        except UnreachableError as error:
+            return _complete_copy(root, stem, service, fraction, error)
+        folder = root / f"{stem}-{_digest(version, manifest.manifest_digest)}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        with _writing(folder / MANIFEST_NAME) as path:
+            path.write_bytes(content)
+        # Last: its time says that the server has just stated this version.
+        with _writing(folder / REMOTE_FILE) as path:
+            path.write_text(json.dumps({"url": _public(service.url)}))
+    place = Place(service, folder, _share(fraction, manifest))
+    if not _has(folder / INDEX_FILE, manifest.sizes["index_nbytes"]):
+        place.copy_index(manifest)
+    return place
 
 
-def _check_limit(fraction: Fraction, limit: int, manifest: Manifest) -> None:
-    """Raise OptionError if less than all is to be kept, and this system cannot free the rest."""
-    if limit < data_nbytes(manifest) and not system.CAN_FREE_PARTS:
-        raise OptionError(
-            f"{option('cache_fraction', fraction)}: this system cannot free a part of a file, so it keeps all that it "
-            "fetches; a fraction of a dataset can be cached on Linux only. Write cache_fraction=1.0."
-        )
-
-
-def _warn(url: str, copy: Copy, error: UnreachableError) -> None:
-    """Warn that a dataset is read from the cache alone."""
-    version = copy.version or "of an unknown version"
-    warnings.warn(
-        f"{url}: the server was not reached, so the dataset may have been replaced there since. The complete "
-        f"copy in {copy.folder} is used: {version}, digest {copy.manifest.manifest_digest}. ({error})",
-        stacklevel=5,
-    )
-
-
-def describe(service: Service, *, is_brief: bool = False) -> tuple[Manifest, Facts, Facts, bytes]:
-    """Return the manifest of a dataset, sizes and versions of its data file and its index, and the manifest's bytes.
-
-    Of a set, the data file is the virtual one, and its version the manifest's: nothing is asked about the parts.
-
-    Args:
-        service: That has the dataset.
-        is_brief: Whether to give up after a few seconds if the server does not answer at all.
+def describe(service: Service) -> tuple[Manifest, bytes, str]:
+    """Return the manifest of a dataset, its bytes, and its version.
 
     Raises:
-        UnreachableError: It does not, and `is_brief` is set.
-        NotFoundError, FormatError, CorruptError, DiskError: As `open_place`.
+        NotFoundError, FormatError, DiskError: As `open_place`.
     """
     url = service.url
     try:
-        facts = service.facts(MANIFEST_FILE, is_brief=is_brief)
+        facts = service.facts(MANIFEST_FILE)
     except NotFoundError as error:
         raise NotFoundError(
             f"{url}: there is no dataset: it has no {MANIFEST_FILE}. Expected the URL of a folder with "
@@ -312,90 +193,106 @@ def describe(service: Service, *, is_brief: bool = False) -> tuple[Manifest, Fac
         ) from error
     if facts.nbytes > MAX_MANIFEST_NBYTES:
         raise FormatError(f"{url}/{MANIFEST_FILE}: {facts.nbytes} bytes, expected at most {MAX_MANIFEST_NBYTES}")
-    content = service.read(MANIFEST_FILE, facts.nbytes, facts.version)
-    manifest = parse_manifest(content, url)
-    if manifest.parts:
-        data = Facts(data_nbytes(manifest), facts.version)
-    else:
-        data = _facts(service, DATA_FILE, manifest.sizes["data_nbytes"])
-    return manifest, data, _facts(service, manifest.index_file, manifest.sizes["index_nbytes"]), content
+    content = service.get(MANIFEST_FILE, 0, facts.nbytes, facts.version)
+    return parse_manifest(content, url), content, facts.version
 
 
-def _facts(service: Service, name: str, expected: int) -> Facts:
-    """Return the facts about a file that has the length that the manifest states."""
-    found = service.facts(name)
-    if found.nbytes != expected:
-        raise wrong_length(service.url, name, found.nbytes, expected)
-    return found
+def _complete_copy(root: Path, stem: str, service: Service, fraction: Fraction, error: UnreachableError) -> Place:
+    """Return the cached version of a dataset that its server stated last, with a warning, if every byte is cached.
+
+    Raises:
+        UnreachableError: It is not: the given error.
+    """
+    dated = [(os.stat(path).st_mtime_ns, path.parent) for path in root.glob(f"{glob.escape(stem)}-*/{REMOTE_FILE}")]
+    if not dated:
+        raise error
+    folder = max(dated)[1]
+    place = Place(service, folder, 1.0)
+    try:
+        manifest = place.manifest()
+        is_complete = (
+            _has(folder / INDEX_FILE, manifest.sizes["index_nbytes"])
+            and Cache(folder, Origin(service, manifest), 1.0).is_complete
+        )
+    except (CorruptError, OSError):
+        is_complete = False
+    if not is_complete:
+        raise error
+    warnings.warn(
+        f"{service.url}: the server was not reached, so the dataset may have been replaced there since. The complete "
+        f"copy in {folder} is used, digest {manifest.manifest_digest}. ({error})",
+        stacklevel=5,
+    )
+    return Place(service, folder, _share(fraction, manifest))
+
+
+def _share(fraction: Fraction, manifest: Manifest) -> float:
+    """Return the share of the data files that a size, or a share, stands for."""
+    if not isinstance(fraction, str):
+        return float(fraction)
+    return min(parse_nbytes(fraction) / max(manifest.sizes["data_nbytes"], 1), 1.0)
+
+
+def _root_of(cache_dir: str | os.PathLike[str] | None, url: str) -> Path:
+    """Return the folder of all cached datasets, which may be missing.
+
+    Raises:
+        OptionError: The user has no home, and no folder is given.
+    """
+    if cache_dir is not None:
+        return Path(path_text("cache_dir", cache_dir)).absolute()
+    own = cache_folder()
+    if own is None:
+        raise OptionError(f"{url}: there is no home folder to cache it in. Write cache_dir=FOLDER.")
+    return own / "remote"
+
+
+def _stem(service: Service) -> str:
+    """Return how the names of the folders of all versions of a dataset begin."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", service.url.rpartition("/")[2])[:60] or "dataset"
+    return f"{name}-{_digest(_public(service.url), service.endpoint, _LAYOUT)}"
+
+
+def _digest(*words: str) -> str:
+    return hashlib.blake2b(json.dumps(words).encode(), digest_size=8).hexdigest()
+
+
+def _public(url: str) -> str:
+    """Return a URL without a user's name and password, which do not belong on a disk.
+
+    >>> _public("https://me:secret@host/a/train.lmdb"), _public("s3://bucket/a@b")
+    ('https://host/a/train.lmdb', 's3://bucket/a@b')
+    """
+    scheme, separator, rest = url.partition("://")
+    server, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{server.rpartition('@')[2]}{slash}{path}"
 
 
 @contextmanager
-def _usable(cache_dir: str | os.PathLike[str] | None, url: str) -> Iterator[None]:
+def _writing(path: Path) -> Iterator[Path]:
+    """Yield a path of this process alone; the file that is written to it gets its name when the block ends."""
+    with explain_full_disk(path), tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as own:
+        yield Path(own, path.name)
+        os.replace(Path(own, path.name), path)
+
+
+def _has(path: Path, nbytes: int) -> bool:
+    """Return whether there is a file of this length."""
+    try:
+        return os.stat(path).st_size == nbytes
+    except OSError:
+        return False
+
+
+@contextmanager
+def _usable(folder: Path, url: str) -> Iterator[None]:
     """Turn the error of a cache folder that cannot be made or written to into OptionError."""
     try:
         yield
     except LmdbloaderError:
         raise
     except OSError as error:
-        given = "" if cache_dir is None else f"{option('cache_dir', str(cache_dir))}: "
         raise OptionError(
-            f"{given}{url} cannot be cached there: {error.filename}: {error.strerror}. Expected a folder on a local "
+            f"{url} cannot be cached in {folder}: {error.filename}: {error.strerror}. Expected a folder on a local "
             "disk to which this user may write. Choose another one, cache_dir=FOLDER."
         ) from error
-
-
-def _read_index(service: Service, manifest: Manifest, facts: Facts) -> bytes:
-    """Return the bytes of the index, fetched in requests of at most 8 MiB.
-
-    Raises:
-        CorruptError: Their digest is not that of the manifest.
-    """
-    name = manifest.index_file
-    parts = [
-        service.get(name, at, min(at + _INDEX_NBYTES, facts.nbytes), facts.version)
-        for at in range(0, facts.nbytes, _INDEX_NBYTES)
-    ]
-    data = b"".join(parts)
-    if (found := digest_of(data)) != manifest.index_digest:
-        raise CorruptError(
-            f"{service.url}/{name}: its digest is {found}, expected {manifest.index_digest}: it was changed, or "
-            "belongs to another dataset. Upload the dataset again.",
-            path=service.url,
-        )
-    return data
-
-
-def _gaps(layout: Layout) -> npt.NDArray[np.int64]:
-    """Return (n,) the pieces between the parts of a set, which hold no bytes of any."""
-    firsts, ends = (-(-end // PIECE_NBYTES) for end in layout.ends), (at // PIECE_NBYTES for at in layout.begins[1:])
-    runs = [np.arange(first, end, dtype=np.int64) for first, end in zip(firsts, ends, strict=False)]
-    return np.concatenate([np.empty(0, np.int64), *runs])
-
-
-def _check_room(place: Place, pieces: Pieces, gaps: npt.NDArray[np.int64]) -> None:
-    """Raise DiskFullError if the disk cannot take what is still to be cached; `gaps` are the pieces without bytes.
-
-    What is read and not kept counts with the least that it takes. The advice counts with the most.
-    """
-    on_disk = (pieces.count - len(gaps)) * PIECE_NBYTES
-    kept = min(place.limit_nbytes, pieces.nbytes) * on_disk // max(pieces.nbytes, 1)
-    present = int(np.count_nonzero(pieces.states) - np.count_nonzero(pieces.states[gaps])) * PIECE_NBYTES
-    missing = min(kept + SPARE_NBYTES, on_disk) - present
-    needed, free = missing + _RECORDS_NBYTES, free_nbytes(place.folder)
-    if free is None or missing <= 0 or needed <= free:
-        return
-    streamed = min(SPARE_NBYTES, on_disk - kept, missing)
-    what = f", {show_nbytes(streamed)} of them for what is read and not kept" if streamed else ""
-    share = int(100 * (free - _RECORDS_NBYTES + present - _STREAMED_NBYTES) / on_disk) / 100
-    most = min(_STREAMED_NBYTES, on_disk - present) + _RECORDS_NBYTES
-    if share >= 0.01:
-        advice = f"Keep a fraction of it, cache_fraction={share:.2f}; or choose another disk, cache_dir=FOLDER."
-    else:
-        advice = (
-            "Free some space, or choose another disk, cache_dir=FOLDER. Reading with cache_fraction=0 may need "
-            f"{show_nbytes(most)}."
-        )
-    raise DiskFullError(
-        f"{place.folder}: the cache of {place.url} still needs {show_nbytes(needed)}{what}, and {show_nbytes(free)} "
-        f"are free: {show_nbytes(needed - free)} are missing. {advice}"
-    )

@@ -1,0 +1,186 @@
+"""A file whose bytes are in memory while somebody needs them: for what is not kept on a disk."""
+
+from __future__ import annotations
+
+import mmap
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmdbloader.base import system
+from lmdbloader.base.limits import no_address_space
+from lmdbloader.errors import OptionError
+from lmdbloader.store.opening import IO, DataFile
+from lmdbloader.store.remote.blocks import ABSENT, I64, PRESENT, Blocks
+
+# Small, because samples in random order need little of their neighbours.
+BLOCK_NBYTES = 2**16
+# Blocks that nobody holds stay until so many others have come: samples that are read one by one are requested ahead,
+# 256 MiB at most.
+_SPARE = 5 * 2**26 // BLOCK_NBYTES
+# So many are freed at once.
+_FREED = 64
+# Python 3.13 names it; without it, Linux refuses more than it has memory.
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+
+
+class Window(Blocks):
+    """Blocks of a file in the memory of this process; a fork begins without any.
+
+    Attributes:
+        data: (nbytes,) uint8, as long as the file. Only what is held has memory.
+    """
+
+    streams = True
+
+    def __init__(self, source: DataFile, path: Path) -> None:
+        """Take no memory yet.
+
+        Args:
+            source: The file, which is read with its `read`.
+            path: For messages.
+
+        Raises:
+            OptionError: The process may not have so many addresses, or this system cannot do it.
+        """
+        if not system.CAN_FREE_PARTS:
+            raise OptionError(
+                f"{path}: a fraction of a dataset can be cached on Linux only. Write cache_fraction=1.0, or copy the "
+                "dataset with `lmdbloader stage`."
+            )
+        self._source = source
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+        try:
+            self._map = mmap.mmap(-1, source.nbytes, flags=flags)
+        except OSError as error:
+            advice = "Keep all of it on a disk, cache_fraction=1.0."
+            raise OptionError(no_address_space(path, source.nbytes, advice)) from error
+        self._map.madvise(mmap.MADV_NOHUGEPAGE)
+        self.data = np.frombuffer(self._map, np.uint8)
+        super().__init__(np.zeros(-(-source.nbytes // BLOCK_NBYTES), np.int8), BLOCK_NBYTES)
+
+    def restart(self) -> None:
+        """See `Blocks.restart`."""
+        super().restart()
+        # How many hold each block; those that are here and that nobody holds, in the order of use.
+        self._held: Counter[int] = Counter()
+        self._idle: OrderedDict[int, None] = OrderedDict()
+        self.states[:] = ABSENT
+        self._map.madvise(mmap.MADV_DONTNEED)
+
+    @property
+    def is_complete(self) -> bool:
+        """Never."""
+        return False
+
+    def load(self, first: int, end: int) -> None:
+        """See `Blocks.load`."""
+        at, stop = first * BLOCK_NBYTES, min(end * BLOCK_NBYTES, len(self.data))
+        found = np.frombuffer(self._source.read(at, stop - at), np.uint8)
+        self.data[at : at + len(found)] = found
+        with self._changed:
+            self.states[first:end] = PRESENT
+            self._idle.update((block, None) for block in range(first, end) if block not in self._held)
+            self._free()
+
+    def hold(self, starts: I64, stops: I64) -> Callable[[], None]:
+        """See `Blocks.hold`."""
+        blocks = self.of(starts, stops).tolist()
+        with self._changed:
+            self._held.update(blocks)
+            for block in blocks:
+                self._idle.pop(block, None)
+        return partial(self._release, self._held, blocks)
+
+    def renew(self, starts: I64, stops: I64) -> None:
+        """See `Blocks.renew`; what the source has on a disk is fetched again, too."""
+        if self._source.remote is not None:
+            self._source.remote.renew(starts, stops)
+        release = self.hold(starts, stops)
+        try:
+            super().renew(starts, stops)
+        finally:
+            release()
+
+    def _release(self, held: Counter[int], blocks: list[int]) -> None:
+        """End a hold once; `held` is that of a fork's parent if a hold is from before the fork."""
+        with self._changed:
+            for block in blocks if held is self._held else ():
+                held[block] -= 1
+                if not held[block]:
+                    del held[block]
+                    if self.states[block] > ABSENT:
+                        self._idle[block] = None
+            blocks.clear()
+            self._free()
+
+    def _free(self) -> None:
+        """Free the blocks that nobody has needed for the longest time; the caller has the lock."""
+        if len(self._idle) < _SPARE + _FREED:
+            return
+        blocks = sorted(self._idle.popitem(last=False)[0] for _ in range(len(self._idle) - _SPARE))
+        self.states[blocks] = ABSENT
+        for first, end in _runs_of(blocks):
+            at = first * BLOCK_NBYTES
+            self._map.madvise(mmap.MADV_DONTNEED, at, min(end * BLOCK_NBYTES, len(self.data)) - at)
+
+
+class WindowFile(DataFile):
+    """A file whose bytes are in memory while somebody holds them. It has no descriptor, and `io` makes no difference.
+
+    Attributes:
+        remote: The window.
+    """
+
+    remote: Window
+
+    def __init__(self, source: DataFile, path: Path) -> None:
+        self._source, self.io, self.descriptor = source, "mmap", -1
+        self.remote = Window(source, path)
+        self.data, self.nbytes, self._guard = self.remote.data, source.nbytes, None
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        """See `DataFile.files`: those behind the window."""
+        return self._source.files
+
+    def with_io(self, path: Path, io: IO) -> WindowFile:
+        """Return the same file."""
+        return self
+
+    def read(self, at: int, nbytes: int) -> bytes:
+        """See `DataFile.read`."""
+        return self._source.read(at, nbytes)
+
+    def read_into(self, buffer: Any, at: int) -> int:
+        """See `DataFile.read_into`."""
+        return self._source.read_into(buffer, at)
+
+    def is_cached(self, at: int) -> bool | None:
+        """See `DataFile.is_cached`."""
+        return bool(self.remote.states[at // BLOCK_NBYTES] > ABSENT)
+
+    def place(self, at: int) -> tuple[str, int]:
+        """See `DataFile.place`."""
+        return self._source.place(at)
+
+    def lost(self) -> tuple[str, int] | None:
+        """See `DataFile.lost`."""
+        return self._source.lost()
+
+
+def _runs_of(blocks: Iterable[int]) -> list[tuple[int, int]]:
+    """Return runs of neighbours (first, end) of sorted numbers.
+
+    >>> _runs_of([1, 4, 5, 6])
+    [(1, 2), (4, 7)]
+    """
+    runs: list[tuple[int, int]] = []
+    for block in blocks:
+        first = runs.pop()[0] if runs and runs[-1][1] == block else block
+        runs.append((first, block + 1))
+    return runs
