@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.format.codecs import TABLE
+from lmdbloader.format.codecs import by_number
 from lmdbloader.format.layout import CODEC_TILES, CODEC_WHOLE_TILES, MAX_PAYLOAD_NBYTES, Field, index_columns
 
 # Rows that have one digest together, and how far their numbers are shifted to give that of their block.
@@ -229,12 +229,20 @@ def _parse_facts(values: Mapping[str, Any], f: Field) -> Facts:
 
 def _are_possible(facts: Facts, f: Field, data_nbytes: int) -> bool:
     """Return whether payloads may have these facts: readers allocate memory by them, in proportion to the files."""
-    if not set(facts.codecs) <= set(TABLE):
+    ratio_of = by_number(lambda entry: entry.max_ratio, 0)
+    if max(facts.codecs, default=0) > 255:
         return False
+    ratios = [int(ratio_of[codec]) for codec in facts.codecs]
     stored, raw = (facts.extremes[name][1] for name in _LENGTHS)
     nbytes, side, pixels = facts.jpeg
-    most = max((TABLE[codec].max_ratio for codec in facts.codecs), default=0) * stored
-    if stored > data_nbytes or max(stored, raw) > MAX_PAYLOAD_NBYTES or raw > most or facts.encoded_nbytes > raw:
+    most = max(ratios, default=0) * stored
+    if (
+        0 in ratios
+        or stored > data_nbytes
+        or max(stored, raw) > MAX_PAYLOAD_NBYTES
+        or raw > most
+        or facts.encoded_nbytes > raw
+    ):
         return False
     if nbytes > stored or pixels > raw or side > pixels:
         return False
