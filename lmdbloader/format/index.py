@@ -152,10 +152,10 @@ def parse_index(manifest: Mapping[str, Any], fields: Sequence[Field], *, with_so
     """
     body, num_rows = manifest["index"], _count(manifest["num_samples"])
     data_nbytes, nbytes = (_count(manifest["sizes"][f"{name}_nbytes"]) for name in ("data", "index"))
-    columns = tuple(_parse_column(each, num_rows, nbytes) for each in body["columns"])
-    found = {column.name: column.type for column in columns}
-    if list(found.items()) != list(index_columns(fields, with_source=with_source).items()):
+    found = [(each["name"], each["type"]) for each in body["columns"]]
+    if found != list(index_columns(fields, with_source=with_source).items()):
         raise ValueError(f"index with the columns {found!r:.200}, which are not those of the fields")
+    columns = tuple(_parse_column(each, num_rows, nbytes) for each in body["columns"])
     payloads = {f.name: f for f in fields if f.is_payload}
     if list(body["facts"]) != list(payloads):
         raise ValueError(f"index with facts about {list(body['facts'])!r:.80}, expected {list(payloads)!r:.80}")
