@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.format.codecs import TABLE
+from lmdbloader.format.codecs import by_number
 from lmdbloader.format.layout import CODEC_TILES, MAX_PAYLOAD_NBYTES, Field, index_columns
 
 # Rows that have one digest together, and how far their numbers are shifted to give that of their block.
 BLOCK_SHIFT = 13
 BLOCK_ROWS = 1 << BLOCK_SHIFT
 # Types of columns that are not numbers: texts, and texts that repeat.
-TEXT, NAMES = "text", "large_names"
+TEXT, NAMES = "text", "names"
 OFFSET_DTYPE, CODE_DTYPE = np.dtype(np.int64), np.dtype(np.int32)
 _DIGESTS = re.compile(r"(?:[0-9a-f]{16})*")
 _LENGTHS = ("stored_nbytes", "raw_nbytes")
@@ -152,10 +152,10 @@ def parse_index(manifest: Mapping[str, Any], fields: Sequence[Field], *, with_so
     """
     body, num_rows = manifest["index"], _count(manifest["num_samples"])
     data_nbytes, nbytes = (_count(manifest["sizes"][f"{name}_nbytes"]) for name in ("data", "index"))
-    columns = tuple(_parse_column(each, num_rows, nbytes) for each in body["columns"])
-    found = {column.name: column.type for column in columns}
-    if list(found.items()) != list(index_columns(fields, with_source=with_source).items()):
+    found = [(each["name"], each["type"]) for each in body["columns"]]
+    if found != list(index_columns(fields, with_source=with_source).items()):
         raise ValueError(f"index with the columns {found!r:.200}, which are not those of the fields")
+    columns = tuple(_parse_column(each, num_rows, nbytes) for each in body["columns"])
     payloads = {f.name: f for f in fields if f.is_payload}
     if list(body["facts"]) != list(payloads):
         raise ValueError(f"index with facts about {list(body['facts'])!r:.80}, expected {list(payloads)!r:.80}")
@@ -229,12 +229,20 @@ def _parse_facts(values: Mapping[str, Any], f: Field) -> Facts:
 
 def _are_possible(facts: Facts, f: Field, data_nbytes: int) -> bool:
     """Return whether payloads may have these facts: readers allocate memory by them, in proportion to the files."""
-    if not set(facts.codecs) <= set(TABLE):
+    ratio_of = by_number(lambda entry: entry.max_ratio, 0)
+    if max(facts.codecs, default=0) > 255:
         return False
+    ratios = [int(ratio_of[codec]) for codec in facts.codecs]
     stored, raw = (facts.extremes[name][1] for name in _LENGTHS)
     nbytes, side, pixels = facts.jpeg
-    most = max((TABLE[codec].max_ratio for codec in facts.codecs), default=0) * stored
-    if stored > data_nbytes or max(stored, raw) > MAX_PAYLOAD_NBYTES or raw > most or facts.encoded_nbytes > raw:
+    most = max(ratios, default=0) * stored
+    if (
+        0 in ratios
+        or stored > data_nbytes
+        or max(stored, raw) > MAX_PAYLOAD_NBYTES
+        or raw > most
+        or facts.encoded_nbytes > raw
+    ):
         return False
     if nbytes > stored or pixels > raw or side > pixels:
         return False

@@ -362,7 +362,7 @@ def parse_field(values: Mapping[str, Any]) -> Field:
     name, kind = values["name"], values["kind"]
     if kind not in kind_names():
         raise ValueError(f"field {name!r} of kind {kind!r:.80}, expected one of {', '.join(kind_names())}")
-    plain = make_field(name, kind, values.get("codec", "raw"))
+    plain = make_field(name, kind, _typed(values, "codec", str) if "codec" in values else "raw")
     if plain.holds_text and "codec" in values:
         plain = replace(plain, codec=values["codec"])
     if plain.codec is not None and plain.codec not in named_codecs():
