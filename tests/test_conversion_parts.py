@@ -616,9 +616,7 @@ def test_parts_that_are_missing_are_named(src: Path, out: Path) -> None:
         join(out)
     with pytest.raises(OptionError, match=r"number=4: .* has 4 parts, numbered from 0: expected 0 to 3"):
         convert_part(out, 4)
-    with pytest.raises(
-        NotFoundError, match=r"no conversion in parts is planned there. Plan it: lmdbloader\.conversion"
-    ):
+    with pytest.raises(NotFoundError, match=r"no conversion in parts is planned there"):
         convert_part(out.with_name("other"), 0)
     with pytest.raises(OptionError, match=r"on_error='never': expected stop or skip"):
         convert_part(out, 1, on_error="never")
@@ -880,7 +878,7 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2000))
         with pytest.raises(
-            DiskFullError, match=r"still to be written, estimated .* 2\.0 KiB are free: at least .* missing"
+            DiskFullError, match=r"still to be written, estimated .* 1\.95 KiB are free: at least .* missing"
         ):
             lmdbloader.convert(src, out, workers=1, **options)
     partial = out.with_name("out.partial")

@@ -353,9 +353,6 @@ def test_weights_and_lengths_are_checked(both: list[LMDBDataset]) -> None:
         ({"weights": [1e300, 1]}, r"weights\[1\] is 1"),
         ({"length": 0}, "length"),
         ({"length": 1.5}, "length"),
-        ({"probabilities": [0.5, 0.5]}, r"write weights=\[0.5, 0.5\]"),
-        ({"stopping_strategy": "all_exhausted"}, "Leave it out"),
-        ({"seed": 3}, "seed=3"),
     ):
         with pytest.raises(OptionError, match=message):
             mix(both, **options)  # type: ignore[arg-type]
@@ -370,7 +367,7 @@ def test_weights_and_lengths_are_checked(both: list[LMDBDataset]) -> None:
     assert mix(both, [1, 10**12], 2 * 10**12).mixture.shares == (1, 10**12)  # whole numbers are exact
     mixed = mix(both)
     for wrapped in ([mixed, both[0]], [Subset(mixed, [1])]):
-        with pytest.raises(OptionError, match="Mix views"):
+        with pytest.raises(OptionError, match="expected an LMDBDataset"):
             mix(wrapped)  # type: ignore[arg-type]
     assert repr(mixed).startswith("Mix(42 samples: 71.4% of ") and "Mix(" in repr(Loader(mixed, 4))
 
