@@ -14,15 +14,13 @@ from pathlib import Path
 from lmdbloader.base import system
 from lmdbloader.base.arguments import is_url
 from lmdbloader.format.layout import MANIFEST_FILE
-from lmdbloader.lab.machine import filesystem_of, residency
+from lmdbloader.lab.machine import filesystem_of, residency_of_all
 from lmdbloader.lab.study.arms import Arm, Material, open_arm, take_turns
 from lmdbloader.lab.study.plan import Plan
 from lmdbloader.lab.study.rows import StudyRow, row_of
 
 # A cold pass is an epoch, or ends after this many turns' time; of a disk the first reads say little.
 _TURNS = 20
-# Files of a folder that are looked at for what is left of them in the page cache.
-_LOOKED_AT = 200
 # Of the files, as a share: more makes the cold figures too high.
 _MOST_HELD = 0.05
 
@@ -65,10 +63,7 @@ def drop(files: Sequence[str]) -> float:
             system.drop_cache(descriptor)
         finally:
             os.close(descriptor)
-    looked_at = files[:: max(1, len(files) // _LOOKED_AT)]
-    sizes = [os.path.getsize(name) for name in looked_at]
-    kept = sum(size * (residency(name) or 0.0) for name, size in zip(looked_at, sizes, strict=True))
-    return kept / max(sum(sizes), 1)
+    return residency_of_all(files) or 0.0
 
 
 def _why_not(material: Material) -> str:
