@@ -148,7 +148,7 @@ def undecided(fields: Sequence[Field]) -> tuple[Field, ...]:
 def index_columns(fields: Sequence[Field], *, with_source: bool) -> dict[str, str]:
     """Return the columns of index.arrow, one row a sample: their types by name, in order.
 
-    A type is a dtype such as "int64", "text" (Arrow's large_string), or "large_names" for texts that repeat: a
+    A type is a dtype such as "int64", "text" (Arrow's large_string), or "names" for texts that repeat: a
     dictionary of large_string with int32 numbers.
 
     Args:
@@ -156,7 +156,7 @@ def index_columns(fields: Sequence[Field], *, with_source: bool) -> dict[str, st
         with_source: Whether samples have the name of a source and a position in it.
 
     >>> index_columns([make_field("label", "int")], with_source=True)
-    {'source': 'large_names', 'top': 'uint32', 'left': 'uint32', 'label': 'int64'}
+    {'source': 'names', 'top': 'uint32', 'left': 'uint32', 'label': 'int64'}
     """
     payload = {"offset": "int64", "stored_nbytes": "uint32", "raw_nbytes": "uint32", "checksum": "uint64"}
     columns = {"source": "names", "top": "uint32", "left": "uint32"} if with_source else {}
@@ -166,14 +166,14 @@ def index_columns(fields: Sequence[Field], *, with_source: bool) -> dict[str, st
             columns |= {f"{f.name}.{part}": type_name for part, type_name in described.items()}
         else:
             columns[f.name] = kind_named(f.kind).column
-    return {name: "large_names" if kind == "names" else kind for name, kind in columns.items()}
+    return columns
 
 
 def index_schema(fields: Sequence[Field], *, with_source: bool) -> pa.Schema:
     """Return the Arrow schema of index.arrow; see `index_columns`."""
     import pyarrow as pa
 
-    arrow = {"text": pa.large_string(), "large_names": pa.dictionary(pa.int32(), pa.large_string())}
+    arrow = {"text": pa.large_string(), "names": pa.dictionary(pa.int32(), pa.large_string())}
     columns = index_columns(fields, with_source=with_source)
     return pa.schema([(name, arrow.get(kind) or getattr(pa, kind)()) for name, kind in columns.items()])
 

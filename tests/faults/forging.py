@@ -23,7 +23,7 @@ def column_bytes(column: Mapping[str, Any], index: bytes, first: int, stop: int)
         low, high = (min(max(int(end), 0), column["texts_nbytes"]) for end in (offsets[0], offsets[-1]))
         texts_at = column["texts_bytes_at"]
         return offsets.tobytes() + index[texts_at + low : texts_at + high]
-    size = 4 if column["type"] == "large_names" else np.dtype(column["type"]).itemsize
+    size = 4 if column["type"] == "names" else np.dtype(column["type"]).itemsize
     return index[column["at"] + size * first : column["at"] + size * stop]
 
 
@@ -38,7 +38,7 @@ def with_digests(body: Mapping[str, Any], index: bytes) -> dict[str, Any]:
     """Return the content of a manifest with the digests of this index."""
     columns = [dict(column) for column in body["index"]["columns"]]
     for column in columns:
-        if column["type"] == "large_names":
+        if column["type"] == "names":
             texts = {**column, "type": "text"}
             column["block_digests"] = block_digests([texts], index, column["texts_count"])
     own = {**body["index"], "columns": columns, "block_digests": block_digests(columns, index, body["num_samples"])}
@@ -69,7 +69,7 @@ def _place(column: Mapping[str, Any], row: int) -> tuple[int, np.dtype[Any]]:
     """Return where a whole number of a row is: its value, the number of its text, or where its text begins."""
     if column["type"] == "text":
         return column["texts_offsets_at"] + 8 * row, np.dtype(np.int64)
-    dtype = np.dtype({"large_names": "int32"}.get(column["type"], column["type"]))
+    dtype = np.dtype({"names": "int32"}.get(column["type"], column["type"]))
     if dtype.kind == "f":
         dtype = np.dtype(f"i{dtype.itemsize}")
     return column["at"] + dtype.itemsize * row, dtype

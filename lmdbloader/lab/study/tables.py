@@ -91,6 +91,11 @@ def _line(rows: Sequence[StudyRow]) -> str:
     return f"The Loader is {', '.join(spans)}." if spans else ""
 
 
+def _half_range(row: StudyRow) -> float | None:
+    """Return half of the range of the turns as a share of their median; None for a single turn, which has none."""
+    return (max(row.turns) - min(row.turns)) / 2 / row.samples_per_s if len(row.turns) > 1 else None
+
+
 def _unless_none(show: Callable[[Any], str]) -> Callable[[Any], str]:
     return lambda value: "" if value is None else show(value)
 
@@ -106,7 +111,7 @@ _SETTING: Columns = (
 )
 _SPEED: Columns = (
     (Column("samples/s", number), lambda row, _: row.samples_per_s),
-    (Column("±", percent), lambda row, _: (max(row.turns) - min(row.turns)) / 2 / row.samples_per_s),
+    (Column("±", _unless_none(percent)), lambda row, _: _half_range(row)),
 )
 _WORKERS: tuple[Column, Value] = Column("workers"), lambda row, _: row.num_workers
 _PROCESSES: tuple[Column, Value] = Column("processes"), lambda row, _: row.num_processes
