@@ -34,7 +34,6 @@ from classification.precision import Precision, choose_precision
 from classification.processes import choose_device, is_first, process_group, total, world_size
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
-from tqdm import tqdm
 from training.class_folders import ClassFolder, FolderLoader, list_classes
 from training.classifier_options import parse_options
 from training.command import check_checkpoint, check_folder, exit_status
@@ -42,6 +41,7 @@ from training.stopping import Stopping
 
 import lmdbloader
 from lmdbloader.base.cores import count_own_cores
+from lmdbloader.base.progress import ProgressLine
 from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.lab.machine import describe_environment
 from lmdbloader.loader.checkpoints import load_checkpoint, save_checkpoint
@@ -261,8 +261,8 @@ class Run:
         options = self.options
         self.loader.set_epoch(epoch)
         done = self.steps_done
-        title, quiet = f"epoch {epoch + 1}/{options.epochs}", None if is_first() else True
-        with tqdm(total=self.num_steps, initial=done, desc=title, disable=quiet, leave=False) as bar:
+        title, is_shown = f"epoch {epoch + 1}/{options.epochs}", is_first() and sys.stderr.isatty()
+        with ProgressLine(title, self.num_steps, "steps", shown=is_shown, first=done) as line:
 
             def before_step(step: int) -> None:
                 now = learning_rate(
@@ -274,7 +274,7 @@ class Run:
                 )
                 for group in self.optimizer.param_groups:
                     group["lr"] = now
-                bar.update(1)
+                line.update(1)
 
             def after_step(step: int) -> None:
                 steps, every = done + step + 1, options.checkpoint_steps

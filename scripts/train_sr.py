@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from tqdm import tqdm
 from training.command import check_checkpoint, exit_status, positive
 from training.stopping import Stopping
 
 import lmdbloader
+from lmdbloader.base.progress import ProgressLine
 from lmdbloader.base.text import counted, extent, plain
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.profiling import StepTimer
@@ -290,14 +290,14 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
         title = f"epoch {epoch + 1}/{options.epochs}"
         with (
             stopping.saving_first(),
-            tqdm(total=num_steps, initial=done, desc=title, disable=None, leave=False) as bar,
+            ProgressLine(title, num_steps, "steps", shown=sys.stderr.isatty(), first=done) as line,
         ):
 
-            def before_step(step: int, epoch: int = epoch, done: int = done, bar: tqdm[None] = bar) -> None:
+            def before_step(step: int, epoch: int = epoch, done: int = done, line: ProgressLine = line) -> None:
                 rate = cosine_rate(options.lr, (epoch + (done + step) / num_steps) / options.epochs)
                 for group in optimizer.param_groups:
                     group["lr"] = rate
-                bar.update(1)
+                line.update(1)
 
             def after_step(step: int, epoch: int = epoch, done: int = done) -> None:
                 steps, every = done + step + 1, options.checkpoint_steps

@@ -171,7 +171,7 @@ def test_a_log_gets_a_line_now_and_then(clock: Clock, capsys: pytest.CaptureFixt
     with ProgressLine("copying", None, "B", shown=True) as line:
         clock.now += 20
         line.update(3 * 2**20)
-    assert capsys.readouterr().err == "copying: 3.0 MiB so far\n"
+    assert capsys.readouterr().err == "copying: 3 MiB so far\n"
     for is_shown, seconds in ((False, 1000), (True, 14)):  # soon done
         with ProgressLine("converting", 10, "images", shown=is_shown) as line:
             clock.now += seconds

@@ -59,7 +59,7 @@ def test_it_prints_a_summary(src: Path, out: Path, capsys: Capture) -> None:
     lines = text.out.splitlines()
     assert lines[0] == f"{out}: 3 images, layout images"
     assert lines[1].startswith("data.mdb: about ")
-    assert lines[1].endswith(", estimated from 3 of 3 inputs; map size: 1.0 MiB; codec: lr raw, hr raw")
+    assert lines[1].endswith(", estimated from 3 of 3 inputs; map size: 1.04 MiB; codec: lr raw, hr raw")
     assert lines[2].startswith(f"{out}: 18 samples in ")
     assert lines[3].split() == ["pixels", "4.2", "KiB,", "stored", "as", "4.2", "KiB", "(36", "raw)"]
     assert lines[4].lstrip().startswith("data.mdb ") and " x the payload; index.arrow " in lines[4]

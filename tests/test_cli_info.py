@@ -10,6 +10,7 @@ import pytest
 from part_sets import make_set
 
 import lmdbloader
+from lmdbloader.base.units import show_nbytes
 from lmdbloader.cli import main
 
 
@@ -30,7 +31,7 @@ def test_the_screen_shows_the_content_and_how_it_was_made(pairs: Path, capsys: p
     assert "patch_size 96, stride 96, scale 2, bicubic matlab" in words
     assert f"lmdbloader {lmdbloader.__version__}" in words
     data_nbytes, manifest = (pairs / "data.mdb").stat().st_size, json.loads((pairs / "manifest.json").read_bytes())
-    assert f"data.mdb {data_nbytes / 2**20:.1f} MiB" in words
+    assert f"data.mdb {show_nbytes(data_nbytes)}" in words
     assert f"{data_nbytes / manifest['sizes']['payload_nbytes']:.3f} x what is stored" in words
     for digest in ("content_digest", "index_digest", "manifest_digest"):
         assert manifest[digest] in words

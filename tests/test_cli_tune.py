@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from lmdbloader import cli
 from lmdbloader.base.stopwatch import BatchTimes
 from lmdbloader.lab.tuning.measuring import Measurer
 from lmdbloader.lab.tuning.race import ReadSetting
-from lmdbloader.lab.tuning.results import Tuning
 from lmdbloader.loader import tuning_cache
 from lmdbloader.loader.tuning_cache import case_of
 
@@ -111,17 +110,3 @@ def test_a_missing_dataset_is_status_one(tmp_path: Path, capsys: Capture) -> Non
     assert cli.main(["tune", str(tmp_path / "none"), "--batch-size", "8"]) == 1
     assert cli.main(["tune", str(tmp_path / "none"), "--forget"]) == 1
     assert capsys.readouterr().out == ""
-
-
-def test_where_there_is_no_bar_a_line_says_how_long_it_may_take(
-    path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def tune(dataset: str, batch_size: int, *, progress: Callable[[float], object], **options: Any) -> Tuning:
-        for _ in range(5):
-            progress(1.5)
-        return found
-
-    found = lmdbloader.lab.tune(path, 8, crop=16)
-    monkeypatch.setattr("lmdbloader.lab.tuning.tune", tune)
-    assert cli.main(["tune", str(path), "--batch-size", "8", "--crop", "16"]) == 0
-    assert capsys.readouterr().err == "measuring: 3 of at most 40 s\n"

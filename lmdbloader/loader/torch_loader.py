@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import multiprocessing
 import multiprocessing.queues
 import os
@@ -69,6 +70,7 @@ def dataloader(
         OptionError: `as_` is not a form of batches, or is given with a `collate_fn`, which makes the batches itself,
             or without batches.
     """
+    inspect.signature(DataLoader).bind(dataset, batch_size, **options)  # a wrong name is an error before a measurement
     dataset = LMDBDataset(dataset) if isinstance(dataset, str | bytes | os.PathLike) else dataset
     settings = dict(options)
     if as_ is not None and batch_size is None:
