@@ -531,11 +531,6 @@ class LMDBDataset(ReadsMany):
             )
         return self._batcher
 
-    def mean_nbytes(self, names: Sequence[str]) -> int:
-        """Return the bytes of some fields in a sample, on average; numbers and short texts do not count."""
-        payloads = [name for name in names if self.fields[name].is_payload]
-        return int(sum(self.reader.mean_nbytes(name, "raw_nbytes", self.stored_rows) for name in payloads))
-
     def uniform_images(self, rows: Rows | None = None, *, of_any_channels: bool = False) -> list[str]:
         """Return the fields of images or masks that all have one shape and bit depth.
 

@@ -350,7 +350,8 @@ class Loader(DataLoader[Any]):
             dataset.reader, images, transforms, rows=rows, seed=seed, channels_last=self._channels_last,
             verify=self._verify,
         )  # fmt: skip
-        nbytes = dataset.mean_nbytes([name for name in dataset.fields if name not in images])
+        others = [name for name, f in dataset.fields.items() if f.is_payload and name not in images]
+        nbytes = int(sum(dataset.reader.mean_nbytes(name, "raw_nbytes", rows) for name in others))
         nbytes += sum(output.nbytes for output in pipeline.outputs)
         plan = plan_groups(batch_size, nbytes, self.num_threads, self.prefetch)
         batcher = Batcher(
