@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 __all__ = [
-    "CAN_DROP_CACHE", "CAN_FREE_PARTS", "CAN_LOCK_PARTS", "MAPPED_FILES_SHRINK", "MAPS_LENGTHEN_FILES", "NORMAL",
+    "CAN_CACHE_URLS", "CAN_DROP_CACHE", "CAN_STREAM_URLS", "MAPPED_FILES_SHRINK", "MAPS_LENGTHEN_FILES", "NORMAL",
     "POPULATE_READ", "QUEUES_NEED_FILES", "RANDOM", "WILL_NEED", "Clock", "Layout", "address_limit", "advise_order",
     "after_fork", "allowed_cores", "boot_id", "c_library", "connection_pair", "container_name", "cores_of_parent",
-    "descriptor_of", "distribution", "drop_cache", "exchange", "folded", "free_part", "group_folders", "handle_of",
-    "huge_pages", "hypervisor_name", "is_cached", "link_file", "load_average", "lock_part", "machine_id",
+    "descriptor_of", "distribution", "drop_cache", "exchange", "folded", "group_folders", "handle_of",
+    "huge_pages", "hypervisor_name", "is_cached", "link_file", "load_average", "machine_id",
     "map_in_a_row", "memory_file", "memory_sizes", "own_memory", "path_of", "populate", "process_limit",
     "process_seconds",
     "processor_clock", "processor_layout", "processor_name", "quota_cores", "read_text", "resident_pages",
-    "settling_seconds", "sizes_of", "start_of", "tells_residency", "thread_times", "umask", "unlock_part",
+    "settling_seconds", "sizes_of", "start_of", "tells_residency", "thread_times", "umask",
     "usable_name", "will_read",
 ]  # fmt: skip
 
@@ -37,8 +37,8 @@ NORMAL, RANDOM, WILL_NEED = 0, 1, 3
 # The advice that maps pages for reading, and fails if one cannot be read; negative on a system without it.
 POPULATE_READ = -1
 
-# Whether `drop_cache` drops anything, `lock_part` locks, and `free_part` frees.
-CAN_DROP_CACHE = CAN_LOCK_PARTS = CAN_FREE_PARTS = False
+# Whether `drop_cache` drops anything, and whether datasets at URLs can be cached, or cached in part.
+CAN_DROP_CACHE = CAN_CACHE_URLS = CAN_STREAM_URLS = False
 
 # -- Files
 
@@ -52,32 +52,6 @@ def drop_cache(descriptor: int) -> None:
     Raises:
         OSError: Data that is still to be written cannot be.
     """
-
-
-def lock_part(descriptor: int, at: int, nbytes: int, *, shared: bool = False) -> bool:
-    """Lock a part of a file for this process, until it unlocks the part, closes the file or ends; False if it cannot.
-
-    Another process may have a lock on it. Within one process nothing is locked: a lock replaces the one before.
-
-    Args:
-        descriptor: The file's, open for writing. Closing any descriptor of it unlocks it.
-        at: First byte.
-        nbytes: Of the part.
-        shared: Whether other processes may have shared locks on it, too.
-
-    Raises:
-        OSError: The file system has no locks.
-    """
-    return False
-
-
-def unlock_part(descriptor: int, at: int, nbytes: int) -> None:
-    """Give up this process's lock on a part of a file."""
-
-
-def free_part(descriptor: int, at: int, nbytes: int) -> bool:
-    """Give the space of whole blocks of a file back, which read as zeros then; False if the system cannot."""
-    return False
 
 
 def handle_of(descriptor: int) -> int:

@@ -18,21 +18,20 @@ from lmdbloader.base.system.defaults import ROOT, Clock, Layout, read_text
 assert sys.platform != "win32" and sys.platform != "darwin"  # for mypy
 
 __all__ = [
-    "CAN_DROP_CACHE", "CAN_FREE_PARTS", "POPULATE_READ", "QUEUES_NEED_FILES", "advise_order", "allowed_cores",
+    "CAN_DROP_CACHE", "CAN_STREAM_URLS", "POPULATE_READ", "QUEUES_NEED_FILES", "advise_order", "allowed_cores",
     "boot_id", "c_library", "container_name", "cores_of_parent", "distribution", "drop_cache", "exchange",
-    "free_part", "group_folders", "huge_pages", "hypervisor_name", "is_cached", "machine_id", "memory_file",
+    "group_folders", "huge_pages", "hypervisor_name", "is_cached", "machine_id", "memory_file",
     "memory_sizes", "own_memory", "path_of", "populate", "process_seconds", "processor_clock", "processor_layout",
     "processor_name", "quota_cores", "reserve", "resident_pages", "settling_seconds", "start_of", "tells_residency",
     "thread_times", "umask", "will_read",
 ]  # fmt: skip
 
-CAN_DROP_CACHE = CAN_FREE_PARTS = True
+CAN_DROP_CACHE = CAN_STREAM_URLS = True
 QUEUES_NEED_FILES = True
 # MADV_POPULATE_READ of Linux 5.14, which Python lacks.
 POPULATE_READ = 22
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
-_KEEP_SIZE, _PUNCH_HOLE = 1, 2
 # By the number of the file system in statfs(2). Times are rounded, at worst to a second; those of a server may differ
 # from ours by the error of either clock.
 _SETTLING_SECONDS = {
@@ -58,15 +57,6 @@ def drop_cache(descriptor: int) -> None:
 def reserve(descriptor: int, at: int, nbytes: int) -> None:
     """Take space on the device for a part of a file, which gets that long; an error says that there is none."""
     os.posix_fallocate(descriptor, at, nbytes)
-
-
-def free_part(descriptor: int, at: int, nbytes: int) -> bool:
-    """Punch a hole with fallocate, which some file systems lack."""
-    import ctypes
-
-    function = ctypes.CDLL(None, use_errno=True).fallocate
-    function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-    return bool(function(descriptor, _PUNCH_HOLE | _KEEP_SIZE, at, nbytes) == 0)
 
 
 def path_of(folder: int) -> Path | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import fcntl
 import mmap
 import os
@@ -25,15 +24,15 @@ if TYPE_CHECKING:
 assert sys.platform != "win32"  # for mypy
 
 __all__ = [
-    "CAN_LOCK_PARTS", "FOLDERS_MOVE_WITH_OPEN_FILES", "address_limit", "after_fork", "clock_ns", "close", "connect",
-    "entries", "flush", "flush_path", "how_ended", "load_average", "lock", "lock_part", "map_in_a_row", "map_shared",
+    "CAN_CACHE_URLS", "FOLDERS_MOVE_WITH_OPEN_FILES", "address_limit", "after_fork", "clock_ns", "close", "connect",
+    "entries", "flush", "flush_path", "how_ended", "load_average", "lock", "map_in_a_row", "map_shared",
     "means", "move_folder", "open_folder", "open_in", "open_itself", "open_to_read", "permissions", "process_limit",
     "read_at", "read_into", "receive_file", "remove_in", "replace_file", "send_file", "set_permissions", "sizes_of",
-    "start_python", "status_in", "touch_in", "unlock_part", "user", "wait_for_end_of", "write_at",
+    "start_python", "status_in", "touch_in", "user", "wait_for_end_of", "write_at",
 ]  # fmt: skip
 
 # Whether a folder can get another name while a file in it is open.
-FOLDERS_MOVE_WITH_OPEN_FILES = CAN_LOCK_PARTS = True
+FOLDERS_MOVE_WITH_OPEN_FILES = CAN_CACHE_URLS = True
 # Opening a FIFO must not wait for its writer, and a terminal must not become this process's.
 _TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _LOOK_SECONDS = 0.5
@@ -69,23 +68,6 @@ def read_into(descriptor: int, buffer: Any, at: int) -> int:
 def write_at(descriptor: int, data: bytes, at: int) -> int:
     """Write a part of a file; return the number of bytes."""
     return os.pwrite(descriptor, data, at)
-
-
-def lock_part(descriptor: int, at: int, nbytes: int, *, shared: bool = False) -> bool:
-    """Use locks of records, which belong to the process: a forked child does not have them."""
-    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-    try:
-        fcntl.lockf(descriptor, kind | fcntl.LOCK_NB, nbytes, at)
-    except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EAGAIN):
-            raise
-        return False
-    return True
-
-
-def unlock_part(descriptor: int, at: int, nbytes: int) -> None:
-    """Unlock records."""
-    fcntl.lockf(descriptor, fcntl.LOCK_UN, nbytes, at)
 
 
 def after_fork(function: Callable[[], None]) -> None:

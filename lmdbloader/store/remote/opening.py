@@ -156,7 +156,7 @@ def open_place(url: str, cache_dir: str | os.PathLike[str] | None, fraction: Fra
         DiskFullError: There is no room for the cache.
         OptionError: A package is missing, this system cannot do it, or the cache folder cannot be written to.
     """
-    if not system.CAN_LOCK_PARTS:
+    if not system.CAN_CACHE_URLS:
         raise OptionError(
             f"{url}: a dataset at a URL is cached on Linux and macOS only. Copy it first: `lmdbloader stage {url} DIR`."
         )
