@@ -15,8 +15,7 @@ from endless_server import endless_server
 from remote_store import Server, serving
 from s3_server import Handler, NoRanges, serve
 
-import lmdbloader
-from lmdbloader import errors
+from lmdbloader import LMDBDataset, errors
 from lmdbloader.store.remote import service as service_module
 from lmdbloader.store.remote.service import Facts, Service
 
@@ -167,7 +166,7 @@ def test_an_answer_without_an_end_is_an_error_and_is_not_kept(tmp_path: Path, se
             with pytest.raises(
                 errors.DiskError, match=r"manifest\.json: the server sends (more than the 3000|the whole)"
             ):
-                lmdbloader.LMDBDataset(f"{url}/train.lmdb", cache_dir=tmp_path)
+                LMDBDataset(f"{url}/train.lmdb", cache_dir=tmp_path)
             assert tracemalloc.get_traced_memory()[1] < 30e6
         finally:
             tracemalloc.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -11,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from lmdbloader.base import system
 from lmdbloader.base.limits import no_address_space
 from lmdbloader.errors import OptionError
 from lmdbloader.store.opening import IO, DataFile
@@ -24,6 +24,8 @@ BLOCK_NBYTES = 2**16
 _SPARE = 5 * 2**26 // BLOCK_NBYTES
 # So many are freed at once.
 _FREED = 64
+# Other systems lack some of its names.
+_names: Any = mmap
 # Python 3.13 names it; without it, Linux refuses more than it has memory.
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
@@ -47,19 +49,19 @@ class Window(Blocks):
         Raises:
             OptionError: The process may not have so many addresses, or this system cannot do it.
         """
-        if not system.CAN_FREE_PARTS:
+        if sys.platform != "linux":
             raise OptionError(
                 f"{path}: a fraction of a dataset can be cached on Linux only. Write cache_fraction=1.0, or copy the "
                 "dataset with `lmdbloader stage`."
             )
         self._source = source
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+        flags = _names.MAP_PRIVATE | _names.MAP_ANONYMOUS | _NO_RESERVE
         try:
-            self._map = mmap.mmap(-1, source.nbytes, flags=flags)
+            self._map = _names.mmap(-1, source.nbytes, flags=flags)
         except OSError as error:
             advice = "Keep all of it on a disk, cache_fraction=1.0."
             raise OptionError(no_address_space(path, source.nbytes, advice)) from error
-        self._map.madvise(mmap.MADV_NOHUGEPAGE)
+        self._map.madvise(_names.MADV_NOHUGEPAGE)
         self.data = np.frombuffer(self._map, np.uint8)
         super().__init__(np.zeros(-(-source.nbytes // BLOCK_NBYTES), np.int8), BLOCK_NBYTES)
 
@@ -70,7 +72,7 @@ class Window(Blocks):
         self._held: Counter[int] = Counter()
         self._idle: OrderedDict[int, None] = OrderedDict()
         self.states[:] = ABSENT
-        self._map.madvise(mmap.MADV_DONTNEED)
+        self._map.madvise(_names.MADV_DONTNEED)
 
     @property
     def is_complete(self) -> bool:
@@ -126,7 +128,7 @@ class Window(Blocks):
         self.states[blocks] = ABSENT
         for first, end in _runs_of(blocks):
             at = first * BLOCK_NBYTES
-            self._map.madvise(mmap.MADV_DONTNEED, at, min(end * BLOCK_NBYTES, len(self.data)) - at)
+            self._map.madvise(_names.MADV_DONTNEED, at, min(end * BLOCK_NBYTES, len(self.data)) - at)
 
 
 class WindowFile(DataFile):
