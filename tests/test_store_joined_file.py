@@ -165,3 +165,29 @@ def test_addresses_are_free_again_with_the_last_view(contents: tuple[list[Path],
     assert view.tobytes() == contents[1][0]
     del view
     assert num_maps() == before
+
+
+_MANY_PARTS = """
+import resource, sys
+import numpy as np
+import lmdbloader
+from PIL import Image
+
+for i in range(60):
+    Image.fromarray(np.full((8, 8, 3), i, np.uint8)).save(f"{sys.argv[1]}/src/{i:02}.png")
+lmdbloader.convert(f"{sys.argv[1]}/src", f"{sys.argv[1]}/out", parts=60, workers=1)
+resource.setrlimit(resource.RLIMIT_NOFILE, (50, int(sys.argv[2])))
+print(int(sum(b[0].sum() for b in lmdbloader.Loader(f"{sys.argv[1]}/out", 7))))
+"""
+
+
+@pytest.mark.parametrize("hard", [50, 400])
+def test_more_parts_than_open_files_raise_the_limit_or_name_it(tmp_path: Path, hard: int) -> None:
+    (tmp_path / "src").mkdir()
+    found = subprocess.run(
+        [sys.executable, "-c", _MANY_PARTS, tmp_path, str(hard)], capture_output=True, text=True, check=False
+    )
+    if hard == 400:
+        assert int(found.stdout.split()[-1]) == 8 * 8 * 3 * sum(range(60)), found.stderr
+    else:
+        assert "OptionError" in found.stderr and "has 60 parts" in found.stderr and "ulimit -n" in found.stderr

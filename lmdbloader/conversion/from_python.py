@@ -390,7 +390,7 @@ def _resume(job: _Job, work: Work, first: Mapping[str, Any]) -> _State | None:
     if not job.source.is_indexed:
         if plan.get("inputs") or work.is_busy():
             raise DestinationError(
-                f"{work.folder}: another dataset is unfinished there. Finish it with the call that began it, or discard "
+                f"{work.folder}: another dataset is unfinished there. Finish it with the call that began it, or drop "
                 f"it with {option('restart', True)}."
             )
         return None
@@ -475,7 +475,7 @@ def _write(job: _Job, work: Work, state: _State, report: Callable[[int], None], 
 def _fill(
     writer: PartWriter, parts: Iterator[Part], state: _State, report: Callable[[int], None]
 ) -> tuple[bool, list[str]]:
-    """Fill a part with samples; return whether they were the last ones, and the fields of boxes known to be in pixels."""
+    """Fill a part with samples; return whether they were the last, and the fields of boxes known to be in pixels."""
     in_pixels: set[str] = set()
     with WritingThread(writer) as sink:
         while sink.payload_nbytes < PART_NBYTES:

@@ -555,7 +555,7 @@ def check_room(work: Work, saved: SavedPlan, finished: Sequence[PartFacts]) -> N
 
 
 def join(out: str | os.PathLike[str], *, log: Callable[[str], None] = lambda line: None) -> Report:
-    """Join the parts of a conversion, which must all be complete: write index and manifest, and put the dataset in place.
+    """Join the parts of a conversion, all complete: write index and manifest, and put the dataset in place.
 
     A dataset that is in place already is left as it is.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -121,7 +122,7 @@ def save(
 ) -> None:
     """Write the plan durably: the plan itself first, and then the sources of each part."""
     sources = plan.listing.sources
-    shares = [sources.take(np.arange(first, last)) for first, last in zip(bounds, bounds[1:], strict=False)]
+    shares = [sources.take(np.arange(first, last)) for first, last in itertools.pairwise(bounds)]
     work.begin({
         "made_by": made_by,
         "fields": [field_json(f) for f in decisions.fields],

@@ -17,6 +17,9 @@ from lmdbloader.format.manifest import Manifest, part_begins
 from lmdbloader.kernels.runtime.guard_words import BY_DIRECTORY, NUM_ENTRY, NUM_HEAD, NUM_MARKS
 from lmdbloader.store.opening import I64, IO, DataFile, guard_of, wrong_size
 
+# More parts than this may not fit into the usual limits of open files, 1,024 on Linux and 256 on macOS.
+_FEW_FILES = 32
+
 
 class JoinedFile(DataFile):
     """Open data files in a row, each at a multiple of 2 MiB, used like one file.
@@ -147,6 +150,8 @@ def open_data(path: Path, manifest: Manifest, io: IO) -> DataFile:
         OptionError: The process may not open or map that many files.
     """
     names, files = manifest.data_files, []
+    if len(names) > _FEW_FILES:
+        system.raise_file_limit()
     try:
         for name, part in zip(names, manifest.parts, strict=True):
             file = DataFile(path / name, io if len(names) == 1 else "pread")

@@ -120,8 +120,8 @@ def _unfinished(out: Path, partial: Path) -> tuple[str, str]:
     if layout == "ray":
         return "dataset of lmdbloader.ray", f"Call it again: write_lmdb(data, {str(out)!r}) begins from the first row."
     return "conversion", (
-        f"Run the same command or call again: `lmdbloader convert SRC {name}` makes the parts that are not complete, and "
-        f"`lmdbloader join {name}` names them."
+        f"Run the same command or call again: `lmdbloader convert SRC {name}` makes the parts that are not complete, "
+        f"and `lmdbloader join {name}` names them."
     )
 
 

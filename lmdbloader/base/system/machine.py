@@ -18,12 +18,13 @@ __all__ = [
     "QUEUES_NEED_FILES", "Clock", "Layout", "address_limit", "allowed_cores", "boot_id", "c_library", "container_name",
     "cores_of_parent", "distribution", "group_folders", "huge_pages", "hypervisor_name", "load_average", "machine_id",
     "memory_sizes", "own_memory", "process_limit", "process_seconds", "processor_clock", "processor_layout",
-    "processor_name", "quota_cores", "read_text", "sizes_of", "start_of", "thread_times",
+    "processor_name", "quota_cores", "raise_file_limit", "read_text", "sizes_of", "start_of", "thread_times",
 ]  # fmt: skip
 
 ROOT = Path("/")
 # Whether queues between processes take room in /dev/shm.
 QUEUES_NEED_FILES = sys.platform == "linux"
+_MACOS_OPEN_MAX = 10_240
 
 
 def read_text(path: Path) -> str:
@@ -107,6 +108,17 @@ def address_limit() -> int | None:
 def process_limit() -> int | None:
     """Return how many processes and threads this user may have, as `ulimit -u` sets it; None without a limit."""
     return None if sys.platform == "win32" else _limit(resource.RLIMIT_NPROC)
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as it may allow itself: `ulimit -n` becomes what `ulimit -Hn` is."""
+    if sys.platform != "win32":
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # macOS states no limit, and refuses more than OPEN_MAX.
+        most = _MACOS_OPEN_MAX if sys.platform == "darwin" else hard
+        if soft != resource.RLIM_INFINITY and soft < most:
+            with suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _limit(which: int) -> int | None:
