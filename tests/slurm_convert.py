@@ -31,6 +31,6 @@ if __name__ == "__main__":
     pool.TASK_NBYTES, writer.TRANSACTION_NBYTES = 2**13, 2**14
     claim.PATIENCE_SECONDS, claim.BEAT_SECONDS = 6.0, 0.05
     # Every node is a machine of its own, which does not see the processes and locks of the others.
-    system.boot_id = system.machine_id = lambda: os.environ["NODE"]
+    system.boot_id = lambda: os.environ["NODE"]
     sys.addaudithook(watch)
     sys.exit(lmdbloader.cli.main())

@@ -156,17 +156,6 @@ def show_decimal_nbytes(nbytes: float) -> str:
     return f"{nbytes:.0f} bytes" if nbytes < 1000 else _scaled(nbytes, 1000, "KB", "MB", "GB", "TB", "PB", "EB")
 
 
-def show_flops(flops: float, unit: str) -> str:
-    """Return a number of floating-point operations, with three digits; the unit is FLOP, or FLOPS for those a second.
-
-    >>> show_flops(4e9, "FLOP"), show_flops(7e12, "FLOPS")
-    ('4 GFLOP', '7 TFLOPS')
-    """
-    if flops < 1000:
-        return f"{flops:.3g} {unit}"
-    return _scaled(flops, 1000, *(f"{prefix}{unit}" for prefix in ("k", *_PREFIXES[1:])))
-
-
 def _scaled(number: float, step: int, *units: str) -> str:
     for unit in units:
         number /= step

@@ -78,11 +78,6 @@ class Output:
         object.__setattr__(self, "nbytes", math.prod(self.shape) * self.values.carrier.itemsize)
 
     @property
-    def batched_shape(self) -> tuple[int, ...]:
-        """The shape of a value in a batch: (C, H, W), of a mask (H, W)."""
-        return self.shape[1:] if self.is_mask else self.shape
-
-    @property
     def stored_shape(self) -> tuple[int, ...]:
         """The shape in memory."""
         c, h, w = self.shape

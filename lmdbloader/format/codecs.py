@@ -119,18 +119,6 @@ def by_number(value: Callable[[CodecEntry], Any], unknown: Any) -> npt.NDArray[A
     return found
 
 
-def limits_of(codecs: npt.NDArray[np.uint8], value: Callable[[CodecEntry], Any], unknown: Any) -> Any:
-    """Return a value of the table for each of some codec numbers (n,); a single one if all of them are equal.
-
-    >>> limits_of(np.array([3, 3], np.uint8), lambda entry: entry.max_bits, 16)
-    8
-    """
-    first = int(codecs[0]) if len(codecs) else CODEC_RAW
-    if (codecs == first).all():
-        return value(TABLE[first]) if first in TABLE else unknown
-    return by_number(value, unknown)[codecs]
-
-
 def holds_pixels(numbers: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
     """Return for codec numbers (n,) whether such payloads depend on codec=, unlike JPEG and other image files."""
     return by_number(lambda entry: entry.source_file is None, True)[numbers]

@@ -57,11 +57,6 @@ class Block:
     payload_at: Mapping[str, int]
 
 
-def chained(before: int, block_checksum: int) -> int:
-    """Return the checksum of all records up to one, from that of the records before it (0 if none) and its own."""
-    return checksum(before.to_bytes(8, "little") + block_checksum.to_bytes(8, "little"))
-
-
 def split_into_blocks(chunk: Chunk, limit: int = BLOCK_NBYTES) -> list[slice]:
     """Return the samples of each block: as many as fit into `limit` bytes of payload, at least one."""
     # A sample's bytes in addition to its payloads: an end offset for each field, and the plain columns.

@@ -300,16 +300,6 @@ def match_names(
     return partners, alone
 
 
-def have_equal_names(high: bytes, low: bytes) -> bool:
-    """Return whether files of two folders would be a pair by their names.
-
-    >>> have_equal_names(b"hr/1.png", b"lr/1x2.jpg"), have_equal_names(b"hr/1_HR.png", b"lr/1_LR.png")
-    (True, False)
-    """
-    stems = [stem_of(os.path.basename(name)) for name in (high, low)]
-    return stems[0] in (stems[1], without_scale(stems[1]))
-
-
 def same_stem(place: object, one: bytes, other: bytes) -> SourceError:
     """Return the error for two files of a place that belong to the same one of another place."""
     return SourceError(
