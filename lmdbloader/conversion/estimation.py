@@ -28,8 +28,6 @@ from lmdbloader.store import Work, Written, join
 
 # The bytes of tried samples that are also written, to measure the time of writing.
 _WRITTEN_NBYTES = 64 * 2**20
-# A digest of this many bytes loads all of its code.
-_LOADING_NBYTES = 2**18
 # The frame of an index without rows, and a manifest.
 _EMPTY_INDEX_NBYTES, _MANIFEST_NBYTES = 4096, 2048
 

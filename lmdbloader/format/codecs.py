@@ -65,7 +65,6 @@ class CodecEntry:
         has_windows: Whether kernels decode a window of an image alone.
         source_file: Returns the image file in a payload; None for pixels and other values.
         max_ratio: Most raw bytes for a stored byte, which bounds the memory that a reader allocates for a dataset.
-        max_bits: Of a channel of an image.
         in_tiles: Whether the tiles of large images can have it.
     """
 
@@ -77,7 +76,6 @@ class CodecEntry:
     has_windows: bool = False
     source_file: Callable[[bytes], bytes] | None = None
     max_ratio: int = MAX_PAYLOAD_NBYTES
-    max_bits: int = 16
     in_tiles: bool = False
 
 
@@ -406,9 +404,7 @@ TABLE: Mapping[int, CodecEntry] = {
         CodecEntry(CODEC_RAW, "raw", encode=_encode_raw, max_ratio=1, in_tiles=True),
         CodecEntry(CODEC_LZ4, "lz4", encode=_encode_lz4, max_ratio=_LZ4_RATIO, in_tiles=True),
         CodecEntry(CODEC_TILES, "tiles", ("image", "mask"), has_windows=True, max_ratio=_LZ4_RATIO),
-        CodecEntry(
-            CODEC_JPEG, "jpeg", ("image",), has_windows=True, source_file=unpack_jpeg, max_ratio=_JPEG_RATIO, max_bits=8
-        ),
+        CodecEntry(CODEC_JPEG, "jpeg", ("image",), has_windows=True, source_file=unpack_jpeg, max_ratio=_JPEG_RATIO),
         CodecEntry(CODEC_FILE, "file", ("image",), decode=_decode_file, source_file=bytes),
     )
 }

@@ -63,7 +63,6 @@ def _flags(*names: str) -> int:
 # Opening a FIFO must not wait for its writer, a terminal must not become this process's, and Windows must not
 # translate line ends.
 _TO_READ = os.O_RDONLY | _flags("O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_BINARY")
-_IN_FOLDER = _flags("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK")
 
 # -- Files
 
