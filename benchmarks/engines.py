@@ -1,4 +1,4 @@
-"""Converts photographs in parts by processes of this machine and by tasks of Ray, in turn: images a second.
+"""Converts photographs into a set of parts by processes of this machine and by tasks of Ray, in turn: images a second.
 
 The photographs are PNG files of 2040 x 1356 pixels; both engines have the same number of workers and make the same
 parts of 96x96 patches. The whole time has everything: trying the codecs, starting the workers or the cluster, joining.

@@ -1,4 +1,4 @@
-"""Times kernels against the C functions that they replace: LZ4 decompression, XXH64, exp and log.
+"""Times kernels against the C functions that they replace: LZ4, XXH64, exp and log.
 
 Each is called from one compiled loop over many payloads; the turns of the two alternate in one process. The figures
 are medians of the thread's own time: the speed of the C function, and that of the kernel as a multiple of it. LZ4 and

@@ -33,8 +33,8 @@ def convert(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], opt
         SourceError: No folder, no images, pairs that do not match, or a damaged tar or LMDB.
         ImageError: An image cannot be used (named, with the reason).
         OptionError: An option is out of its range, or contradicts another.
-        DestinationError: `out` is taken, or inside the source; or another conversion is unfinished there, or inputs were
-            added, removed or resized since it began.
+        DestinationError: `out` is taken, or inside the source; or another conversion is unfinished there, or inputs
+            were added, removed or resized since it began.
         DiskFullError: No room left.
         WorkerError: A worker process died.
         CorruptError: A complete part of an interrupted conversion is damaged.

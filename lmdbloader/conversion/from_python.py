@@ -106,8 +106,8 @@ def write(
     Samples with `len` and integer indices (a torch Dataset, a list) can be read by several workers, and a run that was
     interrupted, for any reason, continues after its last part (of slow samples: its last transaction) when it is called
     again with the same samples and options: its progress is in PATH.partial. An iterator, and an object with an
-    `__iter__` of its own, is read in this thread, and a repeated call starts from the beginning. The files do not depend
-    on the workers.
+    `__iter__` of its own, is read in this thread, and a repeated call starts from the beginning. The files do not
+    depend on the workers.
 
     Args:
         samples: An iterable, or an object with `len` and integer indices (a torch Dataset), of dicts, named tuples or

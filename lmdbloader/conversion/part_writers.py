@@ -42,8 +42,8 @@ _START = "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.part_wr
 _STOP_SECONDS = 2.0
 # The kinds of messages of a writer: progress, and lines for the log.
 _ADVANCE, _LOG = "advance", "log"
-# An engine makes the parts of a planned conversion. It is called with the dataset, the numbers of the parts, keyword arguments of
-# `convert_part`, and functions for progress and messages, and yields each part when it is complete.
+# An engine makes the parts of a planned conversion. It is called with the dataset, the numbers of the parts, keyword
+# arguments of `convert_part`, and functions for progress and messages, and yields each part when it is complete.
 Engine = Callable[
     [Path, Sequence[int], Mapping[str, Any], Advance, Callable[[str], None]],
     Iterator[ConvertedPart],

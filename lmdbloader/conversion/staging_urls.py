@@ -47,7 +47,7 @@ class RemoteOrigin:
         """Yield the content of a file; nothing for notes that the dataset does not have.
 
         Raises:
-            NotFoundError, CorruptError, DiskError: It is missing, is replaced meanwhile, or the service does not answer.
+            NotFoundError, CorruptError, DiskError: It is missing or replaced, or the service does not answer.
         """
         try:
             facts = self._service.facts(name)

@@ -48,7 +48,7 @@ class Part:
 
 
 def part_begins(lengths: Sequence[int]) -> list[int]:
-    """Return where each part begins in the range of all offsets, given the bytes of their data files, and where it ends.
+    """Return where parts begin in the range of all offsets, given the bytes of their data files, and where it ends.
 
     >>> part_begins([100, 2097153, 5])
     [0, 2097152, 6291456, 6291461]

@@ -29,9 +29,9 @@ __all__ = [
     "CAN_DROP_CACHE", "NORMAL", "POPULATE_READ", "RANDOM", "WILL_NEED",
     "advise_order", "after_fork", "clock_ns", "connect", "drop_cache", "exchange", "flush", "flush_path",
     "folded", "how_ended", "is_cached", "lock", "map_in_a_row", "map_shared", "means",
-    "memory_file", "open_folder", "open_to_read", 
-    "read_at", "read_into", "receive_file", "reserve", "resident_pages", "send_file", 
-    "start_python", "tells_residency", 
+    "memory_file", "open_folder", "open_to_read",
+    "read_at", "read_into", "receive_file", "reserve", "resident_pages", "send_file",
+    "start_python", "tells_residency",
     "wait_for_end_of", "will_read", "write_at",
 ]  # fmt: skip
 

@@ -16,7 +16,7 @@ if sys.platform != "win32":
 
 __all__ = [
     "QUEUES_NEED_FILES", "Clock", "Layout", "address_limit", "allowed_cores", "boot_id", "c_library", "container_name",
-    "cores_of_parent", "distribution", "group_folders", "huge_pages", "hypervisor_name", "load_average", "machine_id",
+    "cores_of_parent", "distribution", "group_folders", "huge_pages", "hypervisor_name", "load_average",
     "memory_sizes", "own_memory", "process_limit", "process_seconds", "processor_clock", "processor_layout",
     "processor_name", "quota_cores", "read_text", "sizes_of", "start_of", "thread_times",
 ]  # fmt: skip
@@ -310,11 +310,6 @@ def huge_pages(root: Path = ROOT) -> str | None:
 def boot_id() -> str:
     """Return an id of this start of the system; "" if unknown: then the host's name tells machines apart."""
     return read_text(Path("/proc/sys/kernel/random/boot_id")).strip()
-
-
-def machine_id() -> str:
-    """Return an id that tells this machine from others of the same name, which must be kept private; "" if unknown."""
-    return read_text(Path("/etc/machine-id")).strip()
 
 
 def start_of(pid: int) -> int:
