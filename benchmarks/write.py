@@ -172,7 +172,7 @@ def report_text(jobs: Sequence[Job], counts: dict[str, int], *, markdown: bool) 
     for kind in ("arrays", "JPEG files"):
         digests = {job.digest for job in jobs if job.name.startswith(kind)}
         same = "are the same" if len(digests) == 1 else "DIFFER"
-        lines.append(f"{kind}: the three files {same}, byte for byte, for all workers.")
+        lines.append(f"{kind}: the files {same}, byte for byte, for all workers.")
     return table(header, rows, markdown=markdown) + "\n\n" + "\n".join(lines)
 
 

@@ -113,7 +113,7 @@ class OutputError(LmdbloaderError, RuntimeError):
 
 
 class DestinationError(LmdbloaderError, OSError):
-    """The place to write to is taken, locked or inside the source."""
+    """The place to write to is taken, or inside the source."""
 
 
 class LockedError(DestinationError):

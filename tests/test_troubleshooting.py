@@ -45,8 +45,8 @@ def strings_of(node: ast.AST, kind: str | None = None) -> Iterator[tuple[str, st
 
 @cache
 def strings() -> list[tuple[str, str | None]]:
-    """Return every text in the package's source and the error class in whose call it is."""
-    files = (ROOT / "lmdbloader").rglob("*.py")
+    """Return every text in the source of the package and the scripts, and the error class in whose call it is."""
+    files = [file for folder in ("lmdbloader", "scripts") for file in (ROOT / folder).rglob("*.py")]
     return [found for file in files for found in strings_of(ast.parse(file.read_text("utf-8")))]
 
 

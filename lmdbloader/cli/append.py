@@ -1,4 +1,4 @@
-"""`lmdbloader append`: adds the samples of other datasets to a dataset, as another part."""
+"""`lmdbloader append`: adds the samples of other datasets to a dataset, as further parts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 ORDER = 43
 HELP = "add the samples of other datasets to a dataset"
 DESCRIPTION = """\
-Add the samples of other datasets to the dataset DB, after its own, as another
-part: a folder DB/part-0000N. The data in DB is neither copied nor changed. DB
-then has the samples and the content digest of the dataset that
-`lmdbloader merge DB A B -o OUT` writes.
+Add the samples of other datasets to the dataset DB, after its own, as further
+parts. The data files in DB are neither copied nor changed. DB then has the
+samples and the content digest of the dataset that `lmdbloader merge DB A B -o
+OUT` writes.
 
 The datasets need the fields of DB. If they name the same classes in another
 order, labels are renumbered as in DB; other classes are refused (see

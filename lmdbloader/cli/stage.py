@@ -17,14 +17,13 @@ the path of the copy: onto a node's own disk before training, or to archive
 storage after a conversion. The dataset may be at a URL, such as
 s3://bucket/train.lmdb; the copy of one is compared with its digests.
 
-A copy that is already there is reused if it has the source's manifest, index
-and size. If its data file has another timestamp than the source's, or with
---check, all of it is read and compared. A damaged copy is replaced.
+A copy that is already there is reused if it has the source's manifest, and
+files of its lengths; with --check, all of it is read and compared. A damaged
+copy is made again. If the dataset has grown, only the new parts are copied.
 
-If several jobs stage at once, one copies; the others wait and use its
-copy. Every byte of the copy is read back and compared. It gets its name when it
-is complete, so what is left of an interrupted copy (DIR/NAME.partial) is never
-used; the next copy removes it.
+If several jobs stage at once, one copies; the others wait and use its copy.
+Every byte of the copy is read back and compared. It gets its name when it is
+complete. The next call continues an interrupted copy with the next file.
 """
 
 EPILOG = """\

@@ -34,7 +34,7 @@ examples of EXPRESSION:
   "night" in source
 
 An OUT that was made of the same samples is left as it is. The progress of an
-interrupted run is kept in OUT.partial: the same command resumes it.
+interrupted run is kept in OUT.partial: the same command continues.
 Exit status: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
 
 examples:

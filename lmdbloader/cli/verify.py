@@ -21,15 +21,11 @@ _SHOWN = 20
 ORDER = 60
 HELP = "check every checksum of a dataset"
 DESCRIPTION = """\
-Check a dataset completely: the digest of each of its three files (a single
-changed bit anywhere in them is found), LMDB's page structure, every record's
-and every payload's checksum, the index against the records, and the content
-digest. skipped.tsv and left_out.tsv are notes, and not checked. This finds
-damage, not forgery: to check that a dataset is the published one, compare the
-sha256sum of its files with a trusted one.
-
-Of a set of parts, each part is checked as a dataset, and the set's index and
-manifest are compared with the parts.
+Check a dataset completely: the SHA-256 of each of its files (a single changed
+bit anywhere in them is found), every payload's checksum, and what the manifest
+states of the index. skipped.tsv, left_out.tsv and sources.json are notes, and
+not checked. A sound dataset is the published one if its manifest_digest, which
+`lmdbloader info` prints, equals one from a source that you trust.
 
 Prints the problems of each file, the first 20 damaged samples by number, field
 and source file (--all: every one), and whether `lmdbloader repair` can repair

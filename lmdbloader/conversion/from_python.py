@@ -104,9 +104,10 @@ def write(
     """Write samples made in Python into a dataset, in the order given.
 
     Samples with `len` and integer indices (a torch Dataset, a list) can be read by several workers, and a run that was
-    interrupted, for any reason, continues after its last transaction when it is called again with the same samples and
-    options: its progress is in PATH.partial. An iterator, and an object with an `__iter__` of its own, is read in this
-    thread, and a repeated call starts from the beginning. The files do not depend on the workers.
+    interrupted, for any reason, continues after its last part (of slow samples: its last transaction) when it is called
+    again with the same samples and options: its progress is in PATH.partial. An iterator, and an object with an
+    `__iter__` of its own, is read in this thread, and a repeated call starts from the beginning. The files do not
+    depend on the workers.
 
     Args:
         samples: An iterable, or an object with `len` and integer indices (a torch Dataset), of dicts, named tuples or
@@ -153,7 +154,7 @@ def write(
         OptionError: A sample does not fit (the message names its number and field), or an option is out of range or
             contradicts another; or there are more names of classes than a dataset can have; or the dataset or `prepare`
             cannot be pickled for the workers.
-        DestinationError: `path` is taken, locked, has no parent folder, or has the name of an unfinished conversion; or
+        DestinationError: `path` is taken, has no parent folder, or has the name of an unfinished conversion; or
             an interrupted run with other samples or options is there.
         DiskFullError: No room left.
         WorkerError: A worker process died, or the dataset or `prepare` raised an exception in it; without processes

@@ -74,7 +74,7 @@ def merge(
         FormatError: One is not a finished dataset of this format version.
         CorruptError: One is damaged; nothing is put in place. `lmdbloader repair` saves its sound samples.
         OptionError: The datasets do not fit together; the message names the difference and the line to write.
-        DestinationError: `out` is taken, locked, one of the datasets or inside of one; or another call is unfinished
+        DestinationError: `out` is taken, one of the datasets or inside of one; or another call is unfinished
             there.
         DiskFullError: No room left.
 

@@ -259,7 +259,7 @@ class RunOptions(ConvertOptions):
         False,
         RUN,
         "find inputs that have changed since their conversion by reading all of them again (default: compare sizes, "
-        "and read the content only if a timestamp has changed)",
+        "and read the content only if a time has changed)",
         flag="--hash",
     )
     progress: bool = opt(

@@ -47,8 +47,8 @@ def subset(
     """Write some samples of a dataset into a new one.
 
     The stored bytes are copied: nothing is encoded again, and every checksum is verified. Labels keep their
-    numbers, and the new dataset has all classes. A call that was interrupted continues after its last transaction when
-    it is called again; its progress is in OUT.partial.
+    numbers, and the new dataset has all classes. A call that was interrupted keeps its complete parts in OUT.partial
+    for the next one.
 
     Args:
         dataset: A path, or an LMDBDataset, which may be a view of some samples or fields.
@@ -75,7 +75,7 @@ def subset(
         FormatError: It is not a finished dataset of this format version.
         CorruptError: It is damaged; nothing is put in place. `lmdbloader repair` saves its sound samples.
         OptionError: The condition, a number or a name does not fit the dataset, or no sample is left.
-        DestinationError: `out` is taken, locked, the dataset or inside of it; or another call is unfinished there.
+        DestinationError: `out` is taken, the dataset or inside of it; or another call is unfinished there.
         DiskFullError: No room left.
 
     >>> import tempfile, numpy, lmdbloader

@@ -130,7 +130,7 @@ def make_field(name: str, kind: Kind, codec: str = "raw", *, ignore_index: int |
 def image_of(place: Field, fields: Iterable[Field]) -> str | None:
     """Return the field of the image that boxes or points are in: of masks, if there are no images.
 
-    None if there is no image; or several in a dataset of an earlier release, where it is the largest of each sample.
+    None if there is no image; or several and no name, where it is the largest of each sample.
     """
     images = [f.name for f in fields if f.kind == "image"] or [f.name for f in fields if f.kind == "mask"]
     return place.image or (images[0] if len(images) == 1 else None)

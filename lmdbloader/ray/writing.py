@@ -40,9 +40,9 @@ def write_lmdb(
     concurrency: int | None = None,
     ray_remote_args: Mapping[str, Any] | None = None,
 ) -> Written:
-    """Write the rows of a `ray.data.Dataset` to one dataset, a set of parts, in the order of its blocks.
+    """Write the rows of a `ray.data.Dataset` to one dataset, in the order of its blocks.
 
-    Each write task writes one part, a complete dataset. At the end this process joins them, which writes only an index
+    Each write task writes one part. At the end this process joins them, which writes only an index
     and a manifest. The samples, their order and the content digest are those that `lmdbloader.write` makes of the same
     rows. A task that fails or is retried leaves nothing behind, and if the job fails, there is nothing at `path`.
 
@@ -74,7 +74,7 @@ def write_lmdb(
 
     Raises:
         OptionError: Ray is not installed; or there are no rows, a row does not fit, or an option is out of range.
-        DestinationError: `path` is taken, locked, has no parent folder, or has the name of an unfinished conversion.
+        DestinationError: `path` is taken, has no parent folder, or has the name of an unfinished conversion.
         FormatError: The parts do not fit together.
         DiskFullError: No room left.
 

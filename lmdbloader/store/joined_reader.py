@@ -73,8 +73,7 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 class JoinedReader(Reader):
     """Reads the samples of several datasets, one dataset after the other, from their own files.
 
-    The joined index is in memory: about 45 bytes for each sample with one image, more with texts. Each part of a set is
-    a file of its own.
+    The joined index is in memory: about 45 bytes for each sample with one image, more with texts.
 
     Attributes:
         readers: The readers of the datasets.

@@ -24,7 +24,7 @@ _START_NBYTES = 16
 
 
 def holds(place: Location) -> bool:
-    """Return whether a place is an LMDB, or a set of parts, each of which has one."""
+    """Return whether a place is an LMDB."""
     if not isinstance(place, Path):
         return False
     return lmdb_file(place) is not None

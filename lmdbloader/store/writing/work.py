@@ -334,7 +334,7 @@ class Work:
             return self.complete(number, writer, {})
 
     def _abandoned(self, number: int) -> Path | None:
-        """Return the folder of a part whose process, of this machine, ended before it; None if there is none."""
+        """Return the folder of a part that an ended process of this machine was writing; None if there is none."""
         for entry in sorted(self.folder.glob(f"{part_folder(number)}.*")):
             begun = _BEGUN.fullmatch(entry.name)
             if begun is not None and _has_ended(begun["tag"]):
