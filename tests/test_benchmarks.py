@@ -16,7 +16,6 @@ import pytest
 import torch
 from nursery import Nursery
 
-from lmdbloader.lab.planning.scale import ASSUMPTIONS
 from lmdbloader.loader.orders import Layout
 from lmdbloader.loader.quasi_random import QuasiRandom, epoch_order
 

@@ -47,9 +47,7 @@ __getattr__, __dir__, __all__ = lazy(
         "example_times": "ExampleTimes time_examples",
         "planning": "Demand GpuFit Plan Preset Reads SharedPlan plan plan_shared",
         "profiling": "Advice PhaseTimes Profile Recorder StepTimer ThreadTimes profile rehearse",
-        "study": "BaselineFolder ColdRow ComparedRow GpuLoad IsolationRow Latency Measured OversubscriptionRow Phases "
-        "Step StudiedDataset StudiedField Study StudyComparison StudySettings SweepRow ThreadsRow Training bench "
-        "compare_studies",
+        "study": "Study StudyRow bench compare_studies",
         "tuning": "ReadSetting StepTrial Tuning TuningRow tune",
     },
 )
