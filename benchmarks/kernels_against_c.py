@@ -24,12 +24,11 @@ import lz4.block
 import numba
 import numpy as np
 from common import U8, photographs, print_sections, table
-from lmdbloader.kernels.lz4.compress import lz4_compress
-from lmdbloader.kernels.lz4.decompress import lz4_decompress
 from lz4.block import _block
 from lz4.frame import _frame
 from numba import types
 
+from lmdbloader.kernels.lz4 import lz4_decompress
 from lmdbloader.kernels.runtime.exponential import exp, log
 from lmdbloader.kernels.runtime.xxhash import xxh64
 
@@ -48,7 +47,6 @@ def _bind(library: str, symbol: str, signature: types.Type) -> types.ExternalFun
 
 _address, _int, _u64 = types.uintp, types.int32, types.uint64
 _c_decompress = _bind(_block.__file__, "LZ4_decompress_safe", _int(_address, _address, _int, _int))
-_c_compress = _bind(_block.__file__, "LZ4_compress_default", _int(_address, _address, _int, _int))
 _c_xxh64 = _bind(_frame.__file__, "XXH64", _u64(_address, _address, _u64))
 
 
@@ -138,11 +136,6 @@ def cases() -> Iterator[tuple[str, list[Case]]]:
             name, [lz4.block.compress(part, store_size=False) for part in raw], in_c, ours, nbytes=sizes[name],
             room=len(raw[0]),
         )
-        for name, raw in parts.items()
-    ]  # fmt: skip
-    in_c, ours = _of_blocks(_c_compress), _of_blocks(lz4_compress)
-    yield "LZ4, compression", [
-        of_payloads(name, raw, in_c, ours, nbytes=sizes[name], room=len(raw[0]) * 256 // 255 + 16)
         for name, raw in parts.items()
     ]  # fmt: skip
     in_c, ours = _of_bytes(_c_xxh64), _of_bytes(xxh64)
