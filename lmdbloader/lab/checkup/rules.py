@@ -233,8 +233,7 @@ def _cache(dataset: DatasetFacts, machine: Machine, fits: bool) -> Finding:
         return Finding("page cache", "note", value, remedy)
     is_slow = dataset.filesystem.kind == "network" or dataset.filesystem.device == "spinning disk"
     is_cold = is_slow and share is not None and share < _MOSTLY
-    data = f"{shlex.quote(dataset.path)}/part-*/data.mdb" if dataset.num_parts else ""
-    data = data or shlex.quote(f"{dataset.path}/data.mdb")
+    data = f"{shlex.quote(dataset.path)}/*.mdb"
     remedy = f"Read it once before training{'.' if is_url(dataset.path) else f': cat {data} > /dev/null'}"
     return _judged(
         "page cache", f"{size}, fits in {room} of free memory; {inside}", remedy, problem=False, note=is_cold
