@@ -146,7 +146,7 @@ def test_each_planted_fault_of_a_machine_is_named(change: Change, name: str, ver
         (replace(DATASET, filesystem=NFS, residency=0.1), {"file system": "note", "page cache": "note"},
          ["10% of it", "cat "]),
         (replace(DATASET, path="/my data/a", filesystem=NFS, residency=0.1),
-         {"file system": "note", "page cache": "note"}, ["cat '/my data/a/data.mdb' >"]),
+         {"file system": "note", "page cache": "note"}, ["cat '/my data/a'/*.mdb >"]),
         (replace(LARGE, filesystem=NFS), {"file system": "problem", "page cache": "note", "order": "note"},
          ["Every epoch comes over the network", "nconnect=8", "rsize=65536", 'io="pread"', "quasi_random"]),
         (replace(LARGE, filesystem=FAST_NFS), {"file system": "problem", "page cache": "note", "order": "note"},

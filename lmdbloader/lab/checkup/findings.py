@@ -179,5 +179,4 @@ def dataset_facts(path: str | os.PathLike[str], root: Path = _ROOT) -> DatasetFa
         max(sides, default=None),
         filesystem_of(files[0], root),
         residency_of_all(files),
-        len(manifest.parts) or None,
     )
