@@ -1,4 +1,4 @@
-"""Converts photographs into a set of parts by processes of this machine and by tasks of Ray, in turn: images a second.
+"""Converts photographs into parts by processes of this machine and by tasks of Ray, in turn: images a second.
 
 The photographs are PNG files of 2040 x 1356 pixels; both engines have the same number of workers and make the same
 parts of 96x96 patches. The whole time has everything: trying the codecs, starting the workers or the cluster, joining.
@@ -33,9 +33,9 @@ def turn(engine: str, photographs: Path, out: Path, options: argparse.Namespace)
     )
     seconds = time.perf_counter() - begun
     # Each photograph has as many patches as any other.
-    parts = sorted(
-        (path.stat().st_mtime, read_manifest(path.parent).num_samples) for path in out.glob("*/manifest.json")
-    )
+    manifest = read_manifest(out)
+    times = [(out / name).stat().st_mtime for name in manifest.data_files]
+    parts = sorted(zip(times, (part.num_samples for part in manifest.parts), strict=True))
     after = parts[options.workers :]
     first = parts[options.workers - 1][0]
     patches_a_second = sum(count for _, count in after) / (parts[-1][0] - first)

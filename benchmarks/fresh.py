@@ -175,7 +175,8 @@ def time_orders(folder: Path, options: argparse.Namespace) -> list[list[str]]:
         base = cut_pairs(min(options.pairs, 500))
         rows = np.resize(np.arange(len(base)), options.large)
         write_ours_raw(Pairs(base.lr[rows], base.hr[rows]), path)
-    data, nbytes = path / "data.mdb", (path / "data.mdb").stat().st_size
+    data = sorted(path.glob("data*.mdb"))
+    nbytes = sum(file.stat().st_size for file in data)
     code = (
         "import sys, time\nfrom lmdbloader import LMDBDataset, Loader\nds = LMDBDataset(sys.argv[1])\n"
         "next(iter(Loader(ds[:64], 64, order='random')))\nbegan = time.perf_counter()\n"
@@ -185,15 +186,16 @@ def time_orders(folder: Path, options: argparse.Namespace) -> list[list[str]]:
     plain, cold, warm = [], {kind: [] for kind in kinds}, {kind: [] for kind in kinds}  # type: ignore[var-annotated]
     is_cold = True
     for _ in range(options.repeats):
-        is_cold &= drop_from_cache(data)
+        is_cold &= min([drop_from_cache(file) for file in data])
         began = time.perf_counter()
-        with open(data, "rb", buffering=0) as file:
-            buffer = bytearray(2**20)
-            while file.readinto(buffer):
-                pass
+        buffer = bytearray(2**20)
+        for name in data:
+            with open(name, "rb", buffering=0) as file:
+                while file.readinto(buffer):
+                    pass
         plain.append(nbytes / (time.perf_counter() - began))
         for kind in kinds:
-            is_cold &= drop_from_cache(data)
+            is_cold &= min([drop_from_cache(file) for file in data])
             cold[kind].append(nbytes / run(code, str(path), kind)[0])
             warm[kind].append(nbytes / run(code, str(path), kind)[0])
     print(f"orders: the file was {'' if is_cold else 'NOT '}dropped from the page cache", file=sys.stderr)

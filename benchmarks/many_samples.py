@@ -25,8 +25,9 @@ from fresh import in_fresh_process, in_this_process
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.format.codecs import Payloads
 from lmdbloader.format.layout import make_field
+from lmdbloader.format.manifest import Description
 from lmdbloader.kernels import entries
-from lmdbloader.store import Chunk, encode_blocks, estimate_map_nbytes, open_writer
+from lmdbloader.store import Chunk, Work, encode_blocks, estimate_map_nbytes, join
 
 SIDE, CHANNELS = 2, 3
 NBYTES = SIDE * SIDE * CHANNELS
@@ -85,12 +86,15 @@ print(statistics.median(took), took[steps], max(took[1:steps] + took[steps + 1:]
 
 def write_many(path: Path, count: int) -> None:
     """Write images of 2 x 2 pixels with a label each, the sample's number modulo 1,000."""
-    fields = [make_field("image", "image", "raw"), make_field("label", "int")]
-    with open_writer(path, fields, with_source=False, map_nbytes=estimate_map_nbytes(count * NBYTES, count)) as writer:
+    fields = (make_field("image", "image", "raw"), make_field("label", "int"))
+    description, work = Description(fields, False, {}, {}), Work(path)
+    work.begin({})
+    with work.part(0, description, map_nbytes=estimate_map_nbytes(count * NBYTES, count)) as writer:
         for first in range(0, count, _AT_ONCE):
             chunk = _chunk(np.arange(first, min(first + _AT_ONCE, count)))
             writer.add(chunk, encode_blocks(chunk, fields, with_source=False))
-        writer.finish(classes={}, made_by={})
+        facts = work.complete(0, writer, {})
+    join(work, [facts], description)
 
 
 def _chunk(numbers: npt.NDArray[np.int64]) -> Chunk:

@@ -66,7 +66,7 @@ def measure(kind: int, count: int, folder: Path) -> dict[str, float]:
     files = {path.name: path.stat().st_size for path in out.iterdir()}
     found = {
         "payload": sizes["payload_nbytes"] / count,
-        "data.mdb": (files["data.mdb"] - sizes["payload_nbytes"]) / count,
+        "data.mdb": (sizes["data_nbytes"] - sizes["payload_nbytes"]) / count,
         "index.arrow": files["index.arrow"] / count,
         "manifest.json": files["manifest.json"] / count,
         "overhead": (sum(files.values()) - sizes["payload_nbytes"]) / count,

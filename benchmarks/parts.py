@@ -1,4 +1,4 @@
-"""Reads a set of many parts with the Loader, and the same samples from one file, in turn: CPU time a sample.
+"""Reads a dataset of many parts with the Loader, and the same samples in one part, in turn: CPU time a sample.
 
 Both are read from the disk first, as an epoch of training does. Files that were just written or copied can be faster:
 Linux may keep them in larger pages, more of them in one large file than in many small ones. `--small-pages` forbids
@@ -10,19 +10,21 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import shutil
 import statistics
 import time
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from common import photographs, print_sections, table
-from lmdbloader.store.writing.sets import write_set
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.format.layout import part_name
+from lmdbloader.store import Work, encode_blocks, estimate_map_nbytes, join
+from lmdbloader.store.copying import copied_samples
 
 SIDE = 96
 ORDERS = ("random", "quasi_random", "sequential")
@@ -30,7 +32,9 @@ _NO_LARGE_PAGES = 41  # PR_SET_THP_DISABLE of prctl
 
 
 def write(folder: Path, num_parts: int, num_samples: int) -> None:
-    """Write patches of photographs as a set, and the same samples in one file; what is there is kept."""
+    """Write patches of photographs into a dataset of many parts and one of a single part; what is there is kept."""
+    if (folder / "many").exists():
+        return
     photos, rng = photographs(), np.random.default_rng(0)
 
     def patch(number: int) -> dict[str, Any]:
@@ -38,20 +42,30 @@ def write(folder: Path, num_parts: int, num_samples: int) -> None:
         top, left = (int(rng.integers(side - SIDE + 1)) for side in photo.shape[:2])
         return {"image": np.ascontiguousarray(photo[top : top + SIDE, left : left + SIDE]), "label": number}
 
-    names = [part_name(number) for number in range(num_parts)]
-    (folder / "set").mkdir(exist_ok=True)
-    for number, name in enumerate(names):
-        if not (folder / "set" / name).exists():
-            samples = range(number * num_samples, (number + 1) * num_samples)
-            lmdbloader.write(map(patch, samples), folder / "set" / name, codec="raw")
-    if not (folder / "set" / "manifest.json").exists():
-        write_set(folder / "set", names, classes={}, made_by={"lmdbloader": lmdbloader.__version__})
-    lmdbloader.merge([folder / "set" / name for name in names], folder / "one")
+    lmdbloader.write(map(patch, range(num_parts * num_samples)), folder / "written", codec="raw")
+    copy(folder / "written", folder / "one", 1)
+    copy(folder / "written", folder / "many", num_parts)
+    shutil.rmtree(folder / "written")
+
+
+def copy(source: Path, out: Path, num_parts: int) -> None:
+    """Write the samples of a dataset into another one of so many parts."""
+    reader, work, facts = LMDBDataset(source).reader, Work(out), []
+    description = reader.manifest.description
+    work.begin({})
+    bounds = np.linspace(0, reader.manifest.num_samples, num_parts + 1).astype(int).tolist()
+    for number, (first, stop) in enumerate(pairwise(bounds)):
+        map_nbytes = estimate_map_nbytes((stop - first) * SIDE * SIDE * 3, stop - first)
+        with work.part(number, description, map_nbytes=map_nbytes) as writer:
+            for chunk in copied_samples(reader, range(first, stop)):
+                writer.add(chunk, encode_blocks(chunk, description.fields, with_source=False))
+            facts.append(work.complete(number, writer, {}))
+    join(work, facts, description)
 
 
 def read(dataset: LMDBDataset) -> None:
     """Have a Loader read a dataset from the disk, so that its pages are in memory as training leaves them there."""
-    for path in [*Path(dataset.path).glob("*/data.mdb"), *Path(dataset.path).glob("data.mdb")]:
+    for path in Path(dataset.path).glob("data*.mdb"):
         with open(path, "rb") as file:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -78,26 +92,26 @@ def run(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any, s
         ctypes.CDLL(None).prctl(_NO_LARGE_PAGES, 1, 0, 0, 0)
     write(folder, options.parts, options.samples)
     begun = time.perf_counter()
-    many = LMDBDataset(folder / "set")
+    many = LMDBDataset(folder / "many")
     opening = time.perf_counter() - begun
     one = LMDBDataset(folder / "one")
     for dataset in (one, many):
         read(dataset)
     figures, rows = {}, []
     for order in options.orders:
-        found: dict[str, list[float]] = {"one": [], "set": []}
+        found: dict[str, list[float]] = {"one": [], "many": []}
         for number in range(options.repeats):
-            both = [("one", one), ("set", many)]
+            both = [("one", one), ("many", many)]
             for name, dataset in both if number % 2 else both[::-1]:
                 found[name].append(turn(dataset, order, options, number))
-        ratios = sorted(b / a for a, b in zip(found["one"], found["set"], strict=True))
+        ratios = sorted(b / a for a, b in zip(found["one"], found["many"], strict=True))
         figures[order,] = {**found, "ratio": statistics.median(ratios)}
-        medians = [f"{statistics.median(found[name]):.1f}" for name in ("one", "set")]
+        medians = [f"{statistics.median(found[name]):.1f}" for name in ("one", "many")]
         quartiles = f"{ratios[len(ratios) // 4]:.2f} to {ratios[-1 - len(ratios) // 4]:.2f}"
         rows.append([order, *medians, f"{statistics.median(ratios):.3f}", quartiles])
-    header = ["order", "one file, us", "set, us", "ratio", "half of the turns"]
+    header = ["order", "one part, us", "many, us", "ratio", "half of the turns"]
     yield "CPU time a sample", figures, table(header, rows, markdown=options.markdown)
-    yield "opening the set", opening, f"{opening:.3f} s"
+    yield "opening many", opening, f"{opening:.3f} s"
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -59,7 +59,7 @@ def serve(folder: Path, rate: float, delay: float, connection: Any) -> None:
 
     class Link(Handler):
         def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-            if status == 206 and "data.mdb" in self.path:
+            if status == 206 and ".mdb" in self.path:
                 with lock:
                     until = counts["free"] = max(counts["free"], time.monotonic()) + len(body) / rate
                     counts["nbytes"] += len(body)
@@ -88,8 +88,8 @@ def read_again(path: Path) -> float:
 
 def cached_turns(folder: Path, options: argparse.Namespace, connection: Any) -> None:
     """Send the speed of a cached dataset, of that of the local one, of each turn; both are opened here first."""
-    places = {"local": folder / "remote.lmdb", "remote": next((folder / "cache-0").glob("*/data"))}
-    left = [read_again(path / "data.mdb" if path.is_dir() else path) for path in places.values()]
+    files = [*(folder / "remote.lmdb").glob("data*.mdb"), *(folder / "cache-0").glob("*/data")]
+    left = list(map(read_again, files))
     local, remote = LMDBDataset(folder / "remote.lmdb"), LMDBDataset(URL, cache_dir=folder / "cache-0")
     turns: list[float] = []
     for number in range(options.turns + 1):
@@ -122,7 +122,7 @@ def run(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any, s
     server.start()
     variables = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "key", "AWS_DEFAULT_REGION": "us-east-1"}
     os.environ.update({**variables, "AWS_ENDPOINT_URL": ours.recv()})
-    local, nbytes = LMDBDataset(folder / "remote.lmdb"), (folder / "remote.lmdb" / "data.mdb").stat().st_size
+    local, nbytes = LMDBDataset(folder / "remote.lmdb"), lmdbloader.info(folder / "remote.lmdb").sizes["data_nbytes"]
     epoch(local, options, 0)
     figures, rows = {}, []
 

@@ -63,10 +63,10 @@ def test_json_is_alone_on_stdout(dataset: Path, capsys: Capture, monkeypatch: py
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["DB", "--batch-size", "8"], "--step-seconds"),
-        (["DB", "--step-seconds", "1"], "--batch-size"),
+        (["DB", "--batch-size", "8"], "step_seconds"),
+        (["DB", "--step-seconds", "1"], "batch_size"),
         (["--batch-size", "8", "--step-seconds", "1"], "dataset"),
-        (["DB", "--crop", "8"], "--crop"),
+        (["DB", "--crop", "8"], "crop"),
         (["DB", "--batch-size", "few"], "argument --batch-size: 'few': expected a whole number such as"),
     ],
 )

@@ -34,7 +34,7 @@ def test_the_screen_shows_the_content_and_how_it_was_made(pairs: Path, capsys: p
     assert f"{data_nbytes / manifest['sizes']['payload_nbytes']:.3f} x what is stored" in words
     for digest in ("content_digest", "index_digest", "manifest_digest"):
         assert manifest[digest] in words
-    fixed = [line for line in screen.splitlines() if str(pairs.parent) not in line]
+    fixed = [line for line in screen.splitlines() if str(pairs.parent) not in line and "sha256:" not in line]
     assert max(map(len, fixed)) <= 80
 
 

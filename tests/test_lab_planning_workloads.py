@@ -88,7 +88,7 @@ GOOD = {"batch_size": 8, "step_seconds": 1}
 @pytest.mark.parametrize(
     ("body", "named"),
     [
-        ({"batchsize": 8}, "'batchsize' is not a key. Did you mean batch_size"),
+        ({"batchsize": 8}, "'batchsize' is not a key; expected batch_size"),
         ({"colour": "red"}, "'colour' is not a key; expected batch_size, step_seconds"),
         ('{"batch_size": 8,\n}', "line 2"),
         ("\udcff", "cannot be read"),

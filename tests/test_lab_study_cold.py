@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from part_sets import make_set
 
 import lmdbloader
 from lmdbloader.base import system
@@ -58,14 +57,11 @@ def test_every_loader_reads_from_cold_and_again(place: Path) -> None:
     assert "From a cold page cache" in str(study) and "quasi_random" in str(study)
 
 
-def test_all_files_of_a_set_are_dropped(place: Path) -> None:
-    photos = [
-        {"image": sample.image.numpy()[:, :64, :64].transpose(1, 2, 0)}
-        for sample in lmdbloader.LMDBDataset(place / "made.lmdb", fields=["image"])
-    ]
-    make_set(place / "set.lmdb", [photos[:3], photos[3:]])
-    study = bench(place / "set.lmdb", only=["cold"], **{**QUICK, "batch_sizes": [2]})
-    assert [row.figures["num_samples"] for row in study.section("cold")] == [len(photos)] * 3
+def test_all_parts_are_dropped(place: Path) -> None:
+    lmdbloader.convert(place / "files", place / "parts.lmdb", parts=2, codec="raw", layout="images")
+    assert (place / "parts.lmdb" / "data-00001.mdb").exists()
+    study = bench(place / "parts.lmdb", only=["cold"], **QUICK)
+    assert [row.figures["num_samples"] for row in study.section("cold")] == [len(list((place / "files").iterdir()))] * 3
     assert all(row.figures["held"] < 0.05 for row in study.section("cold"))
 
 

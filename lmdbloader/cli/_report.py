@@ -34,6 +34,8 @@ def _show(report: Report) -> None:
             f"({counted(report.num_samples, 'sample')}); nothing to do"
         )
         return
+    from lmdbloader.store import read_manifest
+
     sizes = report.sizes
     rate = report.num_sources / max(report.seconds, 1e-9)
     stored_as = ", ".join(f"{count} {name}" for name, count in report.stored_as.items())
@@ -44,12 +46,13 @@ def _show(report: Report) -> None:
     print(
         f"  pixels   {show_nbytes(sizes['raw_nbytes'])}, stored as {show_nbytes(sizes['payload_nbytes'])} ({stored_as})"
     )
+    name = "data.mdb" if len(read_manifest(report.path).parts) == 1 else "data"
     print(
-        f"  data.mdb {show_nbytes(sizes['data_nbytes'])}, {ratio:.3f} x the payload; "
+        f"  {name:8} {show_nbytes(sizes['data_nbytes'])}, {ratio:.3f} x the payload; "
         f"index.arrow {show_nbytes(sizes['index_nbytes'])}"
     )
     if report.source_nbytes:
-        size = f"data.mdb is {sizes['data_nbytes'] / report.source_nbytes:.2f} x that"
+        size = f"{name} is {sizes['data_nbytes'] / report.source_nbytes:.2f} x that"
         print(f"  source   {show_nbytes(report.source_nbytes)} of files; {size}")
     sides = ", ".join(f"to {most}: {count}" for most, count in report.longest_sides.items())
     print(f"  longer side in pixels, and how many: {sides}")

@@ -94,6 +94,7 @@ class Values:
 
 
 def check_fill(of: Transform, fill: Any, name: str, channels: int, dtype: torch.dtype) -> None:
+    """Refuse a fill that is no pixel of the image with a name."""
     values = fill if isinstance(fill, tuple) else (fill,)
     if len(values) > channels:
         raise OptionError(f"{of}: {name!r} has one channel, the fill is for three")

@@ -134,7 +134,6 @@ class DatasetFacts:
         image_side: Median of the longer sides of the largest images of a sample; None without images.
         filesystem: The file system of its folder.
         residency: Share of its data files that is in memory; None if unknown.
-        num_parts: Of a set; None if it is not one.
     """
 
     path: str
@@ -145,7 +144,6 @@ class DatasetFacts:
     image_side: int | None
     filesystem: FileSystem
     residency: float | None
-    num_parts: int | None = None
 
 
 def dataset_facts(path: str | os.PathLike[str], root: Path = _ROOT) -> DatasetFacts:
@@ -181,5 +179,4 @@ def dataset_facts(path: str | os.PathLike[str], root: Path = _ROOT) -> DatasetFa
         max(sides, default=None),
         filesystem_of(files[0], root),
         residency_of_all(files),
-        len(manifest.parts) or None,
     )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import IO, Any
 
+from lmdbloader.conversion.shipping import dumps, loads
 from lmdbloader.errors import WorkerError
 from lmdbloader.lab.study.arms import Arm, Material, open_arm, take_turn, take_turns
 from lmdbloader.lab.study.plan import Plan
@@ -50,8 +50,7 @@ class Helper:
         """
         assert self._process.stdin is not None
         try:
-            pickle.dump(message, self._process.stdin)
-            self._process.stdin.flush()
+            _write(self._process.stdin, message)
         except BrokenPipeError as error:
             raise self._ended() from error
 
@@ -63,8 +62,8 @@ class Helper:
         """
         assert self._process.stdout is not None
         try:
-            return pickle.load(self._process.stdout)
-        except (EOFError, pickle.UnpicklingError) as error:
+            return _read(self._process.stdout)
+        except EOFError as error:
             raise self._ended() from error
 
     def _ended(self) -> WorkerError:
@@ -72,6 +71,21 @@ class Helper:
             f"isolation: one of the loading processes ended with status {self._process.wait()}. Was it killed for its "
             "memory? Ask for fewer (--processes)."
         )
+
+
+def _write(stream: IO[bytes], message: Any) -> None:
+    data = dumps(message)
+    stream.write(len(data).to_bytes(8, "little") + data)
+    stream.flush()
+
+
+def _read(stream: IO[bytes]) -> Any:
+    """Return the next message; EOFError if it is cut short."""
+    nbytes = int.from_bytes(stream.read(8), "little")
+    data = stream.read(nbytes)
+    if not data or len(data) < nbytes:
+        raise EOFError
+    return loads(data)
 
 
 def serve() -> None:
@@ -82,20 +96,18 @@ def serve() -> None:
     """
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print is no answer
-    material: Material = pickle.load(sys.stdin.buffer)
+    material: Material = _read(sys.stdin.buffer)
     while True:
         try:
-            arm, seconds, after = pickle.load(sys.stdin.buffer)
+            arm, seconds, after = _read(sys.stdin.buffer)
         except EOFError:
             return
         with open_arm(material, arm) as feed:
             take_turn(feed, 0.0)
-            pickle.dump(None, answers)
-            answers.flush()
-            pickle.load(sys.stdin.buffer)
+            _write(answers, None)
+            _read(sys.stdin.buffer)
             turn = take_turn(feed, seconds, after_seconds=after)
-        pickle.dump(turn.samples_per_s, answers)
-        answers.flush()
+        _write(answers, turn.samples_per_s)
 
 
 def isolate(plan: Plan) -> Iterator[StudyRow]:
