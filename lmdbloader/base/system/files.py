@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CAN_DROP_CACHE", "NORMAL", "POPULATE_READ", "RANDOM", "WILL_NEED",
     "advise_order", "after_fork", "clock_ns", "connect", "drop_cache", "exchange", "flush", "flush_path",
-    "folded", "how_ended", "is_cached", "lock", "map_in_a_row", "map_shared", "means",
+    "folded", "how_ended", "is_cached", "lock", "map_in_a_row", "map_nothing", "map_shared", "means",
     "memory_file", "open_folder", "open_to_read",
     "read_at", "read_into", "receive_file", "reserve", "resident_pages", "send_file",
     "start_python", "tells_residency",
@@ -134,6 +134,21 @@ def map_shared(descriptor: int, nbytes: int) -> mmap.mmap:
         return mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ)
     populate = getattr(mmap, "MAP_POPULATE", 0)
     return mmap.mmap(descriptor, nbytes, flags=mmap.MAP_SHARED | populate, prot=mmap.PROT_READ)
+
+
+def map_nothing(nbytes: int) -> mmap.mmap:
+    """Return a map of zeros, whose pages take memory when they are written, and lose it by `madvise(MADV_DONTNEED)`.
+
+    Raises:
+        OSError: The system cannot do this (ENOTSUP), or refuses it (ENOMEM).
+    """
+    if sys.platform != "linux":
+        raise OSError(errno.ENOTSUP, "only Linux frees single pages of a map")
+    # Python 3.13 names the flag; without it, Linux refuses more than it has memory.
+    reserve_none = getattr(mmap, "MAP_NORESERVE", 0x4000)
+    made = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | reserve_none)
+    made.madvise(mmap.MADV_NOHUGEPAGE)
+    return made
 
 
 def map_in_a_row(files: Sequence[tuple[int, int, int]], nbytes: int) -> Any:
@@ -354,16 +369,18 @@ def start_python(
     handles: Sequence[int],
     *,
     env: Mapping[str, str],
+    stdin: int | None = None,
     stdout: int | None = None,
     stderr: IO[bytes] | None = None,
     apart: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start another process of this Python, without standard input.
+    """Start another process of this Python.
 
     Args:
         arguments: Of the interpreter.
         handles: Descriptors of the connections and files that it gets, with the same numbers.
         env: Its environment variables.
+        stdin: As for `subprocess.Popen`; by default it has none.
         stdout, stderr: As for `subprocess.Popen`.
         apart: Shield it from a terminal's Ctrl-C.
     """
@@ -372,7 +389,7 @@ def start_python(
     return subprocess.Popen(
         [sys.executable, *arguments],
         pass_fds=handles,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL if stdin is None else stdin,
         stdout=stdout,
         stderr=stderr,
         env=env,

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import IO, Any
 
+from lmdbloader.base import system
 from lmdbloader.conversion.shipping import dumps, loads
 from lmdbloader.errors import WorkerError
 from lmdbloader.lab.study.arms import Arm, Material, open_arm, take_turn, take_turns
@@ -28,11 +29,11 @@ class Helper:
 
     def __init__(self, material: Material) -> None:
         """Start it; it imports meanwhile."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for this process, which ends it
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )  # fmt: skip
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        # Ctrl-C is for this process, which ends it.
+        self._process = system.start_python(
+            ["-c", _PROGRAM], [], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, apart=True
+        )
         self.send(material)
 
     def __enter__(self) -> Helper:

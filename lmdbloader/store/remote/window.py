@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
-import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from lmdbloader.base import system
 from lmdbloader.base.limits import no_address_space
 from lmdbloader.errors import OptionError
 from lmdbloader.store.opening import IO, DataFile
@@ -26,8 +27,6 @@ _SPARE = 5 * 2**26 // BLOCK_NBYTES
 _FREED = 64
 # Other systems lack some of its names.
 _names: Any = mmap
-# Python 3.13 names it; without it, Linux refuses more than it has memory.
-_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 class Window(Blocks):
@@ -49,19 +48,17 @@ class Window(Blocks):
         Raises:
             OptionError: The process may not have so many addresses, or this system cannot do it.
         """
-        if sys.platform != "linux":
-            raise OptionError(
-                f"{path}: a fraction of a dataset can be cached on Linux only. Write cache_fraction=1.0, or copy the "
-                "dataset with `lmdbloader stage`."
-            )
         self._source = source
-        flags = _names.MAP_PRIVATE | _names.MAP_ANONYMOUS | _NO_RESERVE
         try:
-            self._map = _names.mmap(-1, source.nbytes, flags=flags)
+            self._map: Any = system.map_nothing(source.nbytes)
         except OSError as error:
+            if error.errno == errno.ENOTSUP:
+                raise OptionError(
+                    f"{path}: a fraction of a dataset can be cached on Linux only. Write cache_fraction=1.0, or copy "
+                    "the dataset with `lmdbloader stage`."
+                ) from error
             advice = "Keep all of it on a disk, cache_fraction=1.0."
             raise OptionError(no_address_space(path, source.nbytes, advice)) from error
-        self._map.madvise(_names.MADV_NOHUGEPAGE)
         self.data = np.frombuffer(self._map, np.uint8)
         super().__init__(np.zeros(-(-source.nbytes // BLOCK_NBYTES), np.int8), BLOCK_NBYTES)
 
