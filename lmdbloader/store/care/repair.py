@@ -152,7 +152,10 @@ def _make_again(
         facts = [work.take_over(number, folder / name, description) for number, name in enumerate(names)]
         expected = None if manifest is None or left_out else manifest.content_digest
         replaces, notes = out == folder, _notes(folder, left_out)
-        return join(work, facts, description, overwrite=replaces, notes=notes, expected=expected, is_damaged=replaces)
+        return join(
+            work, facts, description, overwrite=replaces, notes=notes, expected=expected, is_damaged=replaces,
+            is_settled=manifest is not None,
+        )  # fmt: skip
     except (CorruptError, lmdb.Error) as error:
         raise CorruptError(f"{folder}: cannot be repaired: {error} {found.advice}", path=str(folder)) from error
     finally:
