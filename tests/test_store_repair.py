@@ -117,10 +117,17 @@ def test_a_lost_index_or_manifest_is_rebuilt_byte_for_byte(
 def test_sources_and_classes_are_rebuilt_too(patches: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(patches, tmp_path / "d"))
     lose(path, "index.arrow")
-    lose(path, MANIFEST_FILE)
     repair(path)
     assert bytes_of(path) == bytes_of(patches)
-    assert read_manifest(path).classes == {"label": ("a", "b")}
+    lose(path, "index.arrow")
+    lose(path, MANIFEST_FILE)
+    repair(path)
+    manifest, sound = read_manifest(path), read_manifest(patches)
+    # Which content the inputs had is known when all parts are complete: no part has it.
+    assert {**sound.made_by["inputs"], "content": None} == {**manifest.made_by["inputs"], "content": None}
+    assert manifest.content_digest == sound.content_digest
+    assert manifest.classes == {"label": ("a", "b")}
+    assert (path / "index.arrow").read_bytes() == (patches / "index.arrow").read_bytes()
 
 
 def test_a_sound_dataset_is_left_alone(path: Path, tmp_path: Path) -> None:
