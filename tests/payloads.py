@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ from PIL import Image
 
 import lmdbloader
 from lmdbloader.format.codecs import Payloads, checksum, encode_image, encode_jpeg, encode_many, pack_file, pack_jpeg
-from lmdbloader.format.layout import make_field
-from lmdbloader.store import Chunk, encode_blocks, open_writer
+from lmdbloader.format.layout import Field, make_field
+from lmdbloader.format.manifest import Description
+from lmdbloader.store import Chunk, Work, Written, encode_blocks, join
 
 TILE = 64
 #: Of `one_of_each`: which fields there are, and their kinds.
@@ -70,10 +71,28 @@ def write_payloads(path: Path, kinds: Mapping[str, Any], rows: Sequence[Mapping[
     zeros = np.zeros(len(rows), np.int64)
     columns |= {"source": [f"{i}.png" for i in range(len(rows))], "top": zeros, "left": zeros}
     chunk = Chunk(len(rows), payloads, columns)
-    with open_writer(path, fields, with_source=True, map_nbytes=2**24) as writer:
-        writer.add(chunk, encode_blocks(chunk, fields, with_source=True))
-        writer.finish(classes={}, made_by={})
+    write_chunks(path, fields, [chunk], with_source=True)
     return path
+
+
+def write_chunks(
+    path: Path,
+    fields: Sequence[Field],
+    chunks: Iterable[Chunk],
+    *,
+    with_source: bool = False,
+    map_nbytes: int = 2**24,
+    made_by: Mapping[str, Any] | None = None,
+) -> Written:
+    """Write a dataset of one part."""
+    description = Description(tuple(fields), with_source, {}, made_by or {})
+    work = Work(path)
+    work.begin({})
+    with work.part(0, description, map_nbytes=map_nbytes) as writer:
+        for chunk in chunks:
+            writer.add(chunk, encode_blocks(chunk, fields, with_source=with_source))
+        facts = work.complete(0, writer, {})
+    return join(work, [facts], description)
 
 
 def photograph(height: int, width: int, channels: int = 3, *, seed: int = 0) -> np.ndarray:

@@ -78,7 +78,7 @@ def test_damage_outside_of_the_pixels_is_found(dataset: Path, capsys: Capture) -
     assert main(["verify", str(dataset)]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"{dataset}: index.arrow: its digest is")
-    assert lines[-1] == f"`lmdbloader repair {dataset}` rebuilds index.arrow from data.mdb."
+    assert lines[-1] == f"`lmdbloader repair {dataset}` rebuilds index.arrow from the data files."
 
 
 @pytest.mark.parametrize("name", ["data.mdb", "manifest.json"])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from payloads import write_chunks
 from tile_tables import covered_nbytes, read_table
 
 from lmdbloader.errors import CorruptError, OptionError
@@ -25,7 +26,7 @@ from lmdbloader.format.codecs import (
     tile_nbytes,
 )
 from lmdbloader.format.layout import CODEC_LZ4, CODEC_RAW, CODEC_TILES, TILED_ABOVE_NBYTES, make_field
-from lmdbloader.store import Chunk, Reader, encode_blocks, open_writer
+from lmdbloader.store import Chunk, Reader
 
 
 def picture(shape: tuple[int, int, int], dtype: Any, seed: int = 0) -> np.ndarray:
@@ -187,9 +188,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     geometry |= {"channels": [3, 3, 3], "bits": [8, 8, 16]}
     columns = {f"{f.name}.{part}": np.array(values) for f in fields for part, values in geometry.items()}
     chunk = Chunk(3, payloads, columns)
-    with open_writer(path, fields, with_source=False, map_nbytes=2**22) as writer:
-        writer.add(chunk, encode_blocks(chunk, fields, with_source=False))
-        writer.finish(classes={}, made_by={})
+    write_chunks(path, fields, [chunk])
     return path
 
 

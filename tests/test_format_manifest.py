@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from index_layouts import layout_of, nbytes_of
 
 from lmdbloader.errors import FormatError, LmdbloaderError, OptionError
 from lmdbloader.fields import kind_names
@@ -18,6 +19,7 @@ from lmdbloader.format.manifest import (
     MAX_MANIFEST_NBYTES,
     Description,
     Manifest,
+    Part,
     _digest_of,
     check_fits,
     is_signed,
@@ -25,16 +27,18 @@ from lmdbloader.format.manifest import (
     parse_manifest,
 )
 
+FIELDS = (make_field("lr", "image", "lz4"), make_field("hr", "image"), make_field("label", "int"))
 MANIFEST = Manifest(
     num_samples=3,
-    fields=(make_field("lr", "image", "lz4"), make_field("hr", "image"), make_field("label", "int")),
+    fields=FIELDS,
     with_source=True,
     classes={"label": ("cat", "dog", "Füchse")},
-    sizes={"data_nbytes": 4096, "index_nbytes": 10, "payload_nbytes": 5, "raw_nbytes": 6},
+    sizes={"data_nbytes": 12288, "index_nbytes": nbytes_of(3), "payload_nbytes": 5, "raw_nbytes": 6},
     made_by={"lmdbloader": "0.1.0", "options": {"scale": 2}, "inputs": None},
     content_digest="sha256:00",
-    index_digest="xxh64:00",
-    data_digest="xxh64:01",
+    index_digest="sha256:01",
+    index=layout_of(FIELDS, with_source=True, num_rows=3),
+    parts=(Part(2, 8192, "sha256:02"), Part(1, 4096, "sha256:03")),
 )
 
 
@@ -58,7 +62,7 @@ texts = st.text(st.characters(exclude_categories=()), max_size=8)
 
 
 @given(
-    num_samples=st.integers(0, 2**62 - 1),
+    num_samples=st.integers(1, 2**20),
     names=st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=5, unique=True),
     kinds=st.lists(st.sampled_from(kind_names()), min_size=5, max_size=5),
     with_source=st.booleans(),
@@ -69,16 +73,18 @@ def test_a_manifest_reads_back_as_it_was_written(
     num_samples: int, names: list[str], kinds: list[Any], with_source: bool, classes: Any, made_by: Any
 ) -> None:
     # A byte of a file name that is not text becomes half a surrogate pair: it has to survive too.
+    fields = tuple(make_field(name, kind, "lz4") for name, kind in zip(names, kinds, strict=False))
     manifest = Manifest(
         num_samples,
-        tuple(make_field(name, kind, "lz4") for name, kind in zip(names, kinds, strict=False)),
+        fields,
         with_source,
         classes,
-        {"data_nbytes": num_samples},
+        {"data_nbytes": 4096, "index_nbytes": nbytes_of(num_samples)},
         made_by,
         "sha256:1",
-        "xxh64:2",
-        "xxh64:3",
+        "sha256:2",
+        layout_of(fields, with_source=with_source, num_rows=num_samples),
+        (Part(num_samples, 4096, "sha256:3"),),
     )
     data = manifest.to_json()
     back = parse_manifest(data, "d")
@@ -138,7 +144,7 @@ def test_a_file_that_is_not_a_manifest_is_refused_with_a_reason(data: bytes, exp
 
 # Keys with errors of their own.
 OTHERS = ("format", "format_version", "manifest_digest")
-TEXTS = ("made_by", "content_digest", "index_digest", "data_digest")
+TEXTS = ("made_by", "content_digest", "index_digest")
 
 
 def _without(key: str) -> Callable[[dict[str, Any]], None]:
@@ -147,6 +153,10 @@ def _without(key: str) -> Callable[[dict[str, Any]], None]:
 
 def _with(**values: Any) -> Callable[[dict[str, Any]], None]:
     return lambda b: b.update(values)
+
+
+def _part(**values: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda b: b["parts"][0].update(values)
 
 
 def _field(**values: Any) -> Callable[[dict[str, Any]], None]:
@@ -163,6 +173,10 @@ def _field(**values: Any) -> Callable[[dict[str, Any]], None]:
         *(_with(with_source=value) for value in (None, 1, "no")),
         *(_with(classes=value) for value in (None, [], {"label": "cat"}, {"label": [1]}, {"label": None})),
         *(_with(sizes=value) for value in (None, [], {"data_nbytes": "4"}, {"data_nbytes": -1})),
+        *(_with(parts=value) for value in (None, {}, [], [None], [{}], body()["parts"][:1], body()["parts"][::-1] * 2)),
+        *(_part(num_samples=value) for value in (0, 1, 3, -1, None, "2", True)),
+        *(_part(data_nbytes=value) for value in (0, 8191, -1, None, "2", 2**62)),
+        *(_part(data_digest=value) for value in (None, 3, [])),
         *(_with(**{key: value}) for key in TEXTS for value in (None, [], 3)),
         *(_field(name=value) for value in ("", "a b", "class", "_a", "source", None, 3, [], "a" * 51)),
         *(_field(kind=value) for value in ("video", None, [], 3)),
@@ -210,8 +224,9 @@ def test_a_description_reads_back_and_makes_the_same_manifest() -> None:
         num_samples=3,
         sizes=MANIFEST.sizes,
         content_digest="sha256:00",
-        index_digest="xxh64:00",
-        data_digest="xxh64:01",
+        index_digest="sha256:01",
+        index=MANIFEST.index,
+        parts=MANIFEST.parts,
     )
     assert made.to_json() == MANIFEST.to_json()
 
@@ -284,6 +299,13 @@ def test_classes_are_refused_before_anything_is_written(monkeypatch: pytest.Monk
     # Room is left for what is known at the end only.
     fits = Description((), True, {"labels": names[:1500]}, {})
     check_fits(fits)
-    longest = {"num_samples": 2**62 - 1, "sizes": dict.fromkeys(MANIFEST.sizes, 2**62 - 1)}
-    digests = dict.fromkeys(("content_digest", "index_digest", "data_digest"), "sha256:" + "0" * 64)
-    assert len(fits.manifest(**longest, **digests).to_json()) < 100_000  # type: ignore[arg-type]
+    digest, sizes = "sha256:" + "0" * 64, dict.fromkeys(MANIFEST.sizes, 2**62 - 1)
+    longest = fits.manifest(
+        num_samples=2**62 - 1,
+        sizes=sizes,
+        content_digest=digest,
+        index_digest=digest,
+        index=layout_of((), with_source=True, num_rows=3),
+        parts=(Part(2**62 - 1, 2**62 - 1, digest),),
+    )
+    assert len(longest.to_json()) < 100_000

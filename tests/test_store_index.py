@@ -127,7 +127,7 @@ def test_a_block_is_verified_when_a_row_of_it_is_used(many: Path, tmp_path: Path
         assert caught.value.path == str(path) and caught.value.sample is None
     (problem,) = lmdbloader.verify(path).problems
     assert problem.startswith("index.arrow: ")
-    assert lmdbloader.repair(path).replaced == ("index.arrow",)
+    assert "index.arrow" in lmdbloader.repair(path).replaced
     assert (path / "index.arrow").read_bytes() == index
 
 

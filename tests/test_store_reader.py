@@ -209,7 +209,8 @@ def test_a_manifest_that_does_not_fit_the_files_is_refused(path: Path) -> None:
     fewer = {k: v for k, v in manifest.sizes.items() if k != "data_nbytes"}
     for changes, expected in (
         ({"num_samples": 10**5}, "index"),
-        ({"sizes": {**manifest.sizes, "data_nbytes": 10**9}}, "bytes, expected 1"),
+        ({"sizes": {**manifest.sizes, "data_nbytes": 10**9}}, "bytes"),
+        ({"parts": (dataclasses.replace(manifest.parts[0], data_nbytes=10**9),)}, "bytes"),
         ({"sizes": {**manifest.sizes, "index_nbytes": 10**9}}, "bytes, expected 1"),
         ({"sizes": fewer}, "'data_nbytes'"),
         ({"fields": manifest.fields[:-1]}, "columns"),

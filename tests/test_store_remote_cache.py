@@ -127,7 +127,7 @@ def test_a_write_that_fails_in_the_end_is_fetched_again(
     def failing(descriptor: int) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(cache_module, "_SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(cache_module, "_SETTLE_SECONDS", 0.5)
     monkeypatch.setattr(system, "flush", failing)
     dataset = LMDBDataset(URL, cache_dir=tmp_path)
     assert same(dataset[0], local[0])

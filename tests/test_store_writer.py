@@ -16,17 +16,23 @@ import lmdb
 import numpy as np
 import pyarrow as pa
 import pytest
+from damage import flip
 from hypothesis import given
 from hypothesis import strategies as st
+from part_sets import tree
+from payloads import write_chunks
 from PIL import Image
 
 import lmdbloader
-from lmdbloader.errors import DiskFullError
+from lmdbloader.errors import CorruptError, DestinationError, DiskFullError
 from lmdbloader.format.codecs import encode_many
 from lmdbloader.format.layout import make_field, parse_record_key
+from lmdbloader.format.manifest import Description
 from lmdbloader.images.downscale import downscale
-from lmdbloader.store import Chunk, Written, encode_blocks, estimate_map_nbytes, open_writer
+from lmdbloader.store import Chunk, PartFacts, Work, encode_blocks, estimate_map_nbytes, join, read_manifest
 
+FIELDS = [make_field("blob", "bytes")]
+DESCRIPTION = Description(tuple(FIELDS), False, {}, {})
 ROOT = Path(__file__).resolve().parent.parent
 # The bar: LMDB's page waste and all that is not payload take at most 8 %.
 MOST = 1.08
@@ -103,16 +109,6 @@ def chunk_of(values: list[bytes]) -> Chunk:
     return Chunk(len(values), {"blob": encode_many(data, np.array([len(v) for v in values], np.int64), "raw")}, {})
 
 
-def write_blobs(path: Path, chunks: list[list[bytes]], map_nbytes: int) -> Written:
-    fields = [make_field("blob", "bytes")]
-    with open_writer(path, fields, with_source=False, map_nbytes=map_nbytes) as writer:
-        for values in chunks:
-            chunk = chunk_of(values)
-            writer.add(chunk, encode_blocks(chunk, fields, with_source=False))
-        assert writer.num_samples == sum(map(len, chunks))
-        return writer.finish(classes={}, made_by={})
-
-
 def blobs(path: Path) -> list[bytes]:
     return [sample.blob for sample in lmdbloader.LMDBDataset(path)]
 
@@ -121,17 +117,123 @@ def blobs(path: Path) -> list[bytes]:
 def test_a_map_that_is_too_small_grows_without_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transaction_nbytes: int
 ) -> None:
-    monkeypatch.setattr("lmdbloader.store.writing.writer.TRANSACTION_NBYTES", transaction_nbytes)
+    monkeypatch.setattr("lmdbloader.store.writing.part.TRANSACTION_NBYTES", transaction_nbytes)
     rng = np.random.default_rng(0)
-    chunks = [[rng.bytes(int(n)) for n in rng.integers(1, 200_000, 10)] for _ in range(6)]
-    grown = write_blobs(tmp_path / "grown", chunks, map_nbytes=1)
+    values = [[rng.bytes(int(n)) for n in rng.integers(1, 200_000, 10)] for _ in range(6)]
+    chunks = list(map(chunk_of, values))
+    grown = write_chunks(tmp_path / "grown", FIELDS, chunks, map_nbytes=1)
     assert grown.map_growths >= 1
-    assert blobs(tmp_path / "grown") == [value for chunk in chunks for value in chunk]
+    assert blobs(tmp_path / "grown") == [value for chunk in values for value in chunk]
     assert lmdbloader.verify(tmp_path / "grown").is_sound
-    roomy = write_blobs(tmp_path / "roomy", chunks, map_nbytes=2**26)
+    roomy = write_chunks(tmp_path / "roomy", FIELDS, chunks, map_nbytes=2**26)
     assert roomy.map_growths == 0
     assert roomy.content_digest == grown.content_digest
     assert grown.sizes["data_nbytes"] == roomy.sizes["data_nbytes"]
+
+
+# --- parts, in OUT.partial ---
+
+
+def add_part(work: Work, number: int, values: list[bytes]) -> PartFacts:
+    with work.part(number, DESCRIPTION, map_nbytes=2**20) as writer:
+        if values:
+            chunk = chunk_of(values)
+            writer.add(chunk, encode_blocks(chunk, FIELDS, with_source=False))
+        return work.complete(number, writer, {"number": number})
+
+
+def begun(out: Path) -> Work:
+    work = Work(out)
+    work.begin({"made_by": "test"})
+    return work
+
+
+PARTS = [[b"a", b"bb"], [], [b"c" * 5000], [b"d"]]
+
+
+def test_parts_are_joined_in_order_and_empty_ones_are_left_out(tmp_path: Path) -> None:
+    work = begun(tmp_path / "d")
+    for number in (3, 1, 0, 2):
+        add_part(work, number, PARTS[number])
+    found = [Work(tmp_path / "d").facts(number) for number in range(5)]
+    assert found[4] is None and [facts.notes["number"] for facts in found[:4] if facts] == [0, 1, 2, 3]
+    written = join(work, [facts for facts in found if facts], DESCRIPTION, notes={"skipped.tsv": b"name\treason\n"})
+    assert written.num_samples == 4 and not work.folder.exists()
+    assert blobs(tmp_path / "d") == [value for part in PARTS for value in part]
+    names = ["data-00001.mdb", "data-00002.mdb", "data.mdb", "index.arrow", "manifest.json", "skipped.tsv"]
+    assert sorted(tree(tmp_path / "d")) == names
+    assert [part.num_samples for part in read_manifest(tmp_path / "d").parts] == [2, 1, 1]
+    assert lmdbloader.verify(tmp_path / "d").is_sound
+    with lmdb.open(str(tmp_path / "d" / "data-00001.mdb"), subdir=False, readonly=True, lock=False) as env:
+        assert env.stat()["entries"] == 4  # one record, the schema, the progress, the description
+
+
+def test_a_part_that_another_process_has_made_stays(tmp_path: Path) -> None:
+    first, second = begun(tmp_path / "d"), begun(tmp_path / "d")
+    made = add_part(first, 0, PARTS[0])
+    before = tree(first.folder)
+    assert add_part(second, 0, PARTS[0]) == made
+    assert tree(first.folder) == before
+    join(first, [made], DESCRIPTION)
+    assert blobs(tmp_path / "d") == PARTS[0]
+
+
+def test_a_part_of_another_plan_is_made_again(tmp_path: Path) -> None:
+    add_part(begun(tmp_path / "d"), 0, [b"old"])
+    work = Work(tmp_path / "d")
+    work.begin({"made_by": "another"})
+    assert work.facts(0) is None
+    join(work, [add_part(work, 0, PARTS[0])], DESCRIPTION)
+    assert blobs(tmp_path / "d") == PARTS[0]
+
+
+def test_an_error_leaves_nothing_of_a_part(tmp_path: Path) -> None:
+    work = begun(tmp_path / "d")
+    with pytest.raises(ZeroDivisionError), work.part(0, DESCRIPTION, map_nbytes=2**20):
+        raise ZeroDivisionError
+    assert not work.has_parts()
+    work.leave()
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["rows.arrow", "facts.json", "data.mdb"])
+def test_damage_to_a_complete_part_is_found(tmp_path: Path, name: str) -> None:
+    work = begun(tmp_path / "d")
+    facts = add_part(work, 0, PARTS[2])
+    part = work.folder / "part-00000"
+    flip(part, (part / name).stat().st_size // 2, name)
+    with pytest.raises(CorruptError):
+        work.facts(0)
+        join(work, [facts], DESCRIPTION)
+        # The bytes of data files are compared by `verify` alone.
+        if not lmdbloader.verify(tmp_path / "d").is_sound:
+            raise CorruptError("found")
+
+
+def test_other_files_are_never_taken_for_those_of_a_dataset(tmp_path: Path) -> None:
+    (tmp_path / "d.partial").mkdir()
+    (tmp_path / "d.partial" / "mine.txt").write_text("mine")
+    with pytest.raises(DestinationError, match=r"mine\.txt"):
+        Work(tmp_path / "d")
+    (tmp_path / "e").mkdir()
+    (tmp_path / "e" / "mine.txt").write_text("mine")
+    work = begun(tmp_path / "e")
+    with pytest.raises(DestinationError, match="other things"):
+        join(work, [add_part(work, 0, PARTS[0])], DESCRIPTION, overwrite=True)
+    assert (tmp_path / "e" / "mine.txt").read_text() == "mine"
+
+
+def test_a_dataset_is_replaced_only_on_request_and_an_open_reader_keeps_the_old_one(tmp_path: Path) -> None:
+    lmdbloader.write([{"blob": b"old"}], tmp_path / "d")
+    old = lmdbloader.LMDBDataset(tmp_path / "d")
+    work = begun(tmp_path / "d")
+    facts = add_part(work, 0, PARTS[0])
+    with pytest.raises(DestinationError, match="already"):
+        join(work, [facts], DESCRIPTION)
+    join(work, [facts], DESCRIPTION, overwrite=True)
+    assert old[0].blob == b"old"
+    assert blobs(tmp_path / "d") == PARTS[0]
+    assert os.listdir(tmp_path) == ["d"]
 
 
 @given(st.floats(0, 1e12), st.integers(0, 10**9))
@@ -193,19 +295,6 @@ def test_plain_lmdb_and_arrow_open_a_dataset(tmp_path: Path) -> None:
     firsts = [parse_record_key(key)[0] for key in sorted(entries)]
     assert firsts == np.cumsum([0, *(b.num_rows for b in batches)])[:-1].tolist()
     assert pa.Table.from_batches(batches)["num_samples"].to_pylist() == list(range(300))
-
-
-def test_no_samples_make_an_empty_dataset(tmp_path: Path) -> None:
-    assert write_blobs(tmp_path / "d", [], map_nbytes=2**20).num_samples == 0
-    assert len(lmdbloader.LMDBDataset(tmp_path / "d")) == 0
-    assert lmdbloader.verify(tmp_path / "d").is_sound
-
-
-def test_an_added_file_is_published_too(tmp_path: Path) -> None:
-    with open_writer(tmp_path / "d", [make_field("n", "int")], with_source=False, map_nbytes=2**20) as writer:
-        writer.add_file("skipped.tsv", b"name\treason\n")
-        writer.finish(classes={}, made_by={})
-    assert (tmp_path / "d" / "skipped.tsv").read_bytes() == b"name\treason\n"
 
 
 # Writes samples whose index is larger than their data, so that every file of a dataset meets the limit at some size.

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from lmdbloader.format.codecs import checksum
+from lmdbloader.format.digests import digest_of
 from lmdbloader.format.manifest import _digest_of
 
 ROWS = 8192
@@ -42,7 +43,7 @@ def with_digests(body: Mapping[str, Any], index: bytes) -> dict[str, Any]:
             texts = {**column, "type": "text"}
             column["block_digests"] = block_digests([texts], index, column["texts_count"])
     own = {**body["index"], "columns": columns, "block_digests": block_digests(columns, index, body["num_samples"])}
-    return {**body, "index": own, "index_digest": f"xxh64:{checksum(index):016x}"}
+    return {**body, "index": own, "index_digest": digest_of(index)}
 
 
 def signed(body: Mapping[str, Any]) -> bytes:

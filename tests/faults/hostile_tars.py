@@ -44,7 +44,8 @@ def _prepare(folder: str, seed: int) -> Case:
         rng = random.Random(f"{seed} hostile tar {number}")
         name = list(MAKERS)[number % len(MAKERS)]
         write_tar(path, MAKERS[name](rng, good), ends=rng.random() < 0.9)
-        shutil.rmtree(out, ignore_errors=True)
+        for left in (out, out.with_name("out.partial")):
+            shutil.rmtree(left, ignore_errors=True)
         began = time.monotonic()
         tracemalloc.start()
         try:

@@ -235,15 +235,15 @@ def _command(request: Request) -> int:
     """Run the command in this process, which is a fresh fork."""
     import lmdbloader.cli
     from lmdbloader.base import system
-    from lmdbloader.conversion import one_dataset, pool
+    from lmdbloader.conversion import parts, pool
     from lmdbloader.store import spool
-    from lmdbloader.store.writing import publish, writer
+    from lmdbloader.store.writing import part
 
     for handle, name in ((1, "output"), (2, "error")):
         os.dup2(os.open(request.log / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), handle)
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False, buffering=1)  # noqa: SIM115
     log = str(request.log / "log")
-    writer.TRANSACTION_NBYTES = scenarios.TRANSACTION_NBYTES
+    part.TRANSACTION_NBYTES = scenarios.TRANSACTION_NBYTES
     pool.TASK_NBYTES = scenarios.TASK_NBYTES
     root = str(Path(__file__).resolve().parents[2])
     if root not in sys.path:
@@ -252,7 +252,7 @@ def _command(request: Request) -> int:
         "serve({handle}", f"from tests.faults.nursery import watch_sources; watch_sources({log!r}); serve({{handle}}"
     )
     watch_sources(log)
-    try_out = one_dataset.try_out
+    try_out = parts.try_out
 
     def trial(*arguments: Any) -> Any:
         _say(log, TRIAL)
@@ -261,7 +261,7 @@ def _command(request: Request) -> int:
         finally:
             _say(log, NO_TRIAL)
 
-    one_dataset.try_out = trial
+    parts.try_out = trial
     if not request.can_exchange:
         system.exchange = lambda a, b: False
     if request.calls or request.fault:
@@ -269,9 +269,9 @@ def _command(request: Request) -> int:
     else:
         see = _observer(request)
         watch(request.folder, see)
-        watch_function(one_dataset, "try_out", "trial", see)
+        watch_function(parts, "try_out", "trial", see)
         watch_function(spool.Spool, "write", "index", see)
-        watch_function(publish, "exchange", "exchange", see)
+        watch_function(system, "exchange", "exchange", see)
     try:
         own = {"write": _write, "epoch": _epoch}.get(request.words[0])
         status = own(*request.words[1:]) if own else lmdbloader.cli.main(list(request.words))

@@ -16,7 +16,14 @@ import numpy as np
 from lmdbloader.base.arguments import local_path, new_path
 from lmdbloader.base.text import counted, plain, table
 from lmdbloader.errors import CorruptError, DestinationError, FormatError
-from lmdbloader.format.layout import DESCRIPTION_KEY, INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
+from lmdbloader.format.layout import (
+    DESCRIPTION_KEY,
+    INDEX_FILE,
+    LEFT_OUT_FILE,
+    MANIFEST_FILE,
+    SKIPPED_FILE,
+    SOURCES_FILE,
+)
 from lmdbloader.format.manifest import Description, Manifest, parse_description
 from lmdbloader.store.care.verify import Verification, data_files_of, joined, verify
 from lmdbloader.store.copying import copied_samples
@@ -151,8 +158,14 @@ def _make_again(
     try:
         facts = [work.take_over(number, folder / name, description) for number, name in enumerate(names)]
         expected = None if manifest is None or left_out else manifest.content_digest
-        replaces, notes = out == folder, _notes(folder, left_out)
-        return join(work, facts, description, overwrite=replaces, notes=notes, expected=expected, is_damaged=replaces)
+        replaces, notes = out == folder, dict(_notes(folder, left_out))
+        if replaces and manifest is not None:  # of the same inputs
+            with suppress(OSError):
+                notes[SOURCES_FILE] = (folder / SOURCES_FILE).read_bytes()
+        return join(
+            work, facts, description, overwrite=replaces, notes=notes, expected=expected, is_damaged=replaces,
+            is_settled=manifest is not None,
+        )  # fmt: skip
     except (CorruptError, lmdb.Error) as error:
         raise CorruptError(f"{folder}: cannot be repaired: {error} {found.advice}", path=str(folder)) from error
     finally:

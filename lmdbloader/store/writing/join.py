@@ -66,6 +66,7 @@ def join(
     before: Sequence[Reader] = (),
     expected: str | None = None,
     is_damaged: bool = False,
+    is_settled: bool = False,
 ) -> Written:
     """Join the parts to a dataset, and put it in place.
 
@@ -74,12 +75,13 @@ def join(
     Args:
         work: With the parts.
         facts: Of all parts in order; those without samples are left out.
-        description: Of the dataset; where its texts are stored follows from them.
+        description: Of the dataset.
         overwrite: Whether a dataset may be replaced.
         notes: Small files of the dataset's folder, by name.
         before: Datasets whose parts come first; their files are linked, or copied where there are no links.
         expected: The content digest that the dataset must have.
         is_damaged: Whether the dataset that is replaced may have no manifest.
+        is_settled: Whether texts are stored where the fields say, rather than where their lengths say.
 
     Raises:
         CorruptError: A part is damaged, or the content digest is not the expected one.
@@ -90,7 +92,7 @@ def join(
     parts = [Part(facts[n].num_samples, facts[n].data_nbytes, facts[n].data_digest) for n in numbers]
     rows = [(work.folder / part_folder(n), facts[n].rows_digest) for n in numbers]
     with explain_full_disk(work.folder, lambda: _ROW_NBYTES * sum(part.num_samples for part in parts)):
-        manifest = _write_index(work.folder, rows, parts, description, before)
+        manifest = _write_index(work.folder, rows, parts, description, before, is_settled=is_settled)
         if expected not in (None, manifest.content_digest):
             raise CorruptError(f"the content digest of the records is {manifest.content_digest}, expected {expected}.")
         for name, data in (notes or {}).items():
@@ -111,13 +113,15 @@ def _write_index(
     parts: Sequence[Part],
     description: Description,
     before: Sequence[Reader],
+    *,
+    is_settled: bool,
 ) -> Manifest:
     """Write the index of all rows; return the manifest of the dataset, which is not written."""
     all_parts = [*(part for reader in before for part in reader.manifest.parts), *parts]
     begins = iter(part_begins([part.data_nbytes for part in all_parts]))
     columns = folder / f"columns.new-{own_tag()}"
     fields = _settled(description.fields, before)
-    spool = Spool(columns, fields, with_source=description.with_source, is_settled=bool(before))
+    spool = Spool(columns, fields, with_source=description.with_source, is_settled=is_settled or bool(before))
     with closing(spool):
         shifts: list[int] = []
         for reader in before:
