@@ -388,7 +388,7 @@ def _resume(job: _Job, work: Work, first: Mapping[str, Any]) -> _State | None:
     if plan is None or not work.has_parts():
         return None
     if not job.source.is_indexed:
-        if plan.get("inputs") or work.is_busy():
+        if plan.get("inputs") != {} or work.is_busy():
             raise DestinationError(
                 f"{work.folder}: another dataset is unfinished there. Finish it with the call that began it, or discard "
                 f"it with {option('restart', True)}."
