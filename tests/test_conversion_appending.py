@@ -19,13 +19,13 @@ import torch
 from damage import flip
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lmdbloader.store.writing.publish import partial_folder
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader, fields
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, LockedError, NotFoundError, OptionError
 from lmdbloader.store import read_manifest
 from lmdbloader.store.writing import writer
-from lmdbloader.store.writing.publish import partial_folder
 
 CLASSES = ("ant", "bee", "cat")
 

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from lmdbloader.store.writing.writer import Writer
 from PIL import Image
 
 import lmdbloader
 from lmdbloader.errors import DestinationError
 from lmdbloader.store import Reader
-from lmdbloader.store.writing.writer import Writer
 
 NUM_IMAGES = 6
 CHANGES = ("grow", "rewrite", "rewrite with the same time", "touch", "remove", "add", "rename")
