@@ -203,6 +203,8 @@ def prepare(src: Any, target: Path, options: RunOptions, *, is_part: bool = Fals
     if options.restart:
         work.discard()
     asked = _asked(src, options)
+    if work.has_parts() and "bounds" not in (work.plan() or {"bounds": ()}):
+        _compared(work, asked)  # of another function: it is not discarded
     if not is_saved(work) or not (work.has_parts() or _has_equal_plan(work, asked, job)):
         return _plan(work, job, asked)
     saved = _compared(work, asked)
