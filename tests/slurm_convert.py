@@ -1,4 +1,4 @@
-"""The `lmdbloader` command on the stand-in for a cluster: small transactions, and a stop where the test wants it."""
+"""The `lmdbloader` command on the stand-in for a cluster: small parts, and a stop where the test wants it."""
 
 import os
 import sys
@@ -7,8 +7,7 @@ from pathlib import Path
 
 import lmdbloader.cli
 from lmdbloader.base import system
-from lmdbloader.conversion import pool
-from lmdbloader.store.writing import claim, writer
+from lmdbloader.conversion import parts, pool
 
 
 def watch(event: str, arguments: tuple[object, ...]) -> None:
@@ -21,15 +20,14 @@ def watch(event: str, arguments: tuple[object, ...]) -> None:
     cluster = Path(os.environ["CLUSTER"])
     with open(cluster / "opened", "a") as file:
         file.write(f"{name}\n")
-    begun = any(path.stat().st_size for path in cluster.rglob("*.partial/journal"))
+    begun = any(path.stat().st_size for path in cluster.rglob("*.partial/part-*/facts.json"))
     if name == os.environ.get("STOP_AT") and (begun or "STOP_EARLY" in os.environ):
         (cluster / "there").touch()
         time.sleep(1000)
 
 
 if __name__ == "__main__":
-    pool.TASK_NBYTES, writer.TRANSACTION_NBYTES = 2**13, 2**14
-    claim.PATIENCE_SECONDS, claim.BEAT_SECONDS = 6.0, 0.05
+    pool.TASK_NBYTES, parts.PART_NBYTES = 2**13, 2**16
     # Every node is a machine of its own, which does not see the processes and locks of the others.
     system.boot_id = system.machine_id = lambda: os.environ["NODE"]
     sys.addaudithook(watch)

