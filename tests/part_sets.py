@@ -8,19 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import lmdbloader
-from lmdbloader.store import Reader, Work, join
+from lmdbloader.store import Work, join, open_reader
 
 
 def make_set(folder: Path, samples: Sequence[Sequence[Any]], options: Sequence[dict[str, Any]] = ()) -> Path:
     """Write a dataset with a part of each list of samples, with options of `lmdbloader.write` for each."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as made:
-        readers = []
-        for number, part in enumerate(samples):
-            lmdbloader.write(part, Path(made) / str(number), **(options[number] if options else {}))
-            readers.append(Reader(Path(made) / str(number)))
-        work = Work(folder)
-        work.begin({})
-        join(work, [], readers[0].manifest.description, before=readers)
+        parts = [Path(made, str(number)) for number in range(len(samples))]
+        for number, part in enumerate(parts):
+            lmdbloader.write(samples[number], part, **(options[number] if options else {}))
+        return join_datasets(folder, parts)
+
+
+def join_datasets(folder: Path, parts: Sequence[Path]) -> Path:
+    """Make a dataset of the parts of others, described as the first of these."""
+    readers = [open_reader(part) for part in parts]
+    work = Work(folder)
+    work.begin({})
+    join(work, [], readers[0].manifest.description, before=readers)
     return folder
 
 

@@ -20,15 +20,15 @@ def watch(event: str, arguments: tuple[object, ...]) -> None:
     cluster = Path(os.environ["CLUSTER"])
     with open(cluster / "opened", "a") as file:
         file.write(f"{name}\n")
-    begun = any(cluster.rglob("*.partial/part-?????/facts.json"))
+    begun = any(path.stat().st_size for path in cluster.rglob("*.partial/part-*/facts.json"))
     if name == os.environ.get("STOP_AT") and (begun or "STOP_EARLY" in os.environ):
         (cluster / "there").touch()
         time.sleep(1000)
 
 
 if __name__ == "__main__":
-    pool.TASK_NBYTES, parts.PART_NBYTES = 2**13, 2**15
-    # Every node is a machine of its own, which does not see the processes of the others.
+    pool.TASK_NBYTES, parts.PART_NBYTES = 2**13, 2**16
+    # Every node is a machine of its own, which does not see the processes and locks of the others.
     system.boot_id = lambda: os.environ["NODE"]
     sys.addaudithook(watch)
     sys.exit(lmdbloader.cli.main())

@@ -11,8 +11,8 @@ import pytest
 import lmdbloader
 from lmdbloader import LMDBDataset
 from lmdbloader.cli import main
+from lmdbloader.conversion import combining
 from lmdbloader.store import read_manifest
-from lmdbloader.store.writing import writer
 
 Capture = pytest.CaptureFixture[str]
 
@@ -41,7 +41,7 @@ def test_append_says_what_it_did(place: Path, db: Path, capsys: Capture) -> None
     status, said, errors = run(capsys, "append", db, place / "b", place / "a")
     assert (status, errors) == (0, "")
     lines = said.splitlines()
-    assert lines[-1].startswith(f"{db}: 20 samples appended (part-00001), ") and "MB/s" in lines[-1]
+    assert lines[-1].startswith(f"{db}: 20 samples appended, ") and "MB/s" in lines[-1]
     assert lines[-1].endswith("; 30 samples")
     assert run(capsys, "append", db, place / "b", "--quiet") == (0, "", "")
     assert len(LMDBDataset(db)) == 40
@@ -75,9 +75,8 @@ def test_an_interrupted_append_is_resumed(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(writer, "TRANSACTION_NBYTES", 100)
     with monkeypatch.context() as patch:
-        patch.setattr(writer.Writer, "finish", interrupt)
+        patch.setattr(combining, "join", interrupt)
         status, _, errors = run(capsys, "append", db, place / "b")
     assert status == 130
     assert errors.splitlines() == ["lmdbloader: interrupted"]

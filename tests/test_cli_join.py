@@ -63,7 +63,7 @@ def test_a_part_of_a_set_that_is_in_place_is_complete(src: Path, out: Path, caps
     for number in range(4):
         assert run(capsys, *words, f"{number}/4")[0] == 0
     assert run(capsys, "join", out)[1].startswith(f"{out}: 2 samples in ")
-    expected = f"{out}: the set is complete, with this part; nothing to do\n"
+    expected = f"{out}: the dataset is complete, with this part; nothing to do\n"
     assert run(capsys, *words, "3/4") == (0, expected, "")
     assert run(capsys, *words, "3/4", "--quiet", "--overwrite") == (0, "", "")
     status, _, errors = run(capsys, *words, "3/4", "--codec", "raw")
@@ -82,7 +82,7 @@ def test_one_of_each_is_said_in_the_singular(src: Path, out: Path, capsys: Captu
     assert "(1 sample); nothing to do" in run(capsys, "join", out)[1]
     assert ": 2 samples, " in run(capsys, "merge", out, out, "-o", out.with_name("both"))[1]
     said = run(capsys, "append", out, out)[1]
-    assert "1 sample appended (part-00001)" in said and said.endswith("; 2 samples\n")
+    assert "1 sample appended" in said and said.endswith("; 2 samples\n")
 
 
 def test_the_first_part_makes_the_plan(src: Path, out: Path, capsys: Capture) -> None:
@@ -128,8 +128,7 @@ def test_wrong_usage(src: Path, out: Path, capsys: Capture, words: list[str], me
 
 def test_refusals_name_options(src: Path, out: Path, capsys: Capture) -> None:
     status, _, errors = run(capsys, "join", out)
-    assert status == 1 and f"Plan it: `lmdbloader convert SRC {out} --parts N --plan-only" in errors
-    assert run(capsys, "convert", src, out, "--plan-only")[0] == 2
+    assert status == 1 and f"Plan it: `lmdbloader convert SRC {out} --plan-only" in errors
     status, _, errors = run(capsys, "convert", src, out, "--part", "0/9")
     assert status == 2 and "parts=9 of 4 inputs: no part may be empty, so expected 1 to 4" in errors
     status, _, errors = run(capsys, "convert", src, out, "--part", "0/2", "--restart")

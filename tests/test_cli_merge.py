@@ -12,8 +12,8 @@ import pytest
 import lmdbloader
 from lmdbloader import LMDBDataset
 from lmdbloader.cli import main
+from lmdbloader.conversion import combining
 from lmdbloader.store import read_manifest
-from lmdbloader.store.writing import writer
 
 Capture = pytest.CaptureFixture[str]
 
@@ -142,9 +142,8 @@ def test_an_interrupted_merge_is_resumed(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(writer, "TRANSACTION_NBYTES", 100)
     with monkeypatch.context() as patch:
-        patch.setattr(writer.Writer, "finish", interrupt)
+        patch.setattr(combining, "join", interrupt)
         status, _, errors = run(capsys, "merge", place / "a", "-o", tmp_path / "out")
     assert status == 130
     assert errors.splitlines() == ["lmdbloader: interrupted"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
@@ -160,9 +159,8 @@ def test_swapped_arguments_are_recognised(tmp_path: Path) -> None:
         lmdbloader.convert(out, src, overwrite=True)
 
 
-@pytest.mark.parametrize(("given", "message"), [("nowhere", "there is no such folder$"), ("src", "no images in it")])
+@pytest.mark.parametrize(("given", "message"), [("nowhere", "there is no such folder"), ("src", "no images in it")])
 def test_other_mistakes_keep_their_message(tmp_path: Path, given: str, message: str) -> None:
     (tmp_path / "src").mkdir()
-    other: Any = make(tmp_path / "other", "a.txt")
     with pytest.raises(LmdbloaderError, match=message):
-        lmdbloader.convert(tmp_path / given, other)
+        lmdbloader.convert(tmp_path / given, tmp_path / "out")

@@ -115,7 +115,7 @@ def test_estimate_takes_the_options_of_convert() -> None:
     theirs = dict(inspect.signature(lmdbloader.convert).parameters)
     ours = dict(inspect.signature(lmdbloader.estimate).parameters)
     assert (ours.pop("sample").default, ours.pop("sample_seed").default) == (100, 0)
-    for name in ("out", "parts", "part_size", "overwrite", "restart", "take_over", "check_content", "progress", "log"):
+    for name in ("out", "parts", "part_size", "overwrite", "restart", "check_content", "progress", "log"):
         del theirs[name]
     assert {n: p.default for n, p in ours.items()} == {n: p.default for n, p in theirs.items()}
 

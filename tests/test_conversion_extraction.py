@@ -239,7 +239,8 @@ def write_with_sources(names: list[str], path: Path) -> None:
     """Make a dataset whose index says these sources, as only a hostile one would."""
     from lmdbloader.format.codecs import encode_many
     from lmdbloader.format.layout import make_field
-    from lmdbloader.store import Chunk, encode_blocks, open_writer
+    from lmdbloader.format.manifest import Description
+    from lmdbloader.store import Chunk, Work, encode_blocks, join
 
     fields = (make_field("image", "image", "raw"),)
     count = len(names)
@@ -247,9 +248,12 @@ def write_with_sources(names: list[str], path: Path) -> None:
     columns = {"source": names, "top": np.zeros(count, np.int64), "left": np.zeros(count, np.int64)}
     columns |= {f"image.{k}": np.full(count, v) for k, v in (("height", 1), ("width", 1), ("channels", 1), ("bits", 8))}
     chunk = Chunk(count, {"image": pixels}, columns)
-    with open_writer(path, fields, with_source=True, map_nbytes=2**20) as writer:
+    work, description = Work(path), Description(fields, True, {}, {})
+    work.begin({})
+    with work.part(0, description, map_nbytes=2**20) as writer:
         writer.add(chunk, encode_blocks(chunk, fields, with_source=True))
-        writer.finish(classes={}, made_by={})
+        facts = work.complete(0, writer, {})
+    join(work, [facts], description)
 
 
 def test_hostile_source_names_stay_inside_and_lose_no_sample(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ SHARED = {
     "jpeg_quality": None, "compress_probability": None, "smart_threshold": None, "subset": None,
     "seed": None, "shuffle": None, "classes": None, "on_error": "stop", "min_pair_psnr": 20.0, "workers": None,
 }  # fmt: skip
-OF_CONVERT = dict.fromkeys(("overwrite", "restart", "take_over", "check_content", "progress"), False)
+OF_CONVERT = dict.fromkeys(("overwrite", "restart", "check_content", "progress"), False)
 OF_CONVERT |= dict.fromkeys(("parts", "part_size"))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ from torch.utils.data import ConcatDataset, Subset
 
 from lmdbloader import LMDBDataset, convert, fields, write
 from lmdbloader.conversion.sample_progress import identity_of, is_indexed
-from lmdbloader.errors import CorruptError, DestinationError, OptionError
+from lmdbloader.errors import DestinationError, OptionError
+from lmdbloader.store import Work
+from lmdbloader.store.lmdb_records import num_committed
 
 FILES = ("data.mdb", "index.arrow", "manifest.json")
 
@@ -33,12 +35,26 @@ def out(tmp_path: Path) -> Path:
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make groups of a few samples, and commit every few groups."""
     monkeypatch.setattr("lmdbloader.conversion.samples.GROUP_NBYTES", 3000)
-    monkeypatch.setattr("lmdbloader.store.writing.writer.TRANSACTION_NBYTES", 10_000)
+    monkeypatch.setattr("lmdbloader.store.writing.part.TRANSACTION_NBYTES", 10_000)
     monkeypatch.setattr("lmdbloader.conversion.from_python._SLOW_SAMPLES", 100)
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples that are at hand are kept in whole parts."""
+    monkeypatch.setattr("lmdbloader.conversion.from_python.PART_NBYTES", 10_000)
 
 
 def partial_of(out: Path) -> Path:
     return out.with_name("out.partial")
+
+
+def stored(out: Path) -> int:
+    """Return how many samples an interrupted write has kept."""
+    work = Work(out)
+    facts = (work.facts(number) for number in range(1000))
+    done = sum(found.num_samples for found in takewhile(lambda found: found is not None, facts) if found)
+    return done + sum(map(num_committed, partial_of(out).glob("part-*.*")))
 
 
 def interrupt(samples: Any, out: Path, **options: Any) -> None:
@@ -46,7 +62,7 @@ def interrupt(samples: Any, out: Path, **options: Any) -> None:
     with pytest.raises(RuntimeError, match="a bad sample"):
         write(samples, out, **options)
     assert os.listdir(out.parent) == ["out.partial"]
-    assert (partial_of(out) / "journal").stat().st_size > 0
+    assert stored(out) > 0
 
 
 # --- kills ---
@@ -58,15 +74,17 @@ sys.path[:0] = [{tests!r}]
 import lmdbloader
 from breaking_samples import Samples, sample
 from lmdbloader.conversion import from_python, samples
-from lmdbloader.store.writing import writer
+from lmdbloader.store.writing import part
 
-samples.GROUP_NBYTES, writer.TRANSACTION_NBYTES, from_python._SLOW_SAMPLES = 3000, 10_000, 100
+samples.GROUP_NBYTES, part.TRANSACTION_NBYTES, from_python._SLOW_SAMPLES = 3000, 10_000, 100
 left = int(sys.argv[2])
 def progress(count):
     global left
     left -= count
     if left <= 0:
         os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[3] == "list":  # samples that are at hand are kept in whole parts
+    from_python.PART_NBYTES = 20_000
 given = [sample(i) for i in range(240)] if sys.argv[3] == "list" else Samples()
 lmdbloader.write(given, sys.argv[1], progress=progress, **eval(sys.argv[4]))
 """
@@ -74,8 +92,12 @@ lmdbloader.write(given, sys.argv[1], progress=progress, **eval(sys.argv[4]))
 
 @pytest.mark.parametrize("source", ["list", "dataset"])
 @pytest.mark.parametrize("options", ["{}", "{'workers': 2, 'threads': True}"], ids=["alone", "threads"])
-def test_a_write_that_is_killed_twice_has_the_result_of_a_whole_one(tmp_path: Path, source: str, options: str) -> None:
+def test_a_write_that_is_killed_twice_has_the_result_of_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, options: str
+) -> None:
     out, whole = tmp_path / "out", tmp_path / "whole"
+    if source == "list":
+        monkeypatch.setattr("lmdbloader.conversion.from_python.PART_NBYTES", 20_000)
     given: Any = [sample(i) for i in range(COUNT)] if source == "list" else Samples()
     expected = write(given, whole)
     script = KILLED.format(tests=str(Path(__file__).parent))
@@ -86,8 +108,7 @@ def test_a_write_that_is_killed_twice_has_the_result_of_a_whole_one(tmp_path: Pa
         ended = subprocess.run(words, env={**os.environ, "PYTHONPATH": path}, timeout=120, capture_output=True)
         assert ended.returncode == -9, ended.stderr.decode()
         assert sorted(os.listdir(tmp_path)) == ["out.partial", "whole"]
-        lines = (tmp_path / "out.partial" / "journal").read_bytes().splitlines()
-        done.append(json.loads(lines[-1].split(b" ", 1)[1])["num_samples"])
+        done.append(stored(out))
     assert 0 < done[1] < done[2] < COUNT
     rest: list[int] = []
     written = write(given, out, progress=rest.append, **eval(options))
@@ -96,7 +117,7 @@ def test_a_write_that_is_killed_twice_has_the_result_of_a_whole_one(tmp_path: Pa
     assert (out / "index.arrow").stat().st_size == (whole / "index.arrow").stat().st_size
     for found, other in zip(LMDBDataset(out), LMDBDataset(whole), strict=True):
         assert found.name == other.name and bytes(found.image.numpy()) == bytes(other.image.numpy())
-    assert sorted(os.listdir(out)) == sorted(FILES)
+    assert sorted(os.listdir(out)) == sorted(os.listdir(whole))
 
 
 def test_workers_and_kinds_of_workers_may_change_between_runs(tmp_path: Path) -> None:
@@ -182,7 +203,7 @@ def test_an_iterator_starts_again(out: Path) -> None:
     assert write(samples(-1), out).num_samples == COUNT
 
 
-def test_a_sample_that_does_not_fit_can_be_mended_and_the_write_continued(out: Path) -> None:
+def test_a_sample_that_does_not_fit_can_be_mended_and_the_write_continued(out: Path, small_parts: None) -> None:
     samples = [sample(i) for i in range(COUNT)]
     expected = write(samples, out.with_name("whole")).content_digest
     broken = [*samples[:200], {"image": 3}, *samples[201:]]
@@ -231,10 +252,10 @@ CHANGES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "another kind": (Samples(label=1.5), {}, r"the fields differ: "),
     "another length": (Subset(Samples(), range(COUNT - 1)), {}, r"the number of samples differs: 240, now 239"),  # type: ignore[arg-type]
     "another type": ([sample(i) for i in range(COUNT)], {}, r"the type of the dataset differs: Samples, now list"),
-    "another codec": (Samples(), {"codec": "lz4"}, r"a conversion with other options is unfinished .*codec"),
-    "another mode": (Samples(), {"write_mode": "jpg"}, r"a conversion with other options is unfinished "),
-    "another policy": (Samples(), {"alpha": "drop"}, r"a conversion with other options is unfinished .*alpha"),
-    "a preparation": (Samples(), {"prepare": dict}, r"a conversion with other options is unfinished .*prepare"),
+    "another codec": (Samples(), {"codec": "lz4"}, r"the options differ: .*codec"),
+    "another mode": (Samples(), {"write_mode": "jpg"}, r"the options differ: "),
+    "another policy": (Samples(), {"alpha": "drop"}, r"the options differ: .*alpha"),
+    "a preparation": (Samples(), {"prepare": dict}, r"the options differ: .*prepare"),
     "other classes": (Samples(), {"classes": {"label": list("abcde")}}, r"the names of classes differ"),
 }
 
@@ -254,7 +275,7 @@ def test_other_samples_and_options_are_refused(out: Path, change: str) -> None:
 
 
 @pytest.mark.parametrize("at", [1, 77, 131])
-def test_every_stored_sample_of_a_list_is_compared(out: Path, at: int) -> None:
+def test_every_stored_sample_of_a_list_is_compared(out: Path, at: int, small_parts: None) -> None:
     samples = [sample(i) for i in range(COUNT)]
     with pytest.raises(OptionError, match="sample 200"):
         write([*samples[:200], {}, *samples[201:]], out)
@@ -263,7 +284,7 @@ def test_every_stored_sample_of_a_list_is_compared(out: Path, at: int) -> None:
         write(changed, out)
 
 
-def test_a_list_in_another_order_is_refused(out: Path) -> None:
+def test_a_list_in_another_order_is_refused(out: Path, small_parts: None) -> None:
     samples = [sample(i) for i in range(COUNT)]
     with pytest.raises(OptionError, match="sample 200"):
         write([*samples[:200], {}, *samples[201:]], out)
@@ -287,7 +308,7 @@ def test_a_dataset_that_draws_at_random_is_refused_with_the_reason(out: Path) ->
 
 def test_an_unfinished_write_is_not_continued_by_an_iterator(out: Path) -> None:
     interrupt(Samples(200), out)
-    with pytest.raises(DestinationError, match="an unfinished conversion is there"):
+    with pytest.raises(DestinationError, match="another dataset is unfinished there"):
         write((sample(i) for i in range(5)), out)
     assert write((sample(i) for i in range(5)), out, restart=True).num_samples == 5
 
@@ -296,19 +317,22 @@ def test_a_conversion_does_not_take_the_place_of_an_unfinished_write(out: Path) 
     interrupt(Samples(200), out)
     (out.parent / "src").mkdir()
     Image.fromarray(sample(0)["image"]).save(out.parent / "src" / "a.png")
-    with pytest.raises(DestinationError, match=r"a conversion .* is unfinished .*it was begun by lmdbloader\.write\)"):
+    with pytest.raises(
+        DestinationError, match=r"another dataset is unfinished there, which was not begun by lmdbloader\.convert"
+    ):
         convert(out.parent / "src", out)
     assert convert(out.parent / "src", out, restart=True).num_samples == 1
 
 
 def test_data_of_another_run_is_refused(out: Path, tmp_path: Path) -> None:
     interrupt(Samples(200), out)
-    ours = partial_of(out)
+    (ours,) = partial_of(out).glob("part-*.*")
     other = tmp_path / "other" / "out"
     other.parent.mkdir()
     interrupt(Samples(200, label=3), other)
-    (ours / "data.mdb").write_bytes((partial_of(other) / "data.mdb").read_bytes())
-    with pytest.raises(CorruptError, match="does not hold the samples that journal lists"):
+    (theirs,) = partial_of(other).glob("part-*.*")
+    (ours / "data.mdb").write_bytes((theirs / "data.mdb").read_bytes())
+    with pytest.raises(DestinationError, match="its 'label' differs from what was written"):
         write(Samples(), out)
 
 
@@ -322,13 +346,10 @@ def test_a_dataset_that_was_put_in_place_by_a_killed_run_is_finished(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("lmdbloader.store.writing.publish._remove_leftovers", kill)
+        patch.setattr("lmdbloader.store.writing.join.remove_work", kill)
         with pytest.raises(Killed):
             write(Samples(), out)
     assert "plan.json" in os.listdir(out)
-    owner = out / "owner.json"
-    if not owner.exists():  # a process that raises an exception releases it; one that is killed does not
-        owner.write_text(json.dumps({"pid": 1, "host": "x"}))
     with pytest.raises(DestinationError, match="a dataset is there already"):
         write(Samples(), out, codec="lz4")
     done: list[int] = []
@@ -411,6 +432,6 @@ def test_an_interruption_says_what_is_stored_and_that_the_same_call_continues(ou
         write(Interrupted(), out)
     if sys.version_info >= (3, 11):
         note = caught.value.__notes__[-1]
-        assert re.search(r"^lmdbloader\.write: [1-9]\d+ samples are stored in .*out\.partial\. The same call", note)
+        assert re.search(r"^lmdbloader\.write: what is stored is kept in .*out\.partial\. The same call", note)
     is_pressed = False
     assert write(Interrupted(), out).num_samples == COUNT

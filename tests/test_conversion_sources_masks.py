@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import zlib
 from collections.abc import Sequence
@@ -123,9 +124,9 @@ def test_only_a_folder_that_holds_images_is_one_of_masks(folder: Path, tmp_path:
     (folder / "Annotations" / "a.xml").write_text("<boxes/>")
     assert lmdbloader.convert(folder, tmp_path / "out", layout="masks").num_samples == 3
     save_mask(folder / "SegmentationObject" / "a.png", labels(*SIZES[0]))
-    with pytest.raises(SourceError, match=r"Name the two: lmdbloader\.convert\(.*\)$") as error:
+    with pytest.raises(SourceError, match=r"SegmentationClass/, SegmentationObject/.*masks"):
         lmdbloader.convert(folder, tmp_path / "again", layout="masks")
-    exec(str(error.value).split("two: ")[1], {"lmdbloader": lmdbloader, "out": tmp_path / "again"})
+    lmdbloader.convert(folder / "JPEGImages", tmp_path / "again", masks=folder / "SegmentationClass")
     assert len(lmdbloader.LMDBDataset(tmp_path / "again")) == 3
 
 
@@ -292,7 +293,8 @@ def test_turned_images_whose_masks_may_not_fit_are_counted(tmp_path: Path, optio
         "2 images, such as b.jpg, are turned by their EXIF or XMP data, and their masks are stored"
     )
     assert said[-1] == f"note: {report.notes[0]}."
-    exec(report.notes[0].partition("Look at them: ")[2].replace("sheet.png", str(tmp_path / "sheet.png")))
+    line = shlex.split(report.notes[0].partition("Look at them: ")[2].strip("`"))
+    assert line[:2] == ["lmdbloader", "preview"] and main([*line[1:-1], str(tmp_path / "sheet.png")]) == 0
     assert (tmp_path / "sheet.png").exists()
 
 
@@ -300,19 +302,17 @@ def test_turned_images_are_counted_by_a_conversion_that_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("lmdbloader.store.writing.writer.TRANSACTION_NBYTES", 1)
-    monkeypatch.setattr("lmdbloader.conversion.pool.TASK_NBYTES", 1)
     for number in range(3):
         save_turned(tmp_path / "src" / "images" / f"{number}.jpg", 3)
         save_mask(tmp_path / "src" / "masks" / f"{number}.png", labels(24, 24))
     (tmp_path / "src" / "images" / "9.jpg").write_bytes(b"damaged")
     save_mask(tmp_path / "src" / "masks" / "9.png", labels(24, 24))
-    line = ["convert", "src", "out", "--layout", "masks", "--workers", "1"]
+    line = ["convert", "src", "out", "--layout", "masks", "--workers", "1", "--parts", "2"]
     assert main(line) == 1
     assert "turned" not in capsys.readouterr().out
     assert main([*line, "--on-error", "skip"]) == 0
     said = capsys.readouterr().out
-    assert "resuming after 3 of 4 images" in said
+    assert "resuming: 1 of 2 parts are complete" in said
     assert "note: 3 images, such as 0.jpg, are turned by their EXIF or XMP data" in said
     assert "Look at them: `lmdbloader preview out -o sheet.png`." in said
 

@@ -111,7 +111,7 @@ def test_a_conversion_says_about_how_large_data_mdb_will_be(mixed: Path, tmp_pat
     made = lmdbloader.convert(mixed, tmp_path / "made", workers=1, log=lines.append, **options)
     (line,) = (line for line in lines if "map size" in line)
     size = r"([\d.]+) (bytes|KiB|MiB|GiB)"
-    found = re.match(rf"data.mdb: about {size} \({size} to {size}\), estimated from 24 of 200 inputs; map size: ", line)
+    found = re.match(rf"data: about {size} \({size} to {size}\), estimated from 24 of 200 inputs; map size: ", line)
     assert found is not None, line
     units = {"bytes": 1, "KiB": 1024, "MiB": MIB, "GiB": 1024 * MIB}
     value, low, high = (float(found[i]) * units[found[i + 1]] for i in (1, 3, 5))

@@ -130,15 +130,6 @@ def test_without_ray_nothing_is_converted(photos: Path, tmp_path: Path, capsys: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_conversion_with_ray_has_parts(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(OptionError, match=r"their number, several for each CPU: parts=64; or .*part_size='4GiB'"):
-        lmdbloader.ray.convert(photos, tmp_path / "d.lmdb")
-    assert main(["convert", str(photos), str(tmp_path / "d.lmdb"), "--engine", "ray"]) == 2
-    assert "parts=64; or" in capsys.readouterr().err
-    with pytest.raises(TypeError, match="adress"):
-        lmdbloader.ray.convert(photos, tmp_path / "d.lmdb", parts=2, adress="h:1")  # type: ignore[call-arg]
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
 @pytest.mark.parametrize("how", ["argument", "variable"])
 def test_an_address_where_nothing_listens_is_refused_at_once(

@@ -382,9 +382,9 @@ def combine(
     work = Work(out)
     if restart:
         work.discard()
-    _begin(recipe, work, of_recipe)
     description = Description(recipe.fields, recipe.with_source, recipe.named_classes, of_recipe)
     try:
+        _begin(recipe, work, of_recipe)
         facts = _make_parts(recipe, work, description, progress=progress, log=log)
         # A dataset that has changed meanwhile is not the one that would be replaced.
         if before is not None and read_manifest(out).manifest_digest != before.manifest.manifest_digest:

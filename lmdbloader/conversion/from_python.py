@@ -389,7 +389,7 @@ def _resume(job: _Job, work: Work, first: Mapping[str, Any]) -> _State | None:
     if plan is None or not work.has_parts():
         return None
     if not job.source.is_indexed:
-        if plan.get("inputs") or work.is_busy():
+        if plan.get("inputs") != {} or work.is_busy():
             raise DestinationError(
                 f"{work.folder}: another dataset is unfinished there. Finish it with the call that began it, or drop "
                 f"it with {option('restart', True)}."
@@ -444,6 +444,7 @@ def _write(job: _Job, work: Work, state: _State, report: Callable[[int], None], 
     description = Description(recipe.fields, False, job.classes, job.made_by)
     is_slow = source.is_indexed and (recipe.reading.prepare is not None or not isinstance(source.samples, list | tuple))
     parts: Generator[Part, None, None] | None = None
+    in_pixels: set[str] = set()
     try:
         is_last = False
         while not is_last:
@@ -457,10 +458,14 @@ def _write(job: _Job, work: Work, state: _State, report: Callable[[int], None], 
                     first = state.first + writer.num_samples
                     pieces: list[Piece] = [*map(work.rows, range(len(facts))), writer]
                     check_stored(work.folder, pieces, recipe, source.samples)
+                    in_pixels = _known_boxes(writer, recipe)
+                    state.boxes = tuple(name for name in state.boxes if name not in in_pixels)
+                    state.recipe = replace(recipe, boxes=state.boxes)
                     parts = _show(_parts(job, state, first), source, first, shows_bar)
-                is_last, in_pixels = _fill(writer, parts, state, report)
+                is_last = _fill(writer, parts, state, report, in_pixels)
                 if writer.num_samples or not facts:
-                    facts.append(work.complete(len(facts), writer, {"in_pixels": in_pixels}))
+                    facts.append(work.complete(len(facts), writer, {"in_pixels": sorted(in_pixels)}))
+                in_pixels = set()
         # Another process may have made it meanwhile.
         check_destination(job.out, overwrite=job.overwrite)
         return join(work, facts, description, overwrite=job.overwrite)
@@ -474,14 +479,20 @@ def _write(job: _Job, work: Work, state: _State, report: Callable[[int], None], 
 
 
 def _fill(
-    writer: PartWriter, parts: Iterator[Part], state: _State, report: Callable[[int], None]
-) -> tuple[bool, list[str]]:
-    """Fill a part with samples; return whether they were the last, and the fields of boxes known to be in pixels."""
-    in_pixels: set[str] = set()
+    writer: PartWriter,
+    parts: Iterator[Part],
+    state: _State,
+    report: Callable[[int], None],
+    in_pixels: set[str],
+) -> bool:
+    """Fill a part with samples; return whether they were the last ones.
+
+    The names of the fields of boxes that are known to be in pixels are added to `in_pixels`.
+    """
     with WritingThread(writer) as sink:
         while sink.payload_nbytes < PART_NBYTES:
             if (part := next(parts, None)) is None:
-                return True, sorted(in_pixels)
+                return True
             if part.chunk is not None:
                 mask_bits(part.chunk, state.recipe.fields, state.first + sink.num_samples, state.bits)
                 state.boxes = settle_boxes(state.boxes, part.box_scales)
@@ -489,7 +500,13 @@ def _fill(
             sink.add(part)
             report(part.num_sources)
     state.first += writer.num_samples
-    return False, sorted(in_pixels)
+    return False
+
+
+def _known_boxes(writer: PartWriter, recipe: SampleRecipe) -> set[str]:
+    """Return the fields with boxes among the samples that a part has kept: they were found to be in pixels."""
+    rows = range(writer.num_samples)
+    return {name for name in recipe.boxes if any(writer.stored(f"{name}.stored_nbytes", rows))}
 
 
 def _parts(job: _Job, state: _State, first: int) -> Generator[Part, None, None]:

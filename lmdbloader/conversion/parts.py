@@ -156,7 +156,7 @@ def saved_plan(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], 
     target = new_folder(out)
     if is_saved(work := Work(target)):
         return _short(target, _compared(work, _asked(*_absolute(src, options))))
-    return _short(target, prepare(src, target, options))
+    return _short(target, prepare(src, target, options, is_part=True))
 
 
 def _short(target: Path, found: SavedPlan | Report) -> PartsPlan:
@@ -172,13 +172,14 @@ def _num_planned(manifest: Manifest) -> int:
     return number if isinstance(number, int) else len(manifest.parts)
 
 
-def prepare(src: Any, target: Path, options: RunOptions) -> SavedPlan | Report:
+def prepare(src: Any, target: Path, options: RunOptions, *, is_part: bool = False) -> SavedPlan | Report:
     """Return the plan of a conversion, which is made if there is none; or the report if the dataset is in place.
 
     Args:
         src: As in `convert`.
         target: The dataset.
         options: The options, checked.
+        is_part: Whether a part is to be made, which may come after the join: then a dataset is not made again.
 
     Raises:
         LmdbloaderError: As by `plan_parts`.
@@ -193,15 +194,17 @@ def prepare(src: Any, target: Path, options: RunOptions) -> SavedPlan | Report:
     for folder in plan.folders:
         refuse_inside(target, folder)
     job = Job(target, plan, options, describe(plan))
+    if (is_part or not options.overwrite) and (found := report_finished(job)) is not None:
+        return found
     if not options.overwrite:
-        if (found := report_finished(job)) is not None:
-            return found
         refuse_others(target, job.made_by)
     check_destination(target, overwrite=options.overwrite)
     work = Work(target)
     if options.restart:
         work.discard()
     asked = _asked(src, options)
+    if work.has_parts() and "bounds" not in (work.plan() or {"bounds": ()}):
+        _compared(work, asked)  # of another function: it is not discarded
     if not is_saved(work) or not (work.has_parts() or _has_equal_plan(work, asked, job)):
         return _plan(work, job, asked)
     saved = _compared(work, asked)
@@ -589,6 +592,7 @@ def join(out: str | os.PathLike[str], *, log: Callable[[str], None] = lambda lin
     for found in facts:
         notes.extend(parse_notes(found.notes))
     if not any(found.num_samples for found in facts):
+        work.discard()
         raise _nothing_to_write(target, notes)
     skips = any(found.notes["on_error"] == "skip" for found in facts)
     made_by = {

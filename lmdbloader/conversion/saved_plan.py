@@ -28,7 +28,7 @@ from lmdbloader.format.manifest import field_json, parse_field
 from lmdbloader.store import Work
 
 _NO_SOURCES = Sources(Names.join(b"", []), np.zeros(0, np.int64))
-_LISTED = ("layout", "classes", "fields", "ignored", "changed_ns", "in_process", "notes")
+_LISTED = ("layout", "classes", "fields", "ignored", "changed_ns", "in_process")
 Arrays = dict[str, npt.NDArray[Any]]
 
 
@@ -132,7 +132,7 @@ def save(
         "least_nbytes": decisions.least_nbytes,
         "asked": asked,
         "overwrite": overwrite,
-        "listing": {name: getattr(plan.listing, name) for name in _LISTED},
+        "listing": {**{name: getattr(plan.listing, name) for name in _LISTED}, "notes": plan.notes},
         "storage": asdict(plan.recipe.storage),
         "first_mask": plan.recipe.first_mask,
         "codec": plan.codec,
