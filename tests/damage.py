@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 import lmdbloader
-from lmdbloader.format.digests import digest_of_file
+from lmdbloader.format.digests import digest_of
 from lmdbloader.store import read_manifest
 from lmdbloader.store.writing.index_layout import lay_out
 
@@ -47,19 +47,19 @@ def change_index(dataset: Path, row: int, values: dict[str, int]) -> dict[str, i
 def put_index(dataset: Path, batch: pa.RecordBatch) -> None:
     """Make other rows the index of a dataset, with a manifest that states all of them."""
     manifest = read_manifest(dataset)
-    index = dataset / manifest.index_file
+    index = dataset / "index.arrow"
     with pa.OSFile(str(index), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
     content = index.read_bytes()
     layout, _ = lay_out(content, manifest.fields, with_source=manifest.with_source)
-    sizes, digest = {**manifest.sizes, "index_nbytes": len(content)}, digest_of_file(content, manifest.digest)
+    sizes, digest = {**manifest.sizes, "index_nbytes": len(content)}, digest_of(content)
     changed = replace(manifest, sizes=sizes, index_digest=digest, index=layout)
     (dataset / "manifest.json").write_bytes(changed.to_json())
 
 
 def index_batch(dataset: Path) -> pa.RecordBatch:
     """Return the rows of an index as Arrow's library reads them, without a map, so that they can be overwritten."""
-    return pa.ipc.open_file((dataset / read_manifest(dataset).index_file).read_bytes()).get_batch(0)
+    return pa.ipc.open_file((dataset / "index.arrow").read_bytes()).get_batch(0)
 
 
 def with_column(batch: pa.RecordBatch, name: str, values: Any, kind: pa.DataType | None = None) -> pa.RecordBatch:

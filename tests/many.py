@@ -8,8 +8,9 @@ import numpy as np
 
 from lmdbloader.format.codecs import Payloads
 from lmdbloader.format.layout import make_field
+from lmdbloader.format.manifest import Description
 from lmdbloader.kernels import entries
-from lmdbloader.store import Chunk, encode_blocks, estimate_map_nbytes, open_writer
+from lmdbloader.store import Chunk, Work, encode_blocks, estimate_map_nbytes, join
 
 _AT_ONCE = 50_000
 _NBYTES = 3
@@ -19,11 +20,14 @@ def write_many(path: Path, count: int, *, images: tuple[str, ...] = ("image",)) 
     """Write samples with images of one pixel, whose first value is the sample's number modulo 251, and `label`."""
     fields = [*(make_field(name, "image", "raw") for name in images), make_field("label", "int")]
     nbytes = estimate_map_nbytes(count * _NBYTES * len(images), count * len(images))
-    with open_writer(path, fields, with_source=False, map_nbytes=nbytes) as writer:
+    work, description = Work(path), Description(tuple(fields), False, {}, {})
+    work.begin({})
+    with work.part(0, description, map_nbytes=nbytes) as writer:
         for first in range(0, count, _AT_ONCE):
             chunk = _chunk(np.arange(first, min(first + _AT_ONCE, count)), images)
             writer.add(chunk, encode_blocks(chunk, fields, with_source=False))
-        writer.finish(classes={}, made_by={})
+        facts = work.complete(0, writer, {})
+    join(work, [facts], description)
     return path
 
 

@@ -15,7 +15,8 @@ from PIL import Image
 import lmdbloader
 from lmdbloader.format.codecs import Payloads, checksum, encode_image, encode_jpeg, encode_many, pack_file, pack_jpeg
 from lmdbloader.format.layout import make_field
-from lmdbloader.store import Chunk, encode_blocks, open_writer
+from lmdbloader.format.manifest import Description
+from lmdbloader.store import Chunk, Work, encode_blocks, join
 
 TILE = 64
 #: Of `one_of_each`: which fields there are, and their kinds.
@@ -70,9 +71,12 @@ def write_payloads(path: Path, kinds: Mapping[str, Any], rows: Sequence[Mapping[
     zeros = np.zeros(len(rows), np.int64)
     columns |= {"source": [f"{i}.png" for i in range(len(rows))], "top": zeros, "left": zeros}
     chunk = Chunk(len(rows), payloads, columns)
-    with open_writer(path, fields, with_source=True, map_nbytes=2**24) as writer:
+    work, description = Work(path), Description(tuple(fields), True, {}, {})
+    work.begin({})
+    with work.part(0, description, map_nbytes=2**24) as writer:
         writer.add(chunk, encode_blocks(chunk, fields, with_source=True))
-        writer.finish(classes={}, made_by={})
+        facts = work.complete(0, writer, {})
+    join(work, [facts], description)
     return path
 
 
