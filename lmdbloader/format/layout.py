@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal
 from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.fields import Kind as Kind
 from lmdbloader.fields import Mask, kind_named
-from lmdbloader.format.sizes import BLOCK_NBYTES as BLOCK_NBYTES
 from lmdbloader.kernels.codec_numbers import CODEC_FILE as CODEC_FILE
 from lmdbloader.kernels.codec_numbers import CODEC_JPEG as CODEC_JPEG
 from lmdbloader.kernels.codec_numbers import CODEC_LZ4 as CODEC_LZ4
@@ -26,6 +25,9 @@ if TYPE_CHECKING:
 
 FORMAT_NAME = "lmdbloader"
 FORMAT_VERSION = 1
+
+# LMDB stores values in whole pages: 256 KiB a value keeps the waste under 2 % for small samples.
+BLOCK_NBYTES = 256 * 1024
 
 DATA_FILE = "data.mdb"
 INDEX_FILE = "index.arrow"
