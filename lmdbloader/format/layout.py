@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 FORMAT_NAME = "lmdbloader"
 FORMAT_VERSION = 1
 
-# LMDB stores values in whole pages: 256 KiB a value keeps the waste under 2 % for small samples.
-BLOCK_NBYTES = 256 * 1024
-
 DATA_FILE = "data.mdb"
 INDEX_FILE = "index.arrow"
 MANIFEST_FILE = "manifest.json"

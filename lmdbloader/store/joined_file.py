@@ -13,9 +13,9 @@ import numpy as np
 from lmdbloader.base import system
 from lmdbloader.base.limits import no_address_space
 from lmdbloader.errors import OptionError
-from lmdbloader.format.manifest import part_begins
+from lmdbloader.format.manifest import Manifest, part_begins
 from lmdbloader.kernels.runtime.guard_words import BY_DIRECTORY, NUM_ENTRY, NUM_HEAD, NUM_MARKS
-from lmdbloader.store.opening import I64, IO, DataFile, guard_of
+from lmdbloader.store.opening import I64, IO, DataFile, guard_of, wrong_size
 
 
 class JoinedFile(DataFile):
@@ -136,6 +136,31 @@ class JoinedFile(DataFile):
             if found := file.lost():
                 return name, found[1]
         return None
+
+
+def open_data(path: Path, manifest: Manifest, io: IO) -> DataFile:
+    """Open the data files of a dataset, several as one.
+
+    Raises:
+        FileNotFoundError: A file is missing.
+        CorruptError: A file is shorter or longer than the manifest states.
+        OptionError: The process may not open or map that many files.
+    """
+    names, files = manifest.data_files, []
+    try:
+        for name, part in zip(names, manifest.parts, strict=True):
+            file = DataFile(path / name, io if len(names) == 1 else "pread")
+            if file.nbytes != part.data_nbytes:
+                raise wrong_size(path / name, file.nbytes, part.data_nbytes, path)
+            files.append(file)
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+        raise OptionError(
+            f"{path}: has {len(names)} parts, and this process may not open that many files ({len(files)} are open). "
+            "Raise the limit with `ulimit -n`, or convert again with larger parts."
+        ) from error
+    return files[0] if len(files) == 1 else JoinedFile(path, files, names, io)
 
 
 def _map(path: Path, files: Sequence[tuple[int, int, int]]) -> Any:

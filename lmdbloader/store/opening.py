@@ -228,35 +228,6 @@ class DataFile:
         return (DATA_FILE, size) if size < self.nbytes else None
 
 
-def open_data(path: Path, manifest: Manifest, io: IO) -> DataFile:
-    """Open the data files of a dataset, several as one.
-
-    Raises:
-        FileNotFoundError: A file is missing.
-        CorruptError: A file is shorter or longer than the manifest states.
-        OptionError: The process may not open or map that many files.
-    """
-    names, files = manifest.data_files, list[DataFile]()
-    try:
-        for name, part in zip(names, manifest.parts, strict=True):
-            file = DataFile(path / name, io if len(names) == 1 else "pread")
-            if file.nbytes != part.data_nbytes:
-                raise wrong_size(path / name, file.nbytes, part.data_nbytes, path)
-            files.append(file)
-    except OSError as error:
-        if error.errno != errno.EMFILE:
-            raise
-        raise OptionError(
-            f"{path}: has {len(names)} parts, and this process may not open that many files ({len(files)} are open). "
-            "Raise the limit with `ulimit -n`, or convert again with larger parts."
-        ) from error
-    if len(files) == 1:
-        return files[0]
-    from lmdbloader.store.joined_file import JoinedFile
-
-    return JoinedFile(path, files, names, io)
-
-
 def guard_of(descriptor: int, nbytes: int) -> npt.NDArray[np.int64]:
     """Return the words that hold which pages of the map of a file kernels may touch.
 

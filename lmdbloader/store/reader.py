@@ -37,7 +37,7 @@ from lmdbloader.kernels.assemble_columns import CHECKSUM, CODEC, INDEX_COLUMNS, 
 from lmdbloader.kernels.calls.entry import Prepared
 from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, BAD_CODEC, CHANGED, DAMAGES, OUT_OF_BOUNDS
 from lmdbloader.store.index import Index, open_index
-from lmdbloader.store.opening import IO, DataFile, check_io, open_data, read_manifest, wrong_size
+from lmdbloader.store.opening import IO, DataFile, check_io, read_manifest, wrong_size
 from lmdbloader.store.rows import Rows, as_array, extremes, parts_of, take
 
 if TYPE_CHECKING:
@@ -119,6 +119,8 @@ class Reader:
                     f"{name}={given!r}: {text} is on a disk, and only a dataset at a URL has a cache. Leave it out; "
                     "`lmdbloader stage DB FOLDER` copies a dataset to a faster disk."
                 )
+        from lmdbloader.store.joined_file import open_data
+
         self._remote: Place | None = None
         self.path = local_path("path", path).absolute()
         self.manifest = read_manifest(path)

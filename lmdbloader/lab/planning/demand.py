@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lmdbloader.base.units import GIB, KIB, MIB
-from lmdbloader.format.layout import BLOCK_NBYTES as RECORD_NBYTES
+from lmdbloader.format.sizes import BLOCK_NBYTES as RECORD_NBYTES
 
 # The read size of order="quasi_random". A record of a dataset holds as many small samples as fit into its own size.
 BLOCK_NBYTES = 2 * MIB
