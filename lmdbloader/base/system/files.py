@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 __all__ = [
-    "CAN_DROP_CACHE", "NORMAL", "POPULATE_READ", "RANDOM", "WILL_NEED",
+    "CAN_DROP_CACHE", "IS_LINUX", "NORMAL", "POPULATE_READ", "RANDOM", "WILL_NEED",
     "advise_order", "after_fork", "clock_ns", "connect", "drop_cache", "exchange", "flush", "flush_path",
     "folded", "how_ended", "is_cached", "lock", "map_in_a_row", "map_shared", "means",
-    "memory_file", "open_folder", "open_to_read", 
-    "read_at", "read_into", "receive_file", "reserve", "resident_pages", "send_file", 
-    "start_python", "tells_residency", 
+    "memory_file", "open_folder", "open_to_read",
+    "read_at", "read_into", "receive_file", "reserve", "resident_pages", "send_file",
+    "start_python", "tells_residency",
     "wait_for_end_of", "will_read", "write_at",
 ]  # fmt: skip
 
-_IS_LINUX = sys.platform == "linux"
+IS_LINUX = sys.platform == "linux"
 # Whether `drop_cache` drops anything.
-CAN_DROP_CACHE = _IS_LINUX
+CAN_DROP_CACHE = IS_LINUX
 # The advice for madvise about the order of reads, and about pages that are needed soon.
 NORMAL, RANDOM, WILL_NEED = 0, 1, 3
 # The advice that maps pages for reading, and fails if one cannot be read: MADV_POPULATE_READ of Linux 5.14, which
 # Python lacks; negative on other systems.
-POPULATE_READ = 22 if _IS_LINUX else -1
+POPULATE_READ = 22 if IS_LINUX else -1
 _RENAME_EXCHANGE, _AT_FDCWD = 2, -100
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 # Errors of a kernel without files in memory, or of a container that forbids them.
@@ -200,7 +200,7 @@ def means(code: int, text: str) -> bool:
 
 def folded(name: str) -> str:
     """Return a key that is equal for all names that may lead to the same file; on Linux that is the name itself."""
-    return name if _IS_LINUX else unicodedata.normalize("NFC", name).casefold()
+    return name if IS_LINUX else unicodedata.normalize("NFC", name).casefold()
 
 
 # -- Folders that are held open
@@ -314,7 +314,7 @@ def is_cached(descriptor: int, at: int) -> bool | None:
 @cache
 def _of_linux(name: str) -> Any:
     """Return a function of Linux's C library; None on another system, or if the library lacks it."""
-    return getattr(ctypes.CDLL(None, use_errno=True), name, None) if _IS_LINUX else None
+    return getattr(ctypes.CDLL(None, use_errno=True), name, None) if IS_LINUX else None
 
 
 # -- Processes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from lmdbloader.base import system
 from lmdbloader.base.limits import no_address_space
 from lmdbloader.errors import OptionError
 from lmdbloader.store.opening import IO, DataFile
@@ -49,7 +49,7 @@ class Window(Blocks):
         Raises:
             OptionError: The process may not have so many addresses, or this system cannot do it.
         """
-        if sys.platform != "linux":
+        if not system.IS_LINUX:
             raise OptionError(
                 f"{path}: a fraction of a dataset can be cached on Linux only. Write cache_fraction=1.0, or copy the "
                 "dataset with `lmdbloader stage`."
