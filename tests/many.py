@@ -9,7 +9,6 @@ from payloads import write_chunks
 
 from lmdbloader.format.codecs import Payloads
 from lmdbloader.format.layout import make_field
-from lmdbloader.format.manifest import Description
 from lmdbloader.kernels import entries
 from lmdbloader.store import Chunk, estimate_map_nbytes
 

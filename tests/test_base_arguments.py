@@ -130,7 +130,7 @@ def test_convert_refuses_by_name(src: Path, tmp_path: Path, name: str, value: An
     assert [path.name for path in tmp_path.iterdir()] == ["src"]
 
 
-@pytest.mark.parametrize("name", ["overwrite", "restart", "take_over", "check_content", "progress", "log"])
+@pytest.mark.parametrize("name", ["overwrite", "restart", "check_content", "progress", "log"])
 @pytest.mark.parametrize("value", ["no", 0, None])
 def test_convert_refuses_invalid_flags_and_functions(src: Path, tmp_path: Path, name: str, value: Any) -> None:
     with pytest.raises(OptionError, match=f"^{name}=.*: expected (True or False|a function)"):

@@ -59,7 +59,7 @@ def test_an_unreadable_file_of_a_dataset_is_damage(tmp_path: Path) -> None:
         raise FileNotFoundError(errno.ENOENT, "no such file")
 
 
-@pytest.mark.parametrize("name", ["journal", "plan.json", "index.arrow"])
+@pytest.mark.parametrize("name", ["plan.json", "data.mdb", "rows.arrow", "facts.json", "index.arrow", "manifest.json"])
 def test_a_flush_that_fails_ends_the_conversion_and_names_the_file(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,13 +70,13 @@ def test_a_flush_that_fails_ends_the_conversion_and_names_the_file(
     real = os.fsync
 
     def fsync(handle: int) -> None:
-        if os.readlink(f"/proc/self/fd/{handle}").endswith(name):
+        if os.readlink(f"/proc/self/fd/{handle}").partition("out.lmdb.partial")[2].rpartition("/")[2].startswith(name):
             raise failure()
         real(handle)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fsync)
-        with pytest.raises(DiskError, match=rf"out\.lmdb\.partial/{name}: the disk failed"):
+        with pytest.raises(DiskError, match=rf"out\.lmdb\.partial/.*{name}.*: the disk failed"):
             lmdbloader.convert(src, out, workers=1)
     assert not out.exists()
     assert lmdbloader.convert(src, out, workers=1).num_samples == 6

@@ -207,8 +207,6 @@ def test_masks_alone_may_be_scaled_with_their_images(tmp_path: Path) -> None:
     assert torch.equal(view[1].mask, torch.from_numpy(LABELS_7))
 
 
-
-
 def test_the_outputs_of_a_pipeline_have_the_shape_of_masks(datasets: Any) -> None:
     path, _ = datasets("alike", np.uint8, "raw")
     pipeline = Pipeline(Reader(path), ["mask"], [T.Resize(4)])

@@ -168,7 +168,7 @@ def test_wrong_places_are_refused(db: Path, tmp_path: Path) -> None:
 def test_room_is_looked_for_before_anything_is_copied(db: Path, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage(2**30, 2**30, 2**16))
-    with pytest.raises(DiskFullError, match="64 KiB are free: .* are missing"):
+    with pytest.raises(DiskFullError, match=r"64 KiB are free: .* are missing"):
         lmdbloader.stage(db, node)
     assert not (node / "train.lmdb").exists()
 

@@ -21,7 +21,6 @@ from lmdbloader.lab import Study
 from lmdbloader.lab.machine import describe
 from lmdbloader.lab.machine.gpu import GpuSampler, describe_devices, nvml_name
 from lmdbloader.lab.profiling import Recorder, StepTimer, profile
-from lmdbloader.lab.study import Study
 from lmdbloader.transforms import RandomCrop, ToDtype
 
 pytestmark = [

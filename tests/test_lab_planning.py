@@ -194,7 +194,7 @@ def test_an_epoch_takes_its_steps() -> None:
 
 
 def test_the_sizes_of_pieces_are_those_that_are_read() -> None:
-    from lmdbloader.format.layout import BLOCK_NBYTES
+    from lmdbloader.format.sizes import BLOCK_NBYTES
     from lmdbloader.lab.planning import demand
     from lmdbloader.loader.quasi_random import QuasiRandom
 

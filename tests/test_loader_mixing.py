@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from part_sets import join_datasets
 from remote_store import objects_of, serving, write_dataset
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
@@ -126,11 +127,7 @@ def test_views_of_datasets_are_joined(both: list[LMDBDataset]) -> None:
 
 
 def test_sets_are_joined_like_other_datasets(both: list[LMDBDataset], tmp_path: Path) -> None:
-    from lmdbloader.store.writing.sets import write_set
-
-    for number, dataset in enumerate(both):
-        shutil.copytree(dataset.path, tmp_path / "set" / f"part-{number:05}")
-    write_set(tmp_path / "set", ["part-00000", "part-00001"], classes={"label": ["even", "odd"]}, made_by={})
+    join_datasets(tmp_path / "set", [dataset.path for dataset in both])
     whole = LMDBDataset(tmp_path / "set")
     parts = ConcatDataset([both[1], whole])
     for io in ("mmap", "pread"):

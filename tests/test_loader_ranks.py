@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -11,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from part_sets import make_set
 from rank_program import CASES, ONCE, as_forked, make
 from torch.multiprocessing.spawn import start_processes
 
 import lmdbloader
-from lmdbloader.store.writing.sets import write_set
 
 COUNT, BATCH_SIZE = 331, 3
 PROGRAM = Path(__file__).with_name("rank_program.py")
@@ -27,12 +28,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     pixels = np.random.default_rng(0).integers(0, 256, (COUNT, 4, 5, 3), np.uint8)
     samples = [{"image": image, "number": i} for i, image in enumerate(pixels)]
     lmdbloader.write(samples, folder / "whole.lmdb")
-    (folder / "set.lmdb").mkdir()
     bounds = [0, 100, 101, 290, COUNT]
-    names = [f"part-{part:05d}" for part in range(4)]
-    for name, first, end in zip(names, bounds[:-1], bounds[1:], strict=True):
-        lmdbloader.write(samples[first:end], folder / "set.lmdb" / name)
-    write_set(folder / "set.lmdb", names, classes={}, made_by={})
+    make_set(folder / "set.lmdb", [samples[first:end] for first, end in itertools.pairwise(bounds)])
     return str(folder)
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from lmdbloader.errors import CorruptError
 from lmdbloader.format.codecs import checksum, encode_image, encode_many, join
-from lmdbloader.format.layout import BLOCK_NBYTES, Field, make_field, record_schema
+from lmdbloader.format.layout import Field, make_field, record_schema
+from lmdbloader.format.sizes import BLOCK_NBYTES
 from lmdbloader.store.records import Chunk, decode_block, encode_blocks, split_into_blocks
 
 FIELDS = [

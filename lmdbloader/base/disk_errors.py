@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lmdbloader.base import system
-from lmdbloader.base.free_space import free_nbytes
 from lmdbloader.base.text import command
 from lmdbloader.errors import CorruptError, DiskError, DiskFullError
 
@@ -78,6 +77,8 @@ def explain_full_disk(path: Path, needed_nbytes: Callable[[], int] = lambda: 0) 
 
 def disk_full(path: Path, error: Exception, needed_nbytes: int = 0) -> DiskFullError:
     """Return the error for a full disk at `path`; the arguments are as in `explain_full_disk`."""
+    from lmdbloader.base.free_space import free_nbytes
+
     free = free_nbytes(path if path.exists() else path.absolute().parent)
     if free is None:
         more = f": about {_mebibytes(needed_nbytes)} MiB are still to be written" if needed_nbytes else ""

@@ -12,7 +12,8 @@ from lmdbloader.conversion.sources.listing import Source, Sources, is_url
 from lmdbloader.conversion.sources.reading import read_head
 from lmdbloader.conversion.storage import guess_nbytes
 from lmdbloader.conversion.tasks import Part, Recipe, patch_positions
-from lmdbloader.format.layout import BLOCK_NBYTES, Field, record_schema
+from lmdbloader.format.layout import Field, record_schema
+from lmdbloader.format.sizes import BLOCK_NBYTES
 from lmdbloader.images.decode import glance, is_jpeg
 
 # Of a file that is looked at: most JPEG files have their size in front of this, behind an EXIF preview.

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal
 from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.fields import Kind as Kind
 from lmdbloader.fields import Mask, kind_named
-from lmdbloader.format.sizes import BLOCK_NBYTES as BLOCK_NBYTES
 from lmdbloader.kernels.codec_numbers import CODEC_FILE as CODEC_FILE
 from lmdbloader.kernels.codec_numbers import CODEC_JPEG as CODEC_JPEG
 from lmdbloader.kernels.codec_numbers import CODEC_LZ4 as CODEC_LZ4

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,14 +26,16 @@ from lmdbloader.errors import CorruptError, OptionError, WorkerError
 from lmdbloader.loader.orders import EpochOrder, RankPositions
 from lmdbloader.loader.state import Place
 from lmdbloader.loader.threads import Job, Threads
-from lmdbloader.store import Damage, Readahead, Reader, Ticket
 from lmdbloader.transforms.functions import described
+
+if TYPE_CHECKING:
+    from lmdbloader.store import Damage, Reader, Ticket
 
 I64 = npt.NDArray[np.int64]
 # In place of a batch whose samples are all damaged.
 LEFT_OUT = object()
 # A batch, or `LEFT_OUT`, and the damaged samples that were left out of it.
-Item = tuple[Any, tuple[Damage, ...]]
+Item = tuple[Any, "tuple[Damage, ...]"]
 # Calls what calls functions of the user, as in the thread of the loop; None in that thread itself.
 Run = Callable[[Callable[[], Any]], Any] | None
 # Samples that are read one by one are requested this far ahead, so that the disk can choose among several; large ones
@@ -98,6 +100,8 @@ class EpochReadahead:
         self, batcher: Batcher, order: EpochOrder, positions: RankPositions, plan: Plan, mean_nbytes: float
     ) -> None:
         """Start at the beginning; the arguments are those of `EpochRun`."""
+        from lmdbloader.store import Readahead
+
         pipeline = batcher.pipeline
         cut = {output.name for output in pipeline.outputs if _is_cut_from_large(pipeline.reader, output)}
         payloads = [name for name, f in batcher.fields.items() if f.is_payload and name not in cut]
@@ -491,6 +495,8 @@ class EpochRun:
         except CorruptError as error:
             if error.sample is None or error.field is None:
                 raise
+            from lmdbloader.store import Damage
+
             return Damage(error.sample, error.field, error.source, str(error))
         return None
 

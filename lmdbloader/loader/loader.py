@@ -48,8 +48,6 @@ from lmdbloader.loader.options import (
 from lmdbloader.loader.orders import Layout, Share, described
 from lmdbloader.loader.state import Coming, Identity, Place, epoch_in, identity
 from lmdbloader.loader.threads import Threads
-from lmdbloader.loader.tuning_cache import case_of, recall_threads
-from lmdbloader.store import IO, Damage
 from lmdbloader.transforms import Transform
 from lmdbloader.transforms.compilation import is_random
 from lmdbloader.transforms.functions import is_compiled
@@ -60,6 +58,7 @@ if TYPE_CHECKING:
     from lmdbloader.loader.options import Given, Weights
     from lmdbloader.loader.samplers import LoaderBatches, LoaderSampler
     from lmdbloader.loader.seeds import DrawnSeed
+    from lmdbloader.store import IO, Damage
     from lmdbloader.transforms.resolution import ProgressiveResize
 
 _logger = logging.getLogger("lmdbloader")
@@ -296,6 +295,8 @@ class Loader(DataLoader[Any]):
             check_images(dataset, f"Loader(..., transforms={compiled})")
         self._transforms, self._functions = [*dataset.all_transforms, *compiled], functions
         if num_threads == "auto":
+            from lmdbloader.loader.tuning_cache import case_of, recall_threads
+
             num_threads = recall_threads(case_of(dataset, batch_size, compiled, functions))
         self.num_threads = min(num_threads, cores)
         self._channels_last = is_channels_last(memory_format)

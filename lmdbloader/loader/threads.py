@@ -11,7 +11,6 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from lmdbloader.base.limits import start_threads
 from lmdbloader.batch.turns import running
 
 # The longest that the interpreter's exit, or a deletion of the object, waits for jobs that are running.
@@ -64,6 +63,8 @@ class Threads:
                 thread.join()
 
     def _start(self) -> None:
+        from lmdbloader.base.limits import start_threads
+
         # Daemons: the interpreter would wait for other threads before it runs the code that ends them.
         self._jobs = SimpleQueue()
         threads = [

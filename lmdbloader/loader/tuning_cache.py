@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import ConcatDataset, Dataset
+from torch.utils.data import Dataset
 
 from lmdbloader.base.cores import count_cores, count_own_cores
 from lmdbloader.base.user_cache import cache_folder, replace_text
 from lmdbloader.batch.dataset import LMDBDataset
-from lmdbloader.loader.mixing import Mix
 from lmdbloader.transforms import Geometry, Transform
 
 # More than this, and the oldest is forgotten: every Loader reads the file.
@@ -68,7 +67,7 @@ def _describe(dataset: Any, transforms: Sequence[Transform]) -> Iterator[str]:
         yield dataset.reader.manifest.content_digest
         yield f"{', '.join(dataset.fields)}, {own if own is None else _name(own)}"
         yield _size([*dataset.all_transforms, *transforms])
-    elif isinstance(dataset, ConcatDataset | Mix):
+    elif isinstance(getattr(dataset, "datasets", None), list | tuple):  # of torch's ConcatDataset, or of `mix`
         for part in dataset.datasets:
             yield from _describe(part, transforms)
     elif hasattr(dataset, "dataset"):

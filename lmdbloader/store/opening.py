@@ -20,7 +20,6 @@ from lmdbloader.base import system
 from lmdbloader.base.arguments import local_path
 from lmdbloader.base.disk_errors import unreadable_is_corrupt
 from lmdbloader.base.files import NotRegularError, open_regular, read_regular
-from lmdbloader.base.limits import no_address_space
 from lmdbloader.base.text import command
 from lmdbloader.errors import CorruptError, FormatError, NotFoundError, OptionError
 from lmdbloader.format.layout import (
@@ -297,6 +296,8 @@ def _map(path: Path, descriptor: int, nbytes: int, advice: str) -> mmap.mmap:
     except OSError as error:
         if error.errno != errno.ENOMEM:
             raise
+        from lmdbloader.base.limits import no_address_space
+
         raise OptionError(no_address_space(path, nbytes, advice)) from error
 
 

@@ -37,7 +37,6 @@ from lmdbloader.kernels.assemble_columns import CHECKSUM, CODEC, INDEX_COLUMNS, 
 from lmdbloader.kernels.calls.entry import Prepared
 from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, BAD_CODEC, CHANGED, DAMAGES, OUT_OF_BOUNDS
 from lmdbloader.store.index import Index, open_index
-from lmdbloader.store.joined_file import open_data
 from lmdbloader.store.opening import IO, DataFile, check_io, read_manifest, wrong_size
 from lmdbloader.store.rows import Rows, as_array, extremes, parts_of, take
 
@@ -120,6 +119,8 @@ class Reader:
                     f"{name}={given!r}: {text} is on a disk, and only a dataset at a URL has a cache. Leave it out; "
                     "`lmdbloader stage DB FOLDER` copies a dataset to a faster disk."
                 )
+        from lmdbloader.store.joined_file import open_data
+
         self._remote: Place | None = None
         self.path = local_path("path", path).absolute()
         self.manifest = read_manifest(path)
@@ -250,8 +251,14 @@ class Reader:
 
     def where(self, name: str, row: int) -> str:
         """Return dataset, field, sample and source, for messages."""
-        source = self.source(row)
+        source = self._known_source(row)
         return f"{self.place}: field {name!r} of sample {row}" + (f" (from {source})" if source else "")
+
+    def _known_source(self, row: int) -> str | None:
+        """Return a sample's source for a message; None if it is damaged too, which must not hide what is reported."""
+        with suppress(CorruptError):
+            return self.source(row)
+        return None
 
     def damaged(self, name: str, row: int, status: int, said: OSError | None = None) -> CorruptError:
         """Return the error for a kernel's status; `said` is the system's error, if known."""
@@ -287,7 +294,11 @@ class Reader:
     def corrupt(self, name: str, row: int, reason: str) -> CorruptError:
         """Return the error for one payload; it names dataset, field, sample and source."""
         return CorruptError(
-            f"{self.where(name, row)}: {reason}", sample=row, field=name, source=self.source(row), path=self.place
+            f"{self.where(name, row)}: {reason}",
+            sample=row,
+            field=name,
+            source=self._known_source(row),
+            path=self.place,
         )
 
     def _gather_arguments(self, f: Field) -> tuple[Any, Any, int, int, bool]:

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.format.codecs import Payloads, checksum, tile_table_nbytes
-from lmdbloader.format.layout import BLOCK_NBYTES, CODEC_RAW, CODEC_TILES, MAX_PAYLOAD_NBYTES, Field, record_schema
+from lmdbloader.format.layout import CODEC_RAW, CODEC_TILES, MAX_PAYLOAD_NBYTES, Field, record_schema
+from lmdbloader.format.sizes import BLOCK_NBYTES
 from lmdbloader.kernels import entries
 
 # The most bytes of text that run-length encoding may expand to.

@@ -117,8 +117,9 @@ class Subject:
     """A sound dataset and the places of everything in it."""
 
     def __init__(self, path: Path) -> None:
-        from lmdbloader.store import Reader
         from lmdbloader.store.care.pages import find_records
+
+        from lmdbloader.store import Reader
 
         self.path = path
         self.files: Files = {name: (path / name).read_bytes() for name in FILES}

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base import system
-from lmdbloader.base.disk_errors import DISK_FULL, disk_failed, disk_full, explain_full_disk, has_no_room
+from lmdbloader.base.disk_errors import DISK_FULL, disk_failed, disk_full, explain_full_disk, has_no_room, naming
 from lmdbloader.base.limits import no_address_space
 from lmdbloader.base.text import counted
 from lmdbloader.errors import CorruptError, DestinationError
@@ -116,8 +116,9 @@ class PartWriter:
         try:
             # After a power cut, a transaction is of no use if its file's name is lost. And LMDB leaves its first two
             # pages to the first transaction, which may never finish.
-            system.flush_path(self._data)
-            system.flush_path(folder)
+            with naming(self._data):
+                system.flush_path(self._data)
+                system.flush_path(folder)
             if self.num_committed:
                 self._take_over()
             else:

@@ -308,7 +308,8 @@ class Work:
         with explain_full_disk(self.folder):
             (folder / _FACTS_FILE).write_text(json.dumps([body, digest_of(json.dumps(body).encode())]), "utf-8")
             for file in folder.iterdir():
-                system.flush_path(file)
+                with naming(file):
+                    system.flush_path(file)
             system.flush_path(folder)
             place = self.folder / part_folder(number)
             try:
@@ -409,7 +410,8 @@ def put_in_place(work: Path, out: Path, *, overwrite: bool, is_damaged: bool = F
     """
     check_destination(out, overwrite=overwrite, is_damaged=is_damaged)
     for name in filter(_DATASET.fullmatch, os.listdir(work)):  # other processes may be writing other files
-        system.flush_path(work / name)
+        with explain_full_disk(work), naming(work / name):
+            system.flush_path(work / name)
     system.flush_path(work)
     if out.exists() and any(out.iterdir()):
         mine = (work / MANIFEST_FILE).read_bytes()
