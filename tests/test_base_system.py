@@ -27,7 +27,7 @@ NAMES = {
     "socket": "send_fds recv_fds",
     "mmap": "MADV_NORMAL MADV_RANDOM MADV_WILLNEED MADV_DONTNEED MAP_POPULATE MAP_PRIVATE MAP_SHARED PROT_READ",
 }
-OPTIONS = {"dir_fd", "pass_fds", "preexec_fn", "startupinfo", "creationflags"}
+OPTIONS = {"dir_fd", "pass_fds", "preexec_fn", "start_new_session", "startupinfo", "creationflags"}
 IMPORTS = {"fcntl", "resource", "termios", "pwd", "grp", "posix", "msvcrt", "winreg", "_winapi"}
 # The files that build and load the kernels name the system of a library.
 ELSEWHERE = ("lmdbloader.base.system", "lmdbloader.kernels")
