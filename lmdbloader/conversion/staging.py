@@ -51,7 +51,7 @@ class _Local:
     def pieces(self, name: str) -> Iterator[bytes]:
         try:
             descriptor = system.open_to_read(self._folder / name)
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):
             if name in (SKIPPED_FILE, LEFT_OUT_FILE):
                 return
             raise
