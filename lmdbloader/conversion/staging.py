@@ -49,12 +49,9 @@ class _Local:
         self.place, self.name, self.manifest, self._folder = reader.place, reader.path.name, reader.manifest, folder
 
     def pieces(self, name: str) -> Iterator[bytes]:
-        try:
-            descriptor = system.open_to_read(self._folder / name)
-        except (FileNotFoundError, IsADirectoryError):
-            if name in (SKIPPED_FILE, LEFT_OUT_FILE):
-                return
-            raise
+        if name in (SKIPPED_FILE, LEFT_OUT_FILE) and not (self._folder / name).is_file():
+            return
+        descriptor = system.open_to_read(self._folder / name)
         try:
             at = 0
             with naming(self._folder / name):
