@@ -23,7 +23,7 @@ from lmdbloader.format.digests import Digest, read_digest
 from lmdbloader.format.layout import INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.store import check_destination, open_reader, read_manifest
-from lmdbloader.store.writing.work import link, own_tag, partial_of, put_in_place
+from lmdbloader.store.writing.work import Work, link, own_tag, partial_of, put_in_place
 
 _PIECE_NBYTES = 8 * 2**20
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -49,12 +49,9 @@ class _Local:
         self.place, self.name, self.manifest, self._folder = reader.place, reader.path.name, reader.manifest, folder
 
     def pieces(self, name: str) -> Iterator[bytes]:
-        try:
-            descriptor = system.open_to_read(self._folder / name)
-        except FileNotFoundError:
-            if name in (SKIPPED_FILE, LEFT_OUT_FILE):
-                return
-            raise
+        if name in (SKIPPED_FILE, LEFT_OUT_FILE) and not (self._folder / name).is_file():
+            return
+        descriptor = system.open_to_read(self._folder / name)
         try:
             at = 0
             with naming(self._folder / name):
@@ -212,6 +209,10 @@ def _fill(origin: Origin, target: Path, progress: bool, log: Callable[[str], Non
     began, partial, manifest = time.monotonic(), partial_of(target), origin.manifest
     partial.mkdir(exist_ok=True)
     if not _belongs(partial, manifest):
+        Work(target)  # refuses files that are of no dataset
+        for path in partial.iterdir():
+            if path.is_dir():
+                raise DestinationError(f"{partial}: holds {path.name!r}, which is not of a copy. Move it away.")
         for path in partial.iterdir():  # of an earlier version of the dataset
             path.unlink()
     (partial / MANIFEST_FILE).write_bytes(manifest.to_json())

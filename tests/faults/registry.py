@@ -53,7 +53,6 @@ FAULTS = (
     Fault(
         "hostile_tars", 1000, "tars that were made to do harm, of 13 kinds, converted", "only our errors, 32 MB, 5 s"
     ),
-    Fault("mending", 2000, "damage of any sort, several at once, found and repaired", "exactly the sound samples back"),
     Fault("resume_training", 200, "an epoch interrupted at a random step, resumed on others", "bit-equal remainder"),
     Fault("late_copies", 20_000, "copies to a stand-in GPU read after the batch was dropped", "0 of other bytes"),
     Fault("epochs", 1000, "epochs of a small dataset", _NOTHING_KEPT),
