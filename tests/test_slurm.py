@@ -20,8 +20,8 @@ from lmdbloader.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
 NUM_IMAGES = 60
-# Converted again at most: one transaction, the image at which it stopped, and the rest of its task.
-MOST_AGAIN = 6
+# Converted again at most: the images of one part.
+MOST_AGAIN = 12
 STOP_AT = "040.png"
 
 
