@@ -93,15 +93,6 @@ def test_a_copy_that_was_changed_is_made_again_where_it_is_checked(db: Path, nod
     assert "copied and checked" in lines[-1]
 
 
-def test_a_file_system_with_coarse_times_causes_no_comparison(db: Path, node: Path, unit: int) -> None:
-    path = lmdbloader.stage(db, node)
-    time_ns = (db / "data.mdb").stat().st_mtime_ns
-    os.utime(path / "data.mdb", ns=(time_ns, time_ns - time_ns % unit))
-    lines: list[str] = []
-    lmdbloader.stage(db, node, log=lines.append)
-    assert lines == [f"{path}: staged already"]
-
-
 def test_a_copy_is_read_when_asked(db: Path, node: Path, capsys: Capture) -> None:
     path = lmdbloader.stage(db, node)
     status = (path / "data.mdb").stat()
