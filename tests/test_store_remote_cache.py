@@ -127,13 +127,12 @@ def test_a_write_that_fails_in_the_end_is_fetched_again(
     def failing(descriptor: int) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(cache_module, "_SETTLE_SECONDS", 0.5)
-    monkeypatch.setattr(system, "flush", failing)
     dataset = LMDBDataset(URL, cache_dir=tmp_path)
     assert same(dataset[0], local[0])
-    until = time.monotonic() + 30
-    while dataset.reader.data_file.remote.states.any() and time.monotonic() < until:  # type: ignore[union-attr]
-        time.sleep(0.01)
+    with monkeypatch.context() as patch:
+        patch.setattr(cache_module, "_SETTLE_SECONDS", 0)
+        patch.setattr(system, "flush", failing)
+        dataset.reader.data_file.remote.settle()  # type: ignore[union-attr]
     before = len(server.ranges())
     assert same(dataset[0], local[0])
     assert len(server.ranges()) > before

@@ -59,9 +59,6 @@ FAULTS = (
     Fault("open_close", 10_000, "a dataset opened and closed", _NOTHING_KEPT),
     Fault("readers", 200, "reader processes at once, one killed at random each second", "the others read on"),
     Fault("reused", 1000, "samples in memory that their producer refills, of 25 kinds", "the dataset of copies"),
-    Fault(
-        "strangers", 500, "links, FIFOs and files planted in output folders and staged datasets", "0 written through"
-    ),
     Fault("zoo", 100, "bad and odd images, converted together and alone", "the stated policy, each named"),
 )
 
