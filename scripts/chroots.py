@@ -94,8 +94,6 @@ NOT_EMULATED = (
     "test_store_readahead.py::test_load_of_one_field_leaves_the_others_alone",
     "test_store_readahead.py::test_will_need_brings_samples_in_but_no_large_tiled_image",
     "test_store_readahead.py::test_nothing_counts_as_resident_if_the_system_hides_residency",
-    # A process sees another start time of itself than others see.
-    "test_store_claim.py::test_without_locks_a_process_of_this_host_is_known_by_its_number",
     # A step of training takes 17 s.
     "test_loader_exit.py::test_a_training_script_ends_with_a_line",
     # The store at which torchrun's processes meet does not answer; other tests there fork the processes.
