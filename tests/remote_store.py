@@ -31,7 +31,7 @@ def write_dataset(path: Path, *, seed: int = 0, num_samples: int = NUM_SAMPLES) 
 
 
 def write_parts(path: Path, counts: Sequence[int], *, seed: int = 0) -> Path:
-    """Write a set with parts of so many images, as `write_dataset` does."""
+    """Write a dataset with parts of so many images, as `write_dataset` does."""
     noise = np.random.default_rng(seed).integers(0, 256, (sum(counts), 64, 64, 3), np.uint8)
     samples = [{"image": noise[i], "label": i, "caption": f"{i} " * 60} for i in range(len(noise))]
     ends = np.cumsum(counts).tolist()
@@ -69,12 +69,12 @@ class Server:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ranges(self) -> list[tuple[int, int]]:
-        """Return the ranges of data.mdb that were requested, first and last byte."""
+        """Return the ranges of data files that were requested, first and last byte."""
         return [(first, last) for _, first, last in self.ranges_of_parts()]
 
     def ranges_of_parts(self) -> list[tuple[str, int, int]]:
-        """Return the ranges with the folder of their data.mdb."""
-        found = [re.search(r"^GET .*?([^/]+)/data\.mdb.* bytes=(\d+)-(\d+)$", line) for line in self.requests]
+        """Return the ranges with the names of their files."""
+        found = [re.search(r"^GET .*?/(data[-\d]*\.mdb).* bytes=(\d+)-(\d+)$", line) for line in self.requests]
         return [(match[1], int(match[2]), int(match[3])) for match in found if match]
 
 
@@ -101,7 +101,7 @@ class Faulty(Handler):
 
     def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         server = self.server_of_test
-        if status == 206 and "data.mdb" in self.path:
+        if status == 206 and ".mdb" in self.path:
             with server.lock:
                 number, server.num_data = server.num_data, server.num_data + 1
                 if server.rate:
