@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 import hashlib
 import importlib.util
 import json
@@ -925,28 +924,6 @@ def test_datasets_of_hugging_face_are_written_and_read(path: Path, tmp_path: Pat
     loader = loader_of(tmp_path / "d.lmdb")
     seen = [noted(batch.image, batch.label) for _ in range(EPOCHS) for batch in loader]
     assert seen == seen_by_the_loader(path, EPOCHS)
-
-
-class OrderOption(enum.Enum):
-    """A stand-in of FFCV's, which has no wheel."""
-
-    SEQUENTIAL = enum.auto()
-    RANDOM = enum.auto()
-    QUASI_RANDOM = enum.auto()
-
-
-@pytest.mark.parametrize("order", OrderOption)
-def test_the_orders_of_ffcv_give_every_sample_once(path: Path, order: OrderOption) -> None:
-    for drop_last in (False, True):
-        loader = loader_of(path, order=order, drop_last=drop_last)
-        epochs = [[label for batch in loader for label in batch.label.tolist()] for _ in range(2)]
-        for labels in epochs:
-            assert len(labels) == len({*labels}) == (COUNT // BATCH * BATCH if drop_last else COUNT)
-        assert (epochs[0] == epochs[1]) == (order is OrderOption.SEQUENTIAL)
-    ranks = [loader_of(path, order=order, shard=(rank, 2)) for rank in (0, 1)]
-    assert sorted(label for loader in ranks for batch in loader for label in batch.label.tolist()) == [*range(COUNT)]
-    loader = loader_of(path, order=order)
-    check_crops(path, [noted(batch.image, batch.label) for _ in range(EPOCHS) for batch in loader])
 
 
 def test_basicsr_trains_on_the_registered_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,8 @@ refused (see --add-classes). What differs is listed. A
 dataset that is given twice is stored twice.
 """
 EPILOG = """\
-An OUT that was made of the same samples is left as it is. The complete parts
-of an interrupted run are kept in OUT.partial: the same command makes the others.
+An OUT that was made of the same samples is left as it is. OUT.partial keeps the
+complete parts of an interrupted run: the same command makes the others.
 Exit status: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
 
 examples:
