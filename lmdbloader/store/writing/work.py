@@ -1,7 +1,8 @@
 """OUT.partial: the plan of a dataset and its complete parts, each put there in one step; and the dataset put in place.
 
-Nothing is locked. A part is written in a folder that only its process knows, and renamed when it is complete; equal
-inputs give equal parts, so of several processes that make the same one, it does not matter which is the last.
+A part is written in a folder that only its process knows, and renamed when it is complete; equal inputs give equal
+parts, so of several processes that make the same one, it does not matter which is the last. Nothing is locked but the
+step that puts a dataset in place.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 import secrets
 import shutil
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -46,6 +48,7 @@ from lmdbloader.store.writing.part import ROWS_FILE, PartWriter
 
 _FACTS_FILE = "facts.json"
 _MAX_FACTS_NBYTES = 2**30
+_SECONDS_BETWEEN_LOOKS = 0.01
 _LOCK_FILE = "lock.mdb"  # LMDB's own tools leave it
 _DATASET = re.compile(
     r"data(-[0-9]{5,})?\.mdb|"
@@ -413,22 +416,49 @@ def put_in_place(work: Path, out: Path, *, overwrite: bool, is_damaged: bool = F
         with explain_full_disk(work), naming(work / name):
             system.flush_path(work / name)
     system.flush_path(work)
-    if out.exists() and any(out.iterdir()):
-        mine = (work / MANIFEST_FILE).read_bytes()
-        aside = out.with_name(f"{out.name}.replaced-{own_tag()}")
-        if system.exchange(work, out):
-            # Under a name that no other process knows, so that it cannot exchange it again meanwhile.
-            os.rename(work, aside)
-        else:  # a reader that opens it at this moment finds nothing
-            os.rename(out, aside)
+    with _alone_in(out.absolute().parent):
+        if out.exists() and any(out.iterdir()):
+            _replace(work, out)
+        else:
             os.rename(work, out)
         system.flush_path(out.absolute().parent)
-        if (out / MANIFEST_FILE).read_bytes() != mine:
-            raise DestinationError(f"{out}: another process has replaced it at the same time. Run it again.")
-        shutil.rmtree(aside, ignore_errors=True)
-    else:
-        os.rename(work, out)
-        system.flush_path(out.absolute().parent)
+
+
+def _replace(work: Path, out: Path) -> None:
+    mine = (work / MANIFEST_FILE).read_bytes()
+    aside = out.with_name(f"{out.name}.replaced-{own_tag()}")
+    if system.exchange(work, out):
+        # Under a name that no other process knows, so that it cannot exchange it again meanwhile.
+        os.rename(work, aside)
+    else:  # a reader that opens it at this moment finds nothing
+        os.rename(out, aside)
+        try:
+            os.rename(work, out)
+        except OSError:  # another machine has put the same dataset in place
+            os.rename(aside, out)
+            raise
+    if (out / MANIFEST_FILE).read_bytes() != mine:
+        raise DestinationError(f"{out}: another process has replaced it at the same time. Run it again.")
+    system.flush_path(out.absolute().parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Wait for processes that put datasets in place in a folder; where there are no locks, they do so all the same."""
+    descriptor = system.open_folder(folder, follow=True)
+    try:
+        while True:
+            try:
+                system.lock(descriptor)
+                break
+            except BlockingIOError:
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+            except OSError:
+                break
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def remove_work(out: Path) -> None:
