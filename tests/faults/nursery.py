@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import io
 import multiprocessing
@@ -152,6 +153,9 @@ def _serve(connection: Any) -> None:
     faulthandler.enable()
     import lmdbloader.cli
 
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: whom a child leaves is waited for
+
     with contextlib.suppress(EOFError):
         while True:
             request = connection.recv()
@@ -188,6 +192,9 @@ def _run(request: Request, connection: Any) -> Ended:
         os.kill(child, signal.SIGKILL)
         status = os.waitpid(child, 0)[1]
     seconds = time.monotonic() - begin
+    with contextlib.suppress(ChildProcessError):  # writers that it has left end soon
+        while _wait(-1, begin + 2 * _HUNG_SECONDS) is not None:
+            pass
     num_calls, _, failed_path = _text(request.log / "fault").partition("\t")
     return Ended(
         os.waitstatus_to_exitcode(status),
@@ -235,7 +242,7 @@ def _command(request: Request) -> int:
     """Run the command in this process, which is a fresh fork."""
     import lmdbloader.cli
     from lmdbloader.base import system
-    from lmdbloader.conversion import parts, pool
+    from lmdbloader.conversion import part_writers, parts, pool
     from lmdbloader.store import spool
     from lmdbloader.store.writing import part
 
@@ -248,9 +255,11 @@ def _command(request: Request) -> int:
     root = str(Path(__file__).resolve().parents[2])
     if root not in sys.path:
         sys.path.append(root)
-    pool._START = pool._START.replace(
-        "serve({handle}", f"from tests.faults.nursery import watch_sources; watch_sources({log!r}); serve({{handle}}"
-    )
+    for module in (pool, part_writers):
+        module._START = module._START.replace(
+            "serve({handle}",
+            f"from tests.faults.nursery import watch_sources; watch_sources({log!r}); serve({{handle}}",
+        )
     watch_sources(log)
     try_out = parts.try_out
 
