@@ -151,8 +151,8 @@ class Place:
     def committed(self) -> set[int]:
         """Return the numbers of the sources of which an unfinished conversion has complete parts."""
         complete = [int(facts.parent.name[5:]) for facts in self.partial.glob("part-?????/facts.json")]
-        bounds = json.loads((self.partial / "plan.json").read_bytes())["bounds"] if complete else []
-        return {source for part in complete for source in range(bounds[part], bounds[part + 1])}
+        bounds = json.loads((self.partial / "plan.json").read_bytes()).get("bounds") if complete else None
+        return {source for part in complete if bounds for source in range(bounds[part], bounds[part + 1])}
 
     def check_work(self, whole: Whole, before: set[int], after: set[int], ended: Ended) -> None:
         """Check that nothing was decoded again that had been committed before, and that little was decoded in vain."""

@@ -244,22 +244,17 @@ def _command(request: Request) -> int:
     from lmdbloader.base import system
     from lmdbloader.conversion import part_writers, parts, pool
     from lmdbloader.store import spool
-    from lmdbloader.store.writing import part
 
     for handle, name in ((1, "output"), (2, "error")):
         os.dup2(os.open(request.log / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), handle)
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False, buffering=1)  # noqa: SIM115
     log = str(request.log / "log")
-    part.TRANSACTION_NBYTES = scenarios.TRANSACTION_NBYTES
-    pool.TASK_NBYTES = scenarios.TASK_NBYTES
     root = str(Path(__file__).resolve().parents[2])
     if root not in sys.path:
         sys.path.append(root)
+    begin = f"from tests.faults.nursery import watch_sources; watch_sources({log!r}); "
     for module in (pool, part_writers):
-        module._START = module._START.replace(
-            "serve({handle}",
-            f"from tests.faults.nursery import watch_sources; watch_sources({log!r}); serve({{handle}}",
-        )
+        module._START = module._START.replace("serve({handle}", begin + "serve({handle}")
     watch_sources(log)
     try_out = parts.try_out
 
@@ -390,9 +385,12 @@ def _fill(folder: Path, room: str | None, rng: random.Random) -> None:
 
 
 def watch_sources(log: str) -> None:
-    """Have this process write down every source that it begins to decode, and make its parts small."""
+    """Have this process write down every source that it begins to decode, and make all it does small."""
     from lmdbloader.conversion import pool, tasks
+    from lmdbloader.store.writing import part
 
+    part.TRANSACTION_NBYTES = scenarios.TRANSACTION_NBYTES
+    pool.TASK_NBYTES = scenarios.TASK_NBYTES
     tasks.PART_NBYTES = scenarios.PART_NBYTES
     real = pool.convert_sources
 

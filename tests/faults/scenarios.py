@@ -43,16 +43,8 @@ class Scenario:
         """Return the words of the command, with another number of workers where one is given."""
         words = [word.format(sources) for word in self.words]
         overwrite = ["--overwrite"] if self.replaces else []
-        return [
-            "convert",
-            *words,
-            str(out),
-            "--workers",
-            str(workers or self.workers),
-            "--parts",
-            str(NUM_PARTS),
-            *overwrite,
-        ]
+        numbers = ["--workers", str(workers or self.workers), "--parts", str(NUM_PARTS)]
+        return ["convert", *words, str(out), *numbers, *overwrite]
 
 
 _FEW = 16

@@ -7,6 +7,7 @@ inputs give equal parts, so of several processes that make the same one, it does
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -432,7 +433,10 @@ def put_in_place(work: Path, out: Path, *, overwrite: bool, is_damaged: bool = F
 
 
 def remove_work(out: Path) -> None:
-    """Remove from a dataset in place what other processes that made the same one have left in it."""
+    """Remove what other processes that made the same dataset, or were killed, have left in it and next to it."""
+    for entry in out.absolute().parent.glob(f"{glob.escape(out.name)}.replaced-*"):
+        if _has_ended(entry.name.rpartition(".replaced-")[2]):
+            shutil.rmtree(entry, ignore_errors=True)
     for name in sorted(os.listdir(out), key=lambda name: name == PLAN_FILE):  # the plan last: see `was_just_published`
         if _WORKING.fullmatch(name):
             shutil.rmtree(out / name, ignore_errors=True)
