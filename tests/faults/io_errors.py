@@ -153,7 +153,7 @@ class Errors:
             return
         said = ended.error + ended.output
         expect("Traceback" not in said, "a traceback", ended)
-        expect(Path(ended.failed_path).name in said, f"{ended.failed_path} is not named", ended)
+        expect(Path(ended.failed_path).name.partition(".new-")[0] in said, f"{ended.failed_path} is not named", ended)
         expect(any(words in said for words in _ADVICE), "it does not say what to do", ended)
 
     def _lose_unflushed(self, before: Disk, log: Path) -> None:

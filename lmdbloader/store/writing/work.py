@@ -165,7 +165,7 @@ class Work:
         """
         path = self.folder / PLAN_FILE
         try:
-            with naming(path):
+            with explain_full_disk(path), naming(path):
                 found = json.loads(read_regular(path, _MAX_FACTS_NBYTES))
             if not isinstance(found, dict):
                 raise ValueError("not an object")
@@ -181,10 +181,10 @@ class Work:
     def begin(self, plan: Mapping[str, Any]) -> None:
         """Write the plan, durably; of several processes that do, all must have the same one."""
         occupy_standard_descriptors()
-        with naming(self.folder):
+        with explain_full_disk(self.folder):
             self.folder.mkdir(exist_ok=True)
-        self.write(PLAN_FILE, json.dumps(plan, indent=1).encode())
-        system.flush_path(self.folder.absolute().parent)
+            self.write(PLAN_FILE, json.dumps(plan, indent=1).encode())
+            system.flush_path(self.folder.absolute().parent)
         self._remove_abandoned()
 
     def write(self, name: str, data: bytes) -> None:
@@ -212,7 +212,7 @@ class Work:
         """
         path = self.folder / part_folder(number) / _FACTS_FILE
         try:
-            with naming(path):
+            with explain_full_disk(path), naming(path):
                 body, digest = json.loads(read_regular(path, _MAX_FACTS_NBYTES))
             if digest != digest_of(json.dumps(body).encode()):
                 raise ValueError("its digest differs")
@@ -243,7 +243,9 @@ class Work:
         shutil.rmtree(self.folder / part_folder(number))
 
     def _plan_digest(self) -> str:
-        return digest_of((self.folder / PLAN_FILE).read_bytes())
+        path = self.folder / PLAN_FILE
+        with explain_full_disk(path), naming(path):
+            return digest_of(path.read_bytes())
 
     @contextmanager
     def part(
@@ -309,8 +311,7 @@ class Work:
         with explain_full_disk(self.folder):
             (folder / _FACTS_FILE).write_text(json.dumps([body, digest_of(json.dumps(body).encode())]), "utf-8")
             for file in folder.iterdir():
-                with naming(file):
-                    system.flush_path(file)
+                system.flush_path(file)
             system.flush_path(folder)
             place = self.folder / part_folder(number)
             try:
@@ -332,7 +333,10 @@ class Work:
         folder = self.folder / f"{part_folder(number)}.{own_tag()}"
         folder.mkdir()
         link(data, folder / DATA_FILE)
-        with contextlib.closing(PartWriter(folder, description, map_nbytes=data.stat().st_size)) as writer:
+        with (
+            explain_full_disk(folder),
+            contextlib.closing(PartWriter(folder, description, map_nbytes=data.stat().st_size)) as writer,
+        ):
             return self.complete(number, writer, {})
 
     def _abandoned(self, number: int) -> Path | None:
@@ -379,13 +383,14 @@ def part_folder(number: int) -> str:
 def link(source: Path, target: Path) -> None:
     """Give a file another name, replacing a file; it is copied where there are no links."""
     fresh = target.with_name(f"{target.name}.new-{own_tag()}")
-    try:
-        os.link(source, fresh)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        shutil.copyfile(source, fresh)
-    os.replace(fresh, target)
+    with explain_full_disk(target.parent), naming(target):
+        try:
+            os.link(source, fresh)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            shutil.copyfile(source, fresh)
+        os.replace(fresh, target)
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -410,26 +415,26 @@ def put_in_place(work: Path, out: Path, *, overwrite: bool, is_damaged: bool = F
         DestinationError: `out` is taken.
     """
     check_destination(out, overwrite=overwrite, is_damaged=is_damaged)
-    for name in filter(_DATASET.fullmatch, os.listdir(work)):  # other processes may be writing other files
-        with explain_full_disk(work), naming(work / name):
+    with explain_full_disk(out):
+        for name in filter(_DATASET.fullmatch, os.listdir(work)):  # other processes may be writing other files
             system.flush_path(work / name)
-    system.flush_path(work)
-    if out.exists() and any(out.iterdir()):
-        mine = (work / MANIFEST_FILE).read_bytes()
-        aside = out.with_name(f"{out.name}.replaced-{own_tag()}")
-        if system.exchange(work, out):
-            # Under a name that no other process knows, so that it cannot exchange it again meanwhile.
-            os.rename(work, aside)
-        else:  # a reader that opens it at this moment finds nothing
-            os.rename(out, aside)
+        system.flush_path(work)
+        if out.exists() and any(out.iterdir()):
+            mine = (work / MANIFEST_FILE).read_bytes()
+            aside = out.with_name(f"{out.name}.replaced-{own_tag()}")
+            if system.exchange(work, out):
+                # Under a name that no other process knows, so that it cannot exchange it again meanwhile.
+                os.rename(work, aside)
+            else:  # a reader that opens it at this moment finds nothing
+                os.rename(out, aside)
+                os.rename(work, out)
+            system.flush_path(out.absolute().parent)
+            if (out / MANIFEST_FILE).read_bytes() != mine:
+                raise DestinationError(f"{out}: another process has replaced it at the same time. Run it again.")
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
             os.rename(work, out)
-        system.flush_path(out.absolute().parent)
-        if (out / MANIFEST_FILE).read_bytes() != mine:
-            raise DestinationError(f"{out}: another process has replaced it at the same time. Run it again.")
-        shutil.rmtree(aside, ignore_errors=True)
-    else:
-        os.rename(work, out)
-        system.flush_path(out.absolute().parent)
+            system.flush_path(out.absolute().parent)
 
 
 def remove_work(out: Path) -> None:
