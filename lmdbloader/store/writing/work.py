@@ -308,8 +308,9 @@ class Work:
             data.unlink(missing_ok=True)
             facts = PartFacts(0, 0, "", "", self._plan_digest(), notes)
         body = asdict(facts)
-        with explain_full_disk(self.folder):
-            (folder / _FACTS_FILE).write_text(json.dumps([body, digest_of(json.dumps(body).encode())]), "utf-8")
+        text = json.dumps([body, digest_of(json.dumps(body).encode())])
+        with explain_full_disk(self.folder, lambda: len(text)):
+            (folder / _FACTS_FILE).write_text(text, "utf-8")
             for file in folder.iterdir():
                 system.flush_path(file)
             system.flush_path(folder)
