@@ -248,7 +248,11 @@ def _plan(work: Work, job: Job, asked: dict[str, Any]) -> SavedPlan:
         expected = decisions.data_nbytes or int(sources.nbytes.sum())
         num_parts = max(1, min(round(expected / (options.part_size or PART_NBYTES)), len(sources), _MOST_PARTS))
     bounds = choose_bounds(sources.nbytes, num_parts)
-    save(work, job.plan, job.made_by, decisions, asked, options.overwrite, bounds)
+    try:
+        save(work, job.plan, job.made_by, decisions, asked, options.overwrite, bounds)
+    except OSError:
+        work.leave()
+        raise
     if num_parts > 1:
         options.log(plain(f"{job.target}: {num_parts} parts"))
     return load(work)

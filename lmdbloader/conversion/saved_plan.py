@@ -16,7 +16,7 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.base.disk_errors import naming
+from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.plan import Plan
 from lmdbloader.conversion.report import count_classes
@@ -203,7 +203,7 @@ def load_listing(work: Work, saved: SavedPlan, number: int) -> Listing:
     path = work.folder / _sources_name(number)
     with _explain(path):
         # The error of a disk that cannot read must not look like a file that does not decode.
-        with naming(path), open(path, "rb") as file:
+        with explain_full_disk(path), naming(path), open(path, "rb") as file:
             content = file.read()
         with np.load(BytesIO(content), allow_pickle=False) as found:
             sources = _unpack({name: found[name] for name in found.files})

@@ -23,7 +23,7 @@ from lmdbloader.format.digests import Digest, read_digest
 from lmdbloader.format.layout import INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.store import check_destination, open_reader, read_manifest
-from lmdbloader.store.writing.work import Work, link, own_tag, partial_of, put_in_place
+from lmdbloader.store.writing.work import Work, link, own_tag, partial_of, put_in_place, remove_work, write_file
 
 _PIECE_NBYTES = 8 * 2**20
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -215,7 +215,7 @@ def _fill(origin: Origin, target: Path, progress: bool, log: Callable[[str], Non
                 raise DestinationError(f"{partial}: holds {path.name!r}, which is not of a copy. Move it away.")
         for path in partial.iterdir():  # of an earlier version of the dataset
             path.unlink()
-    (partial / MANIFEST_FILE).write_bytes(manifest.to_json())
+    write_file(partial / MANIFEST_FILE, manifest.to_json())
     digests, sizes = _digests(manifest), {INDEX_FILE: manifest.sizes["index_nbytes"]}
     sizes |= {name: part.data_nbytes for name, part in zip(manifest.data_files, manifest.parts, strict=True)}
     _keep_parts(manifest, target, partial, log)
@@ -240,6 +240,7 @@ def _fill(origin: Origin, target: Path, progress: bool, log: Callable[[str], Non
             if content := b"".join(origin.pieces(name)):
                 (partial / name).write_bytes(content)
         put_in_place(partial, target, overwrite=overwrite)
+    remove_work(target)
     log(plain(f"{target}: copied and checked in {time.monotonic() - began:.1f} s"))
 
 

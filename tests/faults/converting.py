@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
+import re
 import shutil
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import lmdb
-
 from .nursery import Ended, Interruption, Nursery, Request
-from .scenarios import Scenario
+from .scenarios import NUM_PARTS, Scenario
 from .steps import Step
-
-# The work ahead of the transactions: waiting parts, and tasks; and the most sources of a task.
-_TASKS_AHEAD = 5
-_TASK_SOURCES = 3
 
 
 class Wrong(Exception):
@@ -39,12 +33,12 @@ class Whole:
 
     Attributes:
         digest: The dataset's content_digest.
-        manifest: The parts of its manifest that do not depend on the bounds of transactions.
+        manifest: Its manifest.
         files: Names of its files; the content of skipped.tsv.
         order: Names of the sources as they were begun.
         steps: That it came to.
         seconds: It took.
-        most_lost: Sources that an interruption may cost: those of a transaction, and those that workers have ahead.
+        most_lost: Sources that an interruption may cost: those of a part, and of one for each further worker.
         old_digest: Of the dataset that it replaces.
     """
 
@@ -100,17 +94,16 @@ class Place:
             self.begin(scenario)
             alone = self.convert(scenario, workers=1)
             expect(manifest_of(self.out)["content_digest"] == digest, "another digest with one worker", alone)
-        commits = [0, *alone.commits, len(alone.started)]
-        expect(len(alone.commits) >= 4, f"{len(alone.commits)} transactions only", alone)
-        ahead = 1 if scenario.workers == 1 else scenario.workers * _TASKS_AHEAD
+        parts = len(manifest_of(self.out)["parts"])
+        expect(parts == NUM_PARTS and len(alone.commits) > parts, f"{len(alone.commits)} transactions only", alone)
         return Whole(
             digest=manifest_of(self.out)["content_digest"],
-            manifest=_lasting(manifest_of(self.out)),
+            manifest=manifest_of(self.out),
             files=_files(self.out),
             order=alone.started,
             steps=ended.steps,
             seconds=ended.seconds,
-            most_lost=max(b - a for a, b in itertools.pairwise(commits)) + ahead * _TASK_SOURCES,
+            most_lost=scenario.workers * -(-len(alone.started) // NUM_PARTS) + 2,
             old_digest=old_digest,
         )
 
@@ -155,32 +148,26 @@ class Place:
         words = scenario.command(self._sources, self.out, workers=workers)
         return self.run(words, interruption, can_exchange=scenario.can_exchange)
 
-    def committed(self) -> int:
-        """Return how many sources an unfinished conversion has committed, according to its journal and its data."""
-        data, journal = self.partial / "data.mdb", self.partial / "journal"
-        if not journal.is_file() or not data.is_file() or not data.stat().st_size:
-            return 0
-        with lmdb.open(str(data), subdir=False, readonly=True, lock=False) as env, env.begin() as transaction:
-            progress = transaction.get(b"progress")
-        num_samples = json.loads(progress)["num_samples"] if progress else -1
-        lines = journal.read_bytes().split(b"\n")[:-1]
-        notes = [json.loads(line.partition(b" ")[2]) for line in lines]
-        return sum(len(note["sources"]) for note in notes if note["num_samples"] <= num_samples)
+    def committed(self) -> set[int]:
+        """Return the numbers of the sources of which an unfinished conversion has complete parts."""
+        complete = [int(facts.parent.name[5:]) for facts in self.partial.glob("part-?????/facts.json")]
+        bounds = json.loads((self.partial / "plan.json").read_bytes()).get("bounds") if complete else None
+        return {source for part in complete if bounds for source in range(bounds[part], bounds[part + 1])}
 
-    def check_work(self, whole: Whole, before: int, after: int, ended: Ended) -> None:
+    def check_work(self, whole: Whole, before: set[int], after: set[int], ended: Ended) -> None:
         """Check that nothing was decoded again that had been committed before, and that little was decoded in vain."""
-        again = set(whole.order[:before]) & set(ended.started)
+        again = {whole.order[source] for source in before} & set(ended.started)
         self.counts["lost"] += len(again)
-        expect(not again, f"{len(again)} sources of {before} committed ones were decoded again", ended)
+        expect(not again, f"{len(again)} sources of {len(before)} committed ones were decoded again", ended)
         if ended.status and not self.out.exists():
-            lost = len(set(ended.started) - set(whole.order[:after]))
+            lost = len(set(ended.started) - {whole.order[source] for source in after})
             expect(lost <= whole.most_lost, f"{lost} sources were decoded in vain; {whole.most_lost} may be", ended)
 
     def check_moment(self, whole: Whole, scenario: Scenario, ended: Ended) -> None:
         """Check the files between two runs: at OUT, a complete dataset or none."""
         names = set(os.listdir(self.folder))
-        known = {"out.lmdb", "out.lmdb.partial"} | (set() if scenario.can_exchange else {"out.lmdb.partial.replaced"})
-        expect(names <= known, f"{sorted(names - known)} beside OUT", ended)
+        others = [name for name in names if not re.fullmatch(r"out\.lmdb(\.partial|\.replaced-.+)?", name)]
+        expect(not others, f"{others} beside OUT", ended)
         if "out.lmdb" in names:
             self.check_sound(self.out, ended)
             digest = manifest_of(self.out)["content_digest"]
@@ -192,7 +179,7 @@ class Place:
         """Let a conversion end, and check the result."""
         self.finish_after(scenario, self.committed())
 
-    def finish_after(self, scenario: Scenario, before: int) -> None:
+    def finish_after(self, scenario: Scenario, before: set[int]) -> None:
         """Let a conversion end that has committed some sources before, and check the result."""
         whole = self.whole(scenario)
         ended = self.convert(scenario)
@@ -201,7 +188,7 @@ class Place:
         expect(os.listdir(self.folder) == ["out.lmdb"], f"{sorted(os.listdir(self.folder))} is left", ended)
         manifest = manifest_of(self.out)
         expect(manifest["content_digest"] == whole.digest, "another digest", ended)
-        expect(_lasting(manifest) == whole.manifest, "another manifest", ended)
+        expect(manifest == whole.manifest, "another manifest", ended)
         expect(_files(self.out) == whole.files, "other files", ended)
         self.check_sound(self.out, ended)
         self.counts["same digest"] += 1
@@ -238,21 +225,14 @@ class Deck:
 
 def kind_of(step: Step) -> tuple[str, str, bool]:
     """Return the common name of steps of one kind."""
-    folder, name = os.path.split(step.path)
-    return step.call, "columns/*" if os.path.basename(folder) == "columns" else name, step.is_done
+    folder, name = os.path.split(re.sub("[0-9]{5}", "N", step.path))
+    return step.call, "columns/*" if os.path.basename(folder).startswith("columns") else name, step.is_done
 
 
 def manifest_of(path: Path) -> dict[str, Any]:
     """Return a dataset's manifest."""
     manifest: dict[str, Any] = json.loads((path / "manifest.json").read_bytes())
     return manifest
-
-
-def _lasting(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return the parts that do not depend on the bounds of transactions."""
-    sizes = {name: size for name, size in manifest["sizes"].items() if name in ("payload_nbytes", "raw_nbytes")}
-    others = ("index", "index_digest", "data_digest", "manifest_digest")
-    return {k: v for k, v in manifest.items() if k not in others} | {"sizes": sizes}
 
 
 def _files(path: Path) -> dict[str, bytes]:

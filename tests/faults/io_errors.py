@@ -15,7 +15,7 @@ from .converting import Place, Wrong, expect, manifest_of
 from .nursery import Ended, Nursery, Request
 from .outcome import Outcome
 from .replay import Disk
-from .scenarios import FEW, make_sources
+from .scenarios import FEW, NUM_PARTS, make_sources
 
 _MUST_HOLD = "named, the next run is right"
 _ENOUGH_FAILURES = 40
@@ -89,7 +89,7 @@ class Errors:
         self._sound = disk / "sound.lmdb"
         shutil.copytree(place.out, self._sound)
         self._half, self._parts = disk.with_name("half"), disk.with_name("parts")
-        self._done = 0
+        self._done: set[int] = set()
 
     def jobs(self) -> list[Job]:
         """Return the commands."""
@@ -132,7 +132,7 @@ class Errors:
             expect(bool(ended.failed_path), "the call did not come", ended)
             self._check_error(ended)
             self.counts["an error" if ended.status else "no harm"] += 1
-            self._done = 0 if self._place.out.exists() else self._place.committed()
+            self._done = set() if self._place.out.exists() else self._place.committed()
             if ended.status and call in ("fsync", "fdatasync"):
                 self._lose_unflushed(before, log)
             job.check(ended)
@@ -153,7 +153,7 @@ class Errors:
             return
         said = ended.error + ended.output
         expect("Traceback" not in said, "a traceback", ended)
-        expect(Path(ended.failed_path).name in said, f"{ended.failed_path} is not named", ended)
+        expect(Path(ended.failed_path).name.partition(".new-")[0] in said, f"{ended.failed_path} is not named", ended)
         expect(any(words in said for words in _ADVICE), "it does not say what to do", ended)
 
     def _lose_unflushed(self, before: Disk, log: Path) -> None:
@@ -170,17 +170,19 @@ class Errors:
         before.cut(place.folder, self._rng)
 
     def _make_half(self, convert: tuple[str, ...]) -> None:
-        """Keep the files of a conversion that failed at its third commit."""
+        """Keep the files of a conversion that failed at a late commit."""
         place = self._place
         place.begin(FEW)
-        ended = self._run(convert, ("fdatasync", 3, errno.EIO))
-        expect(ended.status == 1 and place.committed() > 0, f"exit status {ended.status}", ended)
+        commits = self._run(convert, ("fdatasync", 0, errno.EIO)).num_calls
+        place.begin(FEW)
+        ended = self._run(convert, ("fdatasync", commits - 1, errno.EIO))
+        expect(ended.status == 1 and bool(place.committed()), f"exit status {ended.status}", ended)
         shutil.copytree(place.folder, self._half)
 
     def _make_parts(self, convert: tuple[str, ...]) -> None:
         """Keep the parts of a set that is to be joined."""
         self._clear()
-        for step in (("--parts", "2", "--plan-only"), ("--part", "0/2"), ("--part", "1/2")):
+        for step in (("--plan-only",), *(("--part", f"{part}/{NUM_PARTS}") for part in range(NUM_PARTS))):
             ended = self._run((*convert, *step), None)
             expect(ended.status == 0, f"exit status {ended.status}", ended)
         shutil.copytree(self._place.folder, self._parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import io
 import multiprocessing
@@ -152,6 +153,9 @@ def _serve(connection: Any) -> None:
     faulthandler.enable()
     import lmdbloader.cli
 
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: whom a child leaves is waited for
+
     with contextlib.suppress(EOFError):
         while True:
             request = connection.recv()
@@ -188,6 +192,9 @@ def _run(request: Request, connection: Any) -> Ended:
         os.kill(child, signal.SIGKILL)
         status = os.waitpid(child, 0)[1]
     seconds = time.monotonic() - begin
+    with contextlib.suppress(ChildProcessError):  # writers that it has left end soon
+        while _wait(-1, begin + 2 * _HUNG_SECONDS) is not None:
+            pass
     num_calls, _, failed_path = _text(request.log / "fault").partition("\t")
     return Ended(
         os.waitstatus_to_exitcode(status),
@@ -235,22 +242,19 @@ def _command(request: Request) -> int:
     """Run the command in this process, which is a fresh fork."""
     import lmdbloader.cli
     from lmdbloader.base import system
-    from lmdbloader.conversion import parts, pool
+    from lmdbloader.conversion import part_writers, parts, pool
     from lmdbloader.store import spool
-    from lmdbloader.store.writing import part
 
     for handle, name in ((1, "output"), (2, "error")):
         os.dup2(os.open(request.log / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), handle)
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False, buffering=1)  # noqa: SIM115
     log = str(request.log / "log")
-    part.TRANSACTION_NBYTES = scenarios.TRANSACTION_NBYTES
-    pool.TASK_NBYTES = scenarios.TASK_NBYTES
     root = str(Path(__file__).resolve().parents[2])
     if root not in sys.path:
         sys.path.append(root)
-    pool._START = pool._START.replace(
-        "serve({handle}", f"from tests.faults.nursery import watch_sources; watch_sources({log!r}); serve({{handle}}"
-    )
+    begin = f"from tests.faults.nursery import watch_sources; watch_sources({log!r}); "
+    for module in (pool, part_writers):
+        module._START = module._START.replace("serve({handle}", begin + "serve({handle}")
     watch_sources(log)
     try_out = parts.try_out
 
@@ -381,9 +385,12 @@ def _fill(folder: Path, room: str | None, rng: random.Random) -> None:
 
 
 def watch_sources(log: str) -> None:
-    """Have this process write down every source that it begins to decode, and make its parts small."""
+    """Have this process write down every source that it begins to decode, and make all it does small."""
     from lmdbloader.conversion import pool, tasks
+    from lmdbloader.store.writing import part
 
+    part.TRANSACTION_NBYTES = scenarios.TRANSACTION_NBYTES
+    pool.TASK_NBYTES = scenarios.TASK_NBYTES
     tasks.PART_NBYTES = scenarios.PART_NBYTES
     real = pool.convert_sources
 

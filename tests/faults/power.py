@@ -35,7 +35,7 @@ class Disk:
         """Take notice of a step."""
         self._look()
         if step.is_done and step.call in ("fsync", "fdatasync", "commit"):
-            self._flush(self._folder / step.path)
+            self._flush(self._folder / step.real)
 
     def cut(self, to: Path, rng: random.Random) -> None:
         """Make the folder `to`: this one after a power cut now; the losses of each file and folder are random."""

@@ -31,14 +31,14 @@ class Moment:
         number: Of the call in which the power goes.
         call: That call.
         disk: The flushed and the unflushed writes until then.
-        committed: How many sources were committed before, so that none of them may be lost.
+        committed: The sources that were committed before, so that none of them may be lost.
         window: How often something had been flushed.
     """
 
     number: int
     call: Call
     disk: Disk
-    committed: int
+    committed: set[int]
     window: int
 
 
@@ -82,9 +82,9 @@ class Cuts:
         place, rng = self.place, self._rng
         place.whole(scenario)
         place.begin(scenario)
-        went_on = 0
+        went_on: set[int] = set()
         if rng.random() < 0.4:
-            recorded = self._record(scenario, 0)
+            recorded = self._record(scenario, set())
             moment = rng.choice(recorded)
             self._put(moment, rng.randrange(2**32))
             went_on = moment.committed
@@ -104,14 +104,14 @@ class Cuts:
             seed = rng.randrange(2**32)
             try:
                 self._put(moment, seed)
-                place.finish_after(scenario, 0 if self._is_through(scenario) else moment.committed)
+                place.finish_after(scenario, set() if self._is_through(scenario) else moment.committed)
             except Wrong as error:
                 what = "lost" if "decoded again" in str(error) else "stuck"
                 self.counts["stuck"] += what == "stuck"
                 call = f"{moment.call.kind} {moment.call.path}"
                 self.failures.append(f"{scenario.name}, call {moment.number} ({call}), seed {seed}: {what}: {error}")
 
-    def _record(self, scenario: Scenario, went_on: int) -> list[Moment]:
+    def _record(self, scenario: Scenario, went_on: set[int]) -> list[Moment]:
         """Let a conversion end; return its moments."""
         place = self.place
         before = Disk(place.folder)
@@ -124,12 +124,12 @@ class Cuts:
         for number, (call, disk) in enumerate(moments(before, calls)):
             found.append(Moment(number, call, disk, committed, window))
             window += call.kind in "SD"
-            if call.kind == "D":
-                committed = max(committed, self._committed(disk))
+            if call.kind == "S" and call.path == place.partial.name:
+                committed = committed | self._committed(disk)
         return found
 
-    def _committed(self, disk: Disk) -> int:
-        """Return how many sources were committed as the process sees it."""
+    def _committed(self, disk: Disk) -> set[int]:
+        """Return the sources that were committed as the process sees it."""
         shutil.rmtree(self.place.folder)
         disk.write(self.place.folder)
         return self.place.committed()

@@ -138,6 +138,9 @@ class Disk:
             names[name] = File() if call.kind == "C" else Folder()
         elif call.kind == "U":
             del names[name]
+        elif call.kind == "L":
+            to, _, new = call.other.rpartition("/")
+            self._folder(to).change()[new] = names[name]
         else:
             to, _, new = call.other.rpartition("/")
             # In one folder both names change at once; of two, each may be as it was.

@@ -13,8 +13,9 @@ from PIL import Image
 
 from .material import NAMES
 
-# Of the store and the conversion, as small as the photographs: about a dozen transactions in a conversion, tasks of two
-# or three images, and images of more than one part.
+# Of the store and the conversion, as small as the photographs: three parts, about a dozen transactions in a conversion,
+# tasks of two or three images, and images of more than one piece.
+NUM_PARTS = 3
 TRANSACTION_NBYTES = 30 * 2**10
 TASK_NBYTES = 16 * 2**10
 PART_NBYTES = 24 * 2**10
@@ -42,7 +43,8 @@ class Scenario:
         """Return the words of the command, with another number of workers where one is given."""
         words = [word.format(sources) for word in self.words]
         overwrite = ["--overwrite"] if self.replaces else []
-        return ["convert", *words, str(out), "--workers", str(workers or self.workers), *overwrite]
+        numbers = ["--workers", str(workers or self.workers), "--parts", str(NUM_PARTS)]
+        return ["convert", *words, str(out), *numbers, *overwrite]
 
 
 _FEW = 16

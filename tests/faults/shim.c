@@ -447,6 +447,20 @@ static int note_rename(char call, int status, int from, const char *old, int to,
         LOCKED(status = note_rename(code, call, from, old, to, new)); \
         return status; \
     }
+int link(const char *old, const char *new)
+{
+    int status;
+    REAL(int, link, const char *, const char *)
+    LOCKED(status = note_rename('L', real(old, new), AT_FDCWD, old, AT_FDCWD, new));
+    return status;
+}
+int linkat(int from, const char *old, int to, const char *new, int flags)
+{
+    int status;
+    REAL(int, linkat, int, const char *, int, const char *, int)
+    LOCKED(status = note_rename('L', real(from, old, to, new, flags), from, old, to, new));
+    return status;
+}
 int rename(const char *old, const char *new)
 {
     REAL(int, rename, const char *, const char *)

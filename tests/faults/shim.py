@@ -89,7 +89,7 @@ class Call:
 
     Attributes:
         kind: "C"reated, made folder "M", "W"ritten, written and flushed "D", cut or made longer "T", flu"S"hed,
-            "U"nlinked, re"N"amed, e"X"changed.
+            "U"nlinked, "L"inked, re"N"amed, e"X"changed.
         path: Of the file or folder, relative to the one that is recorded, "." itself.
         other: The new name.
         at: Where it was written, or the new length.

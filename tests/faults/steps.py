@@ -8,9 +8,10 @@ import fcntl
 import io
 import os
 import pathlib
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +24,22 @@ class Step:
 
     Attributes:
         call: The function: fsync, rename, commit ...
-        path: Of the file or folder, below the folder that is watched.
+        path: Of the file or folder, below the folder that is watched; * for the tags of processes, which differ.
         is_done: Whether the call has returned.
+        real: The path itself.
     """
 
     call: str
     path: str
     is_done: bool
+    real: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return f"{'after' if self.is_done else 'before'} {self.call} {self.path}"
 
 
+# What a process alone knows: parts in work, files that are written, and what is replaced.
+_TAGS = re.compile(r"(part-[0-9]{5,}\.|\.new-|\.replaced-)[^/]+")
 # Calls with a path, with a path after another, and with a handle.
 _PATHS = ("mkdir", "rmdir", "unlink", "remove", "rename", "replace", "link", "symlink", "truncate")
 _HANDLES = ("fsync", "fdatasync", "ftruncate", "write", "pwrite", "posix_fallocate")
@@ -62,9 +67,10 @@ def watch(folder: Path, see: Callable[[Step], None]) -> None:
         if path is None:
             yield
             return
-        see(Step(call, path, False))
+        shown = _TAGS.sub(r"\1*", path)
+        see(Step(call, shown, False, path))
         yield
-        see(Step(call, path, True))
+        see(Step(call, shown, True, path))
 
     def wrap(module: Any, call: str) -> None:
         real = getattr(module, call)

@@ -9,8 +9,6 @@ import pytest
 from . import shim
 from .io_errors import run
 
-pytestmark = pytest.mark.skip("this harness does not know parts yet: in work they have the name of their process")
-
 
 def test_calls_that_fail_are_told(tmp_path: Path) -> None:
     outcome = run(24, 2, tmp_path)

@@ -124,6 +124,9 @@ def flush_path(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         flush(descriptor)
+    except OSError as error:
+        error.filename = os.fspath(path)
+        raise
     finally:
         os.close(descriptor)
 

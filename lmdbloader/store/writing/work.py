@@ -8,6 +8,7 @@ step that puts a dataset in place.
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -167,7 +168,7 @@ class Work:
         """
         path = self.folder / PLAN_FILE
         try:
-            with naming(path):
+            with explain_full_disk(path), naming(path):
                 found = json.loads(read_regular(path, _MAX_FACTS_NBYTES))
             if not isinstance(found, dict):
                 raise ValueError("not an object")
@@ -183,10 +184,10 @@ class Work:
     def begin(self, plan: Mapping[str, Any]) -> None:
         """Write the plan, durably; of several processes that do, all must have the same one."""
         occupy_standard_descriptors()
-        with naming(self.folder):
+        with explain_full_disk(self.folder):
             self.folder.mkdir(exist_ok=True)
-        self.write(PLAN_FILE, json.dumps(plan, indent=1).encode())
-        system.flush_path(self.folder.absolute().parent)
+            self.write(PLAN_FILE, json.dumps(plan, indent=1).encode())
+            system.flush_path(self.folder.absolute().parent)
         self._remove_abandoned()
 
     def write(self, name: str, data: bytes) -> None:
@@ -214,7 +215,7 @@ class Work:
         """
         path = self.folder / part_folder(number) / _FACTS_FILE
         try:
-            with naming(path):
+            with explain_full_disk(path), naming(path):
                 body, digest = json.loads(read_regular(path, _MAX_FACTS_NBYTES))
             if digest != digest_of(json.dumps(body).encode()):
                 raise ValueError("its digest differs")
@@ -245,7 +246,9 @@ class Work:
         shutil.rmtree(self.folder / part_folder(number))
 
     def _plan_digest(self) -> str:
-        return digest_of((self.folder / PLAN_FILE).read_bytes())
+        path = self.folder / PLAN_FILE
+        with explain_full_disk(path), naming(path):
+            return digest_of(path.read_bytes())
 
     @contextmanager
     def part(
@@ -308,11 +311,11 @@ class Work:
             data.unlink(missing_ok=True)
             facts = PartFacts(0, 0, "", "", self._plan_digest(), notes)
         body = asdict(facts)
-        with explain_full_disk(self.folder):
-            (folder / _FACTS_FILE).write_text(json.dumps([body, digest_of(json.dumps(body).encode())]), "utf-8")
+        text = json.dumps([body, digest_of(json.dumps(body).encode())])
+        with explain_full_disk(self.folder, lambda: len(text)):
+            (folder / _FACTS_FILE).write_text(text, "utf-8")
             for file in folder.iterdir():
-                with naming(file):
-                    system.flush_path(file)
+                system.flush_path(file)
             system.flush_path(folder)
             place = self.folder / part_folder(number)
             try:
@@ -334,7 +337,10 @@ class Work:
         folder = self.folder / f"{part_folder(number)}.{own_tag()}"
         folder.mkdir()
         link(data, folder / DATA_FILE)
-        with contextlib.closing(PartWriter(folder, description, map_nbytes=data.stat().st_size)) as writer:
+        with (
+            explain_full_disk(folder),
+            contextlib.closing(PartWriter(folder, description, map_nbytes=data.stat().st_size)) as writer,
+        ):
             return self.complete(number, writer, {})
 
     def _abandoned(self, number: int) -> Path | None:
@@ -381,13 +387,14 @@ def part_folder(number: int) -> str:
 def link(source: Path, target: Path) -> None:
     """Give a file another name, replacing a file; it is copied where there are no links."""
     fresh = target.with_name(f"{target.name}.new-{own_tag()}")
-    try:
-        os.link(source, fresh)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        shutil.copyfile(source, fresh)
-    os.replace(fresh, target)
+    with explain_full_disk(target.parent), naming(target):
+        try:
+            os.link(source, fresh)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            shutil.copyfile(source, fresh)
+        os.replace(fresh, target)
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -412,16 +419,16 @@ def put_in_place(work: Path, out: Path, *, overwrite: bool, is_damaged: bool = F
         DestinationError: `out` is taken.
     """
     check_destination(out, overwrite=overwrite, is_damaged=is_damaged)
-    for name in filter(_DATASET.fullmatch, os.listdir(work)):  # other processes may be writing other files
-        with explain_full_disk(work), naming(work / name):
+    with explain_full_disk(out):
+        for name in filter(_DATASET.fullmatch, os.listdir(work)):  # other processes may be writing other files
             system.flush_path(work / name)
-    system.flush_path(work)
-    with _alone_in(out.absolute().parent):
-        if out.exists() and any(out.iterdir()):
-            _replace(work, out)
-        else:
-            os.rename(work, out)
-        system.flush_path(out.absolute().parent)
+        system.flush_path(work)
+        with _alone_in(out.absolute().parent):
+            if out.exists() and any(out.iterdir()):
+                _replace(work, out)
+            else:
+                os.rename(work, out)
+            system.flush_path(out.absolute().parent)
 
 
 def _replace(work: Path, out: Path) -> None:
@@ -462,7 +469,10 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 
 def remove_work(out: Path) -> None:
-    """Remove from a dataset in place what other processes that made the same one have left in it."""
+    """Remove what other processes that made the same dataset, or were killed, have left in it and next to it."""
+    for entry in out.absolute().parent.glob(f"{glob.escape(out.name)}.replaced-*"):
+        if _has_ended(entry.name.rpartition(".replaced-")[2]):
+            shutil.rmtree(entry, ignore_errors=True)
     for name in sorted(os.listdir(out), key=lambda name: name == PLAN_FILE):  # the plan last: see `was_just_published`
         if _WORKING.fullmatch(name):
             shutil.rmtree(out / name, ignore_errors=True)
