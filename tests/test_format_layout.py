@@ -164,7 +164,7 @@ def test_the_documents_own_lines_read_every_image(tmp_path: Path, monkeypatch: p
         for block in blocks:
             exec(compile(block, str(document), "exec"), scope)
         modules = {name.partition(".")[0] for name in re.findall(r"import (.*)", blocks[0])[0].split(", ")}
-        assert {name.split()[0] for name in modules} == {"struct", "lmdb", "lz4", "numpy", "pyarrow"}
+        assert {name.split()[0] for name in modules} == {"json", "struct", "lmdb", "lz4", "numpy", "pyarrow"}
         np.testing.assert_array_equal(scope["image"], images[0].transpose(2, 0, 1))
         for number, sample in enumerate(samples):
             for field in ("lr", "hr"):
