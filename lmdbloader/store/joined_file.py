@@ -14,7 +14,7 @@ from lmdbloader.base import system
 from lmdbloader.base.limits import no_address_space
 from lmdbloader.errors import OptionError
 from lmdbloader.format.manifest import Manifest, part_begins
-from lmdbloader.kernels.runtime.guard_words import BY_DIRECTORY, NUM_ENTRY, NUM_HEAD, NUM_MARKS
+from lmdbloader.kernels.runtime.guard_words import BY_DIRECTORY, LENGTH, NUM_ENTRY, NUM_HEAD, NUM_MARKS, UNIT_BITS
 from lmdbloader.store.opening import I64, IO, DataFile, guard_of, wrong_size
 
 # More parts than this may not fit into the usual limits of open files, 1,024 on Linux and 256 on macOS.
@@ -68,12 +68,15 @@ class JoinedFile(DataFile):
 
     def _make_directory(self) -> I64:
         """Return the table in which kernels look up the file of a payload."""
-        words = np.zeros(NUM_HEAD + NUM_ENTRY * len(self._files), np.int64)
-        words[NUM_MARKS] = -len(self._files)
-        words[NUM_HEAD:].reshape(-1, NUM_ENTRY)[:] = [
+        rows = [(0, -1, 0, -1, 0)] + [
             (begin, file.nbytes, guard.ctypes.data, file.descriptor, 0)
             for begin, file, guard in zip(self.begins, self._files, self._guards, strict=True)
         ]
+        units = np.arange(0, self.nbytes, 1 << UNIT_BITS)
+        head = np.zeros(NUM_HEAD, np.int64)
+        head[NUM_MARKS], head[LENGTH] = -len(self._files), self.nbytes
+        numbers = np.searchsorted(self.begins, units, side="right")
+        words = np.concatenate([head, np.array(rows, np.int64).ravel(), NUM_ENTRY * numbers])
         return words
 
     @property

@@ -22,6 +22,7 @@ from lmdbloader.kernels.runtime.guard_words import (
     POPULATE,
     TELLS,
     TURN,
+    UNIT_BITS,
 )
 from lmdbloader.kernels.runtime.memory import i64_at
 from lmdbloader.kernels.runtime.symbols import lseek, madvise, mincore, pread
@@ -36,18 +37,18 @@ _TURNS = 8
 
 
 @kernel
-def _entry(guard, at):
-    """Return where the entry of a directory begins that has byte `at` of the map, counted in words from the guard."""
-    count = -i64_at(guard, NUM_HEAD)[NUM_MARKS]
-    words = i64_at(guard, NUM_HEAD + NUM_ENTRY * count)
-    low, high = 0, count
-    while high - low > 1:
-        middle = (low + high) >> 1
-        if words[NUM_HEAD + NUM_ENTRY * middle + BEGIN] <= at:
-            low = middle
-        else:
-            high = middle
-    return NUM_HEAD + NUM_ENTRY * low
+def _entry(guard, at, nbytes):
+    """Return the entry of the file that has some bytes of the map; one of a file without bytes if no file has them."""
+    head = i64_at(guard, NUM_HEAD)
+    place = np.uint64(guard) + np.uint64(8 * NUM_HEAD)
+    if at < 0 or at + nbytes > head[LENGTH]:
+        return i64_at(place, NUM_ENTRY)
+    unit = np.int64(at) >> UNIT_BITS
+    units = i64_at(place + np.uint64(8 * NUM_ENTRY * (1 - head[NUM_MARKS])), unit + 1)
+    entry = i64_at(place + np.uint64(8 * units[unit]), NUM_ENTRY)
+    if at + nbytes > entry[BEGIN] + entry[NBYTES]:
+        return i64_at(place, NUM_ENTRY)
+    return entry
 
 
 @kernel
@@ -58,9 +59,7 @@ def file_of(guard, at, nbytes):
         guard: Address of a directory.
         at, nbytes: The bytes, counted from the start of the map.
     """
-    entry = i64_at(np.uint64(guard) + np.uint64(8 * _entry(guard, at)), NUM_ENTRY)
-    if at < entry[BEGIN] or at + nbytes > entry[BEGIN] + entry[NBYTES]:
-        return np.int64(-1), np.int64(0)
+    entry = _entry(guard, at, nbytes)
     return entry[FILE], entry[BEGIN]
 
 
@@ -127,10 +126,10 @@ def forget(guard, starts, stops):
     for i in range(starts.shape[0]):
         own, start, stop = np.int64(guard), starts[i], stops[i]
         if is_directory:
-            entry = i64_at(np.uint64(guard) + np.uint64(8 * _entry(guard, start)), NUM_ENTRY)
-            own, start, stop = entry[GUARD], start - entry[BEGIN], stop - entry[BEGIN]
-            if start < 0 or stop > entry[NBYTES]:
+            entry = _entry(guard, start, stop - start)
+            if entry[FILE] < 0:
                 continue
+            own, start, stop = entry[GUARD], start - entry[BEGIN], stop - entry[BEGIN]
         bits = i64_at(own, NUM_HEAD)[PAGE_BITS]
         marks = _marks(own)
         first, last = start >> bits, (stop - 1) >> bits
@@ -172,14 +171,13 @@ def is_there(guard, base, at, nbytes):
     is_due = False
     if i64_at(guard, NUM_HEAD)[NUM_MARKS] < 0:
         turn = i64_at(guard, NUM_HEAD)[TURN]
-        entry = i64_at(np.uint64(guard) + np.uint64(8 * _entry(guard, at)), NUM_ENTRY)
-        begin = entry[BEGIN]
-        if at < begin or at + nbytes > begin + entry[NBYTES]:
+        entry = _entry(guard, at, nbytes)
+        if entry[FILE] < 0:
             return False
         is_due = turn - entry[LOOKED] >= _TURNS
         if is_due:
             entry[LOOKED] = turn
-        guard, base, at = entry[GUARD], base + begin, at - begin
+        guard, base, at = entry[GUARD], base + entry[BEGIN], at - entry[BEGIN]
     words = i64_at(guard, NUM_HEAD)
     is_chosen = (np.int64(at) * _SPREAD) >> (64 - _CHOSEN_BITS) == 0
     if is_chosen or is_due or at + nbytes > words[LENGTH]:
