@@ -10,6 +10,7 @@ import shlex
 import time
 import weakref
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -170,6 +171,11 @@ class DataFile:
     def files(self) -> tuple[DataFile, ...]:
         """The files that it consists of: this one."""
         return (self,)
+
+    @cached_property
+    def tells_residency(self) -> bool:
+        """Whether the system says truthfully which pages of a map are in memory."""
+        return all(system.tells_residency(file.descriptor) for file in self.files)
 
     def with_io(self, path: Path, io: IO) -> DataFile:
         """Return the same open file with another `io`; `path` is for messages."""

@@ -211,7 +211,6 @@ class Readahead:
         self._offsets = [column[0] for column in self._columns]
         self._file = reader.data_file
         self._probe = np.zeros(1, np.uint8)
-        self._reports_residency = all(system.tells_residency(file.descriptor) for file in self._file.files)
         self._workers: dict[int, _Worker] = {}
         self._closed = False
 
@@ -236,7 +235,7 @@ class Readahead:
                 return is_here
         if self._file.io == "pread":
             return all(map(self._file.is_cached, starts.tolist()))
-        if not self._reports_residency:
+        if not self._file.tells_residency:
             return False
         return not entries.any_absent(self._file.data.ctypes.data, starts, mmap.PAGESIZE, self._probe)
 
