@@ -176,7 +176,7 @@ def test_nothing_counts_as_resident_if_the_system_hides_residency(
     readahead.close()
     monkeypatch.setattr(os, "access", lambda *_: False)
     monkeypatch.setattr(os, "geteuid", lambda: os.stat(reader.path).st_uid + 1)
-    assert not Readahead(reader, ["image", "mask"]).is_resident(SMALL)
+    assert not Readahead(Reader(reader.path), ["image", "mask"]).is_resident(SMALL)
 
 
 def test_samples_read_the_same_whatever_was_advised(reader: Reader) -> None:

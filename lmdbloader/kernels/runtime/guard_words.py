@@ -11,8 +11,8 @@ NUM_HEAD = 8
 # as LENGTH the bytes of the map; as TURN how often some payloads were read. Behind the head is a row for no file, and
 # then one for each: where it begins in the map, its bytes when it was opened, the address of its own guard, whose pages
 # count from the file's first byte, its descriptor, and the turn when its length was last looked at. Files begin at
-# multiples of 2^UNIT_BITS bytes, and behind the rows is a table of these units: where the row of each one's file begins,
-# in words behind the head.
+# multiples of 2^UNIT_BITS bytes, and behind the rows is a table of these units: where the row of its file begins, in
+# words behind the head.
 BEGIN, NBYTES, GUARD, FILE, LOOKED = range(5)
 NUM_ENTRY = 5
 TURN = BYTE
