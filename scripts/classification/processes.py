@@ -23,6 +23,8 @@ def process_group(device: torch.device) -> Iterator[None]:
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield
+        # A thread of gloo that still drops its last tensor when the interpreter ends would abort the process.
+        distributed.barrier()
     finally:
         distributed.destroy_process_group()
 
