@@ -13,7 +13,6 @@ from lmdbloader.format.codecs import checksum
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.codec_numbers import OK
 
-pytestmark = pytest.mark.usefixtures("both_ways")
 NOTHING = np.empty(0, np.uint8)
 
 

@@ -26,8 +26,6 @@ from lmdbloader.kernels.codec_numbers import (
 )
 from lmdbloader.kernels.entries import gather, hash_many, hash_pieces, read_window
 
-pytestmark = pytest.mark.usefixtures("both_ways")
-
 GUARD = 64
 MARK = 0xA5
 TILE = 16

@@ -22,9 +22,6 @@ ORIENTATION_TAG = 0x0112
 PHOTOGRAPHS = [photographs.astronaut(), photographs.coffee(), photographs.camera()]
 
 
-pytestmark = pytest.mark.usefixtures("both_ways")
-
-
 def packed(file: bytes, step: int, orientation: int = 1) -> bytes | None:
     """Return a file with its seek table, None if the kernels refuse it."""
     source = np.frombuffer(file, np.uint8)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from lmdbloader.kernels.entries import lz4_decompress
 
-pytestmark = pytest.mark.usefixtures("both_ways")
 GUARD = 64
 MARK = 0xA5
 

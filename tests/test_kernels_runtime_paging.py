@@ -14,8 +14,6 @@ import pytest
 from lmdbloader.kernels.entries import advise, any_absent, load
 from lmdbloader.kernels.runtime.paging_words import LOADED, PIECE_NBYTES, STOPPED, UNREADABLE
 
-pytestmark = pytest.mark.usefixtures("both_ways")
-
 PAGE = mmap.PAGESIZE
 NUM_PAGES = 24 * 2**20 // PAGE
 POPULATE_READ = 22
