@@ -283,14 +283,6 @@ def test_each_damage_has_its_status(row: int) -> None:
         assert changed(stored=3) == BAD_TILES
 
 
-def test_an_output_that_is_too_short_is_refused() -> None:
-    stored, _ = four_kinds()
-    for row in range(4):
-        room = GUARD + int(stored.raw[row])
-        assert stored.read([row], room=room)[0] == OK
-        assert stored.read([row], room=room - 1)[0] == OUT_OF_BOUNDS
-
-
 @given(st.binary(max_size=300), st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300)), max_size=6))
 def test_hash_many_is_the_checksum_of_each_part(data: bytes, parts: list[tuple[int, int]]) -> None:
     slices = [data[a : a + n] for a, n in parts]

@@ -177,13 +177,6 @@ def test_a_file_that_is_cut_short_or_has_too_much_is_refused(options: dict[str, 
     assert packed(file[:-2] + b"\x00\x00" + file[-2:], 4) is None
 
 
-def test_restart_markers_out_of_order_are_refused() -> None:
-    file = encoded(PHOTOGRAPHS[0][:64, :64], restart_marker_rows=1)
-    at = file.index(b"\xff\xd1")
-    assert packed(with_bytes(file, at + 1, 0xD2), 4) is None
-    assert packed(file[:at] + b"\xff" + file[at:], 4) is not None  # fill bytes may stand before a marker
-
-
 @pytest.mark.parametrize("subsampling", [0, 1, 2])
 def test_odd_scan_headers_and_strays_before_restart_markers_lose_nothing(subsampling: int) -> None:
     sound = encoded(PHOTOGRAPHS[0][:70, :90], subsampling=subsampling, restart_marker_blocks=3)

@@ -87,10 +87,6 @@ def test_load_brings_in_its_ranges_and_no_others(cold: Mapped, populate: int) ->
     raise AssertionError(sorted(wanted - present))
 
 
-def test_load_of_nothing_is_done(cold: Mapped) -> None:
-    assert cold.load(np.empty(0, np.int64), np.empty(0, np.int64), -1) == LOADED
-
-
 @pytest.mark.parametrize("populate", [POPULATE_READ, -1])
 def test_load_past_the_end_says_so(tmp_path: Path, populate: int) -> None:
     short = tmp_path / "short"

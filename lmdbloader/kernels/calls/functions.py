@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,14 +36,6 @@ def call_each(count, images, room, shape, strides, parameters, drawn):
 """
 _FLAT = "array_at({at}, values, like).reshape((channels, height, width))"
 _CHANNELS_LAST = "array_at({at}, values, like).reshape((height, width, channels)).transpose((2, 0, 1))"
-# Lines of Numba's errors that say nothing about the user's function, and the codes of colours.
-_FRAMES = (
-    "Failed in", "During: ", "File ", "<source elided>", "^", "To see Python",
-    "For more information", "This error", "[1]",
-    "<source missing", "- Resolution failure", ">>> ",
-)  # fmt: skip
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_MOST_LINES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +108,7 @@ def compile_function(
     signature = types.int64(types.int64, words, types.uint64, words, words, reals, reals)
     try:
         code = numba.cfunc(signature)(namespace["call_each"])
-    except numba.core.errors.NumbaError as error:
-        raise OptionError(
-            f"CompiledFunction({name}): Numba cannot compile it for {dtype} pixels. {_reason(error)}"
-        ) from error
-    except (AssertionError, NotImplementedError, TypeError, ValueError) as error:  # such as of arrays of float16
+    except (numba.core.errors.NumbaError, AssertionError, NotImplementedError, TypeError, ValueError) as error:
         raise OptionError(
             f"CompiledFunction({name}): Numba cannot compile it for {dtype} pixels. {type(error).__name__}: {error}"
         ) from error
@@ -143,12 +130,3 @@ def _numba() -> Any:
             "CompiledFunction: compiling a Python function needs Numba, which is not installed: pip install numba. Or "
             "give the address of compiled code, which needs no Numba."
         ) from error
-
-
-def _reason(error: Exception) -> str:
-    """Return what Numba says about a function, without its frames around it and its pages of advice."""
-    lines = [_COLOURS.sub("", line).strip() for line in str(error).splitlines()]
-    said = [line for line in lines if line and not line.startswith(_FRAMES)]
-    places = [line for line in lines if line.startswith("File ") and "<string>" not in line]
-    text = " ".join(said[:_MOST_LINES])
-    return f"{text} {places[-1]}" if places else text

@@ -7,7 +7,7 @@ import numpy as np
 from lmdbloader.kernels.codec_numbers import SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES
 from lmdbloader.kernels.jpeg import head as facts
 from lmdbloader.kernels.jpeg import workspace as space
-from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, decode_coefficients, load_bits, load_i32, store_i16, unstuff
+from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, decode_coefficients, load_bits, unstuff
 from lmdbloader.kernels.jpeg.color import stored_window, turn, write_pixels
 from lmdbloader.kernels.jpeg.idct import clear_block, fill_block, transform_block
 from lmdbloader.kernels.jpeg.seek import (
@@ -19,7 +19,7 @@ from lmdbloader.kernels.jpeg.seek import (
 )
 from lmdbloader.kernels.jpeg.workspace import lines_at, num_planned, places, prepare
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import i64_at, u8_at, u64_at
+from lmdbloader.kernels.runtime.memory import i64_at, load_i32, store_u16, u8_at, u64_at
 
 
 @kernel
@@ -98,7 +98,7 @@ def _decode_row(data, work, entry, mcu, keep, end, limit, sizes, planes, steps):
                 if plan[b + space.STATE] == 0 or size == 1:
                     fill_block(first, target, step, size)
                 else:
-                    store_i16(block, first)
+                    store_u16(block, np.uint16(first))
                     transform_block(block, target, step, size)
             if plan[b + space.STATE]:
                 clear_block(block)

@@ -17,17 +17,10 @@ import numpy as np
 from lmdbloader.kernels.codec_numbers import SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES
 from lmdbloader.kernels.jpeg import head as facts
 from lmdbloader.kernels.jpeg import workspace as space
-from lmdbloader.kernels.jpeg.bits import (
-    MOST_BLOCKS,
-    decode_coefficients,
-    load_u64,
-    store_u64,
-    stuffed_position,
-    unstuff,
-)
+from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, decode_coefficients, stuffed_position, unstuff
 from lmdbloader.kernels.jpeg.workspace import num_planned, places, prepare
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import i64_at, u8_at
+from lmdbloader.kernels.runtime.memory import i64_at, load_u64, store_u64, u8_at
 
 _OFFSET_BITS, _LEVEL_BITS = 25, 12
 # Pixels from one entry of a row to the next: a window's row is decoded from at most so many before it on.
