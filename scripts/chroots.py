@@ -133,10 +133,7 @@ DEBIANS = (
             "s3fs", "scikit-image",
         ),
         extras=(),
-        # Small kernels are compiled by Numba in their tests; to compile all of them takes too long when emulated.
-        options=(
-            "-k", "not jit", "-o", "faulthandler_timeout=3600", *(f"--deselect=tests/{name}" for name in NOT_EMULATED)
-        ),
+        options=("-o", "faulthandler_timeout=3600", *(f"--deselect=tests/{name}" for name in NOT_EMULATED)),
         # What depends on the processor: kernels, files, reading and writing.
         tests=(
             "base_files", "batch_*", "conversion_from_*", "conversion_storage", "format_*", "images*", "kernels_*",

@@ -115,18 +115,6 @@ def short_collections(built_kernels: None) -> None:
     gc.freeze()
 
 
-@pytest.fixture(params=["library", "jit"])
-def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Run a test with the library of kernels, and with kernels that Numba compiles when they are called."""
-    choice = libraries.JIT if request.param == "jit" else ""
-    monkeypatch.setattr(libraries, "chosen", choice)
-    monkeypatch.setenv(libraries.CHOICE, choice)
-    if choice:
-        gc.disable()  # to look for garbage in what Numba makes takes a third of the time
-    yield
-    gc.enable()
-
-
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of eight small real photographs, 288 x 192 RGB PNG, cut from those that scikit-image carries."""

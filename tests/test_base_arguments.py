@@ -44,17 +44,6 @@ def test_other_values_than_whole_numbers_are_refused(value: Any) -> None:
         whole("n", value)
 
 
-@pytest.mark.parametrize(("value", "fits"), [(0, False), (1, True), (9, True), (10, False)])
-def test_limits_are_in_the_message(value: int, fits: bool) -> None:
-    if fits:
-        assert whole("n", value, 1, 9) == value
-    else:
-        with pytest.raises(OptionError, match=rf"^n={value}: expected a whole number from 1 to 9$"):
-            whole("n", value, 1, 9)
-    with pytest.raises(OptionError, match="expected a whole number of at least 5"):
-        whole("n", 4, 5)
-
-
 def test_numbers() -> None:
     for value in (0.5, np.float32(0.5), np.float64(0.5), Fraction(1, 2)):
         assert type(number("p", value)) is float and number("p", value) == 0.5
@@ -128,19 +117,6 @@ def test_convert_refuses_by_name(src: Path, tmp_path: Path, name: str, value: An
     with pytest.raises(OptionError, match={"out": "path"}.get(name, name.replace("_", "[_ ]"))):
         lmdbloader.convert(src, **{"out": tmp_path / "out", name: value})
     assert [path.name for path in tmp_path.iterdir()] == ["src"]
-
-
-@pytest.mark.parametrize("name", ["overwrite", "restart", "check_content", "progress", "log"])
-@pytest.mark.parametrize("value", ["no", 0, None])
-def test_convert_refuses_invalid_flags_and_functions(src: Path, tmp_path: Path, name: str, value: Any) -> None:
-    with pytest.raises(OptionError, match=f"^{name}=.*: expected (True or False|a function)"):
-        lmdbloader.convert(src, tmp_path / "out", **{name: value})
-
-
-@pytest.mark.parametrize(("name", "value"), [*SHARED, ("sample", "nine"), ("sample", 9.5), ("sample_seed", 1.5)])
-def test_estimate_refuses_by_name(src: Path, name: str, value: Any) -> None:
-    with pytest.raises(OptionError, match=name.replace("_", "[_ ]")):
-        lmdbloader.estimate(src, **{name: value})
 
 
 @pytest.mark.parametrize(

@@ -81,18 +81,3 @@ def test_a_flush_that_fails_ends_the_conversion_and_names_the_file(
     assert not out.exists()
     assert lmdbloader.convert(src, out, workers=1).num_samples == 6
     assert lmdbloader.verify(out).is_sound
-
-
-def test_an_unreadable_input_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lmdbloader.conversion import tasks
-    from lmdbloader.errors import ImageError
-
-    (tmp_path / "src").mkdir()
-    Image.new("RGB", (20, 20)).save(tmp_path / "src" / "a.png")
-
-    def read(file: object, fetched: object) -> bytes:
-        raise failure()
-
-    monkeypatch.setattr(tasks, "read", read)
-    with pytest.raises(ImageError, match=r"^a\.png: cannot be read \(Input/output error\): the disk failed.*on_error"):
-        lmdbloader.convert(tmp_path / "src", tmp_path / "out.lmdb", workers=1)

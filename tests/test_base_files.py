@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tars import png, save_tar
+from tars import png
 
 import lmdbloader
 from lmdbloader.base.files import NotRegularError, open_regular, read_regular
@@ -97,35 +97,6 @@ def test_a_source_that_is_not_a_file(tmp_path: Path, make: Callable[[Path], None
     make(tmp_path / name)
     with pytest.raises(LmdbloaderError, match=name.replace(".", r"\.")):
         how(tmp_path / name, tmp_path / "good")
-
-
-@KINDS
-def test_a_shard_among_shards_and_an_lmdbs_file(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    save_tar(tmp_path / "shards" / "a.tar", ("a.png", png(1)))
-    make(tmp_path / "shards" / "b.tar")
-    for src in ("shards", "shards/*.tar", "shards/{a,b}.tar", "shards/b.tar"):
-        with pytest.raises(LmdbloaderError, match=r"b\.tar: cannot be read \(is a [a-zA-Z]+, not a regular"):
-            list_sources(tmp_path / src)
-    (tmp_path / "lmdb").mkdir()
-    make(tmp_path / "lmdb" / "data.mdb")
-    with pytest.raises(LmdbloaderError, match=r"lmdb: (is not an LMDB|no images)"):
-        list_sources(tmp_path / "lmdb", layout="lmdb")
-    with pytest.raises(LmdbloaderError, match="lmdb"):
-        list_sources(tmp_path / "lmdb")
-
-
-@KINDS
-def test_an_image_that_became_something_else_since_it_was_listed(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    for name in ("a.png", "b.png"):
-        (tmp_path / name).write_bytes(png(1))
-    sources = list_sources(tmp_path).sources
-    (tmp_path / "b.png").unlink()
-    make(tmp_path / "b.png")
-    from lmdbloader.conversion.sources.reading import read
-
-    assert read(sources[0].file) == png(1)
-    with pytest.raises(NotRegularError):
-        read(sources[1].file)
 
 
 @pytest.fixture

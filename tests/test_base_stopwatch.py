@@ -133,27 +133,6 @@ def test_time_that_is_left_out_does_not_count(clock: Clock) -> None:
     assert timer.rows()[:, :3].tolist() == [[1, 0, 2], [1, 0, 2]]
 
 
-def test_waiting_for_a_batch_that_never_came_is_not_a_step(clock: Clock) -> None:
-    timer = StepTimer()
-    assert timer.summary() == "no steps"
-    clock.wait(3)
-    timer.lap("data")
-    assert (timer.num_steps, timer.summary()) == (0, "no steps")
-    timer.lap("forward")
-    assert timer.num_steps == 1
-
-
-def test_thousands_of_laps_are_read_on_the_way(clock: Clock) -> None:
-    timer = StepTimer()
-    for _ in range(3000):
-        clock.wait(1)
-        timer.lap("data")
-        clock.wait(2)
-        timer.lap("compute")
-    assert timer.num_steps == 3000
-    assert (timer.seconds["data"], timer.seconds["compute"]) == (3000, 6000)
-
-
 def test_an_unknown_phase_is_refused() -> None:
     with pytest.raises(OptionError, match=r"lap\('forwards'\): expected one of data, copy, forward"):
         StepTimer().lap("forwards")

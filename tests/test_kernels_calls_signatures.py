@@ -23,7 +23,7 @@ kinds = st.recursive(
 
 def written(kind: Any) -> str:
     if isinstance(kind, Group):
-        return f"({', '.join(map(written, kind.items))})"
+        return f"({''.join(f'{written(item)}, ' for item in kind.items)})"
     return kind.code + (f"[{','.join(':' * kind.ndim)}]" if isinstance(kind, Array) else "")
 
 
@@ -37,18 +37,9 @@ def test_what_is_written_is_read(arguments: list[Any], results: list[str]) -> No
     assert places == (NUM_RESULTS + np.cumsum([0, *(kind.num_words for kind in arguments)])).tolist()[: len(arguments)]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a.f(x: i65)", "'i65' is not the name of a type"),
-        ("a.f(x i64)", "expected : after x"),
-        ("a.f x: i64)", r"expected \( after the name"),
-        ("a.f(x: i64) -> y", "'y' is not the name of a type"),
-        ("a.f(x: i64) % ", "cannot read"),
-    ],
-)
-def test_what_cannot_be_read_is_an_error(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize("text", ["a.f(x: i65)", "a.f(x: i64) -> y", "a.f(x: (i64, i65))"])
+def test_an_unknown_type_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match="is not the name of a type"):
         parse(text)
 
 

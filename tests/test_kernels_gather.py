@@ -26,8 +26,6 @@ from lmdbloader.kernels.codec_numbers import (
 )
 from lmdbloader.kernels.entries import gather, hash_many, hash_pieces, read_window
 
-pytestmark = pytest.mark.usefixtures("both_ways")
-
 GUARD = 64
 MARK = 0xA5
 TILE = 16
@@ -283,14 +281,6 @@ def test_each_damage_has_its_status(row: int) -> None:
     if row >= 2:
         assert changed(raw=9) == CHANGED
         assert changed(stored=3) == BAD_TILES
-
-
-def test_an_output_that_is_too_short_is_refused() -> None:
-    stored, _ = four_kinds()
-    for row in range(4):
-        room = GUARD + int(stored.raw[row])
-        assert stored.read([row], room=room)[0] == OK
-        assert stored.read([row], room=room - 1)[0] == OUT_OF_BOUNDS
 
 
 @given(st.binary(max_size=300), st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300)), max_size=6))

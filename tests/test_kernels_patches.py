@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,9 +13,6 @@ from lmdbloader.kernels.entries import cut, cut_many, cut_tiles
 images = st.tuples(
     st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 2, 3]), st.sampled_from([np.uint8, np.uint16])
 )
-
-
-pytestmark = pytest.mark.usefixtures("both_ways")
 
 
 def picture(height: int, width: int, channels: int, dtype: Any) -> np.ndarray:

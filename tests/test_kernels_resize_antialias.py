@@ -14,8 +14,6 @@ from transform_reference import resize as defined
 
 from lmdbloader.kernels.entries import resize_scratch, resize_window
 
-pytestmark = pytest.mark.usefixtures("both_ways")
-
 GUARD = 32
 MARK = 0x5B
 SIDE = st.integers(1, 70) | st.sampled_from([1, 2, 15, 16, 17, 33, 64, 65, 127])

@@ -61,14 +61,6 @@ def test_what_is_no_number_stays_none() -> None:
     assert math.isnan(log(-1.0)) and math.isnan(log(-math.inf))
 
 
-def test_many_values_are_next_to_those_of_the_c_library() -> None:
-    rng = np.random.default_rng(0)
-    for x in np.concatenate([rng.uniform(-700, 700, 20_000), rng.normal(0, 0.3, 20_000)]).tolist():
-        assert abs(exp(x) - math.exp(x)) <= math.ulp(math.exp(x))
-    for x in np.concatenate([np.exp(rng.uniform(-700, 700, 20_000)), rng.uniform(0.2, 5, 20_000)]).tolist():
-        assert abs(log(x) - math.log(x)) <= math.ulp(math.log(x))
-
-
 def test_the_bits_are_the_same_on_every_machine() -> None:
     numbers = np.arange(20_000)
     found = [exp(x) for x in (numbers / 64 - 150).tolist()] + [log(x) for x in (numbers / 64 + 1 / 64).tolist()]

@@ -14,8 +14,6 @@ import pytest
 from lmdbloader.kernels.entries import advise, any_absent, load
 from lmdbloader.kernels.runtime.paging_words import LOADED, PIECE_NBYTES, STOPPED, UNREADABLE
 
-pytestmark = pytest.mark.usefixtures("both_ways")
-
 PAGE = mmap.PAGESIZE
 NUM_PAGES = 24 * 2**20 // PAGE
 POPULATE_READ = 22
@@ -87,10 +85,6 @@ def test_load_brings_in_its_ranges_and_no_others(cold: Mapped, populate: int) ->
         if present == wanted:  # the system may take pages away at any time
             return
     raise AssertionError(sorted(wanted - present))
-
-
-def test_load_of_nothing_is_done(cold: Mapped) -> None:
-    assert cold.load(np.empty(0, np.int64), np.empty(0, np.int64), -1) == LOADED
 
 
 @pytest.mark.parametrize("populate", [POPULATE_READ, -1])

@@ -80,16 +80,6 @@ def test_the_hue_of_every_kind_of_pixel_equals_the_definition(dtype: Any) -> Non
     assert set(off.ravel()) <= ({0} if dtype == np.uint8 else {0, 1})
 
 
-def test_a_third_of_the_circle_exchanges_the_channels() -> None:
-    image = np.zeros((3, 1, 4), np.uint8)
-    image[0] = [[255, 200, 90, 0]]
-    for turn, channel in ((0, 0), (1 / 3, 1), (-1 / 3, 2)):
-        expected = np.zeros_like(image)
-        expected[channel] = image[0]
-        off = np.abs(changed(image, (1, 1, 1), 0, turn).astype(int) - expected)
-        assert off.max() <= 1, turn
-
-
 @settings(max_examples=60)
 @given(st.sampled_from([1, 3]), st.sampled_from([np.uint8, np.uint16]), FACTOR, st.integers(0, 2))
 def test_each_step_is_torchvisions(channels: int, dtype: Any, factor: float, step: int) -> None:
@@ -116,24 +106,6 @@ def test_the_order_numbers_are_all_permutations_of_the_four() -> None:
         expected.add(one_by_one.tobytes())
     assert len(expected) == 24
     assert {changed(image, factors, order, hue).tobytes() for order in range(24)} == expected
-
-
-def test_without_a_hue_the_order_of_the_others_is_that_of_earlier_releases() -> None:
-    image, factors = picture(3, 20, 20, np.uint8), (1.6, 0.4, 2.5)
-    earlier = [changed(image, factors, 4 * order) for order in range(6)]
-    assert len({found.tobytes() for found in earlier}) == 6
-    for order in range(24):
-        np.testing.assert_array_equal(changed(image, factors, order), earlier[order // 4])
-
-
-def test_factors_of_one_change_nothing_and_zeros_remove_their_property() -> None:
-    image = picture(3, 8, 8, np.uint8)
-    np.testing.assert_array_equal(changed(image, (1, 1, 1), 13), image)
-    assert not changed(image, (0, 1, 1), 0).any()
-    assert len(np.unique(changed(image, (1, 0, 1), 0))) == 1
-    grey = changed(image, (1, 1, 0), 0)
-    assert (grey == grey[0]).all()
-    np.testing.assert_array_equal(changed(image[:1], (1, 1, 0), 0), image[:1])
 
 
 @given(st.sampled_from([np.uint8, np.uint16]), st.integers(0, 300) | st.floats(0.25, 70000), st.integers(1, 90))

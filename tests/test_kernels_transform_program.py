@@ -68,18 +68,6 @@ def assert_alike(found: Sequence[float], expected: Sequence[float]) -> None:
     assert stats.ks_2samp(found, expected, method="asymp").pvalue > LEAST_PROBABILITY
 
 
-def test_every_position_of_a_crop_is_as_likely_as_any() -> None:
-    drawn = Drawn([T.RandomCrop((20, 26))], [(25, 30)], 9000)
-    at = drawn.first(op.ROW) * 5 + drawn.first(op.COLUMN)
-    assert_even(np.bincount(at, minlength=30))
-
-
-def test_every_position_of_a_padded_crop_is_as_likely_as_any() -> None:
-    drawn = Drawn([T.RandomCrop(8, padding=2)], [(8, 8)], 5000)
-    at = (drawn.first(op.ROW) + 2) * 5 + drawn.first(op.COLUMN) + 2
-    assert_even(np.bincount(at, minlength=25))
-
-
 @pytest.mark.parametrize("scale", [2, 3, 4])
 def test_crops_of_two_images_of_a_sample_are_aligned(scale: int) -> None:
     small = (12, 15)
@@ -191,12 +179,6 @@ def test_erasings_happen_as_often_as_asked_at_one_place_of_all_images() -> None:
     erased = drawn.boxes[:, 0, 0, 2] > 0
     assert stats.binomtest(int(erased.sum()), 4000, 0.3).pvalue > LEAST_PROBABILITY
     np.testing.assert_array_equal(drawn.boxes[:, 1], 2 * drawn.boxes[:, 0])
-
-
-def test_the_whole_image_is_never_erased() -> None:
-    # As torchvision has it: a rectangle is smaller than the image in both directions.
-    for size in ((1, 1), (1, 9), (8, 8)):
-        assert not Drawn([T.RandomErasing(1, (1, 1), (1, 1))], [size], 50).boxes.any()
 
 
 def test_colours_change_by_even_factors_in_any_order() -> None:

@@ -72,7 +72,7 @@ def test_a_program_sees_one_folder_of_programs_and_no_settings_of_this_one(
     release_check: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    monkeypatch.setenv("LMDBLOADER_KERNELS", "jit")
+    monkeypatch.setenv("LMDBLOADER_KERNELS", "x86-64-v2")
     code = "import os; print(sorted(n for n in os.environ if n.startswith(('PYTHON', 'LMDB'))), os.environ['PATH'])"
     printed = release_check.run([sys.executable, "-c", code], tmp_path, path=tmp_path)
     assert printed == f"[] {tmp_path}\n"

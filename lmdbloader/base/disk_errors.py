@@ -80,22 +80,12 @@ def disk_full(path: Path, error: Exception, needed_nbytes: int = 0) -> DiskFullE
     from lmdbloader.base.free_space import free_nbytes
 
     free = free_nbytes(path if path.exists() else path.absolute().parent)
-    if free is None:
-        more = f": about {_mebibytes(needed_nbytes)} MiB are still to be written" if needed_nbytes else ""
-        return DiskFullError(f"{path}: disk full ({error}){more}. Free some space and run it again.")
-    there = f"{free // 2**20} MiB are free there"
-    if needed_nbytes > free:
-        there = f"about {_mebibytes(needed_nbytes - free)} MiB more are needed, {there}"
-    elif needed_nbytes:
-        there = (
-            f"about {_mebibytes(needed_nbytes)} MiB are still to be written, {there}, and a quota or a file size limit "
-            "(ulimit -f) may allow less"
-        )
-    return DiskFullError(f"{path}: disk full ({error}): {there}. Free some space and run it again.")
-
-
-def _mebibytes(nbytes: int) -> int:
-    return -(-nbytes // 2**20)
+    said = [f"{path}: disk full ({error})"]
+    if needed_nbytes:
+        said.append(f"about {-(-needed_nbytes // 2**20)} MiB are still to be written")
+    if free is not None:
+        said.append(f"{free // 2**20} MiB are free there")
+    return DiskFullError(f"{': '.join(said)}. Free some space and run it again.")
 
 
 def has_no_room(file: Path, nbytes: int) -> bool:

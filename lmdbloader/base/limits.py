@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
 from lmdbloader.base import system
 from lmdbloader.errors import WorkerError
 
-_ROOT = Path("/")
 # Python's message, whichever limit is reached.
 _NO_THREAD = "can't start new thread"
-_RAISE_IT = "`ulimit -v unlimited` removes the limit, and batch systems have an option for it."
 # Messages of the system's loader when a library does not fit into memory; they come without an error number.
 _NO_LIBRARY = ("failed to map segment", "annot allocate memory", "cannot create shared object descriptor")
 
@@ -49,15 +47,15 @@ def explain_limit(what: str, advice: str) -> Iterator[None]:
     """
     try:
         yield
-    except RuntimeError as error:
-        if _NO_THREAD not in str(error):
-            raise
-        raise _refused(what, advice, error) from error
-    except OSError as error:
+    except (RuntimeError, OSError) as error:
         # EAGAIN is a limit of processes, ENOMEM one of memory; a missing program has another number.
-        if error.errno not in (errno.EAGAIN, errno.ENOMEM):
+        is_limit = isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.ENOMEM)
+        if not is_limit and _NO_THREAD not in str(error):
             raise
-        raise _refused(what, advice, error) from error
+        raise WorkerError(
+            f"{what} cannot be started: the system refuses it ({error}). {advice} Or raise the limit: `ulimit -u`, a "
+            f"container's --pids-limit.{_address_space()}"
+        ) from error
 
 
 def no_address_space(path: Path, nbytes: int, advice: str) -> str:
@@ -68,8 +66,7 @@ def no_address_space(path: Path, nbytes: int, advice: str) -> str:
         nbytes: Bytes to map.
         advice: A sentence on how to do without the map, in addition to raising the limit.
     """
-    said = f"{path}: the system refuses to map {nbytes} bytes of it. {_address_space()} {advice}"
-    return f"{said} A map takes no memory by itself: {_RAISE_IT}"
+    return f"{path}: the system refuses to map {nbytes} bytes of it.{_address_space()} {advice}"
 
 
 def refused_memory(error: BaseException) -> BaseException | None:
@@ -92,12 +89,10 @@ def no_memory(what: str, error: BaseException, advice: str) -> str:
     Args:
         what: The part of the program that failed.
         error: As `refused_memory` returned it.
-        advice: A sentence on how to use less memory, for a machine that has no more.
+        advice: A sentence on how to use less memory.
     """
     why = str(error).partition("\n")[0] or type(error).__name__
-    if has_address_limit():
-        advice = f"Maps of files and libraries count too, so it must be far above the memory in use: {_RAISE_IT}"
-    return f"{what}: the system refuses memory ({why}). {_address_space()} {advice}"
+    return f"{what}: the system refuses memory ({why}).{_address_space()} {advice}"
 
 
 def has_address_limit() -> bool:
@@ -107,26 +102,4 @@ def has_address_limit() -> bool:
 
 def _address_space() -> str:
     limit = system.address_limit()
-    return f"Limit of the process's address space (ulimit -v): {'none is set' if limit is None else f'{limit} bytes'}."
-
-
-def _refused(what: str, advice: str, error: Exception) -> WorkerError:
-    limits = (
-        ", ".join(_limits())
-        or "none is set for this user or container, so the cause is memory or the machine's own limit"
-    )
-    why = error.strerror if isinstance(error, OSError) else str(error)
-    space = f" {_address_space()} It must hold the stacks of threads, too: {_RAISE_IT}" if has_address_limit() else ""
-    return WorkerError(
-        f"{what} cannot be started: the system refuses it ({why}). Limits of processes and threads: {limits}. {advice} "
-        f"Or raise the limit: `ulimit -u`, a container's --pids-limit.{space}"
-    )
-
-
-def _limits(root: Path = _ROOT) -> Iterator[str]:
-    limit = system.process_limit()
-    if limit is not None:
-        yield f"{limit} of this user (ulimit -u)"
-    for folder in system.group_folders("pids", root):
-        with suppress(OSError, ValueError):
-            yield f"{int((folder / 'pids.max').read_text())} of the control group {folder}"
+    return "" if limit is None else f" Maps, libraries and stacks must fit into `ulimit -v`, here {limit} bytes."

@@ -81,16 +81,16 @@ class Clock:
 
     Attributes:
         words: (NUM_WORDS,) int64, see `clock_words`; kernels add to the same ones.
-        address: Of the words.
+        address: Of the words; 0 of a clock that does nothing.
     """
 
     __slots__ = ("_free", "address", "words")
 
-    def __init__(self, free: list[Clock]) -> None:
-        """Start at zero; `end` puts the clock into the list `free`."""
+    def __init__(self, free: list[Clock] | None) -> None:
+        """Start at zero; `end` puts the clock into the list `free`. Without one it does nothing."""
         self._free = free
         self.words = np.zeros(clock_words.NUM_WORDS, np.int64)
-        self.address: int = self.words.ctypes.data
+        self.address: int = 0 if free is None else self.words.ctypes.data
 
     def begin(self) -> None:
         """Start: the time before now belongs to none of the stages."""
@@ -98,18 +98,21 @@ class Clock:
 
     def tick(self, stage: int) -> None:
         """Add the time since the last tick to a stage: `clock_words.READ` ... `BUFFER`."""
-        words, now = self.words, system.clock_ns()
-        words[stage] += now - words[clock_words.LAST]
-        words[clock_words.LAST] = now
+        if self._free is not None:
+            words, now = self.words, system.clock_ns()
+            words[stage] += now - words[clock_words.LAST]
+            words[clock_words.LAST] = now
 
     def end(self) -> None:
         """Give the clock back; the time since the last tick is Python's."""
-        self.tick(clock_words.FUNCTION)
-        self._free.append(self)
+        if self._free is not None:
+            self.tick(clock_words.FUNCTION)
+            self._free.append(self)
 
     def add(self, word: int, amount: int) -> None:
         """Count something else: `clock_words.NUM_SAMPLES` ... `NBYTES`."""
-        self.words[word] += amount
+        if self._free is not None:
+            self.words[word] += amount
 
     def count(self, num_samples: int, num_batches: int) -> None:
         """Count batches that are finished."""
@@ -117,28 +120,8 @@ class Clock:
         self.add(clock_words.NUM_BATCHES, num_batches)
 
 
-class _NoClock(Clock):
-    """The clock of a thread that is not timed."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        self.address = 0
-
-    def begin(self) -> None:
-        """Do nothing."""
-
-    def tick(self, stage: int) -> None:
-        """Do nothing."""
-
-    def end(self) -> None:
-        """Do nothing."""
-
-    def add(self, word: int, amount: int) -> None:
-        """Do nothing."""
-
-
-NO_CLOCK = _NoClock()
+# That of a thread that is not timed.
+NO_CLOCK = Clock(None)
 
 
 class Stopwatch:

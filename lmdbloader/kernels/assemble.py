@@ -5,49 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from lmdbloader.base.clock_words import FUNCTION, TRANSFORM
-from lmdbloader.kernels.assemble_columns import (
-    BITS,
-    CHANNELS,
-    CHANNELS_LAST,
-    CHECKSUM,
-    CODEC,
-    FAILED_FIELD,
-    FAILED_ROW,
-    HIGH_HEIGHT,
-    HIGH_WIDTH,
-    IMAGE_HEIGHT,
-    IMAGE_WIDTH,
-    IN_BITS,
-    KIND,
-    LOW_HEIGHT,
-    LOW_WIDTH,
-    MOST_HEIGHT,
-    MOST_PIXELS,
-    MOST_WIDTH,
-    OFFSET,
-    OUT_CHANNELS,
-    OUT_HEIGHT,
-    OUT_ITEMSIZE,
-    OUT_WIDTH,
-    OWN_ROW,
-    RAW_NBYTES,
-    ROOM_FIRST,
-    ROOM_JPEG,
-    ROOM_NBYTES,
-    ROOM_PIXELS,
-    ROOM_SECOND,
-    ROOM_STORED,
-    ROOM_TILE,
-    STORED_NBYTES,
-    TABLE,
-    TABLE_STEP,
-    TILE,
-)
-from lmdbloader.kernels.codec_numbers import CHANGED, CODEC_RAW
+from lmdbloader.kernels import assemble_columns as col
+from lmdbloader.kernels import codec_numbers as num
 from lmdbloader.kernels.decode import (
-    BAD_CHECKSUM,
-    OK,
-    OUT_OF_BOUNDS,
     decode_block,
     decode_jpeg_resized,
     decode_window,
@@ -62,31 +22,9 @@ from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import array_at, i64_at, prefetch, u8_at, u16_at, u32_at, u64_at
 from lmdbloader.kernels.runtime.presence import look
 from lmdbloader.kernels.runtime.timing import tick
+from lmdbloader.kernels.transform import opcodes as op
 from lmdbloader.kernels.transform.color import change_colors
 from lmdbloader.kernels.transform.geometry import is_filled
-from lmdbloader.kernels.transform.opcodes import (
-    ACROSS,
-    BOTTOM,
-    CARRY,
-    CLOSING,
-    COLUMN,
-    CUBIC,
-    DOWN,
-    HEIGHT,
-    LEFT,
-    MASK,
-    NEW_HEIGHT,
-    NEW_WIDTH,
-    RIGHT,
-    ROW,
-    STORED_HEIGHT,
-    STORED_WIDTH,
-    THEN_COLOR,
-    THEN_RESIZE,
-    TOP,
-    TRANSPOSED,
-    WIDTH,
-)
 from lmdbloader.kernels.transform.place import erase, finish, place, place_nearest
 from lmdbloader.kernels.transform.program import draw
 
@@ -99,21 +37,21 @@ _MOST_PIXELS = 2**31
 @kernel
 def _u32_of(columns, column, i):
     """Return row i of a column of uint32 of a field, as int64."""
-    row = i & columns[OWN_ROW + column]
+    row = i & columns[col.OWN_ROW + column]
     return np.int64(u32_at(columns[column], row + 1)[row])
 
 
 @kernel
 def _u8_of(columns, column, i):
     """Return row i of a column of uint8 of a field, as int64."""
-    row = i & columns[OWN_ROW + column]
+    row = i & columns[col.OWN_ROW + column]
     return np.int64(u8_at(columns[column], row + 1)[row])
 
 
 @kernel
 def _window(g, transposed_top, transposed_bottom, transposed_left, transposed_right):
     """Return (top, bottom, left, right) in the image of a rectangle of the result."""
-    if g[TRANSPOSED]:
+    if g[op.TRANSPOSED]:
         rows_from, rows_to, columns_from, columns_to = (
             transposed_left, transposed_right, transposed_top, transposed_bottom,
         )  # fmt: skip
@@ -121,8 +59,8 @@ def _window(g, transposed_top, transposed_bottom, transposed_left, transposed_ri
         rows_from, rows_to, columns_from, columns_to = (
             transposed_top, transposed_bottom, transposed_left, transposed_right,
         )  # fmt: skip
-    a, b = g[ROW] + g[DOWN] * rows_from, g[ROW] + g[DOWN] * (rows_to - 1)
-    c, d = g[COLUMN] + g[ACROSS] * columns_from, g[COLUMN] + g[ACROSS] * (columns_to - 1)
+    a, b = g[op.ROW] + g[op.DOWN] * rows_from, g[op.ROW] + g[op.DOWN] * (rows_to - 1)
+    c, d = g[op.COLUMN] + g[op.ACROSS] * columns_from, g[op.COLUMN] + g[op.ACROSS] * (columns_to - 1)
     return min(a, b), max(a, b) + 1, min(c, d), max(c, d) + 1
 
 
@@ -136,11 +74,11 @@ def _fits(height, width, channels, nbytes):
 def _set_sizes(columns, i, geometry):
     """Write the stored sizes of sample i's images into their first stages; return whether each can be an image's."""
     for f in range(columns.shape[0]):
-        height, width = _u32_of(columns[f], IMAGE_HEIGHT, i), _u32_of(columns[f], IMAGE_WIDTH, i)
+        height, width = _u32_of(columns[f], col.IMAGE_HEIGHT, i), _u32_of(columns[f], col.IMAGE_WIDTH, i)
         if not _fits(height, width, 1, _MOST_PIXELS):
             return False
-        geometry[f, 0, HEIGHT] = geometry[f, 0, STORED_HEIGHT] = height
-        geometry[f, 0, WIDTH] = geometry[f, 0, STORED_WIDTH] = width
+        geometry[f, 0, op.HEIGHT] = geometry[f, 0, op.STORED_HEIGHT] = height
+        geometry[f, 0, op.WIDTH] = geometry[f, 0, op.STORED_WIDTH] = width
     return True
 
 
@@ -152,61 +90,62 @@ def _run_stages(source, row, plane, channels, begun, geometry, color, rooms, scr
     """
     bounds, weights, line = scratch
     last = geometry.shape[0] - 1
-    room, other = np.int64(ROOM_FIRST), np.int64(ROOM_SECOND)
+    room, other = np.int64(col.ROOM_FIRST), np.int64(col.ROOM_SECOND)
     if begun:
         room, other = other, room
-    limit = rooms[ROOM_NBYTES + ROOM_FIRST] // source.itemsize
+    limit = rooms[col.ROOM_NBYTES + col.ROOM_FIRST] // source.itemsize
     for s in range(begun, last):
         g = geometry[s]
-        if g[CLOSING] == CARRY:
+        if g[op.CLOSING] == op.CARRY:
             continue
-        h, w = g[HEIGHT], g[WIDTH]
-        if g[CLOSING] == THEN_RESIZE:
-            new_h, new_w = g[NEW_HEIGHT], g[NEW_WIDTH]
+        h, w = g[op.HEIGHT], g[op.WIDTH]
+        if g[op.CLOSING] == op.THEN_RESIZE:
+            new_h, new_w = g[op.NEW_HEIGHT], g[op.NEW_WIDTH]
         else:
             new_h, new_w = h, w
         if not (_fits(h, w, channels, limit) and _fits(new_h, new_w, channels, limit)):
-            return CHANGED
-        if g[CLOSING] == THEN_RESIZE and g[MASK]:
+            return num.CHANGED
+        if g[op.CLOSING] == op.THEN_RESIZE and g[op.MASK]:
             if new_w > bounds.shape[0]:
-                return CHANGED
+                return num.CHANGED
             target = array_at(rooms[room], limit, source)
             place_nearest(source, row, g, target, new_h, new_w, bounds)
-        elif g[CLOSING] == THEN_RESIZE and not is_filled(g):
+        elif g[op.CLOSING] == op.THEN_RESIZE and not is_filled(g):
             top, bottom, left, right = _window(g, np.int64(0), h, np.int64(0), w)
-            if not has_scratch(bottom - top, right - left, new_h, new_w, g[CUBIC] != 0, scratch):
-                return CHANGED
+            if not has_scratch(bottom - top, right - left, new_h, new_w, g[op.CUBIC] != 0, scratch):
+                return num.CHANGED
             target = array_at(rooms[room], limit, source)
             resize_window(
                 source, top * row + left, row, plane, channels, bottom - top, right - left,
                 0.0, 0.0, float(bottom - top), float(right - left),
-                target, new_h, new_w, g[CUBIC] != 0, bounds, weights, line,
+                target, new_h, new_w, g[op.CUBIC] != 0, bounds, weights, line,
             )  # fmt: skip
         else:
             target = array_at(rooms[room], limit, source)
             place(source, row, plane, channels, g, target)
-            if g[CLOSING] == THEN_RESIZE:
-                if not has_scratch(h, w, new_h, new_w, g[CUBIC] != 0, scratch):
-                    return CHANGED
+            if g[op.CLOSING] == op.THEN_RESIZE:
+                if not has_scratch(h, w, new_h, new_w, g[op.CUBIC] != 0, scratch):
+                    return num.CHANGED
                 room, other = other, room
                 resized = array_at(rooms[room], limit, source)
                 resize_window(
                     target, 0, w, h * w, channels, h, w, 0.0, 0.0, float(h), float(w),
-                    resized, new_h, new_w, g[CUBIC] != 0, bounds, weights, line,
+                    resized, new_h, new_w, g[op.CUBIC] != 0, bounds, weights, line,
                 )  # fmt: skip
                 target = resized
-            elif g[CLOSING] == THEN_COLOR:
+            elif g[op.CLOSING] == op.THEN_COLOR:
                 change_colors(target, channels, h, w, color[s])
         source, row, plane = target, new_w, new_h * new_w
         room, other = other, room
     g = geometry[last]
-    if g[HEIGHT] != described[OUT_HEIGHT] or g[WIDTH] != described[OUT_WIDTH]:
-        return CHANGED
+    if g[op.HEIGHT] != described[col.OUT_HEIGHT] or g[op.WIDTH] != described[col.OUT_WIDTH]:
+        return num.CHANGED
     finish(
-        source, row, plane, channels, g, out, described[OUT_ITEMSIZE], described[CHANNELS_LAST] != 0, described[KIND],
-        affine, np.uint64(described[TABLE]), described[TABLE_STEP], array_at(rooms[room], limit, source),
+        source, row, plane, channels, g, out, described[col.OUT_ITEMSIZE], described[col.CHANNELS_LAST] != 0,
+        described[col.KIND], affine, np.uint64(described[col.TABLE]), described[col.TABLE_STEP],
+        array_at(rooms[room], limit, source),
     )  # fmt: skip
-    return OK
+    return num.OK
 
 
 @kernel
@@ -216,85 +155,91 @@ def _read_image(file, i, columns, verify, given, described, affine, geometry, co
     Somebody may write into the index meanwhile: each number of it is read once, and then compared with the rooms.
     """
     _, _, descriptor, _, clock = file
-    at = i64_at(columns[OFFSET], i + 1)[i]
-    nbytes, raw = _u32_of(columns, STORED_NBYTES, i), _u32_of(columns, RAW_NBYTES, i)
-    checksum = u64_at(columns[CHECKSUM], i + 1)[i]
-    codec = np.uint8(_u8_of(columns, CODEC, i))
-    height, width = geometry[0, STORED_HEIGHT], geometry[0, STORED_WIDTH]
-    channels, bits = _u8_of(columns, CHANNELS, i), _u8_of(columns, BITS, i)
+    at = i64_at(columns[col.OFFSET], i + 1)[i]
+    nbytes, raw = _u32_of(columns, col.STORED_NBYTES, i), _u32_of(columns, col.RAW_NBYTES, i)
+    checksum = u64_at(columns[col.CHECKSUM], i + 1)[i]
+    codec = np.uint8(_u8_of(columns, col.CODEC, i))
+    height, width = geometry[0, op.STORED_HEIGHT], geometry[0, op.STORED_WIDTH]
+    channels, bits = _u8_of(columns, col.CHANNELS, i), _u8_of(columns, col.BITS, i)
     itemsize = bits // 8
-    wanted = described[OUT_CHANNELS]
+    wanted = described[col.OUT_CHANNELS]
     # Grey among colours becomes three times the same plane.
-    if (channels != wanted and channels != 1) or bits != described[IN_BITS]:
-        return CHANGED
+    if (channels != wanted and channels != 1) or bits != described[col.IN_BITS]:
+        return num.CHANGED
     if np.float64(height) * width * (channels * itemsize) != raw or raw == 0:
-        return CHANGED
+        return num.CHANGED
     row, plane = width, height * width
     if given[0] != 0:
         if raw != given[1]:
-            return CHANGED
+            return num.CHANGED
         address = np.uint64(given[0])
-    elif (descriptor != -1 and nbytes > rooms[ROOM_NBYTES + ROOM_STORED]) or (
-        codec != CODEC_RAW and raw > rooms[ROOM_NBYTES + ROOM_PIXELS]
+    elif (descriptor != -1 and nbytes > rooms[col.ROOM_NBYTES + col.ROOM_STORED]) or (
+        codec != num.CODEC_RAW and raw > rooms[col.ROOM_NBYTES + col.ROOM_PIXELS]
     ):
-        return CHANGED
+        return num.CHANGED
     elif has_windows(codec):
-        image, tile = (height, width, channels, itemsize), described[TILE]
+        image, tile = (height, width, channels, itemsize), described[col.TILE]
         if not has_room(
-            codec, nbytes, raw, image, tile, rooms[ROOM_NBYTES + ROOM_TILE], rooms[ROOM_NBYTES + ROOM_JPEG]
+            codec,
+            nbytes,
+            raw,
+            image,
+            tile,
+            rooms[col.ROOM_NBYTES + col.ROOM_TILE],
+            rooms[col.ROOM_NBYTES + col.ROOM_JPEG],
         ):
-            return CHANGED
+            return num.CHANGED
         first = np.int64(0)
-        while geometry[first, CLOSING] == CARRY and first < geometry.shape[0] - 1:
+        while geometry[first, op.CLOSING] == op.CARRY and first < geometry.shape[0] - 1:
             first += 1
         g = geometry[first]
-        if g[TOP] < g[BOTTOM] and g[LEFT] < g[RIGHT]:
-            top, bottom, left, right = _window(g, g[TOP], g[BOTTOM], g[LEFT], g[RIGHT])
+        if g[op.TOP] < g[op.BOTTOM] and g[op.LEFT] < g[op.RIGHT]:
+            top, bottom, left, right = _window(g, g[op.TOP], g[op.BOTTOM], g[op.LEFT], g[op.RIGHT])
         else:  # all of it is fill
             top, bottom, left, right = np.int64(0), np.int64(1), np.int64(0), np.int64(1)
         if top < 0 or left < 0 or bottom > height or right > width:
-            return CHANGED
-        if is_jpeg(codec) and g[CLOSING] == THEN_RESIZE and not is_filled(g):
-            new_h, new_w = g[NEW_HEIGHT], g[NEW_WIDTH]
-            if not _fits(new_h, new_w, channels, rooms[ROOM_NBYTES + ROOM_FIRST]):
-                return CHANGED
-            if not has_scratch(bottom - top, right - left, new_h, new_w, g[CUBIC] != 0, scratch):
-                return CHANGED
+            return num.CHANGED
+        if is_jpeg(codec) and g[op.CLOSING] == op.THEN_RESIZE and not is_filled(g):
+            new_h, new_w = g[op.NEW_HEIGHT], g[op.NEW_WIDTH]
+            if not _fits(new_h, new_w, channels, rooms[col.ROOM_NBYTES + col.ROOM_FIRST]):
+                return num.CHANGED
+            if not has_scratch(bottom - top, right - left, new_h, new_w, g[op.CUBIC] != 0, scratch):
+                return num.CHANGED
             status = decode_jpeg_resized(
                 file, at, nbytes, checksum, verify, (height, width, channels), (top, bottom, left, right),
-                new_h, new_w, g[CUBIC] != 0, rooms[ROOM_FIRST], rooms[ROOM_SECOND], rooms[ROOM_STORED],
-                rooms[ROOM_JPEG], scratch,
+                new_h, new_w, g[op.CUBIC] != 0, rooms[col.ROOM_FIRST], rooms[col.ROOM_SECOND], rooms[col.ROOM_STORED],
+                rooms[col.ROOM_JPEG], scratch,
             )  # fmt: skip
             if status:
                 return status
             plane = new_h * new_w if channels == wanted else np.int64(0)
             return _run_stages(
-                u8_at(rooms[ROOM_FIRST], new_h * new_w * channels), new_w, plane, wanted, first + 1, geometry, color,
-                rooms, scratch, described, affine, out,
+                u8_at(rooms[col.ROOM_FIRST], new_h * new_w * channels), new_w, plane, wanted, first + 1, geometry,
+                color, rooms, scratch, described, affine, out,
             )  # fmt: skip
         status = decode_window(
-            file, at, nbytes, checksum, codec, verify, image, tile, (top, bottom, left, right), rooms[ROOM_PIXELS],
-            (rooms[ROOM_STORED], rooms[ROOM_TILE], rooms[ROOM_JPEG]),
+            file, at, nbytes, checksum, codec, verify, image, tile, (top, bottom, left, right), rooms[col.ROOM_PIXELS],
+            (rooms[col.ROOM_STORED], rooms[col.ROOM_TILE], rooms[col.ROOM_JPEG]),
         )  # fmt: skip
         if status:
             return status
-        address = np.uint64(rooms[ROOM_PIXELS])
-        g[ROW] -= top
-        g[COLUMN] -= left
+        address = np.uint64(rooms[col.ROOM_PIXELS])
+        g[op.ROW] -= top
+        g[op.COLUMN] -= left
         row, plane = right - left, (bottom - top) * (right - left)
-    elif codec == CODEC_RAW:  # used in place
-        address = fetch(file, at, nbytes, rooms[ROOM_STORED], verify)
+    elif codec == num.CODEC_RAW:  # used in place
+        address = fetch(file, at, nbytes, rooms[col.ROOM_STORED], verify)
         if address == 0 or nbytes != raw:
-            return OUT_OF_BOUNDS
+            return num.OUT_OF_BOUNDS
         if verify and not is_intact(address, nbytes, checksum, clock):
-            return BAD_CHECKSUM
+            return num.BAD_CHECKSUM
     else:
         status = decode_block(
-            file, at, nbytes, raw, checksum, codec, verify, rooms[ROOM_PIXELS], rooms[ROOM_STORED]
+            file, at, nbytes, raw, checksum, codec, verify, rooms[col.ROOM_PIXELS], rooms[col.ROOM_STORED]
         )  # fmt: skip
         if status:
             return status
-        address = np.uint64(rooms[ROOM_PIXELS])
+        address = np.uint64(rooms[col.ROOM_PIXELS])
     count = plane * channels
     if channels != wanted:
         plane = np.int64(0)
@@ -315,13 +260,13 @@ def _expect_rows(columns, rows, first):
     for j in range(first, min(first + _TOGETHER, rows.shape[0])):
         row = np.uint64(rows[j])
         for f in range(columns.shape[0]):
-            prefetch(np.uint64(columns[f, OFFSET]) + row * np.uint64(8))
-            prefetch(np.uint64(columns[f, CHECKSUM]) + row * np.uint64(8))
-            for column in (STORED_NBYTES, RAW_NBYTES, IMAGE_HEIGHT, IMAGE_WIDTH):
-                if columns[f, OWN_ROW + column]:
+            prefetch(np.uint64(columns[f, col.OFFSET]) + row * np.uint64(8))
+            prefetch(np.uint64(columns[f, col.CHECKSUM]) + row * np.uint64(8))
+            for column in (col.STORED_NBYTES, col.RAW_NBYTES, col.IMAGE_HEIGHT, col.IMAGE_WIDTH):
+                if columns[f, col.OWN_ROW + column]:
                     prefetch(np.uint64(columns[f, column]) + row * np.uint64(4))
-            for column in (CODEC, CHANNELS, BITS):
-                if columns[f, OWN_ROW + column]:
+            for column in (col.CODEC, col.CHANNELS, col.BITS):
+                if columns[f, col.OWN_ROW + column]:
                     prefetch(np.uint64(columns[f, column]) + row)
 
 
@@ -334,7 +279,7 @@ def _expect_payloads(file, columns, rows, first):
     for j in range(first, min(first + _TOGETHER, rows.shape[0])):
         i = rows[j]
         for f in range(columns.shape[0]):
-            prefetch(np.uint64(base) + np.uint64(i64_at(columns[f, OFFSET], i + 1)[i]))
+            prefetch(np.uint64(base) + np.uint64(i64_at(columns[f, col.OFFSET], i + 1)[i]))
 
 
 @kernel
@@ -378,24 +323,24 @@ def assemble(
     _expect_payloads(file, columns, rows, 0)
     _expect_rows(columns, rows, _TOGETHER)
     for j in range(rows.shape[0]):
-        failed[FAILED_ROW] = j
-        failed[FAILED_FIELD] = 0
+        failed[col.FAILED_ROW] = j
+        failed[col.FAILED_FIELD] = 0
         i = rows[j]
         if j % _TOGETHER == 0:
             _expect_payloads(file, columns, rows, j + _TOGETHER)
             _expect_rows(columns, rows, j + 2 * _TOGETHER)
         if not _set_sizes(columns, i, geometry):
-            return CHANGED
+            return num.CHANGED
         status = draw(whole, real, seed, epoch, np.uint64(samples[j]), geometry, color, rectangles, most)
         if whole.shape[0]:
             tick(clock, TRANSFORM)
         if status:
             return status
         for f in range(num_fields):
-            failed[FAILED_FIELD] = f
+            failed[col.FAILED_FIELD] = f
             d = described[f]
-            count = d[OUT_CHANNELS] * d[OUT_HEIGHT] * d[OUT_WIDTH]
-            place_at = np.uint64(out[j // batch_size, f] + (j % batch_size) * count * d[OUT_ITEMSIZE])
+            count = d[col.OUT_CHANNELS] * d[col.OUT_HEIGHT] * d[col.OUT_WIDTH]
+            place_at = np.uint64(out[j // batch_size, f] + (j % batch_size) * count * d[col.OUT_ITEMSIZE])
             pixels = (given[j, f, 0], given[j, f, 1]) if given.shape[0] else (np.int64(0), np.int64(0))
             status = _read_image(
                 file, i, columns[f], verify, pixels, d, affine[f], geometry[f], color[f], rooms, scratch, place_at
@@ -405,11 +350,11 @@ def assemble(
             for k in range(erased.shape[1]):
                 if rectangles[f, k, 2] > 0:
                     erase(
-                        place_at, d[OUT_ITEMSIZE], d[CHANNELS_LAST] != 0, d[OUT_CHANNELS], d[OUT_HEIGHT],
-                        d[OUT_WIDTH], rectangles[f, k], erased[f, k],
+                        place_at, d[col.OUT_ITEMSIZE], d[col.CHANNELS_LAST] != 0, d[col.OUT_CHANNELS],
+                        d[col.OUT_HEIGHT], d[col.OUT_WIDTH], rectangles[f, k], erased[f, k],
                     )  # fmt: skip
             tick(clock, TRANSFORM)
-    return OK
+    return num.OK
 
 
 @kernel
@@ -425,15 +370,15 @@ def _trace_one(geometry, unit, found):
     last = geometry.shape[0] - 1
     for s in range(last + 1):
         g = geometry[s]
-        if g[CLOSING] == CARRY and s < last:
+        if g[op.CLOSING] == op.CARRY and s < last:
             continue
-        if g[TRANSPOSED]:
+        if g[op.TRANSPOSED]:
             for k in range(5):
                 found[0, k], found[1, k] = found[1, k], found[0, k]
         for axis in range(2):
-            along_rows = (axis == 1) != (g[TRANSPOSED] != 0)
-            start, step = (g[ROW], g[DOWN]) if along_rows else (g[COLUMN], g[ACROSS])
-            low, high = (g[LEFT], g[RIGHT]) if axis == 0 else (g[TOP], g[BOTTOM])
+            along_rows = (axis == 1) != (g[op.TRANSPOSED] != 0)
+            start, step = (g[op.ROW], g[op.DOWN]) if along_rows else (g[op.COLUMN], g[op.ACROSS])
+            low, high = (g[op.LEFT], g[op.RIGHT]) if axis == 0 else (g[op.TOP], g[op.BOTTOM])
             factor, term, least, most = found[axis, 1], found[axis, 2], found[axis, 3], found[axis, 4]
             if step > 0:
                 term, least, most = term - start, least - start, most - start
@@ -441,8 +386,8 @@ def _trace_one(geometry, unit, found):
                 end = start + unit
                 factor, term, least, most = -factor, end - term, end - most, end - least
             least, most = min(max(least, float(low)), float(high)), min(max(most, float(low)), float(high))
-            if g[CLOSING] == THEN_RESIZE:
-                new, old = (g[NEW_WIDTH], g[WIDTH]) if axis == 0 else (g[NEW_HEIGHT], g[HEIGHT])
+            if g[op.CLOSING] == op.THEN_RESIZE:
+                new, old = (g[op.NEW_WIDTH], g[op.WIDTH]) if axis == 0 else (g[op.NEW_HEIGHT], g[op.HEIGHT])
                 scale = float(new) / float(old)
                 factor, term, least, most = factor * scale, term * scale, least * scale, most * scale
             found[axis, 1], found[axis, 2], found[axis, 3], found[axis, 4] = factor, term, least, most
@@ -468,12 +413,12 @@ def trace(columns, program, seed, epoch, rows, samples, drawn, field, unit, foun
     whole, real = program
     for j in range(rows.shape[0]):
         if not _set_sizes(columns, rows[j], geometry):
-            return CHANGED
+            return num.CHANGED
         status = draw(whole, real, seed, epoch, np.uint64(samples[j]), geometry, color, rectangles, most)
         if status:
             return status
         _trace_one(geometry[field], unit, found[j])
-    return OK
+    return num.OK
 
 
 @kernel
@@ -493,20 +438,20 @@ def measure(columns, program, rows, drawn, shapes, failed):
     last = geometry.shape[1] - 1
     for j in range(rows.shape[0]):
         if not _set_sizes(columns, rows[j], geometry):
-            failed[FAILED_ROW] = j
-            return CHANGED
+            failed[col.FAILED_ROW] = j
+            return num.CHANGED
         for f in range(columns.shape[0]):
-            most[MOST_PIXELS] = max(most[MOST_PIXELS], geometry[f, 0, HEIGHT] * geometry[f, 0, WIDTH])
-            most[MOST_HEIGHT] = max(most[MOST_HEIGHT], geometry[f, 0, HEIGHT])
-            most[MOST_WIDTH] = max(most[MOST_WIDTH], geometry[f, 0, WIDTH])
+            most[col.MOST_PIXELS] = max(most[col.MOST_PIXELS], geometry[f, 0, op.HEIGHT] * geometry[f, 0, op.WIDTH])
+            most[col.MOST_HEIGHT] = max(most[col.MOST_HEIGHT], geometry[f, 0, op.HEIGHT])
+            most[col.MOST_WIDTH] = max(most[col.MOST_WIDTH], geometry[f, 0, op.WIDTH])
         status = draw(whole, real, np.uint64(0), np.uint64(0), np.uint64(j), geometry, color, rectangles, most)
         if status:
-            failed[FAILED_ROW] = j
+            failed[col.FAILED_ROW] = j
             return status
         for f in range(columns.shape[0]):
             g = geometry[f, last]
-            shapes[f, LOW_HEIGHT] = g[HEIGHT] if j == 0 else min(shapes[f, LOW_HEIGHT], g[HEIGHT])
-            shapes[f, HIGH_HEIGHT] = g[HEIGHT] if j == 0 else max(shapes[f, HIGH_HEIGHT], g[HEIGHT])
-            shapes[f, LOW_WIDTH] = g[WIDTH] if j == 0 else min(shapes[f, LOW_WIDTH], g[WIDTH])
-            shapes[f, HIGH_WIDTH] = g[WIDTH] if j == 0 else max(shapes[f, HIGH_WIDTH], g[WIDTH])
-    return OK
+            shapes[f, col.LOW_HEIGHT] = g[op.HEIGHT] if j == 0 else min(shapes[f, col.LOW_HEIGHT], g[op.HEIGHT])
+            shapes[f, col.HIGH_HEIGHT] = g[op.HEIGHT] if j == 0 else max(shapes[f, col.HIGH_HEIGHT], g[op.HEIGHT])
+            shapes[f, col.LOW_WIDTH] = g[op.WIDTH] if j == 0 else min(shapes[f, col.LOW_WIDTH], g[op.WIDTH])
+            shapes[f, col.HIGH_WIDTH] = g[op.WIDTH] if j == 0 else max(shapes[f, col.HIGH_WIDTH], g[op.WIDTH])
+    return num.OK

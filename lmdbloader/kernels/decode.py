@@ -5,23 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lmdbloader.base.clock_words import DECODE, VERIFY
-from lmdbloader.kernels.codec_numbers import (
-    BAD_CHECKSUM,
-    BAD_CODEC,
-    BAD_JPEG,
-    BAD_LZ4,
-    BAD_TILES,
-    CODEC_JPEG,
-    CODEC_LZ4,
-    CODEC_RAW,
-    CODEC_TILES,
-    FIRST_START_NBYTES,
-    GROUP_SUM_NBYTES,
-    OK,
-    OUT_OF_BOUNDS,
-    TILE_ENTRY_NBYTES,
-    TILES_IN_GROUP,
-)
+from lmdbloader.kernels import codec_numbers as num
 from lmdbloader.kernels.jpeg.decode import decode_pixels
 from lmdbloader.kernels.jpeg.resize import decode_resized
 from lmdbloader.kernels.jpeg.workspace import jpeg_room
@@ -93,8 +77,8 @@ def _load(data, at, nbytes):
 @kernel
 def _entry(group, number):
     """Return a tile's (start, end, XXH64) from its group of a table: the first one's start, then (sum, end) of each."""
-    entry_at = TILE_ENTRY_NBYTES * (number % TILES_IN_GROUP)
-    start, end = _load(group, entry_at, 4), _load(group, entry_at + TILE_ENTRY_NBYTES, 4)
+    entry_at = num.TILE_ENTRY_NBYTES * (number % num.TILES_IN_GROUP)
+    start, end = _load(group, entry_at, 4), _load(group, entry_at + num.TILE_ENTRY_NBYTES, 4)
     return np.int64(start), np.int64(end), _load(group, entry_at + 4, 8)
 
 
@@ -124,17 +108,17 @@ def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, r
     tiles_down = (height + tile - 1) // tile
     tiles_across = (width + tile - 1) // tile
     num_tiles = tiles_down * tiles_across
-    head_nbytes = (num_tiles + TILES_IN_GROUP - 1) // TILES_IN_GROUP * GROUP_SUM_NBYTES
-    table_nbytes = head_nbytes + FIRST_START_NBYTES + num_tiles * TILE_ENTRY_NBYTES
+    head_nbytes = (num_tiles + num.TILES_IN_GROUP - 1) // num.TILES_IN_GROUP * num.GROUP_SUM_NBYTES
+    table_nbytes = head_nbytes + num.FIRST_START_NBYTES + num_tiles * num.TILE_ENTRY_NBYTES
     if at < 0 or at > size - nbytes:
-        return OUT_OF_BOUNDS
+        return num.OUT_OF_BOUNDS
     if table_nbytes > nbytes:
-        return BAD_TILES
+        return num.BAD_TILES
     address = fetch(file, at, head_nbytes, room, True)
     if address == 0:
-        return OUT_OF_BOUNDS
+        return num.OUT_OF_BOUNDS
     if verify and not is_intact(address, head_nbytes, checksum, clock):
-        return BAD_CHECKSUM
+        return num.BAD_CHECKSUM
     head = group = u8_at(address, head_nbytes)
     last_group = np.int64(-1)
     body_at = at + table_nbytes
@@ -148,31 +132,31 @@ def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, r
             x0 = tile_column * tile
             x1 = min(x0 + tile, width)
             number = tile_row * tiles_across + tile_column
-            if number // TILES_IN_GROUP != last_group:  # numbers only grow, so a group is read once
-                last_group = number // TILES_IN_GROUP
-                first = last_group * TILES_IN_GROUP
-                count = min(TILES_IN_GROUP, num_tiles - first)
-                group_at = head_nbytes + first * TILE_ENTRY_NBYTES
-                group_nbytes = count * TILE_ENTRY_NBYTES + FIRST_START_NBYTES
+            if number // num.TILES_IN_GROUP != last_group:  # numbers only grow, so a group is read once
+                last_group = number // num.TILES_IN_GROUP
+                first = last_group * num.TILES_IN_GROUP
+                count = min(num.TILES_IN_GROUP, num_tiles - first)
+                group_at = head_nbytes + first * num.TILE_ENTRY_NBYTES
+                group_nbytes = count * num.TILE_ENTRY_NBYTES + num.FIRST_START_NBYTES
                 address = fetch(file, at + group_at, group_nbytes, room + group_at, True)
                 if address == 0:
-                    return OUT_OF_BOUNDS
-                group_sum = _load(head, last_group * GROUP_SUM_NBYTES, 8)
+                    return num.OUT_OF_BOUNDS
+                group_sum = _load(head, last_group * num.GROUP_SUM_NBYTES, 8)
                 if verify and not is_intact(address, group_nbytes, group_sum, clock):
-                    return BAD_CHECKSUM
+                    return num.BAD_CHECKSUM
                 group = u8_at(address, group_nbytes)
             start, end, tile_sum = _entry(group, number)
             raw = (y1 - y0) * (x1 - x0) * channels * itemsize
             if start > end or end > body_nbytes or end - start > raw:
-                return BAD_TILES
+                return num.BAD_TILES
             source = fetch(file, body_at + start, end - start, room + table_nbytes, True)
             if source == 0:
-                return OUT_OF_BOUNDS
+                return num.OUT_OF_BOUNDS
             if verify and not is_intact(source, end - start, tile_sum, clock):
-                return BAD_CHECKSUM
+                return num.BAD_CHECKSUM
             if end - start < raw:  # a tile as long as its pixels is stored raw
                 if lz4_decompress(source, np.uint64(scratch), end - start, raw) != raw:
-                    return BAD_LZ4
+                    return num.BAD_LZ4
                 source = np.uint64(scratch)
             tile_line = (x1 - x0) * itemsize
             from_y, to_y = max(y0, top), min(y1, bottom)
@@ -184,7 +168,7 @@ def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, r
                     inside = (c * (y1 - y0) + y - y0) * tile_line + (from_x - x0) * itemsize
                     copy_line(source + np.uint64(inside), np.uint64(origin + (y - top) * out_row), line)
             tick(clock, DECODE)
-    return OK
+    return num.OK
 
 
 @kernel
@@ -203,21 +187,21 @@ def decode_block(file, at, nbytes, raw, checksum, codec, verify, out, room):
     _, _, _, _, clock = file
     source = fetch(file, at, nbytes, room, True)
     if source == 0:
-        return OUT_OF_BOUNDS
-    if codec == CODEC_RAW:
+        return num.OUT_OF_BOUNDS
+    if codec == num.CODEC_RAW:
         if nbytes != raw:
-            return OUT_OF_BOUNDS
+            return num.OUT_OF_BOUNDS
         memcpy(np.uint64(out), source, np.uint64(nbytes))
         tick(clock, DECODE)
         # The copy is verified: a file that is written to meanwhile is found out.
-        return BAD_CHECKSUM if verify and not is_intact(out, nbytes, checksum, clock) else OK
+        return num.BAD_CHECKSUM if verify and not is_intact(out, nbytes, checksum, clock) else num.OK
     if verify and not is_intact(source, nbytes, checksum, clock):
-        return BAD_CHECKSUM
-    if codec == CODEC_LZ4:
+        return num.BAD_CHECKSUM
+    if codec == num.CODEC_LZ4:
         got = lz4_decompress(source, np.uint64(out), nbytes, raw)
         tick(clock, DECODE)
-        return OK if got == raw else BAD_LZ4
-    return BAD_CODEC
+        return num.OK if got == raw else num.BAD_LZ4
+    return num.BAD_CODEC
 
 
 @kernel
@@ -238,12 +222,12 @@ def decode_jpeg(file, at, nbytes, checksum, verify, image, window, out, room, wo
     _, _, _, _, clock = file
     source = fetch(file, at, nbytes, room, verify)
     if source == 0:
-        return OUT_OF_BOUNDS
+        return num.OUT_OF_BOUNDS
     if verify and not is_intact(source, nbytes, checksum, clock):
-        return BAD_CHECKSUM
+        return num.BAD_CHECKSUM
     fine = decode_pixels(source, nbytes, image, window, np.uint64(out), np.uint64(work))
     tick(clock, DECODE)
-    return OK if fine else BAD_JPEG
+    return num.OK if fine else num.BAD_JPEG
 
 
 @kernel
@@ -262,26 +246,26 @@ def decode_jpeg_resized(
     _, _, _, _, clock = file
     source = fetch(file, at, nbytes, room, verify)
     if source == 0:
-        return OUT_OF_BOUNDS
+        return num.OUT_OF_BOUNDS
     if verify and not is_intact(source, nbytes, checksum, clock):
-        return BAD_CHECKSUM
+        return num.BAD_CHECKSUM
     fine = decode_resized(
         source, nbytes, image, window, new_height, new_width, cubic, np.uint64(out), np.uint64(other),
         np.uint64(work), scratch, clock,
     )  # fmt: skip
-    return OK if fine else BAD_JPEG
+    return num.OK if fine else num.BAD_JPEG
 
 
 @kernel
 def is_jpeg(codec):
     """Return whether a payload is a JPEG file with a seek table, which `decode_jpeg_resized` decodes."""
-    return codec == CODEC_JPEG
+    return codec == num.CODEC_JPEG
 
 
 @kernel
 def has_windows(codec):
     """Return whether `decode_window` decodes a payload; `decode_block` decodes the others."""
-    return codec in (CODEC_JPEG, CODEC_TILES)
+    return codec in (num.CODEC_JPEG, num.CODEC_TILES)
 
 
 @kernel
@@ -293,7 +277,7 @@ def has_room(codec, nbytes, raw, image, tile, tile_nbytes, work_nbytes):
     height, width, channels, itemsize = image
     if np.float64(height) * width * channels * itemsize != raw or not 0 < raw < _MOST_NBYTES:
         return False
-    if codec == CODEC_TILES:
+    if codec == num.CODEC_TILES:
         return tile_nbytes >= tile * tile * channels * itemsize
     return itemsize == 1 and work_nbytes >= jpeg_room(nbytes, height, width)
 
@@ -312,7 +296,7 @@ def decode_window(file, at, nbytes, checksum, codec, verify, image, tile, window
         A status.
     """
     room, tile_room, work = rooms
-    if codec == CODEC_TILES:
+    if codec == num.CODEC_TILES:
         return decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, room, tile_room)
     height, width, channels, _ = image
     return decode_jpeg(file, at, nbytes, checksum, verify, (height, width, channels), window, out, room, work)

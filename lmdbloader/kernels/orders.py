@@ -38,6 +38,12 @@ def _num_bits(n):
 
 
 @kernel
+def _num_pairs(bits):
+    """Return how many pairs of rounds make a permutation of numbers with so many bits."""
+    return max(_PAIRS_OF_ONE_BIT // max(bits, 1), _PAIRS) if bits > 0 else _PAIRS
+
+
+@kernel
 def _permuted(position, n, bits, pairs, key):
     """Return the number that a bijection of 0 ... n - 1 has at a position.
 
@@ -89,9 +95,7 @@ def permute(positions, n, seed, epoch, purpose, out):
     """
     key = philox(seed, ORDER_STREAM, _ZERO, epoch, purpose, _ZERO)[0]
     bits = _num_bits(n)
-    pairs = _PAIRS_OF_ONE_BIT // bits if bits > 0 else 0
-    if pairs < _PAIRS:
-        pairs = _PAIRS
+    pairs = _num_pairs(bits)
     for i in range(positions.shape[0]):
         out[i] = _of_both_parities(_permuted(positions[i] % n, n, bits, pairs, key), n, bits, key)
 
@@ -288,8 +292,6 @@ def shuffle_piles(chosen, numbers, lengths, seed, epoch, purpose, out):
         times = numbers[i] // n
         own_key = _mix(_mix(key + _GOLDEN * np.uint64(chosen[i] + 1)) + _GOLDEN * np.uint64(times + 1))
         bits = _num_bits(n)
-        pairs = _PAIRS_OF_ONE_BIT // bits if bits > 0 else 0
-        if pairs < _PAIRS:
-            pairs = _PAIRS
+        pairs = _num_pairs(bits)
         within = _of_both_parities(_permuted(numbers[i] % n, n, bits, pairs, own_key), n, bits, own_key)
         out[i] = begin + within + total * times

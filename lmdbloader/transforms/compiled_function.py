@@ -50,7 +50,7 @@ class CompiledFunction(BatchFunction):
     `function(image, out, ...)` gets two arrays (C, H, W), and changes `out`, which starts as a copy of `image`; masks
     are (1, H, W). The drawn values and the parameters are passed by name. Numba compiles it when a Loader is made. Or
     `function` is the address of compiled code, and Numba is not needed. Numba keeps compiled code until the process
-    ends, 1 to 2 MB each: functions with equal code, that use equal values and have equal parameters, share it.
+    ends, 1 to 2 MB for each CompiledFunction: make it once.
 
     The drawn values depend on the seed, the epoch and the sample's number alone. All fields of a sample get the same.
 

@@ -17,7 +17,7 @@ if sys.platform != "win32":
 __all__ = [
     "QUEUES_NEED_FILES", "Clock", "Layout", "address_limit", "allowed_cores", "boot_id", "c_library", "container_name",
     "cores_of_parent", "distribution", "group_folders", "huge_pages", "hypervisor_name", "load_average",
-    "memory_sizes", "own_memory", "process_limit", "process_seconds", "processor_clock", "processor_layout",
+    "memory_sizes", "own_memory", "process_seconds", "processor_clock", "processor_layout",
     "processor_name", "quota_cores", "raise_file_limit", "read_text", "sizes_of", "start_of", "thread_times",
 ]  # fmt: skip
 
@@ -102,12 +102,10 @@ def _quota(folder: Path) -> int | None:
 
 def address_limit() -> int | None:
     """Return the limit of this process's address space in bytes, as `ulimit -v` sets it; None without one."""
-    return None if sys.platform == "win32" else _limit(resource.RLIMIT_AS)
-
-
-def process_limit() -> int | None:
-    """Return how many processes and threads this user may have, as `ulimit -u` sets it; None without a limit."""
-    return None if sys.platform == "win32" else _limit(resource.RLIMIT_NPROC)
+    if sys.platform == "win32":
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if soft == resource.RLIM_INFINITY else soft
 
 
 def raise_file_limit() -> None:
@@ -119,13 +117,6 @@ def raise_file_limit() -> None:
         if soft != resource.RLIM_INFINITY and soft < most:
             with suppress(ValueError, OSError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
-def _limit(which: int) -> int | None:
-    if sys.platform == "win32":
-        return None
-    soft, _ = resource.getrlimit(which)
-    return None if soft == resource.RLIM_INFINITY else soft
 
 
 def load_average() -> float | None:

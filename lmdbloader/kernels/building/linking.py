@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import hashlib
 import json
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import llvmlite.binding as llvm
 
-from lmdbloader.base import system
 from lmdbloader.kernels.building.lowering import BuildError, Lowering
 from lmdbloader.kernels.building.targets import TARGETS, Target, targets_here
 from lmdbloader.kernels.calls.libraries import INVENTORY, built_from, source_digest
@@ -33,11 +31,9 @@ _FEATURES = {
     3: ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"),
     4: ("avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"),
 }
-# The folder of one library while it is built.
-_TEMPORARY = "building-"
 # Numba's messages for exceptions. Kernels raise none, so nothing may refer to them once unused code is removed.
 _EXCEPTION = ".const.picklebuf"
-_BY_SIZE = '["lmdbloader.kernels.jpeg.'
+_BY_SIZE = "lmdbloader.kernels.jpeg."
 
 
 def build(
@@ -63,9 +59,7 @@ def build(
     """
     out.mkdir(parents=True, exist_ok=True)
     targets = tuple(targets)
-    with _locked(out) as is_alone:
-        for left in out.glob(f"{_TEMPORARY}*") if is_alone else ():  # by a process that was killed
-            shutil.rmtree(left, ignore_errors=True)
+    with _locked(out):
         sources = source_digest()
         digests = _kept(targets, out) if if_changed and built_from(out) == sources else {}
         missing = [target for target in targets if target.file_name not in digests]
@@ -80,7 +74,7 @@ def build(
         lowering.prune()
         report(f"lowered {lowering.num_lowered}, kept {lowering.num_kept} unchanged")
         for target in missing:
-            with tempfile.TemporaryDirectory(dir=out, prefix=_TEMPORARY) as folder:
+            with tempfile.TemporaryDirectory(dir=out, prefix="building-") as folder:
                 compiled, library = Path(folder, "kernels.o"), Path(folder, target.file_name)
                 compiled.write_bytes(optimised(text, target))
                 _link(library, compiled, target)
@@ -176,23 +170,13 @@ def optimised(text: str, target: Target) -> bytes:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Let one process at a time build into a folder, and give whether that is certain.
-
-    Where the file system has no locks, several may: files are replaced whole, and units are checked when they are read.
-    """
-    descriptor = system.open_folder(folder, follow=True)
+def _locked(folder: Path) -> Iterator[None]:
+    """Let one process at a time build into a folder; without locks several may, which replace whole files."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        is_alone = None
-        while is_alone is None:
-            try:
-                system.lock(descriptor)
-                is_alone = True
-            except BlockingIOError:
-                time.sleep(0.1)
-            except OSError:
-                is_alone = False
-        yield is_alone
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
     finally:
         os.close(descriptor)
 
@@ -221,13 +205,6 @@ def _link(library: Path, compiled: Path, target: Target) -> None:
 def zig_environment(temporary: Path) -> dict[str, str]:
     """Return zig's environment; where a user has no home to write to, as in a container, it keeps nothing."""
     found = dict(os.environ)
-    if platform.system() == "Windows" or found.get("ZIG_GLOBAL_CACHE_DIR"):
-        return found
-    caches = [Path(found[name], *below) for name, *below in (["XDG_CACHE_HOME"], ["HOME", ".cache"]) if found.get(name)]
-    try:
-        cache = caches[0] / "zig"
-        cache.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=cache).close()
-    except (IndexError, OSError):
-        found["ZIG_GLOBAL_CACHE_DIR"] = str(temporary / "zig")
+    if not os.access(found.get("HOME", ""), os.W_OK):
+        found.setdefault("ZIG_GLOBAL_CACHE_DIR", str(temporary / "zig"))
     return found

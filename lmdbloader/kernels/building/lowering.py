@@ -1,8 +1,8 @@
 """Lowers kernels to LLVM IR that fits every target: Numba infers types and lowers, without wrappers or optimisation.
 
 Numba's compiler is used as it is, with a context of its own. Each kernel becomes one module (a `Unit`), which names the
-kernels that it calls by stable names. Units are kept on disk by what they were made of, so that after an edit only
-the kernels that changed are lowered again.
+kernels that it calls by stable names. Units are kept on disk by the sources of their modules and of all that these
+import, so that after an edit only the kernels that may have changed are lowered again.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ from __future__ import annotations
 import hashlib
 import importlib
 import inspect
-import json
 import os
+import pickle
 import re
 import sys
-import time
-import types as python_types
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -25,7 +23,6 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 import numba
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils, codegen, compiler, cpu, dispatcher, errors, funcdesc, registry, typing
@@ -52,7 +49,6 @@ define i64 @lmdbloader_memcpy(i64 %to, i64 %from, i64 %nbytes) alwaysinline {
   ret i64 %to
 }
 """
-_KEPT_SECONDS = 30 * 86400
 _PACKAGE = Path(__file__).parents[2]
 _IMPORT = re.compile(rf"^\s*(?:from|import)\s+({_PACKAGE.name}[\w.]*)(?:\s+import\s+(\([^)]*\)|.*))?", re.MULTILINE)
 
@@ -106,21 +102,23 @@ class _Context(cpu.CPUContext):
         return ir.Constant(cgutils.voidptr_t, None)  # a kernel is called by its name: nothing reads its address
 
 
+# A kernel for one combination of types: its module, the function in it, and the types of its arguments.
+Key = tuple[str, str, tuple[Any, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class Unit:
     """One kernel, lowered for one combination of types.
 
     Attributes:
-        name: Of the module, of the function in it, and the types of its arguments, as JSON: its stable name.
-        code: Its LLVM module, bitcode.
-        result: The type of its result, as JSON.
-        calls: The stable names of the kernels that it calls, and the types of their results.
+        code: Its LLVM module, bitcode, in which it has its stable name.
+        result: The type of its result.
+        calls: The kernels that it calls.
     """
 
-    name: str
     code: bytes
-    result: str
-    calls: tuple[tuple[str, str], ...]
+    result: Any
+    calls: tuple[Key, ...]
 
 
 class Lowering:
@@ -130,8 +128,8 @@ class Lowering:
         """Prepare Numba, and import no kernel yet; `folder` keeps units from one build to the next."""
         self.num_lowered = self.num_kept = 0
         self._folder = folder
-        self._units: dict[str, Unit] = {}
-        self._names: dict[str, str] = {}  # Numba's name of a kernel -> its stable name
+        self._units: dict[Key, Unit] = {}
+        self._keys: dict[str, Key] = {}  # by Numba's name of a kernel, and by its stable name
         rtsys.initialize = lambda context: None
         self._context = _Context(registry.cpu_target.typing_context, "cpu")
         registry.cpu_target.__dict__["_toplevel_target_context"] = self._context
@@ -153,13 +151,13 @@ class Lowering:
                 raise BuildError(f"{signature.module}.{signature.name}: {said}") from error
             made = kernel.overloads[argtypes]
             _check_results(signature, made.signature.return_type)
-            called.append(_name(kernel, argtypes))
-            entries.append(str(self._entry(symbol, called[-1], made.fndesc, signature)))
+            called.append(_key(kernel, argtypes))
+            entries.append(str(self._entry(symbol, _name(called[-1]), made.fndesc, signature)))
         whole = llvm.parse_assembly(str(self._context.create_module("kernels")))
         for text in (_PRELUDE, *entries):
             whole.link_in(llvm.parse_assembly(text))
-        for unit in sorted(self._needed(called), key=lambda unit: unit.name):
-            whole.link_in(llvm.parse_bitcode(unit.code))
+        for key in sorted(self._needed(called), key=_name):
+            whole.link_in(llvm.parse_bitcode(self._units[key].code))
         exported = {half.NAME, *(PREFIX + symbol for symbol, _ in signatures)}
         for value in [*whole.functions, *whole.global_variables]:
             if not value.is_declaration and value.name not in exported:
@@ -172,15 +170,15 @@ class Lowering:
         made._cache = _Kept(self, made)
         return made
 
-    def _needed(self, waiting: list[str]) -> list[Unit]:
-        """Return the units of kernels and of all that they call."""
-        found: dict[str, Unit] = {}
+    def _needed(self, waiting: list[Key]) -> set[Key]:
+        """Return kernels and all that they call."""
+        found: set[Key] = set()
         while waiting:
-            name = waiting.pop()
-            if name not in found:
-                found[name] = self._units[name]
-                waiting += [called for called, _ in found[name].calls]
-        return list(found.values())
+            key = waiting.pop()
+            if key not in found:
+                found.add(key)
+                waiting += self._units[key].calls
+        return found
 
     def _entry(self, symbol: str, called: str, described: Any, signature: Signature) -> Any:
         """Return the module of `void symbol(int64_t *block)`."""
@@ -231,53 +229,43 @@ class Lowering:
         return builder.bitcast(value, kind)  # float64
 
     def find(self, kernel: Any, argtypes: tuple[Any, ...]) -> Unit | None:
-        """Return a kernel of an earlier build if it and the results of the kernels that it calls are the same."""
-        name = _name(kernel, argtypes)
-        stem = self._stem(kernel, name)
-        if stem is None:
+        """Return a kernel of an earlier build, and make those ready that it calls; None if it has to be lowered."""
+        key = _key(kernel, argtypes)
+        if self._folder is None or not self._path(key).exists():
             return None
-        try:
-            code = stem.with_suffix(".bc").read_bytes()
-            digest, result, calls = json.loads(stem.with_suffix(".json").read_text())
-            unit = Unit(name, code, result, tuple((called, its) for called, its in calls))
-        except (OSError, ValueError, TypeError):
-            return None
-        if digest != hashlib.sha256(code).hexdigest() or any(_result_of(c) != result for c, result in unit.calls):
-            return None
-        self._units[name] = unit
+        unit: Unit = pickle.loads(self._path(key).read_bytes())
+        for module, function, its_argtypes in unit.calls:
+            getattr(importlib.import_module(module), function).compile(its_argtypes)
+        self._units[key], self._keys[_name(key)] = unit, key
         self.num_kept += 1
-        os.utime(stem.with_suffix(".bc"))  # in use; see `prune`
         return unit
 
     def keep(self, kernel: Any, made: Any) -> None:
         """Keep a kernel that was just lowered."""
         self.num_lowered += 1
-        name = _name(kernel, tuple(made.signature.args))
-        self._names[made.fndesc.mangled_name] = name
-        module, calls = self._self_contained(name, made)
-        unit = Unit(name, module.as_bitcode(), _text_of(made.signature.return_type), calls)
-        self._units[name] = unit
-        stem = self._stem(kernel, name)
-        if stem is not None:
-            described = [hashlib.sha256(unit.code).hexdigest(), unit.result, unit.calls]
-            stem.with_suffix(".bc").write_bytes(unit.code)
-            stem.with_suffix(".json").write_text(json.dumps(described))
+        key = _key(kernel, tuple(made.signature.args))
+        self._keys[made.fndesc.mangled_name] = self._keys[_name(key)] = key
+        module, calls = self._self_contained(_name(key), made)
+        self._units[key] = Unit(module.as_bitcode(), made.signature.return_type, calls)
+        if self._folder is not None:
+            partial = self._folder / f"partial-{os.getpid()}"
+            partial.write_bytes(pickle.dumps(self._units[key]))
+            os.replace(partial, self._path(key))
 
-    def _stem(self, kernel: Any, name: str) -> Path | None:
-        if self._folder is None:
-            return None
-        key = json.dumps([name, _versions(), _fingerprint(kernel.py_func)])
-        return self._folder / hashlib.sha256(key.encode()).hexdigest()[:32]
+    def _path(self, key: Key) -> Path:
+        assert self._folder is not None
+        text = repr([_name(key), _versions(), _sources_digest(key[0])])
+        return self._folder / hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def prune(self) -> None:
-        """Remove kept units that no build has used for a month."""
-        oldest = time.time() - _KEPT_SECONDS
-        for code in self._folder.glob("*.bc") if self._folder is not None else ():
-            if code.stat().st_mtime < oldest:
-                code.unlink()
-                code.with_suffix(".json").unlink(missing_ok=True)
+        """Remove the kept units that were not used."""
+        if self._folder is not None:
+            used = {self._path(key) for key in self._units}
+            for path in self._folder.iterdir():
+                if path not in used:
+                    path.unlink()
 
-    def _self_contained(self, name: str, made: Any) -> tuple[Any, tuple[tuple[str, str], ...]]:
+    def _self_contained(self, name: str, made: Any) -> tuple[Any, tuple[Key, ...]]:
         """Return a kernel's module with Numba's helpers in it, and the kernels that it calls."""
         homes = {
             function.name: library
@@ -288,25 +276,25 @@ class Lowering:
         module = llvm.parse_bitcode(made.library._final_module.as_bitcode())
         missing = before = _undefined(module)
         while missing:
-            found = [homes[symbol] for symbol in missing if symbol in homes and symbol not in self._names]
+            found = [homes[symbol] for symbol in missing if symbol in homes and symbol not in self._keys]
             for library in {id(library): library for library in found}.values():
                 module.link_in(llvm.parse_bitcode(library._final_module.as_bitcode()))
             missing = _undefined(module) - before
             before = before | missing
         calls = {}
         for function in module.functions:
-            stable = self._names.get(function.name, function.name)
-            if function.is_declaration:
-                if stable.startswith("["):
-                    calls[stable] = _result_of(stable)
-            elif stable not in (name, half.NAME):
+            key = self._keys.get(function.name)
+            stable = function.name if key is None else _name(key)
+            if function.is_declaration and key is not None:
+                calls[stable] = key
+            elif not function.is_declaration and stable not in (name, half.NAME):
                 function.linkage = "internal"
             if stable != function.name:
                 function.name = stable
         for variable in module.global_variables:
             if not variable.is_declaration:
                 variable.linkage = "internal"
-        return module, tuple(sorted(calls.items()))
+        return module, tuple(calls[stable] for stable in sorted(calls))
 
 
 class _Kept:
@@ -327,10 +315,10 @@ class _Kept:
 
 def _described(kernel: Any, argtypes: tuple[Any, ...], unit: Unit) -> Any:
     """Return the information that Numba needs to lower calls of a kernel."""
-    function, result = kernel.py_func, _type_of(unit.result)
+    function, result, name = kernel.py_func, unit.result, _name(_key(kernel, argtypes))
     described = funcdesc.PythonFunctionDescriptor(
-        True, function.__module__, function.__qualname__, unit.name, "", None, result, None,
-        list(inspect.signature(function).parameters), (), mangler=lambda *_, **__: unit.name, argtypes=argtypes,
+        True, function.__module__, function.__qualname__, name, "", None, result, None,
+        list(inspect.signature(function).parameters), (), mangler=lambda *_, **__: name, argtypes=argtypes,
     )  # fmt: skip
     return compiler.compile_result(
         typing_context=kernel.typingctx, target_context=kernel.targetctx, entry_point=[].append,
@@ -339,102 +327,20 @@ def _described(kernel: Any, argtypes: tuple[Any, ...], unit: Unit) -> Any:
     )  # fmt: skip
 
 
-def _name(kernel: Any, argtypes: tuple[Any, ...]) -> str:
-    function = kernel.py_func
-    return json.dumps([function.__module__, function.__qualname__, *map(_encode, argtypes)])
+def _key(kernel: Any, argtypes: tuple[Any, ...]) -> Key:
+    return kernel.py_func.__module__, kernel.py_func.__qualname__, argtypes
 
 
-def _result_of(name: str) -> str:
-    """Return the type of a kernel's result, lowering it if necessary; empty if the kernel no longer exists."""
-    module, function, *argtypes = json.loads(name)
-    try:
-        kernel = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError):
-        return ""
-    argtypes = tuple(map(_decode, argtypes))
-    kernel.compile(argtypes)
-    return _text_of(kernel.overloads[argtypes].signature.return_type)
-
-
-def _encode(kind: Any) -> Any:
-    """Return a type as JSON."""
-    if isinstance(kind, types.BaseTuple):
-        return ["tuple", *map(_encode, kind)]
-    if isinstance(kind, types.Array):
-        return ["array", _encode(kind.dtype), kind.ndim, kind.layout, kind.mutable]
-    if isinstance(kind, types.Literal):
-        return ["literal", kind.literal_value]
-    if kind == types.none:
-        return "none"
-    if getattr(types, str(kind), None) != kind:
-        raise BuildError(f"a kernel takes or returns {kind}; expected numbers, arrays and tuples of them")
-    return str(kind)
-
-
-def _decode(value: Any) -> Any:
-    """Return the type that `_encode` made JSON of."""
-    if isinstance(value, str):
-        return getattr(types, value)
-    if value[0] == "tuple":
-        return types.Tuple([_decode(item) for item in value[1:]])
-    if value[0] == "literal":
-        return types.literal(value[1])
-    return types.Array(_decode(value[1]), value[2], value[3], readonly=not value[4])
-
-
-def _text_of(kind: Any) -> str:
-    return json.dumps(_encode(kind))
-
-
-def _type_of(text: str) -> Any:
-    return _decode(json.loads(text))
+def _name(key: Key) -> str:
+    """Return the stable name of a kernel."""
+    module, function, argtypes = key
+    return f"{module}.{function}{argtypes}"
 
 
 @cache
 def _versions() -> list[str]:
     here = Path(__file__)
     return [numba.__version__, llvmlite.__version__, sys.version, hashlib.sha256(here.read_bytes()).hexdigest()]
-
-
-@cache
-def _fingerprint(function: Any) -> str:
-    """Return a digest of everything that a function's code depends on, except the code of kernels that it calls."""
-    digest = hashlib.sha256()
-    waiting = [function.__code__]
-    while waiting:
-        code = waiting.pop()
-        digest.update(code.co_code)
-        for constant in code.co_consts:
-            if isinstance(constant, python_types.CodeType):
-                waiting.append(constant)
-            elif constant is not function.__doc__:
-                digest.update(f"{constant!r} ".encode())
-        for name in code.co_names:
-            value = function.__globals__.get(name, None)
-            digest.update(f"{name} {_fingerprint_of(value)} ".encode())
-    for cell in function.__closure__ or ():
-        digest.update(_fingerprint_of(cell.cell_contents).encode())
-    digest.update(repr(function.__defaults__).encode())
-    return digest.hexdigest()
-
-
-def _fingerprint_of(value: Any) -> str:
-    """Return a digest or name of what a name in a kernel stands for."""
-    if isinstance(value, dispatcher.Dispatcher):
-        if value.targetoptions.get("inline") == "always" or not isinstance(value._cache, _Kept):
-            return _fingerprint(value.py_func)
-        return f"{value.py_func.__module__}.{value.py_func.__qualname__}"
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
-    if isinstance(value, python_types.ModuleType):
-        return value.__name__ if not value.__name__.startswith(_PACKAGE.name) else _sources_digest(value.__name__)
-    # An intrinsic, whose code may use anything in its module.
-    module = getattr(getattr(value, "_defn", None), "__module__", "")
-    if module.startswith(_PACKAGE.name):
-        return f"{module} {_sources_digest(module)}"
-    # A number or tuple, one of Numba's or NumPy's functions, or a function of the C library with its types.
-    named = getattr(value, "__qualname__", None)
-    return repr(value) if named is None else f"{getattr(value, '__module__', '')}.{named}"
 
 
 @cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
 import itertools
 from array import array
 from collections.abc import Callable
@@ -12,12 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from lmdbloader.errors import KernelError
 from lmdbloader.kernels.calls import libraries
 from lmdbloader.kernels.calls.signatures import LARGEST, Array, Number, Signature, address_of, parse
 
 _PACKAGE = __name__.split(".")[0]
-_COMPILER = ("numba", "llvmlite")
 # Words are signed.
 _RESULTS: dict[str, Callable[[int], Any]] = {"bool": bool, "u64": lambda word: word & (1 << 64) - 1}
 
@@ -58,25 +55,9 @@ class Entry:
             found[name] = function
         return found
 
-    @cached_property
-    def _kernel(self) -> Any:
-        signature = next(iter(self.variants.values()))
-        try:
-            module = importlib.import_module(f"{_PACKAGE}.kernels.{signature.module}")
-        except ModuleNotFoundError as error:
-            if error.name not in _COMPILER:
-                raise
-            raise KernelError(
-                f"{libraries.CHOICE}={libraries.JIT} needs {error.name}, which is not installed: "
-                f"pip install 'lmdbloader[kernels]'. Or unset {libraries.CHOICE}."
-            ) from error
-        return getattr(module, signature.name)
-
     def __call__(self, *values: Any) -> Any:
         """Run the kernel; raise TypeError for arguments of other types."""
         name, signature, words = self._pack(values)
-        if libraries.chosen == libraries.JIT:
-            return self._kernel(*signature.convert(values))
         block = array("q", words)
         self._functions[name](block.buffer_info()[0])
         return _results(block, signature) if signature.results else None
@@ -88,9 +69,7 @@ class Entry:
         """
         name, signature, words = self._pack(values)
         assert signature.results in ((), ("i64",))
-        return Prepared(
-            None if libraries.chosen == libraries.JIT else self._functions[name], signature, words, values, self
-        )
+        return Prepared(self._functions[name], signature, words, values)
 
     def _pack(self, values: tuple[Any, ...]) -> tuple[str, Signature, list[int]]:
         """Return the variant for these arguments, and their words."""
@@ -115,10 +94,8 @@ class Prepared:
     A call whose preparation was interrupted by an exception may hold addresses of freed memory: throw it away.
     """
 
-    def __init__(
-        self, function: Any, signature: Signature, words: list[int], values: tuple[Any, ...], entry: Entry
-    ) -> None:
-        self._function, self._signature, self._entry = function, signature, entry
+    def __init__(self, function: Any, signature: Signature, words: list[int], values: tuple[Any, ...]) -> None:
+        self._function, self._signature = function, signature
         self._values = list(values)
         self._block = array("q", words)
         self._address = self._block.buffer_info()[0]
@@ -129,18 +106,10 @@ class Prepared:
         kind = self._signature.arguments[self._numbers[name]][1]
         number = kind if item is None else kind.items[item]
         assert isinstance(number, Number)
-        place, position = self._signature.place(name) + (item or 0), self._numbers[name]
-        block, values = self._block, self._values
-        if self._function is not None and number.code == "u64":
+        place, block = self._signature.place(name) + (item or 0), self._block
+        if number.code == "u64":
             return lambda value: block.__setitem__(place, value if value <= LARGEST else value - 2**64)
-        if self._function is not None:
-            return lambda value: block.__setitem__(place, value)
-
-        def replace(value: int) -> None:
-            whole = values[position]
-            values[position] = value if item is None else (*whole[:item], value, *whole[item + 1 :])
-
-        return replace
+        return lambda value: block.__setitem__(place, value)
 
     def copied(self, name: str) -> Callable[[Any], None]:
         """Return a function that replaces an array of int64 by the values of another, copied into memory of the call.
@@ -150,7 +119,7 @@ class Prepared:
         kind = self._signature.arguments[self._numbers[name]][1]
         assert kind == Array("i64", kind.ndim)
         place, position, block, values = self._signature.place(name), self._numbers[name], self._block, self._values
-        memory, is_jit = np.array(values[position], np.int64), self._function is None
+        memory = np.array(values[position], np.int64)
         block[place] = memory.ctypes.data
 
         def replace(array: Any) -> None:
@@ -163,7 +132,7 @@ class Prepared:
                     block[place + 2] = array.shape[1]
             memory[:count] = array
             block[place + 1] = count
-            values[position] = memory[:count] if is_jit else memory
+            values[position] = memory
 
         replace(values[position])
         return replace
@@ -178,18 +147,11 @@ class Prepared:
         def replace(array: Any) -> None:
             block[place], block[place + 1] = address_of(array), len(array)
 
-        def replace_value(array: Any) -> None:
-            values[position] = array
-
-        if self._function is None:
-            return replace_value
         values[position] = None
         return replace
 
     def __call__(self) -> Any:
         """Make the call and return its result."""
-        if self._function is None:
-            return self._entry._kernel(*self._signature.convert(tuple(self._values)))
         self._function(self._address)
         return self._block[0]
 

@@ -21,11 +21,8 @@ from lmdbloader.errors import KernelError
 
 BUILT = Path(__file__).parents[1] / "built"
 INVENTORY = "libraries.json"
-# What the environment variable may ask for: Numba's JIT, to develop, or one kind of processor, to compare.
+# The environment variable may ask for one kind of processor, to compare.
 CHOICE = "LMDBLOADER_KERNELS"
-JIT = "jit"
-# Read once, because every call of a kernel needs it.
-chosen = os.environ.get(CHOICE, "")
 _MACHINES = {"AMD64": "x86-64", "x86_64": "x86-64", "aarch64": "aarch64", "arm64": "aarch64", "ARM64": "aarch64"}
 # In the version of each Python for x86-64 on Windows.
 _BUILT_FOR_AMD64 = "(AMD64)"
@@ -68,8 +65,9 @@ def load() -> ctypes.CDLL:
             f"no kernels for this machine ({platform.system()} on {platform.machine()}) are installed in {BUILT} "
             f"(found: {there}). {_remedy()}"
         )
+    chosen = os.environ.get(CHOICE, "")
     if chosen and chosen not in kinds:
-        raise KernelError(f"{CHOICE}={chosen}: expected {JIT!r}, {', '.join(map(repr, kinds))}, or nothing")
+        raise KernelError(f"{CHOICE}={chosen}: expected {', '.join(map(repr, kinds))}, or nothing")
     library = _load(kinds[-1], inventory)  # probably the right one; whichever it is, it knows this processor's level
     level = library.lmdbloader_level()
     fitting = [kind for kind in kinds if not kind.startswith("x86-64-v") or int(kind[-1]) <= level]
@@ -99,17 +97,11 @@ def _load(kind: str, inventory: dict[str, str]) -> ctypes.CDLL:
     except OSError as error:
         raise KernelError(f"{path} cannot be read ({error.strerror}). {_remedy()}") from error
     if hashlib.sha256(data).hexdigest() != inventory[path.name]:  # loading a truncated library can end the process
-        raise KernelError(
-            f"{path} is damaged: its SHA-256 is not the one in {INVENTORY}. A tool that strips, patches or signs "
-            f"libraries changes it, too. {_remedy()}"
-        )
+        raise KernelError(f"{path} is damaged: its SHA-256 is not the one in {INVENTORY}. {_remedy()}")
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
-        raise KernelError(
-            f"the system did not load {path} ({error}). Code in that folder must be allowed to run: no noexec mount, "
-            "and no policy against it. Otherwise install lmdbloader in another folder."
-        ) from error
+        raise KernelError(f"{path} was not loaded ({error}). Code in that folder must be allowed to run.") from error
 
 
 def _remedy() -> str:
@@ -155,56 +147,38 @@ def built_from(folder: Path) -> str | None:
         return None
 
 
-def _stamp() -> str:
-    """Return a text that changes whenever a source is written; this is faster than reading them."""
-    found = [f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in _sources()]
-    return hashlib.sha256("\n".join(found).encode()).hexdigest()
-
-
 def refresh() -> None:
     """In a clone, build this machine's library if a source has changed since.
 
     Raises:
         KernelError: The sources have changed and cannot be built; the message says why.
     """
-    stamp, kept = _stamp(), BUILT / "stamp"
-    with contextlib.suppress(OSError):
-        if kept.read_text("utf-8") == stamp:
-            return
-    if built_from(BUILT) != source_digest():
-        logging.getLogger("lmdbloader").warning(
-            "lmdbloader: building this clone's kernels, which are missing or outdated; the first build takes a minute"
+    if built_from(BUILT) == source_digest():
+        return
+    logging.getLogger("lmdbloader").warning(
+        "lmdbloader: building this clone's kernels, which are missing or outdated; the first build takes a minute"
+    )
+    said = _build()
+    if not said and built_from(BUILT) != source_digest():
+        said = "a source was written meanwhile, so start again"
+    if said:
+        raise KernelError(
+            f"the clone in {_CHECKOUT} has no kernels of its present sources, and building them failed: {said}. "
+            "To use an installed lmdbloader instead, run Python in another folder."
         )
-        said = _build()
-        if not said and built_from(BUILT) != source_digest():
-            said = "a source was written meanwhile, so start again"
-        if said:
-            raise KernelError(
-                f"the clone in {_CHECKOUT} has no kernels of its present sources, and building them failed: {said}. "
-                "To use an installed lmdbloader instead, run Python in another folder."
-            )
-    with contextlib.suppress(OSError):
-        kept.write_text(stamp, "utf-8")
 
 
 def _build() -> str:
     """Build the library of this clone in a process of its own; return why that failed, "" if it did not."""
     import subprocess
 
-    if not sys.executable:
-        return "Python's own program is unknown (sys.executable is empty), so run `make kernels`"
-    command = [sys.executable, "-m", f"{_PACKAGE}.kernels.building", "--if-changed"]
-    # Python looks for modules in the current folder first, which may be that of another clone: the process starts in
-    # this one's.
+    # The process starts in this clone, and looks for modules here first: the current folder may be another clone.
     folders = [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_CHECKOUT), *folders])}
-    try:
-        done = subprocess.run(
-            command, env=environment, cwd=_CHECKOUT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            errors="replace",
-        )  # fmt: skip
-    except OSError as error:
-        return f"{sys.executable} was not started ({error.strerror})"
+    done = subprocess.run(
+        [sys.executable, "-m", f"{_PACKAGE}.kernels.building", "--if-changed"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_CHECKOUT), *folders])}, cwd=_CHECKOUT,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+    )  # fmt: skip
     if not done.returncode:
         return ""
     return (done.stderr.strip().splitlines()[-1:] or [f"it ended with status {done.returncode}"])[0]

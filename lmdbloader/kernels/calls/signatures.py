@@ -12,11 +12,11 @@ a tuple is its items. Arrays are C-contiguous.
 
 from __future__ import annotations
 
+import ast
 import ctypes
-import re
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,6 @@ _DTYPES = {
     "u16": np.dtype(np.uint16), "u8": np.dtype(np.uint8), "i8": np.dtype(np.int8), "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64), "bool": np.dtype(np.bool_),
 }  # fmt: skip
-_TOKEN = re.compile(r"\s*(->|\w+(?:\.\w+)*|\[[:,\s]*\]|[(),:])")
 # Words are signed.
 LARGEST = 2**63 - 1
 _float_bits, _bits = struct.Struct("d"), struct.Struct("q")
@@ -52,10 +51,6 @@ class Number:
         else:
             number = int(value)
             words.append(number if number <= LARGEST else number - 2**64)
-
-    def convert(self, value: Any) -> Any:
-        """Return a value as a NumPy number of this type, which Numba's compiler distinguishes from others."""
-        return bool(value) if self.code == "bool" else _DTYPES[self.code].type(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +86,6 @@ class Array:
             found = f"{found} of {value.dtype}, shape {value.shape} and strides {value.strides}"
         return f"expected a contiguous array of {self.dtype} with {self.ndim} dimensions, got {found}"
 
-    def convert(self, value: Any) -> Any:
-        """Return the array itself."""
-        return value
-
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -111,10 +102,6 @@ class Group:
         """Append the words of all items."""
         for item, part in zip(self.items, value, strict=True):
             item.pack(part, words)
-
-    def convert(self, value: Any) -> Any:
-        """Return the items, each converted."""
-        return tuple(item.convert(part) for item, part in zip(self.items, value, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +146,6 @@ class Signature:
         refused.position = position  # type: ignore[attr-defined]
         return refused
 
-    def convert(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return values with the types that Numba's compiler is to see."""
-        return tuple(kind.convert(value) for (_, kind), value in zip(self.arguments, values, strict=True))
-
     def place(self, argument: str) -> int:
         """Return the number of an argument's first word in the block."""
         at = NUM_RESULTS
@@ -180,55 +163,28 @@ def parse(text: str) -> Signature:
     >>> signature.module, signature.name, signature.arguments[0]
     ('orders', 'permute', ('values', Array(code='i64', ndim=1)))
     """
-    tokens = _tokens(text)
-    module, _, name = next(tokens).rpartition(".")
-    if next(tokens) != "(":
-        raise ValueError(f"{text!r}: expected ( after the name of the kernel")
-    arguments, token = [], next(tokens)
-    while token != ")":
-        argument = token
-        if next(tokens) != ":":
-            raise ValueError(f"{text!r}: expected : after {argument}")
-        kind, token = _kind(next(tokens), tokens)
-        arguments.append((argument, kind))
-        if token == ",":
-            token = next(tokens)
-    rest = [token for token in tokens if token not in ("->", ",", "")]
-    unknown = [code for code in rest if code not in _DTYPES]
-    if unknown:
-        raise ValueError(f"{text!r}: {unknown[0]!r} is not the name of a type")
-    return Signature(module, name, tuple(arguments), tuple(rest))
+    head, _, results = text.partition("->")
+    name, _, arguments = head.partition("(")
+    function: Any = ast.parse(f"def f({arguments}: 0").body[0]
+    module, _, name = name.rpartition(".")
+    kinds = tuple((a.arg, _kind(a.annotation)) for a in function.args.args)
+    return Signature(module, name, kinds, tuple(_code(word.strip()) for word in results.split(",") if results))
 
 
-def _tokens(text: str) -> Iterator[str]:
-    at = 0
-    while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None:
-            if text[at:].strip():
-                raise ValueError(f"{text!r}: cannot read {text[at:]!r}")
-            break
-        yield found[1]
-        at = found.end()
-    yield ""
+def _kind(annotation: Any) -> Number | Array | Group:
+    """Return the type that an annotation describes."""
+    if isinstance(annotation, ast.Tuple):
+        return Group(tuple(map(_kind, annotation.elts)))
+    if isinstance(annotation, ast.Subscript):
+        slices = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else (annotation.slice,)
+        return Array(_code(ast.unparse(annotation.value)), len(slices))
+    return Number(_code(ast.unparse(annotation)))
 
 
-def _kind(token: str, tokens: Iterator[str]) -> tuple[Any, str]:
-    """Return the type that begins with a token, and the token behind it."""
-    if token == "(":
-        items, token = [], next(tokens)
-        while token != ")":
-            item, token = _kind(token, tokens)
-            items.append(item)
-            if token == ",":
-                token = next(tokens)
-        return Group(tuple(items)), next(tokens)
-    if token not in _DTYPES:
-        raise ValueError(f"{token!r} is not the name of a type")
-    behind = next(tokens)
-    if behind.startswith("["):
-        return Array(token, behind.count(":")), next(tokens)
-    return Number(token), behind
+def _code(text: str) -> str:
+    if text not in _DTYPES:
+        raise ValueError(f"{text!r} is not the name of a type")
+    return text
 
 
 def _numpys_address(array: Any) -> int:

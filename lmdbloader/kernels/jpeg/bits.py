@@ -12,9 +12,9 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import u8_at
+from lmdbloader.kernels.runtime.memory import load_i32, load_u64, store_u16, store_u64, u8_at
 
-_I8, _I16, _I32, _I64 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
+_I64 = ir.IntType(64)
 
 # Codes of up to so many bits are looked up at once; the few longer ones are searched for.
 _LOOKED_AT = 10
@@ -54,59 +54,6 @@ def load_bits(typing_context, address):
         return builder.bswap(word)
 
     return types.uint64(types.uint64), generate
-
-
-@intrinsic
-def load_u64(typing_context, address):
-    """Return eight bytes at a uint64 address as a little-endian uint64."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.load(builder.inttoptr(arguments[0], _I64.as_pointer()), align=1)
-
-    return types.uint64(types.uint64), generate
-
-
-@intrinsic
-def store_u64(typing_context, address, value):
-    """Write eight bytes to a uint64 address."""
-
-    def generate(context, builder, signature, arguments):
-        builder.store(arguments[1], builder.inttoptr(arguments[0], _I64.as_pointer()), align=1)
-        return context.get_dummy_value()
-
-    return types.void(types.uint64, types.uint64), generate
-
-
-@intrinsic
-def load_i32(typing_context, address):
-    """Return the int32 at a uint64 address."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.load(builder.inttoptr(arguments[0], _I32.as_pointer()), align=4)
-
-    return types.int32(types.uint64), generate
-
-
-@intrinsic
-def load_u8(typing_context, address):
-    """Return the byte at a uint64 address as an int64."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.zext(builder.load(builder.inttoptr(arguments[0], _I8.as_pointer())), _I64)
-
-    return types.int64(types.uint64), generate
-
-
-@intrinsic
-def store_i16(typing_context, address, value):
-    """Write the low half of an int32 to a uint64 address."""
-
-    def generate(context, builder, signature, arguments):
-        value = builder.trunc(arguments[1], _I16)
-        builder.store(value, builder.inttoptr(arguments[0], _I16.as_pointer()), align=2)
-        return context.get_dummy_value()
-
-    return types.void(types.uint64, types.int32), generate
 
 
 @kernel
@@ -166,6 +113,19 @@ def stuffed_position(data, at, count):
 
 
 @kernel
+def _entry(symbol, length, for_first):
+    """Return the lookup entry of a symbol with a code of this length; 0 if the symbol makes no sense."""
+    bits = symbol & 15
+    zeros = np.int64(0) if for_first else symbol >> 4
+    if not for_first and symbol == 0:
+        zeros = np.int64(_END_OF_BLOCK)
+    # Zeros without a value behind them are sixteen, or the rest of a block.
+    if bits > _MOST_BITS or not (for_first or bits > 0 or zeros == 15 or zeros == _END_OF_BLOCK):
+        return np.int64(0)
+    return (bits << _VALUE_AT) | (length << _CODE_AT) | (zeros << _ZEROS_AT) | (length + bits)
+
+
+@kernel
 def build_table(data, at, end, for_first, table):
     """Make a Huffman table from its segment.
 
@@ -189,16 +149,10 @@ def build_table(data, at, end, for_first, table):
         for _ in range(count):
             symbol = np.int64(data[at + 16 + number])
             table[_SYMBOLS + number] = symbol
-            bits = symbol & 15
-            zeros = np.int64(0) if for_first else symbol >> 4
             if for_first and symbol > 15:
                 return np.int64(-1)
-            if not for_first and symbol == 0:
-                zeros = np.int64(_END_OF_BLOCK)
-            # Zeros without a value behind them are sixteen, or the rest of a block.
-            is_sound = bits <= _MOST_BITS and (for_first or bits > 0 or zeros == 15 or zeros == _END_OF_BLOCK)
-            if length <= _LOOKED_AT and is_sound:
-                entry = (bits << _VALUE_AT) | (length << _CODE_AT) | (zeros << _ZEROS_AT) | (length + bits)
+            if length <= _LOOKED_AT:
+                entry = _entry(symbol, length, for_first)
                 first = code << (_LOOKED_AT - length)
                 for k in range(np.int64(1) << (_LOOKED_AT - length)):
                     table[first + k] = entry
@@ -219,13 +173,7 @@ def _long_code(table, buffer, for_first):
             if number < 0 or number > 255:
                 return np.int32(0)
             symbol = np.int64(load_i32(table + np.uint64(4 * (_SYMBOLS + number))))
-            bits = symbol & 15
-            zeros = np.int64(0) if for_first else symbol >> 4
-            if not for_first and symbol == 0:
-                zeros = np.int64(_END_OF_BLOCK)
-            if bits > _MOST_BITS or not (for_first or bits > 0 or zeros == 15 or zeros == _END_OF_BLOCK):
-                return np.int32(0)
-            return np.int32((bits << _VALUE_AT) | (length << _CODE_AT) | (zeros << _ZEROS_AT) | (length + bits))
+            return np.int32(_entry(symbol, length, for_first))
     return np.int32(0)
 
 
@@ -251,7 +199,8 @@ def _decode_one(buffer, count, k, table, scale, order, block):
     used = np.uint64(entry) & np.uint64(63)
     k += np.uint64(entry) >> np.uint64(_ZEROS_AT) & np.uint64(127)
     # Coefficients outside of the block, and its end code, go to a place that is never read.
-    store_i16(block + np.uint64(load_i32(order + (k << np.uint64(2)))), value * load_i32(scale + (k << np.uint64(2))))
+    scaled = value * load_i32(scale + (k << np.uint64(2)))
+    store_u16(block + np.uint64(load_i32(order + (k << np.uint64(2)))), np.uint16(scaled))
     return buffer << used, count - used, k + np.uint64(1)
 
 

@@ -5,19 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from lmdbloader.kernels.codec_numbers import SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES
-from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, decode_coefficients, load_bits, load_i32, store_i16, unstuff
+from lmdbloader.kernels.jpeg import head as facts
+from lmdbloader.kernels.jpeg import workspace as space
+from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, decode_coefficients, load_bits, unstuff
 from lmdbloader.kernels.jpeg.color import stored_window, turn, write_pixels
-from lmdbloader.kernels.jpeg.head import (
-    ACROSS_MOST,
-    COMPONENTS,
-    DOWN_MOST,
-    FINE,
-    HEAD_WORDS,
-    HEIGHT,
-    RESTART,
-    SCAN,
-    WIDTH,
-)
 from lmdbloader.kernels.jpeg.idct import clear_block, fill_block, transform_block
 from lmdbloader.kernels.jpeg.seek import (
     entry_at,
@@ -26,30 +17,9 @@ from lmdbloader.kernels.jpeg.seek import (
     orientation_of,
     past_marker,
 )
-from lmdbloader.kernels.jpeg.workspace import (
-    ACROSS_AT,
-    BLOCK,
-    BY,
-    BY_FIRST,
-    DOWN_AT,
-    FIXED_NBYTES,
-    LEVEL,
-    LEVELS_AT,
-    OF,
-    ORDER_AT,
-    PLAN_AT,
-    PLANE_SLACK,
-    PLANNED,
-    SCALED_BY,
-    STATE,
-    TARGETS_AT,
-    lines_at,
-    num_planned,
-    places,
-    prepare,
-)
+from lmdbloader.kernels.jpeg.workspace import lines_at, num_planned, places, prepare
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import i64_at, u8_at, u64_at
+from lmdbloader.kernels.runtime.memory import i64_at, load_i32, store_u16, u8_at, u64_at
 
 
 @kernel
@@ -75,21 +45,21 @@ def _decode_row(data, work, entry, mcu, keep, end, limit, sizes, planes, steps):
     Returns:
         Whether all went well.
     """
-    head = i64_at(work, HEAD_WORDS)
-    order = work + np.uint64(ORDER_AT)
-    room = work + np.uint64(FIXED_NBYTES)
-    plan, planned = i64_at(work + np.uint64(PLAN_AT), MOST_BLOCKS * PLANNED), num_planned(head)
-    targets = u64_at(work + np.uint64(TARGETS_AT), 3)
+    head = i64_at(work, facts.HEAD_WORDS)
+    order = work + np.uint64(space.ORDER_AT)
+    room = work + np.uint64(space.FIXED_NBYTES)
+    plan, planned = i64_at(work + np.uint64(space.PLAN_AT), MOST_BLOCKS * space.PLANNED), num_planned(head)
+    targets = u64_at(work + np.uint64(space.TARGETS_AT), 3)
     for c in range(3):
         targets[c] = planes[c]
     at, bit, before = entry
     length, stop = unstuff(data.ctypes.data + np.uint64(at), limit - at, room)
     buffer, count, reading = load_first(room, bit)
     ends = room + np.uint64(length + 8)
-    levels = i64_at(work + np.uint64(LEVELS_AT), 3)
+    levels = i64_at(work + np.uint64(space.LEVELS_AT), 3)
     for c in range(3):
         levels[c] = before[c]
-    restart = head[RESTART]
+    restart = head[facts.RESTART]
     left = restart - mcu % restart if restart else end
     while mcu < end:
         if left == 0:
@@ -104,32 +74,36 @@ def _decode_row(data, work, entry, mcu, keep, end, limit, sizes, planes, steps):
             left = restart
         left -= 1
         # All blocks first, then their pixels: reading sixteen bytes that were just written two by two is slow.
-        for b in range(0, planned, PLANNED):
+        for b in range(0, planned, space.PLANNED):
             buffer, count, reading, difference, state = decode_coefficients(
-                buffer, count, reading, np.uint64(plan[b + BY_FIRST]), np.uint64(plan[b + BY]),
-                np.uint64(plan[b + SCALED_BY]), order, np.uint64(plan[b + BLOCK]),
+                buffer, count, reading, np.uint64(plan[b + space.BY_FIRST]), np.uint64(plan[b + space.BY]),
+                np.uint64(plan[b + space.SCALED_BY]), order, np.uint64(plan[b + space.BLOCK]),
             )  # fmt: skip
             if state < 0:
                 return False
-            levels[plan[b + OF]] += difference
-            plan[b + STATE], plan[b + LEVEL] = state, levels[plan[b + OF]]
-        for b in range(0, planned, PLANNED):
-            block = np.uint64(plan[b + BLOCK])
+            levels[plan[b + space.OF]] += difference
+            plan[b + space.STATE], plan[b + space.LEVEL] = state, levels[plan[b + space.OF]]
+        for b in range(0, planned, space.PLANNED):
+            block = np.uint64(plan[b + space.BLOCK])
             if mcu >= keep:
-                c = plan[b + OF]
+                c = plan[b + space.OF]
                 size = sizes[1] if c else sizes[0]
                 step = steps[1] if c else steps[0]
-                target = targets[c] + np.uint64(plan[b + DOWN_AT] * size) * step + np.uint64(plan[b + ACROSS_AT] * size)
-                first = np.int32(plan[b + LEVEL]) * load_i32(np.uint64(plan[b + SCALED_BY]))
-                if plan[b + STATE] == 0 or size == 1:
+                target = (
+                    targets[c]
+                    + np.uint64(plan[b + space.DOWN_AT] * size) * step
+                    + np.uint64(plan[b + space.ACROSS_AT] * size)
+                )
+                first = np.int32(plan[b + space.LEVEL]) * load_i32(np.uint64(plan[b + space.SCALED_BY]))
+                if plan[b + space.STATE] == 0 or size == 1:
                     fill_block(first, target, step, size)
                 else:
-                    store_i16(block, first)
+                    store_u16(block, np.uint16(first))
                     transform_block(block, target, step, size)
-            if plan[b + STATE]:
+            if plan[b + space.STATE]:
                 clear_block(block)
         if mcu >= keep:
-            targets[0] += np.uint64(head[ACROSS_MOST] * sizes[0])
+            targets[0] += np.uint64(head[facts.ACROSS_MOST] * sizes[0])
             targets[1] += np.uint64(sizes[1])
             targets[2] += np.uint64(sizes[1])
         if reading > ends:
@@ -146,7 +120,11 @@ def block_sizes(head, shrink):
     """
     size = 8 // shrink
     color = size
-    while color < 8 and head[ACROSS_MOST] * size % (2 * color) == 0 and head[DOWN_MOST] * size % (2 * color) == 0:
+    while (
+        color < 8
+        and head[facts.ACROSS_MOST] * size % (2 * color) == 0
+        and head[facts.DOWN_MOST] * size % (2 * color) == 0
+    ):
         color *= 2
     return size, color
 
@@ -178,22 +156,22 @@ def decode_planes(payload, nbytes, rows, columns, shrink, work, image):
     if step < 1 or file_nbytes + num_entries * SEEK_ENTRY_NBYTES != footer:
         return bad
     data = u8_at(payload, file_nbytes)
-    if prepare(data, work) != FINE:
+    if prepare(data, work) != facts.FINE:
         return bad
-    head = i64_at(work, HEAD_WORDS)
-    if head[HEIGHT] != image[0] or head[WIDTH] != image[1] or head[COMPONENTS] != image[2]:
+    head = i64_at(work, facts.HEAD_WORDS)
+    if head[facts.HEIGHT] != image[0] or head[facts.WIDTH] != image[1] or head[facts.COMPONENTS] != image[2]:
         return bad
     down, across = places(head)
     entries_across = (across + step - 1) // step
     if entries_across * down != num_entries:
         return bad
-    mcu_height, mcu_width = 8 * head[DOWN_MOST], 8 * head[ACROSS_MOST]
+    mcu_height, mcu_width = 8 * head[facts.DOWN_MOST], 8 * head[facts.ACROSS_MOST]
     first_row, end_row = rows[0] // mcu_height, (rows[1] + mcu_height - 1) // mcu_height
     first, end = columns[0] // mcu_width, (columns[1] + mcu_width - 1) // mcu_width
     size, color_size = block_sizes(head, shrink)
-    row = (end - first) * head[ACROSS_MOST] * size + PLANE_SLACK
-    color_row = (end - first) * color_size + PLANE_SLACK
-    height, color_height = (end_row - first_row) * head[DOWN_MOST] * size, (end_row - first_row) * color_size
+    row = (end - first) * head[facts.ACROSS_MOST] * size + space.PLANE_SLACK
+    color_row = (end - first) * color_size + space.PLANE_SLACK
+    height, color_height = (end_row - first_row) * head[facts.DOWN_MOST] * size, (end_row - first_row) * color_size
     plane = lines_at(work, nbytes) + np.uint64(16 * (image[1] + 128))
     color = plane + np.uint64(height * row)
     color_plane = color_height * color_row
@@ -204,9 +182,9 @@ def decode_planes(payload, nbytes, rows, columns, shrink, work, image):
         if behind < num_entries:
             limit = min(limit, offset_at(whole, file_nbytes, behind) + 2)
         entry = entry_at(whole, file_nbytes, number)
-        if entry[0] < head[SCAN] or entry[0] >= limit:
+        if entry[0] < head[facts.SCAN] or entry[0] >= limit:
             return bad
-        at = plane + np.uint64((r - first_row) * head[DOWN_MOST] * size * row)
+        at = plane + np.uint64((r - first_row) * head[facts.DOWN_MOST] * size * row)
         color_at = color + np.uint64((r - first_row) * color_size * color_row)
         fine = _decode_row(
             data, work, entry, r * across + first // step * step, r * across + first, r * across + end, limit,
@@ -216,9 +194,9 @@ def decode_planes(payload, nbytes, rows, columns, shrink, work, image):
         if not fine:
             return bad
     return (
-        True, plane, row, color, color_row, color_plane, first_row * head[DOWN_MOST] * size,
-        first * head[ACROSS_MOST] * size, first_row * color_size, first * color_size,
-        head[DOWN_MOST] * size > color_size, head[ACROSS_MOST] * size > color_size,
+        True, plane, row, color, color_row, color_plane, first_row * head[facts.DOWN_MOST] * size,
+        first * head[facts.ACROSS_MOST] * size, first_row * color_size, first * color_size,
+        head[facts.DOWN_MOST] * size > color_size, head[facts.ACROSS_MOST] * size > color_size,
     )  # fmt: skip
 
 

@@ -15,9 +15,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from lmdbloader.kernels.jpeg.bits import store_u64
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import u8_at
+from lmdbloader.kernels.runtime.memory import store_u64, u8_at
 
 _I8, _I16, _I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 _FRACTION, _KEPT = 13, 2
@@ -124,7 +123,7 @@ def _transposed(builder: Any, rows: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _generate(transform: Callable[[Sequence[_Lanes]], tuple[list[_Lanes], int]]) -> Any:
+def _transform(transform: Callable[[Sequence[_Lanes]], tuple[list[_Lanes], int]]) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         block, target, step = arguments
         row = ir.VectorType(_I16, 8)
@@ -147,22 +146,14 @@ def _generate(transform: Callable[[Sequence[_Lanes]], tuple[list[_Lanes], int]])
             builder.store(part, builder.inttoptr(address, part.type.as_pointer()), align=1)
         return context.get_dummy_value()
 
-    return generate
+    @intrinsic
+    def idct(typing_context, block, target, step):
+        return types.void(types.uint64, types.uint64, types.uint64), generate
+
+    return idct
 
 
-@intrinsic
-def _idct_8(typing_context, block, target, step):
-    return types.void(types.uint64, types.uint64, types.uint64), _generate(_to_eight)
-
-
-@intrinsic
-def _idct_4(typing_context, block, target, step):
-    return types.void(types.uint64, types.uint64, types.uint64), _generate(_to_four)
-
-
-@intrinsic
-def _idct_2(typing_context, block, target, step):
-    return types.void(types.uint64, types.uint64, types.uint64), _generate(_to_two)
+_idct_8, _idct_4, _idct_2 = _transform(_to_eight), _transform(_to_four), _transform(_to_two)
 
 
 @intrinsic

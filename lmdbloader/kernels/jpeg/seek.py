@@ -15,44 +15,12 @@ from __future__ import annotations
 import numpy as np
 
 from lmdbloader.kernels.codec_numbers import SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES
-from lmdbloader.kernels.jpeg.bits import (
-    MOST_BLOCKS,
-    decode_coefficients,
-    load_u64,
-    store_u64,
-    stuffed_position,
-    unstuff,
-)
-from lmdbloader.kernels.jpeg.head import (
-    ACROSS_MOST,
-    CODES_ONLY,
-    COMPONENTS,
-    DAMAGED,
-    FINE,
-    HEAD_WORDS,
-    HEIGHT,
-    RESTART,
-    SCAN,
-    UNSUPPORTED,
-    WIDTH,
-)
-from lmdbloader.kernels.jpeg.workspace import (
-    BLOCK_AT,
-    BY,
-    BY_FIRST,
-    FIXED_NBYTES,
-    LEVELS_AT,
-    OF,
-    ORDER_AT,
-    PLAN_AT,
-    PLANNED,
-    SCALED_BY,
-    num_planned,
-    places,
-    prepare,
-)
+from lmdbloader.kernels.jpeg import head as facts
+from lmdbloader.kernels.jpeg import workspace as space
+from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, decode_coefficients, stuffed_position, unstuff
+from lmdbloader.kernels.jpeg.workspace import num_planned, places, prepare
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import i64_at, u8_at
+from lmdbloader.kernels.runtime.memory import i64_at, load_u64, store_u64, u8_at
 
 _OFFSET_BITS, _LEVEL_BITS = 25, 12
 # Pixels from one entry of a row to the next: a window's row is decoded from at most so many before it on.
@@ -78,11 +46,11 @@ def count_entries(data, work):
 
     Arguments as there.
     """
-    if prepare(data, work) != FINE:
+    if prepare(data, work) != facts.FINE:
         return np.int64(0), np.int64(1)
-    head = i64_at(work, HEAD_WORDS)
+    head = i64_at(work, facts.HEAD_WORDS)
     down, across = places(head)
-    step = _SPACING // (8 * head[ACROSS_MOST])
+    step = _SPACING // (8 * head[facts.ACROSS_MOST])
     return down * ((across + step - 1) // step), step
 
 
@@ -101,27 +69,27 @@ def scan(data, step, work, entries):
         components).
     """
     status = prepare(data, work)
-    head = i64_at(work, HEAD_WORDS)
-    if status != FINE and status != CODES_ONLY:
+    head = i64_at(work, facts.HEAD_WORDS)
+    if status != facts.FINE and status != facts.CODES_ONLY:
         return status, np.int64(0), np.int64(0), np.int64(0), np.int64(0)
-    has_entries = status == FINE
-    shape = head[HEIGHT], head[WIDTH], head[COMPONENTS]
+    has_entries = status == facts.FINE
+    shape = head[facts.HEIGHT], head[facts.WIDTH], head[facts.COMPONENTS]
     down, across = places(head)
     total = down * across
     size = np.int64(data.shape[0])
-    block = work + np.uint64(BLOCK_AT)
-    order = work + np.uint64(ORDER_AT)
-    room = work + np.uint64(FIXED_NBYTES)
-    plan, planned = i64_at(work + np.uint64(PLAN_AT), MOST_BLOCKS * PLANNED), num_planned(head)
-    levels = i64_at(work + np.uint64(LEVELS_AT), 3)
-    at, mcu, restarts, number = head[SCAN], np.int64(0), np.int64(0), np.int64(0)
+    block = work + np.uint64(space.BLOCK_AT)
+    order = work + np.uint64(space.ORDER_AT)
+    room = work + np.uint64(space.FIXED_NBYTES)
+    plan, planned = i64_at(work + np.uint64(space.PLAN_AT), MOST_BLOCKS * space.PLANNED), num_planned(head)
+    levels = i64_at(work + np.uint64(space.LEVELS_AT), 3)
+    at, mcu, restarts, number = head[facts.SCAN], np.int64(0), np.int64(0), np.int64(0)
     needed = ((across + step - 1) // step) * down * SEEK_ENTRY_NBYTES if has_entries else 0
     if needed > entries.shape[0] or size >= 1 << _OFFSET_BITS:
-        return UNSUPPORTED, np.int64(0), shape[0], shape[1], shape[2]
+        return facts.UNSUPPORTED, np.int64(0), shape[0], shape[1], shape[2]
     column, due, strayed = np.int64(0), np.int64(0), np.int64(0)
     while mcu < total:
         length, stop = unstuff(data.ctypes.data + np.uint64(at), size - at, room)
-        end = min(total, mcu + head[RESTART]) if head[RESTART] else total
+        end = min(total, mcu + head[facts.RESTART]) if head[facts.RESTART] else total
         for c in range(3):
             levels[c] = 0
         buffer, count, reading = np.uint64(0), np.uint64(0), room
@@ -135,22 +103,22 @@ def scan(data, step, work, entries):
                 for c in range(3):
                     level = levels[c]
                     if level < -(1 << (_LEVEL_BITS - 1)) or level >= 1 << (_LEVEL_BITS - 1):
-                        return UNSUPPORTED, number, shape[0], shape[1], shape[2]
+                        return facts.UNSUPPORTED, number, shape[0], shape[1], shape[2]
                     at_bit = np.uint64(_OFFSET_BITS + 3 + _LEVEL_BITS * c)
                     entry |= np.uint64(level & ((1 << _LEVEL_BITS) - 1)) << at_bit
                 store_u64(entries.ctypes.data + np.uint64(number * SEEK_ENTRY_NBYTES), entry)
                 number += 1
                 due = step
-            for b in range(0, planned, PLANNED):
+            for b in range(0, planned, space.PLANNED):
                 buffer, count, reading, difference, state = decode_coefficients(
-                    buffer, count, reading, np.uint64(plan[b + BY_FIRST]), np.uint64(plan[b + BY]),
-                    np.uint64(plan[b + SCALED_BY]), order, block,
+                    buffer, count, reading, np.uint64(plan[b + space.BY_FIRST]), np.uint64(plan[b + space.BY]),
+                    np.uint64(plan[b + space.SCALED_BY]), order, block,
                 )  # fmt: skip
-                levels[plan[b + OF]] += difference
+                levels[plan[b + space.OF]] += difference
                 if state < 0:
-                    return DAMAGED, number, shape[0], shape[1], shape[2]
+                    return facts.DAMAGED, number, shape[0], shape[1], shape[2]
             if np.int64(reading - room) * 8 - np.int64(count) > 8 * length:
-                return DAMAGED, number, shape[0], shape[1], shape[2]
+                return facts.DAMAGED, number, shape[0], shape[1], shape[2]
             mcu, column, due = mcu + 1, column + 1, due - 1
             if column == across:
                 column = due = np.int64(0)
@@ -160,19 +128,19 @@ def scan(data, step, work, entries):
             last = np.int64(u8_at(room + np.uint64(position >> 3), 1)[0]) if position & 7 else np.int64(255)
             padding = (np.int64(1) << (-position & 7)) - 1
             if last & padding != padding:
-                return DAMAGED, number, shape[0], shape[1], shape[2]
+                return facts.DAMAGED, number, shape[0], shape[1], shape[2]
             strayed += 1
         at += stop
         if mcu < total:
             at = past_marker(data, at, restarts & 7)
             restarts += 1
             if at < 0:
-                return DAMAGED, number, shape[0], shape[1], shape[2]
+                return facts.DAMAGED, number, shape[0], shape[1], shape[2]
     while at + 1 < size and data[at] == 0xFF and data[at + 1] == 0xFF:
         at += 1
     # Bytes that belong to nothing at one place alone are what damage leaves.
     if at + 1 >= size or data[at] != 0xFF or data[at + 1] != 0xD9 or strayed == 1:
-        return DAMAGED, number, shape[0], shape[1], shape[2]
+        return facts.DAMAGED, number, shape[0], shape[1], shape[2]
     return status, number, shape[0], shape[1], shape[2]
 
 

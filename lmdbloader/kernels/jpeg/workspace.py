@@ -4,26 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from lmdbloader.kernels.jpeg import head as facts
 from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, ORDERED, SLACK, TABLE_WORDS, ZIGZAG
-from lmdbloader.kernels.jpeg.head import (
-    ACROSS,
-    ACROSS_MOST,
-    CODES_ONLY,
-    COMPONENTS,
-    DOWN,
-    DOWN_MOST,
-    FINE,
-    FIRST_TABLE,
-    HEAD_WORDS,
-    HEIGHT,
-    PER_COMPONENT,
-    QUANTISATION,
-    QUANTISATION_WORDS,
-    TABLE,
-    TABLES_WORDS,
-    WIDTH,
-    read_head,
-)
+from lmdbloader.kernels.jpeg.head import read_head
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import i32_at, i64_at
 
@@ -32,9 +15,9 @@ from lmdbloader.kernels.runtime.memory import i32_at, i64_at
 OF, BY_FIRST, BY, SCALED_BY, DOWN_AT, ACROSS_AT, BLOCK, STATE, LEVEL, PLANNED = range(10)
 # Offsets in the scratch: head, quantisation, Huffman tables, order of coefficients, blocks, plan; then bytes without
 # stuffing, lines and planes.
-_QUANTISATION_AT = 8 * HEAD_WORDS + 8
-_TABLES_AT = _QUANTISATION_AT + 4 * QUANTISATION_WORDS + 4 * ORDERED
-ORDER_AT = _TABLES_AT + 4 * TABLES_WORDS
+_QUANTISATION_AT = 8 * facts.HEAD_WORDS + 8
+_TABLES_AT = _QUANTISATION_AT + 4 * facts.QUANTISATION_WORDS + 4 * ORDERED
+ORDER_AT = _TABLES_AT + 4 * facts.TABLES_WORDS
 BLOCK_AT = (ORDER_AT + 4 * ORDERED + 63) // 64 * 64
 # Blocks, each with room for the coefficients that `decode_coefficients` writes outside of one.
 _BLOCK_STEP = 192
@@ -57,9 +40,9 @@ def jpeg_room(nbytes, height, width):
 @kernel
 def _views(work):
     """Return the arrays at the beginning of the scratch: head, quantisation, tables, order."""
-    head = i64_at(work, HEAD_WORDS)
-    quantisation = i32_at(work + np.uint64(_QUANTISATION_AT), QUANTISATION_WORDS)
-    tables = i32_at(work + np.uint64(_TABLES_AT), TABLES_WORDS)
+    head = i64_at(work, facts.HEAD_WORDS)
+    quantisation = i32_at(work + np.uint64(_QUANTISATION_AT), facts.QUANTISATION_WORDS)
+    tables = i32_at(work + np.uint64(_TABLES_AT), facts.TABLES_WORDS)
     order = i32_at(work + np.uint64(ORDER_AT), ORDERED)
     return head, quantisation, tables, order
 
@@ -74,18 +57,18 @@ def prepare(data, work):
     blocks = i64_at(work + np.uint64(BLOCK_AT), MOST_BLOCKS * _BLOCK_STEP // 8)
     for k in range(blocks.shape[0]):
         blocks[k] = 0
-    if status != FINE and status != CODES_ONLY:
+    if status != facts.FINE and status != facts.CODES_ONLY:
         return status
     plan = i64_at(work + np.uint64(PLAN_AT), MOST_BLOCKS * PLANNED)
     b = 0
-    for c in range(head[COMPONENTS]):
-        p = PER_COMPONENT + 5 * c
-        for y in range(head[p + DOWN]):
-            for x in range(head[p + ACROSS]):
+    for c in range(head[facts.COMPONENTS]):
+        p = facts.PER_COMPONENT + 5 * c
+        for y in range(head[p + facts.DOWN]):
+            for x in range(head[p + facts.ACROSS]):
                 plan[b + OF] = c
-                plan[b + BY_FIRST] = work + np.uint64(_TABLES_AT + 4 * TABLE_WORDS * head[p + FIRST_TABLE])
-                plan[b + BY] = work + np.uint64(_TABLES_AT + 4 * TABLE_WORDS * head[p + TABLE])
-                plan[b + SCALED_BY] = work + np.uint64(_QUANTISATION_AT + 256 * head[p + QUANTISATION])
+                plan[b + BY_FIRST] = work + np.uint64(_TABLES_AT + 4 * TABLE_WORDS * head[p + facts.FIRST_TABLE])
+                plan[b + BY] = work + np.uint64(_TABLES_AT + 4 * TABLE_WORDS * head[p + facts.TABLE])
+                plan[b + SCALED_BY] = work + np.uint64(_QUANTISATION_AT + 256 * head[p + facts.QUANTISATION])
                 plan[b + DOWN_AT], plan[b + ACROSS_AT] = y, x
                 plan[b + BLOCK] = work + np.uint64(BLOCK_AT + b // PLANNED * _BLOCK_STEP)
                 b += PLANNED
@@ -96,16 +79,16 @@ def prepare(data, work):
 def num_planned(head):
     """Return the number of words in the plan of an MCU."""
     blocks = np.int64(0)
-    for c in range(head[COMPONENTS]):
-        blocks += head[PER_COMPONENT + 5 * c + ACROSS] * head[PER_COMPONENT + 5 * c + DOWN]
+    for c in range(head[facts.COMPONENTS]):
+        blocks += head[facts.PER_COMPONENT + 5 * c + facts.ACROSS] * head[facts.PER_COMPONENT + 5 * c + facts.DOWN]
     return PLANNED * blocks
 
 
 @kernel
 def places(head):
     """Return the numbers of MCUs of a file, down and across."""
-    down, across = 8 * head[DOWN_MOST], 8 * head[ACROSS_MOST]
-    return (head[HEIGHT] + down - 1) // down, (head[WIDTH] + across - 1) // across
+    down, across = 8 * head[facts.DOWN_MOST], 8 * head[facts.ACROSS_MOST]
+    return (head[facts.HEIGHT] + down - 1) // down, (head[facts.WIDTH] + across - 1) // across
 
 
 @kernel

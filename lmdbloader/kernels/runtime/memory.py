@@ -25,46 +25,17 @@ def _pointer(typing_context, address):
     return types.voidptr(address), generate
 
 
-@njit(inline="always")
-def u8_at(address, count):
-    """Return `count` bytes at an address as a uint8 array."""
-    return carray(_pointer(np.uint64(address)), (count,), np.uint8)
+def _array_of(kind: Any) -> Any:
+    @njit(inline="always")
+    def at(address, count):
+        return carray(_pointer(np.uint64(address)), (count,), kind)
+
+    return at
 
 
-@njit(inline="always")
-def u16_at(address, count):
-    """Return `count` values at an address as a uint16 array."""
-    return carray(_pointer(np.uint64(address)), (count,), np.uint16)
-
-
-@njit(inline="always")
-def u32_at(address, count):
-    """Return `count` values at an address as a uint32 array."""
-    return carray(_pointer(np.uint64(address)), (count,), np.uint32)
-
-
-@njit(inline="always")
-def i32_at(address, count):
-    """Return `count` values at an address as an int32 array."""
-    return carray(_pointer(np.uint64(address)), (count,), np.int32)
-
-
-@njit(inline="always")
-def u64_at(address, count):
-    """Return `count` values at an address as a uint64 array."""
-    return carray(_pointer(np.uint64(address)), (count,), np.uint64)
-
-
-@njit(inline="always")
-def i64_at(address, count):
-    """Return `count` values at an address as an int64 array."""
-    return carray(_pointer(np.uint64(address)), (count,), np.int64)
-
-
-@njit(inline="always")
-def f32_at(address, count):
-    """Return `count` values at an address as a float32 array."""
-    return carray(_pointer(np.uint64(address)), (count,), np.float32)
+# ..._at(address, count) -> the array of so many values at an address.
+u8_at, u16_at, u32_at, u64_at = (_array_of(kind) for kind in (np.uint8, np.uint16, np.uint32, np.uint64))
+i32_at, i64_at, f32_at = (_array_of(kind) for kind in (np.int32, np.int64, np.float32))
 
 
 @njit(inline="always")
@@ -124,6 +95,7 @@ def _copy_of(nbytes: int) -> Any:
 load_u8, load_u16, load_u32, load_u64 = (
     _load_of(ir.IntType(kind.bitwidth), kind) for kind in (types.uint8, types.uint16, types.uint32, types.uint64)
 )
+load_i32 = _load_of(_I32, types.int32)
 store_u8, store_u16, store_u32, store_u64 = (
     _store_of(ir.IntType(kind.bitwidth), kind) for kind in (types.uint8, types.uint16, types.uint32, types.uint64)
 )

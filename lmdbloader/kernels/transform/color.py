@@ -7,18 +7,7 @@ import numpy as np
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import part
 from lmdbloader.kernels.runtime.philox import below, uniform, unit
-from lmdbloader.kernels.transform.opcodes import (
-    COLOR_CODE,
-    COLOR_FACTORS,
-    COLOR_HUE,
-    COLOR_ORDER,
-    COLOR_THRESHOLD,
-    JITTER,
-    JITTER_HUE_HIGH,
-    JITTER_HUE_LOW,
-    JITTER_P,
-    JITTER_THRESHOLD,
-)
+from lmdbloader.kernels.transform import opcodes as op
 
 BRIGHTNESS, CONTRAST, SATURATION = range(3)
 
@@ -167,15 +156,15 @@ def draw_colors(code, numbers, words, more, drawn):
     Returns:
         Whether the operation changes this sample.
     """
-    drawn[COLOR_CODE] = code
-    if code == JITTER:
-        if unit(more[0]) >= numbers[JITTER_P]:
+    drawn[op.COLOR_CODE] = code
+    if code == op.JITTER:
+        if unit(more[0]) >= numbers[op.JITTER_P]:
             return False
-        drawn[COLOR_THRESHOLD] = numbers[JITTER_THRESHOLD]
+        drawn[op.COLOR_THRESHOLD] = numbers[op.JITTER_THRESHOLD]
         for k in range(3):
-            drawn[COLOR_FACTORS + k] = uniform(words[k], numbers[2 * k], numbers[2 * k + 1])
-        drawn[COLOR_ORDER] = below(words[3], 24)
-        drawn[COLOR_HUE] = uniform(more[1], numbers[JITTER_HUE_LOW], numbers[JITTER_HUE_HIGH])
+            drawn[op.COLOR_FACTORS + k] = uniform(words[k], numbers[2 * k], numbers[2 * k + 1])
+        drawn[op.COLOR_ORDER] = below(words[3], 24)
+        drawn[op.COLOR_HUE] = uniform(more[1], numbers[op.JITTER_HUE_LOW], numbers[op.JITTER_HUE_HIGH])
         return True
     return False
 
@@ -189,9 +178,9 @@ def change_colors(pixels, channels, height, width, drawn):
         channels, height, width: Of the image.
         drawn: (NUM_COLOR,) float64, filled by `draw_colors`.
     """
-    if drawn[COLOR_CODE] == JITTER:
+    if drawn[op.COLOR_CODE] == op.JITTER:
         jitter(
-            pixels, channels, height * width, drawn[COLOR_FACTORS], drawn[COLOR_FACTORS + 1], drawn[COLOR_FACTORS + 2],
-            drawn[COLOR_HUE], np.int64(drawn[COLOR_ORDER]),
+            pixels, channels, height * width, drawn[op.COLOR_FACTORS], drawn[op.COLOR_FACTORS + 1],
+            drawn[op.COLOR_FACTORS + 2], drawn[op.COLOR_HUE], np.int64(drawn[op.COLOR_ORDER]),
         )  # fmt: skip
-        solarize(pixels, channels * height * width, drawn[COLOR_THRESHOLD])
+        solarize(pixels, channels * height * width, drawn[op.COLOR_THRESHOLD])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
 
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.half import half_bits_of
@@ -15,27 +16,8 @@ from lmdbloader.kernels.runtime.memory import (
     u8_at,
     u16_at,
 )
+from lmdbloader.kernels.transform import opcodes as op
 from lmdbloader.kernels.transform.geometry import is_filled
-from lmdbloader.kernels.transform.opcodes import (
-    ACROSS,
-    BFLOAT,
-    BOTTOM,
-    COLUMN,
-    COPY,
-    DOWN,
-    FILL,
-    FLOAT,
-    HALF,
-    HEIGHT,
-    LEFT,
-    RIGHT,
-    ROW,
-    TABLE_8,
-    TABLE_16,
-    TOP,
-    TRANSPOSED,
-    WIDTH,
-)
 
 _BLOCK = 16
 
@@ -87,16 +69,16 @@ def transpose_plane(source, row, out, out_row, height, width):
 @kernel
 def _place_plane(source, origin, row, g, fill, out):
     """Write the result of a geometry for one plane, whose first value is source[origin]; see `place`."""
-    height, width = g[HEIGHT], g[WIDTH]
+    height, width = g[op.HEIGHT], g[op.WIDTH]
     if is_filled(g):
         for i in range(height * width):
             out[i] = fill
-    top, left, h, w = g[TOP], g[LEFT], g[BOTTOM] - g[TOP], g[RIGHT] - g[LEFT]
+    top, left, h, w = g[op.TOP], g[op.LEFT], g[op.BOTTOM] - g[op.TOP], g[op.RIGHT] - g[op.LEFT]
     if h <= 0 or w <= 0:
         return
-    down, across = g[DOWN] * row, g[ACROSS]
-    start, target = origin + g[ROW] * row + g[COLUMN], top * width + left
-    if g[TRANSPOSED]:
+    down, across = g[op.DOWN] * row, g[op.ACROSS]
+    start, target = origin + g[op.ROW] * row + g[op.COLUMN], top * width + left
+    if g[op.TRANSPOSED]:
         _transpose(source, start + down * left + across * top, down, across, out, target, width, h, w)
     else:
         for y in range(h):
@@ -113,9 +95,9 @@ def place(source, row, plane, channels, g, out):
         g: (NUM_GEOMETRY,) int64, see `opcodes`.
         out: Of source's type, room for the planes.
     """
-    count = g[HEIGHT] * g[WIDTH]
+    count = g[op.HEIGHT] * g[op.WIDTH]
     for c in range(channels):
-        _place_plane(source, c * plane, row, g, g[FILL + c], part(out, c * count, count))
+        _place_plane(source, c * plane, row, g, g[op.FILL + c], part(out, c * count, count))
 
 
 @kernel
@@ -134,24 +116,24 @@ def place_nearest(source, row, g, out, new_height, new_width, columns):
         new_height, new_width: The size.
         columns: (new_width,) int32, scratch.
     """
-    height, width = g[HEIGHT], g[WIDTH]
-    down, across = g[DOWN] * row, g[ACROSS]
-    if g[TRANSPOSED]:
+    height, width = g[op.HEIGHT], g[op.WIDTH]
+    down, across = g[op.DOWN] * row, g[op.ACROSS]
+    if g[op.TRANSPOSED]:
         down, across = across, down
-    start = g[ROW] * row + g[COLUMN]
+    start = g[op.ROW] * row + g[op.COLUMN]
     scale = np.float32(width) / np.float32(new_width)
     for x in range(new_width):
         columns[x] = _nearest(x, scale, width)
     scale = np.float32(height) / np.float32(new_height)
     for y in range(new_height):
         from_y = _nearest(y, scale, height)
-        is_inside = g[TOP] <= from_y < g[BOTTOM]
+        is_inside = g[op.TOP] <= from_y < g[op.BOTTOM]
         for x in range(new_width):
             from_x = np.int64(columns[x])
-            if is_inside and g[LEFT] <= from_x < g[RIGHT]:
+            if is_inside and g[op.LEFT] <= from_x < g[op.RIGHT]:
                 out[y * new_width + x] = source[start + down * from_y + across * from_x]
             else:
-                out[y * new_width + x] = g[FILL]
+                out[y * new_width + x] = g[op.FILL]
 
 
 @kernel
@@ -161,49 +143,32 @@ def _bfloat(value):
     return np.uint16((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
 
 
-@kernel
-def _convert(pixels, out, step, kind, factor, term, table):
-    """Convert contiguous values into every step-th value at `out`; see `finish`."""
+@njit(inline="always")
+def _convert_by(pixels, out, step, kind, factor, term, table):
     count = pixels.shape[0]
     reach = (count - 1) * step + 1
-    if kind == FLOAT:
+    if kind == op.FLOAT:
         floats = f32_at(out, reach)
-        if step == 1:
-            for x in range(count):
-                floats[x] = np.float32(pixels[x]) * factor + term
-        else:
-            for x in range(count):
-                floats[x * step] = np.float32(pixels[x]) * factor + term
-    elif kind == COPY:
+        for x in range(count):
+            floats[x * step] = np.float32(pixels[x]) * factor + term
+    elif kind == op.COPY:
         same = array_at(out, reach, pixels)
-        if step == 1:
-            for x in range(count):
-                same[x] = pixels[x]
-        else:
-            for x in range(count):
-                same[x * step] = pixels[x]
-    elif kind == BFLOAT:
+        for x in range(count):
+            same[x * step] = pixels[x]
+    elif kind == op.BFLOAT:
         words = u16_at(out, reach)
-        if step == 1:
-            for x in range(count):
-                words[x] = _bfloat(np.float32(pixels[x]) * factor + term)
-        else:
-            for x in range(count):
-                words[x * step] = _bfloat(np.float32(pixels[x]) * factor + term)
-    elif kind == HALF:
+        for x in range(count):
+            words[x * step] = _bfloat(np.float32(pixels[x]) * factor + term)
+    elif kind == op.HALF:
         words = u16_at(out, reach)
-        if step == 1:
-            for x in range(count):
-                words[x] = half_bits_of(np.float32(pixels[x]) * factor + term)
-        else:
-            for x in range(count):
-                words[x * step] = half_bits_of(np.float32(pixels[x]) * factor + term)
-    elif kind == TABLE_8:
+        for x in range(count):
+            words[x * step] = half_bits_of(np.float32(pixels[x]) * factor + term)
+    elif kind == op.TABLE_8:
         found = u8_at(out, reach)
         known = u8_at(table, 1 << 16)
         for x in range(count):
             found[x * step] = known[pixels[x]]
-    elif kind == TABLE_16:
+    elif kind == op.TABLE_16:
         words = u16_at(out, reach)
         known_words = u16_at(table, 1 << 16)
         for x in range(count):
@@ -213,6 +178,15 @@ def _convert(pixels, out, step, kind, factor, term, table):
         known_floats = f32_at(table, 1 << 16)
         for x in range(count):
             floats[x * step] = known_floats[pixels[x]]
+
+
+@kernel
+def _convert(pixels, out, step, kind, factor, term, table):
+    """Convert contiguous values into every step-th value at `out`; see `finish`."""
+    if step == 1:  # with a step that the compiler knows, loops become vector instructions
+        _convert_by(pixels, out, np.int64(1), kind, factor, term, table)
+    else:
+        _convert_by(pixels, out, step, kind, factor, term, table)
 
 
 @kernel
@@ -237,19 +211,19 @@ def _convert_rgb(red, green, blue, out, kind, affine):
     count = red.shape[0]
     f0, f1, f2 = affine[0, 0], affine[1, 0], affine[2, 0]
     t0, t1, t2 = affine[0, 1], affine[1, 1], affine[2, 1]
-    if kind == FLOAT:
+    if kind == op.FLOAT:
         floats = f32_at(out, 3 * count)
         for x in range(count):
             floats[3 * x] = np.float32(red[x]) * f0 + t0
             floats[3 * x + 1] = np.float32(green[x]) * f1 + t1
             floats[3 * x + 2] = np.float32(blue[x]) * f2 + t2
-    elif kind == COPY:
+    elif kind == op.COPY:
         same = array_at(out, 3 * count, red)
         for x in range(count):
             same[3 * x] = red[x]
             same[3 * x + 1] = green[x]
             same[3 * x + 2] = blue[x]
-    elif kind == BFLOAT:
+    elif kind == op.BFLOAT:
         words = u16_at(out, 3 * count)
         for x in range(count):
             words[3 * x] = _bfloat(np.float32(red[x]) * f0 + t0)
@@ -278,26 +252,30 @@ def finish(source, row, plane, channels, g, out, out_itemsize, channels_last, ki
         table, table_step: Address of the first channel's table, and the bytes to the next channel's.
         spare: Of source's type, room for the result in planes.
     """
-    height, width = g[HEIGHT], g[WIDTH]
-    start, down = g[ROW] * row + g[COLUMN], g[DOWN] * row
-    if kind == FLOAT and not channels_last and not (g[TRANSPOSED] or is_filled(g) or (down == width and g[ACROSS] > 0)):
+    height, width = g[op.HEIGHT], g[op.WIDTH]
+    start, down = g[op.ROW] * row + g[op.COLUMN], g[op.DOWN] * row
+    if (
+        kind == op.FLOAT
+        and not channels_last
+        and not (g[op.TRANSPOSED] or is_filled(g) or (down == width and g[op.ACROSS] > 0))
+    ):
         for c in range(channels):
             _convert_rows(
-                source, start + c * plane, down, g[ACROSS], height, width,
+                source, start + c * plane, down, g[op.ACROSS], height, width,
                 out + np.uint64(4 * c * height * width), affine[c, 0], affine[c, 1],
             )  # fmt: skip
         return
-    if kind == FLOAT and not channels_last and (g[TRANSPOSED] or is_filled(g)):
+    if kind == op.FLOAT and not channels_last and (g[op.TRANSPOSED] or is_filled(g)):
         # Plane by plane: a plane that was just placed is converted while it is in the fastest cache.
         for c in range(channels):
             placed = part(spare, 0, height * width)
-            _place_plane(source, c * plane, row, g, g[FILL + c], placed)
+            _place_plane(source, c * plane, row, g, g[op.FILL + c], placed)
             _convert(
                 placed, out + np.uint64(4 * c * height * width), np.int64(1), kind, affine[c, 0], affine[c, 1], table
             )
         return
-    if g[TRANSPOSED] or g[ACROSS] < 0 or is_filled(g):
-        if kind == COPY and not channels_last:
+    if g[op.TRANSPOSED] or g[op.ACROSS] < 0 or is_filled(g):
+        if kind == op.COPY and not channels_last:
             place(source, row, plane, channels, g, array_at(out, channels * height * width, source))
             return
         place(source, row, plane, channels, g, spare)
@@ -307,7 +285,7 @@ def finish(source, row, plane, channels, g, out, out_itemsize, channels_last, ki
         runs, length = np.int64(1), height * width
     for y in range(runs):
         at = start + y * down
-        if channels_last and channels == 3 and kind <= HALF:
+        if channels_last and channels == 3 and kind <= op.HALF:
             _convert_rgb(
                 part(source, at, length), part(source, at + plane, length), part(source, at + 2 * plane, length),
                 out + np.uint64(y * length * 3 * out_itemsize), kind, affine,

@@ -10,61 +10,9 @@ from lmdbloader.kernels.assemble_columns import MOST_BETWEEN, MOST_HEIGHT, MOST_
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.exponential import exp, log
 from lmdbloader.kernels.runtime.philox import AUGMENT_STREAM, below, philox, uniform, unit
+from lmdbloader.kernels.transform import opcodes as op
 from lmdbloader.kernels.transform.color import draw_colors
 from lmdbloader.kernels.transform.geometry import begin, crop, flip_horizontally, flip_vertically, is_filled, transpose
-from lmdbloader.kernels.transform.opcodes import (
-    ACROSS,
-    CARRY,
-    CENTER_CROP,
-    CLOSING,
-    CROP_RATIO_HIGH,
-    CROP_RATIO_LOW,
-    CROP_SCALE_HIGH,
-    CROP_SCALE_LOW,
-    CROP_TOO_LARGE,
-    CUBIC,
-    DIHEDRAL,
-    DOWN,
-    ERASE,
-    ERASE_P,
-    ERASE_RATIO_HIGH,
-    ERASE_RATIO_LOW,
-    ERASE_SCALE_HIGH,
-    ERASE_SCALE_LOW,
-    FILL,
-    FLIP_P,
-    HEIGHT,
-    HORIZONTAL_FLIP,
-    JITTER,
-    MASK,
-    NEW_HEIGHT,
-    NEW_WIDTH,
-    NOT_ALIGNED,
-    NOT_DIVISIBLE,
-    NOT_SQUARE,
-    OP_CODE,
-    OP_CUBIC,
-    OP_FIELDS,
-    OP_FILL,
-    OP_HEIGHT,
-    OP_PAD_BOTTOM,
-    OP_PAD_LEFT,
-    OP_PAD_RIGHT,
-    OP_PAD_TOP,
-    OP_PADS,
-    OP_RECTANGLE,
-    OP_STAGE,
-    OP_WIDTH,
-    PADS_SMALL_IMAGES,
-    RANDOM_RESIZED_CROP,
-    RESIZE,
-    THEN_COLOR,
-    THEN_RESIZE,
-    TRANSPOSED,
-    VERTICAL_FLIP,
-    WIDTH,
-    WRITE,
-)
 
 _TRIES = 10
 
@@ -73,22 +21,22 @@ _TRIES = 10
 def _open_next(geometry, stage):
     """Start the next stage: with the same image, or with the result of this stage's closing."""
     g, following = geometry[stage], geometry[stage + 1]
-    if g[CLOSING] == CARRY:
+    if g[op.CLOSING] == op.CARRY:
         for k in range(g.shape[0]):  # assigning a slice would compile Numba's error messages, for seconds
             following[k] = g[k]
         return
-    if g[CLOSING] != THEN_RESIZE:
-        begin(following, g[HEIGHT], g[WIDTH])
+    if g[op.CLOSING] != op.THEN_RESIZE:
+        begin(following, g[op.HEIGHT], g[op.WIDTH])
         return
-    height, width = g[NEW_HEIGHT], g[NEW_WIDTH]
-    if is_filled(g) or g[MASK]:  # the nearest label depends on the direction: a mask is turned first
+    height, width = g[op.NEW_HEIGHT], g[op.NEW_WIDTH]
+    if is_filled(g) or g[op.MASK]:  # the nearest label depends on the direction: a mask is turned first
         begin(following, height, width)
         return
     # The window is resized as stored; it is turned when it has fewer pixels.
-    transposed, down, across = g[TRANSPOSED], g[DOWN], g[ACROSS]
+    transposed, down, across = g[op.TRANSPOSED], g[op.DOWN], g[op.ACROSS]
     if transposed:
         height, width = width, height
-        g[NEW_HEIGHT], g[NEW_WIDTH] = height, width
+        g[op.NEW_HEIGHT], g[op.NEW_WIDTH] = height, width
     begin(following, height, width)
     if transposed:
         transpose(following)
@@ -109,14 +57,18 @@ def _align(geometry, fields, stage):
     """
     largest = -1
     for f in range(geometry.shape[0]):
-        if fields >> f & 1 and (largest < 0 or geometry[f, stage, HEIGHT] > geometry[largest, stage, HEIGHT]):
+        if fields >> f & 1 and (largest < 0 or geometry[f, stage, op.HEIGHT] > geometry[largest, stage, op.HEIGHT]):
             largest = f
     grid = np.int64(1)
-    height, width = geometry[largest, stage, HEIGHT], geometry[largest, stage, WIDTH]
+    height, width = geometry[largest, stage, op.HEIGHT], geometry[largest, stage, op.WIDTH]
     for f in range(geometry.shape[0]):
         if fields >> f & 1:
-            ratio = height // max(geometry[f, stage, HEIGHT], 1)
-            if ratio < 1 or geometry[f, stage, HEIGHT] * ratio != height or geometry[f, stage, WIDTH] * ratio != width:
+            ratio = height // max(geometry[f, stage, op.HEIGHT], 1)
+            if (
+                ratio < 1
+                or geometry[f, stage, op.HEIGHT] * ratio != height
+                or geometry[f, stage, op.WIDTH] * ratio != width
+            ):
                 return largest, np.int64(0)
             a, b = grid, ratio
             while b:
@@ -136,18 +88,18 @@ def _box(words, area, scale_low, scale_high, log_low, log_high):
 @kernel
 def _resized_crop_box(seed, sample, epoch, number, height, width, real):
     """Return (top, left, height, width) as torchvision's RandomResizedCrop.get_params draws it."""
-    log_low, log_high = log(real[CROP_RATIO_LOW]), log(real[CROP_RATIO_HIGH])
+    log_low, log_high = log(real[op.CROP_RATIO_LOW]), log(real[op.CROP_RATIO_HIGH])
     for attempt in range(_TRIES):
         words = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(attempt))
         area = np.float64(height) * width
-        h, w = _box(words, area, real[CROP_SCALE_LOW], real[CROP_SCALE_HIGH], log_low, log_high)
+        h, w = _box(words, area, real[op.CROP_SCALE_LOW], real[op.CROP_SCALE_HIGH], log_low, log_high)
         if 0 < h <= height and 0 < w <= width:
             return below(words[2], height - h + 1), below(words[3], width - w + 1), h, w
     h, w = height, width
-    if np.float64(width) / height < real[CROP_RATIO_LOW]:
-        h = min(np.int64(np.rint(width / real[CROP_RATIO_LOW])), height)
-    elif np.float64(width) / height > real[CROP_RATIO_HIGH]:
-        w = min(np.int64(np.rint(height * real[CROP_RATIO_HIGH])), width)
+    if np.float64(width) / height < real[op.CROP_RATIO_LOW]:
+        h = min(np.int64(np.rint(width / real[op.CROP_RATIO_LOW])), height)
+    elif np.float64(width) / height > real[op.CROP_RATIO_HIGH]:
+        w = min(np.int64(np.rint(height * real[op.CROP_RATIO_HIGH])), width)
     h, w = max(h, np.int64(1)), max(w, np.int64(1))
     return (height - h) // 2, (width - w) // 2, h, w
 
@@ -157,25 +109,25 @@ def _erased_box(seed, sample, epoch, number, height, width, real):
     """Return (top, left, height, width) as torchvision's RandomErasing.get_params draws it; a height of 0: no box."""
     words = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(_TRIES))
     nothing = (np.int64(0), np.int64(0), np.int64(0), np.int64(0))
-    if unit(words[0]) >= real[ERASE_P]:
+    if unit(words[0]) >= real[op.ERASE_P]:
         return nothing
-    log_low, log_high = log(real[ERASE_RATIO_LOW]), log(real[ERASE_RATIO_HIGH])
+    log_low, log_high = log(real[op.ERASE_RATIO_LOW]), log(real[op.ERASE_RATIO_HIGH])
     for attempt in range(_TRIES):
         words = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(attempt))
         # Here torchvision's ratio is height over width; for RandomResizedCrop it is the inverse.
         area = np.float64(height) * width
-        w, h = _box(words, area, real[ERASE_SCALE_LOW], real[ERASE_SCALE_HIGH], log_low, log_high)
+        w, h = _box(words, area, real[op.ERASE_SCALE_LOW], real[op.ERASE_SCALE_HIGH], log_low, log_high)
         if 0 < h < height and 0 < w < width:
             return below(words[2], height - h + 1), below(words[3], width - w + 1), h, w
     return nothing
 
 
 @kernel
-def _resize_to(op, height, width):
+def _resize_to(operation, height, width):
     """Return the size after a Resize to (height, width), or of the shorter side with the other in proportion."""
-    if op[OP_WIDTH]:
-        return op[OP_HEIGHT], op[OP_WIDTH]
-    side = op[OP_HEIGHT]
+    if operation[op.OP_WIDTH]:
+        return operation[op.OP_HEIGHT], operation[op.OP_WIDTH]
+    side = operation[op.OP_HEIGHT]
     if height <= width:
         return side, max(side * width // height, 1)
     return max(side * height // width, 1), side
@@ -200,28 +152,35 @@ def draw(whole, real, seed, epoch, sample, geometry, color, rectangles, most):
     """
     num_fields = geometry.shape[0]
     for f in range(num_fields):
-        begin(geometry[f, 0], geometry[f, 0, HEIGHT], geometry[f, 0, WIDTH])
+        begin(geometry[f, 0], geometry[f, 0, op.HEIGHT], geometry[f, 0, op.WIDTH])
     stage = np.int64(0)
     for number in range(whole.shape[0]):
-        op, numbers = whole[number], real[number]
-        while stage < op[OP_STAGE]:
+        operation, numbers = whole[number], real[number]
+        while stage < operation[op.OP_STAGE]:
             for f in range(num_fields):
                 g = geometry[f, stage]
-                if g[CLOSING] == CARRY and op[OP_FIELDS] >> f & 1 and op[OP_PADS] and is_filled(g):
-                    g[CLOSING] = WRITE  # it was padded with another fill
+                if (
+                    g[op.CLOSING] == op.CARRY
+                    and operation[op.OP_FIELDS] >> f & 1
+                    and operation[op.OP_PADS]
+                    and is_filled(g)
+                ):
+                    g[op.CLOSING] = op.WRITE  # it was padded with another fill
                 _open_next(geometry[f], stage)
             stage += 1
-        status = _apply(op, numbers, seed, epoch, sample, np.uint64(number), geometry, color, rectangles, most, stage)
+        status = _apply(
+            operation, numbers, seed, epoch, sample, np.uint64(number), geometry, color, rectangles, most, stage
+        )
         if status:
             return status
         for f in range(num_fields):
-            height, width = geometry[f, stage, HEIGHT], geometry[f, stage, WIDTH]
-            if geometry[f, stage, CLOSING] == THEN_RESIZE:
+            height, width = geometry[f, stage, op.HEIGHT], geometry[f, stage, op.WIDTH]
+            if geometry[f, stage, op.CLOSING] == op.THEN_RESIZE:
                 most[MOST_PIXELS] = max(
-                    most[MOST_PIXELS], geometry[f, stage, NEW_HEIGHT] * geometry[f, stage, NEW_WIDTH]
+                    most[MOST_PIXELS], geometry[f, stage, op.NEW_HEIGHT] * geometry[f, stage, op.NEW_WIDTH]
                 )
-                most[MOST_HEIGHT] = max(most[MOST_HEIGHT], geometry[f, stage, NEW_HEIGHT])
-                most[MOST_WIDTH] = max(most[MOST_WIDTH], geometry[f, stage, NEW_WIDTH])
+                most[MOST_HEIGHT] = max(most[MOST_HEIGHT], geometry[f, stage, op.NEW_HEIGHT])
+                most[MOST_WIDTH] = max(most[MOST_WIDTH], geometry[f, stage, op.NEW_WIDTH])
             most[MOST_PIXELS] = max(most[MOST_PIXELS], height * width)
             most[MOST_HEIGHT] = max(most[MOST_HEIGHT], height)
             most[MOST_WIDTH] = max(most[MOST_WIDTH], width)
@@ -233,27 +192,27 @@ def draw(whole, real, seed, epoch, sample, geometry, color, rectangles, most):
 
 
 @kernel
-def _apply(op, numbers, seed, epoch, sample, number, geometry, color, rectangles, most, stage):
+def _apply(operation, numbers, seed, epoch, sample, number, geometry, color, rectangles, most, stage):
     """Apply one operation to its fields; a new operation that moves pixels gets its branch here. See `draw`."""
-    code, fields = op[OP_CODE], op[OP_FIELDS]
+    code, fields = operation[op.OP_CODE], operation[op.OP_FIELDS]
     num_fields = geometry.shape[0]
     words = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(0))
-    if code == HORIZONTAL_FLIP or code == VERTICAL_FLIP:  # noqa: SIM109 - a tuple compiles more slowly
-        if unit(words[0]) < numbers[FLIP_P]:
+    if code == op.HORIZONTAL_FLIP or code == op.VERTICAL_FLIP:
+        if unit(words[0]) < numbers[op.FLIP_P]:
             for f in range(num_fields):
                 if fields >> f & 1:
-                    if code == HORIZONTAL_FLIP:
+                    if code == op.HORIZONTAL_FLIP:
                         flip_horizontally(geometry[f, stage])
                     else:
                         flip_vertically(geometry[f, stage])
         return 0
-    if code == DIHEDRAL:
+    if code == op.DIHEDRAL:
         which = below(words[0], 8)
         for f in range(num_fields):
             if fields >> f & 1:
                 g = geometry[f, stage]
-                if g[HEIGHT] != g[WIDTH]:
-                    return NOT_SQUARE
+                if g[op.HEIGHT] != g[op.WIDTH]:
+                    return op.NOT_SQUARE
                 if which & 4:
                     transpose(g)
                 if which & 2:
@@ -261,81 +220,86 @@ def _apply(op, numbers, seed, epoch, sample, number, geometry, color, rectangles
                 if which & 1:
                     flip_horizontally(g)
         return 0
-    if code >= JITTER:
+    if code >= op.JITTER:
         more = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(1))
         for f in range(num_fields):
             if fields >> f & 1 and draw_colors(code, numbers, words, more, color[f, stage]):
-                geometry[f, stage, CLOSING] = THEN_COLOR
+                geometry[f, stage, op.CLOSING] = op.THEN_COLOR
         return 0
     largest, grid = _align(geometry, fields, stage)
     if grid == 0:
-        return NOT_ALIGNED
-    full_height, full_width = geometry[largest, stage, HEIGHT], geometry[largest, stage, WIDTH]
+        return op.NOT_ALIGNED
+    full_height, full_width = geometry[largest, stage, op.HEIGHT], geometry[largest, stage, op.WIDTH]
     # Positions are counted in steps of the grid, so that they fall on whole pixels of every field.
     rows, columns = full_height // grid, full_width // grid
-    if code == RESIZE:
-        height, width = _resize_to(op, full_height, full_width)
-        if op[OP_WIDTH] == 0 and op[OP_HEIGHT] % grid == 0:  # the longer side is rounded anyway
+    if code == op.RESIZE:
+        height, width = _resize_to(operation, full_height, full_width)
+        if operation[op.OP_WIDTH] == 0 and operation[op.OP_HEIGHT] % grid == 0:  # the longer side is rounded anyway
             height, width = height // grid * grid, width // grid * grid
         if height % grid or width % grid or height < 1 or width < 1:
-            return NOT_DIVISIBLE
+            return op.NOT_DIVISIBLE
         top, left, h, w = np.int64(0), np.int64(0), rows, columns
-    elif code == RANDOM_RESIZED_CROP:
-        height, width = op[OP_HEIGHT], op[OP_WIDTH]
+    elif code == op.RANDOM_RESIZED_CROP:
+        height, width = operation[op.OP_HEIGHT], operation[op.OP_WIDTH]
         if height % grid or width % grid:
-            return NOT_DIVISIBLE
+            return op.NOT_DIVISIBLE
         top, left, h, w = _resized_crop_box(seed, sample, epoch, number, rows, columns, numbers)
-    elif code == ERASE and op[OP_HEIGHT] > 0:  # a rectangle of one size
-        height, width = op[OP_HEIGHT], op[OP_WIDTH]
+    elif code == op.ERASE and operation[op.OP_HEIGHT] > 0:  # a rectangle of one size
+        height, width = operation[op.OP_HEIGHT], operation[op.OP_WIDTH]
         if height % grid or width % grid:
-            return NOT_DIVISIBLE
+            return op.NOT_DIVISIBLE
         h, w = height // grid, width // grid
         if h > rows or w > columns:
-            return CROP_TOO_LARGE
+            return op.CROP_TOO_LARGE
         top, left = below(words[0], rows - h + 1), below(words[1], columns - w + 1)
-        if unit(words[2]) >= numbers[ERASE_P]:
+        if unit(words[2]) >= numbers[op.ERASE_P]:
             h, w = np.int64(0), np.int64(0)
-    elif code == ERASE:
+    elif code == op.ERASE:
         height, width = np.int64(0), np.int64(0)
         top, left, h, w = _erased_box(seed, sample, epoch, number, rows, columns, numbers)
     else:
-        height, width = op[OP_HEIGHT], op[OP_WIDTH]
-        pad_top, pad_bottom, pad_left, pad_right = op[OP_PAD_TOP], op[OP_PAD_BOTTOM], op[OP_PAD_LEFT], op[OP_PAD_RIGHT]
+        height, width = operation[op.OP_HEIGHT], operation[op.OP_WIDTH]
+        pad_top, pad_bottom, pad_left, pad_right = (
+            operation[op.OP_PAD_TOP],
+            operation[op.OP_PAD_BOTTOM],
+            operation[op.OP_PAD_LEFT],
+            operation[op.OP_PAD_RIGHT],
+        )
         if height == 0:  # a translation: the size stays
             height, width = full_height, full_width
         if height % grid or width % grid or pad_top % grid or pad_bottom % grid or pad_left % grid or pad_right % grid:
-            return NOT_DIVISIBLE
+            return op.NOT_DIVISIBLE
         h, w, pad_top, pad_left = height // grid, width // grid, pad_top // grid, pad_left // grid
         down, across = rows + pad_top + pad_bottom // grid - h, columns + pad_left + pad_right // grid - w
-        if op[OP_PADS] == PADS_SMALL_IMAGES:  # as torchvision: what is missing, on both sides
+        if operation[op.OP_PADS] == op.PADS_SMALL_IMAGES:  # as torchvision: what is missing, on both sides
             if down < 0:
                 pad_top, down = pad_top - down, -down
             if across < 0:
                 pad_left, across = pad_left - across, -across
         if down < 0 or across < 0:
-            return CROP_TOO_LARGE
-        if code == CENTER_CROP:
+            return op.CROP_TOO_LARGE
+        if code == op.CENTER_CROP:
             top, left = np.int64(np.rint(down / 2.0)), np.int64(np.rint(across / 2.0))
         else:
             top, left = below(words[0], down + 1) - pad_top, below(words[1], across + 1) - pad_left
     for f in range(num_fields):
         if fields >> f & 1:
             g = geometry[f, stage]
-            ratio = full_height // g[HEIGHT]
+            ratio = full_height // g[op.HEIGHT]
             unit_size = grid // ratio
-            if code == ERASE:
-                box = rectangles[f, op[OP_RECTANGLE]]
+            if code == op.ERASE:
+                box = rectangles[f, operation[op.OP_RECTANGLE]]
                 box[0], box[1], box[2], box[3] = top * unit_size, left * unit_size, h * unit_size, w * unit_size
                 continue
-            if code != RESIZE:
+            if code != op.RESIZE:
                 crop(g, top * unit_size, left * unit_size, h * unit_size, w * unit_size)
-            if code == RESIZE or code == RANDOM_RESIZED_CROP:  # noqa: SIM109 - as above
-                g[CLOSING] = THEN_RESIZE
-                g[NEW_HEIGHT], g[NEW_WIDTH], g[CUBIC] = height // ratio, width // ratio, op[OP_CUBIC]
+            if code == op.RESIZE or code == op.RANDOM_RESIZED_CROP:
+                g[op.CLOSING] = op.THEN_RESIZE
+                g[op.NEW_HEIGHT], g[op.NEW_WIDTH], g[op.CUBIC] = height // ratio, width // ratio, operation[op.OP_CUBIC]
                 # The window of a random crop may be the whole image, and an image turned in its file is resized as is.
                 high, wide = full_height // ratio, full_width // ratio
-                most[MOST_BETWEEN] = max(most[MOST_BETWEEN], max(high * g[NEW_WIDTH], wide * g[NEW_HEIGHT]))
-            elif op[OP_PADS] and g[MASK] == 0:
+                most[MOST_BETWEEN] = max(most[MOST_BETWEEN], max(high * g[op.NEW_WIDTH], wide * g[op.NEW_HEIGHT]))
+            elif operation[op.OP_PADS] and g[op.MASK] == 0:
                 for c in range(3):
-                    g[FILL + c] = op[OP_FILL + c]
+                    g[op.FILL + c] = operation[op.OP_FILL + c]
     return 0
