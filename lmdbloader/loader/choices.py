@@ -13,7 +13,7 @@ import torch
 from lmdbloader.base.arguments import shown, whole
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import entries
-from lmdbloader.loader.orders import EpochOrder, Layout
+from lmdbloader.loader.orders import EpochOrder, Layout, Orders
 from lmdbloader.store import check_rows
 from lmdbloader.store.rows import digest_of
 
@@ -85,17 +85,11 @@ class WeightedOrder:
         """Samples are read one by one."""
 
 
-class _Kept:
-    """Orders that are made of a list, or by a function of the epoch; those of the last epochs are kept.
-
-    Attributes:
-        changes: See `Orders.changes` of `lmdbloader.loader.orders`, as for all other names without an underscore.
-        repeats: Always: a sample may occur more than once.
-    """
-
-    repeats = True
+class ChosenOrders(Orders):
+    """Orders of sample numbers, or of draws by weight, that a user or his function gives; the last are kept."""
 
     def __init__(self, num_samples: int, changes: bool) -> None:
+        """Take the number of samples of the dataset, and whether a function is called for each epoch."""
         self._count, self.changes = num_samples, changes
         self._kept: dict[int, tuple[EpochOrder, str]] = {}
 
@@ -113,20 +107,17 @@ class _Kept:
         return self._kept[key]
 
     def length(self, epoch: int) -> int:
-        """Return the number of positions of an epoch."""
         return self._given(epoch)[0].length
 
     def of(self, epoch: int, layout: Layout, seed: int) -> EpochOrder:
-        """Return the order of an epoch."""
         order, _ = self._given(epoch)
         return replace(order, seed=seed, epoch=epoch) if isinstance(order, WeightedOrder) else order
 
     def text(self, epoch: int, layout: Layout) -> str:
-        """Return a short text; orders of an epoch with equal texts are equal."""
         return self._given(epoch)[1]
 
 
-class ListedOrders(_Kept):
+class ListedOrders(ChosenOrders):
     """Orders of sample numbers that a user gives."""
 
     follow_the_seed = False
@@ -142,7 +133,7 @@ class ListedOrders(_Kept):
             raise OptionError(f"order={shown(order)}: {_EXPECTED}")
         self.shown = order if self.changes else _numbers(order, num_samples, "order")
         self._repeat = repeat
-        self.options: dict[str, Any] = {"order": self.shown, "repeat": repeat}
+        self.options = {"order": self.shown, "repeat": repeat}
 
     def _make(self, epoch: int) -> tuple[EpochOrder, str]:
         numbers = self.shown
@@ -154,10 +145,10 @@ class ListedOrders(_Kept):
         return ListedOrder(draws), f"listed {digest_of(draws)}"
 
 
-class WeightedOrders(_Kept):
+class WeightedOrders(ChosenOrders):
     """Orders of draws by weight."""
 
-    follow_the_seed, shown = True, "weighted"
+    shown = "weighted"
 
     def __init__(self, num_samples: int, weights: Any, draws: Any) -> None:
         """Check weights, which are copied; a function is called for each epoch.
@@ -183,7 +174,6 @@ class WeightedOrders(_Kept):
         self.options = {"weights": weights, "num_samples": draws}
 
     def length(self, epoch: int) -> int:
-        """Return the number of draws of an epoch."""
         return self._draws
 
     def _make(self, epoch: int) -> tuple[EpochOrder, str]:

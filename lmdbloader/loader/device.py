@@ -58,25 +58,11 @@ class Copies:
         self._streams: dict[int, Any] = {}
 
     def of(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Return batches on the device; see `on_device`."""
-        return on_device(batches, self.device, self.stream())
-
-    def stream(self) -> Any:
-        """Return the stream for copies to the device; one without a number is the current device."""
+        """Return batches on the device; one without a number is the current device."""
         number = torch.cuda.current_device() if self.device.index is None else self.device.index
         if number not in self._streams:
             self._streams[number] = torch.cuda.Stream(number)  # type: ignore[no-untyped-call]
-        return self._streams[number]
-
-
-def copies_to(device: str | int | torch.device | None) -> Copies | None:
-    """Return what copies batches to a device; None if they stay in the computer's memory.
-
-    Raises:
-        OptionError: As `usable_device`.
-    """
-    usable = usable_device(device)
-    return None if usable is None else Copies(usable)
+        return on_device(batches, self.device, self._streams[number])
 
 
 def on_device(batches: Iterator[Any], device: torch.device, stream: Any) -> Iterator[Any]:

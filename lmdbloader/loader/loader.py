@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from lmdbloader.base.arguments import flag, listed
+from lmdbloader.base.arguments import flag, listed, shown
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
 from lmdbloader.base.text import counted, plain
@@ -31,7 +31,6 @@ from lmdbloader.batch.sample import Form, check_form, num_samples
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.epoch import LEFT_OUT, Batches, EpochRun, Plan, deliver, plan_groups
 from lmdbloader.loader.options import (
-    FIXED_NAMES,
     Shard,
     check_numbers,
     check_schedule,
@@ -40,7 +39,6 @@ from lmdbloader.loader.options import (
     count_processes,
     is_channels_last,
     orders_of,
-    refuse_change,
     resolve_pin_memory,
     resolve_shard,
     seed_for,
@@ -280,9 +278,10 @@ class Loader(DataLoader[Any]):
         self._corrupt: dict[tuple[int, str], Damage] = {}
         self._copies: Copies | None = None
         if device is not None:
-            from lmdbloader.loader.device import copies_to
+            from lmdbloader.loader.device import Copies, usable_device
 
-            self._copies = copies_to(device)
+            usable = usable_device(device)
+            self._copies = None if usable is None else Copies(usable)
         self.pin_memory = resolve_pin_memory(pin_memory, device)
         if num_threads != "auto" and num_threads > cores:
             # More would only take turns; waiting for the disk is done in the background.
@@ -620,7 +619,6 @@ class Loader(DataLoader[Any]):
             share.positions(order.length, place.start).limited(limit),
             self._plan,
             mean_nbytes=self._layout.mean_nbytes,
-            is_pinned=self.pin_memory,
             skips=self._skips,
             may_lack=share.world_size == 1,
             stopwatch=self._stopwatch,
@@ -688,8 +686,8 @@ class Loader(DataLoader[Any]):
         self._threads.close()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if "_own_names" in self.__dict__ and name in _FIXED and not _is_of_lightning(name, value):
-            raise refuse_change(f"loader.{name}", value)
+        if "_own_names" in self.__dict__ and name in _FIXED:
+            raise OptionError(f"loader.{name} = {shown(value)}: it cannot change. Make another Loader.")
         object.__setattr__(self, name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -741,14 +739,7 @@ def _fill(
 
 
 # What code sets on a loader that it was given.
-_FIXED = FIXED_NAMES | {*inspect.signature(Loader.__init__).parameters} - {"self", "foreign"}
-
-
-def _is_of_lightning(name: str, value: Any) -> bool:
-    """Return whether `seed_everything(workers=True)` of Lightning seeds worker processes, of which there are none."""
-    return name == "worker_init_fn" and str(getattr(getattr(value, "func", value), "__module__", "")).startswith(
-        "lightning"
-    )
+_FIXED = {*inspect.signature(Loader.__init__).parameters} - {"self", "foreign"} | {"epoch", "num_workers"}
 
 
 def _extents(dataset: LMDBDataset, first: int, end: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    DistributedSampler,
-    RandomSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
 
 from lmdbloader.base.arguments import flag, shown, whole
 from lmdbloader.batch.dataset import LMDBDataset
@@ -44,9 +34,6 @@ if TYPE_CHECKING:
 # Samples of a batch, or batches: far more than any memory holds, and their products still fit 64 bits.
 _MOST = 2**31 - 1
 Shard = tuple[int, int] | Literal["auto"] | None
-# Attributes of torch's loaders and samplers, which have no effect on a Loader that is made.
-_OF_TORCH = (DataLoader, BatchSampler, DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
-FIXED_NAMES = frozenset(chain({"epoch"}, *(inspect.signature(kind).parameters for kind in _OF_TORCH)))
 
 
 def seed_for(dataset: LMDBDataset, seed: Any) -> int | None:
@@ -286,11 +273,3 @@ def count_processes() -> int | None:
     """Return the world size of torch.distributed; None before it is initialised."""
     distributed = torch.distributed
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else None
-
-
-def refuse_change(name: str, value: Any) -> OptionError:
-    """Return the error for an attribute that cannot be set."""
-    return OptionError(
-        f"{name} = {shown(value)}: it cannot change after the Loader is made. Make another one: "
-        "Loader(dataset, batch_size, ...)."
-    )

@@ -70,14 +70,10 @@ def check_order(order: Any) -> Order:
 class QuasiOrders(SeededOrders):
     """Quasi-random orders; `shown` is the sizes, or "quasi_random" for the usual ones."""
 
-    __slots__ = ()
-
     def of(self, epoch: int, layout: Layout, seed: int) -> EpochOrder:
-        """See `Orders.of`."""
         return epoch_order(self.shown, layout, seed=seed, epoch=epoch, repeat=self.repeat)
 
     def text(self, epoch: int, layout: Layout) -> str:
-        """See `Orders.text`."""
         return text_of_kind(self.shown, layout, self.times)
 
 

@@ -7,19 +7,15 @@ import inspect
 import multiprocessing
 import multiprocessing.queues
 import os
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
 from typing import Any, cast
 
 import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from lmdbloader.base import system
 from lmdbloader.base.cores import count_own_cores
 from lmdbloader.base.progress import shown_steps, watched
 from lmdbloader.batch.collate import collate
@@ -59,7 +55,7 @@ def dataloader(
             and `pin_memory` with it); if 0 is best, other options of workers have no effect. `pin_memory` is on
             only if there is an accelerator; `collate_fn` is `collate`. `persistent_workers=True` saves the start of
             the workers in each epoch, but they keep the transform that the dataset had in the first one.
-            `worker_init_fn` is called after our own, which ends a worker when its parent ends.
+            `worker_init_fn` is called after our own, which makes a batch that cannot be sent an error.
 
     Returns:
         The DataLoader; batches of an LMDBDataset are named tuples of stacked tensors. For transformed views that have a
@@ -279,26 +275,9 @@ class WorkerStart:
 
     def __call__(self, worker_id: int) -> None:
         if multiprocessing.parent_process() is not None:  # torch has workers that are threads, too
-            watch = threading.Thread(target=_end_with, args=(os.getppid(),), name="lmdbloader-parent", daemon=True)
-            watch.start()
-            sys.excepthook = _report
             _send_errors(worker_id)
         if self.then is not None:
             self.then(worker_id)
-
-
-def _end_with(parent: int) -> None:
-    """End this process when another is no longer its parent; torch's own workers notice it after up to five seconds."""
-    system.wait_for_end_of(parent)
-    os._exit(1)
-
-
-def _report(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-    """Report an uncaught error, unless it only says that the training loop has ended."""
-    # The thread that hands over shared memory would report every Ctrl-C that the training loop has reported.
-    is_gone = isinstance(error, (ConnectionError, EOFError)) and threading.current_thread() != threading.main_thread()
-    if not is_gone:
-        sys.__excepthook__(kind, error, where)
 
 
 def _send_errors(worker_id: int) -> None:
