@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import lmdbloader
 from lmdbloader.base import progress
 from lmdbloader.base.progress import ProgressLine, shown_steps, watched
 from lmdbloader.cli import main
@@ -213,21 +212,3 @@ def test_estimate_and_convert_show_what_they_do_before_the_first_result(
     terminal.truncate(0)
     assert main(["convert", str(photos), str(tmp_path / "quiet"), "--workers", "1", "--quiet"]) == 0
     assert terminal.getvalue().strip("\0") == ""
-
-
-def test_the_first_dataloader_says_that_it_measures(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    terminal = on_terminal(monkeypatch)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    lmdbloader.convert(photos, tmp_path / "db", workers=1)
-    dataset = lmdbloader.LMDBDataset(tmp_path / "db")
-    monkeypatch.setattr("lmdbloader.loader.torch_loader._candidates", list)
-
-    lmdbloader.dataloader(dataset, 4)
-    assert terminal.states[0] == "measuring, once, how many workers load this dataset fastest: 0 of 1"
-    assert terminal.states[-1] == ""
-
-    terminal.truncate(0)
-    lmdbloader.dataloader(dataset, 4)  # remembered
-    assert terminal.getvalue() == ""

@@ -18,8 +18,7 @@ import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.cli import main
 from lmdbloader.lab import Study
-from lmdbloader.lab.machine import describe
-from lmdbloader.lab.machine.gpu import GpuSampler, describe_devices, nvml_name
+from lmdbloader.lab.machine.gpu import GpuSampler, nvml_name
 from lmdbloader.lab.profiling import Recorder, StepTimer, profile
 from lmdbloader.transforms import RandomCrop, ToDtype
 
@@ -79,17 +78,6 @@ def test_the_gpu_that_torch_sees_is_the_one_that_nvml_shows() -> None:
     assert use.memory_mib is not None and use.memory_mib > 16, use
 
 
-def test_the_machines_description_names_it() -> None:
-    devices = describe_devices()
-    assert torch.cuda.get_device_name(0) in [device.name for device in devices]
-    total = torch.cuda.get_device_properties(0).total_memory
-    assert any(device.memory_nbytes and device.memory_nbytes >= 0.9 * total for device in devices)
-    machine = describe()
-    assert machine.libraries.sees_accelerator
-    assert machine.libraries.torch_cuda == torch.version.cuda
-    assert any(torch.cuda.get_device_name(0) in value for _, value in machine.rows())
-
-
 # --- The clock of steps ---
 
 
@@ -129,16 +117,6 @@ def test_waiting_on_the_host_is_data_only_where_the_device_has_nothing_to_do() -
     for timer, is_waiting in ((busy, False), (idle, True)):
         row = dict(zip(phases, np.median(timer.rows()[1:], axis=0).tolist(), strict=True))
         assert (row["data"] > row["forward"]) == is_waiting, row
-
-
-def test_more_laps_than_are_kept_waiting() -> None:
-    timer = StepTimer(DEVICE)
-    timer.start()
-    for _ in range(3000):
-        timer.lap("data")
-        timer.lap("forward")
-    assert timer.num_steps == len(timer.rows()) == 3000
-    assert timer.summary()
 
 
 # --- Profiles ---
@@ -232,8 +210,3 @@ def test_doctor_sees_the_gpu_and_tells_who_is_slow(large: Path, capsys: pytest.C
     assert torch.cuda.get_device_name(0) in found["0.2"]
     assert '"keeps up with steps of 200 ms' in found["0.2"]
     assert "does not keep up with steps of 0 ms" in found["0"]
-
-
-def test_tune_tries_pinned_memory(pairs: Path) -> None:
-    found = lmdbloader.lab.tune(pairs, 32, seconds=5)
-    assert found.workers is not None and found.workers.pin_memory is not None

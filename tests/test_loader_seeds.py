@@ -208,11 +208,6 @@ def test_ranks_that_cannot_agree_are_an_error_with_the_line(ds: LMDBDataset, opt
     assert loader.seed == 9 and len(list(loader)) == 2
 
 
-def test_an_order_without_chance_needs_no_seed(ds: LMDBDataset) -> None:
-    for order in ("sequential", [3, 1, 2, 7], lambda epoch: [3, 1, 2, 7]):
-        assert len(list(make(ds, shard=(1, 2), shuffle=None, order=order))) > 0
-
-
 class Silent:
     """The store of ranks of which the first has left nothing."""
 

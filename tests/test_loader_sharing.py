@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np

@@ -14,6 +14,7 @@ from lmdbloader.base.arguments import shown, whole
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import entries
 from lmdbloader.loader.orders import EpochOrder, Layout, Orders
+from lmdbloader.loader.quasi_random import EXPECTED
 from lmdbloader.store import check_rows
 from lmdbloader.store.rows import digest_of
 
@@ -22,14 +23,10 @@ F64 = npt.NDArray[np.float64]
 # The purpose number of the permutation that is the source of weighted draws; `orders` has those of others.
 _WEIGHTED = 3
 _BITS = 53
-# Weights are scaled if the largest is smaller, because products with 2**-53 would lose digits.
+# Products of the sum of weights with 2**-53 must not lose digits.
 _TINY = 1e-250
 # Epochs whose lists are kept: the current one and the next.
 _KEPT_EPOCHS = 2
-_EXPECTED = (
-    "expected 'random', 'quasi_random', 'sequential', QuasiRandom(...), a list of sample numbers, or a function of the "
-    "epoch that returns one"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +127,7 @@ class ListedOrders(ChosenOrders):
         """
         super().__init__(num_samples, callable(order))
         if isinstance(order, type) or not (callable(order) or hasattr(order, "__len__")):
-            raise OptionError(f"order={shown(order)}: {_EXPECTED}")
+            raise OptionError(f"order={shown(order)}: {EXPECTED}")
         self.shown = order if self.changes else _numbers(order, num_samples, "order")
         self._repeat = repeat
         self.options = {"order": self.shown, "repeat": repeat}
@@ -266,13 +263,10 @@ def _sums(weights: F64, name: str) -> F64:
     """Return the cumulative sums of weights, (n,) float64.
 
     Raises:
-        OptionError: They are all 0, or add up to more than a float holds.
+        OptionError: Their sum is not above 0, or not finite, or products with 2**-53 would lose digits.
     """
-    if len(weights) and 0 < (most := weights.max()) < _TINY:
-        # Draws multiply the sum with 2**-53, which must not lose digits; a power of two changes no share.
-        weights = np.ldexp(weights, -int(np.frexp(most)[1]))
     with np.errstate(over="ignore"):
         sums: F64 = np.cumsum(weights)
-    if len(weights) and not 0 < sums[-1] < np.inf:
-        raise OptionError(f"{name}: the weights add up to {sums[-1]}; expected a finite sum above 0")
+    if len(weights) and not _TINY < sums[-1] < np.inf:
+        raise OptionError(f"{name}: the weights add up to {sums[-1]}; expected a finite sum above {_TINY}")
     return sums

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from lmdbloader.base.arguments import flag, listed, shown
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
-from lmdbloader.base.text import counted, plain
+from lmdbloader.base.text import plain
 from lmdbloader.batch.batcher import Batcher
 from lmdbloader.batch.dataset import LMDBDataset, check_images
 from lmdbloader.batch.memory import BatchMemory, PinnedMemory
@@ -199,8 +199,7 @@ class Loader(DataLoader[Any]):
                 them any functions, each called with the whole batch; also a `CompiledFunction`, which ToDtype and
                 Normalize may follow.
             num_threads: Threads that read, at most one for each core that this process may use. "auto" is the number
-                that `lmdbloader.lab.tune` found for this dataset, batch size and size of images on this machine, else
-                one for each core.
+                that `lmdbloader.lab.tune` found, else one for each core.
             prefetch: Batches to have ready beyond those that the threads are working on; batches of fewer than 64
                 samples are read, and counted, in groups of 64 samples or 16 MiB. If all these batches would take more
                 than 1 GiB, there are fewer, at least two, and the threads share the work on each.
@@ -259,7 +258,6 @@ class Loader(DataLoader[Any]):
         self._pad = (shard == "auto" and not drop_last) if pad is None else pad
         self._has_warned_of_epoch = False
         self._share: Share | None = None  # of the iterator that was made last
-        cores = count_cores()
         self.prefetch = prefetch
         seed_given = seed_for(dataset, seed)
         self._drawn: DrawnSeed | None = None
@@ -283,12 +281,6 @@ class Loader(DataLoader[Any]):
             usable = usable_device(device)
             self._copies = None if usable is None else Copies(usable)
         self.pin_memory = resolve_pin_memory(pin_memory, device)
-        if num_threads != "auto" and num_threads > cores:
-            # More would only take turns; waiting for the disk is done in the background.
-            warnings.warn(
-                f"num_threads={num_threads}, but this process may use {counted(cores, 'core')}: it starts as many",
-                stacklevel=3,
-            )
         compiled, functions = compiled_and_functions(transforms)
         if compiled:
             check_images(dataset, f"Loader(..., transforms={compiled})")
@@ -297,7 +289,7 @@ class Loader(DataLoader[Any]):
             from lmdbloader.loader.tuning_cache import case_of, recall_threads
 
             num_threads = recall_threads(case_of(dataset, batch_size, compiled, functions))
-        self.num_threads = min(num_threads, cores)
+        self.num_threads = min(num_threads, count_cores())  # waiting for the disk is done in the background
         self._channels_last = is_channels_last(memory_format)
         names = None if functions or dataset.has_own_transform else tuple(dataset.fields)
         self._form = dataset._form if as_ is None else check_form(as_, names)

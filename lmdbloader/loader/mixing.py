@@ -55,7 +55,7 @@ class Mix(ReadsMany):
         self.mixture = Mixture(lengths, whole_shares(weights, lengths), length)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute of its own while it is made; raise OptionError for later ones, which nothing would notice."""
+        """Set an attribute while it is made; raise OptionError later, when nothing would notice it."""
         if "mixture" in self.__dict__:
             raise OptionError(
                 f"mixed.{name} = ...: a mixture cannot change. Write mix(datasets, weights, length) again, or set "

@@ -67,12 +67,10 @@ def whole_shares(weights: Sequence[float], lengths: Sequence[int]) -> tuple[int,
         if is_close and sum(near) == 1 and scale <= _LARGEST:
             numbers = [int(share * scale) for share in near]
         else:
-            for number, share in enumerate(exact):
-                if 0 < share < _SMALLEST:
-                    raise OptionError(
-                        f"weights[{number}] is {weights[number]}, a share of {float(share):.1g} of the draws; expected "
-                        f"at least {float(_SMALLEST):.0e}, or 0. Leave it out."
-                    )
+            if small := [number for number, share in enumerate(exact) if 0 < share < _SMALLEST]:
+                raise OptionError(
+                    f"weights[{small[0]}] is too small: its share of the draws is below 1e-10. Leave it out."
+                )
             numbers = [round(share * _ROUNDED) for share in exact]
     common = math.gcd(*numbers)
     return tuple(number // common for number in numbers)
@@ -179,16 +177,12 @@ def orders_of_mixture(mixture: Mixture, *, order: Any, weights: object, draws: o
     Raises:
         OptionError: Anything other than the mixture chooses the samples.
     """
-    line = "Write lmdbloader.mix(datasets, weights=[...], length=n) with a weight for each dataset"
-    for name, value in (("weights", weights), ("num_samples", draws)):
-        if value is not None:
-            raise OptionError(f"{name}={shown(value)}: the dataset is a mixture. {line}.")
-    if repeat != 1:
-        raise OptionError(f"repeat={shown(repeat)}: the dataset is a mixture. {line}; datasets that end begin again.")
-    if not isinstance(order, str | QuasiRandom):
+    is_chosen = weights is not None or draws is not None or repeat != 1
+    if is_chosen or not isinstance(order, str | QuasiRandom):
         raise OptionError(
-            f"order={shown(order)}: the dataset is a mixture; expected 'random', 'quasi_random', 'sequential' or "
-            f"QuasiRandom(...). {line}."
+            "order, weights, num_samples, repeat: the dataset is a mixture, which chooses the samples itself. Write "
+            "lmdbloader.mix(datasets, weights=[...], length=n) with a weight for each dataset, and an order of "
+            "'random', 'quasi_random', 'sequential' or QuasiRandom(...)."
         )
     return MixedOrders(mixture, check_order(order))
 

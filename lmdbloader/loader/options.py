@@ -52,14 +52,9 @@ def seed_for(dataset: LMDBDataset, seed: Any) -> int | None:
 
 def check_numbers(batch_size: Any, prefetch: Any, num_threads: Any) -> tuple[int, int, int | Literal["auto"]]:
     """Return the numbers as ints; raise OptionError if one is not a whole number, or out of range."""
-    batch_size = whole("batch_size", batch_size, 1, _MOST)
-    prefetch = whole("prefetch", prefetch, 0, _MOST)
-    if isinstance(num_threads, str) and num_threads == "auto":
-        return batch_size, prefetch, "auto"
-    try:
-        return batch_size, prefetch, whole("num_threads", num_threads, 1)
-    except OptionError as error:
-        raise OptionError(f"{error}, or 'auto'") from None
+    if not isinstance(num_threads, str) or num_threads != "auto":
+        num_threads = whole("num_threads", num_threads, 1)
+    return whole("batch_size", batch_size, 1, _MOST), whole("prefetch", prefetch, 0, _MOST), num_threads
 
 
 def orders_of(

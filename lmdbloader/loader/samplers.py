@@ -19,9 +19,9 @@ from lmdbloader.errors import OptionError
 def _rebuilt(does: str) -> OptionError:
     """Return the error for a framework that takes a Loader apart, with the lines to write instead."""
     return OptionError(
-        f"a framework has built another DataLoader from a Loader, and {does}: the Loader's transforms, threads and share "
-        'of the samples would be lost. Among several processes write Loader(..., shard="auto"); with Accelerate also '
-        "`loader = lmdbloader.integrations.accelerate.prepare(accelerator, loader)`."
+        f"a framework has built another DataLoader from a Loader, and {does}: the Loader's transforms, threads and "
+        'share of the samples would be lost. Among several processes write Loader(..., shard="auto"); with Accelerate '
+        "also `loader = lmdbloader.integrations.accelerate.prepare(accelerator, loader)`."
     )
 
 
