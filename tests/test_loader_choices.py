@@ -242,20 +242,6 @@ def test_a_loader_draws_by_weight(ds: LMDBDataset) -> None:
     assert [alone[rank::3] for rank in range(3)] == ranks
 
 
-def test_weights_of_each_epoch(ds: LMDBDataset) -> None:
-    called: list[int] = []
-
-    def weigh(epoch: int) -> np.ndarray[Any, Any]:
-        called.append(epoch)
-        return np.arange(COUNT) == epoch
-
-    loader = make(ds, weights=weigh, num_samples=5)
-    assert [numbers(loader) for _ in range(3)] == [[epoch] * 5 for epoch in range(3)]
-    assert called == [0, 1, 2]
-    with pytest.raises(OptionError, match=r"weights\(0\): the weights add up to 0.0; expected a finite sum above 0"):
-        next(iter(make(ds, weights=lambda epoch: np.zeros(COUNT))))
-
-
 @pytest.mark.parametrize(
     "weights",
     [
@@ -279,7 +265,7 @@ def test_weights_may_be_of_any_real_type(ds: LMDBDataset, kind: Any) -> None:
     is_torchs = isinstance(kind, torch.dtype)
     weights = torch.tensor(ones).to(kind) if is_torchs else np.array(ones).astype(kind)
     expected = make(ds, weights=ones)
-    for given_ones in (weights, list(weights), lambda epoch: weights):
+    for given_ones in (weights, list(weights)):
         assert numbers(make(ds, weights=given_ones)) == numbers(make(ds, weights=ones))
     assert numbers(make(ds, sampler=WeightedRandomSampler(ones, COUNT))) == numbers(expected)
     learned = make(ds, weights=torch.tensor(ones, requires_grad=True))
@@ -329,7 +315,6 @@ CHOICES: list[dict[str, Any]] = [
     {"order": [number * number % COUNT for number in range(60)]},
     {"order": lambda epoch: [(number * 7 + epoch) % COUNT for number in range(50 + epoch)]},
     {"weights": np.arange(COUNT), "num_samples": 70},
-    {"weights": lambda epoch: np.arange(COUNT) + epoch},
     {"repeat": 2, "shuffle": True},
     {"repeat": 2, "order": "quasi_random"},
     {"repeat": 2, "order": [4, 4, 5] * 9},

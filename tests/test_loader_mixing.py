@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from part_sets import join_datasets
 from remote_store import objects_of, serving, write_dataset
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
@@ -124,15 +123,6 @@ def test_views_of_datasets_are_joined(both: list[LMDBDataset]) -> None:
     assert numbers(Loader(parts, 3, shuffle=False)) == expected
     # Two readers of one dataset are one; a mixture of views of one dataset copies no index.
     assert mix([a[:10], LMDBDataset(a.path)[10:]]).union.reader is a.reader
-
-
-def test_sets_are_joined_like_other_datasets(both: list[LMDBDataset], tmp_path: Path) -> None:
-    join_datasets(tmp_path / "set", [dataset.path for dataset in both])
-    whole = LMDBDataset(tmp_path / "set")
-    parts = ConcatDataset([both[1], whole])
-    for io in ("mmap", "pread"):
-        found = read(Loader(parts, 5, shuffle=False, io=io))  # type: ignore[arg-type]
-        assert found == read(Loader(both[1], 5, shuffle=False)) + read(Loader(whole, 5, shuffle=False))
 
 
 # --- Mixtures ---

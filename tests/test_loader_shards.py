@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import warnings
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -87,35 +86,6 @@ def test_without_a_shard_every_rank_reads_everything_and_warns_once(ds: LMDBData
         (message,) = each["warnings"]
         assert "2 processes, and each of them reads all samples" in message
         assert "Loader(..., shard='auto')" in message
-
-
-def train_share(rank: int, loader: Loader, folder: Path) -> None:
-    """Take a step with the other rank for each batch of two epochs, as DistributedDataParallel does."""
-    store, wait = f"file://{folder / 'store'}", timedelta(seconds=60)
-    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=RANKS, timeout=wait)
-    seen: list[list[int]] = []
-    for _ in range(2):
-        for batch in loader:
-            total = torch.tensor(len(seen))
-            distributed.all_reduce(total)
-            assert total == RANKS * len(seen)
-            seen.append(batch.number.tolist())
-    distributed.barrier()
-    distributed.destroy_process_group()
-    (folder / f"{rank}.json").write_text(json.dumps(seen))
-
-
-@pytest.mark.parametrize("last", [{}, {"pad": True}, {"drop_last": True}], ids=str)
-def test_ranks_take_the_same_steps_though_their_number_divides_nothing(
-    ds: LMDBDataset, tmp_path: Path, last: dict[str, bool]
-) -> None:
-    loader = Loader(ds[:9], 4, shuffle=True, seed=0, shard="auto", num_threads=1, **last)
-    start_processes(train_share, (loader, tmp_path), nprocs=RANKS, start_method="fork")  # type: ignore[no-untyped-call]
-    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(RANKS))
-    assert [*map(len, first)] == [*map(len, second)] == ([4] * 2 if last.get("drop_last") else [4, 1] * 2)
-    for rank, seen in enumerate((first, second)):
-        expected = Loader(ds[:9], 4, shuffle=True, seed=0, shard=(rank, RANKS), **(last or {"pad": True}))
-        assert seen == [batch.number.tolist() for _ in range(2) for batch in expected]
 
 
 @pytest.mark.parametrize(

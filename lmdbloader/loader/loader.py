@@ -182,8 +182,7 @@ class Loader(DataLoader[Any]):
                 of an epoch and returns such a list, called once for an epoch, with the same list in every process. None
                 is as `shuffle` says.
             weights: Of each sample, (len(dataset),) numbers of at least 0, of any real type: samples are drawn by them
-                with replacement, as torch's WeightedRandomSampler does. They are copied. Or a function of the epoch
-                that returns them.
+                with replacement, as torch's WeightedRandomSampler does. They are copied.
             num_samples: Draws of an epoch by weight, at least 1; None is len(dataset).
             repeat: How many times each sample comes in an epoch, each time with random choices of its own. All of them
                 are shuffled together, as with BasicSR's `dataset_enlarge_ratio`; a list is read so many times.

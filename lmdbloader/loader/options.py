@@ -25,11 +25,10 @@ if TYPE_CHECKING:
     from lmdbloader.loader.quasi_random import Order
     from lmdbloader.transforms.resolution import ProgressiveResize
 
-    # Sample numbers or weights, as a list, or a function that returns the list of an epoch.
+    # Sample numbers, as a list, or a function that returns the list of an epoch.
     Numbers = Sequence[int] | npt.NDArray[np.int64]
     Given = Order | Numbers | Callable[[int], Numbers]
-    Reals = Sequence[float] | npt.NDArray[np.float64]
-    Weights = Reals | Callable[[int], Reals]
+    Weights = Sequence[float] | npt.NDArray[np.float64]
 
 # Samples of a batch, or batches: far more than any memory holds, and their products still fit 64 bits.
 _MOST = 2**31 - 1
