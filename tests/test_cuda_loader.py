@@ -139,24 +139,6 @@ def test_every_kind_of_field_and_of_last_batch(ds: LMDBDataset, batch_size: int,
         assert batch.raw == [bytes([number] * (number % 5)) for number in batch.number.tolist()]
 
 
-def test_sizes_that_change_from_epoch_to_epoch(ds: LMDBDataset) -> None:
-    schedule = lmdbloader.ProgressiveResize(
-        num_epochs=5, initial_scale=0.5, delay_fraction=0.2, finetune_fraction=0.2, size_increment=2
-    )
-    sizes = {b.hr.shape[-1] for b in compare(ds, 16, epochs=5, transforms=[T.RandomCrop(16)], resolution=schedule)}
-    assert {8, 16} < sizes
-
-    here, there = (
-        Loader(ds, 16, shuffle=True, seed=0, num_threads=2, device=d, transforms=[T.RandomCrop(16)])
-        for d in ("cpu", DEVICE)
-    )
-    for size in (8, (6, 12), None):
-        here.set_resolution(size)
-        there.set_resolution(size)
-        for one, other in zip(there, here, strict=True):
-            assert_same(one, other)
-
-
 class Noise(T.BatchFunction):
     def apply(self, batch: Any, random: np.random.Generator) -> Any:
         noise = random.standard_normal(tuple(batch.image.shape), dtype="float32")
@@ -212,16 +194,6 @@ def test_a_state_of_one_goes_on_with_the_other(ds: LMDBDataset) -> None:
 
 
 # --- Which device ---
-
-
-@pytest.mark.parametrize("name", ["cuda", "cuda:0", torch.device("cuda"), torch.device("cuda", 0), 0], ids=repr)
-def test_every_way_to_name_the_device(labelled: LMDBDataset, name: Any) -> None:
-    loader = Loader(labelled, 16, shuffle=True, seed=0, num_threads=2, device=name)
-    assert loader.device.type == DEVICE
-    found = list(loader)
-    for one, other in zip(found, on_cpu(labelled, 16, num_threads=2), strict=True):
-        assert_same(one, other)
-        assert one.image.device == torch.device(DEVICE, 0)
 
 
 def test_a_loader_pickles_with_its_device_and_place(ds: LMDBDataset) -> None:
@@ -320,29 +292,6 @@ def test_several_loaders_and_iterators_at_once(ds: LMDBDataset, labelled: LMDBDa
         for epoch, found in enumerate((a, b, c)):
             assert_same(found, wanted[epoch * count + number], where=f"iterator {epoch}, batch {number}")
     assert number == len(second) - 1
-
-
-def test_several_threads_each_with_a_stream_of_its_own(ds: LMDBDataset) -> None:
-    wanted = {seed: on_cpu(ds, 4, seed=seed, num_threads=1, epochs=3) for seed in range(3)}
-    errors: list[BaseException] = []
-
-    def train(seed: int) -> None:
-        try:
-            with torch.cuda.stream(torch.cuda.Stream()):
-                loader = Loader(ds, 4, shuffle=True, seed=seed, num_threads=1, device=DEVICE)
-                found = [batch for _ in range(3) for batch in loader]
-                torch.cuda.current_stream().synchronize()
-                for one, other in zip(found, wanted[seed], strict=True):
-                    assert_same(one, other)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=train, args=(seed,)) for seed in wanted]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
 
 
 def test_an_iterator_that_another_thread_goes_on_with(ds: LMDBDataset) -> None:

@@ -7,9 +7,7 @@ Wrong reuse then shows in the batches, which are compared with those of the CPU.
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,7 @@ from cuda_device import DEVICE, NEEDS_CUDA, assert_all_same, hold_up, on_cpu, re
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms import RandomCrop, RandomDihedral, ToDtype
+from lmdbloader.transforms import ToDtype
 
 pytestmark = NEEDS_CUDA
 
@@ -141,36 +139,6 @@ def test_what_is_not_pinned(images: LMDBDataset) -> None:
     copy_in_the_loop(many(images, 64), 64, "a slice", must_run_ahead=False, pin_memory=False)
 
 
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_whatever_the_layout_and_type(images: LMDBDataset, dtype: torch.dtype, memory_format: Any) -> None:
-    options = {"transforms": [RandomDihedral(), ToDtype(dtype, scale=True)], "memory_format": memory_format}
-    dataset = many(images, 16)
-    wanted = [batch.image for batch in on_cpu(dataset, 16, **OPTIONS, **options)]
-    moved, wait = [], Wait()
-    for batch in Loader(dataset, 16, **OPTIONS, **options):
-        wait()
-        moved.append(batch.image.to(DEVICE, non_blocking=True))
-        del batch
-    torch.cuda.synchronize()
-    assert_all_same(moved, wanted)
-
-
-def test_each_batch_on_another_stream(images: LMDBDataset) -> None:
-    """The copies of neighbouring batches are done in another order than they were asked for."""
-    dataset = many(images, 64)
-    streams = [torch.cuda.Stream() for _ in range(4)]
-    moved = []
-    for number, batch in enumerate(Loader(dataset, 64, **OPTIONS)):
-        with torch.cuda.stream(streams[number % 4]):
-            if number % 12 < 4:
-                sleep(0.02 * (4 - number % 4))
-            moved.append(batch.image.to(DEVICE, non_blocking=True))
-        del batch
-    torch.cuda.synchronize()
-    assert_all_same(moved, [batch.image for batch in on_cpu(dataset, 64, **OPTIONS)])
-
-
 def test_several_epochs_left_early_with_copies_pending(images: LMDBDataset) -> None:
     dataset = many(images, 64)
     loader = Loader(dataset, 64, **OPTIONS)
@@ -192,29 +160,6 @@ def test_several_epochs_left_early_with_copies_pending(images: LMDBDataset) -> N
         wanted += [batch.image for batch in epochs[epoch * NUM_BATCHES :][:21]]
     torch.cuda.synchronize()
     assert_all_same(moved, wanted)
-
-
-def test_two_loaders_from_threads_of_their_own(images: LMDBDataset) -> None:
-    """Memory that one of them gives back is not the other's while it is read."""
-    dataset = many(images, 64)
-    moved: dict[int, list[torch.Tensor]] = {1: [], 2: []}
-
-    def train(seed: int) -> None:
-        with torch.cuda.stream(torch.cuda.Stream()):
-            for number, batch in enumerate(Loader(dataset, 64, shuffle=True, seed=seed, num_threads=1)):
-                if number % EVERY == 0:
-                    sleep(SECONDS)
-                moved[seed].append(batch.image.to(DEVICE, non_blocking=True))
-                del batch
-
-    threads = [threading.Thread(target=train, args=(seed,)) for seed in moved]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    torch.cuda.synchronize()
-    for seed, found in moved.items():
-        assert_all_same(found, [batch.image for batch in on_cpu(dataset, 64, seed=seed, num_threads=1)])
 
 
 # --- Which memory is pinned ---
@@ -312,42 +257,6 @@ def test_a_graph_that_is_captured_while_threads_read(images: LMDBDataset) -> Non
 
 
 # --- Over time ---
-
-
-def count_loader_threads() -> int:
-    return sum(thread.name.startswith("lmdbloader") for thread in threading.enumerate())
-
-
-def own_mib() -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    raise AssertionError("no VmRSS")
-
-
-@pytest.mark.parametrize("device", [DEVICE, None])
-def test_memory_does_not_grow_over_200_epochs(images: LMDBDataset, device: str | None) -> None:
-    """Every third epoch is left early; sizes change, as with a schedule of resolutions."""
-    loader = Loader(images, 8, device=device, transforms=[RandomCrop(SIDE)], **OPTIONS)
-
-    def train(epochs: int) -> None:
-        for epoch in range(epochs):
-            if epoch % 10 == 0:
-                loader.set_resolution(16 if epoch % 20 else SIDE)
-            for number, batch in enumerate(loader):
-                batch.image.to(DEVICE, non_blocking=True).float().mean()
-                if epoch % 3 == 0 and number == 5:
-                    break
-        del batch
-        gc.collect()
-        torch.cuda.synchronize()
-
-    train(40)
-    before, host, threads = torch.cuda.memory_allocated(), own_mib(), count_loader_threads()
-    train(200)
-    assert torch.cuda.memory_allocated() <= before
-    assert own_mib() - host < 32
-    assert count_loader_threads() <= threads
 
 
 def test_the_device_memory_that_is_held_does_not_grow_with_the_epochs(images: LMDBDataset) -> None:

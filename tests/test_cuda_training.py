@@ -25,7 +25,6 @@ from lmdbloader.transforms import Normalize, RandomHorizontalFlip, ToDtype
 
 pytestmark = NEEDS_CUDA
 
-ROOT = Path(__file__).resolve().parent.parent
 train_sr = load_script("train_sr")
 train_classifier = load_script("train_classifier")
 HAS_COMPILER = (Path(sysconfig.get_path("include")) / "Python.h").exists()

@@ -19,7 +19,6 @@ from lmdbloader import LMDBDataset, Loader, QuasiRandom, fields
 from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.transforms import CenterCrop, Normalize, RandomCrop, RandomDihedral, RandomHorizontalFlip, ToDtype
 
-PACKAGE = Path(__file__).resolve().parent.parent
 COUNT = 83
 
 

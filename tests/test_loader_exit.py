@@ -11,8 +11,6 @@ from nursery import Nursery, Program
 
 import lmdbloader
 
-ROOT = Path(__file__).resolve().parent.parent
-
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
