@@ -1,9 +1,8 @@
-"""Worker processes of `dataloader`: killed ones, batches that cannot be sent, and a /dev/shm that is full."""
+"""Worker processes of `dataloader`: batches that cannot be sent, and a /dev/shm that is full."""
 
 from __future__ import annotations
 
 import re
-import signal
 import sys
 from pathlib import Path
 
@@ -20,35 +19,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("workers") / "d.lmdb"
     lmdbloader.write(({"image": np.full((64, 64, 3), i, np.uint8), "label": i} for i in range(120)), path)
     return path
-
-
-@pytest.mark.parametrize(("persistent", "wait"), [(False, "for a batch"), (True, "in the loop")])
-def test_a_killed_worker_is_one_error(
-    nursery: Nursery, path: Path, tmp_path: Path, persistent: bool, wait: str
-) -> None:
-    code = (
-        "import os, time, lmdbloader\n"
-        "class Slow(lmdbloader.LMDBDataset):\n"
-        "    def transform(self, sample):\n"
-        "        while sample.label > 40: time.sleep(0.01)\n"
-        "        return sample\n"
-        f"loader = lmdbloader.dataloader(Slow({str(path)!r}), 8, num_workers=2, persistent_workers={persistent})\n"
-        "try:\n"
-        "    for number, batch in enumerate(loader):\n"
-        "        print('batch', number, flush=True)\n"
-        f"        while {wait == 'in the loop'} and number == 1: time.sleep(0.01)\n"
-        "except RuntimeError as error:\n"
-        "    print('told:', error, error.__cause__, flush=True)\n"
-        "    os._exit(5)\n"
-    )
-    program = nursery.start(code, tmp_path)
-    program.wait_for("batch 1" if wait == "in the loop" else "batch 4")
-    worker = next(process for process in program.session() if process.pid != program.pid)
-    worker.send_signal(signal.SIGKILL)
-    assert program.end() == 5, program.errors
-    assert program.out.count("told:") == 1
-    assert f"DataLoader worker (pid {worker.pid}) is killed by signal: Killed" in program.out
-    assert program.errors == ""
 
 
 def test_a_batch_that_cannot_be_sent_is_an_error_and_not_a_wait(nursery: Nursery, path: Path, tmp_path: Path) -> None:
