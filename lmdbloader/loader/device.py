@@ -37,8 +37,7 @@ def usable_device(device: str | int | torch.device | None) -> torch.device | Non
     if not torch.cuda.is_available():
         _logger.warning("lmdbloader: device=%r, but there is no CUDA device here: batches stay on the CPU", str(device))
         return None
-    count = torch.cuda.device_count()
-    if (wanted.index or 0) >= count:
+    if (wanted.index or 0) >= (count := torch.cuda.device_count()):
         raise OptionError(f"device={str(device)!r}: the CUDA devices here are cuda:0 to cuda:{count - 1}; {expected}")
     return wanted
 

@@ -120,6 +120,11 @@ class Loader(DataLoader[Any]):
     >>> loader = Loader(dataset, 16, shuffle=True, transforms=[RandomCrop(64), RandomDihedral()])  # doctest: +SKIP
     >>> for lr, hr in loader:  # doctest: +SKIP
     ...     train(lr, hr)
+
+    Attributes:
+        transforms: The compiled transforms of images, the dataset's own before the loader's.
+        memory_format: The order of the images in memory: torch.contiguous_format or torch.channels_last.
+        device: Of the batches: the CPU without CUDA, even if another was asked for.
     """
 
     # What DataLoader's own constructor would set; samplers and the collate function are properties.
@@ -279,17 +284,18 @@ class Loader(DataLoader[Any]):
 
             usable = usable_device(device)
             self._copies = None if usable is None else Copies(usable)
+        self.device = torch.device("cpu") if self._copies is None else self._copies.device
         self.pin_memory = resolve_pin_memory(pin_memory, device)
         compiled, functions = compiled_and_functions(transforms)
         if compiled:
             check_images(dataset, f"Loader(..., transforms={compiled})")
-        self._transforms, self._functions = [*dataset.all_transforms, *compiled], functions
+        self.transforms, self._functions = (*dataset.all_transforms, *compiled), functions
         if num_threads == "auto":
             from lmdbloader.loader.tuning_cache import case_of, recall_threads
 
             num_threads = recall_threads(case_of(dataset, batch_size, compiled, functions))
         self.num_threads = min(num_threads, count_cores())  # waiting for the disk is done in the background
-        self._channels_last = is_channels_last(memory_format)
+        self._channels_last, self.memory_format = is_channels_last(memory_format), memory_format
         names = None if functions or dataset.has_own_transform else tuple(dataset.fields)
         self._form = dataset._form if as_ is None else check_form(as_, names)
         self._verify = verify
@@ -299,11 +305,11 @@ class Loader(DataLoader[Any]):
         if resolution is not None:
             from lmdbloader.transforms.resolution import full_size, with_resolution
 
-            with_resolution(self._transforms, full_size(self._transforms))
+            with_resolution(self.transforms, full_size(self.transforms))
         self._stopwatch = Stopwatch()
         self._layout = Layout(len(dataset), partial(_extents, self._read_from))
         self._batcher_seed = self._coming.seed
-        self._batcher, self._plan = self._open(self._transforms, self._batcher_seed)
+        self._batcher, self._plan = self._open(self.transforms, self._batcher_seed)
         makes_choices = self._batcher.pipeline.program.is_random or any(
             is_compiled(function) and is_random(function) for function in functions
         )
@@ -374,7 +380,7 @@ class Loader(DataLoader[Any]):
     def _use(self, size: tuple[int, int] | None, seed: int) -> None:
         if (size, seed) == (self._size, self._batcher_seed):
             return
-        transforms = self._transforms
+        transforms: Sequence[Transform] = self.transforms
         if size is not None:
             from lmdbloader.transforms.resolution import with_resolution
 
@@ -388,7 +394,7 @@ class Loader(DataLoader[Any]):
         if self._schedule is not None:
             from lmdbloader.transforms.resolution import full_size
 
-            size = self._schedule.size_at(place.epoch, full_size(self._transforms))
+            size = self._schedule.size_at(place.epoch, full_size(self.transforms))
         self._use(size, place.seed)
 
     @property
@@ -634,21 +640,6 @@ class Loader(DataLoader[Any]):
         found = time_batches(batches, seconds, lambda batch: 0 if batch is LEFT_OUT else num_samples(batch))
         p50, p99 = np.percentile(found.waits, [50, 99])
         return Throughput(found.samples_per_s, float(p50), float(p99), len(found.waits))
-
-    @property
-    def transforms(self) -> tuple[Transform, ...]:
-        """The compiled transforms of images, the dataset's own before the loader's."""
-        return tuple(self._transforms)
-
-    @property
-    def memory_format(self) -> torch.memory_format:
-        """The order of the images in memory: torch.contiguous_format or torch.channels_last."""
-        return torch.channels_last if self._channels_last else torch.contiguous_format
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the batches: the CPU without CUDA, even if another was asked for."""
-        return torch.device("cpu") if self._copies is None else self._copies.device
 
     def time_stages(self, on: bool = True) -> bool:
         """Start timing the stages of the threads from zero, or stop it; see `stage_times`.

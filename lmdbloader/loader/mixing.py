@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -19,7 +19,6 @@ from lmdbloader.base.text import counted
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.many import ReadsMany
 from lmdbloader.errors import OptionError
-from lmdbloader.format.layout import Field
 from lmdbloader.loader.mixtures import Mixture, whole_shares
 from lmdbloader.loader.orders import Layout
 from lmdbloader.loader.views import union_of, view_of
@@ -44,6 +43,7 @@ class Mix(ReadsMany):
         datasets: The datasets, opened.
         weights: The weight of each dataset, as given; the lengths by default.
         union: All samples of all datasets, one dataset after the other; the `dataset` of a Loader.
+        fields, classes, class_to_idx: Those of every dataset, as of an LMDBDataset.
         mixture: How positions are dealt to the datasets.
     """
 
@@ -51,6 +51,7 @@ class Mix(ReadsMany):
         """Take datasets that fit together; see `mix`."""
         self.datasets, self.weights = datasets, weights
         self.union = union_of(datasets, "mix")
+        self.fields, self.classes, self.class_to_idx = self.union.fields, self.union.classes, self.union.class_to_idx
         lengths = tuple(map(len, datasets))
         self.mixture = Mixture(lengths, whole_shares(weights, lengths), length)
 
@@ -62,21 +63,6 @@ class Mix(ReadsMany):
                 "`transform` on each of its datasets."
             )
         super().__setattr__(name, value)
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """The fields of all datasets, by name."""
-        return self.union.fields
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Class names by label, the same in all datasets; empty if they have none."""
-        return self.union.classes
-
-    @property
-    def class_to_idx(self) -> dict[str, int]:
-        """Labels by class name."""
-        return self.union.class_to_idx
 
     def __len__(self) -> int:
         """Return the number of draws of an epoch."""
