@@ -78,8 +78,7 @@ def test_benchmark_measures_and_leaves_the_epoch(ds: LMDBDataset) -> None:
     loader = Loader(ds, 8, order="random", seed=4)
     found = loader.benchmark(seconds=0.05)
     assert found.samples_per_s > 0
-    assert 0 < found.p50_seconds <= found.p99_seconds
-    assert found.num_batches >= 1
+    assert len(found.waits) >= 1
     assert numbers(loader) == numbers(Loader(ds, 8, order="random", seed=4))
     with pytest.raises(OptionError, match="no batch"):
         Loader(ds[:3], 8, order="random", drop_last=True).benchmark(0.01)

@@ -1,4 +1,4 @@
-"""The Loader: epochs of batches that threads assemble with compiled code from the data file; and its throughput."""
+"""The Loader: epochs of batches that threads assemble with compiled code from the data file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Literal
@@ -51,6 +51,7 @@ from lmdbloader.transforms.compilation import is_random
 from lmdbloader.transforms.functions import is_compiled
 
 if TYPE_CHECKING:
+    from lmdbloader.base.stopwatch import BatchTimes
     from lmdbloader.loader.device import Copies
     from lmdbloader.loader.mixing import Mix
     from lmdbloader.loader.options import Given, Weights
@@ -60,22 +61,6 @@ if TYPE_CHECKING:
     from lmdbloader.transforms.resolution import ProgressiveResize
 
 _logger = logging.getLogger("lmdbloader")
-
-
-@dataclass(frozen=True, slots=True)
-class Throughput:
-    """The result of `Loader.benchmark`.
-
-    Attributes:
-        samples_per_s: Samples per second.
-        p50_seconds, p99_seconds: Median and 99th percentile of the time that the loop waits for a batch.
-        num_batches: Batches measured.
-    """
-
-    samples_per_s: float
-    p50_seconds: float
-    p99_seconds: float
-    num_batches: int
 
 
 def _copies_when_rebuilt(init: Callable[..., None]) -> Callable[..., None]:
@@ -621,8 +606,8 @@ class Loader(DataLoader[Any]):
             stopwatch=self._stopwatch,
         )
 
-    def benchmark(self, seconds: float = 5.0) -> Throughput:
-        """Return the throughput, measured for `seconds`; the epoch of the next iteration stays the same.
+    def benchmark(self, seconds: float = 5.0) -> BatchTimes:
+        """Return `samples_per_s`, and the `waits` for each batch, of some seconds; the epoch stays the same.
 
         Raises:
             OptionError: This loader has no batch.
@@ -637,9 +622,7 @@ class Loader(DataLoader[Any]):
             pass  # loads the kernels, starts the threads
         epochs = (self._items(replace(first, epoch=number)) for number in count(first.epoch))
         batches = (batch for batch, _ in chain.from_iterable(epochs))
-        found = time_batches(batches, seconds, lambda batch: 0 if batch is LEFT_OUT else num_samples(batch))
-        p50, p99 = np.percentile(found.waits, [50, 99])
-        return Throughput(found.samples_per_s, float(p50), float(p99), len(found.waits))
+        return time_batches(batches, seconds, lambda batch: 0 if batch is LEFT_OUT else num_samples(batch))
 
     def time_stages(self, on: bool = True) -> bool:
         """Start timing the stages of the threads from zero, or stop it; see `stage_times`.
