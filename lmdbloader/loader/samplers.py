@@ -8,15 +8,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch.utils.data import BatchSampler, DistributedSampler, Sampler, SequentialSampler
 
 from lmdbloader.batch.many import Ticket
 from lmdbloader.errors import OptionError
-
-if TYPE_CHECKING:
-    from lmdbloader.loader import Loader
 
 
 def _rebuilt(does: str) -> OptionError:
@@ -74,6 +71,33 @@ def unpack(samples: Any) -> Any:
     if isinstance(samples, list) and len(samples) == 1 and isinstance(samples[0], _Ready):
         return samples[0].batch
     raise _rebuilt("reads samples of the dataset itself; lmdbloader.collate stacks those")
+
+
+class Loader(Protocol):
+    """The part of a Loader that its samplers use."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world_size(self) -> int: ...
+
+    def set_epoch(self, epoch: int) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
+
+    def __len__(self) -> int: ...
+
+    def _num_samples(self) -> int:
+        """Return the samples of this rank in a whole epoch."""
+
+    def _num_coming(self) -> int:
+        """Return the number of batches of the next iteration."""
+
+    def _iterate(self, step: int) -> Iterator[Any]:
+        """Return an iterator over the next iteration without its first batches."""
 
 
 class _Fixed:
