@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from common import PeakMemory, disk_nbytes, print_sections, table
 from fresh import in_fresh_process
@@ -139,7 +140,7 @@ def watch(path: Path, batch_size: int, seconds: float) -> None:
         loader = Loader(LMDBDataset(path), batch_size, order="random", transforms=transforms(224))
         next(iter(loader))
         first = time.perf_counter() - began
-        p99 = loader.benchmark(max(seconds, 0.05)).p99_seconds
+        p99 = float(np.percentile(loader.benchmark(max(seconds, 0.05)).waits, 99))
     print(first, memory.before, memory.own, p99)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 import sys
@@ -159,74 +158,6 @@ def with_fastai(path: str, options: dict[str, Any]) -> Seen:
     train.load_state_dict({**train.state_dict(), "epoch": epoch, "position": position})
     Learner(DataLoaders(train, val), network, loss_func=loss, cbs=callback).fit(EPOCHS, 0.1, start_epoch=epoch)
     return network.seen
-
-
-def with_basicsr(path: str, options: dict[str, Any]) -> Seen:
-    """Run the training program of BasicSR for `total_iter` steps, from its last saved state on if there is one."""
-    import types
-
-    from torchvision.transforms import functional
-
-    # The last release imports a module that newer versions of torchvision lack.
-    module: Any = types.ModuleType("torchvision.transforms.functional_tensor")
-    module.rgb_to_grayscale = functional.rgb_to_grayscale
-    sys.modules[module.__name__] = module
-    import basicsr.train
-    import basicsr.utils.options
-    from basicsr.models.base_model import BaseModel
-    from basicsr.utils.registry import MODEL_REGISTRY
-
-    importlib.import_module("lmdbloader.integrations.basicsr")
-    seen: Seen = []
-
-    class Noting(BaseModel):
-        """Notes batches and saves the state of training."""
-
-        def feed_data(self, data: Any) -> None:
-            seen.append(noted(data["gt"], torch.tensor([int(path) for path in data["gt_path"]])))
-
-        def optimize_parameters(self, current_iter: int) -> None:
-            """Learn nothing."""
-
-        def save(self, epoch: int, current_iter: int) -> None:
-            self.save_training_state(epoch, current_iter)
-
-    MODEL_REGISTRY.register(Noting)
-    # Both ask for CUDA.
-    basicsr.utils.options.init_dist = lambda launcher: torch.distributed.init_process_group("gloo")
-    states = sorted(Path("experiments", "run", "training_states").glob("*.state"))
-    basicsr.train.load_resume_state = lambda opt: torch.load(states[-1], weights_only=False) if states else None
-    train = {
-        "name": "D", "type": "LmdbloaderDataset", "dataroot_gt": path, "gt_size": 16, "use_hflip": True,
-        "use_rot": True, "num_worker_per_gpu": 0, "batch_size_per_gpu": 1, "dataset_enlarge_ratio": 3,
-    }  # fmt: skip
-    total = options["total_iter"]
-    logger = {"print_freq": 10**6, "save_checkpoint_freq": total, "use_tb_logger": False}
-    config = {
-        "name": "run", "model_type": "Noting", "scale": 2, "num_gpu": 0, "manual_seed": 0, "datasets": {"train": train},
-        "path": {}, "train": {"total_iter": total}, "logger": logger,
-    }  # fmt: skip
-    Path(f"{os.environ['RANK']}.yml").write_text(json.dumps(config))  # JSON is YAML
-    sys.argv = ["train.py", "-opt", f"{os.environ['RANK']}.yml", "--launcher", "pytorch"]
-    basicsr.train.train_pipeline(".")
-    return seen
-
-
-def with_keras(path: str, options: dict[str, Any]) -> Seen:
-    """Train a model of Keras with torch's loop: `fit` of the torch backend has one process."""
-    os.environ["KERAS_BACKEND"] = "torch"
-    import keras
-
-    torch.distributed.init_process_group("gloo")
-    network = keras.Sequential([keras.Input((3, 8, 8)), keras.layers.Flatten(), keras.layers.Dense(22)])
-    model = torch.nn.parallel.DistributedDataParallel(network)
-    seen = []
-    loader = loader_of(path, options, "tuple")
-    for _ in range(EPOCHS):
-        for images, labels in loader:
-            seen.append(noted(images, labels))
-            torch.nn.functional.cross_entropy(model(images), labels).backward()
-    return seen
 
 
 def loader_of(path: str, options: dict[str, Any], as_: Any = NAMES) -> Loader:

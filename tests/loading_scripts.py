@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-import io
-import struct
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
-import torch
 from demos.class_folders import make_class_folders
 
 import lmdbloader
@@ -50,12 +45,3 @@ def interrupt_at_save(patch: pytest.MonkeyPatch, script: ModuleType, number: int
             raise KeyboardInterrupt
 
     patch.setattr(script, "save_checkpoint", save_and_stop)
-
-
-def save_as_checkpoint(content: dict[str, Any], path: Path) -> None:
-    """Write a checkpoint's content, changed by a test, with a valid digest."""
-    archive = io.BytesIO()
-    torch.save(content, archive)
-    body = archive.getvalue()[:-2]  # without the length of the archive's comment
-    comment = f"lmdbloader checkpoint sha256 {hashlib.sha256(body).hexdigest()}".encode()
-    path.write_bytes(body + struct.pack("<H", len(comment)) + comment)

@@ -15,12 +15,6 @@ from torch import distributed
 
 from lmdbloader import LMDBDataset, Loader, QuasiRandom, mix
 
-
-def _weights(epoch: int) -> Any:
-    """Return weights for any of the datasets: numbers below 331 are drawn the more often the larger they are."""
-    return [1.0 + n * (epoch + 1) for n in range(331)]
-
-
 # What a Loader is made of: what it is given, from a folder with `whole.lmdb` and the same samples as a set of parts,
 # `set.lmdb`; and any options that decide its order. A new kind of either gets a line here. Samples tell their `number`.
 DATASETS: dict[str, Callable[[Path], Any]] = {
@@ -36,7 +30,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "quasi-random, 12 lanes": {"order": QuasiRandom(200, 2400), "seed": 5},
     "a list": {"order": [n * n % 140 for n in range(211)], "seed": 5},
     "a function": {"order": lambda epoch: range(epoch, 120 + epoch), "seed": 5},
-    "weights": {"weights": _weights, "num_samples": 200, "seed": 5},
+    "weights": {"weights": [1.0 + n for n in range(331)], "num_samples": 200, "seed": 5},
     "repeats": {"repeat": 2, "shuffle": True, "seed": 5},
 }
 # Those with which an epoch has every sample once.

@@ -140,4 +140,3 @@ def test_data_is_in_main_memory_whatever_the_default_device_is(ds: LMDBDataset) 
         mixed = next(iter(lmdbloader.Loader(lmdbloader.mix([view, view]), 4, shuffle=True)))
         for sample in (view[0], ds.scaled()[0], batch, mixed):
             assert {value.device.type for value in sample if isinstance(value, torch.Tensor)} == {"cpu"}
-        lmdbloader.loader.torch_loader.tuned_workers(view, 4)

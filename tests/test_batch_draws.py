@@ -286,21 +286,6 @@ def test_no_warning_where_the_same_choices_are_meant(ds: LMDBDataset) -> None:
         images(advanced)
 
 
-def test_measuring_workers_counts_for_nothing(ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many passes as there are candidates for the number of workers, and draws from torch's random numbers."""
-    from lmdbloader.loader import torch_loader
-
-    monkeypatch.setattr(torch_loader, "recall_workers", lambda case: None)
-    monkeypatch.setattr(torch_loader, "remember_workers", lambda *_: True)
-    monkeypatch.setattr(torch_loader, "_candidates", lambda: [0] * 8)
-    monkeypatch.setattr(torch_loader, "_WORTH_A_WORKER", 0)
-    for seed in (None, 3):
-        before = torch.get_rng_state()
-        loader = lmdbloader.dataloader(ds.transformed(RANDOM, seed=seed), 66)
-        assert torch.equal(torch.get_rng_state(), before)
-    assert torch.equal(images(loader), expected_at(ds, 3, 0))
-
-
 @pytest.mark.parametrize("is_transformed", [False, True])
 def test_an_epoch_that_only_the_dataset_knows_is_worth_a_warning_of_the_loader(
     ds: LMDBDataset, is_transformed: bool

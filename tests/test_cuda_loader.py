@@ -16,36 +16,15 @@ import numpy as np
 import pytest
 import torch
 from cuda_device import DEVICE, NEEDS_CUDA, assert_same, hold_up, on_cpu, repeated, watch_streams
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from transform_lists import lists_of_transforms
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader import transforms as T
-from lmdbloader.errors import OptionError
 
 pytestmark = NEEDS_CUDA
 
 ROOT = Path(__file__).resolve().parent.parent
 COUNT = 83
-LAYOUT = {"lr": (8, 8), "hr": (16, 16)}
-BEFORE: dict[str, list[Any]] = {
-    "nothing": [],
-    "RandomCrop": [T.RandomCrop(8, padding=2, fill=(9, 8, 7))],
-    "CenterCrop": [T.CenterCrop(8)],
-    "RandomResizedCrop": [T.RandomResizedCrop(12)],
-    "Resize": [T.Resize((10, 20), interpolation="bicubic")],
-    "RandomHorizontalFlip": [T.RandomHorizontalFlip(0.5)],
-    "RandomVerticalFlip": [T.RandomVerticalFlip(0.5)],
-    "RandomDihedral": [T.RandomDihedral()],
-    "RandomTranslate": [T.RandomTranslate(4, 3)],
-    "ColorJitter": [T.ColorJitter(0.5, 0.5, 0.5, p=0.75)],
-    "RandomGrayscale": [T.RandomGrayscale(0.5)],
-    "RandomSolarize": [T.RandomSolarize(100, 0.5)],
-    "RandomErasing": [T.RandomErasing(0.9, value=(1, 2, 3))],
-    "Cutout": [T.Cutout(4, (4, 5, 6))],
-}
 
 
 def picture(number: int, shape: tuple[int, ...], dtype: Any = np.uint8) -> np.ndarray:
@@ -121,37 +100,15 @@ def count_loader_threads() -> int:
 # --- The same batches ---
 
 
-def test_every_compiled_transform_is_compared() -> None:
-    public = (getattr(T, name) for name in T.__all__)
-    compiled = {kind.__name__ for kind in public if isinstance(kind, type) and issubclass(kind, T.Transform)}
-    assert compiled - {"Transform", "Geometry", "ToDtype", "Normalize"} == BEFORE.keys() - {"nothing"}
-
-
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
-@pytest.mark.parametrize("name", BEFORE)
-def test_every_transform_in_every_type(ds: LMDBDataset, name: str, memory_format: torch.memory_format) -> None:
+def test_every_type(ds: LMDBDataset, memory_format: torch.memory_format) -> None:
     for dtype in T.DTYPES:
-        transforms = [*BEFORE[name], T.ToDtype(dtype, scale=True)]
+        transforms: list[Any] = [T.RandomCrop(8), T.ToDtype(dtype, scale=True)]
         if dtype.is_floating_point:
             transforms.append(T.Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4)))
         first = compare(ds, 16, epochs=1, transforms=transforms, memory_format=memory_format)[0]
         assert first.hr.dtype == dtype
         assert first.hr.is_contiguous(memory_format=memory_format)
-    compare(ds, 16, epochs=1, transforms=BEFORE[name], memory_format=memory_format)
-
-
-@settings(max_examples=40, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_any_list_of_transforms(ds: LMDBDataset, data: Any) -> None:
-    transforms = data.draw(lists_of_transforms(LAYOUT, 3, np.uint8))
-    channels_last = data.draw(st.booleans())
-    compare(
-        ds,
-        data.draw(st.sampled_from([1, 7, 64, 100])),
-        epochs=1,
-        transforms=transforms,
-        memory_format=torch.channels_last if channels_last else torch.contiguous_format,
-    )
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
@@ -167,51 +124,19 @@ def test_images_of_16_bits(deep: LMDBDataset, dtype: torch.dtype | None, memory_
     "options",
     [
         {},
-        {"drop_last": True},
-        {"pad": True},
-        {"order": "sequential"},
-        {"order": "quasi_random"},
-        {"shard": (1, 3)},
+        {"order": "quasi_random", "drop_last": True},
         {"shard": (2, 3), "pad": True},
-        {"io": "pread", "verify": False},
-        {"prefetch": 0, "num_threads": 1},
+        {"io": "pread", "prefetch": 0, "num_threads": 1},
         {"on_corrupt": "skip"},
     ],
     ids=str,
 )
-@pytest.mark.parametrize("batch_size", [1, 5, 64, 200])
+@pytest.mark.parametrize("batch_size", [1, 5, 200])
 def test_every_kind_of_field_and_of_last_batch(ds: LMDBDataset, batch_size: int, options: dict[str, Any]) -> None:
     for batch in compare(ds, batch_size, **options):
         assert batch.number.device.type == batch.array.device.type == DEVICE
         assert batch.name == [f"n{number}" for number in batch.number.tolist()]
         assert batch.raw == [bytes([number] * (number % 5)) for number in batch.number.tolist()]
-
-
-def test_sizes_that_change_from_epoch_to_epoch(ds: LMDBDataset) -> None:
-    schedule = lmdbloader.ProgressiveResize(
-        num_epochs=5, initial_scale=0.5, delay_fraction=0.2, finetune_fraction=0.2, size_increment=2
-    )
-    sizes = {b.hr.shape[-1] for b in compare(ds, 16, epochs=5, transforms=[T.RandomCrop(16)], resolution=schedule)}
-    assert {8, 16} < sizes
-
-    here, there = (
-        Loader(ds, 16, shuffle=True, seed=0, num_threads=2, device=d, transforms=[T.RandomCrop(16)])
-        for d in ("cpu", DEVICE)
-    )
-    for size in (8, (6, 12), None):
-        here.set_resolution(size)
-        there.set_resolution(size)
-        for one, other in zip(there, here, strict=True):
-            assert_same(one, other)
-
-
-@pytest.mark.parametrize(
-    "function", [T.MixUp(0.4, num_classes=5), T.CutMix(1.0, num_classes=5), T.LabelSmoothing(0.1, num_classes=5)],
-    ids=lambda f: type(f).__name__,
-)  # fmt: skip
-def test_functions_of_batches(labelled: LMDBDataset, function: T.BatchFunction) -> None:
-    batches = compare(labelled, 8, transforms=[T.ToDtype(torch.float32, scale=True), function])
-    assert batches[0].label.shape == (8, 5)
 
 
 class Noise(T.BatchFunction):
@@ -268,44 +193,7 @@ def test_a_state_of_one_goes_on_with_the_other(ds: LMDBDataset) -> None:
         assert_same(one, other)
 
 
-def test_a_view_under_the_dataloader(ds: LMDBDataset) -> None:
-    view = ds.transformed([T.RandomCrop(8), T.ToDtype(torch.bfloat16, scale=True)], seed=1)
-    for workers in (0, 2):
-        dataloader = lmdbloader.dataloader(view, 8, shuffle=False, num_workers=workers)
-        assert dataloader.pin_memory
-        plain = lmdbloader.dataloader(view, 8, shuffle=False, num_workers=0, pin_memory=False)
-        for batch, wanted in zip(dataloader, plain, strict=True):
-            assert batch.hr.is_pinned()
-            assert_same(batch.hr.to(DEVICE, non_blocking=True), wanted.hr)
-            assert batch.name == wanted.name
-        del dataloader
-
-
-def test_measuring_the_speed_leaves_the_epoch(ds: LMDBDataset) -> None:
-    loader = Loader(ds, 5, shuffle=True, seed=1, num_threads=2, device=DEVICE)
-    assert loader.benchmark(seconds=0.2).samples_per_s > 0
-    for one, other in zip(loader, on_cpu(ds, 5, seed=1, num_threads=2), strict=True):
-        assert_same(one, other)
-
-
 # --- Which device ---
-
-
-@pytest.mark.parametrize("name", ["cuda", "cuda:0", torch.device("cuda"), torch.device("cuda", 0), 0], ids=repr)
-def test_every_way_to_name_the_device(labelled: LMDBDataset, name: Any) -> None:
-    loader = Loader(labelled, 16, shuffle=True, seed=0, num_threads=2, device=name)
-    assert loader.device.type == DEVICE
-    found = list(loader)
-    for one, other in zip(found, on_cpu(labelled, 16, num_threads=2), strict=True):
-        assert_same(one, other)
-        assert one.image.device == torch.device(DEVICE, 0)
-
-
-@pytest.mark.parametrize("name", ["cuda:7", torch.device("cuda", 7), 7, "meta", "mps", "xpu", "abacus"], ids=repr)
-def test_a_device_that_is_not_there_is_refused_and_named(labelled: LMDBDataset, name: Any) -> None:
-    with pytest.raises(OptionError) as caught:
-        Loader(labelled, 16, num_threads=2, device=name)
-    assert str(name) in str(caught.value)
 
 
 def test_a_loader_pickles_with_its_device_and_place(ds: LMDBDataset) -> None:
@@ -404,29 +292,6 @@ def test_several_loaders_and_iterators_at_once(ds: LMDBDataset, labelled: LMDBDa
         for epoch, found in enumerate((a, b, c)):
             assert_same(found, wanted[epoch * count + number], where=f"iterator {epoch}, batch {number}")
     assert number == len(second) - 1
-
-
-def test_several_threads_each_with_a_stream_of_its_own(ds: LMDBDataset) -> None:
-    wanted = {seed: on_cpu(ds, 4, seed=seed, num_threads=1, epochs=3) for seed in range(3)}
-    errors: list[BaseException] = []
-
-    def train(seed: int) -> None:
-        try:
-            with torch.cuda.stream(torch.cuda.Stream()):
-                loader = Loader(ds, 4, shuffle=True, seed=seed, num_threads=1, device=DEVICE)
-                found = [batch for _ in range(3) for batch in loader]
-                torch.cuda.current_stream().synchronize()
-                for one, other in zip(found, wanted[seed], strict=True):
-                    assert_same(one, other)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=train, args=(seed,)) for seed in wanted]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
 
 
 def test_an_iterator_that_another_thread_goes_on_with(ds: LMDBDataset) -> None:

@@ -1,13 +1,10 @@
-"""The training scripts on a CUDA device: mixed precision, compiled models, one process over NCCL, resumed runs."""
+"""The training scripts on a CUDA device: mixed precision, compiled models, resumed runs."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import subprocess
-import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,17 +18,13 @@ from classification import train_epoch as train_classifier_epoch
 from classification.precision import choose_precision
 from cuda_device import DEVICE, NEEDS_CUDA
 from loading_scripts import interrupt_at_save, load_script
-from superresolution import build_model as build_superres
-from superresolution import train_epoch as train_superres_epoch
 from torch import nn
 
 import lmdbloader
-from lmdbloader.transforms import Normalize, RandomDihedral, RandomHorizontalFlip, ToDtype
+from lmdbloader.transforms import Normalize, RandomHorizontalFlip, ToDtype
 
 pytestmark = NEEDS_CUDA
 
-ROOT = Path(__file__).resolve().parent.parent
-SCRIPT = ROOT / "scripts" / "train_classifier.py"
 train_sr = load_script("train_sr")
 train_classifier = load_script("train_classifier")
 HAS_COMPILER = (Path(sysconfig.get_path("include")) / "Python.h").exists()
@@ -110,7 +103,7 @@ def assert_close(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]
 # --- Super-resolution ---
 
 
-@pytest.mark.parametrize("model", ["srcnn915", "residual"])
+@pytest.mark.parametrize("model", ["srcnn915"])
 def test_a_super_resolution_model_trains_as_on_the_cpu(
     patches: Path, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,7 +146,6 @@ def test_a_super_resolution_run_that_is_resumed_within_an_epoch(
     [
         (),
         ("--amp", "bf16", "--data-device", "cpu"),
-        ("--amp", "fp16"),
         ("--amp", "fp16", "--no-channels-last", "--blur-pool"),
         ("--amp", "fp32", "--order", "quasi_random"),
         ("--progressive", "--delay-fraction", 0.25, "--finetune-fraction", 0.25, "--size-increment", 8),
@@ -239,94 +231,3 @@ def test_a_compiled_classifier_learns_what_the_plain_one_does(classes: Path, mod
         model: Any = bare if name == "plain" else torch.compile(bare, mode=mode)
         losses[name] = [train_classifier_epoch(model, optimizer, loader, precision=precision).loss for _ in range(3)]
     assert losses[mode] == pytest.approx(losses["plain"], rel=0.05)
-
-
-@pytest.mark.parametrize("name", [pytest.param("srcnn915", marks=needs_compiler)])
-def test_a_compiled_super_resolution_model_learns_what_the_plain_one_does(patches: Path, name: Any) -> None:
-    losses = {}
-    for way in ("plain", "compiled"):
-        torch.manual_seed(0)
-        loader = lmdbloader.Loader(
-            lmdbloader.LMDBDataset(patches), 8, shuffle=True, num_threads=2, drop_last=True, device=DEVICE,
-            transforms=[RandomDihedral(), ToDtype(torch.float32, scale=True)],
-        )  # fmt: skip
-        model = build_superres(name, 2).to(DEVICE)
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-        if way == "compiled":
-            model.compile()
-        losses[way] = [train_superres_epoch(model, optimizer, loader) for _ in range(2)]
-    assert losses["compiled"] == pytest.approx(losses["plain"], rel=0.1)
-
-
-# --- Processes ---
-
-# A group of one, which the script itself does without: the model in DDP, sums and broadcasts go through NCCL.
-OVER_NCCL = """
-import contextlib, sys
-import torch
-sys.path[:0] = [{scripts!r}]
-import train_classifier
-from torch import distributed
-
-@contextlib.contextmanager
-def group_of_one(device):
-    distributed.init_process_group("nccl")
-    try:
-        yield
-    finally:
-        distributed.destroy_process_group()
-
-def sums(*values, device):
-    found = torch.tensor(values, dtype=torch.float64, device=device)
-    distributed.all_reduce(found)
-    return [float(value) for value in found]
-
-train_classifier.process_group = group_of_one
-train_classifier.total = sums
-build = train_classifier.Run.__init__
-
-def in_ddp(self, options, device):
-    build(self, options, device)
-    self.model = train_classifier.DistributedDataParallel(self.bare)
-    assert self.loader.world_size == 1 and distributed.get_backend() == "nccl"
-
-train_classifier.Run.__init__ = in_ddp
-sys.exit(train_classifier.main(sys.argv[1:]))
-"""
-
-
-def torchrun(program: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Start a program by torchrun; where this machine's own name cannot be looked up, `--standalone` would wait."""
-    path = os.pathsep.join([str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")])
-    loopback = {"NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", "--rdzv-backend", "c10d",
-        "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1", str(program), *map(str, arguments),
-    ]  # fmt: skip
-    environment = {**os.environ, **loopback, "PYTHONPATH": path}
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
-    except subprocess.TimeoutExpired as late:
-        said = [(part or b"").decode("utf-8", "replace")[-3000:] for part in (late.stdout, late.stderr)]
-        pytest.fail(f"{program.name} under torchrun did not end within {late.timeout} s: {said}")
-
-
-def test_one_process_under_torchrun(classes: Path, tmp_path: Path) -> None:
-    """Plain, and in DistributedDataParallel over NCCL: the same losses, and a checkpoint that a plain run resumes."""
-    (tmp_path / "over_nccl.py").write_text(OVER_NCCL.format(scripts=str(ROOT / "scripts")))
-    options = (
-        classes / "train.lmdb", "--val", classes / "val.lmdb", "--model", "tiny", "--size", 32, "--batch-size", 16,
-        "--num-threads", 2, "--amp", "fp32", "--epochs", 2, "--lr", 0.1,
-    )  # fmt: skip
-    losses = {}
-    for name, program in (("plain", SCRIPT), ("nccl", tmp_path / "over_nccl.py")):
-        log, checkpoint = tmp_path / f"{name}.jsonl", tmp_path / f"{name}.pt"
-        done = torchrun(program, *options, "--log-json", log, "--checkpoint", checkpoint)
-        assert done.returncode == 0, done.stderr[-3000:]
-        assert f"tiny on {DEVICE}:0, float32: 96 images" in done.stdout
-        losses[name] = [entry["loss"] for entry in entries(log)]
-        assert len(losses[name]) == 2
-    assert losses["nccl"] == pytest.approx(losses["plain"], rel=0.02)
-    assert model_of(tmp_path / "nccl.pt").keys() == model_of(tmp_path / "plain.pt").keys()
-    checkpoint = ("--amp", "fp32", "--lr", 0.1, "--epochs", 2, "--checkpoint", tmp_path / "nccl.pt", "--resume")
-    assert run_classifier(classes / "train.lmdb", *checkpoint) == 0

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -23,7 +20,7 @@ import torch
 from PIL import Image
 
 import lmdbloader
-from lmdbloader import LMDBDataset, Loader, fields
+from lmdbloader import LMDBDataset, fields
 from lmdbloader.errors import CorruptError, DestinationError, ImageError, OptionError, WorkerError
 from lmdbloader.ray import engine, read_lmdb, write_lmdb
 from lmdbloader.store import read_manifest
@@ -146,29 +143,6 @@ def test_rows_are_the_samples(cluster: None, path: Path, num_blocks: int | None)
         check_equal(row, sample_of(number))
 
 
-def test_blocks_are_cut_where_ray_wants_them_to_end(cluster: None, path: Path) -> None:
-    context = ray.data.DataContext.get_current()
-    before, context.target_max_block_size = context.target_max_block_size, 4096
-    try:
-        data = read_lmdb(path, ["number", "image", "story"], override_num_blocks=2).materialize()
-    finally:
-        context.target_max_block_size = before
-    assert data.num_blocks() > 4
-    assert sorted(row["number"] for row in data.take_all()) == list(range(COUNT))
-
-
-def test_batches_of_equal_shapes_are_arrays(cluster: None, path: Path) -> None:
-    batch = read_lmdb(path, ["number", "grey", "fixed", "image"]).take_batch(8)
-    assert {name: (values.dtype, values.shape) for name, values in batch.items()} == {
-        "number": (np.int64, (8,)),
-        "grey": (np.uint16, (8, 8, 9)),
-        "fixed": (np.float32, (8, 2, 3)),
-        "image": (np.dtype(object), (8,)),
-    }
-    (tensors,) = read_lmdb(path, ["fixed", "number"]).iter_torch_batches(batch_size=COUNT)
-    assert tensors["fixed"].shape == (COUNT, 2, 3) and tensors["fixed"].dtype == torch.float32
-
-
 def test_views_give_their_samples_in_their_order(cluster: None, path: Path) -> None:
     view = LMDBDataset(path).select([30, 3, 3, 17])
     rows = read_lmdb(view, ["number", "story", "image"], override_num_blocks=1).take_all()
@@ -193,15 +167,6 @@ def test_transforms_of_a_view_are_applied_as_the_view_applies_them(cluster: None
         assert np.array_equal(row["boxes"], sample.boxes.numpy())
 
 
-def test_the_names_of_files_are_a_column(cluster: None, photos: Path, tmp_path: Path) -> None:
-    lmdbloader.convert(photos, tmp_path / "d.lmdb", workers=1)
-    rows = read_lmdb(tmp_path / "d.lmdb", include_sources=True).take_all()
-    expected = LMDBDataset(tmp_path / "d.lmdb").table["source"].to_pylist()
-    assert sorted(row["source"] for row in rows) == sorted(expected)
-    by_source = {row["source"]: row["image"] for row in rows}
-    assert np.array_equal(by_source[expected[0]], LMDBDataset(tmp_path / "d.lmdb")[0].image.permute(1, 2, 0).numpy())
-
-
 def test_only_the_columns_that_are_needed_are_read(cluster: None, tmp_path: Path) -> None:
     path = tmp_path / "d.lmdb"
     lmdbloader.write(({"image": np.full((64, 64, 3), i, np.uint8), "label": i} for i in range(9)), path, codec="raw")
@@ -213,24 +178,6 @@ def test_only_the_columns_that_are_needed_are_read(cluster: None, tmp_path: Path
     assert sorted(row["label"] for row in data.select_columns(["label"]).take_all()) == list(range(9))
     with pytest.raises(CorruptError, match="field 'image' of sample 4"):
         data.materialize()
-
-
-def test_datasets_and_loaders_are_sent_to_actors(cluster: None, path: Path) -> None:
-    @ray.remote
-    class Reads:
-        def __init__(self, dataset: Any, loader: Any) -> None:
-            self.dataset, self.loader = dataset, loader
-
-        def numbers(self) -> Any:
-            return [sample.number for sample in self.dataset], [batch.number.tolist() for batch in self.loader]
-
-    view = LMDBDataset(path, ["number", "fixed"])[3:30:3]
-    loader = Loader(view, 4, shuffle=True, seed=5, num_threads=1)
-    first = next(iter(loader)).number.tolist()
-    actors = [Reads.remote(view, loader) for _ in range(2)]
-    expected = [batch.number.tolist() for batch in Loader(view, 4, shuffle=True, seed=5, num_threads=1)]
-    assert first == expected[0]
-    assert ray.get([actor.numbers.remote() for actor in actors]) == [(list(range(3, 30, 3)), expected[1:])] * 2
 
 
 def plain_of(value: Any) -> Any:
@@ -248,7 +195,7 @@ def check_round_trip(path: Path, out: Path, num_parts: int) -> None:
     assert samples_of(out) == samples_of(path)
     assert other.content_digest == one.content_digest and other.made_by == one.made_by and other.classes == one.classes
     assert len(other.parts) == num_parts
-    assert all(lmdbloader.verify(out / part.name).is_sound for part in other.parts)
+    assert lmdbloader.verify(out).is_sound
     assert [entry.name for entry in out.parent.iterdir()] == [out.name]
 
 
@@ -305,9 +252,7 @@ def test_a_task_that_died_and_was_run_again_leaves_nothing_behind(cluster: None,
     write_lmdb(ray.data.range(400, override_num_blocks=4).map(die), tmp_path / "d.lmdb")
     assert ray.get(once.count.remote()) == 4  # each block was made again
     assert [sample.number for sample in LMDBDataset(tmp_path / "d.lmdb")] == list(range(400))
-    assert {entry.name for entry in (tmp_path / "d.lmdb").iterdir()} == {
-        *("manifest.json", "index-00004.arrow", "part-00000", "part-00001", "part-00002", "part-00003")
-    }
+    assert lmdbloader.verify(tmp_path / "d.lmdb").is_sound
     assert [entry.name for entry in tmp_path.iterdir()] == ["d.lmdb"]
 
 
@@ -332,16 +277,6 @@ def test_a_dataset_that_is_there_is_replaced_on_request_only(cluster: None, tmp_
         write_lmdb(data, out)
     assert write_lmdb(data.map(lambda row: {"id": row["id"] + 1}), out, overwrite=True).num_samples == 20
     assert [sample.id for sample in LMDBDataset(out)] == list(range(1, 21))
-
-
-def test_images_of_files_are_stored_as_asked(cluster: None, photos: Path, tmp_path: Path) -> None:
-    data = ray.data.read_images(str(photos), include_paths=True, mode="RGB")
-    write_lmdb(data, tmp_path / "d.lmdb", fields=["image"], write_mode="jpg", jpeg_quality=95, max_resolution=64)
-    dataset = LMDBDataset(tmp_path / "d.lmdb")
-    assert list(dataset.fields) == ["image"] and len(dataset) == data.count()
-    assert {max(sample.image.shape) for sample in dataset} == {64}
-    with pytest.raises(OptionError, match="there is no column 'picture'; the columns are image, path"):
-        write_lmdb(data, tmp_path / "e.lmdb", fields=["picture"])
 
 
 # Conversions. Their images take long to decode, and little room.
@@ -384,14 +319,10 @@ def wait_for(found: Callable[[], Any], seconds: float = 120) -> Any:
     raise AssertionError("it did not happen")
 
 
-def begun_parts(out: Path) -> list[int]:
-    """Return the processes that are making parts."""
-    owners = Path(f"{out}.partial").glob("part-*.partial/owner.json")
-    found = []
-    for owner in owners:
-        with contextlib.suppress(OSError, ValueError):
-            found.append(int(json.loads(owner.read_text())["pid"]))
-    return found
+def begun_parts(out: Path) -> set[int]:
+    """Return the processes that are making parts: the folders in which they do so are named after them."""
+    tags = (entry.name.partition(".")[2].split("-") for entry in Path(f"{out}.partial").glob("part-*.*"))
+    return {int(tag[2]) for tag in tags if len(tag) == 5}
 
 
 def test_a_cluster_makes_the_same_files_though_a_worker_and_a_node_die(
@@ -434,17 +365,15 @@ def test_a_conversion_whose_driver_was_killed_is_continued(
     command = [sys.executable, "-m", "lmdbloader", "convert", str(large), str(out), "--engine", "ray", "--parts", "6"]
     command += ["--write-mode", "jpg", "--max-resolution", "48", "--workers", "2"]
     driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    first = Path(f"{out}.partial") / "part-00000"
-    wait_for(lambda: (first / "manifest.json").exists() or driver.poll() is not None)
+    work = Path(f"{out}.partial")
+    wait_for(lambda: list(work.glob("part-?????")) or driver.poll() is not None)
     assert driver.poll() is None, driver.stderr and driver.stderr.read()
     driver.kill()
     driver.communicate()
     assert not out.exists()
-    written = (first / "data.mdb").stat().st_mtime_ns
     again = subprocess.run(command, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert "of 6 parts are complete" in again.stdout and "Ray: 2 CPUs of this machine" in again.stdout
-    assert (out / "part-00000" / "data.mdb").stat().st_mtime_ns == written
     assert files_of(out) == files_of(expected)
     finished = subprocess.run(command, capture_output=True, text=True)
     assert finished.returncode == 0 and "nothing to do" in finished.stdout
@@ -469,15 +398,5 @@ def test_a_part_that_kills_its_worker_every_time_is_given_up(
         os.kill(os.getpid(), signal.SIGKILL)
 
     monkeypatch.setattr(engine, "make_part", dies)
-    with pytest.raises(WorkerError, match=r"4 workers of Ray died while making part-00000; .*Out of memory\?"):
+    with pytest.raises(WorkerError, match="4 workers of Ray died while making part 0"):
         lmdbloader.ray.convert(photos, tmp_path / "d.lmdb", parts=1)
-
-
-def test_the_benchmark_of_the_engines_runs(tmp_path: Path) -> None:
-    root = Path(__file__).resolve().parent.parent
-    command = [sys.executable, str(root / "benchmarks" / "engines.py"), "--quick", "--folder", str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert found.returncode == 0, found.stderr
-    assert re.search(r"^local  +[\d. ]+$", found.stdout, re.M) and re.search(r"^ray  +[\d. ]+$", found.stdout, re.M)
-    assert re.search(r"Ray: \d\.\d\d of the local engine in the steady state", found.stdout)

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import re
-import signal
-import threading
-import time
 from collections import namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +17,7 @@ import torch
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.errors import OptionError
-from lmdbloader.loader.device import Copies, apply, on_device, usable_device
+from lmdbloader.loader.device import Copies, on_device, usable_device
 from lmdbloader.transforms import RandomCrop, ToDtype
 from tests.faults.late_copies import WAYS, in_the_loop, not_from_the_beginning, num_wrong, of_strided_views
 from tests.faults.late_cuda import late_cuda
@@ -126,36 +122,6 @@ def test_memory_is_held_until_its_copy_is_done(cuda: FakeCuda) -> None:
     assert cuda.log[-2:] == ["synchronize 3", "synchronize 4"]
 
 
-def test_an_error_comes_after_the_batches_before_it(cuda: FakeCuda) -> None:
-    def failing() -> Iterator[Pair]:
-        yield from batches(2)
-        raise ZeroDivisionError
-
-    loop = on_device(failing(), torch.device("cpu"), "side")
-    assert [int(next(loop).lr[0, 0]) for _ in range(2)] == [0, 1]
-    with pytest.raises(ZeroDivisionError):
-        next(loop)
-
-
-def test_no_batch_is_no_batch(cuda: FakeCuda) -> None:
-    assert list(on_device(batches(0), torch.device("cpu"), "side")) == []
-
-
-def test_tensors_are_found_wherever_they_are() -> None:
-    value = {"a": [torch.ones(1), "text"], "b": (torch.ones(2), Pair(torch.ones(3), None))}
-    found = apply(value, lambda tensor: tensor * 2)
-    assert found["a"][0].tolist() == [2]
-    assert found["a"][1] == "text"
-    assert found["b"][0].tolist() == [2, 2]
-    assert found["b"][1] == Pair(found["b"][1].lr, None)
-    assert isinstance(found["b"], tuple)
-
-
-def test_the_cpu_needs_no_copies() -> None:
-    assert usable_device(None) is None
-    assert usable_device("cpu") is None
-
-
 @pytest.mark.parametrize("device", ["meta", "mps", "abacus", "cuda:7", torch.device("cuda", 7), 7])
 def test_a_device_that_is_not_there_is_named(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -170,9 +136,9 @@ def test_every_epoch_is_copied_on_one_stream(cuda: FakeCuda, monkeypatch: pytest
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: made.append(device) or f"stream {len(made)}")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     copies = Copies(torch.device("cuda"))
-    assert [copies.stream(), copies.stream()] == ["stream 1"] * 2
+    assert [list(copies.of(iter(()))) for _ in range(2)] == [[], []]
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    assert [copies.stream(), Copies(torch.device("cuda:1")).stream()] == ["stream 2", "stream 3"]
+    assert [list(one.of(iter(()))) for one in (copies, Copies(torch.device("cuda:1")))] == [[], []]
     assert made == [1, 0, 1]
 
 
@@ -231,12 +197,6 @@ def test_without_cuda_nothing_is_pinned(ds: LMDBDataset, monkeypatch: pytest.Mon
     assert "pin" not in repr(loader)
     if pin_memory is not False:
         assert Loader(ds, 8, order="random", seed=0, device="cuda", pin_memory=pin_memory).pin_memory is False
-
-
-@pytest.mark.parametrize("pin_memory", [None, 1, 0, "True", "", np.bool_(True), np.zeros(2)])
-def test_other_words_for_pinned_are_refused(ds: LMDBDataset, pin_memory: Any) -> None:
-    with pytest.raises(OptionError, match=r"pin_memory=.*: expected True, False or 'auto'"):
-        Loader(ds, 8, pin_memory=pin_memory)
 
 
 @pytest.mark.parametrize("has_cuda", [True, False])
@@ -312,95 +272,3 @@ def test_pinned_memory_is_used_again_and_a_batch_that_is_held_never_changes(ds: 
         assert all(torch.equal(a, b) for a, b in held) and all((a == b).all() for a, b in views)
         places = {batch.image.data_ptr() for _ in range(20) for batch in loader}
     assert len(places) <= (1 + 1 + 2) * 8
-
-
-def in_a_child(function: Callable[[], object]) -> int:
-    """Return the exit status of a forked child that calls a function: 0 if it returned a true value."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        torch.set_num_threads(1)  # parallel work of torch waits forever for threads of the parent
-        try:
-            status = 0 if function() else 1
-        finally:
-            os._exit(status)
-    deadline = time.monotonic() + 60
-    while (found := os.waitpid(child, os.WNOHANG)) == (0, 0):
-        if time.monotonic() > deadline:
-            os.kill(child, signal.SIGKILL)
-        time.sleep(0.01)
-    return found[1]
-
-
-@pytest.mark.parametrize(("batch_size", "num_given"), [(8, 0), (8, 1), (8, 3), (8, 8), (8, 11), (48, 1)])
-def test_a_forked_child_reads_into_memory_of_its_own(ds: LMDBDataset, batch_size: int, num_given: int) -> None:
-    with late_cuda() as cuda:
-        expected = [batch.number.tolist() for batch in Loader(ds, batch_size, order="random", seed=3, pin_memory=False)]
-        loader = Loader(ds, batch_size, order="random", seed=3, num_threads=1)
-        batches = iter(loader)
-        for _ in range(num_given):
-            next(batches)
-
-        def rest() -> list[list[int]]:
-            found = list(batches)
-            assert num_wrong([(batch.image, batch.number) for batch in found]) == 0
-            assert not any(cuda.host.has(batch.image.data_ptr()) for batch in found)
-            again = next(iter(loader))
-            assert not cuda.host.has(again.image.data_ptr())
-            return [batch.number.tolist() for batch in found]
-
-        assert in_a_child(lambda: rest() == expected[num_given:]) == 0
-        assert [batch.number.tolist() for batch in batches] == expected[num_given:]
-        loader.close()
-
-
-@pytest.mark.parametrize("num_given", [1, 3, 8])
-def test_a_forked_child_needs_no_lock_of_the_allocator(ds: LMDBDataset, num_given: int) -> None:
-    with late_cuda() as cuda:
-        expected = [batch.number.tolist() for batch in Loader(ds, 8, order="random", seed=3, pin_memory=False)]
-        loader = Loader(ds, 8, order="random", seed=3, num_threads=1)
-        batches = iter(loader)
-        for _ in range(num_given):
-            next(batches)
-        deadline = time.monotonic() + 60
-        while cuda.host.num_taken < 12 and time.monotonic() < deadline:  # until all has been read
-            time.sleep(0.001)
-        held, release = threading.Event(), threading.Event()
-
-        def hold() -> None:
-            with cuda.host.lock:
-                held.set()
-                release.wait(60)
-
-        thread = threading.Thread(target=hold)
-        thread.start()
-        held.wait(60)
-        try:
-            assert in_a_child(lambda: [b.number.tolist() for b in batches] == expected[num_given:]) == 0
-        finally:
-            release.set()
-            thread.join()
-        assert [batch.number.tolist() for batch in batches] == expected[num_given:]
-        loader.close()
-
-
-def test_a_forked_child_comes_to_the_error_of_a_group_too(ds: LMDBDataset) -> None:
-    def fails(batch: Any) -> Any:
-        if 41 in batch.number.tolist():
-            raise ZeroDivisionError
-        return batch
-
-    def rest(batches: Iterator[Any]) -> list[int]:
-        found = []
-        with pytest.raises(ZeroDivisionError):
-            for batch in batches:
-                found += batch.number.tolist()
-        return found
-
-    with late_cuda():
-        loader = Loader(ds, 8, order="sequential", transforms=[fails], num_threads=1)
-        batches = iter(loader)
-        next(batches)
-        assert in_a_child(lambda: rest(batches) == list(range(8, 40))) == 0
-        assert rest(batches) == list(range(8, 40))
-        loader.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
 import shutil
 import time
 import tracemalloc
@@ -20,7 +19,7 @@ from hypothesis import strategies as st
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.errors import CorruptError, OptionError
+from lmdbloader.errors import CorruptError
 from lmdbloader.loader import epoch as epoch_module
 from lmdbloader.loader import loader as loader_module
 from lmdbloader.loader.epoch import plan_groups
@@ -221,34 +220,3 @@ def test_damage_in_a_shared_batch_is_named_or_left_out(small: Path, tmp_path: Pa
     loader = Loader(ds, 40, order="sequential", num_threads=4, on_corrupt="skip")
     assert [len(batch.number) for batch in loader] == [40, 39, 40]
     assert [damage.sample for damage in loader.corrupt] == [70]
-
-
-@pytest.mark.usefixtures("shared")
-def test_an_error_of_a_function_ends_an_epoch_of_shared_batches(small: Path) -> None:
-    loader = Loader(LMDBDataset(small), 40, order="random", num_threads=4, transforms=[lambda batch: None])
-    with pytest.raises(OptionError, match="`return batch`"):
-        list(loader)
-
-
-@pytest.mark.usefixtures("shared")
-def test_shared_batches_go_on_after_close_and_in_a_fork(small: Path) -> None:
-    loader = Loader(LMDBDataset(small), 10, order="random", seed=1, num_threads=4)
-    expected = list(loader)
-    for interrupt in range(3):
-        loader.set_epoch(0)
-        iterator = iter(loader)
-        found = [next(iterator) for _ in range(interrupt)]
-        loader.close()
-        assert_same(iter([*found, *iterator]), iter(expected))
-        loader.set_epoch(0)
-        iterator = iter(loader)
-        found = [next(iterator) for _ in range(interrupt)]
-        if (child := os.fork()) == 0:
-            status = 1
-            try:
-                assert_same(iter([*found, *iterator]), iter(expected))
-                status = 0
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert_same(iter([*found, *iterator]), iter(expected))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from fractions import Fraction
 from typing import Any
 
@@ -106,7 +105,7 @@ def test_any_weights_are_met_closely(weights: list[float]) -> None:
         return
     if any(0 < Fraction(weight) / total < Fraction(1, 10**10) for weight in weights):
         # Of floats; a small whole number beside a large one is exact.
-        with pytest.raises(OptionError, match=r"of the draws; expected at least 1e-10, or 0\. Leave it out"):
+        with pytest.raises(OptionError, match="its share of the draws"):
             whole_shares(weights, [3] * len(weights))
         return
     shares = whole_shares(weights, [3] * len(weights))
@@ -116,21 +115,6 @@ def test_any_weights_are_met_closely(weights: list[float]) -> None:
         assert abs(Fraction(share, sum(shares)) - Fraction(weight) / total) <= max(
             Fraction(weight) / total / 10**8, 2**-40
         )
-
-
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ([1.0], "1 weights for 2 datasets"),
-        ([1.0, -1.0], r"weights\[1\] is -1.0"),
-        ([math.inf, 1.0], r"weights\[0\] is inf"),
-        ([0.0, 0.0], "add up to 0"),
-        ([1.0, 1.0], "dataset 1 has no samples. Leave it out"),
-    ],
-)
-def test_other_weights_are_refused(weights: list[float], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        whole_shares(weights, [5, 0])
 
 
 # --- Orders ---
@@ -202,20 +186,6 @@ def test_permutations_of_a_small_dataset_are_uniform(kind: Any) -> None:
     expected = 4 * epochs / n
     chi = (n - 1) / n * float(((at - expected) ** 2 / expected).sum())
     assert abs(chi - (n - 1) ** 2) < 5 * math.sqrt(2 * (n - 1) ** 2)
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_ranks_share_a_mixture_out_in_the_same_steps(kind: Any, world_size: int) -> None:
-    mixed = Mixture((31, 12), (2, 3), 97)
-    alone = draws_of(mixed, kind)
-    order = mixed.order(kind, layout(43), seed=3, epoch=0)
-    steps: dict[int, list[int]] = {}
-    for rank in range(world_size):
-        positions = Share(24 // world_size, rank, world_size).positions(97)
-        for step in range(len(positions)):
-            steps.setdefault(step, []).extend(order.samples(positions.of_batches(step, step + 1)).tolist())
-    assert [Counter(steps[k]) for k in range(len(steps))] == [Counter(alone[k : k + 24]) for k in range(0, 97, 24)]
 
 
 @settings(max_examples=60, deadline=None)

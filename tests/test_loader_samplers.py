@@ -146,14 +146,6 @@ def test_batches_that_are_skipped_are_not_read(ds: LMDBDataset, count: int) -> N
     assert loader.stage_times().num_samples == max(COUNT - 4 * count, 0)
 
 
-def test_a_rebuilt_loader_continues_a_restored_epoch(ds: LMDBDataset) -> None:
-    expected, loader = loader_of(ds), loader_of(ds)
-    batches = iter(expected)
-    next(batches)
-    loader.load_state_dict(expected.state_dict())
-    assert same(rebuilt(loader), batches)
-
-
 @pytest.mark.parametrize("split", [lambda tickets: [*tickets[0], *tickets[1]], lambda tickets: len(tickets[0])])
 def test_dividing_batches_a_second_time_is_an_error_with_the_line(ds: LMDBDataset, split: Any) -> None:
     with pytest.raises(OptionError, match=r'write Loader\(..., shard="auto"\)'):
@@ -203,21 +195,12 @@ def test_a_loader_rebuilt_from_a_batch_sampler_is_a_copy(ds: LMDBDataset) -> Non
     assert found[0]["x"].is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("batch_size", "collate_fn", "dataset", "drop_last", "epoch", "num_workers", "pin_memory", "sampler"),
-        *("generator", "persistent_workers", "replacement", "num_replicas", "worker_init_fn"),
-        *(name for name in inspect.signature(Loader).parameters if name != "foreign"),
-    ],
-)
+@pytest.mark.parametrize("name", [*(n for n in inspect.signature(Loader).parameters if n != "foreign"), "num_workers"])
 def test_what_a_loader_would_not_notice_cannot_be_set(ds: LMDBDataset, name: str) -> None:
     loader = loader_of(ds)
-    with pytest.raises(OptionError, match=rf"loader.{name} = None: it cannot change after the Loader is made"):
-        setattr(loader, name, None)
-    for sampler in (loader.sampler, loader.batch_sampler, loader_of(ds, shard=(0, 2)).sampler):
-        with pytest.raises(OptionError, match=rf"{name} = None: it cannot change after the Loader is made"):
-            setattr(sampler, name, None)
+    for owner in (loader, loader.sampler, loader.batch_sampler, loader_of(ds, shard=(0, 2)).sampler):
+        with pytest.raises(OptionError, match=rf"{name} = .*it cannot change"):
+            setattr(owner, name, None)
 
 
 def test_other_attributes_of_a_loader_are_those_of_who_sets_them(ds: LMDBDataset) -> None:

@@ -20,7 +20,6 @@ from torch.utils.data import DataLoader, IterableDataset
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.errors import OptionError
-from lmdbloader.loader import seeds
 from lmdbloader.transforms import RandomCrop
 
 COUNT = 60
@@ -206,30 +205,3 @@ def test_ranks_that_cannot_agree_are_an_error_with_the_line(ds: LMDBDataset, opt
     assert len(loader) == 2 and len(list(make(ds, shard=(1, 4), seed=0, **given))) == 2
     loader.load_state_dict(make(ds, shard=(0, 4), seed=9, **given).state_dict())
     assert loader.seed == 9 and len(list(loader)) == 2
-
-
-def test_an_order_without_chance_needs_no_seed(ds: LMDBDataset) -> None:
-    for order in ("sequential", [3, 1, 2, 7], lambda epoch: [3, 1, 2, 7]):
-        assert len(list(make(ds, shard=(1, 2), shuffle=None, order=order))) > 0
-
-
-class Silent:
-    """The store of ranks of which the first has left nothing."""
-
-    def add(self, key: str, number: int) -> int:
-        return number
-
-    def wait(self, keys: list[str], patience: timedelta) -> None:
-        raise distributed.DistStoreError("timed out")
-
-
-def test_a_rank_that_rank_0_leaves_alone_is_an_error_with_the_line(
-    ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
-    monkeypatch.setattr(distributed, "get_rank", lambda: 1)
-    monkeypatch.setattr(seeds, "_store", Silent)
-    loader = make(ds, shard="auto")
-    with pytest.raises(OptionError, match=r"no seed came from rank 0.*Write|write Loader\(..., seed=0\)"):
-        next(iter(loader))

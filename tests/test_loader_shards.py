@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import warnings
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from torch.multiprocessing.spawn import start_processes
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.errors import OptionError
 
 COUNT, RANKS = 40, 2
 
@@ -57,8 +55,7 @@ def in_ranks(loader: Loader, folder: Path, method: str) -> list[dict[str, Any]]:
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-@pytest.mark.parametrize("is_used", [False, True], ids=["unused", "used before"])
+@pytest.mark.parametrize(("method", "is_used"), [("spawn", True), ("fork", False)])
 def test_ranks_read_their_shares_of_a_loader_made_before_them(
     ds: LMDBDataset, tmp_path: Path, method: str, is_used: bool
 ) -> None:
@@ -89,41 +86,6 @@ def test_without_a_shard_every_rank_reads_everything_and_warns_once(ds: LMDBData
         (message,) = each["warnings"]
         assert "2 processes, and each of them reads all samples" in message
         assert "Loader(..., shard='auto')" in message
-
-
-def test_a_loader_that_is_to_read_everything_says_so(ds: LMDBDataset, tmp_path: Path) -> None:
-    found = in_ranks(Loader(ds, 4, shuffle=True, shard=(0, 1), num_threads=1), tmp_path, "fork")
-    assert [each["warnings"] for each in found] == [[], []]
-    assert [len(each["numbers"]) for each in found] == [COUNT] * RANKS
-
-
-def train_share(rank: int, loader: Loader, folder: Path) -> None:
-    """Take a step with the other rank for each batch of two epochs, as DistributedDataParallel does."""
-    store, wait = f"file://{folder / 'store'}", timedelta(seconds=60)
-    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=RANKS, timeout=wait)
-    seen: list[list[int]] = []
-    for _ in range(2):
-        for batch in loader:
-            total = torch.tensor(len(seen))
-            distributed.all_reduce(total)
-            assert total == RANKS * len(seen)
-            seen.append(batch.number.tolist())
-    distributed.barrier()
-    distributed.destroy_process_group()
-    (folder / f"{rank}.json").write_text(json.dumps(seen))
-
-
-@pytest.mark.parametrize("last", [{}, {"pad": True}, {"drop_last": True}], ids=str)
-def test_ranks_take_the_same_steps_though_their_number_divides_nothing(
-    ds: LMDBDataset, tmp_path: Path, last: dict[str, bool]
-) -> None:
-    loader = Loader(ds[:9], 4, shuffle=True, seed=0, shard="auto", num_threads=1, **last)
-    start_processes(train_share, (loader, tmp_path), nprocs=RANKS, start_method="fork")  # type: ignore[no-untyped-call]
-    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(RANKS))
-    assert [*map(len, first)] == [*map(len, second)] == ([4] * 2 if last.get("drop_last") else [4, 1] * 2)
-    for rank, seen in enumerate((first, second)):
-        expected = Loader(ds[:9], 4, shuffle=True, seed=0, shard=(rank, RANKS), **(last or {"pad": True}))
-        assert seen == [batch.number.tolist() for _ in range(2) for batch in expected]
 
 
 @pytest.mark.parametrize(
@@ -162,12 +124,3 @@ def test_a_place_is_that_of_the_ranks_that_reached_it(ds: LMDBDataset, monkeypat
     # The group is gone, as after the last line of a training function.
     assert loader.state_dict()["position"] == 2 * 2 * 4
     assert len(loader) == 10
-
-
-def test_auto_before_the_group_is_an_error_when_it_is_needed(ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    loader = Loader(ds, 4, shuffle=True, seed=0, shard="auto")
-    assert repr(loader)
-    for ask in (len, iter):
-        with pytest.raises(OptionError, match=r"init_process_group before the first iteration"):
-            ask(loader)

@@ -1,9 +1,8 @@
-"""Worker processes of `dataloader`: killed ones, batches that cannot be sent, and a /dev/shm that is full."""
+"""Worker processes of `dataloader`: batches that cannot be sent, and a /dev/shm that is full."""
 
 from __future__ import annotations
 
 import re
-import signal
 import sys
 from pathlib import Path
 
@@ -22,49 +21,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("wait", ["for a batch", "in the loop"])
-def test_a_killed_worker_is_one_error(
-    nursery: Nursery, path: Path, tmp_path: Path, persistent: bool, wait: str
-) -> None:
-    code = (
-        "import os, time, lmdbloader\n"
-        "class Slow(lmdbloader.LMDBDataset):\n"
-        "    def transform(self, sample):\n"
-        "        while sample.label > 40: time.sleep(0.01)\n"
-        "        return sample\n"
-        f"loader = lmdbloader.dataloader(Slow({str(path)!r}), 8, num_workers=2, persistent_workers={persistent})\n"
-        "try:\n"
-        "    for number, batch in enumerate(loader):\n"
-        "        print('batch', number, flush=True)\n"
-        f"        while {wait == 'in the loop'} and number == 1: time.sleep(0.01)\n"
-        "except RuntimeError as error:\n"
-        "    print('told:', error, error.__cause__, flush=True)\n"
-        "    os._exit(5)\n"
-    )
-    program = nursery.start(code, tmp_path)
-    program.wait_for("batch 1" if wait == "in the loop" else "batch 4")
-    worker = next(process for process in program.session() if process.pid != program.pid)
-    worker.send_signal(signal.SIGKILL)
-    assert program.end() == 5, program.errors
-    assert program.out.count("told:") == 1
-    assert f"DataLoader worker (pid {worker.pid}) is killed by signal: Killed" in program.out
-    assert program.errors == ""
-
-
-def test_a_worker_that_was_killed_between_epochs_is_an_error(nursery: Nursery, path: Path, tmp_path: Path) -> None:
-    code = (
-        f"import lmdbloader, time\nloader = lmdbloader.dataloader(lmdbloader.LMDBDataset({str(path)!r}), 8, "
-        "num_workers=2, persistent_workers=True)\nassert len(list(loader)) == 15\n"
-        "print('idle', flush=True)\nwhile True: time.sleep(0.01)\n"
-    )
-    program = nursery.start(code, tmp_path)
-    program.wait_for("idle")
-    next(process for process in program.session() if process.pid != program.pid).send_signal(signal.SIGKILL)
-    assert program.end() == 1
-    assert program.errors.count("Traceback") == 1 and "is killed by signal: Killed" in program.errors
-
-
 def test_a_batch_that_cannot_be_sent_is_an_error_and_not_a_wait(nursery: Nursery, path: Path, tmp_path: Path) -> None:
     code = (
         f"import lmdbloader\nds = lmdbloader.LMDBDataset({str(path)!r})\n"
@@ -75,21 +31,6 @@ def test_a_batch_that_cannot_be_sent_is_an_error_and_not_a_wait(nursery: Nursery
     assert program.end() == 1
     assert "in DataLoader worker process 0" in program.errors
     assert re.search("Can't (pickle|get) local object", program.errors)
-
-
-def test_a_workers_own_errors_are_still_reported(nursery: Nursery, path: Path, tmp_path: Path) -> None:
-    code = (
-        f"import lmdbloader, sys, threading\nds = lmdbloader.LMDBDataset({str(path)!r})\n"
-        "def start(number):\n"
-        "    print('started', number, flush=True)\n"
-        "    threading.Thread(target=lambda: sys.excepthook(OSError, OSError('mine'), None)).start()\n"
-        "    threading.Thread(target=lambda: sys.excepthook(EOFError, EOFError('gone'), None)).start()\n"
-        "print(sum(1 for _ in lmdbloader.dataloader(ds, 8, num_workers=1, worker_init_fn=start)))\n"
-    )
-    program = nursery.start(code, tmp_path)
-    assert program.end() == 0, program.errors
-    assert program.out.split() == ["started", "0", "15"]
-    assert program.errors == "OSError: mine\n"
 
 
 def test_in_the_process_itself_nothing_is_changed() -> None:

@@ -16,7 +16,7 @@ import torch
 from classification import ResNet
 from classification.processes import choose_device
 from demos.class_folders import make_class_folders
-from loading_scripts import interrupt_at_save, load_script, make_class_datasets, save_as_checkpoint
+from loading_scripts import interrupt_at_save, load_script, make_class_datasets
 from training.classifier_options import parse_options
 
 import lmdbloader
@@ -339,7 +339,7 @@ def test_the_rest_of_an_epoch_may_be_less_than_a_step(photographs: Path, tmp_pat
     content = torch.load(tmp_path / "run.pt", weights_only=True)
     content["epoch"] = 0
     content["loader"] |= {"epoch": 0, "position": content["loader"]["length"] - 1}
-    save_as_checkpoint(content, tmp_path / "run.pt")
+    torch.save(content, tmp_path / "run.pt")
     assert run(*options, "--resume") == 0
 
 

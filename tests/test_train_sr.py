@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,23 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from loading_scripts import interrupt_at_save, load_script
 from PIL import Image
 from superresolution import ResidualSR, build_model, train_epoch, train_step
 from torch import Tensor
 
 import lmdbloader
-from lmdbloader.errors import CorruptError, FormatError, OptionError, TrainingError
+from lmdbloader.errors import OptionError, TrainingError
 from lmdbloader.superres import (
     StepTimer,
     bicubic,
     evaluate,
-    load_checkpoint,
     predict,
     psnr,
-    save_checkpoint,
 )
 from lmdbloader.superres.evaluation import Evaluation, Scores, pair_scale, score
 
@@ -507,102 +502,3 @@ def test_predicting_leaves_the_model_in_its_mode() -> None:
         model.train(mode)
         predict(model, make_pairs(1)[0][0])
         assert model.training is mode
-
-
-# --- Checkpoints ---
-
-
-def test_a_save_that_fails_leaves_the_old_checkpoint(tmp_path: Path) -> None:
-    model = build_model("srcnn915", 2)
-    optimizer = torch.optim.Adam(model.parameters())
-    path = tmp_path / "run.pt"
-    save_checkpoint(path, model=model, optimizer=optimizer, epoch=1, settings={})
-    before = path.read_bytes()
-    with pytest.raises(Exception, match=r"settings\['bad'\] is <function .* which a checkpoint cannot hold"):
-        save_checkpoint(path, model=model, optimizer=optimizer, epoch=2, settings={"bad": lambda: None})
-
-    assert path.read_bytes() == before
-    assert [file.name for file in tmp_path.iterdir()] == ["run.pt"]
-
-
-def test_a_checkpoint_of_a_later_release_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = build_model("srcnn915", 2)
-    optimizer = torch.optim.Adam(model.parameters())
-    with monkeypatch.context() as later:
-        later.setattr("lmdbloader.loader.checkpoints.CHECKPOINT_VERSION", 99)
-        save_checkpoint(tmp_path / "run.pt", model=model, optimizer=optimizer, epoch=1, settings={})
-    with pytest.raises(FormatError, match="checkpoint version 99"):
-        load_checkpoint(tmp_path / "run.pt", model=model, optimizer=optimizer, settings={})
-
-
-def test_plain_torch_and_unzip_read_a_checkpoint(tmp_path: Path) -> None:
-    model = build_model("srcnn915", 2)
-    optimizer = torch.optim.Adam(model.parameters())
-    path = tmp_path / "run.pt"
-    save_checkpoint(path, model=model, optimizer=optimizer, epoch=3, settings={})
-
-    weights = torch.load(path, weights_only=True)["model"]
-    assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
-    with zipfile.ZipFile(path) as archive:
-        assert archive.testzip() is None
-        assert archive.comment.startswith(b"lmdbloader checkpoint sha256 ")
-
-
-@pytest.fixture(scope="module")
-def saved_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    model = build_model("srcnn915", 2)
-    optimizer = torch.optim.Adam(model.parameters())
-    model(torch.rand(1, 1, 8, 8)).sum().backward()
-    optimizer.step()
-    path = tmp_path_factory.mktemp("checkpoint") / "run.pt"
-    save_checkpoint(path, model=model, optimizer=optimizer, epoch=1, settings={})
-    return path.read_bytes()
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    place=st.floats(0, 1, exclude_max=True),
-    damage=st.sampled_from(["bit", "page", "cut", "longer"]),
-    bit=st.integers(0, 7),
-)
-def test_damage_to_a_checkpoint_is_seen_before_torch_reads_it(
-    saved_checkpoint: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: float, damage: str, bit: int
-) -> None:
-    content = bytearray(saved_checkpoint)
-    where = int(place * len(content))
-    if damage == "bit":
-        content[where] ^= 1 << bit
-    elif damage == "page":
-        page = content[where : where + 512]
-        content[where : where + 512] = bytes(byte ^ 0xFF for byte in page)
-    elif damage == "cut":
-        del content[where:]
-    else:
-        content += b"\0" * (where % 100 + 1)
-    path = tmp_path / "run.pt"
-    path.write_bytes(content)
-    monkeypatch.setattr(torch, "load", lambda *args, **options: pytest.fail("torch has seen it"))
-    model = build_model("srcnn915", 2)
-    with pytest.raises(CorruptError, match=r"run\.pt: (damaged: its SHA-256|does not end with a checkpoint's digest)"):
-        load_checkpoint(path, model=model, optimizer=torch.optim.Adam(model.parameters()), settings={})
-
-
-def test_a_file_other_than_a_checkpoint_is_named(tmp_path: Path) -> None:
-    model = build_model("srcnn915", 2)
-    optimizer = torch.optim.Adam(model.parameters())
-    path = tmp_path / "run.pt"
-    save_checkpoint(path, model=model, optimizer=optimizer, epoch=1, settings={"scale": 2})
-    with pytest.raises(FormatError, match=r"made with scale=2; this run has scale=3\. They must"):
-        load_checkpoint(path, model=model, optimizer=optimizer, settings={"scale": 3})
-    path.write_bytes(path.read_bytes()[:500])
-    with pytest.raises(CorruptError, match=r"run\.pt: does not end with a checkpoint's digest: it was truncated"):
-        load_checkpoint(path, model=model, optimizer=optimizer, settings={"scale": 2})
-    for other in (b"", b"short", b"x" * 5000):
-        path.write_bytes(other)
-        with pytest.raises(CorruptError, match="or it is not a checkpoint of this release"):
-            load_checkpoint(path, model=model, optimizer=optimizer, settings={"scale": 2})
-    torch.save({"version": 2}, path)  # written by earlier versions
-    with pytest.raises(CorruptError, match="not a checkpoint of this release"):
-        load_checkpoint(path, model=model, optimizer=optimizer, settings={"scale": 2})
-    with pytest.raises(FileNotFoundError):
-        load_checkpoint(tmp_path / "absent.pt", model=model, optimizer=optimizer, settings={})

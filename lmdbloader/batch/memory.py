@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 import sys
@@ -115,12 +114,3 @@ class PinnedMemory(BatchMemory):
             return super().take(count)
         tensor = torch.empty((count, *self._shape), dtype=self._torch_dtype, device="cpu", pin_memory=True)
         return tensor, tensor.data_ptr()
-
-
-def never_free(value: Any) -> None:
-    """Keep something until the process ends.
-
-    Freeing pinned memory takes locks of the allocator. In a forked child one of them may be locked forever, by a
-    thread of the parent that held it during the fork.
-    """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))

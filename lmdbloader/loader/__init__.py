@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from lmdbloader.loader.loader import Loader, Throughput
+from lmdbloader.loader.loader import Loader
 
-__all__ = ["Loader", "Throughput"]
+__all__ = ["Loader"]

@@ -1,9 +1,9 @@
-"""Orders that a user gives: lists of sample numbers, weights, and functions of the epoch that return them."""
+"""Orders that a user gives: lists of sample numbers, functions of the epoch that return them, and weights."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ import torch
 from lmdbloader.base.arguments import shown, whole
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import entries
-from lmdbloader.loader.orders import EpochOrder, Layout
+from lmdbloader.loader.orders import EpochOrder, Layout, Orders
+from lmdbloader.loader.quasi_random import EXPECTED
 from lmdbloader.store import check_rows
 from lmdbloader.store.rows import digest_of
 
@@ -22,14 +23,10 @@ F64 = npt.NDArray[np.float64]
 # The purpose number of the permutation that is the source of weighted draws; `orders` has those of others.
 _WEIGHTED = 3
 _BITS = 53
-# Weights are scaled if the largest is smaller, because products with 2**-53 would lose digits.
+# Products of the sum of weights with 2**-53 must not lose digits.
 _TINY = 1e-250
 # Epochs whose lists are kept: the current one and the next.
 _KEPT_EPOCHS = 2
-_EXPECTED = (
-    "expected 'random', 'quasi_random', 'sequential', QuasiRandom(...), a list of sample numbers, or a function of the "
-    "epoch that returns one"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +66,8 @@ class WeightedOrder:
     length: int
     sums: F64
     last: int
-    seed: int = 0
-    epoch: int = 0
+    seed: int
+    epoch: int
 
     def samples(self, positions: I64) -> I64:
         """Return sample + num_samples * draw at positions (m,), so that each draw has its own random choices."""
@@ -85,49 +82,8 @@ class WeightedOrder:
         """Samples are read one by one."""
 
 
-class _Kept:
-    """Orders that are made of a list, or by a function of the epoch; those of the last epochs are kept.
-
-    Attributes:
-        changes: See `Orders.changes` of `lmdbloader.loader.orders`, as for all other names without an underscore.
-        repeats: Always: a sample may occur more than once.
-    """
-
-    repeats = True
-
-    def __init__(self, num_samples: int, changes: bool) -> None:
-        self._count, self.changes = num_samples, changes
-        self._kept: dict[int, tuple[EpochOrder, str]] = {}
-
-    def _make(self, epoch: int) -> tuple[EpochOrder, str]:
-        """Return the order of an epoch and its text."""
-        raise NotImplementedError
-
-    def _given(self, epoch: int) -> tuple[EpochOrder, str]:
-        key = epoch if self.changes else 0
-        if key not in self._kept:
-            found = self._make(epoch)
-            while len(self._kept) >= _KEPT_EPOCHS:
-                self._kept.pop(next(iter(self._kept)))
-            self._kept[key] = found
-        return self._kept[key]
-
-    def length(self, epoch: int) -> int:
-        """Return the number of positions of an epoch."""
-        return self._given(epoch)[0].length
-
-    def of(self, epoch: int, layout: Layout, seed: int) -> EpochOrder:
-        """Return the order of an epoch."""
-        order, _ = self._given(epoch)
-        return replace(order, seed=seed, epoch=epoch) if isinstance(order, WeightedOrder) else order
-
-    def text(self, epoch: int, layout: Layout) -> str:
-        """Return a short text; orders of an epoch with equal texts are equal."""
-        return self._given(epoch)[1]
-
-
-class ListedOrders(_Kept):
-    """Orders of sample numbers that a user gives."""
+class ListedOrders(Orders):
+    """Orders of sample numbers that a user or his function gives; those of the last epochs are kept."""
 
     follow_the_seed = False
 
@@ -137,30 +93,41 @@ class ListedOrders(_Kept):
         Raises:
             OptionError: It is neither sample numbers nor a function.
         """
-        super().__init__(num_samples, callable(order))
         if isinstance(order, type) or not (callable(order) or hasattr(order, "__len__")):
-            raise OptionError(f"order={shown(order)}: {_EXPECTED}")
+            raise OptionError(f"order={shown(order)}: {EXPECTED}")
+        self._count, self._repeat, self.changes = num_samples, repeat, callable(order)
         self.shown = order if self.changes else _numbers(order, num_samples, "order")
-        self._repeat = repeat
-        self.options: dict[str, Any] = {"order": self.shown, "repeat": repeat}
+        self.options = {"order": self.shown, "repeat": repeat}
+        self._kept: dict[int, ListedOrder] = {}
 
-    def _make(self, epoch: int) -> tuple[EpochOrder, str]:
-        numbers = self.shown
-        if callable(numbers):
-            numbers = _numbers(numbers(epoch), self._count, f"order({epoch})")
-        if self._repeat > 1:
-            numbers = np.tile(numbers, self._repeat)
-        draws = _with_occurrences(numbers, self._count)
-        return ListedOrder(draws), f"listed {digest_of(draws)}"
+    def length(self, epoch: int) -> int:
+        return self._of(epoch).length
+
+    def of(self, epoch: int, layout: Layout, seed: int) -> EpochOrder:
+        return self._of(epoch)
+
+    def text(self, epoch: int, layout: Layout) -> str:
+        return f"listed {digest_of(self._of(epoch).draws)}"
+
+    def _of(self, epoch: int) -> ListedOrder:
+        key = epoch if self.changes else 0
+        if key not in self._kept:
+            numbers = self.shown
+            if callable(numbers):
+                numbers = _numbers(numbers(epoch), self._count, f"order({epoch})")
+            while len(self._kept) >= _KEPT_EPOCHS:
+                self._kept.pop(next(iter(self._kept)))
+            self._kept[key] = ListedOrder(_with_occurrences(np.tile(numbers, self._repeat), self._count))
+        return self._kept[key]
 
 
-class WeightedOrders(_Kept):
+class WeightedOrders(Orders):
     """Orders of draws by weight."""
 
-    follow_the_seed, shown = True, "weighted"
+    shown = "weighted"
 
     def __init__(self, num_samples: int, weights: Any, draws: Any) -> None:
-        """Check weights, which are copied; a function is called for each epoch.
+        """Check weights, which are copied.
 
         Args:
             num_samples: The number of samples of the dataset.
@@ -170,29 +137,25 @@ class WeightedOrders(_Kept):
         Raises:
             OptionError: One of them is invalid.
         """
-        super().__init__(num_samples, callable(weights))
         self._draws = num_samples
         if draws is not None:  # as in torch, at least one
             self._draws = whole("num_samples", draws, 1, 2**62 // max(num_samples, 1))
             if not num_samples:
                 raise OptionError(f"num_samples={draws}, weights: the dataset has no samples to draw from")
-        if not self.changes:
-            # A copy, from which another Loader may be made: the caller may change the list.
-            weights = _numbers_of_weights(weights, num_samples, "weights").copy()
-        self._sums = weights if self.changes else _sums(weights, "weights")
+        # A copy, from which another Loader may be made: the caller may change the list.
+        weights = _numbers_of_weights(weights, num_samples).copy()
+        self._sums = _sums(weights)
+        self._last = int(np.searchsorted(self._sums, self._sums[-1])) if num_samples else 0
         self.options = {"weights": weights, "num_samples": draws}
 
     def length(self, epoch: int) -> int:
-        """Return the number of draws of an epoch."""
         return self._draws
 
-    def _make(self, epoch: int) -> tuple[EpochOrder, str]:
-        sums = self._sums
-        if callable(sums):
-            name = f"weights({epoch})"
-            sums = _sums(_numbers_of_weights(sums(epoch), self._count, name), name)
-        last = int(np.searchsorted(sums, sums[-1])) if len(sums) else 0
-        return WeightedOrder(self._draws, sums, last), f"weighted {digest_of(sums.view(np.int64))}"
+    def of(self, epoch: int, layout: Layout, seed: int) -> EpochOrder:
+        return WeightedOrder(self._draws, self._sums, self._last, seed, epoch)
+
+    def text(self, epoch: int, layout: Layout) -> str:
+        return f"weighted {digest_of(self._sums.view(np.int64))}"
 
 
 def _numbers(given: Any, num_samples: int, name: str) -> I64:
@@ -249,7 +212,7 @@ def _for_numpy(given: Any) -> Any:
     return given
 
 
-def _numbers_of_weights(given: Any, num_samples: int, name: str) -> F64:
+def _numbers_of_weights(given: Any, num_samples: int) -> F64:
     """Return weights as an array (n,).
 
     Raises:
@@ -261,28 +224,25 @@ def _numbers_of_weights(given: Any, num_samples: int, name: str) -> F64:
             raise TypeError(array.dtype)
         weights: F64 = np.asarray(array, np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise OptionError(f"{name}: {shown(given)}; expected a list of numbers, one for each sample") from error
+        raise OptionError(f"weights: {shown(given)}; expected a list of numbers, one for each sample") from error
     if weights.shape != (num_samples,):
         raise OptionError(
-            f"{name}: {shown(given)} has shape {weights.shape}; expected one weight for each of {num_samples} samples"
+            f"weights: {shown(given)} has shape {weights.shape}; expected one weight for each of {num_samples} samples"
         )
     wrong = np.flatnonzero(~np.isfinite(weights) | (weights < 0))
     if len(wrong):
-        raise OptionError(f"{name}[{wrong[0]}] is {weights[wrong[0]]}; expected finite numbers of at least 0")
+        raise OptionError(f"weights[{wrong[0]}] is {weights[wrong[0]]}; expected finite numbers of at least 0")
     return weights
 
 
-def _sums(weights: F64, name: str) -> F64:
+def _sums(weights: F64) -> F64:
     """Return the cumulative sums of weights, (n,) float64.
 
     Raises:
-        OptionError: They are all 0, or add up to more than a float holds.
+        OptionError: Their sum is not above 0, or not finite, or products with 2**-53 would lose digits.
     """
-    if len(weights) and 0 < (most := weights.max()) < _TINY:
-        # Draws multiply the sum with 2**-53, which must not lose digits; a power of two changes no share.
-        weights = np.ldexp(weights, -int(np.frexp(most)[1]))
     with np.errstate(over="ignore"):
         sums: F64 = np.cumsum(weights)
-    if len(weights) and not 0 < sums[-1] < np.inf:
-        raise OptionError(f"{name}: the weights add up to {sums[-1]}; expected a finite sum above 0")
+    if len(weights) and not _TINY < sums[-1] < np.inf:
+        raise OptionError(f"weights: the weights add up to {sums[-1]}; expected a finite sum above {_TINY}")
     return sums

@@ -37,8 +37,7 @@ def usable_device(device: str | int | torch.device | None) -> torch.device | Non
     if not torch.cuda.is_available():
         _logger.warning("lmdbloader: device=%r, but there is no CUDA device here: batches stay on the CPU", str(device))
         return None
-    count = torch.cuda.device_count()
-    if (wanted.index or 0) >= count:
+    if (wanted.index or 0) >= (count := torch.cuda.device_count()):
         raise OptionError(f"device={str(device)!r}: the CUDA devices here are cuda:0 to cuda:{count - 1}; {expected}")
     return wanted
 
@@ -58,25 +57,11 @@ class Copies:
         self._streams: dict[int, Any] = {}
 
     def of(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Return batches on the device; see `on_device`."""
-        return on_device(batches, self.device, self.stream())
-
-    def stream(self) -> Any:
-        """Return the stream for copies to the device; one without a number is the current device."""
+        """Return batches on the device; one without a number is the current device."""
         number = torch.cuda.current_device() if self.device.index is None else self.device.index
         if number not in self._streams:
             self._streams[number] = torch.cuda.Stream(number)  # type: ignore[no-untyped-call]
-        return self._streams[number]
-
-
-def copies_to(device: str | int | torch.device | None) -> Copies | None:
-    """Return what copies batches to a device; None if they stay in the computer's memory.
-
-    Raises:
-        OptionError: As `usable_device`.
-    """
-    usable = usable_device(device)
-    return None if usable is None else Copies(usable)
+        return on_device(batches, self.device, self._streams[number])
 
 
 def on_device(batches: Iterator[Any], device: torch.device, stream: Any) -> Iterator[Any]:

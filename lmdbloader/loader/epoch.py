@@ -7,19 +7,19 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from lmdbloader.base import clock_words
 from lmdbloader.base.stage_times import Clock, Stopwatch
 from lmdbloader.batch.batcher import Batcher, Begun
-from lmdbloader.batch.memory import never_free
 from lmdbloader.batch.pipeline import Output
 from lmdbloader.batch.turns import needs_turn, running
 from lmdbloader.errors import CorruptError, OptionError, WorkerError
@@ -42,8 +42,6 @@ Run = Callable[[Callable[[], Any]], Any] | None
 # only so far that they are still in memory when they are read.
 _SAMPLES_AHEAD = 512
 _NBYTES_AHEAD = 256 * 2**20
-# Windows of more samples than that are looked at in a few places before the numbers of all are made.
-_MANY_SAMPLES, _PROBED_WINDOWS = 2**15, 4
 # A call that computes the order costs as much as some 50 samples, so it is made for a stretch of about this many.
 _SAMPLES_TOGETHER, _STRETCHES_KEPT = 1024, 3
 
@@ -176,7 +174,7 @@ class EpochReadahead:
             for number in range(first, end):
                 rows = self._rows_of(self._windows.samples(number, number + 1))
                 self._releases[number] = self._readahead.hold(rows)
-        if first < end and not self._seem_resident(first, end):
+        if first < end:
             rows = self._rows_of(self._windows.samples(first, end))
             if len(rows) and not self._readahead.is_resident(rows):
                 ticket = self._readahead.load(rows)
@@ -194,19 +192,6 @@ class EpochReadahead:
             if number in self._releases:  # not yet closed
                 self._releases.pop(number)()
             self._num_over += 1
-
-    def _seem_resident(self, first: int, end: int) -> bool:
-        """Return whether windows of very many samples seem to be in memory, judged by a sample in each of a few.
-
-        The numbers of all of them, which `load` needs, would take a second for a window of 10 million tiny samples.
-        """
-        assert self._windows is not None
-        if (end - first) * self._order.length < _MANY_SAMPLES * len(self._windows.begins):
-            return False
-        few = range(first, end, -(-(end - first) // _PROBED_WINDOWS))
-        return self._readahead.is_resident(
-            self._rows_of(np.concatenate([self._windows.samples(k, k + 1)[:1] for k in few]))
-        )
 
     def _rows(self, first: int, end: int) -> I64:
         return self._rows_of(self._order.samples(self._positions.of_batches(first, end)))
@@ -251,6 +236,18 @@ class _SharedBatch:
         self._batch = None
 
 
+def _like_here() -> Run:
+    """Return what calls a function under this thread's gradient mode and CUDA device, which each thread has its own."""
+    has_gradients = torch.is_grad_enabled()
+    device = torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+
+    def run(call: Callable[[], Any]) -> Any:
+        with torch.set_grad_enabled(has_gradients), nullcontext() if device is None else torch.cuda.device(device):
+            return call()
+
+    return run
+
+
 class EpochRun:
     """One pass through an epoch: the state that the threads and the iterator share."""
 
@@ -263,7 +260,6 @@ class EpochRun:
         plan: Plan,
         *,
         mean_nbytes: float,
-        is_pinned: bool,
         skips: bool,
         may_lack: bool,
         stopwatch: Stopwatch,
@@ -277,17 +273,15 @@ class EpochRun:
             positions: In it, of the batches to read.
             plan: How batches are read ahead.
             mean_nbytes: Stored bytes of a sample.
-            is_pinned: Whether batches are in pinned memory, which a forked child must not touch.
             skips: Whether damaged samples are left out.
             may_lack: Whether a batch of only damaged samples may be left out too: not if other ranks count it.
             stopwatch: Times the threads.
         """
         self._skips, self._may_lack = skips, may_lack
-        self._batcher, self._epoch, self._order, self.is_pinned = batcher, epoch, order, is_pinned
+        self._batcher, self._epoch, self._order = batcher, epoch, order
         self._positions, self._at_once, self._num_parts = positions, plan.batches_at_once, plan.num_parts
         self._stopwatch = stopwatch
-        self._read_ahead = partial(EpochReadahead, batcher, order, positions, plan, mean_nbytes)
-        self._readahead = self._read_ahead()
+        self._readahead = EpochReadahead(batcher, order, positions, plan, mean_nbytes)
         self.num_groups = -(-len(positions) // plan.batches_at_once)
         # Groups whose samples are computed at once, and the latest such stretches: threads are in neighbouring ones.
         self._groups_together = max(_SAMPLES_TOGETHER // (plan.batches_at_once * positions.batch_size), 1)
@@ -302,17 +296,6 @@ class EpochRun:
         self.cancelled = True
         if not sys.is_finalizing():  # nothing can be imported then, and the process ends anyway
             self._readahead.close()
-
-    def restart_in_child(self) -> None:
-        """In a forked child, replace locks and results that threads of the parent may have been using."""
-        self._readahead = self._read_ahead()
-        self.results, self.shared = SimpleQueue(), {}
-
-    def arrived(self) -> Iterator[tuple[int, list[Item], BaseException | None]]:
-        """Yield the results that are ready."""
-        with suppress(Empty):
-            while True:
-                yield self.results.get_nowait()
 
     def _samples(self, first: int, end: int) -> I64:
         """Return the samples of batches first ... end - 1, which are of one group."""
@@ -336,9 +319,7 @@ class EpochRun:
         """
         run = None
         if self._batcher.python_functions:
-            from lmdbloader.loader.surroundings import Surroundings
-
-            run = Surroundings().run
+            run = _like_here()
         if self._num_parts == 1:
             return [partial(self._read_group, group, run)]
         shared = self.shared[group] = _SharedBatch(self._num_parts)
@@ -427,14 +408,6 @@ class EpochRun:
         clock.end()
         self.results.put((group, items, error))
 
-    def read_again(self, group: int, num_given: int, end: int) -> tuple[list[Item], BaseException | None]:
-        """Return a group's batches num_given ... end - 1, read a second time, with the error that ended them."""
-        first = group * self._at_once
-        clock = self._stopwatch.take()
-        found = self._read_singly(first + num_given, first + end, clock, None)
-        clock.end()
-        return found
-
     def _finish(
         self, batches: list[Any], first: int, samples: I64, clock: Clock, run: Run
     ) -> tuple[list[Item], BaseException | None]:
@@ -504,22 +477,12 @@ class EpochRun:
 def deliver(run: EpochRun, threads: Threads, ahead: int) -> Iterator[Item]:
     """Yield the batches of a run in order, each with the damage left out of it; threads work on `ahead` groups."""
     arrived: dict[int, Any] = {}
-    submitted, is_pinned = 0, run.is_pinned
-    process, num_closed = os.getpid(), threads.num_closed
+    submitted, num_closed = 0, threads.num_closed
     try:
         for group in range(run.num_groups):
             run.check_turn()
-            if (process, num_closed) != (os.getpid(), threads.num_closed):
-                if process != os.getpid():  # a forked child, which has none of the threads that had begun groups
-                    if is_pinned:  # nor the memory that they have read
-                        never_free((arrived, run.results, run.shared))
-                        arrived = {}
-                    run.restart_in_child()
-                process, num_closed = os.getpid(), threads.num_closed
-                arrived.update((result[0], result) for result in run.arrived())
-                for missing in sorted({*range(group, submitted)} - arrived.keys()):
-                    for job in run.jobs(missing):
-                        threads.submit(job)
+            if threads.num_closed != num_closed:  # the jobs that they had not begun are gone
+                raise WorkerError("the Loader was closed while this iterator read from it: make a new one")
             while submitted < min(group + ahead, run.num_groups):
                 for job in run.jobs(submitted):
                     threads.submit(job)
@@ -529,16 +492,9 @@ def deliver(run: EpochRun, threads: Threads, ahead: int) -> Iterator[Item]:
                 arrived[result[0]] = result
                 del result  # the memory of a batch that nothing refers to is free
             _, found, error = arrived.pop(group)
-            reader, count = process, len(found)
             found.reverse()
             while found:
                 yield found.pop()
-                if is_pinned and found and reader != os.getpid():  # forked in the middle of a group
-                    reader, given = os.getpid(), count - len(found)
-                    never_free(found)
-                    found, failed = run.read_again(group, given, count)
-                    found.reverse()
-                    count, error = given + len(found), failed or error
             if error is not None:
                 raise error
     finally:
@@ -552,7 +508,7 @@ class Batches(Iterator[Any]):
     each batch goes to one of them.
     """
 
-    __slots__ = ("_begin", "_failure", "_items", "_locks", "_note", "place")
+    __slots__ = ("_begin", "_failure", "_items", "_lock", "_note", "_process", "place")
 
     def __init__(self, begin: Callable[[], tuple[Place, Iterator[Any]]], note: Callable[[Damage], None]) -> None:
         """Prepare.
@@ -565,71 +521,52 @@ class Batches(Iterator[Any]):
         self._note = note
         self.place = Place(0, 0)
         self._items: Iterator[Any] = iter(())
-        # By process: a fork may copy a lock that is held by a thread of the parent.
-        self._locks = {os.getpid(): threading.RLock()}
-        # The thread in which an error ended the iterator, and the error.
-        self._failure: tuple[int, str] | None = None
+        self._lock, self._process = threading.RLock(), os.getpid()
+        # As text: the traceback of the error would keep batches alive.
+        self._failure: str | None = None
 
     def __next__(self) -> Any:
         """Return the next batch.
 
         Raises:
-            WorkerError: An error has ended the iterator in another thread; or it was in use when this process was
-                forked.
+            WorkerError: An error has ended the iterator, perhaps in another thread; or it is of another process.
         """
-        with self._lock():
-            place = self.place
-            if place.is_ended:
-                self._raise_failure_of_another()
+        if self._process != os.getpid():
+            raise WorkerError(
+                "this iterator of a Loader was made before the process was forked, and its threads are the parent's. "
+                "Make a new one with iter(loader), after load_state_dict(state_dict()) to keep the place."
+            )
+        with self._lock:
+            if self._failure is not None:
+                raise WorkerError(f"this iterator of a Loader has ended with an error: {self._failure}")
+            if self.place.is_ended:
                 raise StopIteration
-            self._check_idle()
             try:
                 if self._begin is not None:
                     begin, self._begin = self._begin, None
                     self.place, self._items = begin()
-                    place = self.place
                 while True:
                     batch, damaged = next(self._items)
-                    place.num_steps += 1
+                    self.place.num_steps += 1
                     for one in damaged:
                         self._note(one)
                     if batch is not LEFT_OUT:
                         return batch
             except StopIteration:
-                place.is_ended = place.is_complete = True
+                self.place.is_ended = self.place.is_complete = True
                 raise
             except BaseException as error:
-                # As text: the traceback of the error would keep batches alive.
-                self._failure = threading.get_ident(), f"{type(error).__name__}: {error}"
-                place.is_ended = True
+                self._failure = f"{type(error).__name__}: {error}"
+                self.place.is_ended = True
                 raise
 
     def close(self) -> None:
         """End; the threads skip the groups that they have not started. Waits for a thread that is getting a batch."""
         self.place.is_ended = True
         close = getattr(self._items, "close", None)
-        if close is not None:
-            with self._lock():
+        if close is not None and self._process == os.getpid():
+            with self._lock:
                 close()
-
-    def _lock(self) -> threading.RLock:
-        process = os.getpid()
-        return self._locks.get(process) or self._locks.setdefault(process, threading.RLock())
-
-    def _check_idle(self) -> None:
-        """Raise WorkerError if a batch is being given outside this process's lock."""
-        if getattr(self._items, "gi_running", False):
-            raise WorkerError(
-                "this iterator of a Loader was in the middle of a batch, in another thread when this process was "
-                "forked or in the code that a signal handler has interrupted: it cannot continue here. Make a new one "
-                "with iter(loader), after load_state_dict(state_dict()) to keep the place."
-            )
-
-    def _raise_failure_of_another(self) -> None:
-        if self._failure is not None and self._failure[0] != threading.get_ident():
-            raise WorkerError(
-                f"this iterator of a Loader has ended in another thread, which got the error: {self._failure[1]}"
-            )
 
     def __del__(self) -> None:
         if (place := getattr(self, "place", None)) is not None:  # Ctrl-C may come before `__init__` has set it

@@ -1,4 +1,4 @@
-"""The Loader: epochs of batches that threads assemble with compiled code from the data file; and its throughput."""
+"""The Loader: epochs of batches that threads assemble with compiled code from the data file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,10 +19,10 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from lmdbloader.base.arguments import flag, listed
+from lmdbloader.base.arguments import flag, listed, shown
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
-from lmdbloader.base.text import counted, plain
+from lmdbloader.base.text import plain
 from lmdbloader.batch.batcher import Batcher
 from lmdbloader.batch.dataset import LMDBDataset, check_images
 from lmdbloader.batch.memory import BatchMemory, PinnedMemory
@@ -31,7 +31,6 @@ from lmdbloader.batch.sample import Form, check_form, num_samples
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.epoch import LEFT_OUT, Batches, EpochRun, Plan, deliver, plan_groups
 from lmdbloader.loader.options import (
-    FIXED_NAMES,
     Shard,
     check_numbers,
     check_schedule,
@@ -40,7 +39,6 @@ from lmdbloader.loader.options import (
     count_processes,
     is_channels_last,
     orders_of,
-    refuse_change,
     resolve_pin_memory,
     resolve_shard,
     seed_for,
@@ -53,6 +51,7 @@ from lmdbloader.transforms.compilation import is_random
 from lmdbloader.transforms.functions import is_compiled
 
 if TYPE_CHECKING:
+    from lmdbloader.base.stopwatch import BatchTimes
     from lmdbloader.loader.device import Copies
     from lmdbloader.loader.mixing import Mix
     from lmdbloader.loader.options import Given, Weights
@@ -62,22 +61,6 @@ if TYPE_CHECKING:
     from lmdbloader.transforms.resolution import ProgressiveResize
 
 _logger = logging.getLogger("lmdbloader")
-
-
-@dataclass(frozen=True, slots=True)
-class Throughput:
-    """The result of `Loader.benchmark`.
-
-    Attributes:
-        samples_per_s: Samples per second.
-        p50_seconds, p99_seconds: Median and 99th percentile of the time that the loop waits for a batch.
-        num_batches: Batches measured.
-    """
-
-    samples_per_s: float
-    p50_seconds: float
-    p99_seconds: float
-    num_batches: int
 
 
 def _copies_when_rebuilt(init: Callable[..., None]) -> Callable[..., None]:
@@ -122,6 +105,11 @@ class Loader(DataLoader[Any]):
     >>> loader = Loader(dataset, 16, shuffle=True, transforms=[RandomCrop(64), RandomDihedral()])  # doctest: +SKIP
     >>> for lr, hr in loader:  # doctest: +SKIP
     ...     train(lr, hr)
+
+    Attributes:
+        transforms: The compiled transforms of images, the dataset's own before the loader's.
+        memory_format: The order of the images in memory: torch.contiguous_format or torch.channels_last.
+        device: Of the batches: the CPU without CUDA, even if another was asked for.
     """
 
     # What DataLoader's own constructor would set; samplers and the collate function are properties.
@@ -184,8 +172,7 @@ class Loader(DataLoader[Any]):
                 of an epoch and returns such a list, called once for an epoch, with the same list in every process. None
                 is as `shuffle` says.
             weights: Of each sample, (len(dataset),) numbers of at least 0, of any real type: samples are drawn by them
-                with replacement, as torch's WeightedRandomSampler does. They are copied. Or a function of the epoch
-                that returns them.
+                with replacement, as torch's WeightedRandomSampler does. They are copied.
             num_samples: Draws of an epoch by weight, at least 1; None is len(dataset).
             repeat: How many times each sample comes in an epoch, each time with random choices of its own. All of them
                 are shuffled together, as with BasicSR's `dataset_enlarge_ratio`; a list is read so many times.
@@ -201,8 +188,7 @@ class Loader(DataLoader[Any]):
                 them any functions, each called with the whole batch; also a `CompiledFunction`, which ToDtype and
                 Normalize may follow.
             num_threads: Threads that read, at most one for each core that this process may use. "auto" is the number
-                that `lmdbloader.lab.tune` found for this dataset, batch size and size of images on this machine, else
-                one for each core.
+                that `lmdbloader.lab.tune` found, else one for each core.
             prefetch: Batches to have ready beyond those that the threads are working on; batches of fewer than 64
                 samples are read, and counted, in groups of 64 samples or 16 MiB. If all these batches would take more
                 than 1 GiB, there are fewer, at least two, and the threads share the work on each.
@@ -261,7 +247,6 @@ class Loader(DataLoader[Any]):
         self._pad = (shard == "auto" and not drop_last) if pad is None else pad
         self._has_warned_of_epoch = False
         self._share: Share | None = None  # of the iterator that was made last
-        cores = count_cores()
         self.prefetch = prefetch
         seed_given = seed_for(dataset, seed)
         self._drawn: DrawnSeed | None = None
@@ -280,26 +265,22 @@ class Loader(DataLoader[Any]):
         self._corrupt: dict[tuple[int, str], Damage] = {}
         self._copies: Copies | None = None
         if device is not None:
-            from lmdbloader.loader.device import copies_to
+            from lmdbloader.loader.device import Copies, usable_device
 
-            self._copies = copies_to(device)
+            usable = usable_device(device)
+            self._copies = None if usable is None else Copies(usable)
+        self.device = torch.device("cpu") if self._copies is None else self._copies.device
         self.pin_memory = resolve_pin_memory(pin_memory, device)
-        if num_threads != "auto" and num_threads > cores:
-            # More would only take turns; waiting for the disk is done in the background.
-            warnings.warn(
-                f"num_threads={num_threads}, but this process may use {counted(cores, 'core')}: it starts as many",
-                stacklevel=3,
-            )
         compiled, functions = compiled_and_functions(transforms)
         if compiled:
             check_images(dataset, f"Loader(..., transforms={compiled})")
-        self._transforms, self._functions = [*dataset.all_transforms, *compiled], functions
+        self.transforms, self._functions = (*dataset.all_transforms, *compiled), functions
         if num_threads == "auto":
             from lmdbloader.loader.tuning_cache import case_of, recall_threads
 
             num_threads = recall_threads(case_of(dataset, batch_size, compiled, functions))
-        self.num_threads = min(num_threads, cores)
-        self._channels_last = is_channels_last(memory_format)
+        self.num_threads = min(num_threads, count_cores())  # waiting for the disk is done in the background
+        self._channels_last, self.memory_format = is_channels_last(memory_format), memory_format
         names = None if functions or dataset.has_own_transform else tuple(dataset.fields)
         self._form = dataset._form if as_ is None else check_form(as_, names)
         self._verify = verify
@@ -309,11 +290,11 @@ class Loader(DataLoader[Any]):
         if resolution is not None:
             from lmdbloader.transforms.resolution import full_size, with_resolution
 
-            with_resolution(self._transforms, full_size(self._transforms))
+            with_resolution(self.transforms, full_size(self.transforms))
         self._stopwatch = Stopwatch()
         self._layout = Layout(len(dataset), partial(_extents, self._read_from))
         self._batcher_seed = self._coming.seed
-        self._batcher, self._plan = self._open(self._transforms, self._batcher_seed)
+        self._batcher, self._plan = self._open(self.transforms, self._batcher_seed)
         makes_choices = self._batcher.pipeline.program.is_random or any(
             is_compiled(function) and is_random(function) for function in functions
         )
@@ -384,7 +365,7 @@ class Loader(DataLoader[Any]):
     def _use(self, size: tuple[int, int] | None, seed: int) -> None:
         if (size, seed) == (self._size, self._batcher_seed):
             return
-        transforms = self._transforms
+        transforms: Sequence[Transform] = self.transforms
         if size is not None:
             from lmdbloader.transforms.resolution import with_resolution
 
@@ -398,7 +379,7 @@ class Loader(DataLoader[Any]):
         if self._schedule is not None:
             from lmdbloader.transforms.resolution import full_size
 
-            size = self._schedule.size_at(place.epoch, full_size(self._transforms))
+            size = self._schedule.size_at(place.epoch, full_size(self.transforms))
         self._use(size, place.seed)
 
     @property
@@ -620,14 +601,13 @@ class Loader(DataLoader[Any]):
             share.positions(order.length, place.start).limited(limit),
             self._plan,
             mean_nbytes=self._layout.mean_nbytes,
-            is_pinned=self.pin_memory,
             skips=self._skips,
             may_lack=share.world_size == 1,
             stopwatch=self._stopwatch,
         )
 
-    def benchmark(self, seconds: float = 5.0) -> Throughput:
-        """Return the throughput, measured for `seconds`; the epoch of the next iteration stays the same.
+    def benchmark(self, seconds: float = 5.0) -> BatchTimes:
+        """Return `samples_per_s`, and the `waits` for each batch, of some seconds; the epoch stays the same.
 
         Raises:
             OptionError: This loader has no batch.
@@ -642,24 +622,7 @@ class Loader(DataLoader[Any]):
             pass  # loads the kernels, starts the threads
         epochs = (self._items(replace(first, epoch=number)) for number in count(first.epoch))
         batches = (batch for batch, _ in chain.from_iterable(epochs))
-        found = time_batches(batches, seconds, lambda batch: 0 if batch is LEFT_OUT else num_samples(batch))
-        p50, p99 = np.percentile(found.waits, [50, 99])
-        return Throughput(found.samples_per_s, float(p50), float(p99), len(found.waits))
-
-    @property
-    def transforms(self) -> tuple[Transform, ...]:
-        """The compiled transforms of images, the dataset's own before the loader's."""
-        return tuple(self._transforms)
-
-    @property
-    def memory_format(self) -> torch.memory_format:
-        """The order of the images in memory: torch.contiguous_format or torch.channels_last."""
-        return torch.channels_last if self._channels_last else torch.contiguous_format
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the batches: the CPU without CUDA, even if another was asked for."""
-        return torch.device("cpu") if self._copies is None else self._copies.device
+        return time_batches(batches, seconds, lambda batch: 0 if batch is LEFT_OUT else num_samples(batch))
 
     def time_stages(self, on: bool = True) -> bool:
         """Start timing the stages of the threads from zero, or stop it; see `stage_times`.
@@ -688,8 +651,8 @@ class Loader(DataLoader[Any]):
         self._threads.close()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if "_own_names" in self.__dict__ and name in _FIXED and not _is_of_lightning(name, value):
-            raise refuse_change(f"loader.{name}", value)
+        if "_own_names" in self.__dict__ and name in _FIXED:
+            raise OptionError(f"loader.{name} = {shown(value)}: it cannot change. Make another Loader.")
         object.__setattr__(self, name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -741,14 +704,7 @@ def _fill(
 
 
 # What code sets on a loader that it was given.
-_FIXED = FIXED_NAMES | {*inspect.signature(Loader.__init__).parameters} - {"self", "foreign"}
-
-
-def _is_of_lightning(name: str, value: Any) -> bool:
-    """Return whether `seed_everything(workers=True)` of Lightning seeds worker processes, of which there are none."""
-    return name == "worker_init_fn" and str(getattr(getattr(value, "func", value), "__module__", "")).startswith(
-        "lightning"
-    )
+_FIXED = {*inspect.signature(Loader.__init__).parameters} - {"self", "foreign"} | {"epoch", "num_workers"}
 
 
 def _extents(dataset: LMDBDataset, first: int, end: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import operator
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,11 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Sampler
 
-from lmdbloader.base.arguments import listed, shown, whole
+from lmdbloader.base.arguments import shown, whole
 from lmdbloader.base.text import counted
-from lmdbloader.batch.dataset import WITHOUT_EFFECT, LMDBDataset
+from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.many import ReadsMany
 from lmdbloader.errors import OptionError
-from lmdbloader.format.layout import Field
 from lmdbloader.loader.mixtures import Mixture, whole_shares
 from lmdbloader.loader.orders import Layout
 from lmdbloader.loader.views import union_of, view_of
@@ -27,8 +27,6 @@ from lmdbloader.store import check_rows
 I64 = npt.NDArray[np.int64]
 # The number of positions that a sampler computes at once.
 _AT_ONCE = 4096
-# A shuffle is noticed when so many of the last numbers are smaller than the one before.
-_LOOKED_BACK, _FALLS_OF_A_SHUFFLE = 8, 3
 
 
 class Drawn(int):
@@ -45,6 +43,7 @@ class Mix(ReadsMany):
         datasets: The datasets, opened.
         weights: The weight of each dataset, as given; the lengths by default.
         union: All samples of all datasets, one dataset after the other; the `dataset` of a Loader.
+        fields, classes, class_to_idx: Those of every dataset, as of an LMDBDataset.
         mixture: How positions are dealt to the datasets.
     """
 
@@ -52,34 +51,18 @@ class Mix(ReadsMany):
         """Take datasets that fit together; see `mix`."""
         self.datasets, self.weights = datasets, weights
         self.union = union_of(datasets, "mix")
+        self.fields, self.classes, self.class_to_idx = self.union.fields, self.union.classes, self.union.class_to_idx
         lengths = tuple(map(len, datasets))
         self.mixture = Mixture(lengths, whole_shares(weights, lengths), length)
-        self._has_warned = False
-        self._last_place, self._falls = 0, [False]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; raise OptionError for those that would have no effect, or change one of several copies."""
-        if name in self.__dict__.keys() | WITHOUT_EFFECT | {"length", "targets", "transform"} and name[0] != "_":
+        """Set an attribute while it is made; raise OptionError later, when nothing would notice it."""
+        if "mixture" in self.__dict__:
             raise OptionError(
                 f"mixed.{name} = ...: a mixture cannot change. Write mix(datasets, weights, length) again, or set "
                 "`transform` on each of its datasets."
             )
         super().__setattr__(name, value)
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """The fields of all datasets, by name."""
-        return self.union.fields
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Class names by label, the same in all datasets; empty if they have none."""
-        return self.union.classes
-
-    @property
-    def class_to_idx(self) -> dict[str, int]:
-        """Labels by class name."""
-        return self.union.class_to_idx
 
     def __len__(self) -> int:
         """Return the number of draws of an epoch."""
@@ -109,33 +92,8 @@ class Mix(ReadsMany):
             draws = np.array(numbers, np.int64)
         else:
             order = self.mixture.order("sequential", Layout(0, _nowhere), seed=0, epoch=0)
-            places = check_rows(numbers, len(self))
-            self._warn_if_shuffled(places)
-            draws = order.samples(places)
+            draws = order.samples(check_rows(numbers, len(self)))
         return self.union._read((draws % self.mixture.num_samples), draws)
-
-    def _warn_if_shuffled(self, places: I64) -> None:
-        """Warn once of draws in another order if they are never those of some samples."""
-        if self._has_warned or not len(places):
-            return
-        # torch asks for a sample or for a batch. In an epoch in order only its beginning comes after a larger number.
-        falls = np.diff(places, prepend=self._last_place) < 0
-        self._last_place = int(places[-1])
-        self._falls = [*self._falls, *falls.tolist()][-_LOOKED_BACK:]
-        if sum(self._falls) < _FALLS_OF_A_SHUFFLE:
-            return
-        self._has_warned = True
-        mixture = self.mixture
-        for number, (dataset, count) in enumerate(zip(self.datasets, mixture.lengths, strict=True)):
-            if mixture.shares[number] and (drawn := mixture.num_draws(number)) < count:
-                warnings.warn(
-                    f"a sampler of torch shuffles a mixture: an epoch then has the same {drawn} of the "
-                    f"{counted(count, 'sample')} of {dataset.path} every time. For others in each epoch write "
-                    "lmdbloader.dataloader(mixed, batch_size, shuffle=True) or Loader(mixed, batch_size, "
-                    "shuffle=True).",
-                    stacklevel=3,
-                )
-                return
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the random choices of datasets that are `transformed`, as `LMDBDataset.set_epoch`."""
@@ -201,22 +159,10 @@ def mix(
 
 def _numbers(weights: Any) -> tuple[float, ...]:
     """Return weights as Python's numbers; raise OptionError for anything else."""
-    if isinstance(weights, str | bytes | Mapping | Set):
-        raise OptionError(f"weights={shown(weights)}: expected a list of numbers, one for each dataset, in their order")
-    items = listed("weights", weights)
-    try:
-        if any(isinstance(item, str | bytes) for item in items):
-            raise TypeError("a text")
-        return tuple(
-            operator.index(item) if hasattr(item, "__index__") and not _is_real(item) else float(item) for item in items
-        )
-    except (TypeError, ValueError) as error:
-        raise OptionError(f"weights={shown(weights)}: expected a list of numbers, one for each dataset") from error
-
-
-def _is_real(item: Any) -> bool:
-    """Return whether a value is a tensor of floats: every tensor has __index__."""
-    return isinstance(item, torch.Tensor) and item.dtype.is_floating_point
+    items: Any = weights.tolist() if isinstance(weights, torch.Tensor | np.ndarray) else weights
+    if not isinstance(items, list | tuple) or not all(isinstance(item, Real) for item in items):
+        raise OptionError(f"weights={shown(weights)}: expected a list of numbers, one for each dataset")
+    return tuple(int(item) if isinstance(item, Integral) else float(item) for item in items)
 
 
 def opened(dataset: Any) -> tuple[LMDBDataset, Mixture | None]:

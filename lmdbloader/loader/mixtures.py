@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from lmdbloader.base.arguments import shown
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import entries
-from lmdbloader.loader.orders import EpochOrder, Layout, RankPositions, Windows
+from lmdbloader.loader.orders import EpochOrder, Layout, Orders, RankPositions, Windows
 from lmdbloader.loader.quasi_random import Order, QuasiRandom, check_order, epoch_order, text_of_kind
 
 I64 = npt.NDArray[np.int64]
@@ -67,12 +67,10 @@ def whole_shares(weights: Sequence[float], lengths: Sequence[int]) -> tuple[int,
         if is_close and sum(near) == 1 and scale <= _LARGEST:
             numbers = [int(share * scale) for share in near]
         else:
-            for number, share in enumerate(exact):
-                if 0 < share < _SMALLEST:
-                    raise OptionError(
-                        f"weights[{number}] is {weights[number]}, a share of {float(share):.1g} of the draws; expected "
-                        f"at least {float(_SMALLEST):.0e}, or 0. Leave it out."
-                    )
+            if small := [number for number, share in enumerate(exact) if 0 < share < _SMALLEST]:
+                raise OptionError(
+                    f"weights[{small[0]}] is too small: its share of the draws is below 1e-10. Leave it out."
+                )
             numbers = [round(share * _ROUNDED) for share in exact]
     common = math.gcd(*numbers)
     return tuple(number // common for number in numbers)
@@ -166,16 +164,11 @@ class Mixture:
             layout: The layout of all samples, one dataset after the other.
             seed, epoch: From 0 to 2**64 - 1.
         """
-        if kind == "sequential":
-            return _Sequential(self)
-        if kind == "random":
-            return _Random(self, seed, epoch)
+        if kind in ("sequential", "random"):
+            return _Dealt(self, epoch, seed if kind == "random" else None)
         sizes = kind if isinstance(kind, QuasiRandom) else QuasiRandom()
-        own = QuasiRandom(
-            min(sizes.block_nbytes, max(sizes.window_nbytes // len(self.lengths), 1)),
-            max(sizes.window_nbytes // len(self.lengths), 1),
-        )
-        return _Lanes(self, own, layout, seed, epoch)
+        window = max(sizes.window_nbytes // len(self.lengths), 1)
+        return _Lanes(self, QuasiRandom(min(sizes.block_nbytes, window), window), layout, seed, epoch)
 
 
 def orders_of_mixture(mixture: Mixture, *, order: Any, weights: object, draws: object, repeat: object) -> MixedOrders:
@@ -184,87 +177,45 @@ def orders_of_mixture(mixture: Mixture, *, order: Any, weights: object, draws: o
     Raises:
         OptionError: Anything other than the mixture chooses the samples.
     """
-    line = "Write lmdbloader.mix(datasets, weights=[...], length=n) with a weight for each dataset"
-    for name, value in (("weights", weights), ("num_samples", draws)):
-        if value is not None:
-            raise OptionError(f"{name}={shown(value)}: the dataset is a mixture. {line}.")
-    if repeat != 1:
-        raise OptionError(f"repeat={shown(repeat)}: the dataset is a mixture. {line}; datasets that end begin again.")
-    if not isinstance(order, str | QuasiRandom):
+    is_chosen = weights is not None or draws is not None or repeat != 1
+    if is_chosen or not isinstance(order, str | QuasiRandom):
         raise OptionError(
-            f"order={shown(order)}: the dataset is a mixture; expected 'random', 'quasi_random', 'sequential' or "
-            f"QuasiRandom(...). {line}."
+            "order, weights, num_samples, repeat: the dataset is a mixture, which chooses the samples itself. Write "
+            "lmdbloader.mix(datasets, weights=[...], length=n) with a weight for each dataset, and an order of "
+            "'random', 'quasi_random', 'sequential' or QuasiRandom(...)."
         )
     return MixedOrders(mixture, check_order(order))
 
 
-@dataclass(frozen=True)
-class MixedOrders:
-    """The orders of a mixture; see `Orders` of `lmdbloader.loader.orders`.
+class MixedOrders(Orders):
+    """The orders of a mixture; `shown` is the order within each dataset."""
 
-    Attributes:
-        mixture: How positions are dealt to datasets.
-        shown: The order within each dataset.
-    """
-
-    mixture: Mixture
-    shown: Order
-    changes: ClassVar[bool] = False
-    repeats: ClassVar[bool] = True
-
-    @property
-    def follow_the_seed(self) -> bool:
-        """See `Orders.follow_the_seed`."""
-        return self.shown != "sequential"
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """See `Orders.options`."""
-        return {"order": self.shown}
+    def __init__(self, mixture: Mixture, shown: Order) -> None:
+        """Take how positions are dealt to datasets, and the order within each."""
+        self.mixture, self.shown = mixture, shown
+        self.options = {"order": shown}
+        self.follow_the_seed = shown != "sequential"
 
     def length(self, epoch: int) -> int:
-        """See `Orders.length`."""
         return self.mixture.length
 
     def of(self, epoch: int, layout: Layout, seed: int) -> EpochOrder:
-        """See `Orders.of`."""
         return self.mixture.order(self.shown, layout, seed=seed, epoch=epoch)
 
     def text(self, epoch: int, layout: Layout) -> str:
-        """See `Orders.text`."""
         return text_of_kind(self.shown, layout, f", {self.mixture.text}")
 
 
 @dataclass(frozen=True)
-class _Sequential:
-    """Each dataset in its own order, from its beginning again when it ends."""
+class _Dealt:
+    """Each dataset in its own order or, with a seed, in a random permutation; again from there when it ends.
+
+    Random permutations differ each time.
+    """
 
     mixture: Mixture
-
-    @property
-    def length(self) -> int:
-        return self.mixture.length
-
-    def samples(self, positions: I64) -> I64:
-        mixture = self.mixture
-        if not len(positions):
-            return positions
-        chosen, numbers = mixture.deal(positions)
-        times, place = np.divmod(numbers, mixture.all_lengths[chosen])
-        found: I64 = mixture.begins[chosen] + place + mixture.num_samples * times
-        return found
-
-    def windows(self, positions: RankPositions) -> None:
-        """Samples are read one by one."""
-
-
-@dataclass(frozen=True)
-class _Random:
-    """Each dataset in a random permutation, and in a new one when it ends."""
-
-    mixture: Mixture
-    seed: int
     epoch: int
+    seed: int | None
 
     @property
     def length(self) -> int:
@@ -272,7 +223,13 @@ class _Random:
 
     def samples(self, positions: I64) -> I64:
         mixture, found = self.mixture, np.empty_like(positions)
-        if len(positions):
+        if not len(positions):
+            return found
+        if self.seed is None:
+            chosen, numbers = mixture.deal(positions)
+            times, place = np.divmod(numbers, mixture.all_lengths[chosen])
+            found = mixture.begins[chosen] + place + mixture.num_samples * times
+        else:
             chosen, numbers = mixture.deal(positions, self.seed, self.epoch)
             entries.shuffle_piles(chosen, numbers, mixture.all_lengths, self.seed, self.epoch, _PILES, found)
         return found

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    DistributedSampler,
-    RandomSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
 
 from lmdbloader.base.arguments import flag, shown, whole
 from lmdbloader.batch.dataset import LMDBDataset
@@ -35,18 +25,14 @@ if TYPE_CHECKING:
     from lmdbloader.loader.quasi_random import Order
     from lmdbloader.transforms.resolution import ProgressiveResize
 
-    # Sample numbers or weights, as a list, or a function that returns the list of an epoch.
+    # Sample numbers, as a list, or a function that returns the list of an epoch.
     Numbers = Sequence[int] | npt.NDArray[np.int64]
     Given = Order | Numbers | Callable[[int], Numbers]
-    Reals = Sequence[float] | npt.NDArray[np.float64]
-    Weights = Reals | Callable[[int], Reals]
+    Weights = Sequence[float] | npt.NDArray[np.float64]
 
 # Samples of a batch, or batches: far more than any memory holds, and their products still fit 64 bits.
 _MOST = 2**31 - 1
 Shard = tuple[int, int] | Literal["auto"] | None
-# Attributes of torch's loaders and samplers, which have no effect on a Loader that is made.
-_OF_TORCH = (DataLoader, BatchSampler, DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
-FIXED_NAMES = frozenset(chain({"epoch"}, *(inspect.signature(kind).parameters for kind in _OF_TORCH)))
 
 
 def seed_for(dataset: LMDBDataset, seed: Any) -> int | None:
@@ -65,14 +51,9 @@ def seed_for(dataset: LMDBDataset, seed: Any) -> int | None:
 
 def check_numbers(batch_size: Any, prefetch: Any, num_threads: Any) -> tuple[int, int, int | Literal["auto"]]:
     """Return the numbers as ints; raise OptionError if one is not a whole number, or out of range."""
-    batch_size = whole("batch_size", batch_size, 1, _MOST)
-    prefetch = whole("prefetch", prefetch, 0, _MOST)
-    if isinstance(num_threads, str) and num_threads == "auto":
-        return batch_size, prefetch, "auto"
-    try:
-        return batch_size, prefetch, whole("num_threads", num_threads, 1)
-    except OptionError as error:
-        raise OptionError(f"{error}, or 'auto'") from None
+    if not isinstance(num_threads, str) or num_threads != "auto":
+        num_threads = whole("num_threads", num_threads, 1)
+    return whole("batch_size", batch_size, 1, _MOST), whole("prefetch", prefetch, 0, _MOST), num_threads
 
 
 def orders_of(
@@ -286,11 +267,3 @@ def count_processes() -> int | None:
     """Return the world size of torch.distributed; None before it is initialised."""
     distributed = torch.distributed
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else None
-
-
-def refuse_change(name: str, value: Any) -> OptionError:
-    """Return the error for an attribute that cannot be set."""
-    return OptionError(
-        f"{name} = {shown(value)}: it cannot change after the Loader is made. Make another one: "
-        "Loader(dataset, batch_size, ...)."
-    )

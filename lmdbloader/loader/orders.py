@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -229,34 +229,28 @@ class SequentialOrder:
         return Windows(begins, ends, 1, samples)
 
 
-class Orders(Protocol):
+class Orders:
     """The orders of all epochs of a Loader.
 
     They give draws: sample + num_samples * occurrence. Random choices depend on the draw.
+
+    Attributes:
+        shown: The value of `loader.order`.
+        options: The arguments of a Loader that give the same orders.
+        repeats: Whether a sample may occur more than once in an epoch; if not, draws are sample numbers.
+        follow_the_seed: Whether they depend on the seed.
+        changes: Whether a function of the user returns the order of each epoch.
     """
 
-    @property
-    def shown(self) -> Any:
-        """The value of `loader.order`."""
-
-    @property
-    def repeats(self) -> bool:
-        """Whether a sample may occur more than once in an epoch; if not, draws are sample numbers."""
-
-    @property
-    def follow_the_seed(self) -> bool:
-        """Whether they depend on the seed."""
-
-    @property
-    def changes(self) -> bool:
-        """Whether a function of the user returns the order of each epoch."""
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The arguments of a Loader that give the same orders."""
+    shown: Any
+    options: dict[str, Any]
+    repeats = True
+    follow_the_seed = True
+    changes = False
 
     def length(self, epoch: int) -> int:
         """Return the number of positions of an epoch."""
+        raise NotImplementedError
 
     def of(self, epoch: int, layout: Layout, seed: int) -> EpochOrder:
         """Return the order of an epoch.
@@ -269,60 +263,37 @@ class Orders(Protocol):
         Raises:
             OptionError: The function of the user returned neither sample numbers nor weights.
         """
+        raise NotImplementedError
 
     def text(self, epoch: int, layout: Layout) -> str:
         """Return a short text; orders of an epoch with equal texts are equal."""
+        raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
-class SeededOrders:
-    """Random orders, and that of the dataset; see `Orders`.
+class SeededOrders(Orders):
+    """Random orders, and that of the dataset.
 
-    Attributes:
-        num_samples: Of the dataset.
-        shown: The kind, "random" or "sequential".
-        repeat: How many times each sample comes in an epoch. The order is one of num_samples * repeat numbers, of which
-            number k is sample k % num_samples: random numbers that depend on k differ between the times.
+    With `repeat` the order is one of num_samples * repeat numbers, of which number k is sample k % num_samples: random
+    numbers that depend on k differ between the times.
     """
 
-    num_samples: int
-    shown: Any
-    repeat: int = 1
-    changes: ClassVar[bool] = False
-
-    @property
-    def repeats(self) -> bool:
-        """See `Orders.repeats`."""
-        return self.repeat > 1
-
-    @property
-    def follow_the_seed(self) -> bool:
-        """See `Orders.follow_the_seed`."""
-        return bool(self.shown != "sequential")
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """See `Orders.options`."""
-        return {"order": self.shown, "repeat": self.repeat}
+    def __init__(self, num_samples: int, shown: Any, repeat: int = 1) -> None:
+        """Take the number of samples of the dataset, the kind, and how many times each sample comes in an epoch."""
+        self.num_samples, self.shown, self.repeat = num_samples, shown, repeat
+        self.options = {"order": shown, "repeat": repeat}
+        self.repeats, self.follow_the_seed = repeat > 1, shown != "sequential"
+        self.times = f", {repeat} times" if repeat > 1 else ""
 
     def length(self, epoch: int) -> int:
-        """See `Orders.length`."""
         return self.num_samples * self.repeat
 
     def of(self, epoch: int, layout: Layout, seed: int) -> EpochOrder:
-        """See `Orders.of`."""
         if self.shown == "sequential":
             return SequentialOrder(layout, self.repeat)
         return RandomOrder(self.num_samples * self.repeat, seed, epoch)
 
     def text(self, epoch: int, layout: Layout) -> str:
-        """See `Orders.text`."""
         return f"{self.shown}{self.times}"
-
-    @property
-    def times(self) -> str:
-        """The repeats in the text of an order."""
-        return f", {self.repeat} times" if self.repeat > 1 else ""
 
 
 def described(order: Any) -> str:

@@ -54,6 +54,10 @@ class QuasiRandom:
         return max(power, 3 * power // 2 if power > 1 and 3 * power // 2 <= most else 1)
 
 
+EXPECTED = (
+    "expected 'random', 'quasi_random', 'sequential', QuasiRandom(...), a list of sample numbers, or a function of the "
+    "epoch that returns one"
+)
 Order = Literal["random", "quasi_random", "sequential"] | QuasiRandom
 
 
@@ -61,23 +65,16 @@ def check_order(order: Any) -> Order:
     """Return an order; raise OptionError if it is something else."""
     if order in ("random", "quasi_random", "sequential") or isinstance(order, QuasiRandom):
         return cast("Order", order)
-    raise OptionError(
-        f"order={order!r}: expected 'random', 'quasi_random', 'sequential', QuasiRandom(...), a list of sample "
-        "numbers, or a function of the epoch that returns one"
-    )
+    raise OptionError(f"order={order!r}: {EXPECTED}")
 
 
 class QuasiOrders(SeededOrders):
     """Quasi-random orders; `shown` is the sizes, or "quasi_random" for the usual ones."""
 
-    __slots__ = ()
-
     def of(self, epoch: int, layout: Layout, seed: int) -> EpochOrder:
-        """See `Orders.of`."""
         return epoch_order(self.shown, layout, seed=seed, epoch=epoch, repeat=self.repeat)
 
     def text(self, epoch: int, layout: Layout) -> str:
-        """See `Orders.text`."""
         return text_of_kind(self.shown, layout, self.times)
 
 

@@ -14,21 +14,15 @@ from torch.utils.data import BatchSampler, DistributedSampler, Sampler, Sequenti
 
 from lmdbloader.batch.many import Ticket
 from lmdbloader.errors import OptionError
-from lmdbloader.loader.options import refuse_change
-
-_REBUILT = (
-    "a framework has built another DataLoader from a Loader, and {does}: the Loader's transforms, threads and "
-    "share of the samples would be lost."
-)
-_LINES = (
-    ' Among several processes write Loader(..., shard="auto"); with Accelerate also '
-    "`loader = lmdbloader.integrations.accelerate.prepare(accelerator, loader)`."
-)
 
 
 def _rebuilt(does: str) -> OptionError:
     """Return the error for a framework that takes a Loader apart, with the lines to write instead."""
-    return OptionError(_REBUILT.format(does=does) + _LINES)
+    return OptionError(
+        f"a framework has built another DataLoader from a Loader, and {does}: the Loader's transforms, threads and "
+        'share of the samples would be lost. Among several processes write Loader(..., shard="auto"); with Accelerate '
+        "also `loader = lmdbloader.integrations.accelerate.prepare(accelerator, loader)`."
+    )
 
 
 class _Ticket(Ticket):
@@ -111,7 +105,7 @@ class _Fixed:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_"):
-            raise refuse_change(f"{type(self).__name__.lstrip('_')}.{name}", value)
+            raise OptionError(f"{type(self).__name__}.{name} = ...: it cannot change. Make another Loader.")
         object.__setattr__(self, name, value)
 
 
@@ -162,8 +156,9 @@ class _SequentialShard(_Shard, _Sequential):
 
 def sampler_of(loader: Loader, *, is_sequential: bool, is_shard: bool) -> LoaderSampler:
     """Return the sampler of a loader, as an instance of the torch types that describe it."""
-    kinds = {(False, False): LoaderSampler, (True, False): _Sequential, (False, True): _Shard}
-    return kinds.get((is_sequential, is_shard), _SequentialShard)(loader)
+    if is_shard:
+        return _SequentialShard(loader) if is_sequential else _Shard(loader)
+    return _Sequential(loader) if is_sequential else LoaderSampler(loader)
 
 
 class LoaderBatches(_Fixed, BatchSampler):

@@ -47,13 +47,14 @@ class DrawnSeed:
         self._process, self._worker = os.getpid(), _worker()
         self._key: str | None = None
         self.is_settled = False
-        if shard is not None and _can_agree():
+        if shard is not None and self.can_agree:
             self._offer(seed)
 
     @property
     def can_agree(self) -> bool:
         """Whether this process can ask rank 0 for its seed."""
-        return _can_agree()
+        group = torch.distributed
+        return _worker() is None and group.is_available() and group.is_initialized() and group.get_world_size() > 1
 
     def settle(self) -> None:
         """Keep the seed, as it was saved."""
@@ -79,7 +80,7 @@ class DrawnSeed:
         is_copied = worker is None and self._shard == "auto" and self._process != os.getpid()
         if self.is_settled or is_copied:
             return seed
-        if _can_agree():
+        if self.can_agree:
             seed, self.is_settled = self._from_rank_0(seed), True
         elif orders:
             where = "in a worker process of torch" if worker is not None else "before init_process_group"
@@ -119,23 +120,6 @@ def _worker() -> int | None:
     return None if info is None else int(info.seed) % 2**64
 
 
-def _can_agree() -> bool:
-    """Return whether this process can ask rank 0 for its seed."""
-    distributed = torch.distributed
-    return (
-        _worker() is None
-        and distributed.is_available()
-        and distributed.is_initialized()
-        and distributed.get_world_size() > 1
-    )
-
-
 def _store() -> Any:
-    """Return what all ranks can write to, on any backend and without waiting for each other."""
-    store = torch.distributed.distributed_c10d._get_default_store()
-    if store is None:  # as with MPI
-        raise OptionError(
-            "Loader(..., shard=...): the ranks have no store in which they could agree on a seed. Write "
-            "Loader(..., seed=0)."
-        )
-    return store
+    """Return what all ranks can write to, on any backend but MPI and without waiting for each other."""
+    return torch.distributed.distributed_c10d._get_default_store()

@@ -149,8 +149,7 @@ class Identity:
             )
         for name, kind in _KINDS.items():
             if not _is(state.get(name), kind):
-                expected = "text" if kind is str else "a whole number"
-                raise OptionError(f"load_state_dict: {name!r} is {shown(state.get(name))}; expected {expected}")
+                raise OptionError(f"load_state_dict: {name!r} is {shown(state.get(name))}, which no state_dict() has")
         for name, other in _MUST_AGREE.items():
             if state[name] != getattr(self, name):
                 raise OptionError(

@@ -1,27 +1,19 @@
-"""torch's DataLoader with settings that are measured once and remembered, and the start of its worker processes."""
+"""torch's DataLoader of datasets: the settings that `tune` found, epochs of views, and the start of its workers."""
 
 from __future__ import annotations
 
 import copy
-import inspect
 import multiprocessing
 import multiprocessing.queues
 import os
-import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
 from typing import Any, cast
 
 import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from lmdbloader.base import system
-from lmdbloader.base.cores import count_own_cores
-from lmdbloader.base.progress import shown_steps, watched
 from lmdbloader.batch.collate import collate
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.draws import Draws
@@ -30,14 +22,9 @@ from lmdbloader.batch.sample import Form, check_form, in_form
 from lmdbloader.batch.shared_memory import free_nbytes, is_plain, means_no_space, no_space
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.mixing import Mix, MixSampler
-from lmdbloader.loader.tuning_cache import Workers, case_of, recall_workers, remember_workers
+from lmdbloader.loader.tuning_cache import Workers, case_of, recall_workers
 from lmdbloader.loader.views import followed
 
-# More processes must be at least this much faster to be worth their memory.
-_WORTH_A_WORKER = 1.10
-_TRIAL_SECONDS = 0.4
-_TRIAL_BATCHES = 64
-_MANY_TIMES = 16
 # Options of DataLoader that need worker processes.
 _OF_WORKERS = frozenset({"multiprocessing_context", "persistent_workers", "prefetch_factor", "timeout"})
 # A semaphore takes a page, and a worker has about five.
@@ -47,19 +34,19 @@ _QUEUE_NBYTES = 5 * 4096
 def dataloader(
     dataset: Dataset[Any] | str | os.PathLike[str], batch_size: int | None = 1, *, as_: Form = None, **options: Any
 ) -> DataLoader[Any]:
-    """Return a torch DataLoader, with tuned settings for the options that are not given.
+    """Return a torch DataLoader, with the settings that `lmdbloader.lab.tune` found for the options that are not given.
 
     Args:
         dataset: An LMDBDataset or its path, a view of one, what `lmdbloader.mix` returns, or any map-style dataset over
             them.
         batch_size: Samples in a batch; None gives them one by one.
         as_: The form of batches, as for `LMDBDataset`; None leaves that of the dataset.
-        **options: Those of `torch.utils.data.DataLoader`. Defaults: `num_workers` is measured once for this dataset,
-            batch size and machine, and remembered in the user's cache folder (`lmdbloader.lab.tune` measures it longer,
-            and `pin_memory` with it); if 0 is best, other options of workers have no effect. `pin_memory` is on
+        **options: Those of `torch.utils.data.DataLoader`. Defaults: `num_workers` and `pin_memory` are those that
+            `lmdbloader.lab.tune` found for this dataset, batch size and machine; else there are no workers, as with
+            torch. With `num_workers=None` or none given other options of workers may have no effect. `pin_memory` is on
             only if there is an accelerator; `collate_fn` is `collate`. `persistent_workers=True` saves the start of
             the workers in each epoch, but they keep the transform that the dataset had in the first one.
-            `worker_init_fn` is called after our own, which ends a worker when its parent ends.
+            `worker_init_fn` is called after our own, which makes a batch that cannot be sent an error.
 
     Returns:
         The DataLoader; batches of an LMDBDataset are named tuples of stacked tensors. For transformed views that have a
@@ -70,7 +57,6 @@ def dataloader(
         OptionError: `as_` is not a form of batches, or is given with a `collate_fn`, which makes the batches itself,
             or without batches.
     """
-    inspect.signature(DataLoader).bind(dataset, batch_size, **options)  # a wrong name is an error before a measurement
     dataset = LMDBDataset(dataset) if isinstance(dataset, str | bytes | os.PathLike) else dataset
     settings = dict(options)
     if as_ is not None and batch_size is None:
@@ -84,7 +70,8 @@ def dataloader(
     if settings.get("num_workers") is None:
         # DataLoader takes no batch size with a batch sampler, which has one of its own.
         size = getattr(settings.get("batch_sampler"), "batch_size", batch_size)
-        found = tuned_workers(dataset, size, settings.get("collate_fn"))
+        functions = () if settings.get("collate_fn") in (collate, None) else (settings["collate_fn"],)
+        found = recall_workers(case_of(dataset, size, (), functions)) or Workers(0)
         settings["num_workers"] = found.num_workers
         if found.num_workers == 0:  # torch refuses options of workers without any
             settings = {name: value for name, value in settings.items() if name not in _OF_WORKERS}
@@ -212,65 +199,6 @@ def accelerator() -> torch.device | None:
     return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
 
 
-def tuned_workers(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any = collate) -> Workers:
-    """Return the fastest settings for a dataset here: remembered ones, else the workers measured now.
-
-    Measuring takes about a second for each number of workers, and says so on the standard error: on a terminal at
-    once, elsewhere after two seconds. 0 wins unless more are 10 % faster.
-    """
-    case = case_of(dataset, batch_size, (), () if collate_fn in (collate, None) else (collate_fn,))
-    remembered = recall_workers(case)
-    if remembered is not None:
-        return remembered
-    if free_nbytes() == 0:  # not remembered: there may be room for queues the next time
-        return Workers(0)
-    numbers = [0, *_candidates()]
-    best, best_speed = 0, 0.0
-    with unmoved(dataset), shown_steps():
-        title = "measuring, once, how many workers load this dataset fastest"
-        for num_workers in watched(title, numbers, len(numbers)):
-            speed = _speed(dataset, batch_size, collate_fn, num_workers)
-            if num_workers and speed <= best_speed * _WORTH_A_WORKER:
-                break
-            best, best_speed = num_workers, speed
-    remember_workers(case, Workers(best))
-    return Workers(best)
-
-
-def _candidates() -> list[int]:
-    cores = count_own_cores()
-    return [n for n in (1, 2, 4, 8, 16, 32) if n <= cores]
-
-
-def _speed(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any, num_workers: int) -> float:
-    """Return samples per second over a short while, without the first batch; 0 if there is only one."""
-    generator = torch.Generator().manual_seed(0)
-    length = len(dataset)  # type: ignore[arg-type]
-    count = min(length, (batch_size or 1) * _TRIAL_BATCHES)
-    # A permutation of all numbers takes seconds for some hundred millions, and few of so many are drawn twice.
-    if count * _MANY_TIMES < length:
-        order = torch.randint(length, (count,), generator=generator, device="cpu").tolist()
-    else:
-        order = torch.randperm(length, generator=generator, device="cpu")[:count].tolist()
-    loader = EpochDataLoader(
-        dataset,
-        batch_size,
-        sampler=order,
-        num_workers=num_workers,
-        collate_fn=collate_fn,
-        generator=generator,
-        worker_init_fn=WorkerStart() if num_workers else None,
-    )
-    iterator = iter(loader)
-    next(iterator, None)
-    samples, began = 0, time.perf_counter()
-    for _ in iterator:
-        samples += batch_size or 1
-        if time.perf_counter() - began > _TRIAL_SECONDS:
-            break
-    return samples / (time.perf_counter() - began)
-
-
 class WorkerStart:
     """A `worker_init_fn` of a DataLoader that prepares the process, then calls another such function."""
 
@@ -279,26 +207,9 @@ class WorkerStart:
 
     def __call__(self, worker_id: int) -> None:
         if multiprocessing.parent_process() is not None:  # torch has workers that are threads, too
-            watch = threading.Thread(target=_end_with, args=(os.getppid(),), name="lmdbloader-parent", daemon=True)
-            watch.start()
-            sys.excepthook = _report
             _send_errors(worker_id)
         if self.then is not None:
             self.then(worker_id)
-
-
-def _end_with(parent: int) -> None:
-    """End this process when another is no longer its parent; torch's own workers notice it after up to five seconds."""
-    system.wait_for_end_of(parent)
-    os._exit(1)
-
-
-def _report(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-    """Report an uncaught error, unless it only says that the training loop has ended."""
-    # The thread that hands over shared memory would report every Ctrl-C that the training loop has reported.
-    is_gone = isinstance(error, (ConnectionError, EOFError)) and threading.current_thread() != threading.main_thread()
-    if not is_gone:
-        sys.__excepthook__(kind, error, where)
 
 
 def _send_errors(worker_id: int) -> None:

@@ -63,10 +63,9 @@ def _describe(dataset: Any, transforms: Sequence[Transform]) -> Iterator[str]:
     """Yield texts that identify a dataset and those that it is made of."""
     yield f"{type(dataset).__module__}.{type(dataset).__qualname__}"
     if isinstance(dataset, LMDBDataset):
-        own: Any = dataset.__dict__.get("transform", dataset._transform)
-        yield dataset.reader.manifest.content_digest
-        yield f"{', '.join(dataset.fields)}, {own if own is None else _name(own)}"
-        yield _size([*dataset.all_transforms, *transforms])
+        own = _name(dataset.__dict__.get("transform", dataset._transform))
+        size = _size([*dataset.all_transforms, *transforms])
+        yield f"{dataset.reader.manifest.content_digest}, {', '.join(dataset.fields)}, {own}, {size}"
     elif isinstance(getattr(dataset, "datasets", None), list | tuple):  # of torch's ConcatDataset, or of `mix`
         for part in dataset.datasets:
             yield from _describe(part, transforms)
@@ -84,10 +83,7 @@ def _name(function: Any) -> str:
 def _size(transforms: Sequence[Transform]) -> str:
     """Return the size of images after transforms."""
     sized = [t for t in transforms if isinstance(t, Geometry) and t.size_numbers != (0, 0)]
-    if not sized:
-        return "as stored"
-    height, width = sized[-1].size_numbers
-    return f"{height} x {width} {sized[-1].fields or ''}".rstrip()
+    return f"{sized[-1].size_numbers} {sized[-1].fields or ''}" if sized else "as stored"
 
 
 def recall_threads(case: str) -> int:

@@ -178,19 +178,13 @@ def _check_alike(first: LMDBDataset, view: LMDBDataset, call: str) -> None:
         return
     merge = f"`lmdbloader merge {shlex.quote(first.path)} {shlex.quote(view.path)} -o both.lmdb`"
     for name, one in first.fields.items():
-        other = view.fields[name]
-        for what, a, b in (
-            ("of kind {}", one.kind, other.kind),
-            ("with ignore_index {}", str(one.ignore_index), str(other.ignore_index)),
-            ("in the image {}", one.image or "", other.image or ""),
-            ("in tiles of {} pixels", one.tile_size or 0, other.tile_size or 0),
-            ("stored in {}", _place_of_texts(one), _place_of_texts(other)),
-            ("with {} bits", _bits(first, name), _bits(view, name)),
-        ):
+        facts = _facts(first, one), _facts(view, view.fields[name])
+        for what in facts[0]:
+            a, b = (found[what] for found in facts)
             if a != b and None not in (a, b):
                 raise OptionError(
-                    f"{call}: field {name!r} is {what.format(a)} in {first.path}, {what.format(b)} in {view.path}. "
-                    f"{merge} makes one dataset of them, or says what to change."
+                    f"{call}: field {name!r} has the {what} {a} in {first.path}, {b} in {view.path}. {merge} makes one "
+                    "dataset of them, or says what to change."
                 )
         check_classes(first, view, call, name, f"{merge} matches labels by the names of their classes.")
 
@@ -225,15 +219,13 @@ def check_evaluation(train: LMDBDataset, other: LMDBDataset, call: str) -> None:
         check_classes(train, other, call, name, line)
 
 
-def _place_of_texts(f: Field) -> str:
-    return ("data.mdb (long texts)" if f.is_payload else "the index (short texts)") if f.holds_text else ""
-
-
-def _bits(view: LMDBDataset, name: str) -> Any:
-    """Return the bits of the masks of a field, least and most; None of a view without samples, "" of other fields."""
-    if not len(view):
-        return None
-    return view.reader.extremes(name, "bits") if view.fields[name].kind == "mask" else ""
+def _facts(view: LMDBDataset, f: Field) -> dict[str, Any]:
+    """Return in what two fields have to agree; None agrees with anything."""
+    bits = view.reader.extremes(f.name, "bits") if f.kind == "mask" and len(view) else None
+    return {
+        "kind": f.kind, "ignore_index": str(f.ignore_index), "image": f.image or "(none)", "bits": bits,
+        "tile size": f.tile_size or 0, "place": f.holds_text and ("data.mdb" if f.is_payload else "the index"),
+    }  # fmt: skip
 
 
 def _state(view: LMDBDataset) -> dict[str, Any]:

@@ -32,7 +32,7 @@ __all__ = [
     "memory_file", "open_folder", "open_to_read",
     "read_at", "read_into", "receive_file", "reserve", "resident_pages", "send_file",
     "start_python", "tells_residency",
-    "wait_for_end_of", "will_read", "write_at",
+    "will_read", "write_at",
 ]  # fmt: skip
 
 _IS_LINUX = sys.platform == "linux"
@@ -47,7 +47,6 @@ _RENAME_EXCHANGE, _AT_FDCWD = 2, -100
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 # Errors of a kernel without files in memory, or of a container that forbids them.
 _NO_MEMORY_FILE = (errno.ENOSYS, errno.EPERM, errno.EACCES)
-_LOOK_SECONDS = 0.5
 # Of mman.h: a map replaces what is at its address.
 _MAP_FIXED = 0x10
 # Of the pages by which large parts of a file can be mapped.
@@ -346,12 +345,6 @@ def after_fork(function: Callable[[], None]) -> None:
     """Call a function in every forked child, from now on; on Windows no process forks."""
     if sys.platform != "win32":
         os.register_at_fork(after_in_child=function)
-
-
-def wait_for_end_of(parent: int) -> None:
-    """Wait until the process that started this one has ended; Windows does not notice."""
-    while os.getppid() == parent:
-        time.sleep(_LOOK_SECONDS)
 
 
 def how_ended(status: int) -> tuple[str, bool]:
