@@ -30,7 +30,7 @@ def test_samples_are_drawn_without_replacement_and_weigh_all(
     sample = draw_sample(known, count, seed, guess=(lambda rows: known[rows] * 2.0) if is_guessed else None)
     assert len(set(sample.rows.tolist())) == len(sample.rows) == min(count, len(sizes))
     assert (np.diff(sample.rows) > 0).all()
-    assert sample.sizes.sum() == len(sizes)
+    assert sample.num_inputs == len(sizes)
     assert sample.rows.tolist() == draw_sample(known, count, seed).rows.tolist() or is_guessed
     # What is the same for all is known without an error.
     same = sample.estimate_total(np.full(len(sample.rows), 3.0))

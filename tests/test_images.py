@@ -24,7 +24,6 @@ from lmdbloader.images.decode import (
     decode_image,
     decode_labels,
     image_info,
-    inspect_image,
     palette_of,
 )
 
@@ -175,20 +174,13 @@ def test_cmyk_becomes_rgb():
         check(data, np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
 
 
-@pytest.mark.parametrize("compression", [None, pytest.param("tiff_deflate", marks=needs_libtiff)])
-def test_ycbcr_tiff_becomes_rgb(compression):
+@needs_libtiff
+def test_ycbcr_tiff_becomes_rgb():
     picture = Image.fromarray(noise(8, 9, 3)).convert("YCbCr")
-    pixels = decode_image(saved(picture, "TIFF", compression=compression))
+    pixels = decode_image(saved(picture, "TIFF", compression="tiff_deflate"))
     # libtiff computes RGB with other roundings than Pillow.
-    error = 0 if compression is None else 2
-    assert np.abs(pixels.astype(int) - np.asarray(picture.convert("RGB"))).max() <= error
-
-
-def test_ycbcr_tiff_without_compression_of_fewer_chroma_samples_is_refused():
-    data = saved(Image.fromarray(noise(8, 8, 3)).convert("YCbCr"), "TIFF", tiffinfo={530: (2, 2)})
-    entry = struct.pack("<HHII", 279, 4, 1, 192)
-    assert data.count(entry) == 1
-    assert "fewer chroma samples than pixels" in refusal(data.replace(entry, struct.pack("<HHII", 279, 4, 1, 96)))
+    assert np.abs(pixels.astype(int) - np.asarray(picture.convert("RGB"))).max() <= 2
+    assert "uncompressed TIFF file of YCbCr" in refusal(saved(picture, "TIFF"))
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF"])
@@ -237,7 +229,7 @@ def test_a_run_length_encoded_bmp_is_read_and_refused_if_it_jumps(is_rle4):
 @pytest.mark.parametrize("colors", [[0, 255], [0, 1], [*range(16)]], ids=["black and white", "dark", "greys"])
 @pytest.mark.parametrize("bits", [1, 4, 8, "rle4", "rle8"])
 def test_a_bmp_has_as_many_bits_as_its_header_says(bits, colors):
-    """Pillow reads a palette of black and white as one bit a pixel, whatever the header says."""
+    """Or it is refused: Pillow reads a palette of black and white as one bit a pixel, whatever the header says."""
     colors = colors[:2] if bits == 1 else colors
     numbers = np.arange(12).reshape(3, 4) * 5 % len(colors)
     depth = {"rle4": 4, "rle8": 8}.get(bits, bits)
@@ -254,6 +246,9 @@ def test_a_bmp_has_as_many_bits_as_its_header_says(bits, colors):
     data = bytearray(bmp(40, depth, palette + body, offset=54 + len(palette), **options))
     data[46:50] = struct.pack("<I", len(colors))
     grey = np.array(colors, np.uint8)[numbers][:, :, None]
+    if (depth != 1 and colors == [0, 255]) or (depth != 8 and colors == [*range(16)]):
+        assert "palette of greys" in refusal(bytes(data))
+        return
     pixels = decode_image(bytes(data))
     assert pixels.shape[:2] == (3, 4) and (pixels == grey).all()
     assert image_info(bytes(data)) == ImageInfo(*pixels.shape, pixels.dtype)
@@ -431,6 +426,8 @@ def test_exif_rotation_is_applied(kind, orientation):
 @pytest.mark.parametrize("compression", [None, pytest.param("tiff_lzw", marks=needs_libtiff)])
 @pytest.mark.parametrize("mode", ["L", "RGB", "YCbCr"])
 def test_a_tiff_is_rotated(mode, compression, orientation):
+    if mode == "YCbCr" and compression is None:
+        return
     picture = Image.fromarray(noise(10, 14, 3)).convert(mode)
     upright = decode_image(saved(picture, "TIFF", compression=compression))
     check(saved(picture, "TIFF", compression=compression, exif=exif(orientation)), turned(upright, orientation))
@@ -591,9 +588,8 @@ def test_of_a_jpeg_with_further_images_the_first_is_taken():
     data = saved(frames[0], "MPO", save_all=True, append_images=frames[1:])
     first = np.asarray(Image.open(io.BytesIO(saved(frames[0], "JPEG"))))
     end = data.index(b"\xff\xd9") + 2
-    for file, others in ((data, 1), (data[:end], 0), (saved(frames[0], "JPEG"), 0)):
+    for file in (data, data[:end]):
         check(file, first)
-        assert inspect_image(file).num_others == others
     check(with_xmp("JPEG", noise(8, 8, 3), b'<x hdrgm:Version="1.0"/>'), first)
 
 
@@ -997,14 +993,11 @@ def test_a_jpeg_of_an_unsupported_process_is_not_called_damaged(marker, process)
 def unusual_files():
     """Files of kinds that readers differ about: the bytes, and the pixels."""
     image = noise(24, 40, 3)
-    palette = Image.fromarray(image[:, :, 0] // 128)
-    palette.putpalette([0, 0, 0, 255, 255, 255])
     flat = jpeg_of_blocks(SAMPLINGS["4:2:0"], 24, 40, restart=1)
     frames = [Image.fromarray(image), Image.fromarray(image[::2, ::2])]
     jpeg = saved(image, "JPEG")
     colors = np.random.default_rng(0).integers(1, 256, (3, 256))
     return {
-        "two_colours.bmp": (saved(palette, "BMP"), np.repeat(image[:, :, :1] // 128 * 255, 3, axis=2)),
         "colours_of_8_bits.tif": (
             tiff(8, 3, image[:, :, :1], extra=[(320, 3, colors.ravel().tolist())]),
             colors.T[image[:, :, 0]].astype(np.uint8),
@@ -1025,11 +1018,9 @@ def test_unusual_files_are_converted_and_loaded_as_others_read_them(tmp_path, wr
     (tmp_path / "src").mkdir()
     for name, (data, _) in files.items():
         (tmp_path / "src" / name).write_bytes(data)
-    report = lmdbloader.convert(tmp_path / "src", tmp_path / "out", write_mode=write_mode, workers=0)
+    lmdbloader.convert(tmp_path / "src", tmp_path / "out", write_mode=write_mode, workers=0)
     dataset = lmdbloader.LMDBDataset(tmp_path / "out")
     assert len(dataset) == len(files)
-    further = "phone.jpg is followed by others in its file, such as a preview or a gain map, which are not stored"
-    assert report.notes == (further,)
     for number, name in enumerate(sorted(files)):
         expected = files[name][1].transpose(2, 0, 1)
         batch = next(iter(lmdbloader.Loader(dataset.select([number]), 1, shuffle=False)))

@@ -9,7 +9,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +24,6 @@ from lmdbloader.base import system
 from lmdbloader.base.arguments import new_path
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.disk_errors import explain_full_disk, naming
-from lmdbloader.base.files import read_regular
 from lmdbloader.base.limits import explain_limit
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.destination import refuse_inside
@@ -94,7 +93,6 @@ def extract(
     fields: Sequence[str] | None = None,
     samples: Sequence[int] | None = None,
     image_format: Literal["stored", "png"] = "stored",
-    overwrite: bool = False,
     workers: int | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Extracted:
@@ -106,12 +104,11 @@ def extract(
 
     Args:
         path: The dataset.
-        out: The folder to make. An empty folder counts as absent.
+        out: The folder to make.
         fields: Names of fields; all by default.
         samples: Sample numbers, negative ones from the end; all by default.
         image_format: "stored" writes images that are stored as JPEG or another image file byte for byte, and the pixels
             of others as PNG; "png" writes the upright pixels of all images as PNG.
-        overwrite: Replace a folder that an earlier extraction made, as a whole.
         workers: Threads that encode; by default the cores that this process may use. Files do not depend on it.
         progress: Called with the number of samples written since the last call.
 
@@ -132,9 +129,9 @@ def extract(
     target = Path(os.path.abspath(new_path("out", out)))
     plan = _make_plan(reader, fields, image_format)
     rows = _rows(reader, samples)
-    check_destination(target, reader.path, overwrite=overwrite)
+    _check_destination(target, reader.path)
     num_files = nbytes = 0
-    with explain_full_disk(target), partial_folder(target) as partial:
+    with explain_full_disk(target), _partial_folder(target) as partial:
         table_at = partial / TABLE_FILE
         with naming(table_at), open(table_at, "w", encoding="utf-8") as table, _pool(workers) as pool:
             made: set[str] = set()
@@ -149,15 +146,8 @@ def extract(
                     table.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
                     num_files, nbytes = num_files + len(sizes), nbytes + sum(sizes)
                 progress(len(chunk))
-        about = {
-            "dataset": reader.name,
-            "content_digest": reader.manifest.content_digest,
-            "fields": [f.name for f in plan.fields],
-            "num_samples": len(rows),
-        }
-        write_marker(partial, about)
-        check_destination(target, reader.path, overwrite=overwrite)  # another process may have made it meanwhile
-        put_in_place(partial, target)
+        _check_destination(target, reader.path)  # another process may have made it meanwhile
+        os.rename(partial, target)
     return Extracted(os.fspath(out), len(rows), num_files, nbytes)
 
 
@@ -289,50 +279,16 @@ def _value(reader: Reader, f: Field, row: int) -> Any:
     return value if isinstance(value, int) or math.isfinite(value) else str(value)
 
 
-MARKER_FILE = "extracted.json"
-MADE_BY = "lmdbloader extract"
-_MOST_MARKER_NBYTES = 2**16
-_REPLACED_SUFFIX = ".replaced"
-
-
-def check_destination(target: Path, dataset: Path, *, overwrite: bool) -> None:
-    """Refuse a destination that is taken.
-
-    Raises:
-        DestinationError: `target` is inside the dataset or the other way round; or it exists, is not an empty folder,
-            and is not an earlier extraction or may not be replaced.
-    """
+def _check_destination(target: Path, dataset: Path) -> None:
+    """Refuse a destination that is taken, is inside the dataset, or contains it."""
     refuse_inside(target, dataset)
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise DestinationError(f"{target}: exists and is not a folder. Choose another destination.")
-    if not target.exists():
-        return
-    if os.path.samefile(target, os.curdir):
-        raise DestinationError(f"{target}: is the current folder, which cannot be replaced. Name another one.")
-    if not any(target.iterdir()):
-        return
-    if not is_extracted(target):
-        raise DestinationError(
-            f"{target}: is a folder with other things in it, which is never replaced. Choose another destination."
-        )
-    if not overwrite:
-        raise DestinationError(
-            f"{target}: holds the files of an earlier extraction. Choose another destination, "
-            f"or replace it as a whole ({option('overwrite', True)})."
-        )
-
-
-def is_extracted(folder: Path) -> bool:
-    """Return whether a folder was made by an extraction."""
-    try:
-        return bool(json.loads(read_regular(folder / MARKER_FILE, _MOST_MARKER_NBYTES)).get("made_by") == MADE_BY)
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return False
+    if os.path.lexists(target):
+        raise DestinationError(f"{target}: exists, and is not replaced. Remove it, or choose another destination.")
 
 
 @contextmanager
-def partial_folder(target: Path) -> Iterator[Path]:
-    """Yield the new folder DIR.partial; it is removed unless `put_in_place` has moved it.
+def _partial_folder(target: Path) -> Iterator[Path]:
+    """Yield the new folder DIR.partial; it is removed unless it was renamed.
 
     Raises:
         DestinationError: It exists already, or its parent does not.
@@ -350,29 +306,6 @@ def partial_folder(target: Path) -> Iterator[Path]:
         yield partial
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def write_marker(partial: Path, about: Mapping[str, Any]) -> None:
-    """Mark a folder as an extraction of a dataset."""
-    with naming(partial / MARKER_FILE):
-        (partial / MARKER_FILE).write_text(json.dumps({"made_by": MADE_BY, **about}, indent=1) + "\n", "utf-8")
-
-
-def put_in_place(partial: Path, target: Path) -> None:
-    """Rename a complete folder to its name, and remove an older one that was there."""
-    if not target.exists() or not any(target.iterdir()):
-        os.rename(partial, target)
-        return
-    aside = target.with_name(target.name + _REPLACED_SUFFIX)
-    if aside.exists():
-        raise DestinationError(f"{aside}: exists, but the replaced folder needs this name temporarily. Move it away.")
-    os.rename(target, aside)
-    try:
-        os.rename(partial, target)
-    except OSError:
-        os.rename(aside, target)
-        raise
-    shutil.rmtree(aside)
 
 
 # Suffixes of extracted files. No folder name ends in one, so no folder has the name of a file.
