@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image, features
@@ -49,12 +49,6 @@ def test_an_image_of_several_parts_decodes_to_itself_and_is_read_by_pillow() -> 
     assert len(data) < image.nbytes / 20  # the differences of rows are small
     with Image.open(io.BytesIO(data)) as picture:
         assert (np.asarray(picture) == image).all()
-
-
-def test_16_bit_samples_are_stored_with_the_high_byte_first() -> None:
-    image = np.array([[[0x1234], [0xFFFE]]], np.uint16)
-    with Image.open(io.BytesIO(encode_png(image))) as picture:
-        assert np.asarray(picture).tolist() == [[0x1234, 0xFFFE]]
 
 
 @pytest.mark.parametrize(
@@ -106,13 +100,6 @@ def test_no_two_files_and_no_file_and_folder_get_one_path(names: list[str]) -> N
 
 
 names = st.lists(st.text("abc _-.é", min_size=1, max_size=8), min_size=1, max_size=3)
-
-
-@given(names)
-def test_an_ordinary_png_keeps_its_path(parts: list[str]) -> None:
-    assume(all(part.strip(".") and not part.endswith(FILE_SUFFIXES) for part in parts))
-    path = "/".join(parts)
-    assert unique_stems([f"{path}.png", f"{path}.jpg"])[0] == path
 
 
 positions = st.tuples(
@@ -323,16 +310,6 @@ def test_a_full_disk_says_so_and_leaves_nothing(small: Path, tmp_path: Path, mon
     assert sorted(p.name for p in tmp_path.iterdir()) == ["db"]
 
 
-def test_files_do_not_depend_on_the_number_of_threads(photos: Path, tmp_path: Path) -> None:
-    lmdbloader.convert(photos, tmp_path / "db", patch_size=48, stride=48, workers=1)
-    for workers in (1, 5):
-        extract(tmp_path / "db", tmp_path / f"files{workers}", workers=workers)
-    one, five = tmp_path / "files1", tmp_path / "files5"
-    names = sorted(str(p.relative_to(one)) for p in one.rglob("*") if p.is_file())
-    assert names == sorted(str(p.relative_to(five)) for p in five.rglob("*") if p.is_file())
-    assert all((one / name).read_bytes() == (five / name).read_bytes() for name in names)
-
-
 @pytest.fixture
 def originals(tmp_path: Path) -> Path:
     """A folder of files of every kind, kept as they are, and the dataset of them."""
@@ -364,13 +341,3 @@ def test_files_that_were_kept_come_back_byte_by_byte(originals: Path, tmp_path: 
         )
     with pytest.raises(OptionError, match="image_format='jpg': expected one of stored, png"):
         extract(tmp_path / "db", tmp_path / "other", image_format="jpg")  # type: ignore[arg-type]
-
-
-def test_jpegs_that_we_made_open_anywhere(photos: Path, tmp_path: Path) -> None:
-    lmdbloader.convert(photos, tmp_path / "db", write_mode="jpg", max_resolution=100, workers=1)
-    extract(tmp_path / "db", tmp_path / "files")
-    with Image.open(tmp_path / "files" / "cat.jpg") as picture:
-        assert picture.size == (100, 67) and picture.format == "JPEG"
-        row = sorted(p.name for p in photos.iterdir()).index("cat.png")
-        pixels = np.moveaxis(lmdbloader.LMDBDataset(tmp_path / "db")[row].image.numpy(), 0, 2)
-        assert np.abs(np.asarray(picture).astype(int) - pixels).max() <= 1

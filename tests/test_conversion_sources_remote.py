@@ -95,11 +95,6 @@ def test_a_url_is_listed_like_a_folder(bucket: str) -> None:
     assert list_sources(locate(f"{bucket}/set/zebra")).layout == "images"
 
 
-def test_the_root_of_a_bucket_and_odd_names(bucket: str) -> None:
-    found = contents(list_sources(locate(bucket), layout="images"))
-    assert found == {k: v for k, v in OBJECTS.items() if k.endswith(".png") and "._" not in k}
-
-
 def test_pairs_behind_two_urls(bucket: str) -> None:
     listing = list_sources(None, hr=locate(f"{bucket}/pairs/hr"), lr=locate(f"{bucket}/pairs/lr"))
     (pair,) = listing.sources
@@ -114,10 +109,6 @@ def test_tars_behind_a_url(bucket: str, place: str) -> None:
     assert contents(listing) == {"a.tar/0.png": png(0), "a.tar/1.png": png(1), "b.tar/0.png": png(2)}
     fetched = fetch(listing.sources)
     assert [read(s.files[1], fetched) for s in listing.sources] == [b"4", b"5", b"6"]
-
-
-def test_one_tar_behind_a_url(bucket: str) -> None:
-    assert contents(list_sources(locate(f"{bucket}/tars/a.tar"))) == {"0.png": png(0), "1.png": png(1)}
 
 
 def test_members_close_together_come_by_one_request(s3: list[str]) -> None:
@@ -169,15 +160,6 @@ def test_a_service_whose_package_is_missing() -> None:
     pytest.importorskip("fsspec")
     with pytest.raises(OptionError, match=r"needs a package that is not installed.*lmdbloader\[remote\]"):
         list_sources(locate("gdrive://folder/x"))
-
-
-def test_a_bucket_that_may_not_be_listed(monkeypatch: pytest.MonkeyPatch, memory: None) -> None:
-    def refuse(self: object, path: str, **options: object) -> None:
-        raise PermissionError("access denied")
-
-    monkeypatch.setattr(type(fsspec.filesystem("memory")), "ls", refuse)
-    with pytest.raises(SourceError, match=r"memory://bucket/set: cannot be listed \(PermissionError: access denied\)"):
-        list_sources(locate("memory://bucket/set"))
 
 
 def test_what_only_this_process_sees_is_known(memory: None) -> None:

@@ -85,22 +85,6 @@ def test_folders_and_patterns_stand_for_several_shards(tmp_path: Path, pattern: 
     assert [s.name for s in list_sources(tmp_path / pattern).sources] == expected
 
 
-def test_shards_in_several_folders_have_different_names(tmp_path: Path) -> None:
-    shards(tmp_path, "x/a.tar", "y/a.tar")
-    found = list_sources(tmp_path / "{y,x}" / "a.tar").sources
-    assert [(s.name, contents(s)) for s in found] == [
-        ("y/a.tar/1.png", {"image": b"xx"}),
-        ("x/a.tar/0.png", {"image": b"x"}),
-    ]
-
-
-def test_a_folder_with_images_and_a_tar_is_one_of_images(tmp_path: Path) -> None:
-    shards(tmp_path, "a.tar")
-    (tmp_path / "b.png").write_bytes(b"x")
-    assert list_sources(tmp_path).layout == "images"
-    assert list_sources(tmp_path, layout="tar").layout == "tar"
-
-
 @given(
     st.dictionaries(
         st.text("ab/é-", min_size=1, max_size=130).map(lambda s: "k" + s.replace("/", "/k")),
@@ -167,13 +151,6 @@ def test_samples_must_be_whole_and_clear(tmp_path: Path) -> None:
     both = save_tar(tmp_path / "both.tar", ("a.png", b"x"), ("a.jpg", b"y"))
     with pytest.raises(SourceError, match=r"a\.png: its sample has 2 images \(png, jpg\)"):
         list_sources(both)
-
-
-def test_a_sample_without_an_image_is_named(tmp_path: Path) -> None:
-    path = save_tar(tmp_path / "a.tar", ("a.png", b"x"), ("b.cls", b"1"))
-    listing = list_sources(path)
-    assert [s.name for s in listing.sources] == ["a.png"]
-    assert listing.ignored == (("b", "a sample without an image"),)
 
 
 def tar_of(*members: tuple[str, bytes, str], **options: Any) -> bytes:

@@ -42,7 +42,7 @@ IMAGE_FORMATS = ("stored", "png")
 _SIGNATURES = (
     *((b"\x89PNG\r\n\x1a\n", ".png"), (b"\xff\xd8\xff", ".jpg"), (b"GIF8", ".gif"), (b"BM", ".bmp")),
     *((b"II*\0", ".tif"), (b"MM\0*", ".tif"), (b"RIFF", ".webp")),
-    *((b"P1", ".pbm"), (b"P4", ".pbm"), (b"P2", ".pgm"), (b"P5", ".pgm"), (b"P3", ".ppm"), (b"P6", ".ppm")),
+    *((b"P4", ".pbm"), (b"P5", ".pgm"), (b"P6", ".ppm")),
 )
 # For values of bytes fields, short signatures are too weak.
 _SURE = _SIGNATURES[:4]

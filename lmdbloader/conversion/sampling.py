@@ -18,7 +18,7 @@ Guess: TypeAlias = Callable[[I64], F64]
 
 # The inputs that are looked at for their guesses: a kind that is one input in 300 is missed in one survey of 28.
 _SURVEYED = 1000
-# Sizes of photographs are skewed, and a small sample often has none of the largest: more than Student's 97.5 % quantile.
+# More than 97.5 %: sizes of photographs are skewed, and a small sample often has none of the largest.
 _QUANTILE = 0.985
 # Of n inputs none is of a kind; then this number over n is about the most that the kind's share is. With it, intervals
 # of simulated conversions held the truth in 93 to 100 of 100 cases (`tests/test_conversion_sampling.py`).
@@ -78,8 +78,8 @@ class Sample:
         """Return the total over all inputs of a quantity of 0 or more that was measured for the sample.
 
         The ratio estimator of sampling with unequal probabilities (Cochran, Sampling Techniques, 3rd edition, chapters
-        6 and 9A), with the t distribution. On both sides the interval also leaves room for a kind of input that is not in
-        the sample and takes no bytes at all, or twice those of the others. What is the same for the whole sample is
+        6 and 9A), with the t distribution. On both sides the interval also leaves room for a kind of input that is not
+        in the sample and takes no bytes at all, or twice those of the others. What is the same for the whole sample is
         taken to be the same for all inputs.
 
         Args:

@@ -198,25 +198,9 @@ def _unusable_bmp(image: ImageFile.ImageFile, codec: str, offset: int, args: Any
         needed = offset + int(args[1]) * image.height
         if len(data) < needed:
             return f"the BMP file is cut short: {len(data)} bytes of {needed}"
-    if codec == "bmp_rle" and _has_jumps(data, offset, is_rle4=bool(args[1])):
-        # Pillow's versions disagree about the target of a jump.
-        return "a run-length encoded BMP file that jumps over pixels, which leaves them undefined; save it without"
+    if codec == "bmp_rle":  # which may jump over pixels, and Pillow's versions disagree about the target
+        return "a run-length encoded BMP file; save it without compression"
     return None
-
-
-def _has_jumps(data: memoryview, at: int, *, is_rle4: bool) -> bool:
-    """Return whether run-length encoded BMP pixels have an escape that skips pixels."""
-    while at + 1 < len(data):
-        number, value = data[at], data[at + 1]
-        at += 2
-        if number == 0 and value == 2:
-            return True
-        if number == 0 and value == 1:
-            return False
-        if number == 0 and value > 2:  # this many literal pixels, padded to an even byte of the file
-            at += (value + 1) // 2 if is_rle4 else value
-            at += at % 2
-    return False
 
 
 def _unusable_tiff(image: _TiffFile, codec: str) -> str | None:

@@ -14,7 +14,7 @@ import numpy as np
 from lmdbloader.base.arguments import ordered_texts
 from lmdbloader.base.files import open_regular
 from lmdbloader.base.option_names import option, shown
-from lmdbloader.conversion.sources.coco import FIELDS, clip, few, notes_on, sentences
+from lmdbloader.conversion.sources.coco import FIELDS, clip, few, note, notes_on
 from lmdbloader.conversion.sources.folders import find_images, same_stem
 from lmdbloader.conversion.sources.listing import (
     Annotations,
@@ -82,11 +82,11 @@ def list_yolo(src: Location, classes: Sequence[str] | None = None) -> Listing:
     keep, num_clipped = clip(boxes, 1.0, _BEYOND)
     labels, image = np.array(content.labels, np.int64), np.array(content.image, np.int64)
     found = Annotations.gather(image[keep], len(images.names), boxes[keep], labels[keep], None)
-    notes = sentences([
+    notes = (
         *notes_on(num_clipped, int((~keep).sum())),
-        (content.num_polygons, "turned into the box around it", "polygon", "polygons"),
-        (len(images.names) - content.num_files, "without boxes", "image", "images", " without a text file"),
-    ])  # fmt: skip
+        *note("turned into the box around it", content.num_polygons, "polygon", "polygons"),
+        *note("without boxes", len(images.names) - content.num_files, "image", "images", " without a text file"),
+    )
     if not names:
         notes += (f"the classes have no names: there is no {_NAMES_TXT} or {NAMES_YAML[0]} in {tree.root}",)
     known = {"*.yaml", "*.yml", "*.cache"} | ({"*.txt"} if tree.labels == tree.images else set())
