@@ -200,20 +200,6 @@ def test_parts_of_files_are_right_whichever_of_them_come_together(parts: list[tu
     assert read_remote([*files, whole], {whole: len(data["a"])}) == [*expected, data["a"]]
 
 
-def test_a_dataset_behind_a_url_is_not_taken_for_images(memory: None) -> None:
-    filesystem = fsspec.filesystem("memory")
-    for name in ("one/data.mdb", "one/index.arrow"):
-        filesystem.pipe(f"/sets/{name}", b"bytes")
-    for name in ("one",):
-        filesystem.pipe(f"/sets/{name}/manifest.json", b"{}")
-        line = f"`lmdbloader stage memory://sets/{name} FOLDER`"
-        with pytest.raises(SourceError, match=rf"is a dataset of lmdbloader already, .*: {line}; or .*LMDBDataset\("):
-            list_sources(f"memory://sets/{name}")
-    filesystem.pipe("/sets/images/manifest.json", b"{}")
-    filesystem.pipe("/sets/images/a.png", png(1))
-    assert len(list_sources("memory://sets/images").sources) == 1
-
-
 @pytest.mark.parametrize("sends_ranges", [True, False])
 @pytest.mark.parametrize("place", ["photos", "a.tar"])
 def test_an_answer_without_an_end_is_an_error_and_is_not_kept(tmp_path: Path, place: str, sends_ranges: bool) -> None:

@@ -312,8 +312,7 @@ def _partial_folder(target: Path) -> Iterator[Path]:
 FILE_SUFFIXES = (".png", ".npy", ".bin", ".json", ".jsonl", *sorted(IMAGE_SUFFIXES - {".png"}))
 
 _NAME_NBYTES = 180
-_PATH_NBYTES = 1000
-_MAX_DEPTH = 32
+_MAX_DEPTH = 6
 # Characters that a file name cannot hold, or that a terminal acts on.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -321,22 +320,22 @@ _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069
 def safe_stem(source: str) -> str:
     """Return a relative path without an image's suffix for the files made from a source.
 
-    It has no empty, "." or ".." component, does not start with "/", and no component is longer than 180 bytes. Other
-    characters become "_", and long names are cut and marked with a digest.
+    It is the source's own, or a digest of it if that would be empty, long, deep, outside of the folder, or unsafe.
 
-    >>> safe_stem("cats/0001.png"), safe_stem("../../etc/passwd"), safe_stem("/x//y.JPG"), safe_stem("")
-    ('cats/0001', '_/_/etc/passwd', 'x/y', '_')
+    >>> safe_stem("cats/0001.png"), safe_stem("../../etc/passwd")
+    ('cats/0001', 'source-830a08e2')
     """
-    parts = [part for part in source.split("/") if part not in ("", ".")] or [""]
-    root, suffix = os.path.splitext(parts[-1])
-    if suffix.lower() in IMAGE_SUFFIXES:
-        parts[-1] = root
-    *folders, last = [_safe_name(part) for part in parts]
-    folders = [folder + "_" if folder.lower().endswith(FILE_SUFFIXES) else folder for folder in folders]
-    stem = "/".join((*folders, last))
-    if len(folders) >= _MAX_DEPTH or len(stem.encode()) > _PATH_NBYTES:
-        return f"{_digest(source)}_{last}"
-    return stem
+    root, suffix = os.path.splitext(source)
+    stem = root if suffix.lower() in IMAGE_SUFFIXES else source
+    *folders, last = stem.split("/")
+    is_plain = len(folders) < _MAX_DEPTH and not _UNSAFE.search(stem)
+    if (
+        is_plain
+        and all(part not in ("", ".", "..") and len(part.encode()) <= _NAME_NBYTES for part in (*folders, last))
+        and not any(folder.lower().endswith(FILE_SUFFIXES) for folder in folders)
+    ):
+        return stem
+    return f"source-{hashlib.blake2b(source.encode('utf-8', 'surrogatepass'), digest_size=4).hexdigest()}"
 
 
 def unique_stems(sources: Sequence[str]) -> list[str]:
@@ -366,18 +365,3 @@ def with_position(stem: str, top: int, left: int) -> str:
     'cats/0001_r00096_c00192'
     """
     return f"{stem}_r{top:05d}_c{left:05d}"
-
-
-def _safe_name(part: str) -> str:
-    """Return a path component that every file system of Linux accepts."""
-    name = _UNSAFE.sub("_", part)
-    if name in ("", ".", ".."):
-        return "_"
-    data = name.encode()
-    if len(data) <= _NAME_NBYTES:
-        return name
-    return f"{data[: _NAME_NBYTES - 9].decode('utf-8', 'ignore')}~{_digest(part)}"
-
-
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
