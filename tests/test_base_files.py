@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -141,12 +140,6 @@ def test_notes_and_markers(dataset: Path, make: Callable[[Path], None], capsys: 
         make(taken / name)
         with pytest.raises(LmdbloaderError, match="with other things in it"):
             lmdbloader.write([{"n": 1}], taken, overwrite=True)
-    files = dataset.parent / "files"
-    files.mkdir()
-    make(files / "extracted.json")
-    with pytest.raises(LmdbloaderError, match="files"):
-        extract(dataset, files, overwrite=True)
-    shutil.rmtree(files)
 
 
 def test_a_folder_of_photographs_leaves_them_out(tmp_path: Path) -> None:

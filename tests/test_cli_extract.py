@@ -34,17 +34,14 @@ def test_everything_is_extracted_and_counted(dataset: str, tmp_path: Path, capsy
     assert len(files_in(tmp_path / "files")) == 18
 
 
-def test_fields_samples_and_overwrite_are_heeded(
-    dataset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fields_and_samples_are_heeded(dataset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = tmp_path / "files"
     assert main(["extract", dataset, str(files), "--fields", "image, label", "--samples", "0:2,-1", "--quiet"]) == 0
     assert capsys.readouterr().out == ""
     assert files_in(files) == ["000000.png", "000001.png", "000008.png"]
     assert main(["extract", dataset, str(files)]) == 1
-    assert "overwrite=True" in capsys.readouterr().err
-    assert main(["extract", dataset, str(files), "--fields", "depth,image", "--samples", "4", "--overwrite"]) == 0
-    assert files_in(files) == ["depth/000004.png", "image/000004.png"]
+    assert main(["extract", dataset, f"{files}2", "--fields", "depth,image", "--samples", "4"]) == 0
+    assert files_in(tmp_path / "files2") == ["depth/000004.png", "image/000004.png"]
 
 
 @pytest.mark.parametrize(

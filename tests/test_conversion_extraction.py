@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image, features
@@ -46,15 +46,9 @@ def test_an_image_of_several_parts_decodes_to_itself_and_is_read_by_pillow() -> 
     image = np.stack([rows % 256, columns % 256, (rows + columns) % 251], axis=2).astype(np.uint8)
     data = encode_png(image)
     assert (decode_image(data) == image).all()
-    assert len(data) < image.nbytes / 20  # the filters find the ramps
+    assert len(data) < image.nbytes / 20  # the differences of rows are small
     with Image.open(io.BytesIO(data)) as picture:
         assert (np.asarray(picture) == image).all()
-
-
-def test_16_bit_samples_are_stored_with_the_high_byte_first() -> None:
-    image = np.array([[[0x1234], [0xFFFE]]], np.uint16)
-    with Image.open(io.BytesIO(encode_png(image))) as picture:
-        assert np.asarray(picture).tolist() == [[0x1234, 0xFFFE]]
 
 
 @pytest.mark.parametrize(
@@ -101,18 +95,11 @@ def test_no_two_files_and_no_file_and_folder_get_one_path(names: list[str]) -> N
     assert len(set(files)) == len(files) == 2 * len(names)
     folders = {str(parent) for file in files for parent in PurePosixPath(file).parents}
     assert folders.isdisjoint(files)
-    assert folders.isdisjoint({"samples.jsonl", "extracted.json"})
+    assert folders.isdisjoint({"samples.jsonl"})
     assert stems == unique_stems(names)
 
 
 names = st.lists(st.text("abc _-.é", min_size=1, max_size=8), min_size=1, max_size=3)
-
-
-@given(names)
-def test_an_ordinary_png_keeps_its_path(parts: list[str]) -> None:
-    assume(all(part.strip(".") and not part.endswith(FILE_SUFFIXES) for part in parts))
-    path = "/".join(parts)
-    assert unique_stems([f"{path}.png", f"{path}.jpg"])[0] == path
 
 
 positions = st.tuples(
@@ -223,7 +210,7 @@ def test_chosen_fields_and_samples_alone_are_written(sixteen: Path, tmp_path: Pa
     assert images_in(tmp_path / "files") == ["000001.png", "000003.png"]
     assert table_of(tmp_path / "files") == [{"sample": i, "image": f"{i:06d}.png"} for i in (1, 3)]
     extract(tmp_path / "db", tmp_path / "labels", fields=["label"])
-    assert sorted(p.name for p in (tmp_path / "labels").iterdir()) == ["extracted.json", "samples.jsonl"]
+    assert [p.name for p in (tmp_path / "labels").iterdir()] == ["samples.jsonl"]
     for options, message in (
         ({"fields": ["depth"]}, "no field 'depth'; it has image, label"),
         ({"fields": []}, "no field to extract"),
@@ -282,39 +269,14 @@ def small(tmp_path: Path) -> Path:
     return tmp_path / "db"
 
 
-def test_a_destination_is_replaced_only_if_it_is_an_extraction(small: Path, tmp_path: Path) -> None:
-    target = tmp_path / "files"
-    target.mkdir()
-    extract(small, target)  # an empty folder counts as absent
-    with pytest.raises(DestinationError, match=r"earlier extraction.*overwrite=True"):
-        extract(small, target)
-    extract(small, target, samples=[0], overwrite=True)
-    assert images_in(target) == ["000000.png"]
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "photo.jpg").touch()
-    (tmp_path / "link").symlink_to(target)
+def test_what_exists_is_not_replaced(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     (tmp_path / "file").touch()
-    for name, message in (
-        ("other", "other things in it"),
-        ("link", "not a folder"),
-        ("file", "not a folder"),
-        ("db", "is the source itself"),
-        ("db/files", "is inside"),
-        (".", "contains"),
-        ("absent/files", "does not exist"),
-    ):
-        with pytest.raises(DestinationError, match=message):
-            extract(small, tmp_path / name, overwrite=True)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["db", "file", "files", "link", "other"]
-
-
-def test_the_current_folder_is_not_replaced(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(DestinationError, match="the current folder"):
-        extract(small, ".")
-    extract(small, "files")
-    assert images_in(tmp_path / "here" / "files") == [f"{i:06d}.png" for i in range(3)]
+    for name in ("empty", "link", "file", "db", "db/files", ".", "absent/files"):
+        with pytest.raises(DestinationError):
+            extract(small, tmp_path / name)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["db", "empty", "file", "link"]
 
 
 def test_a_folder_that_another_extraction_fills_is_left_alone(small: Path, tmp_path: Path) -> None:
@@ -325,15 +287,14 @@ def test_a_folder_that_another_extraction_fills_is_left_alone(small: Path, tmp_p
     assert (tmp_path / "files.partial" / "theirs").exists()
 
 
-def test_a_damaged_sample_is_named_and_nothing_is_left_nor_replaced(small: Path, tmp_path: Path) -> None:
+def test_a_damaged_sample_is_named_and_nothing_is_left(small: Path, tmp_path: Path) -> None:
     extract(small, tmp_path / "old", samples=[0])
     offset = int(Reader(small).index.arrays["image.offset"][2])
     with open(small / "data.mdb", "r+b") as file:
         file.seek(offset)
         file.write(b"\xff")
-    for name, overwrite in (("new", False), ("old", True)):
-        with pytest.raises(CorruptError, match="sample 2"):
-            extract(small, tmp_path / name, overwrite=overwrite)
+    with pytest.raises(CorruptError, match="sample 2"):
+        extract(small, tmp_path / "new")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["db", "old"]
     assert images_in(tmp_path / "old") == ["000000.png"]
     extract(small, tmp_path / "sound", samples=[0, 1])
@@ -347,16 +308,6 @@ def test_a_full_disk_says_so_and_leaves_nothing(small: Path, tmp_path: Path, mon
     with pytest.raises(DiskFullError, match="disk full"):
         extract(small, tmp_path / "files")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["db"]
-
-
-def test_files_do_not_depend_on_the_number_of_threads(photos: Path, tmp_path: Path) -> None:
-    lmdbloader.convert(photos, tmp_path / "db", patch_size=48, stride=48, workers=1)
-    for workers in (1, 5):
-        extract(tmp_path / "db", tmp_path / f"files{workers}", workers=workers)
-    one, five = tmp_path / "files1", tmp_path / "files5"
-    names = sorted(str(p.relative_to(one)) for p in one.rglob("*") if p.is_file())
-    assert names == sorted(str(p.relative_to(five)) for p in five.rglob("*") if p.is_file())
-    assert all((one / name).read_bytes() == (five / name).read_bytes() for name in names)
 
 
 @pytest.fixture
@@ -390,13 +341,3 @@ def test_files_that_were_kept_come_back_byte_by_byte(originals: Path, tmp_path: 
         )
     with pytest.raises(OptionError, match="image_format='jpg': expected one of stored, png"):
         extract(tmp_path / "db", tmp_path / "other", image_format="jpg")  # type: ignore[arg-type]
-
-
-def test_jpegs_that_we_made_open_anywhere(photos: Path, tmp_path: Path) -> None:
-    lmdbloader.convert(photos, tmp_path / "db", write_mode="jpg", max_resolution=100, workers=1)
-    extract(tmp_path / "db", tmp_path / "files")
-    with Image.open(tmp_path / "files" / "cat.jpg") as picture:
-        assert picture.size == (100, 67) and picture.format == "JPEG"
-        row = sorted(p.name for p in photos.iterdir()).index("cat.png")
-        pixels = np.moveaxis(lmdbloader.LMDBDataset(tmp_path / "db")[row].image.numpy(), 0, 2)
-        assert np.abs(np.asarray(picture).astype(int) - pixels).max() <= 1

@@ -185,25 +185,6 @@ def test_files_are_kept_only_where_they_are_the_images(out: Path) -> None:
     np.testing.assert_array_equal(LMDBDataset(out)[0].image.numpy(), np.moveaxis(PIXELS[0], 2, 0))
 
 
-def test_columns_without_features_are_taken_as_they_come(out: Path) -> None:
-    write(HuggingFace(ROWS, None), out, write_mode="original")  # as IterableDataset.map gives them
-    assert kinds(out) == {**KINDS, "grid": "json"}
-    assert LMDBDataset(out).classes == ()
-
-
-def test_names_of_classes_that_are_given_come_first(out: Path) -> None:
-    write(HuggingFace(ROWS, FEATURES), out, classes={"label": ["x", "y"]})
-    assert LMDBDataset(out).classes == ("x", "y")
-    write(HuggingFace(ROWS, FEATURES), out, classes={}, overwrite=True)
-    assert LMDBDataset(out).classes == ()
-
-
-def test_a_dict_of_splits_is_refused(out: Path) -> None:
-    splits = {"train": HuggingFace(ROWS, FEATURES), "test": HuggingFace(ROWS, FEATURES)}
-    with pytest.raises(OptionError, match="samples is a dict"):
-        write(splits, out)
-
-
 def test_a_list_of_labels_keeps_its_names(out: Path) -> None:
     features = {
         "image": ImageFeature(),
@@ -284,19 +265,6 @@ def test_a_dataset_of_torchvision(out: Path, samples: Any, classes: tuple[str, .
         np.testing.assert_array_equal(sample.image.numpy(), np.moveaxis(pixels, 2, 0))
 
 
-def test_names_of_values_may_differ(out: Path) -> None:
-    write(Folder(), out, fields=("photo", "animal"))
-    assert kinds(out) == {"photo": "image", "animal": "int"}
-    assert LMDBDataset(out).fields["animal"].name == "animal"
-    assert lmdbloader.LMDBDataset(out).reader.manifest.classes == {"animal": ("cat", "dog")}
-
-
-def test_a_dataset_that_is_written_again_keeps_its_classes(out: Path, tmp_path: Path) -> None:
-    write(Folder(), out)
-    write(LMDBDataset(out), tmp_path / "again")
-    assert LMDBDataset(tmp_path / "again").classes == ("cat", "dog")
-
-
 def test_labels_that_are_not_numbers_of_the_classes(out: Path) -> None:
     samples = Folder(labels=[0, 1, 2, 0])
     with pytest.raises(
@@ -366,36 +334,6 @@ def test_encoded_images_are_stored_as_files_or_decoded_once(out: Path, tmp_path:
         if mode is None:
             for sample, data in zip(LMDBDataset(out), FILES, strict=True):
                 np.testing.assert_array_equal(sample.image.numpy(), pixels_of(data))
-
-
-def test_kinds_of_files_that_pillow_does_not_read(out: Path) -> None:
-    deep = RNG.integers(0, 2**16, (5, 4, 3)).astype(np.uint16)
-    file = b"P6 4 5 65535\n" + deep.astype(">u2").tobytes()
-    write([{"anything": {"bytes": file, "path": None}}], out)
-    np.testing.assert_array_equal(LMDBDataset(out)[0].anything.numpy(), np.moveaxis(deep, 2, 0))
-
-
-def test_tuples_may_hold_paths_and_one_field_may_keep_files(out: Path, tmp_path: Path) -> None:
-    (tmp_path / "a.jpg").write_bytes(FILES[1])
-    write([(tmp_path / "a.jpg", 7)], out)
-    assert kinds(out) == {"image": "image", "label": "int"}
-    sample = {"file": FILES[1], "made": PIXELS[0]}
-    types = {"file": Image(), "made": None}
-    write([sample], out, fields=types, write_mode={"file": "original", "made": "raw"}, overwrite=True)
-    assert [f.codecs for f in lmdbloader.info(out).fields] == [{"jpeg": 1}, {"raw": 1}]
-
-
-def test_original_with_a_maximal_resolution_is_that_of_convert(out: Path, tmp_path: Path) -> None:
-    samples = [{"image": {"bytes": data, "path": None}} for data in FILES]
-    write(samples, out, write_mode="original", max_resolution=16, jpeg_quality=70)
-    (tmp_path / "src").mkdir()
-    for number, data in enumerate(FILES):
-        (tmp_path / "src" / f"{number}.png").write_bytes(data)
-    lmdbloader.convert(tmp_path / "src", tmp_path / "c", write_mode="original", max_resolution=16, jpeg_quality=70)
-    for ours, theirs in zip(LMDBDataset(out), LMDBDataset(tmp_path / "c"), strict=True):
-        assert torch.equal(ours.image, theirs.image)
-    assert lmdbloader.info(out).fields[0].codecs == lmdbloader.info(tmp_path / "c").fields[0].codecs
-    assert lmdbloader.verify(out).is_sound
 
 
 def test_other_kinds_of_fields_keep_bytes_and_texts(out: Path) -> None:
@@ -522,21 +460,6 @@ def test_a_transform_that_draws_is_refused(out: Path, tmp_path: Path, key: str) 
     write(datasets.ImageFolder(tmp_path / "photos", v2.Resize(8)), out, overwrite=True)
 
 
-def test_a_transform_of_another_library_is_called(out: Path) -> None:
-    class Own:
-        transform = staticmethod(lambda image: image)
-        classes = ("a", "b")
-
-        def __len__(self) -> int:
-            return 2
-
-        def __getitem__(self, number: int) -> tuple[Any, int]:
-            return self.transform(PIXELS[number]), number
-
-    write(Own(), out)
-    assert LMDBDataset(out).classes == ("a", "b")
-
-
 @pytest.mark.parametrize("label", [torch.tensor, np.array, np.int32], ids=["tensor", "array", "NumPy's"])
 @pytest.mark.parametrize("given", [None, ("image", "label")], ids=["found", "given"])
 def test_labels_of_pairs_are_numbers_in_any_form(tmp_path: Path, label: Any, given: Any) -> None:
@@ -553,9 +476,3 @@ def test_labels_of_pairs_are_numbers_in_any_form(tmp_path: Path, label: Any, giv
     dataset = lmdbloader.LMDBDataset(tmp_path / "out")
     assert [sample.label for sample in dataset] == [0, 1, 2, 0, 1, 2]
     assert dataset.classes == ("cat", "dog", "eel")
-
-
-@pytest.mark.parametrize("label", [torch.tensor(True), torch.tensor(0.5), torch.tensor([1])], ids=str)
-def test_other_tensors_are_not_labels(tmp_path: Path, label: Any) -> None:
-    with pytest.raises(OptionError, match="plain tuple of 2 values"):
-        lmdbloader.write([(PilImage.new("RGB", (8, 6)), label)], tmp_path / "out")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import time
@@ -123,17 +122,6 @@ def test_a_sample_that_does_not_fit_is_named(tmp_path: Path, out: Path, member: 
     assert report.num_samples == 2
 
 
-def test_any_number_of_workers_gives_the_same_files(tmp_path: Path) -> None:
-    for shard in range(3):
-        members = [(f"{i}.{e}", png(i, 250) if e == "png" else b"1") for i in range(7) for e in ("png", "cls")]
-        save_tar(tmp_path / "shards" / f"{shard}.tar", *members)
-    one, many = tmp_path / "one.lmdb", tmp_path / "many.lmdb"
-    convert(tmp_path / "shards", one)
-    convert(tmp_path / "shards", many, workers=2)
-    assert files_of(one) == files_of(many)
-    assert column(one, "source")[6:8] == ["0.tar/6.png", "1.tar/0.png"]
-
-
 def test_an_lmdb_of_images_in_the_order_of_its_numbers(tmp_path: Path, out: Path) -> None:
     src = save_lmdb(tmp_path / "a.lmdb", {b"%d" % i: png(i) for i in range(12)} | {b"__len__": pickle.dumps(12)})
     report = convert(src, out)
@@ -156,13 +144,6 @@ def test_pairs_from_two_lmdbs(tmp_path: Path, out: Path, photos: Path) -> None:
     assert (report.layout, report.num_samples) == ("pairs", 2)
     np.testing.assert_array_equal(images(out, "hr")[1], decode_image(high[sorted(high)[1]]))
     np.testing.assert_array_equal(images(out, "lr")[1], decode_image(low[sorted(low)[1]]))
-
-
-def test_a_pickled_value_names_its_key(tmp_path: Path, out: Path) -> None:
-    src = save_lmdb(tmp_path / "a.lmdb", {b"0": png(0), b"1": pickle.dumps([1]), b"2": png(2)})
-    with pytest.raises(ImageError, match=r"^1: not an image of a supported kind .*: a pickle, which is never loaded"):
-        convert(src, out)
-    assert convert(src, out, on_error="skip").num_samples == 2
 
 
 @pytest.mark.parametrize("kind", ["tar", "lmdb"])
@@ -247,25 +228,6 @@ def test_worker_processes_read_from_s3(tmp_path: Path, out: Path, monkeypatch: p
         with pytest.raises(ImageError, match=r"^dog/9\.png: not an image"):
             convert("s3://bucket/set", tmp_path / "bad.lmdb", workers=2)
         s3fs.S3FileSystem.clear_instance_cache()
-
-
-def test_nothing_of_the_place_is_in_the_manifest(out: Path, memory: Any) -> None:
-    convert("memory://bucket", out)
-    text = json.dumps(json.loads((out / "manifest.json").read_text()))
-    assert "memory" not in text
-    assert "bucket" not in text
-
-
-def test_a_subset_of_a_tar_keeps_images_and_labels_together(tmp_path: Path, out: Path) -> None:
-    members = [(f"{i}.{e}", png(i) if e == "png" else b"%d" % i) for i in range(30) for e in ("png", "cls")]
-    convert(save_tar(tmp_path / "a.tar", *members), out, subset=7, seed=3)
-    labels = [s.label for s in lmdbloader.LMDBDataset(out)]
-    assert len(labels) == 7
-    assert labels == sorted(labels)
-    assert labels != list(range(7))
-    assert column(out, "source") == [f"{label}.png" for label in labels]
-    for label, found in zip(labels, images(out), strict=True):
-        np.testing.assert_array_equal(found, decode_image(png(label)))
 
 
 def test_the_content_is_compared_if_times_of_change_are_unknown(out: Path) -> None:

@@ -105,7 +105,6 @@ def test_coco_becomes_one_dataset(coco: Path, tmp_path: Path) -> None:
         "left out: 1 box of a crowd (iscrowd)",
         "clipped to the image: 1 box",
         "left out: 1 box without area in the image",
-        "not read, only boxes are: 2 segmentations",
     )
     assert "3 classes: train (2), boat (0), toothbrush (1)" in lines
     assert lmdbloader.convert(coco, tmp_path / "out", layout="coco").was_finished
@@ -268,23 +267,6 @@ def test_boxes_of_images_that_fit_before_and_after_a_turn_are_noted(
     assert parts.notes[-1].startswith(note)
 
 
-def test_boxes_of_yolo_for_turned_images_are_noted(yolo: Path, tmp_path: Path) -> None:
-    Image.new("RGB", (30, 40)).save(yolo / "images" / "a.jpg")
-    turn(yolo / "images" / "a.jpg", 6)
-    report = lmdbloader.convert(yolo, tmp_path / "out", layout="yolo")
-    check(tmp_path / "out")
-    assert report.notes[-1].startswith("a.jpg is turned by its EXIF or XMP data, and its boxes are stored as they are.")
-
-
-def test_swapped_sides_are_not_said_to_be_a_turn(coco: Path, tmp_path: Path) -> None:
-    value = content()
-    value["images"][0] |= {"height": 40, "width": 30}
-    change(coco, value)
-    with pytest.raises(ImageError, match="Width and height are swapped in the annotations") as caught:
-        lmdbloader.convert(coco, tmp_path / "out", layout="coco")
-    assert "EXIF" not in str(caught.value)
-
-
 @pytest.mark.parametrize("layout", ["coco", "yolo"])
 def test_options_that_boxes_exclude(coco: Path, tmp_path: Path, layout: Any) -> None:
     for name in ("patch_size", "scale", "max_resolution"):
@@ -307,20 +289,6 @@ def test_classes_can_be_numbered_otherwise(coco: Path, tmp_path: Path) -> None:
     lmdbloader.convert(coco, tmp_path / "out", layout="coco", classes=names)
     dataset = lmdbloader.LMDBDataset(tmp_path / "out")
     assert dataset.classes == tuple(names) and dataset[2].labels.tolist() == [1, 3]
-
-
-def test_changed_boxes_are_noticed(coco: Path, tmp_path: Path) -> None:
-    lmdbloader.convert(coco, tmp_path / "out", layout="coco")
-    value = content()
-    value["info"]["year"] = 2026
-    change(coco, value)
-    assert lmdbloader.convert(coco, tmp_path / "out", layout="coco").was_finished
-    for key, name, new in (("annotations", "bbox", [1, 2, 3.5, 4.5]), ("categories", "name", "brush")):
-        value = content()
-        value[key][0][name] = new
-        change(coco, value)
-        with pytest.raises(DestinationError, match="other boxes or classes"):
-            lmdbloader.convert(coco, tmp_path / "out", layout="coco")
 
 
 def test_boxes_changed_in_the_middle_are_noticed(coco: Path, tmp_path: Path) -> None:
@@ -365,8 +333,6 @@ def without(key: str) -> dict[str, Any]:
         (edited("annotations", 1, category_id=5), r"1 annotation.* category_id that the file does not list, such as 5"),
         (edited("annotations", 1, iscrowd="no"), "iscrowd is 'no'; expected 0 or 1"),
         (edited("annotations", 1, iscrowd=[]), r"iscrowd is \[\]"),
-        (edited("annotations", 1, id=1), "2 annotations have the id 1"),
-        (edited("annotations", 1, id={}), r"annotations\[1\] .*id is {}"),
         (edited("images", 1, id=100), r"images\[1\] \(id 100\): another image has this id: a\.jpg"),
         (edited("images", 1, file_name="a.jpg"), r"images\[0\] and images\[1\] have the same file_name"),
         (edited("images", 1, file_name=5), "file_name is 5"),
@@ -397,12 +363,6 @@ def test_damaged_files_are_named(coco: Path, value: Any, message: str) -> None:
     with pytest.raises(SourceError, match=message) as caught:
         list_sources(coco, layout="coco")
     assert "instances_train2017.json" in str(caught.value)
-
-
-def test_text_that_is_not_utf_8(coco: Path) -> None:
-    (coco / "annotations" / "instances_train2017.json").write_bytes(b'{"images": "\xff"}')
-    with pytest.raises(SourceError, match="is not JSON"):
-        list_sources(coco, layout="coco")
 
 
 def test_boxes_of_images_that_are_not_listed_are_counted(coco: Path) -> None:
@@ -493,27 +453,12 @@ def test_no_label_of_yolo_is_lost_by_the_spelling_of_a_name(yolo: Path) -> None:
     (yolo / "labels" / "a.txt").rename(yolo / "labels" / "a.TXT")
     (yolo / "labels" / "b.text").write_text("0 0.5 0.5 0.1 0.1")
     (yolo / "images" / "b.txt").write_text("0 0.5 0.5 0.1 0.1")
-    (yolo / "coco8.yaml").write_text("names: [x, y, z]")
-    (yolo / "classes.TXT").write_text("x")
     listing = list_sources(yolo, layout="yolo")
     assert [len(source.annotation.labels) // 8 for source in listing.sources if source.annotation] == [1, 0, 2]
-    known = "not read: the names of the classes are those of data.yaml"
-    names = (("classes.TXT", known), ("coco8.yaml", known))
-    assert listing.ignored == (("*.txt", "1 not read: b.txt"), *names, ("*.text", "1 not read: b.text"))
+    assert listing.ignored == (("*.txt", "1 not read: b.txt"), ("*.text", "1 not read: b.text"))
     (yolo / "labels" / "a.txt").write_text("")
     with pytest.raises(SourceError, match=r"a\.TXT and a\.txt have the same stem|a\.txt and a\.TXT have the same stem"):
         list_sources(yolo, layout="yolo")
-
-
-def test_keys_of_coco_that_are_not_read_are_noted(coco: Path) -> None:
-    value = content()
-    value["annotations"][0] |= {"isCrowd": 1, "attributes": {"occluded": True}, "score": 0}
-    change(coco, value)
-    notes = list_sources(coco / "train2017", layout="coco").notes
-    assert [note for note in notes if note.startswith("not read, only boxes are: 1")] == [
-        "not read, only boxes are: 1 attributes",
-        "not read, only boxes are: 1 isCrowd",
-    ]
 
 
 def test_trees_of_yolo(yolo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -588,12 +533,6 @@ def test_boxes_of_yolo_are_clipped_and_those_without_area_left_out(yolo: Path) -
     np.testing.assert_allclose(boxes, [[0, 0, 0.5, 0.5], [0.799999, 0.8, 1, 1]])
 
 
-def test_an_object_at_a_corner_may_be_smaller_than_a_pixel(yolo: Path) -> None:
-    (yolo / "labels" / "a.txt").write_text("0 0.005 0.005 0.01 0.01\n")
-    lmdbloader.convert(yolo, yolo.parent / "d", layout="yolo")
-    assert 0 < lmdbloader.LMDBDataset(yolo.parent / "d")[0].boxes.max() < 1
-
-
 def test_places_that_are_not_yolos(yolo: Path, tmp_path: Path) -> None:
     for path in (yolo / "labels").rglob("*.txt"):
         path.unlink()
@@ -618,46 +557,24 @@ def test_places_that_are_not_yolos(yolo: Path, tmp_path: Path) -> None:
     [
         ("names: [a, b c, 'd, e']", ["a", "b c", "d, e"]),
         ("names: [\"x\", 'it''s']  # two\nnc: 2", ["x", "it's"]),
-        ("names: [a,\n  b,\n  c,\n]\nnc: 3", ["a", "b", "c"]),
         ("nc: 2\nnames:\n- a\n- b  # note\ntrain: x", ["a", "b"]),
-        ("names:\n  - 'a # b'\n\n  # note\n  - c#d", ["a # b", "c#d"]),
         ("names:\n  1: b\n  0: a\npath: x", ["a", "b"]),
-        ("names: {0: a, 1: 'b'}", ["a", "b"]),
         ("names: [0, 1, yes]", ["0", "1", "yes"]),
-        ("names:\n  0: traffic light\n  1: t-shirt", ["traffic light", "t-shirt"]),
         *(
             (text, None)
             for text in (
-                "nc: 3",
-                "names:\n",
-                "names: [a]\nnames: [b]",
-                "names: *others",
-                "names: [a, [b]]",
-                "names: [a, &b c]",
-                "names: [a",
-                "names: [a] b",
-                "names: {}",
-                "names:\n  0: a\n  2: b",
-                "names:\n  cat: 0",
-                "names:\n  - |\n    a",
-                'names: ["a\\n"]',
-                "names: {0: a, b}",
-                "names:\n  - a: b",
+                "nc: 3", "names:\n", "names: *others", "names: [a, [b]]", "names: [a", "names: {}", "[names]",
+                "names:\n  0: a\n  2: b", "names:\n  cat: 0", "names: {0: a, b}", "names:\n  - a: b",
             )
         ),
     ],
-)
+)  # fmt: skip
 def test_names_in_yaml(text: str, names: list[str] | None) -> None:
-    found = parse_names(text)
-    assert found == names or (names is None and isinstance(found, str))
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.text("abc de#:'\"-,[]{}0", min_size=1, max_size=6), min_size=1, max_size=5), st.booleans())
-def test_quoted_names_of_any_text_are_read(names: list[str], in_lines: bool) -> None:
-    quoted = ["'" + name.replace("'", "''") + "'" for name in names]
-    text = "names:\n" + "".join(f"  - {name}\n" for name in quoted) if in_lines else f"names: [{', '.join(quoted)}]"
-    assert parse_names(f"nc: 2\n{text}") == names
+    if names is None:
+        with pytest.raises(ValueError, match=r"YAML|names"):
+            parse_names(text)
+    else:
+        assert parse_names(text) == names
 
 
 def test_names_that_cannot_be_read_can_be_given(yolo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,15 +38,6 @@ def test_samples_follow_the_bytes_of_the_relative_path_not_the_locale(tmp_path: 
     assert names(tmp_path) == expected
 
 
-def test_sizes_and_paths_belong_to_their_names(tmp_path: Path) -> None:
-    touch(tmp_path, "b.png", "a.png")
-    found = {s.name: (s.file, s.nbytes) for s in list_sources(tmp_path).sources}
-    assert found == {
-        "a.png": (os.fsencode(tmp_path / "a.png"), 2),
-        "b.png": (os.fsencode(tmp_path / "b.png"), 1),
-    }
-
-
 @given(st.sets(st.text("-./0a", min_size=1, max_size=6), max_size=8))
 def test_folders_are_listed_in_the_byte_order_of_whole_paths(
     tmp_path_factory: pytest.TempPathFactory, stems: set[str]
@@ -55,19 +46,6 @@ def test_folders_are_listed_in_the_byte_order_of_whole_paths(
     files = {os.path.normpath(f"./{stem}x.png".replace("..", "a")) for stem in stems} | {"x.png"}
     touch(folder, *files)
     assert names(folder, layout="images") == sorted(name for name in files if not re.search(r"(^|/)\.[^/]*/", name))
-
-
-def test_sources_are_a_sequence(tmp_path: Path) -> None:
-    listing = list_sources(touch(tmp_path, "a/1.png", "a/2.png", "b/3.png", "c/4.png"))
-    sources, every = listing.sources, list(listing.sources)
-    assert [s.label for s in every] == [0, 0, 1, 2]
-    assert len(sources) == len(every) == 4
-    assert [sources[i] for i in range(-4, 4)] == every * 2
-    assert (sources[1:3], sources[::-2], sources[9:]) == (every[1:3], every[::-2], [])
-    assert every[2] in sources
-    for number in (4, -5):
-        with pytest.raises(IndexError):
-            sources[number]
 
 
 @pytest.mark.parametrize("pairs", [False, True])
@@ -94,13 +72,6 @@ def test_suffixes_count_whatever_their_case_and_other_files_do_not(tmp_path: Pat
     assert names(tmp_path) == ["a.PNG", "b.Jpg", "c.tIFf"]
 
 
-def test_names_of_any_bytes(tmp_path: Path) -> None:
-    touch(tmp_path, b"\xff.png", "\u00e9.png", b"new\nline.png", b"\xed\xa0\x80.png")
-    listing = list_sources(tmp_path)
-    assert [s.name for s in listing.sources] == ["new\nline.png", "é.png", "\\xed\\xa0\\x80.png", "\\xff.png"]
-    assert [os.path.basename(s.file) for s in listing.sources] == sorted(os.listdir(os.fsencode(tmp_path)))
-
-
 @given(st.sets(st.binary(min_size=1, max_size=8).map(lambda b: b.translate(None, b"/\0")), max_size=6))
 def test_every_file_is_listed_once_in_byte_order(tmp_path_factory: pytest.TempPathFactory, stems: set[bytes]) -> None:
     folder = tmp_path_factory.mktemp("any")
@@ -108,11 +79,6 @@ def test_every_file_is_listed_once_in_byte_order(tmp_path_factory: pytest.TempPa
     touch(folder, *files)
     expected = sorted(name for name in files if not name.startswith(b"._"))  # which macOS makes
     assert [os.path.basename(s.file) for s in list_sources(folder).sources] == expected
-
-
-def test_a_folder_of_images_with_one_subfolder_has_no_classes(tmp_path: Path) -> None:
-    listing = list_sources(touch(tmp_path, "train/a.png", "train/b/c.png"))
-    assert (listing.layout, listing.classes) == ("images", ())
 
 
 def test_classes_are_found_and_labelled_in_byte_order(tmp_path: Path) -> None:
@@ -198,34 +164,6 @@ def test_links_in_circles_are_named_and_end(tmp_path: Path) -> None:
     }
 
 
-def test_linked_halves_of_pairs_are_found(tmp_path: Path) -> None:
-    touch(tmp_path, "disk/high/1.png", "disk/low/1x2.png")
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "DIV2K_HR").symlink_to(tmp_path / "disk" / "high")
-    (tmp_path / "in" / "DIV2K_LR").symlink_to(tmp_path / "disk" / "low")
-    assert list_sources(tmp_path / "in").layout == "pairs"
-
-
-def test_what_macos_and_jupyter_leave_is_named_and_not_read(tmp_path: Path) -> None:
-    files = (
-        "a/1.png",
-        "a/._1.png",
-        "a/.ipynb_checkpoints/1-checkpoint.png",
-        "b/2.png",
-        "b/.3.png",
-        "__MACOSX/a/._1.png",
-    )
-    touch(tmp_path, *files, ".ipynb_checkpoints/2-checkpoint.png", "._a")
-    listing = list_sources(tmp_path)
-    assert [s.name for s in listing.sources] == ["a/1.png", "b/.3.png", "b/2.png"]
-    assert listing.classes == ("a", "b")
-    assert listing.ignored == (
-        ("._*", "1 hidden or left by a program: a/._1.png"),
-        (".ipynb_checkpoints", "2 hidden or left by a program: .ipynb_checkpoints ..."),
-        ("__MACOSX", "1 hidden or left by a program: __MACOSX"),
-    )
-
-
 def test_what_nas_servers_and_systems_leave_gives_no_classes_and_moves_no_labels(tmp_path: Path) -> None:
     touch(
         tmp_path,
@@ -296,12 +234,6 @@ def test_other_things_than_regular_files_are_named_and_left_out(tmp_path: Path) 
     assert ignored["pipe.png"] == "not a regular file"
 
 
-def test_the_source_folder_itself_may_be_a_link(tmp_path: Path) -> None:
-    touch(tmp_path, "real/a.png")
-    (tmp_path / "link").symlink_to("real")
-    assert names(tmp_path / "link") == ["a.png"]
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root lists every folder")
 def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path: Path) -> None:
     touch(tmp_path, "a.png", "shut/b.png")
@@ -362,11 +294,6 @@ def test_pairs_match_by_stem_across_suffixes_and_folders(tmp_path: Path) -> None
     assert pairs(tmp_path) == [("b.TIFF", "LR/b.png"), ("s/a.png", "LR/s/ax3.jpg")]
 
 
-def test_a_scale_in_the_name_of_both_halves(tmp_path: Path) -> None:
-    touch(tmp_path, "hr/ax2.png", "lr/ax2.png")
-    assert pairs(tmp_path) == [("ax2.png", "lr/ax2.png")]
-
-
 def test_given_halves_need_no_particular_names(tmp_path: Path) -> None:
     touch(tmp_path, "big/a.png", "small/a.png")
     listing = list_sources(None, hr=tmp_path / "big", lr=tmp_path / "small")
@@ -379,17 +306,6 @@ def test_several_scales_are_not_guessed_from(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"x_LR: holds X2, X4\. Name one with hr and lr"):
         list_sources(tmp_path)
     assert list_sources(tmp_path, layout="images").layout == "images"
-
-
-def test_several_halves_are_not_guessed_from(tmp_path: Path) -> None:
-    touch(tmp_path, "train_HR/1.png", "valid_HR/2.png", "train_LR/1.png", "valid_LR/2.png")
-    with pytest.raises(SourceError, match=r"holds train_HR, valid_HR, train_LR, valid_LR\. Name the two"):
-        list_sources(tmp_path)
-
-
-def test_pairs_asked_for_but_not_there(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="has no pair of folders named like x_HR and x_LR"):
-        list_sources(touch(tmp_path, "x_HR/1.png"), layout="pairs")
 
 
 def test_images_without_a_partner_are_named(tmp_path: Path) -> None:

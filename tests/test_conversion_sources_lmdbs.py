@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
-import lz4.frame
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,29 +87,11 @@ def test_basicsr_names_its_images_in_meta_info(tmp_path: Path) -> None:
     assert [(s.name, read(s.file)) for s in found] == [("0001.png", png(1)), ("folder/0002.png", png(2))]
 
 
-def replaced(path: Path, num_values: int) -> Path:
-    """Write an LMDB whose large values are replaced by smaller ones in the same transaction."""
-    with lmdb.open(str(path), map_size=2**26) as env, env.begin(write=True) as transaction:
-        for nbytes in (50_000, 5_000):
-            for i in range(num_values):
-                transaction.put(b"%03d" % i, png(i) + bytes(nbytes))
-    return path
-
-
-def test_large_values_that_were_replaced_by_smaller_ones_in_one_transaction(tmp_path: Path) -> None:
-    """They keep all their pages, which lmdb.verify reports."""
-    lmdbloader.convert(replaced(tmp_path / "a.lmdb", 20), tmp_path / "out.lmdb")
-    images = [np.asarray(sample.image) for sample in lmdbloader.LMDBDataset(tmp_path / "out.lmdb")]
-    assert [image.tobytes() for image in images] == [pixels(i).tobytes() for i in range(20)]
-    with pytest.raises(SourceError, match=r"200 values have more pages than they need.* save its values with the lmdb"):
-        lmdbloader.convert(replaced(tmp_path / "b.lmdb", 201), tmp_path / "more.lmdb")
-
-
 @pytest.mark.parametrize(
     ("keys", "meta", "message"),
     [
-        ((b"0001",), BASICSR, r"1 image, but meta_info\.txt lists 2; folder/0002 is not in the LMDB"),
-        ((b"0001", b"folder/0002", b"x"), BASICSR, r"3 images, but meta_info\.txt lists 2; x is not in the list"),
+        ((b"0001",), BASICSR, r"meta_info\.txt lists other images than the LMDB has: .* folder/0002"),
+        ((b"0001", b"folder/0002", b"x"), BASICSR, r"meta_info\.txt lists other images than the LMDB has: .* x"),
         ((b"0001",), "0001.png 6 6 3\n", r"line 1 is b'0001\.png 6 6 3'; expected a name, \(height,width,channels\)"),
     ],
 )
@@ -165,8 +145,6 @@ def test_entries_that_describe_the_others_are_left_out_and_named(tmp_path: Path)
     ("value", "message"),
     [
         *[(pickle.dumps(np.zeros(3), protocol), "a pickle, which is never loaded") for protocol in (2, 3, 4, 5)],
-        (lz4.frame.compress(b"x" * 100), "an lz4 frame"),
-        (pa.schema([("a", pa.int32())]).serialize().to_pybytes(), "an Arrow message"),
         (np.zeros(100, np.uint8).tobytes(), "it starts with"),
         (b"", "it starts with b''"),
     ],
@@ -175,11 +153,6 @@ def test_values_that_are_no_images_are_refused_by_their_key(tmp_path: Path, valu
     path = save_lmdb(tmp_path / "a.lmdb", {b"key %d" % i: value for i in range(3)})
     with pytest.raises(SourceError, match=rf"a\.lmdb: .*That of key 'key 0': .*{message}.*lmdbloader\.write"):
         list_sources(path)
-
-
-def test_one_bad_value_does_not_refuse_the_others(tmp_path: Path) -> None:
-    path = save_lmdb(tmp_path / "a.lmdb", {b"0": pickle.dumps(1), b"1": png(1)})
-    assert names(path) == ["0", "1"]
 
 
 @pytest.mark.parametrize("num_pages", range(1, 9))
@@ -224,11 +197,6 @@ def test_other_things_than_lmdbs_are_refused(tmp_path: Path) -> None:
         list_sources(None, hr=tmp_path, lr=tmp_path, layout="tar")
 
 
-def test_an_lmdb_that_this_process_has_open(tmp_path: Path) -> None:
-    path = save_lmdb(tmp_path / "a.lmdb", {b"0": png(0)})
-    with (
-        lmdb.open(str(path / "data.mdb"), subdir=False, readonly=True, lock=False),
-        pytest.raises(SourceError, match="already open in this process"),
-    ):
-        list_sources(path)
-    assert names(path) == ["0"]
+def test_one_bad_value_does_not_refuse_the_others(tmp_path: Path) -> None:
+    path = save_lmdb(tmp_path / "a.lmdb", {b"0": pickle.dumps(1), b"1": png(1)})
+    assert names(path) == ["0", "1"]

@@ -95,11 +95,6 @@ def test_a_url_is_listed_like_a_folder(bucket: str) -> None:
     assert list_sources(locate(f"{bucket}/set/zebra")).layout == "images"
 
 
-def test_the_root_of_a_bucket_and_odd_names(bucket: str) -> None:
-    found = contents(list_sources(locate(bucket), layout="images"))
-    assert found == {k: v for k, v in OBJECTS.items() if k.endswith(".png") and "._" not in k}
-
-
 def test_pairs_behind_two_urls(bucket: str) -> None:
     listing = list_sources(None, hr=locate(f"{bucket}/pairs/hr"), lr=locate(f"{bucket}/pairs/lr"))
     (pair,) = listing.sources
@@ -114,10 +109,6 @@ def test_tars_behind_a_url(bucket: str, place: str) -> None:
     assert contents(listing) == {"a.tar/0.png": png(0), "a.tar/1.png": png(1), "b.tar/0.png": png(2)}
     fetched = fetch(listing.sources)
     assert [read(s.files[1], fetched) for s in listing.sources] == [b"4", b"5", b"6"]
-
-
-def test_one_tar_behind_a_url(bucket: str) -> None:
-    assert contents(list_sources(locate(f"{bucket}/tars/a.tar"))) == {"0.png": png(0), "1.png": png(1)}
 
 
 def test_members_close_together_come_by_one_request(s3: list[str]) -> None:
@@ -171,15 +162,6 @@ def test_a_service_whose_package_is_missing() -> None:
         list_sources(locate("gdrive://folder/x"))
 
 
-def test_a_bucket_that_may_not_be_listed(monkeypatch: pytest.MonkeyPatch, memory: None) -> None:
-    def refuse(self: object, path: str, **options: object) -> None:
-        raise PermissionError("access denied")
-
-    monkeypatch.setattr(type(fsspec.filesystem("memory")), "ls", refuse)
-    with pytest.raises(SourceError, match=r"memory://bucket/set: cannot be listed \(PermissionError: access denied\)"):
-        list_sources(locate("memory://bucket/set"))
-
-
 def test_what_only_this_process_sees_is_known(memory: None) -> None:
     assert list_sources(locate("memory://bucket/set")).in_process
     assert list_sources(None, hr=locate("memory://bucket/pairs/hr"), lr=locate("memory://bucket/pairs/lr")).in_process
@@ -216,20 +198,6 @@ def test_parts_of_files_are_right_whichever_of_them_come_together(parts: list[tu
     expected = [data[name][start : start + nbytes] for name, start, nbytes in parts]
     whole = b"memory://parts/a"
     assert read_remote([*files, whole], {whole: len(data["a"])}) == [*expected, data["a"]]
-
-
-def test_a_dataset_behind_a_url_is_not_taken_for_images(memory: None) -> None:
-    filesystem = fsspec.filesystem("memory")
-    for name in ("one/data.mdb", "one/index.arrow"):
-        filesystem.pipe(f"/sets/{name}", b"bytes")
-    for name in ("one",):
-        filesystem.pipe(f"/sets/{name}/manifest.json", b"{}")
-        line = f"`lmdbloader stage memory://sets/{name} FOLDER`"
-        with pytest.raises(SourceError, match=rf"is a dataset of lmdbloader already, .*: {line}; or .*LMDBDataset\("):
-            list_sources(f"memory://sets/{name}")
-    filesystem.pipe("/sets/images/manifest.json", b"{}")
-    filesystem.pipe("/sets/images/a.png", png(1))
-    assert len(list_sources("memory://sets/images").sources) == 1
 
 
 @pytest.mark.parametrize("sends_ranges", [True, False])

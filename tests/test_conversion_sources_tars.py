@@ -85,22 +85,6 @@ def test_folders_and_patterns_stand_for_several_shards(tmp_path: Path, pattern: 
     assert [s.name for s in list_sources(tmp_path / pattern).sources] == expected
 
 
-def test_shards_in_several_folders_have_different_names(tmp_path: Path) -> None:
-    shards(tmp_path, "x/a.tar", "y/a.tar")
-    found = list_sources(tmp_path / "{y,x}" / "a.tar").sources
-    assert [(s.name, contents(s)) for s in found] == [
-        ("y/a.tar/1.png", {"image": b"xx"}),
-        ("x/a.tar/0.png", {"image": b"x"}),
-    ]
-
-
-def test_a_folder_with_images_and_a_tar_is_one_of_images(tmp_path: Path) -> None:
-    shards(tmp_path, "a.tar")
-    (tmp_path / "b.png").write_bytes(b"x")
-    assert list_sources(tmp_path).layout == "images"
-    assert list_sources(tmp_path, layout="tar").layout == "tar"
-
-
 @given(
     st.dictionaries(
         st.text("ab/é-", min_size=1, max_size=130).map(lambda s: "k" + s.replace("/", "/k")),
@@ -139,14 +123,14 @@ def test_a_damaged_header_loses_nothing_silently(tmp_path: Path) -> None:
     data[1024 + 3] ^= 1
     path = tmp_path / "a.tar"
     path.write_bytes(data)
-    with pytest.raises(SourceError, match=r"a\.tar: there is something other than a member .*would be lost"):
+    with pytest.raises(SourceError, match=r"a\.tar: is damaged at byte 1024"):
         list_sources(path)
 
 
 def test_two_tars_in_one_file_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(tar_bytes([("a.png", b"x")]) + tar_bytes([("b.png", b"x")]))
-    with pytest.raises(SourceError, match=r"a member at byte 1024.*two tars were joined"):
+    with pytest.raises(SourceError, match=r"a\.tar: is damaged at byte 1024, or two tars were joined"):
         list_sources(path)
 
 
@@ -169,13 +153,6 @@ def test_samples_must_be_whole_and_clear(tmp_path: Path) -> None:
         list_sources(both)
 
 
-def test_a_sample_without_an_image_is_named(tmp_path: Path) -> None:
-    path = save_tar(tmp_path / "a.tar", ("a.png", b"x"), ("b.cls", b"1"))
-    listing = list_sources(path)
-    assert [s.name for s in listing.sources] == ["a.png"]
-    assert listing.ignored == (("b", "a sample without an image"),)
-
-
 def tar_of(*members: tuple[str, bytes, str], **options: Any) -> bytes:
     """Return a tar of members (name, type, content of a file or target of a link)."""
     out = io.BytesIO()
@@ -194,52 +171,20 @@ def tar_of(*members: tuple[str, bytes, str], **options: Any) -> bytes:
 FILE, LINK, HARD_LINK = tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
 
 
-@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_links_lead_to_files_anywhere_in_the_tar(tmp_path: Path, form: int) -> None:
-    long = "a folder with a long name, longer than a header has room for/" if form != tarfile.USTAR_FORMAT else "d/"
-    (tmp_path / "a.tar").write_bytes(
-        tar_of(
-            ("./0.png", LINK, f"{long * 2}1.png"),  # to a later member
-            ("0.cls", FILE, "7"),
-            (f"./{long * 2}1.png", FILE, "one"),
-            (f"{long * 2}1.cls", FILE, "8"),
-            (f"{long * 2}2.png", LINK, "../" * long.count("/") * 2 + "3.png"),
-            (f"{long * 2}2.cls", HARD_LINK, "./0.cls"),
-            ("3.png", HARD_LINK, f"{long * 2}1.png"),  # a link to a link
-            ("4.png", LINK, "3.png"),
-            ("latest", LINK, "d"),
-            format=form,
-        )
-    )
-    listing = list_sources(tmp_path / "a.tar")
-    found = [(s.name, contents(s)) for s in listing.sources]
-    assert found == [
-        ("0.png", {"image": b"one", "label": b"7"}),
-        (f"{long * 2}1.png", {"image": b"one", "label": b"8"}),
-        (f"{long * 2}2.png", {"image": b"one", "label": b"7"}),
-        ("3.png", {"image": b"one", "label": None}),
-        ("4.png", {"image": b"one", "label": None}),
-    ]
-    assert [s.nbytes for s in listing.sources] == [4, 4, 4, 3, 3]
-    assert listing.ignored == (("latest", "not a regular file"),)
-
-
-@pytest.mark.parametrize("target", ["nowhere.png", "/data/a.png", "../a.png", "d", "b.png"])
-def test_a_link_out_of_the_tar_or_in_a_circle_loses_nothing_silently(tmp_path: Path, target: str) -> None:
-    members = [("a.png", FILE, "x"), ("b.png", LINK, target)]
-    (tmp_path / "a.tar").write_bytes(tar_of(*members))
-    with pytest.raises(SourceError, match=r"a\.tar: b\.png is a link to .*, and the tar has no such file"):
+@pytest.mark.parametrize("kind", [LINK, HARD_LINK, tarfile.GNUTYPE_SPARSE])
+def test_a_value_that_is_a_link_or_sparse_loses_nothing_silently(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "a.tar").write_bytes(tar_of(("a.png", FILE, "x"), ("b.png", kind, "a.png" * (kind != b"S"))))
+    with pytest.raises(SourceError, match=r"a\.tar: b\.png: is packed as a link or a sparse file"):
         list_sources(tmp_path / "a.tar")
 
 
-def test_folders_and_sparse_files_in_a_tar(tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(tar_of(("d", tarfile.DIRTYPE, ""), ("d/a.png", FILE, ""), ("b.png", b"6", "")))
+def test_folders_and_fifos_in_a_tar_give_no_samples(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(
+        tar_of(("d", tarfile.DIRTYPE, ""), ("d/a.png", FILE, ""), ("b.png", b"6", ""), ("latest", LINK, "d"))
+    )
     listing = list_sources(tmp_path / "a.tar")
     assert [s.name for s in listing.sources] == ["d/a.png"]
-    assert listing.ignored == (("b.png", "not a regular file"),)
-    (tmp_path / "b.tar").write_bytes(tar_of(("s.png", tarfile.GNUTYPE_SPARSE, ""), ("a.png", FILE, "")))
-    with pytest.raises(SourceError, match=r"s\.png: is packed as a sparse file.*without --sparse"):
-        list_sources(tmp_path / "b.tar")
+    assert dict(listing.ignored) == {"b.png": "not a regular file", "latest": "not a regular file"}
 
 
 def test_an_image_whose_key_has_a_dot_is_not_lost_silently(tmp_path: Path) -> None:
@@ -313,7 +258,7 @@ def test_other_things_than_tars_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"empty: no tars in it"):
         list_sources(tmp_path / "empty", layout="tar")
     save_tar(tmp_path / "npy.tar", ("a.npy", b"x"), ("a.cls", b"1"))
-    with pytest.raises(SourceError, match=r"npy\.tar: no images in it\..*found key\.npy"):
+    with pytest.raises(SourceError, match=r"npy\.tar: no images in it, but key\.npy"):
         list_sources(tmp_path / "npy.tar")
 
 
@@ -321,7 +266,7 @@ def test_compressed_tars_are_refused_with_advice(tmp_path: Path) -> None:
     data = gzip.compress(tar_bytes([("a.png", b"x")]))
     for name in ("a.tar.gz", "b.tar"):
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(SourceError, match=r"is compressed, so .*Use gzip -d"):
+        with pytest.raises(SourceError, match=r"is compressed"):
             list_sources(tmp_path / name)
     shards(tmp_path, "b.tar")
     assert list_sources(tmp_path).ignored == (("a.tar.gz", "a compressed tar: decompress it first"),)

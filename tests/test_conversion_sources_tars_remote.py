@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from faults.tarmakers import MAKERS, header, member, write_tar
 from s3_server import NoRanges, serve
-from tars import png, save_tar, tar_bytes
+from tars import png, tar_bytes
 
-import lmdbloader
 from lmdbloader.conversion.sources.layouts import list_sources
 from lmdbloader.conversion.sources.listing import Listing
 from lmdbloader.conversion.sources.remote import locate
@@ -145,21 +144,8 @@ def test_the_error_is_of_the_first_tar_that_has_one(tmp_path: Path) -> None:
         AtOnce.objects[f"set/{i:02}.tar"] = sparse_tar(tmp_path / "a.tar", 2, 30_000).read_bytes()
     AtOnce.objects["set/07.tar"] = b"what" * 400
     AtOnce.objects["set/03.tar"] = gzip.compress(bytes(5000))
-    with pytest.raises(SourceError, match=r"together://set/03\.tar: is compressed, .* Use gzip -d"):
+    with pytest.raises(SourceError, match=r"together://set/03\.tar: is not a tar"):
         listed(AtOnce, "set")
-
-
-def test_a_file_that_has_become_shorter_is_not_read_as_another_tar(tmp_path: Path) -> None:
-    OneByOne.objects["a.tar"] = sparse_tar(tmp_path / "a.tar", 100, 30_000)
-
-    def shorten(path: str, start: int) -> None:
-        if start > 10**6:
-            OneByOne.objects["a.tar"] = bytes(100)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(OneByOne, "before", staticmethod(shorten))
-        with pytest.raises(SourceError, match=r"a\.tar: "):
-            listed(OneByOne)
 
 
 def test_a_service_without_sizes_is_refused() -> None:
@@ -197,21 +183,3 @@ def test_a_server_that_sends_whole_files_only_is_refused_at_once(handler: type[N
         with pytest.raises(SourceError, match=r"x\.tar: .* does not send parts of files: copy it to a disk first"):
             list_sources(locate(f"{url}/x.tar"))
         assert requests.count("GET /x.tar") <= 2
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_conversion_requests_each_member_once(kind: Kind, tmp_path: Path) -> None:
-    """In addition to those that are tried for the codec and the size, at most 32."""
-    members = [(f"{i:03}.{e}", png(i, 100) if e == "png" else b"%d" % i) for i in range(120) for e in ("png", "cls")]
-    kind.objects["a.tar"] = tar_bytes(members)
-    save_tar(tmp_path / "a.tar", *members)
-    list_sources(locate(f"{kind.protocol}://a.tar"))
-    of_listing = requested(kind)
-    kind.requests.clear()
-    lmdbloader.convert(f"{kind.protocol}://a.tar", tmp_path / "remote")
-    asked = requested(kind) - of_listing
-    whole = sum(1024 + len(data) + 512 for _, data in members)
-    assert asked <= whole * (1 + 32 / 120)
-    lmdbloader.convert(tmp_path / "a.tar", tmp_path / "local")
-    for name in ("data.mdb", "index.arrow"):
-        assert (tmp_path / "remote" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from part_sets import tree
@@ -43,16 +42,6 @@ def test_a_copy_is_equal_and_made_once(server: Server, local: LMDBDataset, tmp_p
     assert "staged already" in lines[-1]
 
 
-def test_room_is_looked_for_before_anything_is_copied(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(total=2**30, free=2**16))
-    with pytest.raises(errors.DiskFullError, match=r"64 KiB are free: .* are missing"):
-        stage(URL, tmp_path)
-    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(total=0, free=0))
-    assert len(LMDBDataset(stage(URL, tmp_path))) == 150
-
-
 def test_the_command_takes_a_url(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stage", URL, str(tmp_path), "--quiet"]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'train.lmdb'}\n"
@@ -63,18 +52,9 @@ def test_a_damaged_original_is_not_put_in_place(server: Server, tmp_path: Path, 
     damaged = bytearray(server.objects[f"train.lmdb/{name}"])
     damaged[len(damaged) // 2] ^= 1
     server.objects[f"train.lmdb/{name}"] = bytes(damaged)
-    with pytest.raises(errors.CorruptError, match=f"{name}: its digest is"):
+    with pytest.raises(errors.CorruptError, match=f"{name}.*: the copy's digest is"):
         stage(URL, tmp_path)
     assert not (tmp_path / "train.lmdb").exists()
-
-
-def test_a_damaged_copy_is_replaced(server: Server, local: LMDBDataset, tmp_path: Path) -> None:
-    data = stage(URL, tmp_path) / "data.mdb"
-    content = bytearray(data.read_bytes())
-    content[10_000] ^= 1
-    data.write_bytes(content)
-    stage(URL, tmp_path, check=True)
-    assert data.read_bytes() == server.objects["train.lmdb/data.mdb"]
 
 
 def test_faults_that_pass_are_tried_again(server: Server, tmp_path: Path) -> None:
@@ -93,18 +73,6 @@ def test_what_is_no_dataset_is_refused(server: Server, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_parts(tmp_path_factory.mktemp("parts") / "train.lmdb", [30, 400, 20])
-
-
-def test_a_set_is_copied_once(parts: Path, tmp_path: Path) -> None:
-    lines: list[str] = []
-    with serving(objects_of(parts)) as server:
-        path = stage(URL, tmp_path, log=lines.append)
-        assert tree(path) == tree(parts)
-        assert len(LMDBDataset(path)) == 450
-        count = len(server.ranges())
-        assert stage(URL, tmp_path, log=lines.append) == path
-        assert len(server.ranges()) == count
-    assert lines[-1] == f"{path}: staged already"
 
 
 def test_only_the_new_parts_of_a_grown_dataset_are_copied(parts: Path, tmp_path: Path) -> None:

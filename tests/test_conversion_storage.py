@@ -16,8 +16,7 @@ from skimage import data as photographs
 
 import lmdbloader
 from lmdbloader.conversion import pool
-from lmdbloader.conversion.options import ConvertOptions
-from lmdbloader.conversion.storage import Storage, decode_to_size, draw, make_storage, nearest, shrink
+from lmdbloader.conversion.storage import Storage, decode_to_size, draw, nearest, shrink
 from lmdbloader.errors import DestinationError, ImageError, OptionError
 from lmdbloader.format.codecs import unpack_jpeg
 from lmdbloader.format.layout import CODEC_NAMES
@@ -189,14 +188,6 @@ def test_sixteen_bits_are_never_jpeg(tmp_path: Path) -> None:
     np.testing.assert_array_equal(dataset[0].image.numpy()[0], deep)
 
 
-def test_patches_as_jpeg(src: Path, tmp_path: Path) -> None:
-    dataset = convert(src, tmp_path / "out", write_mode="jpg", patch_size=40)
-    assert len(dataset) == 7 * 12
-    assert set(stored_as(dataset).values()) == {"jpeg"}
-    off = np.abs(dataset[0].image.numpy().astype(int) - np.moveaxis(PHOTOGRAPH[:40, :40], 2, 0))
-    assert off.mean() < 6
-
-
 def test_a_damaged_jpeg_is_noticed_when_it_is_converted(src: Path, tmp_path: Path) -> None:
     whole = (src / "a.jpg").read_bytes()
     for damaged in (whole[: len(whole) // 2], whole[:-2]):
@@ -236,13 +227,6 @@ def test_options_that_make_no_sense_are_refused(src: Path, tmp_path: Path, optio
     with pytest.raises(OptionError, match=message):
         convert(src, tmp_path / "out", **options)
     assert not list(tmp_path.glob("out*"))
-
-
-@given(st.sampled_from([None, "raw", "jpg", "proportion", "original"]), st.sampled_from([None, "raw", "lz4", "auto"]))
-def test_the_mode_decides_and_a_codec_alone_means_pixels(mode: Any, codec: Any) -> None:
-    storage, chosen = make_storage(ConvertOptions(write_mode=mode, codec=codec), is_cut=False)
-    assert storage.mode == ("raw" if mode is None and codec else mode)
-    assert chosen == (codec or ("raw" if mode in ("raw", "proportion") else "auto"))
 
 
 def test_a_subset_is_a_part_of_a_larger_one_and_in_order(tmp_path: Path) -> None:
@@ -285,13 +269,6 @@ def test_shuffling_changes_only_the_order(tmp_path: Path) -> None:
         lmdbloader.convert(tmp_path / "src", tmp_path / "plain", shuffle=3, workers=1)
 
 
-@pytest.mark.parametrize("wrong", [True, -1, 2**64, "yes", 0.5])
-def test_the_order_needs_a_seed(tmp_path: Path, wrong: Any) -> None:
-    save(tmp_path / "src" / "a.png", PHOTOGRAPH[:5, :6])
-    with pytest.raises(OptionError, match=f"shuffle={wrong!r}: expected"):
-        lmdbloader.convert(tmp_path / "src", tmp_path / "out", shuffle=wrong)
-
-
 def test_labels_follow_given_classes(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         save(tmp_path / "src" / name / "1.png", PHOTOGRAPH[:5, :6])
@@ -306,15 +283,6 @@ def test_labels_follow_given_classes(tmp_path: Path) -> None:
         lmdbloader.convert(tmp_path / "src", out, classes=["cat", "dog"], workers=1)
     with pytest.raises(OptionError, match="class folder 'dog' is not among the 1 classes given"):
         lmdbloader.convert(tmp_path / "src", tmp_path / "other", classes=["cat"])
-
-
-def test_a_report_counts_images_by_storage_and_size(src: Path, tmp_path: Path) -> None:
-    save(src / "h.jpg", PHOTOGRAPH[:1, :1])
-    save(src / "i.jpg", PHOTOGRAPH[:100, :64])
-    save(src / "j.jpg", PHOTOGRAPH[:10, :129])
-    report = lmdbloader.convert(src, tmp_path / "out", alpha="drop", max_resolution=128, workers=1)
-    assert report.stored_as == {"raw": 2, "jpeg": 8}
-    assert report.longest_sides == {1: 1, 128: 9}
 
 
 # --- samples made in Python ---
@@ -385,14 +353,3 @@ def test_a_shrunk_mask_has_the_labels_of_pillow_s_nearest(height: int, width: in
     )
     found = nearest(labels[:, :, None], *new)[:, :, 0]
     np.testing.assert_array_equal(found[down][:, across], expected[down][:, across])
-
-
-@pytest.mark.parametrize(("side", "new"), [(1280, 128), (640, 160), (97, 31)])
-def test_a_shrunk_mask_stays_in_place_with_its_image(side: int, new: int) -> None:
-    y, x = np.ogrid[:side, :side]
-    disc = ((y - (side - 1) / 2) ** 2 + (x - (side - 1) / 2) ** 2 < (side / 4) ** 2)[:, :, None].astype(np.uint8)
-    mask = nearest(disc, new, new)
-    middle = np.argwhere(mask[:, :, 0]).mean(0)
-    np.testing.assert_allclose(middle, (new - 1) / 2, atol=0.15)  # an even step has its centre between two labels
-    image = shrink(disc * 255, new, new) > 127
-    assert (image & (mask > 0)).sum() / (image | (mask > 0)).sum() > 0.98

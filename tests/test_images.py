@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import pickle
 import struct
-import threading
 import zlib
 from functools import cache
 
@@ -18,13 +17,11 @@ from PIL import Image, ImageOps, features
 import lmdbloader
 from lmdbloader.errors import ImageError, OptionError
 from lmdbloader.images.decode import (
-    IMAGE_SUFFIXES,
     DecodePolicy,
     ImageInfo,
     decode_image,
     decode_labels,
     image_info,
-    inspect_image,
     palette_of,
 )
 
@@ -163,11 +160,6 @@ def test_colour_jpeg_equals_pillows(subsampling, progressive):
     check(data, np.asarray(Image.open(io.BytesIO(data))))
 
 
-def test_rgb_and_grey_jpeg_equal_pillows():
-    for data in (saved(noise(20, 30, 3), "JPEG", keep_rgb=True), saved(noise(20, 30, 1), "JPEG")):
-        check(data, np.asarray(Image.open(io.BytesIO(data))).reshape(20, 30, -1))
-
-
 def test_cmyk_becomes_rgb():
     picture = Image.fromarray(noise(6, 7, 3)).resize((40, 32)).convert("CMYK")
     for kind in ("JPEG", "TIFF"):
@@ -175,20 +167,13 @@ def test_cmyk_becomes_rgb():
         check(data, np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
 
 
-@pytest.mark.parametrize("compression", [None, pytest.param("tiff_deflate", marks=needs_libtiff)])
-def test_ycbcr_tiff_becomes_rgb(compression):
+@needs_libtiff
+def test_ycbcr_tiff_becomes_rgb():
     picture = Image.fromarray(noise(8, 9, 3)).convert("YCbCr")
-    pixels = decode_image(saved(picture, "TIFF", compression=compression))
+    pixels = decode_image(saved(picture, "TIFF", compression="tiff_deflate"))
     # libtiff computes RGB with other roundings than Pillow.
-    error = 0 if compression is None else 2
-    assert np.abs(pixels.astype(int) - np.asarray(picture.convert("RGB"))).max() <= error
-
-
-def test_ycbcr_tiff_without_compression_of_fewer_chroma_samples_is_refused():
-    data = saved(Image.fromarray(noise(8, 8, 3)).convert("YCbCr"), "TIFF", tiffinfo={530: (2, 2)})
-    entry = struct.pack("<HHII", 279, 4, 1, 192)
-    assert data.count(entry) == 1
-    assert "fewer chroma samples than pixels" in refusal(data.replace(entry, struct.pack("<HHII", 279, 4, 1, 96)))
+    assert np.abs(pixels.astype(int) - np.asarray(picture.convert("RGB"))).max() <= 2
+    assert "uncompressed TIFF file of YCbCr" in refusal(saved(picture, "TIFF"))
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF"])
@@ -213,51 +198,26 @@ def bmp(header_nbytes, bits, rest, *, compression=0, offset=None):
     return b"BM" + struct.pack("<IHHI", 0, 0, 0, offset) + header.ljust(header_nbytes, b"\0") + rest
 
 
-@pytest.mark.parametrize("is_rle4", [False, True])
-def test_a_run_length_encoded_bmp_is_read_and_refused_if_it_jumps(is_rle4):
-    palette = np.resize(noise(16, 3, 1), (256, 3))[: 16 if is_rle4 else 256]
-    numbers = np.array([[5, 5, 5, 5], [1, 2, 3, 4], [7, 7, 7, 7]])
-    value = 0x11 if is_rle4 else 1  # RLE4 has two pixels in a byte
-    row_by_row = bytes([0, 4, 0x12, 0x34]) if is_rle4 else bytes([0, 4, 1, 2, 3, 4])
-    below, above, end = bytes([4, 7 * value, 0, 0]), bytes([4, 5 * value]), bytes([0, 1])
-    start = b"".join(bytes(color[::-1]) + b"\0" for color in palette.tolist())
-    options = {"compression": 2 if is_rle4 else 1}
-    bits = 4 if is_rle4 else 8
-    data = bmp(40, bits, start + below + row_by_row + b"\0\0" + above + end, **options)
-    check(data, palette[numbers])
-    if not is_rle4:  # pixels that look like commands
-        check(
-            bmp(40, bits, start + below + bytes([0, 4, 0, 2, 0, 2]) + b"\0\0" + above + end, **options),
-            palette[[[5] * 4, [0, 2, 0, 2], [7] * 4]],
-        )
-    for jump in (bytes([0, 2, 0, 0]), bytes([0, 2, 1, 0])):
-        assert "jumps over pixels" in refusal(bmp(40, bits, start + below + row_by_row + jump + above + end, **options))
-
-
 @pytest.mark.parametrize("colors", [[0, 255], [0, 1], [*range(16)]], ids=["black and white", "dark", "greys"])
-@pytest.mark.parametrize("bits", [1, 4, 8, "rle4", "rle8"])
+@pytest.mark.parametrize("bits", [1, 4, 8])
 def test_a_bmp_has_as_many_bits_as_its_header_says(bits, colors):
-    """Pillow reads a palette of black and white as one bit a pixel, whatever the header says."""
+    """Or it is refused: Pillow reads a palette of black and white as one bit a pixel, whatever the header says."""
     colors = colors[:2] if bits == 1 else colors
     numbers = np.arange(12).reshape(3, 4) * 5 % len(colors)
-    depth = {"rle4": 4, "rle8": 8}.get(bits, bits)
-    if depth == bits:
-        rows = [
-            np.packbits(np.unpackbits(row[:, None].astype(np.uint8), axis=1)[:, 8 - bits :]) for row in numbers[::-1]
-        ]
-        body, options = b"".join(row.tobytes().ljust(4, b"\0") for row in rows), {}
-    else:
-        scale = 0x11 if depth == 4 else 1
-        pixels = [bytes(byte for number in row for byte in (1, number * scale)) for row in numbers[::-1].tolist()]
-        body, options = b"\0\0".join(pixels) + b"\0\1", {"compression": {8: 1, 4: 2}[depth]}
+    rows = [np.packbits(np.unpackbits(row[:, None].astype(np.uint8), axis=1)[:, 8 - bits :]) for row in numbers[::-1]]
+    body = b"".join(row.tobytes().ljust(4, b"\0") for row in rows)
     palette = b"".join(bytes([value] * 3 + [0]) for value in colors)
-    data = bytearray(bmp(40, depth, palette + body, offset=54 + len(palette), **options))
+    data = bytearray(bmp(40, bits, palette + body, offset=54 + len(palette)))
     data[46:50] = struct.pack("<I", len(colors))
     grey = np.array(colors, np.uint8)[numbers][:, :, None]
+    if (bits != 1 and colors == [0, 255]) or (bits != 8 and colors == [*range(16)]):
+        assert "palette of greys" in refusal(bytes(data))
+        return
     pixels = decode_image(bytes(data))
     assert pixels.shape[:2] == (3, 4) and (pixels == grey).all()
     assert image_info(bytes(data)) == ImageInfo(*pixels.shape, pixels.dtype)
     assert np.array_equal(decode_labels(bytes(data))[:, :, 0], numbers)
+    assert "run-length" in refusal(bmp(40, 8, bytes(1024) + b"\4\7\0\0" * 3 + b"\0\1", compression=1))
 
 
 def test_a_bmp_whose_palette_is_its_pixels_is_refused():
@@ -276,19 +236,6 @@ def test_16_bits_stay_16_bits():
     grey = noise(7, 5, 1, np.uint16)
     check(saved(grey, "TIFF"), grey)
     check(saved(grey, "PNG"), grey)
-
-
-def test_any_buffer_is_read():
-    image = noise(4, 5, 3)
-    data = saved(image, "PNG")
-    for buffer in (data, bytearray(data), memoryview(data), np.frombuffer(data, np.uint8)):
-        assert np.array_equal(decode_image(buffer), image)
-
-
-def test_the_content_decides_the_kind_of_a_file():
-    assert {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".gif"} <= IMAGE_SUFFIXES
-    image = noise(3, 3, 3)
-    assert np.array_equal(decode_image(saved(image, "BMP"), name="really_a.bmp.jpg"), image)
 
 
 # PNG, which is decoded here
@@ -431,6 +378,8 @@ def test_exif_rotation_is_applied(kind, orientation):
 @pytest.mark.parametrize("compression", [None, pytest.param("tiff_lzw", marks=needs_libtiff)])
 @pytest.mark.parametrize("mode", ["L", "RGB", "YCbCr"])
 def test_a_tiff_is_rotated(mode, compression, orientation):
+    if mode == "YCbCr" and compression is None:
+        return
     picture = Image.fromarray(noise(10, 14, 3)).convert(mode)
     upright = decode_image(saved(picture, "TIFF", compression=compression))
     check(saved(picture, "TIFF", compression=compression, exif=exif(orientation)), turned(upright, orientation))
@@ -501,31 +450,6 @@ def test_an_orientation_may_be_of_any_integer_type_that_pillow_obeys(kind, form,
     check(png(image, before=chunk(b"eXIf", block)), shown[value] if obeyed else image)
 
 
-@pytest.mark.parametrize(("kind", "obeyed"), [(3, True), (4, True), (8, True), (9, True), (1, False)])
-def test_a_tiff_is_rotated_by_the_same_types(kind, obeyed):
-    image = noise(4, 7, 3)
-    data = saved(image, "TIFF", exif=exif(6))
-    entry = struct.pack("<HH", 0x0112, 3)
-    assert data.count(entry) == 1
-    check(data.replace(entry, struct.pack("<HH", 0x0112, kind)), np.rot90(image, -1) if obeyed else image)
-
-
-@pytest.mark.parametrize("value", [-1, 0, 9, 2**31 - 1, -(2**31) + 6])
-def test_an_invalid_orientation_is_ignored(value):
-    image = noise(4, 7, 3)
-    block = b"II*\0" + struct.pack("<IHHHIi", 8, 1, 0x0112, 9, 1, value) + bytes(4)
-    check(png(image, before=chunk(b"eXIf", block)), image)
-
-
-def test_an_exif_rotation_by_hand():
-    # Orientation 6: the stored top row is the right column of the picture.
-    image = np.array([[[1], [2], [3]], [[4], [5], [6]]], np.uint8)
-    rotated = np.array([[[4], [1]], [[5], [2]], [[6], [3]]], np.uint8)
-    block = exif(6).removeprefix(b"Exif\0\0")
-    check(png(image, before=chunk(b"eXIf", block)), rotated)
-    check(png(image, after=chunk(b"eXIf", block)), rotated)
-
-
 @settings(max_examples=60, deadline=None)
 @given(block=st.binary(max_size=40) | st.binary(max_size=30).map(lambda tail: b"II*\0\x08\0\0\0\x01\0\x12\x01" + tail))
 def test_a_damaged_exif_block_never_stops_a_good_image(block):
@@ -591,15 +515,9 @@ def test_of_a_jpeg_with_further_images_the_first_is_taken():
     data = saved(frames[0], "MPO", save_all=True, append_images=frames[1:])
     first = np.asarray(Image.open(io.BytesIO(saved(frames[0], "JPEG"))))
     end = data.index(b"\xff\xd9") + 2
-    for file, others in ((data, 1), (data[:end], 0), (saved(frames[0], "JPEG"), 0)):
+    for file in (data, data[:end]):
         check(file, first)
-        assert inspect_image(file).num_others == others
     check(with_xmp("JPEG", noise(8, 8, 3), b'<x hdrgm:Version="1.0"/>'), first)
-
-
-def test_webp_without_webp_support_is_explained(monkeypatch):
-    monkeypatch.setattr(features, "check", lambda name: False)
-    assert "the installed Pillow was built without WebP" in refusal(b"RIFF\x04\0\0\0WEBPVP8 ")
 
 
 @pytest.mark.parametrize("mode", ["I", "F", "LAB"])
@@ -668,11 +586,6 @@ def test_a_sample_besides_the_colours_is_refused_or_dropped(photometric, channel
     check(data, image[:, :, : channels - len(extra)], DROP)
     with pytest.raises(ImageError, match="without labels"):
         decode_labels(data)
-
-
-def test_labels_in_a_tiff_where_zero_is_white_are_refused():
-    with pytest.raises(ImageError, match="without labels"):
-        decode_labels(tiff(8, 0, noise(5, 8, 1)))
 
 
 def test_a_tile_much_larger_than_its_image_is_refused():
@@ -781,12 +694,6 @@ def test_arbitrary_bytes_raise_image_error(start, tail):
     assert start.startswith((b"P", b"BM", b"GIF"))  # kinds without any checksum, where a few bytes can be an image
 
 
-def test_the_kind_of_other_files_is_named():
-    assert refusal(b"") == "the file is empty"
-    assert "not an image of a supported kind" in refusal(b"<svg></svg>")
-    assert "cut short" in refusal(b"\xff\xd8\xff\xe0\0\x10JFIF")
-
-
 def test_a_damaged_jpeg_that_libjpeg_would_only_warn_about_is_refused():
     data = saved(noise(40, 40, 3), "JPEG")
     start = data.index(b"\xff\xda") + 40
@@ -805,93 +712,53 @@ def test_a_gif_with_damaged_pixels_shows_its_size_and_is_refused_when_decoded():
             read(bytes(data))
 
 
-def test_threads_decode_in_parallel():
-    files = [(data, decode_image(data)) for data in samples_of_every_kind().values()]
-    wrong = []
-
-    def work():
-        for _ in range(5):
-            for data, expected in files:
-                if not np.array_equal(decode_image(data), expected):
-                    wrong.append(data[:8])
-
-    limit = Image.MAX_IMAGE_PIXELS
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-    assert limit == Image.MAX_IMAGE_PIXELS
-
-
 # PGM and PPM
 
 
-def pnm(samples, maximum, *, plain, comment=b""):
+def pnm(samples, maximum, *, comment=b""):
     height, width, channels = samples.shape
-    kind = {(1, True): b"P2", (3, True): b"P3", (1, False): b"P5", (3, False): b"P6"}[channels, plain]
-    header = kind + b"\n" + comment + b"%d %d\n%d\n" % (width, height, maximum)
-    if not plain:
-        return header + samples.astype(">u2" if maximum > 255 else "u1").tobytes()
-    return header + b"".join(b" ".join(b"%d" % v for v in row.ravel().tolist()) + b"\n" + comment for row in samples)
+    header = (b"P5" if channels == 1 else b"P6") + b"\n" + comment + b"%d %d\n%d\n" % (width, height, maximum)
+    return header + samples.astype(">u2" if maximum > 255 else "u1").tobytes()
 
 
 @given(
     maximum=st.integers(256, 65535) | st.sampled_from([256, 1000, 1023, 4095, 65534, 65535]),
     shape=st.tuples(st.integers(1, 9), st.integers(1, 9), st.sampled_from([1, 3])),
     seed=st.integers(0, 9),
-    plain=st.booleans(),
     comment=st.sampled_from([b"", b"# 9 9\n", b"#\r"]),
 )
-def test_a_pnm_of_more_than_8_bits_keeps_its_values(maximum, shape, seed, plain, comment):
+def test_a_pnm_of_more_than_8_bits_keeps_its_values(maximum, shape, seed, comment):
     samples = np.random.default_rng(seed).integers(0, maximum + 1, shape).astype(np.uint16)
     samples[-1, -1, -1] = maximum
-    check(pnm(samples, maximum, plain=plain, comment=comment), samples)
+    check(pnm(samples, maximum, comment=comment), samples)
 
 
-@pytest.mark.parametrize("plain", [True, False])
 @pytest.mark.parametrize("maximum", [1, 20, 100, 254, 255])
-def test_a_pnm_of_8_bits_stays_one(maximum, plain):
+def test_a_pnm_of_8_bits_stays_one(maximum):
     for channels in (1, 3):
         samples = np.random.default_rng(1).integers(0, maximum + 1, (5, 7, channels)).astype(np.uint8)
-        data = pnm(samples, maximum, plain=plain, comment=b"# a comment\n")
+        data = pnm(samples, maximum, comment=b"# a comment\n")
         check(data, np.asarray(Image.open(io.BytesIO(data))).reshape(samples.shape))
 
 
-@pytest.mark.parametrize("data", [b"P1\n3 2\n# 1\n101\n0 1\t0", b"P4\n3 2\n\xbf\x40"])
-def test_of_a_pbm_a_bit_of_1_is_black(data):
+def test_of_a_pbm_a_bit_of_1_is_black():
+    data = b"P4\n3 2\n\xbf\x40"
     expected = np.array([[0, 255, 0], [255, 0, 255]], np.uint8)[:, :, None]
     check(data, expected)
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(data))), expected[:, :, 0] > 0)
     assert np.array_equal(decode_labels(data), expected // 255)  # as np.asarray of the PIL image has them
 
 
-def test_a_plain_pnm_of_many_pieces():
-    samples = np.random.default_rng(0).integers(0, 60000, (500, 700, 1)).astype(np.uint16)
-    data = pnm(samples, 60000, plain=True, comment=b"# 77 a comment\n")
-    assert len(data) > 2**20
-    check(data, samples)
-
-
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"P3 2 1 1000 1 2 3 4 5", "cut short: 21 bytes; its pixels take 23 or more"),
-        (b"P3 2 1 1000 10 20 30 40 5", "cut short: 5 numbers of 6"),
-        (b"P3 2 1 1000 10 20 30 # 40 5\n4", "cut short: 4 numbers of 6"),
-        (b"P2 2 1 1000 10 1001", "a sample of 1001, and the maximum is 1000"),
         (b"P5 1 1 1000 \x03\xe9", "a sample of 1001, and the maximum is 1000"),
-        (b"P2 2 1 1000 10 -7", "b'-7' is not a number"),
-        (b"P2 2 1 1000 10 x\x1b[2J", "is not a number"),
-        (b"P2 1 1 1000 " + b"9" * 400, "the maximum is 1000"),
-        (b"P2 1 1 1000 1 P2 1 1 1000 4", "holds several images"),
-        (b"P2 1 1 65536 1", "maximum 65536; expected at most 65535"),
         (b"P6 1 1 0 \0\0\0", "maximum 0; expected at most 65535"),
+        (b"P5 1 1 65536 1", "maximum 65536; expected at most 65535"),
         (b"P5 1 1 15 \x10", "a sample of 16, and the maximum is 15"),
-        (b"P1 2 2 0 1 1", "cut short"),
-        (b"P1 2 2 0 1 1 2", "b'2' is not a number"),
         (b"P4 9 2 \xff\xff\xff", "cut short"),
+        (b"P5 1 1 9 \1P5 1 1 9 \1", "holds several images"),
+        *((b"P%d 1 1 1 1" % kind, "of decimal numbers") for kind in (1, 2, 3)),
     ],
 )
 def test_a_pnm_that_contradicts_its_header_is_refused(data, reason):
@@ -997,14 +864,11 @@ def test_a_jpeg_of_an_unsupported_process_is_not_called_damaged(marker, process)
 def unusual_files():
     """Files of kinds that readers differ about: the bytes, and the pixels."""
     image = noise(24, 40, 3)
-    palette = Image.fromarray(image[:, :, 0] // 128)
-    palette.putpalette([0, 0, 0, 255, 255, 255])
     flat = jpeg_of_blocks(SAMPLINGS["4:2:0"], 24, 40, restart=1)
     frames = [Image.fromarray(image), Image.fromarray(image[::2, ::2])]
     jpeg = saved(image, "JPEG")
     colors = np.random.default_rng(0).integers(1, 256, (3, 256))
     return {
-        "two_colours.bmp": (saved(palette, "BMP"), np.repeat(image[:, :, :1] // 128 * 255, 3, axis=2)),
         "colours_of_8_bits.tif": (
             tiff(8, 3, image[:, :, :1], extra=[(320, 3, colors.ravel().tolist())]),
             colors.T[image[:, :, 0]].astype(np.uint8),
@@ -1025,11 +889,9 @@ def test_unusual_files_are_converted_and_loaded_as_others_read_them(tmp_path, wr
     (tmp_path / "src").mkdir()
     for name, (data, _) in files.items():
         (tmp_path / "src" / name).write_bytes(data)
-    report = lmdbloader.convert(tmp_path / "src", tmp_path / "out", write_mode=write_mode, workers=0)
+    lmdbloader.convert(tmp_path / "src", tmp_path / "out", write_mode=write_mode, workers=0)
     dataset = lmdbloader.LMDBDataset(tmp_path / "out")
     assert len(dataset) == len(files)
-    further = "phone.jpg is followed by others in its file, such as a preview or a gain map, which are not stored"
-    assert report.notes == (further,)
     for number, name in enumerate(sorted(files)):
         expected = files[name][1].transpose(2, 0, 1)
         batch = next(iter(lmdbloader.Loader(dataset.select([number]), 1, shuffle=False)))

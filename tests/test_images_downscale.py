@@ -108,24 +108,12 @@ def test_a_constant_16_bit_image_stays_constant(scale):
         assert (downscale(np.full((scale * 2, scale, 1), value, np.uint16), scale) == value).all()
 
 
-def test_strided_and_read_only_images_are_accepted():
-    base = np.random.default_rng(0).integers(0, 256, (24, 36, 3), np.uint8)
-    view = base[::-1, ::-1]
-    view.flags.writeable = False
-    assert np.array_equal(downscale(view, 2), downscale(np.ascontiguousarray(view), 2))
-
-
 @pytest.mark.parametrize("channels", [1, 3])
 def test_pillow_method_is_pillow(channels):
     image = np.random.default_rng(1).integers(0, 256, (18, 30, channels), np.uint8)
     picture = Image.fromarray(image.squeeze())
     expected = np.asarray(picture.resize((10, 6), Image.Resampling.BICUBIC)).reshape(6, 10, channels)
     assert np.array_equal(downscale(image, 3, method="pillow"), expected)
-
-
-def test_pillow_method_refuses_16_bits():
-    with pytest.raises(OptionError, match=r"uint16.*'matlab'"):
-        downscale(np.zeros((4, 4, 3), np.uint16), 2, method="pillow")
 
 
 @pytest.mark.parametrize(
@@ -159,11 +147,6 @@ def test_cropping_keeps_the_top_left(height, width, scale):
     assert cropped.shape[0] % scale == cropped.shape[1] % scale == 0
     assert height - cropped.shape[0] < scale and width - cropped.shape[1] < scale
     assert np.array_equal(cropped, image[: cropped.shape[0], : cropped.shape[1]])
-
-
-def test_an_image_smaller_than_the_scale_cannot_be_cropped():
-    with pytest.raises(OptionError, match="9x3 pixels is smaller than the scale, 4"):
-        crop_to_multiple(np.zeros((3, 9, 3), np.uint8), 4)
 
 
 @settings(max_examples=30, deadline=None)

@@ -34,7 +34,7 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
-    parser.add_argument("folder", metavar="DIR", help="the folder to make; an empty one counts as absent")
+    parser.add_argument("folder", metavar="DIR", help="the folder to make")
     parser.add_argument(
         "--format",
         dest="image_format",
@@ -45,9 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--fields", metavar="NAMES", help="names of fields, separated by commas (default: all)")
     parser.add_argument("--samples", metavar="WHICH", help="such as 0:100, see below (default: all)")
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace a DIR that an earlier extraction made, as a whole"
-    )
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 
@@ -101,7 +98,6 @@ def run(options: argparse.Namespace) -> int:
             fields=names,
             samples=samples,
             image_format=options.image_format,
-            overwrite=options.overwrite,
             progress=bar.update,
         )
     if not options.quiet:

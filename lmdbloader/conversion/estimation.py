@@ -9,16 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from lmdbloader.base.progress import watched
 from lmdbloader.conversion.options import EstimateOptions, with_options
 from lmdbloader.conversion.plan import Plan, make_plan, part_sources, settle_scale, try_codecs
 from lmdbloader.conversion.pool import WorkerPool
 from lmdbloader.conversion.sampling import Interval, draw_sample
-from lmdbloader.conversion.sources.listing import Source, Sources, as_text
-from lmdbloader.conversion.storage import draw
+from lmdbloader.conversion.sources.listing import Source
 from lmdbloader.conversion.tasks import Part, Recipe
 from lmdbloader.conversion.trial import Tried, make_guess
 from lmdbloader.errors import SourceError
@@ -95,9 +91,7 @@ def estimate(src: str | os.PathLike[str] | None, options: EstimateOptions) -> Es
     with WorkerPool(plan.num_workers) as pool:
         recipe = replace(recipe, fields=try_codecs(recipe, sources, pool, plan.codec).fields).changed(on_error="skip")
         started = time.monotonic() - began
-        is_jpeg = _become_jpegs(recipe, sources)
-        guess = make_guess(recipe, sources)
-        drawn = draw_sample(sources.nbytes, options.sample, options.sample_seed, is_jpeg, guess)
+        drawn = draw_sample(sources.nbytes, options.sample, options.sample_seed, make_guess(recipe, sources))
         tried, written, writing_seconds = _try(recipe, [sources[row] for row in drawn.rows.tolist()], plan, pool)
     if written is None:
         raise SourceError(
@@ -127,16 +121,6 @@ def estimate(src: str | os.PathLike[str] | None, options: EstimateOptions) -> Es
         stored_as=name_counts(tried.stored_as),
         unusable=tuple(tried.unusable),
     )
-
-
-def _become_jpegs(recipe: Recipe, sources: Sources) -> npt.NDArray[np.bool_] | None:
-    """Return the sources that "proportion" will store as JPEG, which the seed determines."""
-    storage = recipe.storage
-    if storage.mode != "proportion" or recipe.options.patch_size is not None:
-        return None
-    seed, share = storage.seed or 0, storage.compress_probability or 0.0
-    drawn = (draw(seed, as_text(name)) < share for name in sources.names)
-    return np.fromiter(drawn, np.bool_, len(sources))
 
 
 def _try(recipe: Recipe, sources: list[Source], plan: Plan, pool: WorkerPool) -> tuple[Tried, Written | None, float]:

@@ -9,7 +9,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +24,6 @@ from lmdbloader.base import system
 from lmdbloader.base.arguments import new_path
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.disk_errors import explain_full_disk, naming
-from lmdbloader.base.files import read_regular
 from lmdbloader.base.limits import explain_limit
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.destination import refuse_inside
@@ -43,7 +42,7 @@ IMAGE_FORMATS = ("stored", "png")
 _SIGNATURES = (
     *((b"\x89PNG\r\n\x1a\n", ".png"), (b"\xff\xd8\xff", ".jpg"), (b"GIF8", ".gif"), (b"BM", ".bmp")),
     *((b"II*\0", ".tif"), (b"MM\0*", ".tif"), (b"RIFF", ".webp")),
-    *((b"P1", ".pbm"), (b"P4", ".pbm"), (b"P2", ".pgm"), (b"P5", ".pgm"), (b"P3", ".ppm"), (b"P6", ".ppm")),
+    *((b"P4", ".pbm"), (b"P5", ".pgm"), (b"P6", ".ppm")),
 )
 # For values of bytes fields, short signatures are too weak.
 _SURE = _SIGNATURES[:4]
@@ -94,7 +93,6 @@ def extract(
     fields: Sequence[str] | None = None,
     samples: Sequence[int] | None = None,
     image_format: Literal["stored", "png"] = "stored",
-    overwrite: bool = False,
     workers: int | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Extracted:
@@ -106,12 +104,11 @@ def extract(
 
     Args:
         path: The dataset.
-        out: The folder to make. An empty folder counts as absent.
+        out: The folder to make.
         fields: Names of fields; all by default.
         samples: Sample numbers, negative ones from the end; all by default.
         image_format: "stored" writes images that are stored as JPEG or another image file byte for byte, and the pixels
             of others as PNG; "png" writes the upright pixels of all images as PNG.
-        overwrite: Replace a folder that an earlier extraction made, as a whole.
         workers: Threads that encode; by default the cores that this process may use. Files do not depend on it.
         progress: Called with the number of samples written since the last call.
 
@@ -132,9 +129,9 @@ def extract(
     target = Path(os.path.abspath(new_path("out", out)))
     plan = _make_plan(reader, fields, image_format)
     rows = _rows(reader, samples)
-    check_destination(target, reader.path, overwrite=overwrite)
+    _check_destination(target, reader.path)
     num_files = nbytes = 0
-    with explain_full_disk(target), partial_folder(target) as partial:
+    with explain_full_disk(target), _partial_folder(target) as partial:
         table_at = partial / TABLE_FILE
         with naming(table_at), open(table_at, "w", encoding="utf-8") as table, _pool(workers) as pool:
             made: set[str] = set()
@@ -149,15 +146,8 @@ def extract(
                     table.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
                     num_files, nbytes = num_files + len(sizes), nbytes + sum(sizes)
                 progress(len(chunk))
-        about = {
-            "dataset": reader.name,
-            "content_digest": reader.manifest.content_digest,
-            "fields": [f.name for f in plan.fields],
-            "num_samples": len(rows),
-        }
-        write_marker(partial, about)
-        check_destination(target, reader.path, overwrite=overwrite)  # another process may have made it meanwhile
-        put_in_place(partial, target)
+        _check_destination(target, reader.path)  # another process may have made it meanwhile
+        os.rename(partial, target)
     return Extracted(os.fspath(out), len(rows), num_files, nbytes)
 
 
@@ -289,50 +279,16 @@ def _value(reader: Reader, f: Field, row: int) -> Any:
     return value if isinstance(value, int) or math.isfinite(value) else str(value)
 
 
-MARKER_FILE = "extracted.json"
-MADE_BY = "lmdbloader extract"
-_MOST_MARKER_NBYTES = 2**16
-_REPLACED_SUFFIX = ".replaced"
-
-
-def check_destination(target: Path, dataset: Path, *, overwrite: bool) -> None:
-    """Refuse a destination that is taken.
-
-    Raises:
-        DestinationError: `target` is inside the dataset or the other way round; or it exists, is not an empty folder,
-            and is not an earlier extraction or may not be replaced.
-    """
+def _check_destination(target: Path, dataset: Path) -> None:
+    """Refuse a destination that is taken, is inside the dataset, or contains it."""
     refuse_inside(target, dataset)
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise DestinationError(f"{target}: exists and is not a folder. Choose another destination.")
-    if not target.exists():
-        return
-    if os.path.samefile(target, os.curdir):
-        raise DestinationError(f"{target}: is the current folder, which cannot be replaced. Name another one.")
-    if not any(target.iterdir()):
-        return
-    if not is_extracted(target):
-        raise DestinationError(
-            f"{target}: is a folder with other things in it, which is never replaced. Choose another destination."
-        )
-    if not overwrite:
-        raise DestinationError(
-            f"{target}: holds the files of an earlier extraction. Choose another destination, "
-            f"or replace it as a whole ({option('overwrite', True)})."
-        )
-
-
-def is_extracted(folder: Path) -> bool:
-    """Return whether a folder was made by an extraction."""
-    try:
-        return bool(json.loads(read_regular(folder / MARKER_FILE, _MOST_MARKER_NBYTES)).get("made_by") == MADE_BY)
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return False
+    if os.path.lexists(target):
+        raise DestinationError(f"{target}: exists, and is not replaced. Remove it, or choose another destination.")
 
 
 @contextmanager
-def partial_folder(target: Path) -> Iterator[Path]:
-    """Yield the new folder DIR.partial; it is removed unless `put_in_place` has moved it.
+def _partial_folder(target: Path) -> Iterator[Path]:
+    """Yield the new folder DIR.partial; it is removed unless it was renamed.
 
     Raises:
         DestinationError: It exists already, or its parent does not.
@@ -352,35 +308,11 @@ def partial_folder(target: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def write_marker(partial: Path, about: Mapping[str, Any]) -> None:
-    """Mark a folder as an extraction of a dataset."""
-    with naming(partial / MARKER_FILE):
-        (partial / MARKER_FILE).write_text(json.dumps({"made_by": MADE_BY, **about}, indent=1) + "\n", "utf-8")
-
-
-def put_in_place(partial: Path, target: Path) -> None:
-    """Rename a complete folder to its name, and remove an older one that was there."""
-    if not target.exists() or not any(target.iterdir()):
-        os.rename(partial, target)
-        return
-    aside = target.with_name(target.name + _REPLACED_SUFFIX)
-    if aside.exists():
-        raise DestinationError(f"{aside}: exists, but the replaced folder needs this name temporarily. Move it away.")
-    os.rename(target, aside)
-    try:
-        os.rename(partial, target)
-    except OSError:
-        os.rename(aside, target)
-        raise
-    shutil.rmtree(aside)
-
-
 # Suffixes of extracted files. No folder name ends in one, so no folder has the name of a file.
 FILE_SUFFIXES = (".png", ".npy", ".bin", ".json", ".jsonl", *sorted(IMAGE_SUFFIXES - {".png"}))
 
 _NAME_NBYTES = 180
-_PATH_NBYTES = 1000
-_MAX_DEPTH = 32
+_MAX_DEPTH = 6
 # Characters that a file name cannot hold, or that a terminal acts on.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -388,22 +320,22 @@ _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069
 def safe_stem(source: str) -> str:
     """Return a relative path without an image's suffix for the files made from a source.
 
-    It has no empty, "." or ".." component, does not start with "/", and no component is longer than 180 bytes. Other
-    characters become "_", and long names are cut and marked with a digest.
+    It is the source's own, or a digest of it if that would be empty, long, deep, outside of the folder, or unsafe.
 
-    >>> safe_stem("cats/0001.png"), safe_stem("../../etc/passwd"), safe_stem("/x//y.JPG"), safe_stem("")
-    ('cats/0001', '_/_/etc/passwd', 'x/y', '_')
+    >>> safe_stem("cats/0001.png"), safe_stem("../../etc/passwd")
+    ('cats/0001', 'source-830a08e2')
     """
-    parts = [part for part in source.split("/") if part not in ("", ".")] or [""]
-    root, suffix = os.path.splitext(parts[-1])
-    if suffix.lower() in IMAGE_SUFFIXES:
-        parts[-1] = root
-    *folders, last = [_safe_name(part) for part in parts]
-    folders = [folder + "_" if folder.lower().endswith(FILE_SUFFIXES) else folder for folder in folders]
-    stem = "/".join((*folders, last))
-    if len(folders) >= _MAX_DEPTH or len(stem.encode()) > _PATH_NBYTES:
-        return f"{_digest(source)}_{last}"
-    return stem
+    root, suffix = os.path.splitext(source)
+    stem = root if suffix.lower() in IMAGE_SUFFIXES else source
+    *folders, last = stem.split("/")
+    is_plain = len(folders) < _MAX_DEPTH and not _UNSAFE.search(stem)
+    if (
+        is_plain
+        and all(part not in ("", ".", "..") and len(part.encode()) <= _NAME_NBYTES for part in (*folders, last))
+        and not any(folder.lower().endswith(FILE_SUFFIXES) for folder in folders)
+    ):
+        return stem
+    return f"source-{hashlib.blake2b(source.encode('utf-8', 'surrogatepass'), digest_size=4).hexdigest()}"
 
 
 def unique_stems(sources: Sequence[str]) -> list[str]:
@@ -433,18 +365,3 @@ def with_position(stem: str, top: int, left: int) -> str:
     'cats/0001_r00096_c00192'
     """
     return f"{stem}_r{top:05d}_c{left:05d}"
-
-
-def _safe_name(part: str) -> str:
-    """Return a path component that every file system of Linux accepts."""
-    name = _UNSAFE.sub("_", part)
-    if name in ("", ".", ".."):
-        return "_"
-    data = name.encode()
-    if len(data) <= _NAME_NBYTES:
-        return name
-    return f"{data[: _NAME_NBYTES - 9].decode('utf-8', 'ignore')}~{_digest(part)}"
-
-
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()

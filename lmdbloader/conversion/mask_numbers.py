@@ -168,22 +168,16 @@ def check_numbers(sources: Sources, *, is_binary: bool) -> tuple[str, ...]:
         return (f"{soft}: 1 is stored from {IGNORED // 2 + 1} on, and 0 below",) * (seen.num_soft > 0)
     if seen.have_labels or not {0, IGNORED} <= seen.numbers:
         return ()
-    none = f"and {IGNORED} is the label of pixels that have none, which losses leave out"
     others = sorted(seen.numbers - {0, IGNORED})
-    binary = option("binary_masks", True)
+    have, advice = f"0 and {IGNORED} only", f"{option('binary_masks', True)} stores 1 for it."
     if seen.num_soft:
-        raise SourceError(
-            f"the masks have 0, {IGNORED} and soft edges of {len(others)} numbers between them ({read}), {none}. "
-            f"{binary} stores 1 from {IGNORED // 2 + 1} on, and 0 below."
-        )
-    if others:
-        shades = [0, *others, IGNORED]
-        line = f"Image.fromarray(np.searchsorted({shades}, np.asarray(Image.open(path))).astype('uint8')).save(path)"
-        raise SourceError(
-            f"the masks have the shades {', '.join(map(str, shades))} only ({read}), {none}. Number the classes 0, 1, "
-            f"2 ...: {line}."
-        )
-    raise SourceError(f"the masks have 0 and {IGNORED} only ({read}), {none}. {binary} stores 1 for it.")
+        have = f"0, {IGNORED} and soft edges of {len(others)} numbers between them"
+    elif others:
+        have, advice = f"the shades {', '.join(map(str, [0, *others, IGNORED]))} only", "Number the classes 0, 1, 2 ..."
+    raise SourceError(
+        f"the masks have {have} ({read}), and {IGNORED} is the label of pixels that have none, which losses leave out. "
+        f"{advice}"
+    )
 
 
 def _masks_of(sources: Sources) -> Iterator[tuple[Source, bytes]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
 
 from lmdbloader.base import system
 from lmdbloader.base.arguments import flag, is_url, new_path, path_text
@@ -19,7 +19,7 @@ from lmdbloader.base.text import plain
 from lmdbloader.base.units import show_nbytes
 from lmdbloader.conversion.destination import named_folder, refuse_inside
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, LockedError, OptionError
-from lmdbloader.format.digests import Digest, read_digest
+from lmdbloader.format.digests import read_digest
 from lmdbloader.format.layout import INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.store import check_destination, open_reader, read_manifest
@@ -29,18 +29,6 @@ _PIECE_NBYTES = 8 * 2**20
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 
-class Origin(Protocol):
-    """What is staged: a dataset on a disk or at a URL."""
-
-    place: str
-    name: str
-    manifest: Manifest
-
-    def pieces(self, name: str) -> Iterator[bytes]:
-        """Yield the content of a file; nothing for notes that the dataset does not have."""
-        ...
-
-
 class _Local:
     """A dataset on a disk."""
 
@@ -48,18 +36,40 @@ class _Local:
         reader = open_reader(folder)
         self.place, self.name, self.manifest, self._folder = reader.place, reader.path.name, reader.manifest, folder
 
-    def pieces(self, name: str) -> Iterator[bytes]:
-        if name in (SKIPPED_FILE, LEFT_OUT_FILE) and not (self._folder / name).is_file():
-            return
-        descriptor = system.open_to_read(self._folder / name)
-        try:
-            at = 0
-            with naming(self._folder / name):
-                while piece := system.read_at(descriptor, _PIECE_NBYTES, at):
-                    yield piece
-                    at += len(piece)
-        finally:
-            os.close(descriptor)
+    def copy(self, name: str, out: Path, done: Callable[[int], object]) -> None:
+        """Copy a file of the dataset; `done` is called with the bytes of each piece.
+
+        Raises:
+            FileNotFoundError: The dataset does not have it.
+        """
+        source = self._folder / name
+        with open(source, "rb", buffering=0) as file, open(out, "xb") as copy, naming(source):
+            while piece := file.read(_PIECE_NBYTES):
+                with naming(out):
+                    copy.write(piece)
+                    copy.flush()
+                done(len(piece))
+
+
+class _Remote:
+    """A dataset at a URL."""
+
+    def __init__(self, url: str) -> None:
+        from lmdbloader.store.remote.opening import describe
+        from lmdbloader.store.remote.service import Service
+
+        self._service = Service(url)
+        self.place = self._service.url
+        self.name = self.place.partition("://")[2].rpartition("/")[2]
+        if self.name in ("", ".", ".."):
+            raise OptionError(
+                f"{url}: has no name for the copy; expected the URL of a folder, such as s3://bucket/train.lmdb"
+            )
+        self.manifest, _, _ = describe(self._service)
+
+    def copy(self, name: str, out: Path, done: Callable[[int], object]) -> None:
+        """Copy a file of the dataset, see `_Local.copy`."""
+        self._service.download(name, self._service.facts(name), out, done)
 
 
 def stage(
@@ -74,10 +84,10 @@ def stage(
 ) -> Path:
     """Copy a finished dataset into a folder, unless it is there already.
 
-    The digest of every file is compared while it is read, and again of the copy as read back. The copy gets its name
-    when it is complete. Of several processes that stage at once, one copies, and the others wait and use its copy. A
-    copy that was interrupted continues with the next file. Of a dataset that has grown since it was staged, only the
-    new parts are copied.
+    The digest of every file of the copy is compared, as read back from the disk. The copy gets its name when it is
+    complete. Of several processes that stage at once, one copies, and the others wait and use its copy. A copy that was
+    interrupted continues with the next file. Of a dataset that has grown since it was staged, only the new parts are
+    copied.
 
     A copy that is there is used if it has the manifest of the source, and files of its lengths.
 
@@ -108,7 +118,8 @@ def stage(
         raise OptionError(f"{option('timeout', timeout)}: expected seconds, 0 or more")
     if not os.fspath(directory):
         raise OptionError("the folder to stage into is an empty string. Is its environment variable set?")
-    origin = _open(db)
+    text = path_text("db", db)
+    origin = _Remote(text) if is_url(text) else _Local(named_folder(db))
     folder = new_path("directory", directory).absolute()
     target = folder / origin.name
     if isinstance(origin, _Local):
@@ -117,23 +128,14 @@ def stage(
         refuse_inside(target, Path(origin.place))
     _make_folder(folder)
     with _alone(target, timeout, log):
-        if _is_staged(origin, target, check, log):
+        there = _manifest_of(target)
+        if there is not None and _is_staged(origin.manifest, there, target, check, log):
             log(plain(f"{target}: staged already"))
             return target
-        has_grown = _is_same_at_start(origin.manifest, target)
+        has_grown = there is not None and there.parts == origin.manifest.parts[: len(there.parts)]
         check_destination(target, overwrite=overwrite or has_grown)
-        _fill(origin, target, progress, log, overwrite=True)
+        _fill(origin, target, there, progress, log)
     return target
-
-
-def _open(db: str | os.PathLike[str]) -> Origin:
-    text = path_text("db", db)
-    if is_url(text):
-        from lmdbloader.conversion.staging_urls import RemoteOrigin
-
-        origin: Origin = RemoteOrigin(text)
-        return origin
-    return _Local(named_folder(db))
 
 
 def _make_folder(folder: Path) -> None:
@@ -172,30 +174,28 @@ def _alone(target: Path, timeout: float | None, log: Callable[[str], None]) -> I
             place.unlink(missing_ok=True)
 
 
-def _is_staged(origin: Origin, target: Path, check: bool, log: Callable[[str], None]) -> bool:
-    """Return whether there is a copy, by manifest and sizes, and if need be by its digests."""
+def _manifest_of(folder: Path) -> Manifest | None:
+    """Return the manifest of a dataset, None if there is none that can be read."""
     try:
-        if read_manifest(target).manifest_digest != origin.manifest.manifest_digest:
-            return False
+        return read_manifest(folder)
+    except (FormatError, CorruptError, OSError):
+        return None
+
+
+def _is_staged(manifest: Manifest, there: Manifest, target: Path, check: bool, log: Callable[[str], None]) -> bool:
+    """Return whether a copy is one of the dataset, by manifest and sizes, and if need be by its digests."""
+    if there.manifest_digest != manifest.manifest_digest:
+        return False
+    try:
         open_reader(target)
         if check:
             log(plain(f"{target}: reading the copy that is there"))
-            for name, expected in _digests(origin.manifest).items():
+            for name, expected in _digests(manifest).items():
                 _compare(target / name, expected)
     except (CorruptError, FormatError, OSError) as error:
-        if target.exists():
-            log(plain(f"{target}: a copy is there, but damaged; it is copied again. {error}"))
+        log(plain(f"{target}: a copy is there, but damaged; it is copied again. {error}"))
         return False
     return True
-
-
-def _is_same_at_start(manifest: Manifest, target: Path) -> bool:
-    """Return whether a dataset is the one that has the manifest, damaged or before it has grown."""
-    try:
-        there = read_manifest(target)
-    except (FormatError, CorruptError, OSError):
-        return False
-    return there.parts == manifest.parts[: len(there.parts)]
 
 
 def _digests(manifest: Manifest) -> dict[str, str]:
@@ -204,21 +204,19 @@ def _digests(manifest: Manifest) -> dict[str, str]:
     return {INDEX_FILE: manifest.index_digest, **{name: part.data_digest for name, part in parts}}
 
 
-def _fill(origin: Origin, target: Path, progress: bool, log: Callable[[str], None], *, overwrite: bool) -> None:
+def _fill(
+    origin: _Local | _Remote, target: Path, there: Manifest | None, progress: bool, log: Callable[[str], None]
+) -> None:
     """Copy every file that is not there yet, and put the copy in place."""
     began, partial, manifest = time.monotonic(), partial_of(target), origin.manifest
+    if partial.exists() and _content(partial / MANIFEST_FILE) != manifest.to_json():
+        Work(target).discard()  # of another dataset, or of an earlier version; other files are refused
     partial.mkdir(exist_ok=True)
-    if not _belongs(partial, manifest):
-        Work(target)  # refuses files that are of no dataset
-        for path in partial.iterdir():
-            if path.is_dir():
-                raise DestinationError(f"{partial}: holds {path.name!r}, which is not of a copy. Move it away.")
-        for path in partial.iterdir():  # of an earlier version of the dataset
-            path.unlink()
     write_file(partial / MANIFEST_FILE, manifest.to_json())
     digests, sizes = _digests(manifest), {INDEX_FILE: manifest.sizes["index_nbytes"]}
     sizes |= {name: part.data_nbytes for name, part in zip(manifest.data_files, manifest.parts, strict=True)}
-    _keep_parts(manifest, target, partial, log)
+    if there is not None:
+        _keep_parts(manifest, there, target, partial, log)
     names = [name for name in digests if not _has_size(partial / name, sizes[name])]
     nbytes = sum(sizes[name] for name in names)
     free = free_nbytes(partial)
@@ -230,26 +228,21 @@ def _fill(origin: Origin, target: Path, progress: bool, log: Callable[[str], Non
     log(plain(f"{target}: copying {show_nbytes(nbytes)} from {origin.place}"))
     with ProgressLine("copying", nbytes, "B", shown=progress) as bar, explain_full_disk(partial, lambda: nbytes):
         for name in names:
-            fresh = partial / f"{name}.new-{own_tag()}"
-            try:
-                _copy(origin, name, fresh, digests[name], bar)
-                os.replace(fresh, partial / name)
-            finally:
-                fresh.unlink(missing_ok=True)
+            _copy(origin, name, partial / name, digests[name], bar.update)
         for name in (SKIPPED_FILE, LEFT_OUT_FILE):
-            if content := b"".join(origin.pieces(name)):
-                (partial / name).write_bytes(content)
-        put_in_place(partial, target, overwrite=overwrite)
+            (partial / name).unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # the dataset has no such notes
+                origin.copy(name, partial / name, lambda nbytes: None)
+        put_in_place(partial, target, overwrite=True)
     remove_work(target)
     log(plain(f"{target}: copied and checked in {time.monotonic() - began:.1f} s"))
 
 
-def _belongs(partial: Path, manifest: Manifest) -> bool:
-    """Return whether an interrupted copy is of the same dataset."""
+def _content(path: Path) -> bytes:
     try:
-        return (partial / MANIFEST_FILE).read_bytes() == manifest.to_json()
+        return path.read_bytes()
     except OSError:
-        return False
+        return b""
 
 
 def _has_size(path: Path, nbytes: int) -> bool:
@@ -259,45 +252,30 @@ def _has_size(path: Path, nbytes: int) -> bool:
         return False
 
 
-def _keep_parts(manifest: Manifest, target: Path, partial: Path, log: Callable[[str], None]) -> None:
+def _keep_parts(manifest: Manifest, there: Manifest, target: Path, partial: Path, log: Callable[[str], None]) -> None:
     """Take the parts of an earlier copy that the dataset still has."""
-    try:
-        there = read_manifest(target)
-    except (FormatError, CorruptError, OSError):
-        return
     has = {part.data_digest: name for name, part in zip(there.data_files, there.parts, strict=True)}
     kept = 0
     for name, part in zip(manifest.data_files, manifest.parts, strict=True):
         if part.data_digest in has and not (partial / name).exists():
-            try:
+            with contextlib.suppress(CorruptError, OSError):
                 _compare(target / has[part.data_digest], part.data_digest)
-            except (CorruptError, OSError):
-                continue
-            link(target / has[part.data_digest], partial / name)
-            kept += 1
+                link(target / has[part.data_digest], partial / name)
+                kept += 1
     if kept:
         log(plain(f"{target}: keeps {kept} of {len(manifest.parts)} parts of the copy that is there"))
 
 
-def _copy(origin: Origin, name: str, out: Path, expected: str, bar: Any) -> None:
-    """Copy a file; compare its digest while it is read, and that of the copy as read back."""
-    digest = Digest()
-    with open(out, "xb", buffering=0) as file:
-        for piece in origin.pieces(name):
-            digest.update(piece)
-            view = memoryview(piece)
-            with naming(out):
-                while view:
-                    view = view[file.write(view) or 0 :]
-            bar.update(len(piece))
-    if str(digest) != expected:
-        raise CorruptError(
-            f"{origin.place}/{name}: its digest is {digest}, expected {expected}: it was changed after it was written, "
-            "and is not copied.",
-            path=origin.place,
-        )
-    system.flush_path(out)
-    _compare(out, expected)
+def _copy(origin: _Local | _Remote, name: str, out: Path, expected: str, done: Callable[[int], object]) -> None:
+    """Copy a file, and compare the digest of the copy as read back."""
+    fresh = out.with_name(f"{name}.new-{own_tag()}")
+    try:
+        origin.copy(name, fresh, done)
+        system.flush_path(fresh)
+        _compare(fresh, expected)
+        os.replace(fresh, out)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def _compare(path: Path, expected: str) -> None:
@@ -306,16 +284,12 @@ def _compare(path: Path, expected: str) -> None:
     Raises:
         CorruptError: It is another one.
     """
-    descriptor = system.open_to_read(path)
-    try:
-        with naming(path):
-            system.drop_cache(descriptor)
-            found = read_digest(descriptor)
-    finally:
-        os.close(descriptor)
+    with naming(path), open(path, "rb", buffering=0) as file:
+        system.drop_cache(file.fileno())
+        found = read_digest(file.fileno())
     if found != expected:
         raise CorruptError(
-            f"{path}: the copy's digest is {found}, expected {expected}: the disk or the memory damaged it, or it was "
-            "changed. Look at the system log before trying again.",
+            f"{path}: the copy's digest is {found}, expected {expected}: the original or the copy is damaged, or was "
+            "changed. `lmdbloader verify` of the original says which.",
             path=str(path.parent),
         )

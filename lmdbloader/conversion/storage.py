@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,12 +22,12 @@ WriteMode = Literal["raw", "jpg", "proportion", "smart", "original"]
 # The most that libjpeg writes; a JPEG's sides have 16 bits.
 _MOST_JPEG_SIDE = 65500
 _QUALITY, _PROBABILITY = 90, 0.5
-# The modes with which an option has an effect; others have one with every mode.
-_MODES_OF: dict[str, set[str | None]] = {
-    "jpeg_quality": {"jpg", "proportion", "smart", "original"},
-    "compress_probability": {"proportion"},
-    "smart_threshold": {"smart"},
-    "seed": {"proportion"},
+# The mode without which an option has no effect; None for one that needs new JPEGs.
+_NEEDED: dict[str, str | None] = {
+    "jpeg_quality": None,
+    "compress_probability": "proportion",
+    "smart_threshold": "smart",
+    "seed": "proportion",
 }
 # About the bytes of a photograph's JPEG for each byte of its pixels.
 _JPEG_SHARE = 0.15
@@ -81,41 +81,49 @@ def make_storage(given: ConvertOptions, *, is_cut: bool) -> tuple[Storage, str]:
         )
     # A codec alone asks for pixels, and so do patches.
     chosen = "raw" if mode is None and (given.codec is not None or is_cut) else mode
-    encodes = chosen in ("jpg", "proportion", "smart") or (
-        chosen in (None, "original") and given.max_resolution is not None
-    )
-    draws = chosen == "proportion"
-    _refuse_unused(given, chosen, encodes)
-    if mode == "smart" and given.smart_threshold is None:
+    options = {name: getattr(given, name) for name in ("max_resolution", *_NEEDED)}
+    _refuse_unused(options, {chosen}, has_subset=given.subset is not None)
+    return _storage(chosen, options), given.codec or _codec_of(mode)
+
+
+def _storage(mode: WriteMode | None, given: Mapping[str, Any]) -> Storage:
+    """Return how images are stored with a mode; options that have no effect with it are left out."""
+    if mode == "smart" and given["smart_threshold"] is None:
         raise OptionError(
             f"{option('write_mode', mode)} stores larger images as JPEG: give the limit with "
             f"{option('smart_threshold')}, in bytes of pixels (height x width x channels), for example 150528 for "
             "224 x 224 RGB"
         )
-    probability = _PROBABILITY if given.compress_probability is None else given.compress_probability
-    storage = Storage(
-        mode=chosen,
-        max_resolution=given.max_resolution,
-        jpeg_quality=(given.jpeg_quality or _QUALITY) if encodes else None,
-        compress_probability=probability if draws else None,
-        smart_threshold=given.smart_threshold,
-        seed=(given.seed or 0) if draws else None,
+    encodes, draws, probability = _encodes(mode, given), mode == "proportion", given["compress_probability"]
+    return Storage(
+        mode=mode,
+        max_resolution=given["max_resolution"],
+        jpeg_quality=(given["jpeg_quality"] or _QUALITY) if encodes else None,
+        compress_probability=(_PROBABILITY if probability is None else probability) if draws else None,
+        smart_threshold=given["smart_threshold"] if mode == "smart" else None,
+        seed=(given["seed"] or 0) if draws else None,
     )
-    return storage, given.codec or ("raw" if mode in ("raw", "proportion", "smart") else "auto")
 
 
-def _refuse_unused(given: ConvertOptions, chosen: str | None, encodes: bool) -> None:
-    """Raise OptionError for an option that has no effect with the chosen mode."""
-    draws, proportion = chosen == "proportion", option("write_mode", "proportion")
-    to_jpeg = f"{option('write_mode', 'jpg')}, proportion or smart, or original with {option('max_resolution')}"
-    for name, has_effect, needed in (
-        ("jpeg_quality", encodes, to_jpeg),
-        ("compress_probability", draws, proportion),
-        ("smart_threshold", chosen == "smart", option("write_mode", "smart")),
-        ("seed", draws or given.subset is not None, f"{proportion} or {option('subset')}"),
-    ):
-        if getattr(given, name) is not None and not has_effect:
-            raise OptionError(f"{option(name)} has no effect without {needed}")
+def _encodes(mode: str | None, given: Mapping[str, Any]) -> bool:
+    """Return whether new JPEGs may be made."""
+    return mode in ("jpg", "proportion", "smart") or (
+        mode in (None, "original") and given["max_resolution"] is not None
+    )
+
+
+def _codec_of(mode: str | None) -> str:
+    return "raw" if mode in ("raw", "proportion", "smart") else "auto"
+
+
+def _refuse_unused(given: Mapping[str, Any], modes: Set[str | None], *, has_subset: bool = False) -> None:
+    """Raise OptionError for an option that has no effect with any of the modes."""
+    for name, needed in _NEEDED.items():
+        has_effect = any(_encodes(mode, given) for mode in modes) if needed is None else needed in modes
+        if given[name] is None or has_effect or (name == "seed" and has_subset):
+            continue
+        to_jpeg = f"{option('write_mode', 'jpg')}, proportion or smart, or original with {option('max_resolution')}"
+        raise OptionError(f"{option(name)} has no effect without {to_jpeg if needed is None else needed}")
 
 
 def choose_storages(
@@ -149,26 +157,14 @@ def choose_storages(
                 f"{option('write_mode')} of {name!r}: expected one of the image fields: {', '.join(names) or 'none'}"
             )
     checked: dict[str, Any] = {name: check_value("write_mode", mode) for name, mode in modes.items()}
-    used = set(checked.values())
     given = {name: check_value(name, value) for name, value in given.items()}
     if given["max_resolution"] is not None and not names:
         raise OptionError(f"{option('max_resolution')} has no effect: there are no image fields")
-    if given["seed"] is not None and "proportion" not in used:
-        raise OptionError(f"{option('seed')} has no effect without {option('write_mode', 'proportion')}")
-    storages: dict[str, Storage] = {}
-    codecs: dict[str, str] = {}
-    for name, mode in checked.items():
-        # An option that has no effect on any field is refused by the last field that could use it.
-        own = {
-            key: value
-            for key, value in given.items()
-            if (modes_of := _MODES_OF.get(key)) is None or mode in modes_of or not used & modes_of
-        }
-        options = ConvertOptions(write_mode=mode, codec=codec if isinstance(codec, str) else None, **own)
-        storages[name], codecs[name] = make_storage(options, is_cut=mode != "original")
+    _refuse_unused(given, {mode or "raw" for mode in checked.values()})
+    storages = {name: _storage(mode or "raw", given) for name, mode in checked.items()}
     if isinstance(codec, str):
         return storages, codec
-    codecs = {name: chosen for name, chosen in codecs.items() if chosen != "auto"} | dict(codec or {})
+    codecs = {name: "raw" for name, mode in checked.items() if _codec_of(mode) == "raw"} | dict(codec or {})
     return storages, codecs or "auto"
 
 

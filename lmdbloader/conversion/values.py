@@ -36,8 +36,6 @@ from lmdbloader.images.decode import decode_labels
 from lmdbloader.kernels import entries
 
 _INT64 = range(-(2**63), 2**63)
-# A JSON key that may have been a number, True, False or None. It is searched for in the reversed text, which is fast.
-_OTHER_KEY = re.compile(r':"(?:\d[-+.e\d]*|eurt|eslaf|llun)"')
 _GEOMETRY = ("height", "width", "channels", "bits")
 # Modes of PIL images with one whole number for each pixel; P has a palette, and its indices are the labels.
 _MASK_MODES = ("P", "L", "1", "I", "I;16")
@@ -432,9 +430,7 @@ def to_json(value: Any) -> bytes:
         RecursionError: It is nested too deeply.
     """
     text = json.dumps(value, allow_nan=False)
-    # A walk through the value costs about as much as the text, and few values have keys that may have been numbers.
-    if _OTHER_KEY.search(text[::-1]):
-        _check_keys(value)
+    _check_keys(value)
     if "\\ud" in text:
         # UTF-8 has no half of a surrogate pair, and two halves next to each other would come back as a pair.
         json.dumps(value, ensure_ascii=False).encode()
@@ -443,18 +439,15 @@ def to_json(value: Any) -> bytes:
 
 def _check_keys(value: Any) -> None:
     """Raise TypeError if a key of a dict, at any depth, is not a str; JSON can hold the rest of the value."""
-    left: list[tuple[Any, str]] = [(value, "")]
+    left: list[Any] = [value]
     while left:
-        container, where = left.pop()
-        for key, inner in container.items() if isinstance(container, dict) else enumerate(container):
-            if isinstance(container, dict) and not isinstance(key, str):
-                instead = json.dumps(str(key), ensure_ascii=False)
-                raise TypeError(
-                    f"the key {key!r}{where and f' in {where}'} is of type {type(key).__name__}, and in JSON every key "
-                    f"is a str: write {instead}, or a list of (key, value) pairs"
-                )
-            if isinstance(inner, dict | list | tuple):
-                left.append((inner, f"{where}[{key!r}]"))
+        container = left.pop()
+        if isinstance(container, dict):
+            if (wrong := next((key for key in container if not isinstance(key, str)), None)) is not None:
+                raise TypeError(f"the key {wrong!r} is of type {type(wrong).__name__}, and in JSON every key is a str")
+            left += container.values()
+        elif isinstance(container, list | tuple):
+            left += container
 
 
 _INTEGER = re.compile(rb"[+-]?\d{1,19}")

@@ -42,18 +42,6 @@ _READERS: tuple[tuple[bytes, Callable[[memoryview, str], ImageHeader]], ...] = (
     (b"RIFF", pillow.read_webp),
 )
 
-# Other files that users pass as images.
-_OTHERS = (
-    *((b"\x80" + bytes([protocol]), "a pickle, which is never loaded") for protocol in range(2, 6)),
-    (b"\x04\x22\x4d\x18", "an lz4 frame"),
-    (b"\x28\xb5\x2f\xfd", "compressed by zstd"),
-    (b"\x1f\x8b", "compressed by gzip"),
-    (b"ARROW1", "an Arrow file"),
-    (b"\xff\xff\xff\xff", "an Arrow message"),
-    (b"\x93NUMPY", "a NumPy array"),
-    (b"\x89HDF", "an HDF5 file"),
-)
-
 
 @dataclass(frozen=True, slots=True)
 class DecodePolicy:
@@ -143,7 +131,27 @@ def inspect_image(
     Raises:
         ImageError: The header is damaged, or the policy refuses the image. Damaged pixels are not noticed.
     """
-    return _accepted_header(data, policy, name)
+    header = _read_header(data, name)
+    if header.height * header.width > policy.max_pixels:
+        raise ImageError(
+            name,
+            f"{header.width}x{header.height} is {header.width * header.height:,} pixels, "
+            f"more than the limit of {policy.max_pixels:,}; raise max_pixels if you trust the file",
+        )
+    if header.alpha and policy.alpha == "refuse":
+        raise ImageError(
+            name,
+            "the image has an alpha channel or a transparent colour; choose alpha='drop' or alpha='white', in a "
+            "command --alpha drop or --alpha white",
+        )
+    if header.num_unnamed and policy.alpha != "drop":
+        raise ImageError(
+            name,
+            f"the pixels have {header.num_unnamed} sample{'s' * (header.num_unnamed > 1)} besides their colours, such "
+            "as near infrared. Choose alpha='drop' to leave them out, in a command --alpha drop; to keep them, write "
+            "the bands as arrays with lmdbloader.write",
+        )
+    return header
 
 
 def is_jpeg(data: bytes | bytearray | memoryview) -> bool:
@@ -175,7 +183,7 @@ def decode_image(
     >>> decode_image(b"P6 1 2 255 " + bytes([1, 2, 3, 4, 5, 6])).tolist()
     [[[1, 2, 3]], [[4, 5, 6]]]
     """
-    header = _accepted_header(data, policy, name)
+    header = inspect_image(data, policy, name=name)
     upright = (header.width, header.height) if header.orientation >= 5 else (header.height, header.width)
     sizes = {upright}
     try:
@@ -213,7 +221,7 @@ def decode_labels(
     Raises:
         ImageError: The file is damaged or too large, or holds colours or a JPEG, whose numbers are not exact.
     """
-    header = _accepted_header(data, DecodePolicy("drop", policy.max_pixels), name)
+    header = inspect_image(data, DecodePolicy("drop", policy.max_pixels), name=name)
     if header.numbers is None:
         found = f"{header.channels} channel{'s' * (header.channels > 1)}{' and transparency' if header.alpha else ''}"
         what = "a JPEG, whose values are not exact" if is_jpeg(data) else f"{found} of {header.dtype} without labels"
@@ -250,32 +258,8 @@ def describe_start(start: bytes) -> str:
     >>> describe_start(bytes([128, 4, 149]))
     "a pickle, which is never loaded: it starts with b'\\\\x80\\\\x04\\\\x95'"
     """
-    found = next((f"{kind}: " for signature, kind in _OTHERS if start.startswith(signature)), "")
-    return f"{found}it starts with {start[:12]!r}"
-
-
-def _accepted_header(data: bytes | bytearray | memoryview, policy: DecodePolicy, name: str) -> ImageHeader:
-    header = _read_header(data, name)
-    if header.height * header.width > policy.max_pixels:
-        raise ImageError(
-            name,
-            f"{header.width}x{header.height} is {header.width * header.height:,} pixels, "
-            f"more than the limit of {policy.max_pixels:,}; raise max_pixels if you trust the file",
-        )
-    if header.alpha and policy.alpha == "refuse":
-        raise ImageError(
-            name,
-            "the image has an alpha channel or a transparent colour; choose alpha='drop' or alpha='white', in a "
-            "command --alpha drop or --alpha white",
-        )
-    if header.num_unnamed and policy.alpha != "drop":
-        raise ImageError(
-            name,
-            f"the pixels have {header.num_unnamed} sample{'s' * (header.num_unnamed > 1)} besides their colours, such "
-            "as near infrared. Choose alpha='drop' to leave them out, in a command --alpha drop; to keep them, write "
-            "the bands as arrays with lmdbloader.write",
-        )
-    return header
+    is_pickle = start[:1] == b"\x80" and start[1:2] in (b"\2", b"\3", b"\4", b"\5")
+    return f"{'a pickle, which is never loaded: ' * is_pickle}it starts with {start[:12]!r}"
 
 
 def _read_header(data: bytes | bytearray | memoryview, name: str) -> ImageHeader:

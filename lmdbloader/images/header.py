@@ -42,7 +42,6 @@ class ImageHeader:
             pixels, not scaled to 8 bits. None for colours, and for kinds of files whose numbers are not exact.
         num_unnamed: Samples of a pixel that are neither colour nor transparency, such as near infrared, and that
             `decode` leaves out.
-        num_others: Images in the file besides this one, such as a preview or a gain map.
         palette: Returns red, green and blue of each number; nothing if the numbers are not those of a palette.
     """
 
@@ -56,7 +55,6 @@ class ImageHeader:
     decode_smaller: Callable[[int, int], Pixels] | None = None
     numbers: Callable[[], Pixels] | None = None
     num_unnamed: int = 0
-    num_others: int = 0
     palette: Callable[[], bytes] = bytes
 
 
@@ -83,11 +81,6 @@ def xmp_orientation(xmp: bytes) -> int:
     """Return the orientation that XMP gives, 1 if it gives none; it may be 0 or 9."""
     found = _XMP_ORIENTATION.search(xmp)
     return int(found[1]) if found else 1
-
-
-def tiff_integer(block: bytes | memoryview, tag: int) -> int | None:
-    """Return the first value of an integer tag in the first directory of a TIFF-structured block, None if absent."""
-    return next((value for _, _, value in tiff_tags(block, tag) if value is not None), None)
 
 
 def tiff_tags(block: bytes | memoryview, tag: int) -> Iterator[tuple[int, str, int | None]]:

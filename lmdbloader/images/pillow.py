@@ -32,7 +32,6 @@ _GREY_MODES = frozenset({"1", "L", "I;16", "I;16B", "I;16L", "I;16N", "LA", "La"
 _RGB_MODES = frozenset({"RGB", "RGBX", "RGBA", "RGBa", "P", "PA", "CMYK", "YCbCr"})
 _ALPHA_MODES = frozenset({"LA", "La", "RGBA", "RGBa", "PA"})
 _BITS_PER_SAMPLE_TAG, _PHOTOMETRIC_TAG = 258, 262
-_STRIP_NBYTES_TAG, _TILE_NBYTES_TAG = 279, 325
 _COLOR_MAP_TAG, _TILE_WIDTH_TAG, _TILE_HEIGHT_TAG, _INK_SET_TAG = 320, 322, 323, 332
 _EXTRA_SAMPLES_TAG, _SAMPLE_FORMAT_TAG = 338, 339
 _WHITE_IS_ZERO, _INKS, _YCBCR = 0, 5, 6
@@ -42,7 +41,7 @@ _MOST_TILE_PIXELS, _MOST_TIMES_IMAGE = 2**22, 4
 # BMP: the offset of the pixels, the length of the second header, the bits of a pixel; OS/2's short header, and there.
 _BMP_OFFSET, _BMP_HEADER_NBYTES, _BMP_BITS, _BMP_SHORT_BITS = slice(10, 14), slice(14, 18), slice(28, 30), slice(24, 26)
 _BMP_SHORT_HEADER_NBYTES = 12
-_BMP_PALETTES = {1: "P;1", 4: "P;4", 8: "P"}
+_BITS_OF_BMP = {"1": 1, "L": 8}
 
 # By process: a forked child must not wait for a thread of its parent.
 _limit_locks: dict[int, threading.Lock] = {}
@@ -50,7 +49,7 @@ _limit_locks: dict[int, threading.Lock] = {}
 
 def read_bmp(data: memoryview, name: str) -> ImageHeader:
     """Read a BMP file's header."""
-    return _read_header(_BmpFile, "BMP", data, name)
+    return _read_header(BmpImagePlugin.BmpImageFile, "BMP", data, name)
 
 
 def read_gif(data: memoryview, name: str) -> ImageHeader:
@@ -75,26 +74,6 @@ def read_webp(data: memoryview, name: str) -> ImageHeader:
     return _read_header(WebPImagePlugin.WebPImageFile, "WebP", data, name)
 
 
-class _BmpFile(BmpImagePlugin.BmpImageFile):
-    """A BMP file of as many bits as its header says: Pillow goes by the palette, and takes black and white for bits.
-
-    Attributes:
-        is_grey: Whether it is read as a palette all of whose colours are grey.
-    """
-
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file)
-        with file.getbuffer() as content:
-            bits = _bmp_bits(content)
-        self.is_grey = (self.mode == "1" and bits != 1) or (self.mode == "L" and bits != 8)
-        if self.is_grey:
-            greys = bytes([0, 255, *range(2, 256)]) if self.mode == "1" else bytes(range(256))
-            codec, extents, at, args = _tile_parts(self.tile[0])
-            self._mode, self.palette = "P", ImagePalette.raw("RGB", bytes(np.repeat(np.frombuffer(greys, np.uint8), 3)))
-            corrected: list[Any] = [(codec, extents, at, (_BMP_PALETTES[bits], *args[1:]))]
-            self.tile = corrected
-
-
 def _bmp_bits(data: memoryview) -> int:
     """Return the bits of a pixel of a BMP file."""
     is_short = int.from_bytes(data[_BMP_HEADER_NBYTES], "little") == _BMP_SHORT_HEADER_NBYTES
@@ -110,22 +89,12 @@ class _TiffFile(TiffImagePlugin.TiffImageFile):
         if self.orientation is None:
             xmp = self.info.get("xmp", b"")
             self.orientation = xmp_orientation(xmp.encode() if isinstance(xmp, str) else bytes(xmp))
-        if self.tag_v2.get(_PHOTOMETRIC_TAG) == _YCBCR and self.mode == "RGB":
-            self._correct_ycbcr()
         # Some writers give colours of 8 bits instead of 16. libtiff knows them by that too.
         if self.mode in ("P", "PA") and max(colors := self.tag_v2[_COLOR_MAP_TAG]) < 256:
             self.palette = ImagePalette.raw("RGB;L", bytes(colors))
 
     def load_end(self) -> None:
         """Skip Pillow's rotation, which other programs' metadata may ask for."""
-
-    def _correct_ycbcr(self) -> None:
-        """Load uncompressed YCbCr as YCbCr; Pillow before 13 reads it as RGB with a fourth byte."""
-        tiles = [_tile_parts(tile) for tile in self.tile]
-        if tiles and all(codec == "raw" and args[0] == "RGBX" for codec, _, _, args in tiles):
-            self._mode = "YCbCr"
-            corrected: list[Any] = [(codec, extents, at, ("YCbCr", *args[1:])) for codec, extents, at, args in tiles]
-            self.tile = corrected
 
 
 def _take_orientation(file: io.BytesIO) -> int | None:
@@ -155,12 +124,11 @@ def _read_header(opener: Callable[..., ImageFile.ImageFile], kind: str, data: me
         raise ImageError(name, f"the {kind} header is damaged or of an unsupported kind: {_describe(error)}") from error
     if reason:
         raise ImageError(name, reason)
-    is_grey = mode in _GREY_MODES or (isinstance(image, _BmpFile) and image.is_grey)
     num_unnamed = _num_unnamed(image)
     return ImageHeader(
         height=height,
         width=width,
-        channels=1 if is_grey else 3,
+        channels=1 if mode in _GREY_MODES else 3,
         dtype=np.dtype(np.uint16) if mode.startswith("I;16") else np.dtype(np.uint8),
         alpha=mode in _ALPHA_MODES or transparency is not None,
         orientation=orientation,
@@ -218,6 +186,9 @@ def _unusable(image: ImageFile.ImageFile, kind: str, num_frames: int, data: memo
 
 
 def _unusable_bmp(image: ImageFile.ImageFile, codec: str, offset: int, args: Any, data: memoryview) -> str | None:
+    if image.mode in _BITS_OF_BMP and _BITS_OF_BMP[image.mode] != _bmp_bits(data):
+        # Pillow goes by the palette: it takes black and white for bits, and greys for values.
+        return "a BMP file with a palette of greys, or of black and white, and other bits than these; save it as PNG"
     starts, header_nbytes = (int.from_bytes(data[part], "little") for part in (_BMP_OFFSET, _BMP_HEADER_NBYTES))
     if header_nbytes == _BMP_SHORT_HEADER_NBYTES and starts == 14 + header_nbytes and _bmp_bits(data) <= 8:
         # Pillow's versions disagree about the length of that palette.
@@ -227,25 +198,9 @@ def _unusable_bmp(image: ImageFile.ImageFile, codec: str, offset: int, args: Any
         needed = offset + int(args[1]) * image.height
         if len(data) < needed:
             return f"the BMP file is cut short: {len(data)} bytes of {needed}"
-    if codec == "bmp_rle" and _has_jumps(data, offset, is_rle4=bool(args[1])):
-        # Pillow's versions disagree about the target of a jump.
-        return "a run-length encoded BMP file that jumps over pixels, which leaves them undefined; save it without"
+    if codec == "bmp_rle":  # which may jump over pixels, and Pillow's versions disagree about the target
+        return "a run-length encoded BMP file; save it without compression"
     return None
-
-
-def _has_jumps(data: memoryview, at: int, *, is_rle4: bool) -> bool:
-    """Return whether run-length encoded BMP pixels have an escape that skips pixels."""
-    while at + 1 < len(data):
-        number, value = data[at], data[at + 1]
-        at += 2
-        if number == 0 and value == 2:
-            return True
-        if number == 0 and value == 1:
-            return False
-        if number == 0 and value > 2:  # this many literal pixels, padded to an even byte of the file
-            at += (value + 1) // 2 if is_rle4 else value
-            at += at % 2
-    return False
 
 
 def _unusable_tiff(image: _TiffFile, codec: str) -> str | None:
@@ -261,10 +216,8 @@ def _unusable_tiff(image: _TiffFile, codec: str) -> str | None:
         return f"a TIFF file of {max(bits)}-bit {image.mode} would be clipped to 8 bits; save it as 16-bit PNG"
     if max(bits) == 16 and photometric == _WHITE_IS_ZERO:
         return "a 16-bit TIFF file in which zero is white; save it with zero as black, or as 16-bit PNG"
-    if image.mode == "YCbCr" and codec == "raw":
-        nbytes = tags.get(_STRIP_NBYTES_TAG) or tags.get(_TILE_NBYTES_TAG) or ()
-        if sum(nbytes) < 3 * image.width * image.height:
-            return "an uncompressed TIFF file of YCbCr with fewer chroma samples than pixels; save it as RGB"
+    if photometric == _YCBCR and codec == "raw":  # Pillow before 13 reads it as RGB
+        return "an uncompressed TIFF file of YCbCr; save it as RGB"
     width, height = tags.get(_TILE_WIDTH_TAG, 0), tags.get(_TILE_HEIGHT_TAG, 0)
     if width * height > max(_MOST_TILE_PIXELS, _MOST_TIMES_IMAGE * image.width * image.height):
         return f"a TIFF file of {image.width}x{image.height} pixels in tiles of {width}x{height}; save it without tiles"
@@ -324,8 +277,6 @@ def _target_mode(image: Image.Image) -> str:
         return mode
     if mode in _GREY_MODES:
         return "LA" if transparent or mode in _ALPHA_MODES else "L"
-    if isinstance(image, _BmpFile) and image.is_grey:
-        return "L"
     return "RGBA" if transparent or mode in _ALPHA_MODES else "RGB"
 
 

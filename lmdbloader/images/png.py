@@ -38,8 +38,6 @@ _MOST_TEXT_NBYTES = 2**20
 # Writing: the color type by the number of channels.
 _COLOR_TYPES = {1: _GREY, 3: _RGB}
 _MAX_SIDE = 2**31 - 1
-# Rows are filtered and compressed in parts of about this size, so little memory is needed in addition to the image's.
-_PART_NBYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,40 +327,12 @@ def encode_png(image: npt.NDArray[Any], *, level: int = 6) -> bytes:
 
 
 def _compress(image: npt.NDArray[Any], level: int) -> bytes:
-    row_nbytes = image.shape[1] * image.shape[2] * image.itemsize
-    step = image.shape[2] * image.itemsize
-    at_once = max(1, _PART_NBYTES // row_nbytes)
-    deflate = zlib.compressobj(level)
-    above = np.zeros((1, row_nbytes), np.uint8)
-    parts = []
-    for first in range(0, len(image), at_once):
-        rows = np.ascontiguousarray(image[first : first + at_once], f">u{image.itemsize}")
-        lines = rows.reshape(len(rows), -1).view(np.uint8)
-        parts.append(deflate.compress(_filtered(lines, np.concatenate((above, lines[:-1])), step).data))
-        above = lines[-1:]
-    return b"".join((*parts, deflate.flush()))
-
-
-def _filtered(lines: npt.NDArray[np.uint8], above: npt.NDArray[np.uint8], step: int) -> npt.NDArray[np.uint8]:
-    """Return rows with the filter's number in front, each filtered by the one that gives the smallest differences.
-
-    Args:
-        lines: (rows, n) bytes.
-        above: (rows, n) bytes of the row above each.
-        step: Bytes from one pixel to the next.
-    """
-    left = np.zeros_like(lines)
-    left[:, step:] = lines[:, :-step]
-    # None, Sub, Up; the format asks for differences that wrap around.
-    candidates = [lines, lines - left, lines - above]
-    costs = [np.abs(c.view(np.int8), dtype=np.int16).sum(axis=1, dtype=np.int64) for c in candidates]
-    best = np.argmin(costs, axis=0)
-    out = np.empty((len(lines), 1 + lines.shape[1]), np.uint8)
-    out[:, 0] = best
-    for number, candidate in enumerate(candidates):
-        chosen = best == number
-        out[chosen, 1:] = candidate[chosen]
-    return out
+    rows = np.ascontiguousarray(image, f">u{image.itemsize}").reshape(len(image), -1).view(np.uint8)
+    # Every row is stored as the differences from the one above, which wrap around: the filter "Up".
+    out = np.full((len(rows), 1 + rows.shape[1]), 2, np.uint8)
+    out[0, 1:] = rows[0]
+    np.subtract(rows[1:], rows[:-1], out=out[1:, 1:])
+    return zlib.compress(out.data, level)
 
 
 def _chunk(kind: bytes, body: bytes) -> bytes:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,6 @@ FIELDS = (("boxes", Boxes().kind), ("labels", Labels().kind))
 #: The folder of the JSON files, next to the folders of the images or above them.
 ANNOTATIONS = "annotations"
 _NAMES_SHOWN = 5
-# The keys of an annotation that are read, or say nothing more. Others are counted, up to a number of them.
-_READ = {"id", "image_id", "category_id", "bbox", "iscrowd", "area", "num_keypoints"}
-_MOST_NOT_READ = 20
 _ROBOFLOW = "_annotations.coco.json"
 # Beyond the rounding of sums: boxes that reach farther out of their image are counted.
 _BEYOND = 1e-3
@@ -152,10 +149,8 @@ class _Content:
     image: array[int] = field(default_factory=lambda: array("q"))
     category: array[int] = field(default_factory=lambda: array("q"))
     boxes: array[float] = field(default_factory=lambda: array("d"))
-    ids: array[int] = field(default_factory=lambda: array("q"))
     labels: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
     num_crowds: int = 0
-    not_read: dict[str, int] = field(default_factory=dict)
 
 
 def _read(path: Path) -> _Content:
@@ -185,7 +180,6 @@ def _read(path: Path) -> _Content:
                 _add_category(categories, element, where)
     if not content.names:
         raise SourceError(f"{path}: lists no images")
-    _check_ids(content)
     _set_labels(content, categories)
     return content
 
@@ -232,11 +226,6 @@ def _add_image(content: _Content, element: dict[str, Any], where: str) -> None:
 
 
 def _add_annotation(content: _Content, element: dict[str, Any], where: str) -> None:
-    if element.get("id") is not None:
-        content.ids.append(_whole(element, "id", where))
-    for name in element.keys() - _READ:
-        if element[name] and (name in content.not_read or len(content.not_read) < _MOST_NOT_READ):
-            content.not_read[name] = content.not_read.get(name, 0) + 1
     if "bbox" not in element:
         have = "captions" if "caption" in element else ", ".join(map(repr, list(element)[:10]))
         raise SourceError(
@@ -291,17 +280,6 @@ def _number(value: Any) -> float:
         return float(value)
     except OverflowError:
         return math.nan
-
-
-def _check_ids(content: _Content) -> None:
-    """Raise SourceError if two annotations have the same id: readers by id would take one of them twice."""
-    ids, counts = np.unique(np.array(content.ids, np.int64), return_counts=True)
-    if (counts > 1).any():
-        first, times = ids[counts > 1][0], counts[counts > 1][0]
-        raise SourceError(
-            f"{content.path}: {times} annotations have the id {first}; expected ids that differ. Were files merged? "
-            "Give them other ids, or remove the copies."
-        )
 
 
 def _set_labels(content: _Content, categories: dict[int, str]) -> None:
@@ -386,38 +364,30 @@ def _boxes_of(content: _Content, rows: I64) -> tuple[Annotations, tuple[str, ...
         boxes[:, 2:] += boxes[:, :2]
     keep, num_clipped = clip(boxes, sizes[sample][:, ::-1], _BEYOND)
     found = Annotations.gather(sample[keep], len(rows), boxes[keep], labels[keep], sizes)
-    notes = [
-        (content.num_crowds, "left out", "box of a crowd (iscrowd)", "boxes of crowds (iscrowd)"),
-        (int((~is_listed).sum()), "left out", "box of an image", "boxes of images", " that the file does not list"),
+    num_unlisted = int((~is_listed).sum())
+    notes = (
+        *note("left out", content.num_crowds, "box of a crowd (iscrowd)", "boxes of crowds (iscrowd)"),
+        *note("left out", num_unlisted, "box of an image", "boxes of images", " that the file does not list"),
         *notes_on(num_clipped, int((~keep).sum())),
-        *(
-            (count, "not read, only boxes are", name, f"{name.rstrip('s')}s")
-            for name, count in sorted(content.not_read.items())
-        ),
-    ]
-    return found, sentences(notes)
-
-
-Note = tuple[int, str, str, str] | tuple[int, str, str, str, str]
-
-
-def notes_on(num_clipped: int, num_empty: int) -> list[Note]:
-    """Return notes on boxes that are not as in their file."""
-    return [
-        (num_clipped, "clipped to the image", "box", "boxes"),
-        (num_empty, "left out", "box", "boxes", " without area in the image"),
-    ]
-
-
-def sentences(notes: Iterable[Note]) -> tuple[str, ...]:
-    """Return notes with counts above zero as sentences.
-
-    >>> sentences([(2, "left out", "box", "boxes", " of crowds"), (0, "clipped", "box", "boxes")])
-    ('left out: 2 boxes of crowds',)
-    """
-    return tuple(
-        f"{what}: {counted(number, one, many)}{''.join(more)}" for number, what, one, many, *more in notes if number
     )
+    return found, notes
+
+
+def notes_on(num_clipped: int, num_empty: int) -> tuple[str, ...]:
+    """Return notes on boxes that are not as in their file."""
+    return (
+        *note("clipped to the image", num_clipped, "box", "boxes"),
+        *note("left out", num_empty, "box", "boxes", " without area in the image"),
+    )
+
+
+def note(what: str, number: int, one: str, many: str, more: str = "") -> tuple[str, ...]:
+    """Return a sentence on some things, nothing on none.
+
+    >>> note("left out", 2, "box", "boxes", " of crowds"), note("clipped", 0, "box", "boxes")
+    (('left out: 2 boxes of crowds',), ())
+    """
+    return (f"{what}: {counted(number, one, many)}{more}",) if number else ()
 
 
 def clip(boxes: npt.NDArray[np.float64], most: Any, beyond: float) -> tuple[npt.NDArray[np.bool_], int]:

@@ -91,9 +91,8 @@ def find_images(place: Location) -> Found:
     return walk(top, partial(_list_folder, top, others), lambda name: _size(os.path.join(top, name)), others)
 
 
-def find_half(place: Location) -> Found:
-    """Return the images of one half of pairs, see `layouts.Source`."""
-    return find_images(place)
+#: The images of one half of pairs, see `layouts.Source`.
+find_half = find_images
 
 
 def holds_images(folder: Path) -> bool:

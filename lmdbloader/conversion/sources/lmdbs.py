@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from lmdbloader.base.text import counted
 from lmdbloader.conversion.sources.listing import I64, Found, Listing, Location, Names, Sources, Span, Spans, as_text
 from lmdbloader.conversion.sources.reading import read
 from lmdbloader.errors import CorruptError, OptionError, SourceError, SourceNotFoundError
@@ -128,18 +127,9 @@ def _rename(src: Path, keys: Names, meta: Path) -> Names:
                 f"{meta}: line {number} is {line[:80]!r}; expected a name, (height,width,channels) and a level"
             )
         named[os.path.splitext(found[1])[0]] = found[1]
-    both = sum(key in named for key in keys)
-    if both != len(named) or both != len(keys):
-        extra = next((key for key in keys if key not in named), None)
-        present = set(keys)
-        missing = next((key for key in named if key not in present), None)
-        which = (
-            f"{as_text(extra)} is not in the list"
-            if extra is not None
-            else f"{as_text(missing or b'')} is not in the LMDB"
-        )
+    if differing := named.keys() ^ set(keys):
         raise SourceError(
-            f"{src}: {counted(len(keys), 'image')}, but {META_FILE} lists {len(named)}; {which}. If the LMDB is right, "
-            f"remove {META_FILE}."
+            f"{src}: {META_FILE} lists other images than the LMDB has: only one of them has {as_text(min(differing))}. "
+            f"If the LMDB is right, remove {META_FILE}."
         )
     return Names.join(b"", (named[key] for key in keys))

@@ -34,7 +34,7 @@ def list_masked(src: Location, masks: Location | None, *, skip: bool = False) ->
     if masks is None:
         src, masks = _find_folders(src)
     images, found = find_images(src), find_images(masks)
-    if _paths_of(src)[1] == _paths_of(masks)[1]:
+    if _path_of(src) == _path_of(masks):
         raise SourceError(
             f"{masks}: is the folder of the images and that of the masks, so each image would be its own mask. Move "
             f"the masks into a folder of their own, and name it with {option('masks')}."
@@ -105,22 +105,19 @@ def _refuse_own_masks(images: Found, found: Found, kept: Any, partners: Any) -> 
                 raise SourceError(f"{as_text(mask)}: is the same file as {as_text(image)}. Put the mask in its place.")
 
 
-def _paths_of(place: Location) -> tuple[str, str]:
-    """Return a place's path as it is written, and as it is without links; of a URL, without slashes at its end."""
-    if isinstance(place, str):
-        return place.rstrip("/"), place.rstrip("/")
-    return os.path.abspath(place), os.path.realpath(place)
+def _path_of(place: Location) -> str:
+    """Return a place's path without links; of a URL, without slashes at its end."""
+    return place.rstrip("/") if isinstance(place, str) else os.path.realpath(place)
 
 
 def _without(found: Found, place: Location, other: Location, why: str) -> Found:
     """Return the images of a place without those of another place below it."""
-    ignored = [*found.ignored]
-    for top, inner in zip(_paths_of(place), _paths_of(other), strict=True):
-        if not inner.startswith(f"{top}/"):
-            continue
-        below = os.fsencode(inner[len(top) + 1 :]) + b"/"
-        kept = [i for i, name in enumerate(found.names) if not name.startswith(below)]
-        if len(kept) < len(found.names):
-            ignored.append((as_text(below), why))
-            found = replace(found, names=found.names.take(kept), nbytes=found.nbytes[kept])
-    return replace(found, ignored=tuple(ignored))
+    top, inner = _path_of(place), _path_of(other)
+    if not inner.startswith(f"{top}/"):
+        return found
+    below = os.fsencode(inner[len(top) + 1 :]) + b"/"
+    kept = [i for i, name in enumerate(found.names) if not name.startswith(below)]
+    if len(kept) == len(found.names):
+        return found
+    ignored = (*found.ignored, (as_text(below), why))
+    return replace(found, names=found.names.take(kept), nbytes=found.nbytes[kept], ignored=ignored)

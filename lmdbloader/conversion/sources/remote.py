@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -24,7 +23,6 @@ from lmdbloader.conversion.sources.listing import (
     walk,
 )
 from lmdbloader.errors import OptionError, SourceError, SourceNotFoundError
-from lmdbloader.format.layout import DATA_FILE, MANIFEST_FILE
 
 _LOCAL = ("file", "local")
 # Names of the time of the last change in file systems, or of the creation if files are never changed in place.
@@ -129,10 +127,7 @@ def find_remote_images(url: str) -> Found:
     others = Others()
 
     def entries(folder: bytes) -> Iterator[bytes]:
-        listed = list_folder(filesystem, root, folder, url)
-        if not folder:
-            _refuse_dataset(url, {os.fsdecode(name) for name, _ in listed})
-        for name, info in listed:
+        for name, info in list_folder(filesystem, root, folder, url):
             if info["type"] == "directory":
                 yield name + b"/"
             elif not is_image_name(name):
@@ -147,15 +142,6 @@ def find_remote_images(url: str) -> Found:
         found = walk(os.fsencode(url), entries, lambda name: sizes.pop(name), others)
         filesystem.invalidate_cache()  # which may hold a dict for every file
     return replace(found, changed_ns=newest(times))
-
-
-def _refuse_dataset(url: str, names: Set[str]) -> None:
-    """Raise SourceError if files with some names are those of a dataset."""
-    if MANIFEST_FILE in names and DATA_FILE in names:
-        raise SourceError(
-            f"{url}: is a dataset of lmdbloader already, not a folder of images. Copy it to a disk: `lmdbloader stage "
-            f"{shlex.quote(url)} FOLDER`; or read it where it is: LMDBDataset({url!r})."
-        )
 
 
 def list_folder(filesystem: Any, root: str, folder: bytes, url: str) -> list[tuple[bytes, dict[str, Any]]]:

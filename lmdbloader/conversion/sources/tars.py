@@ -5,13 +5,14 @@ from __future__ import annotations
 import glob
 import os
 import re
+import tarfile
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import repeat
 from pathlib import Path
-from threading import Event
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,6 @@ from lmdbloader.conversion.sources.listing import (
     is_url,
     litter_in,
 )
-from lmdbloader.conversion.sources.tar_members import Member, Readable, list_members
 from lmdbloader.errors import SourceError, SourceNotFoundError
 from lmdbloader.format.layout import Kind
 from lmdbloader.images.decode import IMAGE_SUFFIXES
@@ -42,15 +42,15 @@ ATTACHED: dict[str, tuple[str, Kind]] = {"cls": ("label", "int"), "json": ("json
 _IMAGES = frozenset(suffix[1:] for suffix in IMAGE_SUFFIXES)
 # webdataset's rule: the key ends at the first dot of the base name, and the rest is the extension.
 _KEY = re.compile(r"((?:.*/|)[^./][^./]*)\.([^/]+)", re.DOTALL)
-# The kinds of members that may be values of a sample, and the most links that lead from one to the next, as in Linux.
-_VALUES = ("file", "link", "sparse")
-_MOST_LINKS = 40
 # As in a shell, other braces are a part of the name.
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
 # Tars behind URLs that are listed at the same time, and what is read of one at once. Smaller blocks would pass over
 # more bytes of large members, and take a request for every few small ones.
 _MOST_AT_ONCE = 16
 _BLOCK_NBYTES = 2**20
+# The most for the headers of one member: names, times, access lists.
+_MOST_DESCRIPTION_NBYTES = 2**20
+_NO_PARTS = "its server does not send parts of files: copy it to a disk first"
 _PACKED = re.compile(rb"\.(tgz|tar\.(gz|bz2|xz|zst))$", re.IGNORECASE)
 
 
@@ -79,274 +79,222 @@ def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
     written, "train-*.tar" in byte order. All of them can be URLs.
     """
     paths, ignored = _expand(src)
-    names = _relative(paths) if len(paths) > 1 else [b""]
-    shards = _Shards()
-    times: list[int | None] = [0]
-    for number, (listed, time) in enumerate(_list_tars(paths, names)):
-        shards.extend(listed, number)
-        times.append(time)
-    if not len(shards.start):
+    tars = _list_tars(paths, _relative(paths) if len(paths) > 1 else [b""])
+    counts = [len(tar.ends) for tar in tars]
+    extensions = sum((tar.extensions for tar in tars), Counter[str]())
+    if not any(counts):
+        found = ", ".join(f"key.{extension}" for extension, _ in extensions.most_common(3))
         raise SourceError(
-            f"{src}: no images in it. Expected members like key.jpg or key.png, and optionally key.cls, key.json and "
-            f"key.txt{shards.explain()}."
+            f"{src}: no images in it{found and f', but {found}'}. Expected members like key.jpg or key.png, and "
+            "optionally key.cls, key.json and key.txt."
         )
-    if shards.lost:
-        raise SourceError(
-            f"{src}: the image {shards.lost} belongs to no sample: a key ends at the first dot of the name, as in "
-            "webdataset. Pack the tar again, with other characters than dots in the keys."
-        )
-    which = np.array(shards.which, np.int32)
-    attached, fields = {}, []
-    for extension, (field_name, kind) in ATTACHED.items():
-        start, lengths = (np.array(column, np.int64) for column in shards.attached[extension])
-        if (start >= 0).any():
-            attached[field_name] = Spans(tuple(paths), which, start, lengths)
-            fields.append((field_name, kind))
-    sizes = np.array(shards.nbytes, np.int64)
+    ends = np.cumsum(np.concatenate([np.zeros(1, np.int64), *(np.diff(tar.ends, prepend=0) for tar in tars)]))
+    places = np.concatenate([np.array(tar.places, np.int64) for tar in tars]).reshape(-1, 1 + len(ATTACHED), 2)
+    which = np.repeat(np.arange(len(tars), dtype=np.int32), counts)
+    image, *others = (Spans(tuple(paths), which, *places[:, i].T.copy()) for i in range(1 + len(ATTACHED)))
+    attached = {
+        ATTACHED[extension]: spans
+        for extension, spans in zip(ATTACHED, others, strict=True)
+        if (spans.start >= 0).any()
+    }
     sources = Sources(
-        Names.join(b"", shards.names()),
-        sizes + sum(spans.nbytes for spans in attached.values()),
-        spans=Spans(tuple(paths), which, np.array(shards.start, np.int64), sizes),
-        attached=attached,
+        Names(b"", b"".join(tar.names for tar in tars), ends),
+        places[:, :, 1].sum(1),
+        spans=image,
+        attached={name: spans for (name, _), spans in attached.items()},
     )
+    unknown = [(f"*.{name}", f"{count} members with an unsupported extension") for name, count in extensions.items()]
     return Listing(
         "tar",
         sources,
-        fields=tuple(fields),
-        ignored=(*ignored, *shards.ignored, *shards.unknown()),
-        changed_ns=remote.newest(times),
+        fields=tuple(attached),
+        ignored=(*ignored, *(left for tar in tars for left in tar.ignored), *sorted(unknown)),
+        changed_ns=remote.newest([0, *(tar.changed_ns for tar in tars)]),
     )
 
 
-def _empty() -> dict[str, tuple[array[int], array[int]]]:
-    return {extension: (array("q"), array("q")) for extension in ATTACHED}
-
-
 @dataclass(slots=True)
-class _Shards:
-    """The samples of the tars that were read so far."""
+class _Tar:
+    """The samples of one tar.
 
-    text: bytearray = field(default_factory=bytearray)
+    Attributes:
+        names: Of the images, joined.
+        ends: Where each name ends.
+        places: The start and the length of the image and of each of ATTACHED, sample by sample; -1 and 0 if missing.
+        ignored: (name, reason) of members that are left out.
+        extensions: The number of members of each unknown extension.
+        changed_ns: As in `Listing`.
+    """
+
+    names: bytearray = field(default_factory=bytearray)
     ends: array[int] = field(default_factory=lambda: array("q"))
-    which: array[int] = field(default_factory=lambda: array("i"))
-    start: array[int] = field(default_factory=lambda: array("q"))
-    nbytes: array[int] = field(default_factory=lambda: array("q"))
-    attached: dict[str, tuple[array[int], array[int]]] = field(default_factory=_empty)
+    places: array[int] = field(default_factory=lambda: array("q"))
     ignored: list[tuple[str, str]] = field(default_factory=list)
-    extensions: dict[str, int] = field(default_factory=dict)
-    # The first image whose key has a dot, and so is none.
-    lost: str = ""
-    # Of the tar that is being read: values that are links, each with its columns, its row and its member.
-    links: list[tuple[array[int], array[int], int, Member]] = field(default_factory=list)
-    # Set if another tar could not be read.
-    stop: Event | None = None
+    extensions: Counter[str] = field(default_factory=Counter)
+    changed_ns: int | None = 0
 
-    def extend(self, other: _Shards, number: int) -> None:
-        """Add the samples of one tar, in which it is number 0."""
-        before = len(self.text)
-        self.text += other.text
-        self.ends.extend(before + end for end in other.ends)
-        self.which.extend(repeat(number, len(other.start)))
-        self.start += other.start
-        self.nbytes += other.nbytes
-        for mine, others in zip(self.attached.values(), other.attached.values(), strict=True):
-            mine[0].extend(others[0])
-            mine[1].extend(others[1])
-        self.ignored += other.ignored
-        self.lost = self.lost or other.lost
-        for extension, count in other.extensions.items():
-            self.extensions[extension] = self.extensions.get(extension, 0) + count
-
-    def add(self, file: Readable, path: bytes, prefix: bytes) -> None:
-        """Read one tar's headers."""
-        where = as_text(path)
-        start = prefix + b"/" if prefix else b""
-        finished, litter = set[int](), dict[bytes, None]()
-        targets: dict[str, str] = {}
-        key, members = "", dict[str, Member]()
-        for member in list_members(file, where):
-            if self.stop is not None and self.stop.is_set():
-                raise SourceError(f"{where}: another tar could not be listed")
-            name = _checked(member, where)
-            if (left := litter_in(os.fsencode(name))) is not None:
-                litter[left] = None
-                continue
-            if member.kind == "link":
-                targets[name] = member.target
-            parts = _KEY.fullmatch(name)
-            if parts is None or member.kind not in _VALUES:
-                if member.kind != "folder":
-                    reason = "no key and extension in its name" if member.kind == "file" else "not a regular file"
-                    self.ignored.append((as_text(start) + name, reason))
-                continue
-            if parts[1] != key:
-                self._finish(start, key, members)
-                # A key's hash takes half of the memory that the key takes.
-                finished.add(hash(key))
-                key, members = parts[1], {}
-                if hash(key) in finished:
-                    raise SourceError(
-                        f"{where}: {name}: the members of {key} are not next to each other. Sort the names when "
-                        "packing (tar --sort=name)."
-                    )
-            extension = parts[2].lower()
-            if extension in members:
-                raise SourceError(f"{where}: holds {name} twice. It is not clear which one belongs to the sample.")
-            members[extension] = member
-        self._finish(start, key, members)
-        others = Others()
-        for left in litter:
-            others.add_litter(start + left)
-        self.ignored += others.ignored()
-        _follow(file, where, self.links, targets)
-        self.links.clear()
-
-    def _finish(self, start: bytes, key: str, members: dict[str, Member]) -> None:
+    def add_sample(self, start: str, key: str, members: dict[str, tarfile.TarInfo]) -> None:
+        """Add the members of one key."""
         images = [extension for extension in members if extension in _IMAGES]
-        for extension in members:
-            if extension not in _IMAGES and extension not in ATTACHED:
-                self.extensions[extension] = self.extensions.get(extension, 0) + 1
+        self.extensions.update(members.keys() - _IMAGES - ATTACHED.keys())
         if not images:
-            if (lost := next((m for e, m in members.items() if e.rpartition(".")[2] in _IMAGES), None)) is not None:
-                self.lost = self.lost or f"{as_text(start)}{lost.name}"
+            if lost := next((m for e, m in members.items() if e.rpartition(".")[2] in _IMAGES), None):
+                raise SourceError(
+                    f"the image {start}{lost.name} belongs to no sample: a key ends at the first dot of the name, as "
+                    "in webdataset. Pack the tar again, with other characters than dots in the keys."
+                )
             if members.keys() & ATTACHED.keys():
-                self.ignored.append((as_text(start) + key, "a sample without an image"))
+                self.ignored.append((as_text(os.fsencode(start + key)), "a sample without an image"))
             return
         image = members[images[0]]
-        name = start + os.fsencode(image.name.removeprefix("./"))
         if len(images) > 1:
-            raise SourceError(
-                f"{as_text(name)}: its sample has {len(images)} images ({', '.join(images)}); expected one"
-            )
-        self.text += name
-        self.ends.append(len(self.text))
-        columns: list[tuple[array[int], array[int], Member | None]] = [(self.start, self.nbytes, image)]
-        columns += [(starts, sizes, members.get(name)) for name, (starts, sizes) in self.attached.items()]
-        for starts, sizes, member in columns:
-            if member is not None and member.kind == "link":
-                self.links.append((starts, sizes, len(starts), member))
-            elif member is not None and member.kind == "sparse":
+            raise SourceError(f"{image.name}: its sample has {len(images)} images ({', '.join(images)}); expected one")
+        self.names += os.fsencode(start + image.name.removeprefix("./"))
+        self.ends.append(len(self.names))
+        for member in (image, *map(members.get, ATTACHED)):
+            if member is not None and (member.issparse() or not member.isfile()):
                 raise SourceError(
-                    f"{as_text(start)}{member.name}: is packed as a sparse file, which is not read. Pack the tar again "
-                    "without --sparse."
+                    f"{member.name}: is packed as a link or a sparse file. Pack the files themselves: tar "
+                    "--dereference --hard-dereference, without --sparse."
                 )
-            starts.append(-1 if member is None else member.offset_data)
-            sizes.append(0 if member is None else member.size)
-
-    def names(self) -> Iterator[bytes]:
-        at = 0
-        for end in self.ends:
-            yield bytes(self.text[at:end])
-            at = end
-
-    def unknown(self) -> list[tuple[str, str]]:
-        return [
-            (f"*.{extension}", f"{count} members with an unsupported extension")
-            for extension, count in sorted(self.extensions.items())
-        ]
-
-    def explain(self) -> str:
-        found = sorted(self.extensions, key=lambda extension: -self.extensions[extension])[:3]
-        return f"; found key.{', key.'.join(found)}" if found else ""
+            self.places.extend((-1, 0) if member is None else (member.offset_data, member.size))
 
 
-def _follow(
-    file: Readable,
-    where: str,
-    links: Sequence[tuple[array[int], array[int], int, Member]],
-    targets: Mapping[str, str],
-) -> None:
-    """Give values that are links the places of the files that they lead to, which are anywhere in the tar.
-
-    Args:
-        file: The tar.
-        where: Its name in messages.
-        links: Of each value, the columns of starts and sizes, its row in them, and its member.
-        targets: Where each link of the tar leads to.
+def _list_tar(file: Any, prefix: str) -> _Tar:
+    """Return the samples of one tar, from its headers.
 
     Raises:
-        SourceError: A link leads to no file of the tar.
+        SourceError: It is damaged, or its members make no samples.
     """
-    if not links:
-        return
-    ends: dict[str, Member | None] = {}
-    for *_, link in links:
-        ends[_end_of(link.target, targets)] = None
-    file.seek(0)
-    for member in list_members(file, where):
-        if (name := _checked(member, where)) in ends and member.kind == "file":
-            ends[name] = member
-    for starts, sizes, row, link in links:
-        found = ends[_end_of(link.target, targets)]
-        if found is None:
-            raise SourceError(
-                f"{where}: {link.name} is a link to {link.target}, and the tar has no such file. Pack the files "
-                "themselves: tar --dereference --hard-dereference."
-            )
-        starts[row], sizes[row] = found.offset_data, found.size
+    found, others = _Tar(), Others()
+    litter, finished = set[bytes](), set[int]()
+    key, members = "", dict[str, tarfile.TarInfo]()
+    for member in _members(file):
+        name = member.name.removeprefix("./")
+        if name.startswith("/") or ".." in name.split("/"):
+            raise SourceError(f"its member {name!r} is outside of the archive")
+        if (left := litter_in(os.fsencode(name))) is not None:
+            litter.add(left)
+            continue
+        parts = _KEY.fullmatch(name)
+        if member.isdir() or parts is None or not (member.isfile() or member.issym() or member.islnk()):
+            if not member.isdir():
+                reason = "no key and extension in its name" if member.isfile() else "not a regular file"
+                found.ignored.append((as_text(os.fsencode(prefix + name)), reason))
+            continue
+        if parts[1] != key:
+            found.add_sample(prefix, key, members)
+            # A key's hash takes half of the memory that the key takes.
+            finished.add(hash(key))
+            key, members = parts[1], {}
+            if hash(key) in finished:
+                raise SourceError(
+                    f"{name}: the members of {key} are not next to each other. Sort the names when packing (tar "
+                    "--sort=name)."
+                )
+        extension = parts[2].lower()
+        if extension in members:
+            raise SourceError(f"holds {name} twice. It is not clear which one belongs to the sample.")
+        members[extension] = member
+    found.add_sample(prefix, key, members)
+    for left in sorted(litter):
+        others.add_litter(os.fsencode(prefix) + left)
+    found.ignored += others.ignored()
+    return found
 
 
-def _end_of(name: str, targets: Mapping[str, str]) -> str:
-    """Return where a link to a name leads to in the end; links in a circle lead to one of them."""
-    for _ in range(_MOST_LINKS):
-        name = targets.get(name, name)
-    return name
+class _Headers:
+    """A tar as `tarfile` reads it: its headers alone, and few bytes of them, as it believes every size that they give.
 
+    Attributes:
+        left: Bytes that may be read for the next member.
+    """
 
-def _checked(member: Member, where: str) -> str:
-    """Return a member's path without "./" before it."""
-    name = member.name
-    while name.startswith("./"):
-        name = name[2:]
-    if name.startswith("/") or ".." in name.split("/"):
-        raise SourceError(
-            f"{where}: its member {name!r} is outside of the archive. The tar is malicious, or was made by mistake."
-        )
-    return name
+    def __init__(self, file: Any) -> None:
+        self._file, self.left = file, _MOST_DESCRIPTION_NBYTES
+        self.seek, self.tell = file.seek, file.tell
 
-
-def _list_tars(paths: Sequence[bytes], names: Sequence[bytes]) -> Iterator[tuple[_Shards, int | None]]:
-    """Yield the samples of tars, and when each was changed, in order; several behind URLs are read at once."""
-    if not is_url(paths[0]):
-        for path, name in zip(paths, names, strict=True):
-            yield _list_local(path, name), 0
-        return
-    filesystem, _ = remote.open_place(os.fsdecode(paths[0]))
-    at_once = min(len(paths), _MOST_AT_ONCE) if remote.takes_many(filesystem) else 1
-    stop = Event()
-    with ThreadPoolExecutor(at_once) as readers:
+    def read(self, nbytes: int) -> bytes:
+        """Return the next bytes."""
+        self.left -= nbytes
+        if nbytes < 0 or self.left < 0:
+            raise tarfile.ReadError("a member's description is too long")
         try:
-            yield from readers.map(_list_remote, paths, names, repeat(stop))
-        finally:
-            stop.set()
+            return bytes(self._file.read(nbytes))
+        except ValueError as error:  # of fsspec, and of streams
+            raise SourceError(_NO_PARTS) from error
 
 
-def _list_local(path: bytes, name: bytes) -> _Shards:
-    shards = _Shards()
+def _members(file: Any) -> Iterator[tarfile.TarInfo]:
+    """Yield the members of a tar. `tarfile` takes damage after the first member for the end: nothing may follow it.
+
+    Raises:
+        SourceError: It is not a tar, or is damaged or cut short.
+    """
+    nbytes, end, headers = file.seek(0, os.SEEK_END), 0, _Headers(file)
+    file.seek(0)
+    try:
+        with tarfile.open(fileobj=headers, mode="r:") as tar:  # type: ignore[call-overload]
+            while (member := tar.next()) is not None:
+                tar.members = []  # it would hold all of them
+                if not end < tar.offset <= nbytes or member.size < 0:
+                    raise tarfile.ReadError(f"the member at byte {end} is damaged, or cut short")
+                end, headers.left = tar.offset, _MOST_DESCRIPTION_NBYTES
+                yield member
+            end = tar.offset
+    except SourceError:
+        raise
+    except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
+        raise SourceError("is not a tar, or is compressed, damaged or cut short") from error
+    file.seek(end)
+    rest = file.read(tarfile.BLOCKSIZE)
+    if len(rest) < tarfile.BLOCKSIZE:
+        raise SourceError(f"is cut short: it ends at byte {end} without the mark at the end of a tar")
+    while rest:
+        if rest.strip(b"\0"):
+            raise SourceError(f"is damaged at byte {end}, or two tars were joined there: the rest would be lost")
+        rest = file.read(64 * 1024)
+
+
+def _list_tars(paths: Sequence[bytes], names: Sequence[bytes]) -> list[_Tar]:
+    """Return the samples of tars in order; several behind URLs are read at once."""
+    if not is_url(paths[0]):
+        return list(map(_list_local, paths, names))
+    filesystem, _ = remote.open_place(os.fsdecode(paths[0]))
+    with ThreadPoolExecutor(_MOST_AT_ONCE if remote.takes_many(filesystem) else 1) as readers:
+        return list(readers.map(_list_remote, paths, names))
+
+
+def _list_local(path: bytes, name: bytes) -> _Tar:
     try:
         with open(open_regular(path), "rb") as file:
-            shards.add(file, path, name)
+            return _list_tar(file, _prefix(name))
     except OSError as error:
         raise SourceError(f"{as_text(path)}: cannot be read ({error.strerror})") from error
-    return shards
+    except SourceError as error:
+        raise SourceError(f"{as_text(path)}: {error}") from error
 
 
-def _list_remote(path: bytes, name: bytes, stop: Event) -> tuple[_Shards, int | None]:
+def _list_remote(path: bytes, name: bytes) -> _Tar:
     url = os.fsdecode(path)
     filesystem, place = remote.open_place(url)
-    shards = _Shards(stop=stop)
     with remote.explain(url):
         info = filesystem.info(place)
         if info["size"] is None:
             raise SourceError(f"{url}: the server gives no size for it. Copy it to a disk first.")
         try:
             with filesystem.open(place, "rb", block_size=_BLOCK_NBYTES) as file:
-                shards.add(file, path, name)
-        except SourceError:
-            raise
-        except ValueError as error:  # of fsspec, and of streams
-            raise SourceError(f"{url}: its server does not send parts of files: copy it to a disk first") from error
-    return shards, remote.changed_ns(info)
+                found = _list_tar(file, _prefix(name))
+        except SourceError as error:
+            raise SourceError(f"{url}: {error}") from error
+        except ValueError as error:
+            raise SourceError(f"{url}: {_NO_PARTS}") from error
+    found.changed_ns = remote.changed_ns(info)
+    return found
+
+
+def _prefix(name: bytes) -> str:
+    return os.fsdecode(name + b"/") if name else ""
 
 
 def _relative(paths: Sequence[bytes]) -> list[bytes]:

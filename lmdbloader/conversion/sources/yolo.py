@@ -14,7 +14,7 @@ import numpy as np
 from lmdbloader.base.arguments import ordered_texts
 from lmdbloader.base.files import open_regular
 from lmdbloader.base.option_names import option, shown
-from lmdbloader.conversion.sources.coco import FIELDS, clip, few, notes_on, sentences
+from lmdbloader.conversion.sources.coco import FIELDS, clip, few, note, notes_on
 from lmdbloader.conversion.sources.folders import find_images, same_stem
 from lmdbloader.conversion.sources.listing import (
     Annotations,
@@ -82,14 +82,15 @@ def list_yolo(src: Location, classes: Sequence[str] | None = None) -> Listing:
     keep, num_clipped = clip(boxes, 1.0, _BEYOND)
     labels, image = np.array(content.labels, np.int64), np.array(content.image, np.int64)
     found = Annotations.gather(image[keep], len(images.names), boxes[keep], labels[keep], None)
-    notes = sentences([
+    notes = (
         *notes_on(num_clipped, int((~keep).sum())),
-        (content.num_polygons, "turned into the box around it", "polygon", "polygons"),
-        (len(images.names) - content.num_files, "without boxes", "image", "images", " without a text file"),
-    ])  # fmt: skip
+        *note("turned into the box around it", content.num_polygons, "polygon", "polygons"),
+        *note("without boxes", len(images.names) - content.num_files, "image", "images", " without a text file"),
+    )
     if not names:
         notes += (f"the classes have no names: there is no {_NAMES_TXT} or {NAMES_YAML[0]} in {tree.root}",)
-    ignored = _left_out(tree, images.ignored, file, bool(names))
+    known = {"*.yaml", "*.yml", "*.cache"} | ({"*.txt"} if tree.labels == tree.images else set())
+    ignored = [(name, reason) for name, reason in images.ignored if name not in known]
     return Listing(
         "yolo",
         Sources(images.names, images.nbytes, annotations=found),
@@ -267,28 +268,14 @@ def _find_names(tree: _Tree) -> tuple[tuple[str, ...], Path | None]:
     if (found := _yaml(tree)) is None:
         return (), None
     path, text = found
-    names_read = parse_names(text)
-    if isinstance(names_read, str):
+    try:
+        names = parse_names(text)
+    except ValueError as error:
         raise SourceError(
-            f"{path}: the names of the classes cannot be read ({names_read}). Expected names: [a, b] or a line for "
-            f"each name; or write them into {tree.root / _NAMES_TXT}, one a line."
-        )
-    return _checked(path, names_read), path
-
-
-def _left_out(
-    tree: _Tree, ignored: Sequence[tuple[str, str]], file: Path | None, are_known: bool
-) -> list[tuple[str, str]]:
-    """Return (name, reason) of what is left out next to the images, and of files that may have names of the classes.
-
-    `file` is the one whose names are taken; without it, `are_known` says whether the caller gave the names.
-    """
-    found = {path.name for place in _places(tree)[:2] for path in place.iterdir() if _OF_NAMES.fullmatch(path.name)}
-    names = f"those of {file.name}" if file is not None else "given" if are_known else "not known"
-    others = sorted(found - {file.name if file is not None else ""})
-    read = {"*.yaml", "*.yml", "*.names", "*.cache"} | ({"*.txt"} if tree.labels == tree.images else set())
-    kept = [(name, reason) for name, reason in ignored if name not in read and not reason.endswith(f": {_NAMES_TXT}")]
-    return kept + [(name, f"not read: the names of the classes are {names}") for name in others]
+            f"{path}: the names of the classes cannot be read ({error}). Expected names: [a, b]; or write them into "
+            f"{tree.root / _NAMES_TXT}, one a line."
+        ) from error
+    return _checked(path, names), path
 
 
 def _checked(path: Path, names: list[str]) -> tuple[str, ...]:
@@ -298,56 +285,26 @@ def _checked(path: Path, names: list[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-# The key `names` with what belongs to it: indented lines, and those of a list or a comment.
-_NAMES = re.compile(r"^names[ \t]*:(.*(?:\n(?:[ \t\-\]}#].*)?)*)", re.MULTILINE)
-_QUOTED = r"""'(?:[^']|'')*'|"[^"\\]*\""""
-_FIRST = r"[^\s'\"&*!|>%@`\[\]{},?:#-]"
-_ROW = re.compile(
-    rf"\s*(?:-|(\d{{1,9}})\s*:)\s+({_QUOTED}|{_FIRST}(?:[^\s:#]|:(?=\S)|(?<=\S)#|[ \t]+(?![#\s]))*)\s*(?:\s#.*)?"
-)
-_GAP = r"\s*(?:(?<=[\s\[{,])#[^\n]*\n\s*)*"
-_ITEM = re.compile(
-    rf"{_GAP}(?:(\d{{1,9}})\s*:\s+)?"
-    rf"({_QUOTED}|{_FIRST}(?:[^\s,\[\]{{}}:#]|:(?=\S)|(?<=\S)#|\s+(?![#\s,\[\]{{}}]))*){_GAP}(?:,|(?=[\]}}]))"
-)
-_CLOSED = re.compile(rf"{_GAP}[\]}}]\s*(?:#.*)?")
+def parse_names(text: str) -> list[str]:
+    """Return the names of the classes in a data.yaml.
 
+    Raises:
+        ValueError: It is not YAML, or has no list or mapping of names by number.
 
-def parse_names(text: str) -> list[str] | str:
-    """Return the names of the classes in a data.yaml, or what of it is not understood.
-
-    Only lists and mappings of texts are: a whole reader of YAML would be another package.
-
-    >>> parse_names("nc: 2\\nnames: ['a', b c]  # two"), parse_names("names:\\n  1: dog\\n  0: cat")
-    (['a', 'b c'], ['cat', 'dog'])
+    >>> parse_names("nc: 2\\nnames: ['a', b c]  # two"), parse_names("names:\\n  1: dog\\n  0: no")
+    (['a', 'b c'], ['no', 'dog'])
     """
-    found = _NAMES.findall("\n".join(text.splitlines()))
-    if len(found) != 1:
-        return f"there are {len(found)} lines names:"
-    names = found[0].strip()
-    items: list[tuple[str, str]] = []
-    if names.startswith(("[", "{")):
-        at = 1
-        while not _CLOSED.fullmatch(names, at):
-            if (item := _ITEM.match(names, at)) is None:
-                return f"{names[at : at + 60].strip()!r} is not a name"
-            items.append((item[1] or "", item[2]))
-            at = item.end()
-    else:
-        for line in names.split("\n"):
-            if (row := _ROW.fullmatch(line)) is not None:
-                items.append((row[1] or "", row[2]))
-            elif line.strip() and not line.lstrip().startswith("#"):
-                return f"{line.strip()[:60]!r} is not a name with a number or a dash"
-    if not items:
-        return "there are no names"
-    if names.startswith("{") or (not names.startswith("[") and any(number for number, _ in items)):
-        by_number = {int(number or -1): name for number, name in items}
-        if sorted(by_number) != list(range(len(items))):
-            return "the numbers are not 0, 1, 2 ..."
-        return [_unquoted(by_number[number]) for number in range(len(items))]
-    return [_unquoted(f"{number}: {name}" if number else name) for number, name in items]
+    import yaml  # type: ignore[import-untyped]
 
-
-def _unquoted(text: str) -> str:
-    return text[1:-1].replace("''", "'") if text.startswith("'") else text.strip('"')
+    try:
+        content = yaml.load(text, yaml.BaseLoader)  # all of whose values are texts: `no` and `1` are names
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError("it is not YAML") from error
+    names = content.get("names") if isinstance(content, dict) else None
+    if isinstance(names, dict):
+        if not all(str(number) in names for number in range(len(names))):
+            raise ValueError("the numbers of the names are not 0, 1, 2 ...")
+        names = [names[str(number)] for number in range(len(names))]
+    if not names or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("it has no list of names")
+    return names
