@@ -151,22 +151,6 @@ except OptionError as error:
     assert "the system refuses to map" in done.stdout and 'io="pread"' in done.stdout
 
 
-def test_addresses_are_free_again_with_the_last_view(contents: tuple[list[Path], list[bytes]]) -> None:
-    def num_maps() -> int:
-        return Path("/proc/self/maps").read_text().count(str(contents[0][1]))
-
-    if not Path("/proc/self/maps").exists():
-        pytest.skip("needs a list of maps")
-    before = num_maps()
-    file = joined(contents[0])
-    view = file.data[: LENGTHS[0]]
-    assert num_maps() > before
-    del file
-    assert view.tobytes() == contents[1][0]
-    del view
-    assert num_maps() == before
-
-
 _MANY_PARTS = """
 import resource, sys
 import numpy as np

@@ -94,7 +94,7 @@ class LMDBDataset(ReadsMany):
         io: IO = "mmap",
         as_: Form = None,
         cache_dir: str | os.PathLike[str] | None = None,
-        cache_fraction: float | int | str | None = None,
+        cache_fraction: float | None = None,
     ) -> None:
         """Open a dataset.
 
@@ -111,9 +111,8 @@ class LMDBDataset(ReadsMany):
                 with named tuples before.
             cache_dir: Of a dataset at a URL, the folder of the caches of all datasets; by default `remote` in the
                 user's cache folder. For a dataset on a disk, which has no cache, both options are an error.
-            cache_fraction: Of a dataset at a URL, how much is kept on the disk: a share from 0 to 1, or a size such as
-                "20GiB"; None is 1.0, all of it. The rest is fetched in every epoch, and its space is given back after
-                use.
+            cache_fraction: Of a dataset at a URL, the share that is kept on the disk, from 0 to 1; None is 1.0, all of
+                it. The rest is fetched in every epoch, and its space is given back after use.
 
         Raises:
             NotFoundError: There is nothing at `path`.

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 
 from lmdbloader.errors import NotFoundError, OptionError
 from lmdbloader.format.layout import LEFT_OUT_FILE, SKIPPED_FILE
 from lmdbloader.store.remote.opening import describe
 from lmdbloader.store.remote.service import Service, dataset_url
-
-_PIECE_NBYTES = 4 * 2**20
-_REQUESTS = 16
 
 
 class RemoteOrigin:
@@ -41,30 +36,16 @@ class RemoteOrigin:
             )
         self._service = Service(url)
         self.place = self._service.url
-        self.manifest, _, _ = describe(self._service)
+        self.manifest, _ = describe(self._service)
 
     def pieces(self, name: str) -> Iterator[bytes]:
         """Yield the content of a file; nothing for notes that the dataset does not have.
 
         Raises:
-            NotFoundError, CorruptError, DiskError: It is missing, was replaced meanwhile, or there is no answer.
+            NotFoundError, CorruptError, DiskError: It is missing, or there is no answer.
         """
         try:
-            facts = self._service.facts(name)
+            yield from self._service.pieces(name)
         except NotFoundError:
-            if name in (SKIPPED_FILE, LEFT_OUT_FILE):
-                return
-            raise
-        waiting: deque[Future[bytes]] = deque()
-        with ThreadPoolExecutor(_REQUESTS) as pool:
-            try:
-                for start in range(0, facts.nbytes, _PIECE_NBYTES):
-                    stop = min(start + _PIECE_NBYTES, facts.nbytes)
-                    waiting.append(pool.submit(self._service.get, name, start, stop, facts.version))
-                    if len(waiting) > _REQUESTS:
-                        yield waiting.popleft().result()
-                while waiting:
-                    yield waiting.popleft().result()
-            finally:
-                for request in waiting:
-                    request.cancel()
+            if name not in (SKIPPED_FILE, LEFT_OUT_FILE):
+                raise

@@ -11,9 +11,8 @@ import lmdb
 import pyarrow as pa
 
 from lmdbloader.base import system
-from lmdbloader.base.disk_errors import naming
-from lmdbloader.base.option_names import option
 from lmdbloader.errors import CorruptError
+from lmdbloader.format.digests import read_digest
 from lmdbloader.format.layout import (
     DATA_FILE,
     PROGRESS_KEY,
@@ -21,45 +20,30 @@ from lmdbloader.format.layout import (
     SCHEMA_KEY,
     parse_record_key,
 )
-from lmdbloader.store.lmdb_file import explain_lmdb, last_transactions, page_problems, reading, take_back_torn
-from lmdbloader.store.opening import read_through
+from lmdbloader.store.lmdb_file import has_transactions, page_problems, reading
 from lmdbloader.store.records import decode_block
 from lmdbloader.store.spool import Spool
 
 
 def num_committed(partial: Path) -> int:
-    """Return how many samples the last transaction left in an unfinished dataset.
+    """Return how many samples the last transaction left in a part that is being written; 0 if its file is damaged.
 
-    Only data on the disk counts: after a failed write, the page cache may hold more. A last transaction that a power
-    cut tore is undone.
-
-    Raises:
-        CorruptError: Its data file is damaged.
+    Only data on the disk counts: after a failed write, the page cache may hold more.
     """
     data = partial / DATA_FILE
     if not data.exists():
         return 0
-    with naming(data):
+    try:
         with open(data, "rb", buffering=0) as file:
             system.drop_cache(file.fileno())
-            # A power cut in the first transaction may leave any content in LMDB's first pages, and any file length.
-            if last_transactions(file.fileno()) == (0, 0):
-                return 0
-            read_through(file.fileno())  # before LMDB maps it
-        if (problems := page_problems(data)) and not take_back_torn(data):
-            raise CorruptError(
-                f"{data}: its pages are damaged ({problems[0]}). Start again with {option('restart', True)}, "
-                "which discards its progress."
-            )
-    try:
-        with explain_lmdb(data), reading(data) as transaction:
-            value = transaction.get(PROGRESS_KEY)
-            found = 0 if value is None else json.loads(bytes(value))["num_samples"]
-    except (lmdb.Error, ValueError, KeyError, TypeError) as error:
-        raise CorruptError(f"{data}: does not state how many samples it holds ({error!r:.80})") from error
-    if type(found) is not int or found < 0:
-        raise CorruptError(f"{data}: states that it holds {found!r:.20} samples")
-    return found
+            read_digest(file.fileno())  # before LMDB maps it
+        # A power cut may leave any content in LMDB's first pages, and any file length.
+        if not has_transactions(data) or page_problems(data):
+            return 0
+        with reading(data) as transaction:
+            return int(json.loads(bytes(transaction.get(PROGRESS_KEY, b"")))["num_samples"])
+    except (OSError, lmdb.Error, ValueError, LookupError, TypeError):
+        return 0
 
 
 def spool_records(transaction: lmdb.Transaction, spool: Spool, schema: pa.Schema, where: Path) -> None:

@@ -18,7 +18,6 @@ from lmdbloader.errors import CorruptError
 from lmdbloader.format.digests import digest_of
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, Field, data_file
 from lmdbloader.format.manifest import Description, Manifest, Part, part_begins
-from lmdbloader.store.opening import map_file
 from lmdbloader.store.reader import Reader
 from lmdbloader.store.spool import Spool, content_digest
 from lmdbloader.store.writing.index_layout import lay_out
@@ -147,16 +146,20 @@ def make_manifest(description: Description, num_samples: int, index: Path, parts
         index: Its index.
         parts: Its parts.
     """
-    content = map_file(index)
+    content = pa.memory_map(os.fsencode(index)).read_buffer()
     layout, batch = lay_out(content, description.fields, with_source=description.with_source)
     totals = [facts.totals for facts in layout.facts.values()]
-    return description.manifest(
+    return Manifest(
         num_samples=num_samples,
+        fields=description.fields,
+        with_source=description.with_source,
+        classes=description.classes,
+        made_by=description.made_by,
         sizes={
             "payload_nbytes": sum(total["stored_nbytes"] for total in totals),
             "raw_nbytes": sum(total["raw_nbytes"] for total in totals),
             "data_nbytes": sum(part.data_nbytes for part in parts),
-            "index_nbytes": len(content),
+            "index_nbytes": content.size,
         },
         content_digest=content_digest(batch),
         index_digest=digest_of(content),
@@ -167,7 +170,7 @@ def make_manifest(description: Description, num_samples: int, index: Path, parts
 
 def _add_part(spool: Spool, path: Path, digest: str, begin: int) -> list[int]:
     """Add the rows of a part; return what to add to the offsets of each group of rows that was added."""
-    content = map_file(path)
+    content = pa.memory_map(os.fsencode(path)).read_buffer()
     if digest_of(content) != digest:
         raise CorruptError(
             f"{path}: was damaged or changed. Remove the folder {path.parent}: the part is made again.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import math
 import os
 import shutil
@@ -20,21 +21,18 @@ from lmdbloader.base.disk_errors import DISK_FULL, disk_failed, disk_full, expla
 from lmdbloader.base.limits import no_address_space
 from lmdbloader.base.text import counted
 from lmdbloader.errors import CorruptError, DestinationError
-from lmdbloader.format.codecs import checksum
 from lmdbloader.format.layout import (
     DATA_FILE,
     DESCRIPTION_KEY,
     PROGRESS_KEY,
     RECORD_KEY_NBYTES,
     SCHEMA_KEY,
-    parse_record_key,
-    progress_value,
     record_key,
     record_schema,
 )
 from lmdbloader.format.manifest import Description
+from lmdbloader.store.lmdb_file import places
 from lmdbloader.store.lmdb_records import num_committed, spool_records
-from lmdbloader.store.opening import map_file
 from lmdbloader.store.records import Block, Chunk
 from lmdbloader.store.spool import Spool
 
@@ -199,7 +197,7 @@ class PartWriter:
         """Write everything pending in one transaction; if the map is too small, grow it and start over."""
         if not self._pending:
             return
-        progress = progress_value(self.num_samples)
+        progress = json.dumps({"num_samples": self.num_samples}).encode()
         while True:
             try:
                 with self._explain_lmdb(), self._env.begin(write=True) as transaction:
@@ -244,35 +242,8 @@ class PartWriter:
 
     def _harvest(self) -> npt.NDArray[np.int64]:
         """Return the offset of each block's value in the data file."""
-        addresses, lengths, checksums = [], [], []
         with self._env.begin(buffers=True) as transaction:
-            for key, value in transaction.cursor():
-                if len(key) == RECORD_KEY_NBYTES:
-                    addresses.append(np.frombuffer(value, np.uint8).ctypes.data)
-                    lengths.append(len(value))
-                    checksums.append(parse_record_key(bytes(key))[1])
-            expected = len(self._spool.blocks())
-            if len(addresses) != expected:
-                raise CorruptError(f"{self._data}: {len(addresses)} records, expected {expected}")
-            if not addresses:
-                return np.empty(0, np.int64)
-            first_value = bytes(next(value for key, value in transaction.cursor() if len(key) == RECORD_KEY_NBYTES))
-        data = map_file(self._data)
-        relative = np.array(addresses, np.uint64).astype(np.int64) - np.int64(addresses[0])
-        # LMDB does not expose the start of its map. One value found in the file gives it; as a freed page may hold an
-        # older copy of that value, other values are checked too.
-        at = -1
-        while (at := data.find(first_value, at + 1)) >= 0:
-            if _are_at(data, relative + at, lengths, checksums):
-                return relative + at
-        raise CorruptError(f"{self._data}: does not have a record that was just written")
-
-
-def _are_at(data: Any, start: npt.NDArray[np.int64], nbytes: Sequence[int], checksums: Sequence[int]) -> bool:
-    """Return whether up to 64 values, evenly spread, have their checksums at these offsets."""
-    view = memoryview(data)
-    for i in np.unique(np.linspace(0, len(start) - 1, 64).astype(int)).tolist():
-        at, end = int(start[i]), int(start[i]) + nbytes[i]
-        if at < 0 or end > len(view) or checksum(view[at:end]) != checksums[i]:
-            return False
-    return True
+            at = [at for key, _, at in places(transaction, self._data) if len(key) == RECORD_KEY_NBYTES]
+        if len(at) != len(self._spool.blocks()):
+            raise CorruptError(f"{self._data}: {len(at)} records, expected {len(self._spool.blocks())}")
+        return np.array(at, np.int64)

@@ -43,8 +43,7 @@ from lmdbloader.format.layout import (
     SKIPPED_FILE,
     SOURCES_FILE,
 )
-from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Description, load_json
-from lmdbloader.store.opening import map_file
+from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Description
 from lmdbloader.store.writing.part import ROWS_FILE, PartWriter
 
 _FACTS_FILE = "facts.json"
@@ -91,7 +90,7 @@ def partial_of(out: Path) -> Path:
 def is_dataset(path: Path) -> bool:
     """Return whether a folder holds a finished dataset of lmdbloader, of any format version."""
     try:
-        return bool(load_json(read_regular(path / MANIFEST_FILE, MAX_MANIFEST_NBYTES)).get("format") == FORMAT_NAME)
+        return bool(json.loads(read_regular(path / MANIFEST_FILE, MAX_MANIFEST_NBYTES)).get("format") == FORMAT_NAME)
     except (OSError, ValueError, AttributeError, RecursionError):
         return False
 
@@ -364,7 +363,7 @@ class Rows:
 
     def __init__(self, path: Path) -> None:
         """Open the file."""
-        self.batch = pa.ipc.open_file(pa.py_buffer(map_file(path))).get_batch(0)
+        self.batch = pa.ipc.open_file(pa.memory_map(os.fsencode(path))).get_batch(0)
         self.num_samples: int = self.batch.num_rows
 
     def stored(self, column: str, rows: range) -> npt.NDArray[Any] | list[str]:
