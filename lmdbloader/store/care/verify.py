@@ -25,7 +25,7 @@ from lmdbloader.store.lmdb_file import page_problems
 from lmdbloader.store.opening import DataFile, read_manifest
 from lmdbloader.store.reader import Reader
 from lmdbloader.store.spool import content_digest
-from lmdbloader.store.writing.index_layout import facts_of
+from lmdbloader.store.writing.join import facts_of
 
 _ROWS_AT_ONCE = 256
 _READ_AT_ONCE_NBYTES = 64 * 2**20

@@ -6,6 +6,7 @@ changes nothing. A block that somebody else fetches, as its state says, is waite
 
 from __future__ import annotations
 
+import bisect
 import mmap
 import os
 import time
@@ -19,9 +20,11 @@ import numpy.typing as npt
 
 from lmdbloader.base import system
 from lmdbloader.base.disk_errors import explain_full_disk
+from lmdbloader.errors import CorruptError, NotFoundError
+from lmdbloader.format.manifest import Manifest, part_begins
 from lmdbloader.store.opening import IO, DataFile
 from lmdbloader.store.remote.blocks import ABSENT, DURABLE, FETCHING, PRESENT, Blocks
-from lmdbloader.store.remote.origin import Origin
+from lmdbloader.store.remote.service import Service, wrong_length
 
 # What is kept is fetched so much at a time.
 BLOCK_NBYTES = 2**20
@@ -32,6 +35,48 @@ _HEAD_NBYTES, _BOOT_NBYTES = 4096, 64
 _SETTLE_SECONDS = 5.0
 # Another process may fetch the same block now, or it was killed.
 _OTHERS_SECONDS, _LOOK_SECONDS = 5.0, 0.01
+
+
+class Origin:
+    """Fetches ranges of the data files, which begin at multiples of 2 MiB of one file; several threads may use it.
+
+    Nobody asks the service about data files at opening, as there may be thousands.
+
+    Attributes:
+        names: Of the data files.
+        begins, ends: Where each is.
+        nbytes: Of all together.
+    """
+
+    def __init__(self, service: Service, manifest: Manifest) -> None:
+        """Ask for nothing yet."""
+        lengths = [part.data_nbytes for part in manifest.parts]
+        self.service, self.names = service, manifest.data_files
+        *self.begins, self.nbytes = part_begins(lengths)
+        self.ends = [begin + nbytes for begin, nbytes in zip(self.begins, lengths, strict=True)]
+        self._checked: set[int] = set()
+
+    def find(self, at: int) -> int:
+        """Return the number of the data file that holds a byte, or is before it."""
+        return max(bisect.bisect_right(self.begins, at) - 1, 0)
+
+    def get(self, start: int, stop: int) -> bytes:
+        """Return the bytes start ... stop - 1, fewer at the end of a data file.
+
+        Raises:
+            CorruptError: The data file is missing, or has another length.
+            DiskError: The service does not answer.
+        """
+        number = self.find(start)
+        name, begin, end = self.names[number], self.begins[number], self.ends[number]
+        try:
+            if number not in self._checked and (found := self.service.size(name)) != end - begin:
+                raise wrong_length(self.service.url, name, found, end - begin)
+            self._checked.add(number)
+            return self.service.get(name, start - begin, min(stop, end) - begin)
+        except NotFoundError as error:
+            url = self.service.url
+            raise CorruptError(f"{url}/{name}: is missing. Upload the dataset again.", path=url) from error
 
 
 class Cache(Blocks):

@@ -21,8 +21,7 @@ from lmdbloader.format.digests import Digest
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, REMOTE_FILE
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
 from lmdbloader.store.opening import IO, DataFile
-from lmdbloader.store.remote.cache import BLOCK_NBYTES, DATA_NAME, Cache, CachedFile
-from lmdbloader.store.remote.origin import Origin
+from lmdbloader.store.remote.cache import BLOCK_NBYTES, DATA_NAME, Cache, CachedFile, Origin
 from lmdbloader.store.remote.service import Service, wrong_length
 from lmdbloader.store.remote.window import WindowFile
 

@@ -15,25 +15,27 @@ from typing import Any
 import lmdb
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from lmdbloader.base import system
 from lmdbloader.base.disk_errors import DISK_FULL, disk_failed, disk_full, explain_full_disk, has_no_room, naming
 from lmdbloader.base.limits import no_address_space
 from lmdbloader.base.text import counted
 from lmdbloader.errors import CorruptError, DestinationError
+from lmdbloader.format.digests import read_digest
 from lmdbloader.format.layout import (
     DATA_FILE,
     DESCRIPTION_KEY,
     PROGRESS_KEY,
     RECORD_KEY_NBYTES,
     SCHEMA_KEY,
+    parse_record_key,
     record_key,
     record_schema,
 )
 from lmdbloader.format.manifest import Description
-from lmdbloader.store.lmdb_file import places
-from lmdbloader.store.lmdb_records import num_committed, spool_records
-from lmdbloader.store.records import Block, Chunk
+from lmdbloader.store.lmdb_file import has_transactions, page_problems, places, reading
+from lmdbloader.store.records import Block, Chunk, decode_block
 from lmdbloader.store.spool import Spool
 
 #: The rows of a part that is complete, for the index of the dataset.
@@ -133,7 +135,7 @@ class PartWriter:
 
     def _take_over(self) -> None:
         with explain_full_disk(self.folder, self._missing_nbytes), self._env.begin(buffers=True) as transaction:
-            spool_records(transaction, self._spool, self._schema, self._data)
+            _spool_records(transaction, self._spool, self._schema, self._data)
         if self.num_samples != self.num_committed:
             has = counted(self.num_samples, "sample")
             raise CorruptError(f"{self._data}: holds {has}, expected {self.num_committed}")
@@ -247,3 +249,54 @@ class PartWriter:
         if len(at) != len(self._spool.blocks()):
             raise CorruptError(f"{self._data}: {len(at)} records, expected {len(self._spool.blocks())}")
         return np.array(at, np.int64)
+
+
+def num_committed(partial: Path) -> int:
+    """Return how many samples the last transaction left in a part that is being written; 0 if its file is damaged.
+
+    Only data on the disk counts: after a failed write, the page cache may hold more.
+    """
+    data = partial / DATA_FILE
+    if not data.exists():
+        return 0
+    try:
+        with open(data, "rb", buffering=0) as file:
+            system.drop_cache(file.fileno())
+            read_digest(file.fileno())  # before LMDB maps it
+        # A power cut may leave any content in LMDB's first pages, and any file length.
+        if not has_transactions(data) or page_problems(data):
+            return 0
+        with reading(data) as transaction:
+            return int(json.loads(bytes(transaction.get(PROGRESS_KEY, b"")))["num_samples"])
+    except (OSError, lmdb.Error, ValueError, LookupError, TypeError):
+        return 0
+
+
+def _spool_records(transaction: lmdb.Transaction, spool: Spool, schema: pa.Schema, where: Path) -> None:
+    """Append the index rows of all records to a spool; offsets count from the first byte of their record.
+
+    Every record's checksum is verified before it is parsed. The rows and their order are those of the conversion that
+    wrote the records, so `Spool.write` makes the same index.
+
+    Raises:
+        CorruptError: A record is damaged or missing, or has another schema.
+    """
+    if not _is_schema(transaction.get(SCHEMA_KEY, b""), schema):
+        raise CorruptError(f"{where}: its records do not have the expected schema ({', '.join(schema.names)})")
+    for key, value in transaction.cursor():
+        if len(key) != RECORD_KEY_NBYTES:
+            continue
+        first, expected = parse_record_key(bytes(key))
+        here = f"{where}: record of samples from {first}"
+        if first != spool.num_samples:
+            raise CorruptError(f"{here}: expected the one from {spool.num_samples}; a record is missing")
+        count, columns = decode_block(value, schema, spool.fields, expected, here)
+        spool.add_columns(columns, count, [count])
+
+
+def _is_schema(stored: Any, schema: pa.Schema) -> bool:
+    """Return whether a serialized schema equals `schema`; its bytes depend on Arrow's release."""
+    try:
+        return bool(pa.ipc.read_schema(pa.py_buffer(bytes(stored))).equals(schema))
+    except (pa.ArrowException, OSError):
+        return False
