@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import mmap
 import os
 import re
@@ -17,7 +16,6 @@ from lmdb.verify import VerifyError
 from lmdb.verify import verify as check_pages
 
 from lmdbloader.base import system
-from lmdbloader.base.disk_errors import disk_failed
 from lmdbloader.base.files import read_regular
 from lmdbloader.errors import CorruptError
 from lmdbloader.format.layout import DATA_FILE
@@ -33,17 +31,6 @@ _LEAK = "a leak"
 # A value that replaced a larger one in its transaction keeps all its pages: more than it needs, and than are counted.
 _PAGES_OF_A_VALUE = re.compile(r"header mp_pages (\d+) != OVPAGES\(\d+\)=(\d+)")
 _COUNT_OF_PAGES = re.compile(r"walked \d+ overflow pages, record says \d+")
-
-
-@contextmanager
-def explain_lmdb(data: Path) -> Iterator[None]:
-    """Turn LMDB's I/O errors into DiskError."""
-    try:
-        yield
-    except lmdb.Error as error:
-        if not system.means(errno.EIO, str(error)):
-            raise
-        raise disk_failed(data, error) from error
 
 
 @contextmanager
@@ -105,7 +92,7 @@ def list_values(file: Path) -> Iterator[tuple[bytes, int, int]]:
     if problems:
         raise CorruptError(f"{file}: its pages are damaged ({problems[0]})")
     try:
-        with explain_lmdb(file), reading(file, readahead=False) as transaction:
+        with reading(file, readahead=False) as transaction:
             for key, value, at in places(transaction, file):
                 yield key, at, len(value)
     except lmdb.Error as error:

@@ -239,16 +239,7 @@ class Readahead:
         return not entries.any_absent(self._file.data.ctypes.data, starts, mmap.PAGESIZE, self._probe)
 
     def will_need(self, rows: I64) -> None:
-        """Read the payloads of samples in the background, without a ticket.
-
-        Tiled images over 1 MiB are left out, as a crop needs a small part of them.
-
-        Args:
-            rows: (n,) int64 sample numbers, each in range(len(reader)), in any order.
-
-        Raises:
-            Exception: The error that ended the thread.
-        """
+        """As `load`, without a ticket, and without tiled images over 1 MiB: a crop needs a small part of them."""
         self._submit(rows, awaited=False)
 
     def load(self, rows: I64) -> Ticket:
@@ -271,11 +262,7 @@ class Readahead:
         return self._file.remote is not None and self._file.remote.streams
 
     def hold(self, rows: I64) -> Callable[[], None]:
-        """Keep samples of a file at a URL in memory from when they come; return the function that ends this.
-
-        Args:
-            rows: (n,) int64 sample numbers.
-        """
+        """Keep samples (n,) of a file at a URL in memory from when they come; return the function that ends this."""
         assert self._file.remote is not None
         return self._file.remote.hold(*self._ranges(rows, whole=True))
 

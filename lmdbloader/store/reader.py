@@ -451,12 +451,7 @@ class Reader:
         return starts[kept], (starts + nbytes)[kept]
 
     def renew(self, name: str, row: int, tried: set[tuple[str, int]]) -> bool:
-        """Fetch a damaged payload again; False if the file is on a disk, or if this was tried.
-
-        Args:
-            name: The field.
-            row: The sample.
-            tried: Fields and samples of earlier calls, to which these are added.
+        """Fetch a damaged payload again; False if the file is on a disk, or if it is among those that were tried.
 
         Raises:
             LmdbloaderError: It cannot be fetched.
@@ -686,13 +681,7 @@ class Reader:
 def open_reader(path: str | os.PathLike[str], io: IO = "mmap") -> Reader:
     """Open a dataset for a call that takes no `io`: without a map if this process, or this system, cannot map it.
 
-    Args:
-        path: The dataset's folder.
-        io: As of `Reader`.
-
-    Raises:
-        NotFoundError, FormatError, CorruptError: As `Reader`.
-        OptionError: `path` is not a path, or the process may not open so many files.
+    Errors are those of `Reader`.
     """
     try:
         return Reader(path, io=io)

@@ -178,15 +178,10 @@ def _check_without_manifest(found: _Findings, error: Exception) -> None:
     for name in sorted({data_file(number) for number in range(_number_of(names[-1]) + 1)} - set(names)):
         found.add(name, "is missing")
     for name in names:
-        found.add(name, *damaged_pages(folder / name))
-
-
-def damaged_pages(path: Path) -> list[str]:
-    """Return the errors in the pages of a data file, one sentence each: LMDB must not open it then."""
-    try:
-        return page_problems(path)
-    except OSError as error:  # the disk failed
-        return [f"its pages cannot be read ({error.strerror})"]
+        try:
+            found.add(name, *page_problems(folder / name))
+        except OSError as failed:
+            found.add(name, f"its pages cannot be read ({failed.strerror})")
 
 
 def _check_index(found: _Findings, manifest: Manifest) -> Index | None:
