@@ -74,28 +74,11 @@ def test_any_other_text_is_no_array_type(text: str) -> None:
     assert all(type(size) is int and size >= 0 for size in shape)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "float32",
-        "float32[",
-        "float32]",
-        "[3]",
-        "object[3]",
-        "float32[3]x",
-        "float32[-1]",
-        "float32[3,]",
-        "float32[,3]",
-        "float32[ 3]",
-        "float32[³]",
-        "float32[1234567890123]",
-        "float32[" + ",".join("1" * 33) + "]",
-    ],
-)
-def test_an_array_type_of_another_form_is_refused(text: str) -> None:
-    with pytest.raises(FormatError, match="array type"):
-        parse_array_type(text)
+def test_an_array_type_of_another_form_is_refused() -> None:
+    shapes = ["", "[", "]", "[3]x", "[-1]", "[3,]", "[,3]", "[ 3]", "[³]", "[1234567890123]", "[" + "1," * 32 + "1]"]
+    for text in ("", "[3]", "object[3]", *(f"float32{shape}" for shape in shapes)):
+        with pytest.raises(FormatError, match="array type"):
+            parse_array_type(text)
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))

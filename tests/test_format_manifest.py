@@ -108,10 +108,6 @@ def test_an_unknown_kind_or_codec_of_a_field_is_named(values: dict[str, str], na
     assert is_signed(data)
 
 
-def test_a_manifest_is_readable_text() -> None:
-    assert "Füchse" in MANIFEST.to_json().decode("utf-8")
-
-
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
@@ -231,20 +227,6 @@ def test_no_changed_or_missing_byte_of_a_manifest_goes_unnoticed(position: int, 
     damaged[at] ^= change
     with pytest.raises(FormatError):
         parse_manifest(sound[:at] if cut else bytes(damaged), "d")
-
-
-@given(st.binary(max_size=60))
-def test_bytes_that_are_no_manifest_are_a_format_error(data: bytes) -> None:
-    with pytest.raises(FormatError):
-        parse_manifest(data, "d")
-
-
-def test_a_manifest_that_readers_would_refuse_is_not_written() -> None:
-    names = tuple(f"{i:080d}" for i in range(900_000))
-    with pytest.raises(OptionError, match=r"the names of 900,000 classes"):
-        dataclasses.replace(MANIFEST, classes={"label": names}).to_json()
-    many = dataclasses.replace(MANIFEST, classes={"label": names[:400_000]})
-    assert parse_manifest(many.to_json(), "x").classes == many.classes
 
 
 def test_classes_are_refused_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lmdbloader
-from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import CODEC_TILES
 from lmdbloader.store import Readahead, Reader
 from lmdbloader.store import readahead as module
@@ -155,12 +154,6 @@ def cold_at(reader: Reader, at: int) -> bool:
     from lmdbloader.kernels.entries import any_absent
 
     return bool(any_absent(reader.data.ctypes.data, np.array([at]), mmap.PAGESIZE, np.zeros(1, np.uint8)))
-
-
-@pytest.mark.parametrize("name", ["label", "nothing"])
-def test_a_field_without_payloads_is_refused(reader: Reader, name: str) -> None:
-    with pytest.raises(OptionError, match=rf"no field '{name}' with payloads; it has image, mask"):
-        Readahead(reader, ["image", name])
 
 
 def test_there_is_one_thread_and_close_ends_it(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,13 +107,6 @@ def test_a_manifest_of_a_later_release_is_not_damage(path: Path) -> None:
             act(path)
 
 
-def test_damage_to_a_record_outside_of_its_payloads_is_found(path: Path) -> None:
-    name, at = place(path, "blob", 0)
-    flip(path, at - 40, name)  # in the record's Arrow header
-    found = verify(path)
-    assert found.damaged == () and found.files == (name,)
-
-
 @pytest.mark.parametrize("column", ["n", "mask.offset", "blob.checksum", "mask.type"])
 def test_an_index_that_contradicts_the_samples_is_found_despite_its_digest(path: Path, column: str) -> None:
     batch = index_batch(path)
