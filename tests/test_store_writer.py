@@ -178,8 +178,10 @@ def test_damage_to_a_complete_part_is_found(tmp_path: Path, name: str) -> None:
     facts = add_part(work, 0, PARTS[2])
     part = work.folder / "part-00000"
     flip(part, (part / name).stat().st_size // 2, name)
+    if name == "facts.json":
+        assert work.facts(0) is None  # the part is made again
+        return
     with pytest.raises(CorruptError):
-        work.facts(0)
         join(work, [facts], DESCRIPTION)
         # The bytes of data files are compared by `verify` alone.
         if not lmdbloader.verify(tmp_path / "d").is_sound:

@@ -227,8 +227,7 @@ class Texts:
             return [text.decode() for text in texts]
         except UnicodeDecodeError as error:
             raise CorruptError(
-                f"{self._where}: a text in its index is not UTF-8 ({error}). Check the origin of the dataset.",
-                path=self._where,
+                f"{self._where}: a text in its index is not UTF-8 ({error})", path=self._where
             ) from error
 
 
@@ -340,11 +339,7 @@ class Index:
         with unreadable_is_corrupt(where, dataset=self._path):
             found = read_digest(self.file.descriptor)
         if found != expected:
-            raise CorruptError(
-                f"{where}: its digest is {found}, expected {expected}: it was damaged or changed. "
-                f"{command('repair', self._path)} makes a new one.",
-                path=str(self._path),
-            )
+            raise _damaged(self._path, f"its digest is {found}", f"expected {expected}")
 
     @property
     def arrays(self) -> Mapping[str, npt.NDArray[Any]]:
@@ -402,11 +397,8 @@ class Index:
 
 
 def _damaged(path: Path, what: str, reason: str) -> CorruptError:
-    return CorruptError(
-        f"{path / INDEX_FILE}: {what}: {reason}: the file was damaged or changed. {command('repair', path)} makes a "
-        "new one.",
-        path=str(path),
-    )
+    advice = f"the file was damaged or changed. {command('repair', path)} makes a new one."
+    return CorruptError(f"{path / INDEX_FILE}: {what}: {reason}: {advice}", path=str(path))
 
 
 def open_index(path: Path, manifest: Manifest, io: IO) -> Index:

@@ -24,7 +24,6 @@ from lmdbloader.base.text import command
 from lmdbloader.errors import CorruptError, FormatError, NotFoundError, OptionError
 from lmdbloader.format.layout import (
     DATA_FILE,
-    FORMAT_NAME,
     INDEX_FILE,
     MANIFEST_FILE,
     PARTIAL_SUFFIX,
@@ -84,8 +83,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
                 f"{folder}: {MANIFEST_FILE} is missing. {command('repair', folder)} makes a new one."
             ) from None
         raise FormatError(
-            f"{folder}: has no {MANIFEST_FILE}, so it is not a dataset (an {FORMAT_NAME} dataset has {MANIFEST_FILE}, "
-            f"{INDEX_FILE} and {DATA_FILE}). Make one with `lmdbloader convert`."
+            f"{folder}: has no {MANIFEST_FILE}, so it is not a dataset. Make one with `lmdbloader convert`."
         ) from None
 
 
@@ -230,11 +228,8 @@ def _watches_length(descriptor: int) -> bool:
 def wrong_size(path: Path, found: int, expected: int, dataset: Path | None = None) -> CorruptError:
     """Return the error for a file whose length is not the one in the manifest; by default its folder is the dataset."""
     dataset = path.parent if dataset is None else dataset
-    return CorruptError(
-        f"{path}: {found} bytes, expected {expected}: it is cut short or was changed. Copy it again, or see "
-        f"{command('verify', dataset)}.",
-        path=str(dataset),
-    )
+    reason = f"{found} bytes, expected {expected}: it is cut short or was changed. Copy it again"
+    return CorruptError(f"{path}: {reason}, or see {command('verify', dataset)}.", path=str(dataset))
 
 
 def _close(descriptor: int) -> None:

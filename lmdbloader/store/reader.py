@@ -204,10 +204,7 @@ class Reader:
         else:  # what is cached needs no request
             self._open_remote(state[0], state[2])
         if self.manifest.manifest_digest != state[1]:
-            raise CorruptError(
-                f"{self.place}: was replaced by another dataset since this reader was pickled. Open it again.",
-                path=str(self.path),
-            )
+            raise CorruptError(f"{self.place}: was replaced by another dataset. Open it again.", path=str(self.path))
 
     @property
     def data(self) -> npt.NDArray[np.uint8]:

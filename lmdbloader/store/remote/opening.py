@@ -18,7 +18,7 @@ from lmdbloader.base.units import show_nbytes
 from lmdbloader.base.user_cache import cache_folder
 from lmdbloader.errors import CorruptError, DiskFullError, FormatError, LmdbloaderError, NotFoundError, OptionError
 from lmdbloader.format.digests import Digest
-from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, REMOTE_FILE
+from lmdbloader.format.layout import INDEX_FILE, MANIFEST_FILE, REMOTE_FILE
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
 from lmdbloader.store.opening import IO, DataFile
 from lmdbloader.store.remote.cache import BLOCK_NBYTES, DATA_NAME, Cache, CachedFile, Origin
@@ -62,10 +62,8 @@ class Place:
         try:
             return parse_manifest((self.folder / REMOTE_FILE).read_bytes(), self.url)
         except (OSError, FormatError) as error:
-            raise CorruptError(
-                f"{self.folder}: the cache of {self.url} was removed or damaged ({error}). Open the dataset again.",
-                path=self.url,
-            ) from error
+            reason = f"the cache of {self.url} was removed or damaged ({error}). Open the dataset again."
+            raise CorruptError(f"{self.folder}: {reason}", path=self.url) from error
 
     def copy_index(self, manifest: Manifest) -> None:
         """Fetch the index into the folder.
@@ -85,11 +83,8 @@ class Place:
             if nbytes != expected:
                 raise wrong_length(url, name, nbytes, expected)
             if str(digest) != manifest.index_digest:
-                raise CorruptError(
-                    f"{url}/{name}: its digest is {digest}, expected {manifest.index_digest}: it was changed, or "
-                    "belongs to another dataset. Upload the dataset again.",
-                    path=url,
-                )
+                reason = f"its digest is {digest}, expected {manifest.index_digest}. Upload the dataset again."
+                raise CorruptError(f"{url}/{name}: {reason}", path=url)
 
     def data_file(self, io: IO, manifest: Manifest) -> DataFile:
         """Return the data files as one.
@@ -103,9 +98,8 @@ class Place:
             needed, free = cache.num_missing * BLOCK_NBYTES + _RECORDS_NBYTES, free_nbytes(self.folder)
             if cache.num_missing and free is not None and needed > free:
                 raise DiskFullError(
-                    f"{self.folder}: the cache of {self.url} still needs {show_nbytes(needed)}, and "
-                    f"{show_nbytes(free)} are free. Choose another disk, cache_dir=FOLDER, or keep less of the "
-                    "dataset, cache_fraction=0.5."
+                    f"{self.folder}: the cache still needs {show_nbytes(needed)}, and {show_nbytes(free)} are free. "
+                    "Choose another disk, cache_dir=FOLDER, or keep less, cache_fraction=0.5."
                 )
             if cache.kept.all():
                 return CachedFile(cache, io)
@@ -160,10 +154,7 @@ def describe(service: Service) -> tuple[Manifest, bytes]:
     try:
         nbytes = service.size(MANIFEST_FILE)
     except NotFoundError as error:
-        raise NotFoundError(
-            f"{url}: there is no dataset: it has no {MANIFEST_FILE}. Expected the URL of a folder with "
-            f"{MANIFEST_FILE}, {INDEX_FILE} and {DATA_FILE}, which `lmdbloader convert` makes."
-        ) from error
+        raise NotFoundError(f"{url}: there is no dataset: it has no {MANIFEST_FILE}") from error
     if nbytes > MAX_MANIFEST_NBYTES:
         raise FormatError(f"{url}/{MANIFEST_FILE}: {nbytes} bytes, expected at most {MAX_MANIFEST_NBYTES}")
     content = service.get(MANIFEST_FILE, 0, nbytes)
@@ -200,7 +191,5 @@ def _usable(folder: Path, url: str) -> Iterator[None]:
     except LmdbloaderError:
         raise
     except OSError as error:
-        raise OptionError(
-            f"{url} cannot be cached in {folder}: {error.filename}: {error.strerror}. Expected a folder on a local "
-            "disk to which this user may write. Choose another one, cache_dir=FOLDER."
-        ) from error
+        reason = f"{error.filename}: {error.strerror}. Choose another folder, cache_dir=FOLDER."
+        raise OptionError(f"{url} cannot be cached in {folder}: {reason}") from error

@@ -78,10 +78,7 @@ class Service:
 
         info = self._again(name, ask)
         if info.get("type") == "directory" or info.get("size") is None:
-            raise DiskError(
-                f"{self.url}/{name}: the server does not report the size of this file. Copy the dataset to a disk with "
-                "another program."
-            )
+            raise DiskError(f"{self.url}/{name}: the server does not report the size of this file")
         return int(info["size"])
 
     def get(self, name: str, start: int, stop: int) -> bytes:
@@ -147,11 +144,8 @@ class Service:
                 if permanent is not None:
                     raise permanent from error
                 if attempt >= _LEAST_ATTEMPTS and time.monotonic() - began > _RETRY_SECONDS:
-                    raise DiskError(
-                        f"{self.url}/{name}: cannot be read: {_described(error)}. "
-                        f"It was tried {counted(attempt, 'time')} in "
-                        f"{time.monotonic() - began:.0f} s. Check the network and the server{self._at_endpoint()}."
-                    ) from error
+                    reason = f"{_described(error)}. It was tried {counted(attempt, 'time')}{self._at_endpoint()}."
+                    raise DiskError(f"{self.url}/{name}: cannot be read: {reason}") from error
             pause = min(_FIRST_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE_SECONDS)
             # At random, so that the threads of all ranks do not come back at the same moment.
             time.sleep(pause * _jitter.uniform(0.5, 1.0))
@@ -191,11 +185,8 @@ def dataset_url(url: str) -> str:
 
 def wrong_length(url: str, name: str, found: int, expected: int) -> CorruptError:
     """Return the error for a file at a URL whose length is not the one in the manifest."""
-    return CorruptError(
-        f"{url}/{name}: {found} bytes, expected {expected}: it is cut short, or belongs to another dataset. Upload the "
-        "dataset again.",
-        path=url,
-    )
+    reason = f"{found} bytes, expected {expected}: it is cut short, or belongs to another dataset. Upload it again."
+    return CorruptError(f"{url}/{name}: {reason}", path=url)
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -194,10 +194,8 @@ def _add_part(spool: Spool, path: Path, digest: str, begin: int) -> list[int]:
     """Add the rows of a part; return what to add to the offsets of each group of rows that was added."""
     content = pa.memory_map(os.fsencode(path)).read_buffer()
     if digest_of(content) != digest:
-        raise CorruptError(
-            f"{path}: was damaged or changed. Remove the folder {path.parent}: the part is made again.",
-            path=str(path.parent),
-        )
+        advice = f"Remove the folder {path.parent}: the part is made again."
+        raise CorruptError(f"{path}: was damaged or changed. {advice}", path=str(path.parent))
     batch = pa.ipc.open_file(pa.py_buffer(content)).get_batch(0)
     added = []
     for part in _slices(batch):
