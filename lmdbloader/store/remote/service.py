@@ -144,8 +144,10 @@ class Service:
                 if permanent is not None:
                     raise permanent from error
                 if attempt >= _LEAST_ATTEMPTS and time.monotonic() - began > _RETRY_SECONDS:
-                    reason = f"{_described(error)}. It was tried {counted(attempt, 'time')}{self._at_endpoint()}."
-                    raise DiskError(f"{self.url}/{name}: cannot be read: {reason}") from error
+                    raise DiskError(
+                        f"{self.url}/{name}: cannot be read: {_described(error)}. "
+                        f"It was tried {counted(attempt, 'time')}{self._at_endpoint()}."
+                    ) from error
             pause = min(_FIRST_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE_SECONDS)
             # At random, so that the threads of all ranks do not come back at the same moment.
             time.sleep(pause * _jitter.uniform(0.5, 1.0))
