@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -125,16 +124,9 @@ def damaged_texts(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
 
 def test_long_texts_are_read_only_if_a_condition_names_them(damaged_texts: LMDBDataset) -> None:
     ds = damaged_texts
-    for condition in ("label == 3", pc.field("label") == 3, (pc.field("label") == 3) & (pc.field("name") == "x")):
+    for condition in ("label == 3", "label == 3 and name == 'x'"):
         assert len(ds.where(condition)) == COUNT // 4
-    # By its place among all columns, and by its name.
-    places: Any = (pc.field(0), pc.field("note"), pc.field("label") == 9)
-    for condition in (
-        places[0] == "x",
-        places[1] == "x",
-        places[2] | pc.match_substring(places[1], "1"),
-        "note == 'x'",
-    ):
+    for condition in ("note == 'x'", "label == 9 or '1' in note"):
         with pytest.raises(CorruptError, match="field 'note' of sample"):
             ds.where(condition)
 

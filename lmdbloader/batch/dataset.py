@@ -30,7 +30,6 @@ from lmdbloader.transforms.values import Normalize, ToDtype
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.compute as pc
     from typing_extensions import Self
 
     from lmdbloader.batch.draws import Draws
@@ -433,15 +432,14 @@ class LMDBDataset(ReadsMany):
             return self.with_rows(choose(self.stored_rows, places))
         return self.with_rows(compact(self.rows_of(places)))
 
-    def where(self, condition: str | pc.Expression) -> Self:
+    def where(self, condition: str) -> Self:
         """Return a view with the samples whose row of `table` matches a condition; no pixel is read.
 
         Long texts, which are in the data file, are read only if the condition names them.
 
         Args:
             condition: In Python's syntax, such as "label == 3", "label in ('cat', 'dog') and image.height >= 256",
-                "'night' in source", "score is null". A text is the name of a class for a column of labels. Or an Arrow
-                expression, such as pyarrow.compute.field("label") == 3.
+                "'night' in source", "score is null". A text is the name of a class for a column of labels.
 
         Raises:
             OptionError: It is not a condition, or does not fit the table: it names a column that is not there, for

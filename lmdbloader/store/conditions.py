@@ -72,37 +72,28 @@ def table_of(reader: Reader, rows: Rows, names: Sequence[str] | None = None) -> 
     return table.select(names)
 
 
-def matching(reader: Reader, rows: Rows, condition: str | pc.Expression) -> I64:
+def matching(reader: Reader, rows: Rows, condition: str) -> I64:
     """Return the positions (m,), ascending, of the samples whose row of `table_of` matches a condition.
 
     Args:
         reader: Of the dataset.
         rows: Of the index, a range or (n,).
-        condition: As text, see `parse_condition`, or as an Arrow expression.
+        condition: See `parse_condition`.
 
     Raises:
         OptionError: It is not a condition, or does not fit the table.
     """
     import pyarrow as pa
 
+    if not isinstance(condition, str):
+        raise OptionError(f'where({shown(condition)}): expected a text, such as "label == 3"')
     names, long, short = column_names(reader), reader.long_texts, reader.index.batch
-    if isinstance(condition, str):
-        schema = pa.schema([pa.field(name, pa.large_string()) if name in long else short.field(name) for name in names])
-        parsed = parse_condition(condition, schema, reader.manifest.classes)
-        text = unicodedata.normalize("NFKC", condition)  # as Python reads names
-    else:
-        parsed = check_expression(condition)
-        text = str(parsed)
-    # A column may be named by its place among all.
-    needed = [name for name in names if name not in long or name in text or "FieldPath" in text]
-    table = table_of(reader, rows, needed)
+    schema = pa.schema([pa.field(name, pa.large_string()) if name in long else short.field(name) for name in names])
+    parsed = parse_condition(condition, schema, reader.manifest.classes)
+    text = unicodedata.normalize("NFKC", condition)  # as Python reads names
+    table = table_of(reader, rows, [name for name in names if name not in long or name in text])
     numbered = table.append_column("sample number", pa.array(np.arange(table.num_rows)))
-    try:
-        found = numbered.filter(parsed)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        reason = str(error).partition("\n")[0]
-        raise OptionError(f"where({condition}): {reason}; the columns are {', '.join(names)}") from error
-    numbers: I64 = found.column("sample number").to_numpy()
+    numbers: I64 = numbered.filter(parsed).column("sample number").to_numpy()
     return numbers
 
 
@@ -130,15 +121,6 @@ def parse_condition(text: str, schema: pa.Schema, classes: Mapping[str, Sequence
         condition.refuse(f"{getattr(error, 'msg', error)}; {_EXPECTED}")
     except (RecursionError, MemoryError):
         condition.refuse("is nested too deeply")
-
-
-def check_expression(condition: Any) -> pc.Expression:
-    """Return an Arrow expression; raise OptionError for anything else."""
-    import pyarrow.compute as pc
-
-    if isinstance(condition, pc.Expression):
-        return condition
-    raise OptionError(f'where({shown(condition)}): expected a text, such as "label == 3", or an Arrow expression')
 
 
 class _Condition:
