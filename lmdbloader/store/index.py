@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
-_CONTINUATION_MASK, _CONTINUATION = 0xC0, 0x80
 
 
 class DamagedBlockError(ValueError):
@@ -210,17 +209,6 @@ class Texts:
         first, last = int(offsets[0]), int(offsets[-1])
         joined = data[first:last].tobytes()
         return self._decoded([joined[a:b] for a, b in pairwise((offsets - first).tolist())])
-
-    def num_characters(self) -> I64:
-        """Return the characters (n,) of each text."""
-        offsets, data = self.columns()
-        lengths = np.diff(offsets)
-        for first in range(0, len(self), BLOCK_ROWS):
-            ends = offsets[first : first + BLOCK_ROWS + 1]
-            part = data[ends[0] : ends[-1]]
-            places = np.flatnonzero(part & _CONTINUATION_MASK == _CONTINUATION) + ends[0]
-            lengths[first : first + BLOCK_ROWS] -= np.diff(np.searchsorted(places, ends))
-        return lengths
 
     def _decoded(self, texts: list[bytes]) -> list[str]:
         try:

@@ -697,7 +697,8 @@ def check_rows(rows: Sequence[int] | I64, length: int) -> I64:
     found = np.asarray(rows)
     if found.size == 0:
         return np.empty(0, np.int64)
-    is_whole = found.dtype.kind in "iu" or (found.dtype == object and all(type(row) is int for row in found.tolist()))
+    # Python's own numbers may have more bits than any of NumPy's.
+    is_whole = found.dtype.kind in "iu" or (found.ndim == 1 and {*map(type, found.tolist())} == {int})
     if found.ndim != 1 or not is_whole:
         raise TypeError(f"sample numbers of dtype {found.dtype} and shape {found.shape}: expected a list of ints")
     low, high = int(found.min()), int(found.max())  # before they are made int64, which may not hold them

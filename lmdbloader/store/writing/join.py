@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -146,7 +146,7 @@ def _write_index(
     with closing(spool):
         shifts: list[int] = []
         for reader in before:
-            shifts += _add_dataset(spool, reader, next(begins))
+            shifts += _add_rows(spool, reader.index.batch, next(begins), reader)
             for _ in reader.manifest.parts[1:]:
                 next(begins)
         for (of_part, digest), begin in zip(rows, begins, strict=False):
@@ -196,13 +196,7 @@ def _add_part(spool: Spool, path: Path, digest: str, begin: int) -> list[int]:
     if digest_of(content) != digest:
         advice = f"Remove the folder {path.parent}: the part is made again."
         raise CorruptError(f"{path}: was damaged or changed. {advice}", path=str(path.parent))
-    batch = pa.ipc.open_file(pa.py_buffer(content)).get_batch(0)
-    added = []
-    for part in _slices(batch):
-        names = batch.schema.names
-        spool.add_columns({name: _values(part.column(name)) for name in names}, part.num_rows, [part.num_rows])
-        added.append(begin)
-    return added
+    return _add_rows(spool, pa.ipc.open_file(pa.py_buffer(content)).get_batch(0), begin)
 
 
 def _settled(fields: Sequence[Field], before: Sequence[Reader]) -> tuple[Field, ...]:
@@ -216,21 +210,18 @@ def _settled(fields: Sequence[Field], before: Sequence[Reader]) -> tuple[Field, 
     )
 
 
-def _add_dataset(spool: Spool, reader: Reader, begin: int) -> list[int]:
-    """Add the rows of a dataset; return what to add to the offsets of each group of rows that was added."""
-    first, added = 0, []
-    for part in _slices(reader.index.batch):
+def _add_rows(spool: Spool, batch: pa.RecordBatch, begin: int, reader: Reader | None = None) -> list[int]:
+    """Add rows, with the texts that a dataset has in its data files; return as `_add_part`."""
+    added = []
+    for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
+        part = batch.slice(first, _ROWS_AT_ONCE)
         columns = {name: _values(part.column(name)) for name in part.schema.names}
-        for name in reader.long_texts:
-            columns[name] = reader.read_texts(name, np.arange(first, first + part.num_rows))
+        if reader is not None:
+            rows = np.arange(first, first + part.num_rows)
+            columns |= {name: reader.read_texts(name, rows) for name in reader.long_texts}
         spool.add_columns(columns, part.num_rows, [part.num_rows])
-        first += part.num_rows
         added.append(begin)
     return added
-
-
-def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    return (batch.slice(first, _ROWS_AT_ONCE) for first in range(0, batch.num_rows, _ROWS_AT_ONCE))
 
 
 def _values(column: pa.Array) -> npt.NDArray[Any] | pa.Array:
