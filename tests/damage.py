@@ -12,7 +12,7 @@ import lmdbloader
 from lmdbloader.format.digests import digest_of
 from lmdbloader.format.layout import INDEX_FILE
 from lmdbloader.store import read_manifest
-from lmdbloader.store.writing.index_layout import lay_out
+from lmdbloader.store.writing.join import lay_out
 
 
 def flip(dataset: Path, at: int, name: str = "data.mdb", *, bit: int = 4) -> None:

@@ -6,7 +6,6 @@ import errno
 import os
 from pathlib import Path
 
-import lmdb
 import numpy as np
 import pytest
 from PIL import Image
@@ -14,7 +13,6 @@ from PIL import Image
 import lmdbloader
 from lmdbloader.base.disk_errors import explain_full_disk, naming, unreadable_is_corrupt
 from lmdbloader.errors import CorruptError, DiskError, DiskFullError
-from lmdbloader.store.lmdb_file import explain_lmdb
 
 
 def failure(code: int = errno.EIO) -> OSError:
@@ -42,10 +40,6 @@ def test_a_failing_disk_is_distinguished_from_a_full_one(tmp_path: Path) -> None
         raise failure(errno.ENOSPC)
     with pytest.raises(PermissionError), explain_full_disk(tmp_path):
         raise failure(errno.EACCES)
-    with pytest.raises(DiskError, match=r"^data\.mdb: the disk failed"), explain_lmdb(Path("data.mdb")):
-        raise lmdb.Error(f"mdb_txn_commit: {os.strerror(errno.EIO)}")
-    with pytest.raises(lmdb.Error, match="MDB_BAD_TXN"), explain_lmdb(Path("data.mdb")):
-        raise lmdb.Error("MDB_BAD_TXN")
 
 
 def test_an_unreadable_file_of_a_dataset_is_damage(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 import pytest
 import torch
 from hypothesis import given, settings
@@ -292,7 +291,7 @@ def test_a_transform_is_called_with_every_sample(mixed: LMDBDataset) -> None:
         lambda ds: ds,
         lambda ds: ds[2:],
         lambda ds: ds.select([2, 3]),
-        lambda ds: ds.where(pc.field("label") >= 2),
+        lambda ds: ds.where("label >= 2"),
         lambda ds: ds[2:].split([1.0])[0],
         lambda ds: pickle.loads(pickle.dumps(ds)),
         lambda ds: pickle.loads(pickle.dumps(ds[2:])),
@@ -437,25 +436,25 @@ def test_the_table_has_the_small_columns(mixed: LMDBDataset, written: list[dict[
 
 
 def test_where_filters_without_touching_pixels(mixed: LMDBDataset) -> None:
-    assert names_of(mixed.where(pc.field("weight") > 2.5)) == ["sample 21 é", "sample 22 é", "sample 23 é"]
-    assert names_of(mixed[::-1].where((pc.field("label") == 3) & (pc.field("weight") < 1))) == [
+    assert names_of(mixed.where("weight > 2.5")) == ["sample 21 é", "sample 22 é", "sample 23 é"]
+    assert names_of(mixed[::-1].where("label == 3 and weight < 1")) == [
         "sample 7 é",
         "sample 3 é",
     ]
-    assert len(mixed.where(pc.field("label") == 99)) == 0
+    assert len(mixed.where("label == 99")) == 0
 
 
 def test_options_of_a_cache_are_refused_for_a_dataset_on_a_disk(folder: Path, pairs: LMDBDataset) -> None:
     options: tuple[dict[str, Any], ...] = ({"cache_fraction": 0.2}, {"cache_fraction": 1.0}, {"cache_dir": "cache"})
     for option in options:
         ((name, value),) = option.items()
-        with pytest.raises(OptionError, match=rf"^{name}={value!r}: .*pairs is on a disk, and only a dataset at a URL"):
+        with pytest.raises(OptionError, match=rf"{name}={value!r}.*pairs is on a disk, and only a dataset"):
             LMDBDataset(folder / "pairs", **option)
 
 
 def test_where_names_the_columns_there_are(mixed: LMDBDataset) -> None:
     with pytest.raises(OptionError, match=r"colour.*label, weight, name"):
-        mixed.where(pc.field("colour") == 1)
+        mixed.where("colour == 1")
 
 
 def test_where_and_table_of_a_dataset_without_small_columns(tmp_path: Path) -> None:
@@ -476,7 +475,7 @@ def test_class_folders_give_classes_and_labels(photos: Path, tmp_path: Path, mix
 
     assert ds.classes == ("cat", "dog")
     assert [(s.label, s.image.shape) for s in ds] == [(i, (3, 192, 288)) for i in (0, 0, 1, 1)]
-    assert ds.where(pc.field("label") == 1).table.column("source").to_pylist() == [f"dog/{names[0]}", f"dog/{names[2]}"]
+    assert ds.where("label == 1").table.column("source").to_pylist() == [f"dog/{names[0]}", f"dog/{names[2]}"]
     assert mixed.classes == ()
 
 

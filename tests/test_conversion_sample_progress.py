@@ -21,7 +21,7 @@ from lmdbloader import LMDBDataset, convert, fields, write
 from lmdbloader.conversion.sample_progress import identity_of, is_indexed
 from lmdbloader.errors import DestinationError, OptionError
 from lmdbloader.store import Work
-from lmdbloader.store.lmdb_records import num_committed
+from lmdbloader.store.writing.part import num_committed
 
 FILES = ("data.mdb", "index.arrow", "manifest.json")
 

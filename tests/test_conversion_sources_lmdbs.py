@@ -163,20 +163,6 @@ def test_an_lmdb_that_was_copied_in_part_is_refused(tmp_path: Path, num_pages: i
         lmdbloader.convert(path, tmp_path / "out", workers=0)
 
 
-def test_an_lmdb_whose_last_pages_are_free_may_be_shorter_than_they(tmp_path: Path) -> None:
-    path = tmp_path / "a.lmdb"
-    small, large, gone = png(0), png(1) + bytes(100_000), bytes(50_000)
-    with lmdb.open(str(path), map_size=2**26) as env:
-        for entries, deleted in (({b"1": large}, b"1"), ({b"0": small}, b""), ({b"1": large, b"2": gone}, b"2")):
-            with env.begin(write=True) as transaction:
-                for key, value in entries.items():
-                    transaction.put(key, value)
-                if deleted:  # pages of values that a transaction writes and deletes are never written
-                    transaction.delete(deleted)
-        assert (path / "data.mdb").stat().st_size < (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-    assert {s.name: read(s.file) for s in list_sources(path).sources} == {"0": small, "1": large}
-
-
 def test_a_dataset_of_ours_is_not_converted_again(tmp_path: Path) -> None:
     lmdbloader.write([{"image": np.zeros((4, 4, 3), np.uint8)}], tmp_path / "ours.lmdb")
     with pytest.raises(SourceError, match=r"ours\.lmdb: is a dataset of lmdbloader already\. Read it with"):

@@ -22,7 +22,6 @@ from lmdbloader.format.codecs import (
     encode_image,
     encode_many,
     join,
-    saves_enough,
     tile_nbytes,
 )
 from lmdbloader.format.layout import CODEC_LZ4, CODEC_RAW, CODEC_TILES, TILED_ABOVE_NBYTES, make_field
@@ -85,18 +84,6 @@ def test_many_payloads_decode_with_lz4_alone(sizes: list[int], codec: str, top: 
         assert stored == value
 
 
-@given(shape=shapes, dtype=st.sampled_from([np.uint8, np.uint16]), codec=st.sampled_from(["raw", "lz4"]))
-def test_a_small_image_is_one_payload_of_planes(shape: tuple[int, int, int], dtype: Any, codec: str) -> None:
-    image = picture(shape, dtype)
-    encoded = encode_image(image, codec, 64)
-    stored = encoded.data.tobytes()
-    assert len(encoded.stored_nbytes) == 1
-    assert (len(stored), checksum(stored)) == (encoded.stored_nbytes[0], encoded.checksum[0])
-    assert encoded.codec[0] in ((CODEC_RAW, CODEC_LZ4) if codec == "lz4" else (CODEC_RAW,))
-    raw = lz4.block.decompress(stored, image.nbytes) if encoded.codec[0] == CODEC_LZ4 else stored
-    np.testing.assert_array_equal(np.frombuffer(raw, dtype).reshape(shape[2], *shape[:2]), image.transpose(2, 0, 1))
-
-
 @settings(max_examples=40)
 @given(
     shape=shapes,
@@ -134,15 +121,6 @@ def test_an_image_of_more_than_2_gib_is_refused() -> None:
         encode_image(huge, "raw", 64)
 
 
-@given(shapes, st.integers(1, 2), st.integers(1, 100))
-def test_tile_lengths_add_up(shape: tuple[int, int, int], itemsize: int, tile: int) -> None:
-    image = np.empty(shape, f"u{itemsize}")
-    expected = [
-        image[y : y + tile, x : x + tile].nbytes for y in range(0, shape[0], tile) for x in range(0, shape[1], tile)
-    ]
-    assert tile_nbytes(shape, itemsize, tile).tolist() == expected
-
-
 @pytest.mark.parametrize(("data", "expected"), [(b"a", 0xD24EC4F1A98C6E5B), (b"abc", 0x44BC2CF5AD770999)])
 def test_the_checksum_is_xxh64(data: bytes, expected: int) -> None:
     assert checksum(data) == checksum(memoryview(data)) == checksum(np.frombuffer(data, np.uint8)) == expected
@@ -154,21 +132,6 @@ def test_a_checksum_made_piece_by_piece_is_that_of_all(pieces: list[bytes]) -> N
     for piece in pieces:
         running.update(piece)
     assert running.value == checksum(b"".join(pieces))
-
-
-def test_auto_chooses_lz4_if_it_saves_a_tenth() -> None:
-    assert saves_enough(900, 1000)
-    assert not saves_enough(901, 1000)
-    assert not saves_enough(0, 0)
-
-
-def test_joined_payloads_are_those_of_all() -> None:
-    a, b = (encode_many(np.full(n, n, np.uint8), np.array([n]), "lz4") for n in (100, 3))
-    both = join([a, b])
-    assert both.data.tobytes() == a.data.tobytes() + b.data.tobytes()
-    assert both.raw_nbytes.tolist() == [100, 3]
-    assert both.checksum.tolist() == [*a.checksum, *b.checksum]
-    assert join([a]) is a
 
 
 @pytest.mark.parametrize("name", ["zip", "", "RAW", "tiles"])

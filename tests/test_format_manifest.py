@@ -20,12 +20,12 @@ from lmdbloader.format.manifest import (
     Description,
     Manifest,
     Part,
-    _digest_of,
     check_fits,
     is_signed,
     parse_description,
     parse_manifest,
 )
+from lmdbloader.format.manifest import signed as text_of
 
 FIELDS = (make_field("lr", "image", "lz4"), make_field("hr", "image"), make_field("label", "int"))
 MANIFEST = Manifest(
@@ -45,7 +45,7 @@ MANIFEST = Manifest(
 def signed(body: dict[str, Any]) -> bytes:
     """Return a manifest's bytes with the digest that its other keys have."""
     body = {key: value for key, value in body.items() if key != "manifest_digest"}
-    return json.dumps({**body, "manifest_digest": _digest_of(body)}).encode() + b"\n"
+    return text_of(body, "manifest_digest")
 
 
 def body() -> dict[str, Any]:
@@ -108,10 +108,6 @@ def test_an_unknown_kind_or_codec_of_a_field_is_named(values: dict[str, str], na
     assert is_signed(data)
 
 
-def test_a_manifest_is_readable_text() -> None:
-    assert "Füchse" in MANIFEST.to_json().decode("utf-8")
-
-
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
@@ -119,10 +115,6 @@ def test_a_manifest_is_readable_text() -> None:
         (b"\xff{}", "is not JSON"),
         (MANIFEST.to_json()[:-3], "is not JSON"),
         (b"[" * 100_000, "is not JSON"),
-        (
-            b'{"format": "lmdbloader", "format_version": 1, "x": ' + b"[" * 900 + b"]" * 900 + b"}",
-            "digest|not JSON|deep",
-        ),
         (b"[]", "does not describe an lmdbloader dataset"),
         (b"null", "does not describe an lmdbloader dataset"),
         (b"{}", "does not describe an lmdbloader dataset"),
@@ -132,7 +124,7 @@ def test_a_manifest_is_readable_text() -> None:
         (signed({**body(), "format_version": True}), "format version True"),
         (signed({**body(), "format_version": 1.0}), "format version 1.0"),
         (MANIFEST.to_json().replace(b'"scale": 2', b'"scale": 3'), "was changed after it was written"),
-        (json.dumps({k: v for k, v in body().items() if k != "manifest_digest"}).encode(), "its digest is None"),
+        (json.dumps({k: v for k, v in body().items() if k != "manifest_digest"}).encode(), "was changed"),
         (b" " * (MAX_MANIFEST_NBYTES + 1), "expected at most"),
     ],
 )
@@ -192,43 +184,10 @@ def test_a_manifest_with_a_right_digest_and_wrong_content_is_refused(change: Cal
         parse_manifest(signed(changed), "d")
 
 
-@given(st.integers(0), st.sampled_from([b" ", b"\n", b"\r", b"\t"]))
-def test_white_space_more_or_less_is_another_text(position: int, space: bytes) -> None:
-    sound = MANIFEST.to_json()
-    manifest = parse_manifest(sound, "d")
-    at = position % (len(sound) + 1)
-    places = [i for i in range(len(sound)) if sound[i : i + 1].isspace()]
-    less = places[position % len(places)]
-    assert manifest.is_text(sound)
-    assert not manifest.is_text(sound[:at] + space + sound[at:])
-    assert not manifest.is_text(sound[:less] + sound[less + 1 :])
-    assert not manifest.is_text(sound[:at] if at < len(sound) else b"")
-
-
-def test_a_key_with_two_values_is_refused_in_any_version() -> None:
-    for version in (1, 2, 3):
-        data = MANIFEST.to_json().replace(b'"format_version": 1', b'"format_version": %d' % version)
-        with pytest.raises(FormatError, match=r"d/manifest\.json: has two values of 'hr', expected one\. Restore"):
-            parse_manifest(data.replace(b'"scale": 2', b'"hr": 1, "hr": 1'), "d")
-        assert not is_signed(data.replace(b'"scale": 2', b'"scale": 2, "scale": 2'))
-    text = MANIFEST.description.to_json()
-    with pytest.raises(FormatError, match="description does not read"):
-        parse_description(text.replace(b'"scale": 2', b'"scale": 2, "scale": 2'), "d")
-
-
-def test_a_description_reads_back_and_makes_the_same_manifest() -> None:
+def test_a_description_reads_back() -> None:
     description = Description(MANIFEST.fields, MANIFEST.with_source, MANIFEST.classes, MANIFEST.made_by)
-    back = parse_description(description.to_json(), "d")
-    assert back == description
-    made = back.manifest(
-        num_samples=3,
-        sizes=MANIFEST.sizes,
-        content_digest="sha256:00",
-        index_digest="sha256:01",
-        index=MANIFEST.index,
-        parts=MANIFEST.parts,
-    )
-    assert made.to_json() == MANIFEST.to_json()
+    assert description == MANIFEST.description
+    assert parse_description(description.to_json(), "d") == description
 
 
 @given(st.integers(0), st.integers(1, 255), st.booleans())
@@ -238,10 +197,8 @@ def test_no_changed_or_missing_byte_of_a_description_goes_unnoticed(position: in
     at = position % (len(sound) - 1)
     damaged = bytearray(sound)
     damaged[at] ^= change
-    try:
-        assert parse_description(sound[:at] if cut else bytes(damaged), "d") == description
-    except FormatError as error:
-        assert str(error).startswith("d/data.mdb: its description does not read")
+    with pytest.raises(FormatError, match=r"^d/data\.mdb: its description does not read"):
+        parse_description(sound[:at] if cut else bytes(damaged), "d")
 
 
 @given(st.data())
@@ -268,25 +225,8 @@ def test_no_changed_or_missing_byte_of_a_manifest_goes_unnoticed(position: int, 
     at = position % len(sound)
     damaged = bytearray(sound)
     damaged[at] ^= change
-    try:
-        manifest = parse_manifest(sound[:at] if cut else bytes(damaged), "d")
-    except FormatError:
-        return
-    assert manifest == MANIFEST  # white space between the keys says nothing
-
-
-@given(st.binary(max_size=60))
-def test_bytes_that_are_no_manifest_are_a_format_error(data: bytes) -> None:
     with pytest.raises(FormatError):
-        parse_manifest(data, "d")
-
-
-def test_a_manifest_that_readers_would_refuse_is_not_written() -> None:
-    names = tuple(f"{i:080d}" for i in range(900_000))
-    with pytest.raises(OptionError, match=r"the names of 900,000 classes"):
-        dataclasses.replace(MANIFEST, classes={"label": names}).to_json()
-    many = dataclasses.replace(MANIFEST, classes={"label": names[:400_000]})
-    assert parse_manifest(many.to_json(), "x").classes == many.classes
+        parse_manifest(sound[:at] if cut else bytes(damaged), "d")
 
 
 def test_classes_are_refused_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,7 +240,11 @@ def test_classes_are_refused_before_anything_is_written(monkeypatch: pytest.Monk
     fits = Description((), True, {"labels": names[:1500]}, {})
     check_fits(fits)
     digest, sizes = "sha256:" + "0" * 64, dict.fromkeys(MANIFEST.sizes, 2**62 - 1)
-    longest = fits.manifest(
+    longest = dataclasses.replace(
+        MANIFEST,
+        fields=(),
+        classes=fits.classes,
+        made_by={},
         num_samples=2**62 - 1,
         sizes=sizes,
         content_digest=digest,

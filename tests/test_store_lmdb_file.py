@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import mmap
 import os
 import random
@@ -15,8 +14,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from lmdbloader.errors import CorruptError
-from lmdbloader.store.lmdb_file import last_transactions, list_values, lmdb_file, page_problems, take_back_torn
+from lmdbloader.store.lmdb_file import list_values, lmdb_file, page_problems
 
 
 @pytest.fixture(scope="module")
@@ -80,14 +78,12 @@ def test_a_file_may_have_larger_pages_than_this_system(page_nbytes: int) -> None
 
 
 @pytest.mark.parametrize("page_nbytes", [4096, 8192, 16384, 32768])
-def test_a_value_that_ends_behind_the_file_is_found(page_nbytes: int, tmp_path: Path) -> None:
-    data, values = make_lmdb(page_nbytes)
-    end = 3 * page_nbytes + 16 + len(values[b"0009"])
+def test_a_file_that_ends_before_its_last_page_is_found(page_nbytes: int, tmp_path: Path) -> None:
+    data, _ = make_lmdb(page_nbytes)
     path = tmp_path / "a.mdb"
-    for length in (4 * page_nbytes, end - 1, end):
+    for length in (4 * page_nbytes, len(data) - 1, len(data)):
         path.write_bytes(data[:length])
-        is_cut = f"the value of key b'0009' ends at byte {end}, the file at byte {length}: it was cut or copied in part"
-        assert page_problems(path) == ([is_cut] if length < end else [])
+        assert bool(page_problems(path)) == (length < len(data))
 
 
 def test_an_lmdb_is_recognised(file: Path, tmp_path: Path) -> None:
@@ -127,92 +123,5 @@ def test_a_file_cut_short_or_damaged_is_an_error_and_never_a_crash(file: Path, t
     assert child.returncode == 0, child.stderr
     lines = child.stdout.splitlines()
     assert len(lines) == len(paths)
+    assert "0.mdb: its pages are damaged (" in lines[0]
     assert sum(line.startswith("refused") for line in lines) >= 12
-
-
-def test_damaged_pages_are_reported(file: Path, tmp_path: Path) -> None:
-    path = tmp_path / "cut.mdb"
-    path.write_bytes(file.read_bytes()[:20_000])
-    with pytest.raises(CorruptError, match=r"cut\.mdb: its pages are damaged \("):
-        list(list_values(path))
-
-
-PAGE = 4096
-# The parts of a page that a commit writes, in sectors of 64 bytes.
-SECTORS = ((0, 64), (64, 128), (128, 192))
-
-
-def commit(path: Path, number: int) -> None:
-    with lmdb.open(str(path), subdir=False, lock=False, map_size=2**24) as env, env.begin(write=True) as transaction:
-        for row in range(6):
-            transaction.put(f"{number:04}{row}".encode(), bytes([number]) * 9000)
-        for row in range(3):
-            transaction.delete(f"{number - 1:04}{row}".encode())
-
-
-def keys(path: Path) -> list[bytes]:
-    with lmdb.open(str(path), subdir=False, lock=False, readonly=True) as env, env.begin() as transaction:
-        return [bytes(key) for key, _ in transaction.cursor()]
-
-
-def transactions(path: Path) -> tuple[int, int]:
-    with open(path, "rb") as file:
-        return last_transactions(file.fileno())
-
-
-def test_the_meta_pages_have_the_numbers_of_the_last_transactions(tmp_path: Path) -> None:
-    path = tmp_path / "data.mdb"
-    path.touch()
-    assert transactions(path) == (0, 0)
-    lmdb.open(str(path), subdir=False, lock=False).close()
-    assert transactions(path) == (0, 0)
-    for number, expected in ((1, (0, 1)), (2, (2, 1)), (3, (2, 3))):
-        commit(path, number)
-        assert transactions(path) == expected
-    data = path.read_bytes()
-    path.write_bytes(bytes(PAGE) + data[PAGE:])
-    assert transactions(path) == (0, 3)
-    path.write_bytes(bytes(len(data)))
-    assert transactions(path) == (0, 0)
-
-
-@pytest.mark.parametrize("number", [1, 2, 5])
-def test_a_transaction_with_a_torn_page_is_undone_or_whole(number: int, tmp_path: Path) -> None:
-    path = tmp_path / "data.mdb"
-    for earlier in range(1, number):
-        commit(path, earlier)
-    lmdb.open(str(path), subdir=False, lock=False).close()
-    before, kept = path.read_bytes(), keys(path)
-    commit(path, number)
-    after, committed = path.read_bytes(), keys(path)
-    at = number % 2 * PAGE
-    torn = 0
-    for landed in itertools.product((False, True), repeat=len(SECTORS)):
-        page = bytearray(before[at : at + PAGE])
-        for (first, last), is_there in zip(SECTORS, landed, strict=True):
-            if is_there:
-                page[first:last] = after[at + first : at + last]
-        path.write_bytes(after[:at] + page + after[at + PAGE :])
-        if page_problems(path):
-            assert take_back_torn(path), landed
-            torn += 1
-        assert page_problems(path) == []
-        # The last sector holds the number. A first one that is as it was before may make no difference.
-        assert keys(path) in ((committed,) if all(landed) else (kept, committed) if landed[2] else (kept,))
-        commit(path, number)  # again, as a conversion that goes on does
-        assert page_problems(path) == [] and keys(path) == committed
-    assert torn > 0
-
-
-def test_damage_elsewhere_is_left_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "data.mdb"
-    for number in (1, 2, 3):
-        commit(path, number)
-    data = bytearray(path.read_bytes())
-    for at in range(2 * PAGE, len(data), PAGE):  # every page that a tree has
-        if data[at + 10] in (1, 2):
-            data[at + 12] ^= 0xFF
-    path.write_bytes(data)
-    assert page_problems(path)
-    assert not take_back_torn(path)
-    assert path.read_bytes() == data

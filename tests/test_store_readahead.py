@@ -19,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lmdbloader
-from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import CODEC_TILES
 from lmdbloader.store import Readahead, Reader
 from lmdbloader.store import readahead as module
@@ -135,17 +134,6 @@ def test_load_brings_in_all_samples_before_the_ticket_is_done(cold: Reader, io: 
 
 
 @IO
-def test_load_of_one_field_leaves_the_others_alone(cold: Reader, io: Any) -> None:
-    readahead = Readahead(cold.with_io(io), ["image"])
-    readahead.advise(random=True)
-    row = np.array([NUM_SAMPLES // 2])
-    assert readahead.load(row).wait(60)
-    assert readahead.is_resident(row)
-    assert not Readahead(cold.with_io(io), ["mask"]).is_resident(row)
-    readahead.close()
-
-
-@IO
 def test_will_need_brings_samples_in_but_no_large_tiled_image(cold: Reader, io: Any) -> None:
     assert (cold.index.arrays["image.codec"][LARGE] == CODEC_TILES).all()
     readahead = Readahead(cold.with_io(io), ["image", "mask"])
@@ -166,44 +154,6 @@ def cold_at(reader: Reader, at: int) -> bool:
     from lmdbloader.kernels.entries import any_absent
 
     return bool(any_absent(reader.data.ctypes.data, np.array([at]), mmap.PAGESIZE, np.zeros(1, np.uint8)))
-
-
-def test_nothing_counts_as_resident_if_the_system_hides_residency(
-    reader: Reader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    readahead = Readahead(reader, ["image", "mask"])
-    assert readahead.load(SMALL).wait(60) and readahead.is_resident(SMALL)
-    readahead.close()
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    monkeypatch.setattr(os, "geteuid", lambda: os.stat(reader.path).st_uid + 1)
-    assert not Readahead(Reader(reader.path), ["image", "mask"]).is_resident(SMALL)
-
-
-def test_samples_read_the_same_whatever_was_advised(reader: Reader) -> None:
-    readahead = Readahead(reader, ["image"])
-    before = reader.read_image("image", 3)
-    readahead.advise(random=True)
-    readahead.will_need(SMALL)
-    readahead.load(SMALL).wait(60)
-    readahead.advise(random=False)
-    np.testing.assert_array_equal(reader.read_image("image", 3), before)
-    readahead.close()
-
-
-def test_nothing_to_read_is_done_without_a_thread(reader: Reader) -> None:
-    readahead = Readahead(reader, ["image"])
-    nothing = SMALL[:0]
-    readahead.will_need(nothing)
-    assert readahead.load(nothing).wait(0)
-    assert readahead.is_resident(nothing)
-    assert Readahead(reader, []).load(SMALL).done
-    assert num_threads() == 0
-
-
-@pytest.mark.parametrize("name", ["label", "nothing"])
-def test_a_field_without_payloads_is_refused(reader: Reader, name: str) -> None:
-    with pytest.raises(OptionError, match=rf"no field '{name}' with payloads; it has image, mask"):
-        Readahead(reader, ["image", name])
 
 
 def test_there_is_one_thread_and_close_ends_it(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,18 +210,6 @@ def test_closing_ends_every_wait(reader: Reader, blocked: threading.Event, monke
     assert done == [True, True]
 
 
-def test_no_caller_waits_forever_when_another_closes(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    readahead, make = Readahead(reader, ["image"]), module._Request
-
-    def closed_first(*parts: Any) -> Any:
-        readahead.close()
-        return make(*parts)
-
-    assert readahead.load(SMALL).wait(60)
-    monkeypatch.setattr(module, "_Request", closed_first)
-    assert readahead.load(SMALL).wait(20)
-
-
 def test_an_error_in_the_thread_reaches_waiting_and_later_callers(
     reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,17 +243,6 @@ def test_a_file_that_cannot_be_read_ends_the_ticket(reader: Reader, io: Any, tmp
     assert io == "mmap" or not readahead.is_resident(SMALL)
     readahead.will_need(SMALL)
     readahead.close()
-
-
-def test_no_caller_waits_for_a_thread_that_does_not_start(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    readahead = Readahead(reader, ["image"])
-    monkeypatch.setattr(threading.Thread, "start", fail)
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match="can't start"):
-            readahead.load(SMALL)
 
 
 def run(program: str, path: Path) -> str:

@@ -7,12 +7,10 @@ import json
 import os
 import pickle
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import lmdb
 import numpy as np
 import pytest
 from damage import flip
@@ -23,7 +21,7 @@ from tile_tables import read_table, table_nbytes
 import lmdbloader
 from lmdbloader.errors import CorruptError, FormatError, LmdbloaderError, OptionError
 from lmdbloader.format.layout import CODEC_TILES, MANIFEST_FILE
-from lmdbloader.format.manifest import _digest_of
+from lmdbloader.format.manifest import signed
 from lmdbloader.store import Reader, check_rows, read_manifest
 
 HEIGHT, WIDTH, TILE = 330, 300, 64
@@ -126,7 +124,7 @@ def test_a_crop_reads_and_verifies_only_the_tiles_that_it_touches(path: Path, na
         with pytest.raises(CorruptError, match=rf"field '{name}' of sample 0: its checksum does not match"):
             Reader(path).read_crop(name, 0, **{**inside, **change})
     flip(path, (int(starts[touched]) + int(ends[touched])) // 2)
-    with pytest.raises(CorruptError, match=rf"field '{name}' of sample 0: its checksum .*restore .* or convert again"):
+    with pytest.raises(CorruptError, match=rf"field '{name}' of sample 0: its checksum .*repair"):
         Reader(path).read_crop(name, 0, **inside)
 
 
@@ -139,27 +137,6 @@ def test_every_byte_of_the_tile_table_is_covered(path: Path, name: str) -> None:
             Reader(path).read_crop(name, 0, top=0, left=0, height=1, width=1)
         flip(path, place)
     assert Reader(path).read_crop(name, 0, top=0, left=0, height=1, width=1).shape == (3, 1, 1)
-
-
-def test_nothing_there_is_file_not_found(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"there is no such folder; expected a dataset made by lmdbloader"):
-        Reader(tmp_path / "nowhere")
-
-
-def test_a_folder_that_is_not_a_finished_dataset_is_a_format_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"x")
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "going.partial").mkdir()
-    lmdb.open(str(tmp_path / "foreign")).close()
-    for name, expected in (
-        ("file", "is a file"),
-        ("empty", "has no manifest.json, so it is not a dataset"),
-        ("foreign", "has no manifest.json, so it is not a dataset"),
-        ("going", r"its conversion is not finished .*going\.partial is there"),
-        ("going.partial", "is an unfinished conversion"),
-    ):
-        with pytest.raises(FormatError, match=expected):
-            Reader(tmp_path / name)
 
 
 @pytest.mark.parametrize("file", ["data.mdb", "index.arrow", "manifest.json"])
@@ -199,7 +176,7 @@ def test_the_error_for_another_format_version_names_the_remedy(path: Path, versi
     body = json.loads((path / MANIFEST_FILE).read_bytes())
     body["format_version"] = version
     del body["manifest_digest"]
-    (path / MANIFEST_FILE).write_text(json.dumps({**body, "manifest_digest": _digest_of(body)}))
+    (path / MANIFEST_FILE).write_bytes(signed(body, "manifest_digest"))
     with pytest.raises(FormatError, match=rf"format version {version}, expected 1\. Convert again"):
         Reader(path)
 
@@ -235,16 +212,6 @@ def test_damage_is_named_with_dataset_field_sample_and_source(photos: Path, tmp_
     assert named == (12, "image", source, str(path))
 
 
-def test_an_unverified_read_returns_damaged_bytes(path: Path) -> None:
-    flip(path, int(Reader(path).index.arrays["raw.offset"][1]))
-    reader, out = Reader(path), np.empty(6000, np.uint8)
-    rows, start, nbytes = np.array([1]), np.zeros(1, np.int64), np.array([6000])
-    reader.read_into("raw", rows, out, start, nbytes, verify=False)
-    assert (out != IMAGES[1].transpose(2, 0, 1).ravel()).sum() == 1
-    with pytest.raises(CorruptError):
-        reader.read_into("raw", rows, out, start, nbytes)
-
-
 def test_a_reader_pickles_as_its_path_and_notices_a_replaced_dataset(path: Path) -> None:
     pickled = pickle.dumps(Reader(path))
     assert len(pickled) < 2000
@@ -254,31 +221,6 @@ def test_a_reader_pickles_as_its_path_and_notices_a_replaced_dataset(path: Path)
     with pytest.raises(CorruptError, match="was replaced by another dataset"):
         pickle.loads(pickled)
     np.testing.assert_array_equal(back.read_image("lz4", 1), IMAGES[1].transpose(2, 0, 1))
-
-
-def test_a_relative_path_survives_a_change_of_folder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(path.parent)
-    reader = Reader(path.name)
-    monkeypatch.chdir("/")
-    assert len(pickle.loads(pickle.dumps(reader))) == 4
-
-
-def test_many_readers_and_threads_share_a_dataset(written: Path) -> None:
-    readers = [Reader(written) for _ in range(3)]
-    wrong: list[int] = []
-
-    def read(number: int) -> None:
-        for i in range(30):
-            row = (i + number) % 4
-            if not np.array_equal(readers[i % 3].read_image("lz4", row), IMAGES[row].transpose(2, 0, 1)):
-                wrong.append(row)
-
-    threads = [threading.Thread(target=read, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
 
 
 def test_a_reader_works_after_a_fork(written: Path) -> None:

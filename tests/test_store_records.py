@@ -69,7 +69,7 @@ def as_list(values: Any) -> list[Any]:
     return values.to_pylist() if isinstance(values, pa.Array) else list(values)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(samples, st.booleans(), st.integers(1, 3000))
 def test_blocks_unpack_to_the_chunk(values: list[Any], with_source: bool, limit: int) -> None:
     chunk = chunk_of(values, with_source=with_source)
@@ -118,7 +118,6 @@ def test_a_full_block_is_about_256_kib() -> None:
     assert all(0.98 * BLOCK_NBYTES < b.value.size < 1.01 * BLOCK_NBYTES for b in blocks[:-1])
 
 
-@settings(max_examples=200)
 @given(st.integers(0), st.integers(1, 255))
 def test_a_changed_byte_is_seen_before_anything_parses(position: int, change: int) -> None:
     chunk = chunk_of([((3, 4, 3), 10, b"blob", 5, 0.5, "text", "a.png")] * 3, with_source=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import re
 from collections.abc import Callable, Iterator
@@ -12,17 +11,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import fsspec
-import numpy as np
 import pytest
 import torch
 from PIL import Image
-from remote_store import Faulty, Server, objects_of, same, serving, write_dataset, write_parts
+from remote_store import Server, objects_of, same, serving, write_dataset, write_parts
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader, errors
 from lmdbloader.cli import main
 from lmdbloader.format.layout import INDEX_FILE
-from lmdbloader.store.remote import blocks as blocks_module
 from lmdbloader.store.remote import service as service_module
 
 URL = "s3://bucket/train.lmdb"
@@ -50,24 +47,6 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_module, "_RETRY_SECONDS", 0.2)
     monkeypatch.setattr(service_module, "_READ_SECONDS", 0.5)
     monkeypatch.setattr(service_module, "_LONGEST_PAUSE_SECONDS", 0.1)
-    monkeypatch.setattr(blocks_module, "_FAILED_SECONDS", 0.0)
-
-
-@pytest.fixture
-def outage(monkeypatch: pytest.MonkeyPatch, soon: None) -> dict[str, str]:
-    """Return what goes wrong with every request, as "on": nothing at first."""
-    answer, state = Faulty._answer, {"on": ""}
-
-    def failing(self: Any) -> None:
-        if state["on"] in ("503", "403"):
-            self._error(int(state["on"]), {"503": "SlowDown", "403": "AccessDenied"}[state["on"]])
-        elif state["on"]:
-            self.close_connection = True  # as a server that is going down
-        else:
-            answer(self)
-
-    monkeypatch.setattr(Faulty, "_answer", failing)
-    return state
 
 
 def labels(loader: Any) -> list[int]:
@@ -96,7 +75,7 @@ def are_equal(found: LMDBDataset, expected: LMDBDataset, order: Any = "quasi_ran
     "order, io, fraction",
     [
         ("quasi_random", "mmap", 1.0), ("random", "pread", 1.0), ("sequential", "mmap", 1.0),
-        ("quasi_random", "mmap", 0.4), ("random", "pread", 0), ("sequential", "mmap", "2MiB"),
+        ("quasi_random", "mmap", 0.4), ("random", "pread", 0), ("sequential", "mmap", 0.1),
     ],
 )  # fmt: skip
 def test_a_url_is_read_as_a_folder(
@@ -259,7 +238,7 @@ def test_a_replaced_dataset_is_an_error_and_then_a_dataset_of_its_own(
     other = write_dataset(tmp_path / "other.lmdb", seed=1, num_samples=COUNTS[-1])
     server.objects[last_key(local)] = (other / "data.mdb").read_bytes()[: len(server.objects[last_key(local)])]
     row = LAST - 150
-    with pytest.raises(errors.CorruptError, match=f"{last_key(local)}: was replaced"):
+    with pytest.raises(errors.CorruptError, match=f"{last_key(local)} is damaged, or was replaced"):
         dataset[row]
     assert same(dataset[LAST], local[LAST])  # what is cached is still that of the first one
     # Another process sees a file of another length, or other bytes than the checksums are of.
@@ -268,18 +247,6 @@ def test_a_replaced_dataset_is_an_error_and_then_a_dataset_of_its_own(
     server.objects.clear()
     server.objects.update(objects_of(other))
     assert are_equal(LMDBDataset(URL, cache_dir=tmp_path / "cache"), LMDBDataset(other))
-
-
-def test_a_replacement_that_no_request_tells_is_found_by_checksums(local: LMDBDataset, tmp_path: Path) -> None:
-    files = fsspec.filesystem("memory")
-    files.pipe({f"/replaced/{key}": data for key, data in objects_of(Path(local.path)).items()})
-    dataset = LMDBDataset("memory://replaced/train.lmdb", cache_dir=tmp_path / "cache")
-    assert same(dataset[LAST], local[LAST])
-    key = f"/replaced/{last_key(local)}"
-    files.pipe(key, files.cat(key)[::-1])
-    with pytest.raises(errors.CorruptError, match=r"data.*\.mdb: was replaced"):
-        dataset[LAST - 150]
-    assert same(dataset[LAST], local[LAST])
 
 
 def test_what_is_no_dataset_is_refused(server: Server, local: LMDBDataset, tmp_path: Path) -> None:
@@ -301,8 +268,8 @@ def test_what_is_no_dataset_is_refused(server: Server, local: LMDBDataset, tmp_p
         LMDBDataset(URL, cache_dir=tmp_path / "other")
 
 
-@pytest.mark.parametrize("wrong", [1.5, True, float("nan"), "0.2", "1", "20%", "200%", -1])
-def test_a_fraction_is_a_share_or_a_size(tmp_path: Path, wrong: Any) -> None:
+@pytest.mark.parametrize("wrong", [1.5, True, float("nan"), "0.2", -1])
+def test_a_fraction_is_a_share(tmp_path: Path, wrong: Any) -> None:
     with pytest.raises(errors.OptionError, match="cache_fraction="):
         LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=wrong)
 
@@ -341,52 +308,3 @@ def test_an_unreachable_server_is_an_error_at_opening(tmp_path: Path, soon: None
         patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
         with pytest.raises(errors.DiskError, match=r"127\.0\.0\.1:9"):
             LMDBDataset(URL, cache_dir=tmp_path)
-
-
-@pytest.mark.parametrize("how", ["503", "closed"])
-def test_a_dataset_that_is_cached_as_a_whole_opens_without_its_server(
-    server: Server, local: LMDBDataset, tmp_path: Path, outage: dict[str, str], how: str
-) -> None:
-    url = f"{server.url}/bucket/train.lmdb".replace("://", "://me:hidden@") if how == "503" else URL
-    assert are_equal(LMDBDataset(url, cache_dir=tmp_path), local)
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"hidden" in path.read_bytes()]
-    (folder,) = tmp_path.iterdir()
-    outage["on"] = how
-    with pytest.warns(UserWarning, match=rf"the server was not reached.*{re.escape(str(folder))}"):
-        dataset = LMDBDataset(url, cache_dir=tmp_path, cache_fraction=0.5)
-    assert are_equal(dataset, local)
-    assert same(pickle.loads(pickle.dumps(dataset))[0], local[0])  # workers ask nobody, and do not warn
-    outage["on"] = "403"
-    with pytest.raises(errors.DiskError, match="access denied"):
-        LMDBDataset(url, cache_dir=tmp_path)
-
-
-@pytest.mark.parametrize("lack", ["blocks", "states", "index", "data", "fraction", "version"])
-def test_what_is_not_cached_as_a_whole_is_refused(
-    server: Server, local: LMDBDataset, tmp_path: Path, outage: dict[str, str], lack: str
-) -> None:
-    dataset = LMDBDataset(URL, cache_dir=tmp_path / "cache", cache_fraction=0.5 if lack == "fraction" else 1.0)
-    (folder,) = (tmp_path / "cache").iterdir()
-    assert same(dataset[0], local[0])
-    if lack != "blocks":
-        assert are_equal(dataset, local)
-    if lack in ("states", "data"):
-        (folder / lack).unlink()
-    if lack == "index":
-        (folder / INDEX_FILE).write_bytes(b"")
-    if lack == "version":  # the server has stated another one since
-        os.utime(folder / "remote.json", (1, 1))
-        server.objects.update(objects_of(write_dataset(tmp_path / "other.lmdb", seed=1, num_samples=5)))
-        LMDBDataset(URL, cache_dir=tmp_path / "cache")
-    outage["on"] = "503"
-    with pytest.raises(errors.DiskError, match="cannot be read"):
-        LMDBDataset(URL, cache_dir=tmp_path / "cache")
-
-
-def test_requests_are_many_at_once_and_few_in_all(server: Server, local: LMDBDataset, tmp_path: Path) -> None:
-    server.delay = 0.5  # longer than a slow machine takes to make a request
-    dataset = LMDBDataset(URL, cache_dir=tmp_path)
-    assert len(labels(Loader(dataset, 50, order="quasi_random"))) == len(local)
-    assert server.most_open >= 3
-    assert len(server.ranges()) <= 1.1 * -(-local.reader.data_file.nbytes // MIB)
-    assert np.isclose(sum(last + 1 - first for first, last in server.ranges()), local.reader.data_file.nbytes, atol=4e6)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import subprocess
@@ -21,10 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from part_sets import tree
 from payloads import write_chunks
-from PIL import Image
 
 import lmdbloader
-from lmdbloader.errors import CorruptError, DestinationError, DiskFullError
+from lmdbloader.errors import CorruptError, DestinationError
 from lmdbloader.format.codecs import encode_many
 from lmdbloader.format.layout import make_field, parse_record_key
 from lmdbloader.format.manifest import Description
@@ -36,7 +34,6 @@ DESCRIPTION = Description(tuple(FIELDS), False, {}, {})
 ROOT = Path(__file__).resolve().parent.parent
 # The issue's bar: LMDB's page waste and all that is not payload take at most 8 %.
 MOST = 1.08
-SIZES = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
 @cache
@@ -68,40 +65,19 @@ MAKES: dict[str, tuple[str, Callable[[np.ndarray], dict[str, np.ndarray]]]] = {
 }
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("make", ["rgb raw", "pairs raw"])
+@pytest.mark.parametrize("size", [16, 32, 96, 192, 512])
+@pytest.mark.parametrize("make", list(MAKES))
 def test_the_file_is_at_most_8_percent_larger_than_its_payload(tmp_path: Path, size: int, make: str) -> None:
     codec, sample = MAKES[make]
-    written = lmdbloader.write(map(sample, patches(size)), tmp_path / "d", codec=codec)
+    # As many grey ones as it takes for LMDB's few pages of its own not to count.
+    many = [patch for patch in patches(size) for _ in range(3 if "grey" in make or codec == "lz4" else 1)]
+    written = lmdbloader.write(map(sample, many), tmp_path / "d", codec=codec)
     sizes = written.sizes
     assert sizes["data_nbytes"] == (tmp_path / "d" / "data.mdb").stat().st_size
     assert sizes["index_nbytes"] == (tmp_path / "d" / "index.arrow").stat().st_size
     assert sizes["payload_nbytes"] <= sizes["data_nbytes"] <= MOST * sizes["payload_nbytes"]
-
-
-@pytest.mark.parametrize("size", [16, 64, 384])
-@pytest.mark.parametrize("make", ["pairs lz4", "grey raw", "grey lz4"])
-def test_grey_and_compressed_patches_waste_no_more(tmp_path: Path, size: int, make: str) -> None:
-    codec, sample = MAKES[make]
-    # As many grey ones as it takes for LMDB's few pages of its own not to count.
-    many = [p for p in patches(size) for _ in range(3)]
-    sizes = lmdbloader.write(map(sample, many), tmp_path / "d", codec=codec).sizes
-    assert sizes["data_nbytes"] <= MOST * sizes["payload_nbytes"]
-    if codec == "lz4":
-        assert sizes["payload_nbytes"] < 0.95 * sizes["raw_nbytes"]
-
-
-@pytest.mark.parametrize(("size", "scale"), [(16, 2), (48, None), (96, 2), (192, 2), (512, 2)])
-def test_a_converted_folder_wastes_no_more(tmp_path: Path, size: int, scale: int | None) -> None:
-    (tmp_path / "photos").mkdir()
-    for i in range(2):
-        pixels = photograph()[300 * i : 300 * i + 1030, 100:1130]
-        Image.fromarray(pixels).save(tmp_path / "photos" / f"{i}.png", compress_level=1)
-    report = lmdbloader.convert(
-        tmp_path / "photos", tmp_path / "d", patch_size=size, scale=scale, codec="raw", workers=1
-    )
-    assert report.num_samples == 2 * (1030 // size) ** 2
-    assert report.sizes["data_nbytes"] <= MOST * report.sizes["payload_nbytes"]
+    assert codec != "lz4" or sizes["payload_nbytes"] < 0.95 * sizes["raw_nbytes"]
+    assert written.map_growths == 0
 
 
 def chunk_of(values: list[bytes]) -> Chunk:
@@ -202,8 +178,10 @@ def test_damage_to_a_complete_part_is_found(tmp_path: Path, name: str) -> None:
     facts = add_part(work, 0, PARTS[2])
     part = work.folder / "part-00000"
     flip(part, (part / name).stat().st_size // 2, name)
+    if name == "facts.json":
+        assert work.facts(0) is None  # the part is made again
+        return
     with pytest.raises(CorruptError):
-        work.facts(0)
         join(work, [facts], DESCRIPTION)
         # The bytes of data files are compared by `verify` alone.
         if not lmdbloader.verify(tmp_path / "d").is_sound:
@@ -241,10 +219,6 @@ def test_the_estimated_map_has_room_and_is_whole_pages(payload_nbytes: float, nu
     estimate = estimate_map_nbytes(payload_nbytes, num_samples)
     assert estimate % 4096 == 0
     assert estimate >= MOST * payload_nbytes + 2**20
-
-
-def test_the_estimate_is_enough_for_its_own_samples(tmp_path: Path) -> None:
-    assert lmdbloader.write(map(pair, patches(32)), tmp_path / "d", codec="lz4").map_growths == 0
 
 
 def mixed(count: int = 300) -> Iterator[dict[str, Any]]:
@@ -322,38 +296,12 @@ for limit in limits[1:]:
 """
 
 
-def run_limited(folder: Path, kind: str, limits: list[int]) -> list[str]:
-    child = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(folder), kind, *map(str, limits)], cwd=ROOT, capture_output=True, text=True
-    )
-    assert child.returncode == 0, child.stderr
-    return child.stdout.split()
-
-
 @pytest.mark.parametrize(
-    ("kind", "limits", "enough"),
-    [("large", [0, 100, 5_000, 9_000, 100_000, 300_000, 490_000], 2**20), ("tiny", [50_000, 130_000, 200_000], 2**20)],
+    ("kind", "limits"),
+    [("large", [0, 100, 5_000, 9_000, 100_000, 300_000, 490_000]), ("tiny", [50_000, 130_000, 200_000])],
 )
-def test_a_file_size_limit_is_a_full_disk_and_leaves_nothing(
-    tmp_path: Path, kind: str, limits: list[int], enough: int
-) -> None:
-    assert run_limited(tmp_path, kind, [*limits, enough]) == ["full"] * len(limits) + ["written"]
-
-
-def test_a_full_file_system_is_a_full_disk_and_leaves_nothing(tmp_path: Path) -> None:
-    def mount(nbytes: int) -> bool:
-        command = ["mount", "-t", "tmpfs", "-o", f"size={nbytes}", "tmpfs", str(tmp_path)]
-        return subprocess.run(command, capture_output=True).returncode == 0
-
-    rng = np.random.default_rng(0)
-    samples = [{"image": rng.integers(0, 256, (64, 64, 3), np.uint8)} for _ in range(40)]
-    for nbytes in (4096, 16384, 40_960, 204_800, 409_600, 520_192):
-        if not mount(nbytes):
-            pytest.skip("mounting a small file system needs rights that this user does not have")
-        try:
-            with pytest.raises(DiskFullError, match=rf"{tmp_path}/d.*: disk full"):
-                lmdbloader.write(samples, tmp_path / "d", codec="raw")
-            assert os.listdir(tmp_path) == []
-        finally:
-            gc.collect()  # the error's frames may hold open files
-            subprocess.run(["umount", str(tmp_path)], check=True)
+def test_a_file_size_limit_is_a_full_disk_and_leaves_nothing(tmp_path: Path, kind: str, limits: list[int]) -> None:
+    command = [sys.executable, "-c", LIMITED, str(tmp_path), kind, *map(str, limits), str(2**20)]
+    child = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.split() == ["full"] * len(limits) + ["written"]

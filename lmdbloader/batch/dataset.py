@@ -30,7 +30,6 @@ from lmdbloader.transforms.values import Normalize, ToDtype
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.compute as pc
     from typing_extensions import Self
 
     from lmdbloader.batch.draws import Draws
@@ -94,7 +93,7 @@ class LMDBDataset(ReadsMany):
         io: IO = "mmap",
         as_: Form = None,
         cache_dir: str | os.PathLike[str] | None = None,
-        cache_fraction: float | int | str | None = None,
+        cache_fraction: float | None = None,
     ) -> None:
         """Open a dataset.
 
@@ -111,9 +110,8 @@ class LMDBDataset(ReadsMany):
                 with named tuples before.
             cache_dir: Of a dataset at a URL, the folder of the caches of all datasets; by default `remote` in the
                 user's cache folder. For a dataset on a disk, which has no cache, both options are an error.
-            cache_fraction: Of a dataset at a URL, how much is kept on the disk: a share from 0 to 1, or a size such as
-                "20GiB"; None is 1.0, all of it. The rest is fetched in every epoch, and its space is given back after
-                use.
+            cache_fraction: Of a dataset at a URL, the share that is kept on the disk, from 0 to 1; None is 1.0, all of
+                it. The rest is fetched in every epoch, and its space is given back after use.
 
         Raises:
             NotFoundError: There is nothing at `path`.
@@ -434,15 +432,14 @@ class LMDBDataset(ReadsMany):
             return self.with_rows(choose(self.stored_rows, places))
         return self.with_rows(compact(self.rows_of(places)))
 
-    def where(self, condition: str | pc.Expression) -> Self:
+    def where(self, condition: str) -> Self:
         """Return a view with the samples whose row of `table` matches a condition; no pixel is read.
 
         Long texts, which are in the data file, are read only if the condition names them.
 
         Args:
             condition: In Python's syntax, such as "label == 3", "label in ('cat', 'dog') and image.height >= 256",
-                "'night' in source", "score is null". A text is the name of a class for a column of labels. Or an Arrow
-                expression, such as pyarrow.compute.field("label") == 3.
+                "'night' in source", "score is null". A text is the name of a class for a column of labels.
 
         Raises:
             OptionError: It is not a condition, or does not fit the table: it names a column that is not there, for

@@ -38,8 +38,8 @@ def groups_of(reader: Reader, columns: Sequence[str], rows: Rows, by: str | None
     if by in index.names:
         codes = index.names[by].codes
     elif by in reader.long_texts:
-        codes = reader.text_column(by, as_array(rows)).dictionary_encode().indices.to_numpy(zero_copy_only=False)
-        return codes
+        numbers: dict[str, int] = {}
+        return np.array([numbers.setdefault(text, len(numbers)) for text in reader.read_texts(by, as_array(rows))])
     else:
         codes = index.batch.column(by).dictionary_encode().indices.to_numpy(zero_copy_only=False)
     return take(codes, rows)

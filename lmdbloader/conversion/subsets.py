@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,16 +22,13 @@ from lmdbloader.format.layout import undecided
 from lmdbloader.store import check_rows
 from lmdbloader.store.conditions import matching
 
-if TYPE_CHECKING:
-    import pyarrow.compute as pc
-
 I64 = npt.NDArray[np.int64]
 
 
 def subset(
     dataset: Any,
     out: str | os.PathLike[str],
-    where: str | pc.Expression | None = None,
+    where: str | None = None,
     *,
     indices: Any = None,
     names: Sequence[str] | None = None,
@@ -109,7 +106,7 @@ def subset(
     part = _some(part, limit, fraction, seed)
     chosen = chosen_fields([part], fields)
     manifest = part.reader.manifest
-    choices = {"where": str(where)} if where is not None else {}
+    choices = {"where": where} if where is not None else {}
     recipe = Recipe(
         (part,),
         undecided([part.reader.fields[name] for name in chosen]),

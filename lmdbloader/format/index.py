@@ -150,8 +150,8 @@ def parse_index(manifest: Mapping[str, Any], fields: Sequence[Field], *, with_so
     Raises:
         KeyError, TypeError, ValueError: They are something else.
     """
-    body, num_rows = manifest["index"], _count(manifest["num_samples"])
-    data_nbytes, nbytes = (_count(manifest["sizes"][f"{name}_nbytes"]) for name in ("data", "index"))
+    body, num_rows = manifest["index"], count_of(manifest["num_samples"])
+    data_nbytes, nbytes = (count_of(manifest["sizes"][f"{name}_nbytes"]) for name in ("data", "index"))
     found = [(each["name"], each["type"]) for each in body["columns"]]
     if found != list(index_columns(fields, with_source=with_source).items()):
         raise ValueError(f"index with the columns {found!r:.200}, which are not those of the fields")
@@ -181,12 +181,12 @@ def _parse_column(values: Mapping[str, Any], num_rows: int, nbytes: int) -> Colu
     name, kind = values["name"], values["type"]
     if kind not in (TEXT, NAMES):
         return ColumnAt(name, kind, _place(values["at"], num_rows, np.dtype(kind).itemsize, nbytes))
-    count = num_rows if kind == TEXT else _count(values["texts_count"])
+    count = num_rows if kind == TEXT else count_of(values["texts_count"])
     texts = TextsAt(
-        _count(values["texts_count"]),
+        count_of(values["texts_count"]),
         _place(values["texts_offsets_at"], count + 1, OFFSET_DTYPE.itemsize, nbytes),
         _place(values["texts_bytes_at"], values["texts_nbytes"], 1, nbytes),
-        _count(values["texts_nbytes"]),
+        count_of(values["texts_nbytes"]),
     )
     if texts.count != count:
         raise ValueError(f"index column {name!r:.80} with {texts.count} texts in {num_rows} rows")
@@ -198,7 +198,7 @@ def _parse_column(values: Mapping[str, Any], num_rows: int, nbytes: int) -> Colu
 
 def _place(at: Any, count: Any, itemsize: int, nbytes: int) -> int:
     """Return where `count` values begin, if all of them are inside of the file and aligned."""
-    if _count(at) % itemsize or _count(at) + _count(count) * itemsize > nbytes:
+    if count_of(at) % itemsize or count_of(at) + count_of(count) * itemsize > nbytes:
         raise ValueError(f"index with {count} values of {itemsize} bytes at {at}, in a file of {nbytes} bytes")
     return int(at)
 
@@ -221,10 +221,10 @@ def _facts_json(facts: Facts) -> dict[str, Any]:
 
 def _parse_facts(values: Mapping[str, Any], f: Field) -> Facts:
     extremes = {name: _pair(values["extremes"][name]) for name in extremes_of(f)}
-    totals = {name: _count(values["totals"][name]) for name in _LENGTHS}
-    nbytes, side, pixels = map(_count, values["jpeg"])
-    codecs = tuple(map(_count, values["codecs"]))
-    return Facts(codecs, extremes, totals, _count(values["encoded_nbytes"]), (nbytes, side, pixels))
+    totals = {name: count_of(values["totals"][name]) for name in _LENGTHS}
+    nbytes, side, pixels = map(count_of, values["jpeg"])
+    codecs = tuple(map(count_of, values["codecs"]))
+    return Facts(codecs, extremes, totals, count_of(values["encoded_nbytes"]), (nbytes, side, pixels))
 
 
 def _are_possible(facts: Facts, f: Field, data_nbytes: int) -> bool:
@@ -261,11 +261,12 @@ def extremes_of(f: Field) -> Iterator[str]:
 
 
 def _pair(values: Any) -> tuple[int, int]:
-    low, high = map(_count, values)
+    low, high = map(count_of, values)
     return low, high
 
 
-def _count(value: Any) -> int:
+def count_of(value: Any) -> int:
+    """Return a whole number that is not negative; a ValueError if it is something else."""
     if type(value) is not int or not 0 <= value < 2**62:
         raise ValueError(f"{value!r:.80} where a count was expected")
     return value

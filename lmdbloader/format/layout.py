@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import keyword
 import struct
 import unicodedata
@@ -29,8 +28,8 @@ FORMAT_VERSION = 1
 DATA_FILE = "data.mdb"
 INDEX_FILE = "index.arrow"
 MANIFEST_FILE = "manifest.json"
-# In the cache of a dataset at a URL: the URL, the endpoint and the version that was opened.
-REMOTE_FILE = "remote.json"
+# The manifest in the cache of a dataset at a URL, which must not look like a complete dataset.
+REMOTE_FILE = "manifest.remote.json"
 PARTIAL_SUFFIX = ".partial"
 # In OUT.partial: what is made there, and how; it can be continued.
 PLAN_FILE = "plan.json"
@@ -221,22 +220,11 @@ def record_key(first_sample: int, checksum: int) -> bytes:
 def parse_record_key(key: bytes) -> tuple[int, int]:
     """Return (first sample, checksum) of a record batch's key.
 
-    Raises:
-        FormatError: The key does not have 16 bytes.
+    >>> parse_record_key(record_key(7, 0xABC))
+    (7, 2748)
     """
-    if len(key) != RECORD_KEY_NBYTES:
-        raise FormatError(f"record key {key!r}: expected {RECORD_KEY_NBYTES} bytes, found {len(key)}")
     first, checksum = struct.unpack(">QQ", key)
     return first, checksum
-
-
-def progress_value(num_samples: int) -> bytes:
-    """Return the value of the entry with the number of samples in data.mdb.
-
-    >>> progress_value(7)
-    b'{"num_samples": 7}'
-    """
-    return json.dumps({"num_samples": num_samples}).encode()
 
 
 def array_type(dtype: str, shape: Sequence[int]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -13,7 +12,7 @@ from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.fields import kind_names
 from lmdbloader.format.codecs import named_codecs
 from lmdbloader.format.digests import digest_of
-from lmdbloader.format.index import IndexLayout, parse_index
+from lmdbloader.format.index import IndexLayout, count_of, parse_index
 from lmdbloader.format.layout import (
     DATA_FILE,
     FORMAT_NAME,
@@ -30,6 +29,8 @@ MAX_MANIFEST_NBYTES = 64 * 1024 * 1024
 # The room that `check_fits` leaves for what is not known before a dataset is written: digests, codecs, counts.
 _SPARE_NBYTES = 2**16
 _HALVES = re.compile("[\ud800-\udfff]")
+# Before the digest of a text.
+_SIGNATURE = b',\n "%s": '
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,34 +75,8 @@ class Description:
     made_by: Mapping[str, Any]
 
     def to_json(self) -> bytes:
-        """Return the bytes of the entry in data.mdb; its last key is the digest of all others."""
-        return _signed(_description_json(self), "description_digest")
-
-    def manifest(
-        self,
-        *,
-        num_samples: int,
-        sizes: Mapping[str, int],
-        content_digest: str,
-        index_digest: str,
-        index: IndexLayout,
-        parts: tuple[Part, ...],
-        manifest_digest: str = "",
-    ) -> Manifest:
-        """Return the manifest of a dataset with this description; arguments as in the manifest."""
-        return Manifest(
-            num_samples,
-            self.fields,
-            self.with_source,
-            self.classes,
-            sizes,
-            self.made_by,
-            content_digest,
-            index_digest,
-            index,
-            parts,
-            manifest_digest,
-        )
+        """Return the bytes of the entry in data.mdb; its last key is the digest of all before it."""
+        return signed(_description_json(self), "description_digest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +94,7 @@ class Manifest:
         index_digest: Of index.arrow.
         index: Where the columns of index.arrow lie, the digests of its rows, and facts about them.
         parts: In order, at least one.
-        manifest_digest: Of all other keys; empty if the manifest was not read from a file.
+        manifest_digest: Of all bytes before it; empty if the manifest was not read from a file.
     """
 
     num_samples: int
@@ -145,23 +120,13 @@ class Manifest:
         return Description(self.fields, self.with_source, self.classes, self.made_by)
 
     def to_json(self) -> bytes:
-        """Return the file's bytes; its last key is the digest of all others."""
-        return _signed(self._json(), "manifest_digest")
-
-    def is_text(self, data: bytes) -> bool:
-        """Return whether a file's bytes, from which this was read, are exactly those that a writer makes of it.
-
-        Its digest is of the values: text with other white space, spellings of numbers or orders of keys has the same.
-        """
-        return data == _text({**self._json(), "manifest_digest": self.manifest_digest})
-
-    def _json(self) -> dict[str, Any]:
-        """Return all keys except its own digest, in the order of the file."""
+        """Return the file's bytes; its last key is the digest of all before it."""
         body = {"format": FORMAT_NAME, "format_version": FORMAT_VERSION, "num_samples": self.num_samples}
         body |= _description_json(self) | {"sizes": dict(self.sizes)}
         body["parts"] = [asdict(part) for part in self.parts]
         body["index"] = self.index.to_json()
-        return body | {"content_digest": self.content_digest, "index_digest": self.index_digest}
+        body |= {"content_digest": self.content_digest, "index_digest": self.index_digest}
+        return signed(body, "manifest_digest")
 
 
 def parse_manifest(data: bytes, path: str) -> Manifest:
@@ -178,9 +143,7 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
     if len(data) > MAX_MANIFEST_NBYTES:
         raise FormatError(f"{where}: {len(data)} bytes, expected at most {MAX_MANIFEST_NBYTES}")
     try:
-        body = load_json(data)
-    except _TwiceError as error:
-        raise FormatError(f"{where}: {error}. Restore it from a copy, or convert again.") from error
+        body = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{where}: is not JSON text ({error}). Restore it from a copy, or convert again.") from error
     if not isinstance(body, dict) or body.get("format") != FORMAT_NAME:
@@ -191,29 +154,22 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
             f"{where}: format version {version!r:.20}, expected {FORMAT_VERSION}. Convert again, or read it with the "
             "release that made it."
         )
-    found = body.pop("manifest_digest", None)
-    try:
-        expected = _digest_of(body)
-    except RecursionError as error:
-        raise FormatError(f"{where}: is nested too deeply to be a manifest") from error
-    if found != expected:
-        raise FormatError(
-            f"{where}: its digest is {found!r}, expected {expected!r}: it was changed after it was written"
-        )
-    if not data.endswith(b"\n"):  # without its last byte it is still JSON
-        raise FormatError(
-            f"{where}: {len(data)} bytes that do not end in a line break: it is cut short. Copy it again."
-        )
+    if not is_signed(data):
+        raise FormatError(f"{where}: its digest is not that of its content: it was changed after it was written")
     try:
         description = _parse_description(body)
-        return description.manifest(
-            num_samples=_natural(body["num_samples"]),
-            sizes={name: _natural(nbytes) for name, nbytes in _typed(body, "sizes", dict).items()},
+        return Manifest(
+            fields=description.fields,
+            with_source=description.with_source,
+            classes=description.classes,
+            made_by=description.made_by,
+            num_samples=count_of(body["num_samples"]),
+            sizes={name: count_of(nbytes) for name, nbytes in _typed(body, "sizes", dict).items()},
             index=parse_index(body, description.fields, with_source=description.with_source),
             content_digest=_typed(body, "content_digest", str),
             index_digest=_typed(body, "index_digest", str),
             parts=_parts(body),
-            manifest_digest=str(found),
+            manifest_digest=_typed(body, "manifest_digest", str),
         )
     except ValueError as error:
         raise FormatError(f"{where}: {error}. Convert again, or read it with the release that made it.") from error
@@ -235,61 +191,28 @@ def parse_description(data: bytes, path: str) -> Description:
     """
     where = f"{path}/{DATA_FILE}: its description"
     try:
-        body = load_json(data)
-        found = body.pop("description_digest", None)
-        if found != (expected := _digest_of(body)):
-            raise ValueError(f"its digest is {found!r}, expected {expected!r}")
-        return _parse_description(body)
+        if not is_signed(data, "description_digest"):
+            raise ValueError("its digest is not that of its content")
+        return _parse_description(json.loads(data))
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise FormatError(f"{where} does not read ({error!r})") from error
 
 
-def is_signed(data: bytes) -> bool:
-    """Return whether a manifest, of any format and version, is whole and has its own digest."""
-    if not data.endswith(b"\n"):
-        return False
-    try:
-        body = load_json(data)
-        if not isinstance(body, dict):
-            return False
-        found = body.pop("manifest_digest", None)
-        return bool(found == _digest_of(body))
-    except (ValueError, RecursionError):
-        return False
+def is_signed(data: bytes, key: str = "manifest_digest") -> bool:
+    """Return whether a text ends with the digest of all before it; that of a manifest, of any format version."""
+    head, found, _ = data.rpartition(_SIGNATURE % key.encode())
+    return bool(found) and data == _sign(head, key)
 
 
-class _TwiceError(ValueError):
-    """JSON with two values of one key."""
-
-
-def load_json(data: bytes) -> Any:
-    """Return the values of an untrusted JSON text.
-
-    Args:
-        data: At most MAX_MANIFEST_NBYTES of UTF-8.
-
-    Raises:
-        ValueError, RecursionError: It is not JSON, or has two values of one key.
-    """
-    return json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; a key with two values is an error, as readers differ in the one they take."""
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise _TwiceError(f"has two values of {twice!r:.80}, expected one")
-    return values
-
-
-def _signed(body: dict[str, Any], key: str) -> bytes:
-    """Return the text of a JSON object with its digest as the last key.
+def signed(body: Mapping[str, Any], key: str) -> bytes:
+    """Return the text of a JSON object with the digest of all before it as the last key.
 
     Raises:
         OptionError: It is too large for a reader.
     """
-    data = _text({**body, key: _digest_of(body)})
+    text = json.dumps(body, indent=1, ensure_ascii=False).removesuffix("\n}")
+    # Half a surrogate pair (a byte of a file name that is not text) has no UTF-8 and stays a JSON escape.
+    data = _sign(_HALVES.sub(lambda half: f"\\u{ord(half[0]):04x}", text).encode(), key)
     if len(data) > MAX_MANIFEST_NBYTES:
         names = sum(map(len, body["classes"].values()))
         raise OptionError(
@@ -298,6 +221,10 @@ def _signed(body: dict[str, Any], key: str) -> bytes:
             "shorter or fewer ones."
         )
     return data
+
+
+def _sign(head: bytes, key: str) -> bytes:
+    return head + _SIGNATURE % key.encode() + f'"{digest_of(head)}"\n}}\n'.encode()
 
 
 def check_fits(description: Description) -> None:
@@ -311,13 +238,6 @@ def check_fits(description: Description) -> None:
     """
     spare = {"spare": "x" * _SPARE_NBYTES}
     replace(description, made_by={**description.made_by, **spare}).to_json()
-
-
-def _text(body: Mapping[str, Any]) -> bytes:
-    """Return the text of a JSON object as in a file."""
-    text = json.dumps(body, indent=1, ensure_ascii=False)
-    # Half a surrogate pair (a byte of a file name that is not text) has no UTF-8 and stays a JSON escape.
-    return _HALVES.sub(lambda half: f"\\u{ord(half[0]):04x}", text).encode() + b"\n"
 
 
 def _description_json(d: Description | Manifest) -> dict[str, Any]:
@@ -339,11 +259,6 @@ def _parse_description(body: Mapping[str, Any]) -> Description:
     classes = {name: _names(names) for name, names in _typed(body, "classes", dict).items()}
     with_source, made_by = _typed(body, "with_source", bool), _typed(body, "made_by", dict)
     return Description(fields, with_source, classes, made_by)
-
-
-def _digest_of(body: Mapping[str, Any]) -> str:
-    """Return the digest of a JSON object."""
-    return digest_of(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
 
 
 def field_json(f: Field) -> dict[str, Any]:
@@ -371,10 +286,10 @@ def parse_field(values: Mapping[str, Any]) -> Field:
         return replace(plain, image=_typed(values, "image", str))
     if not plain.has_pixels:
         return plain
-    layout, tile_size = values["layout"], _natural(values["tile_size"])
+    layout, tile_size = values["layout"], count_of(values["tile_size"])
     if layout != "CHW" or not 8 <= tile_size <= MAX_TILE_SIZE:
         raise ValueError(f"field {name!r} with layout {layout!r} and tiles of {tile_size} pixels")
-    ignored = _natural(values["ignore_index"]) if kind == "mask" else None
+    ignored = count_of(values["ignore_index"]) if kind == "mask" else None
     if ignored is not None and ignored >= 2**16:
         raise ValueError(f"field {name!r} with an ignore_index of {ignored}")
     return Field(name, kind, plain.codec, layout, tile_size, ignored)
@@ -389,7 +304,7 @@ def _typed(body: Mapping[str, Any], key: str, kind: type) -> Any:
 def _parts(body: Mapping[str, Any]) -> tuple[Part, ...]:
     """Return the parts of a dataset."""
     parts = tuple(
-        Part(_natural(part["num_samples"]), _natural(part["data_nbytes"]), _typed(part, "data_digest", str))
+        Part(count_of(part["num_samples"]), count_of(part["data_nbytes"]), _typed(part, "data_digest", str))
         for part in _typed(body, "parts", list)
     )
     num_samples, nbytes = sum(part.num_samples for part in parts), sum(part.data_nbytes for part in parts)
@@ -405,9 +320,3 @@ def _names(values: object) -> tuple[str, ...]:
     if not isinstance(values, list) or not all(isinstance(name, str) for name in values):
         raise TypeError(f"class names are {values!r:.80}")
     return tuple(values)
-
-
-def _natural(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0 or value >= 2**62:
-        raise ValueError(f"{value!r} where a count was expected")
-    return value

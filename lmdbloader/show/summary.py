@@ -203,7 +203,8 @@ def _summarize_field(reader: Reader, f: Field) -> FieldSummary:
 
 def _summarize_column(reader: Reader, f: Field) -> FieldSummary:
     if f.kind == "text":
-        return FieldSummary(f.name, f.kind, length=_range(reader.index.texts[f.name].num_characters()))
+        lengths = np.array([len(text) for text in reader.index.texts[f.name].to_list()], np.int64)
+        return FieldSummary(f.name, f.kind, length=_range(lengths))
     values = reader.index.arrays[f.name]
     if f.kind == "int":
         return FieldSummary(f.name, f.kind, values=_range(values))

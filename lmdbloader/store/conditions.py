@@ -68,41 +68,32 @@ def table_of(reader: Reader, rows: Rows, names: Sequence[str] | None = None) -> 
         table = table.take(pa.array(as_array(rows)))
     for place, name in enumerate(names):
         if name in reader.long_texts:
-            table = table.add_column(place, name, reader.text_column(name, as_array(rows)))
+            table = table.add_column(place, name, pa.array(reader.read_texts(name, as_array(rows)), pa.large_string()))
     return table.select(names)
 
 
-def matching(reader: Reader, rows: Rows, condition: str | pc.Expression) -> I64:
+def matching(reader: Reader, rows: Rows, condition: str) -> I64:
     """Return the positions (m,), ascending, of the samples whose row of `table_of` matches a condition.
 
     Args:
         reader: Of the dataset.
         rows: Of the index, a range or (n,).
-        condition: As text, see `parse_condition`, or as an Arrow expression.
+        condition: See `parse_condition`.
 
     Raises:
         OptionError: It is not a condition, or does not fit the table.
     """
     import pyarrow as pa
 
+    if not isinstance(condition, str):
+        raise OptionError(f'where({shown(condition)}): expected a text, such as "label == 3"')
     names, long, short = column_names(reader), reader.long_texts, reader.index.batch
-    if isinstance(condition, str):
-        schema = pa.schema([pa.field(name, pa.large_string()) if name in long else short.field(name) for name in names])
-        parsed = parse_condition(condition, schema, reader.manifest.classes)
-        text = unicodedata.normalize("NFKC", condition)  # as Python reads names
-    else:
-        parsed = check_expression(condition)
-        text = str(parsed)
-    # A column may be named by its place among all.
-    needed = [name for name in names if name not in long or name in text or "FieldPath" in text]
-    table = table_of(reader, rows, needed)
+    schema = pa.schema([pa.field(name, pa.large_string()) if name in long else short.field(name) for name in names])
+    parsed = parse_condition(condition, schema, reader.manifest.classes)
+    text = unicodedata.normalize("NFKC", condition)  # as Python reads names
+    table = table_of(reader, rows, [name for name in names if name not in long or name in text])
     numbered = table.append_column("sample number", pa.array(np.arange(table.num_rows)))
-    try:
-        found = numbered.filter(parsed)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        reason = str(error).partition("\n")[0]
-        raise OptionError(f"where({condition}): {reason}; the columns are {', '.join(names)}") from error
-    numbers: I64 = found.column("sample number").to_numpy()
+    numbers: I64 = numbered.filter(parsed).column("sample number").to_numpy()
     return numbers
 
 
@@ -132,15 +123,6 @@ def parse_condition(text: str, schema: pa.Schema, classes: Mapping[str, Sequence
         condition.refuse("is nested too deeply")
 
 
-def check_expression(condition: Any) -> pc.Expression:
-    """Return an Arrow expression; raise OptionError for anything else."""
-    import pyarrow.compute as pc
-
-    if isinstance(condition, pc.Expression):
-        return condition
-    raise OptionError(f'where({shown(condition)}): expected a text, such as "label == 3", or an Arrow expression')
-
-
 class _Condition:
     """The condition that is being parsed, for columns of one table."""
 
@@ -148,7 +130,7 @@ class _Condition:
         self._text, self._schema, self._classes = text, schema, classes
 
     def refuse(self, reason: str) -> NoReturn:
-        raise OptionError(f"where({shown(self._text)}): {reason}" + "." * (not reason.endswith(("?", ")"))))
+        raise OptionError(f"where({shown(self._text)}): {reason}")
 
     def boolean(self, node: ast.expr) -> pc.Expression:
         """Return the expression of a part that is true or false."""
@@ -167,31 +149,24 @@ class _Condition:
                 return functools.reduce(operator.and_, (self._compare(*pair) for pair in pairs))
             case ast.Constant(value=bool()):
                 return pc.scalar(node.value)
-            case ast.Name() | ast.Attribute():
-                name = self._column(node)
-                if str(self._schema.field(name).type) == "bool":
-                    return pc.field(name)
-                self.refuse(f"{name} is a column of {self._kind(name)}s; compare it, as in {name} == 3")
         self.refuse(f"cannot read {ast.unparse(node)!s:.80}; {_EXPECTED}")
 
     def _compare(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> pc.Expression:
         import pyarrow.compute as pc
 
-        if isinstance(op, ast.Is | ast.IsNot):
-            if not self._is_null(right):
-                self.refuse(f"only null can follow `is`: write == {ast.unparse(right)!s:.80}")
+        if isinstance(op, ast.NotIn):
+            return ~self._contained(left, right)
+        if isinstance(op, ast.In):
+            return self._contained(left, right)
+        if self._is_null(left) or self._is_null(right):
+            if not isinstance(op, ast.Is | ast.IsNot) or not self._is_null(right):
+                self.refuse("nothing is equal to null: write `is null` or `is not null`")
             found = pc.field(self._column(left)).is_null(nan_is_null=True)
             return found if isinstance(op, ast.Is) else ~found
-        if isinstance(op, ast.In | ast.NotIn):
-            found = self._contained(left, right)
-            return found if isinstance(op, ast.In) else ~found
-        if self._is_null(left) or self._is_null(right):
-            self.refuse("nothing is equal to null: write `is null` or `is not null`")
         names = [self._column(side) if isinstance(side, ast.Name | ast.Attribute) else None for side in (left, right)]
         name = names[0] or names[1]
-        if name is None:
-            side = left if not isinstance(left, ast.Constant) else right
-            self.refuse(f"{ast.unparse(side)!s:.80} is not a column; {_EXPECTED}")
+        if name is None or type(op) not in _COMPARED:
+            self.refuse(f"cannot read {ast.unparse(ast.Compare(left, [op], [right]))!s:.80}; {_EXPECTED}")
         if names[0] and names[1] and (self._kind(names[0]) == "text") != (self._kind(names[1]) == "text"):
             self.refuse(f"{names[0]} holds {self._kind(names[0])}s and {names[1]} {self._kind(names[1])}s")
         sides = [
@@ -208,13 +183,12 @@ class _Condition:
         if isinstance(right, ast.Tuple | ast.List | ast.Set):
             name = self._column(left)
             values = [self._literal(name, side) for side in right.elts]
-            kind = self._kind(name)
             # As in Python, a whole number equals a float only if it does exactly.
-            if kind == "whole number":
+            if self._kind(name) == "whole number":
                 values = [int(v) for v in values if v == int(v) and -(2**63) <= v < 2**63]
-            elif kind == "number":
+            elif self._kind(name) == "number":
                 values = [float(v) for v in values if float(v) == v]
-            return self._field(name).isin(pa.array(values, self._types()[kind])) if values else pc.scalar(False)
+            return self._field(name).isin(pa.array(values, self._type(name))) if values else pc.scalar(False)
         name = self._column(right)
         part = left.value if isinstance(left, ast.Constant) else None
         if self._kind(name) != "text" or not isinstance(part, str):
@@ -225,13 +199,13 @@ class _Condition:
         """Return a column, as numbers or texts of one type."""
         import pyarrow.compute as pc
 
-        return pc.field(name).cast(self._types()[self._kind(name)])
+        return pc.field(name).cast(self._type(name))
 
-    def _types(self) -> dict[str, pa.DataType]:
-        """Return the Arrow type in which columns of a kind are compared."""
+    def _type(self, name: str) -> pa.DataType:
+        """Return the Arrow type in which a column is compared."""
         import pyarrow as pa
 
-        return {"text": pa.large_string(), "whole number": pa.int64(), "number": pa.float64()}
+        return {"text": pa.large_string(), "whole number": pa.int64(), "number": pa.float64()}[self._kind(name)]
 
     def _kind(self, name: str) -> str:
         kind = str(self._schema.field(name).type)
@@ -243,42 +217,29 @@ class _Condition:
 
     def _column(self, node: ast.expr) -> str:
         """Return the name of a column, which may have a dot, such as image.height."""
-        parts: list[str] = []
-        inner = node
-        while isinstance(inner, ast.Attribute):
-            parts.append(inner.attr)
-            inner = inner.value
-        if not isinstance(inner, ast.Name):
-            self.refuse(f"{ast.unparse(node)!s:.80}: expected the name of a column; {_EXPECTED}")
-        name, names = ".".join([inner.id, *reversed(parts)]), self._schema.names
-        if name in names:
+        name = ast.unparse(node)
+        if isinstance(node, ast.Name | ast.Attribute) and name in self._schema.names:
             return name
         if any(name in of_labels for of_labels in self._classes.values()):
             self.refuse(f"{name} is a class: write {name!r} in quotes")
-        self.refuse(f"there is no column {name!r}. The columns are {', '.join(names)}")
+        self.refuse(f"there is no column {name!r:.80}. The columns are {', '.join(self._schema.names)}")
 
     def _literal(self, column: str, node: ast.expr) -> Any:
         """Return a number or a text to compare a column with; of a class's name, its label."""
-        sign, inner = 1, node
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-            sign, inner = -1 if isinstance(node.op, ast.USub) else 1, node.operand
-        value = inner.value if isinstance(inner, ast.Constant) else None
-        kind = self._kind(column)
-        if isinstance(value, str) and inner is node:
+        try:
+            value = ast.literal_eval(node)
+        except (ValueError, TypeError):
+            value = None
+        kind, classes = self._kind(column), self._classes.get(column, ())
+        if isinstance(value, str):
             if kind == "text":
                 return value
-            classes = self._classes.get(column, ())
             if value in classes:
                 return classes.index(value)
             if classes:
-                self.refuse(f"{column} has no class {value!r}. Its classes are {shown(classes)}")
-            self.refuse(f"{column} holds {kind}s, and {value!r:.80} is a text")
-        if isinstance(value, bool | int | float):
-            if kind == "text":
-                self.refuse(f"{column} holds texts, and {value} is a number: write '{value}'")
-            number = sign * value
-            if isinstance(number, float) or -(2**63) <= number < 2**63:
-                return int(number) if isinstance(number, bool) else number
-            self.refuse(f"{number} has more than 64 bits")
-        hint = "write `and` and `or` between comparisons" if isinstance(node, ast.BinOp) else _EXPECTED
-        self.refuse(f"{ast.unparse(node)!s:.80} is not a number or a text; {hint}")
+                self.refuse(f"{column} has no class {value!r:.80}. Its classes are {shown(classes)}")
+        elif isinstance(value, int | float) and kind != "text":
+            if isinstance(value, float) or -(2**63) <= value < 2**63:
+                return int(value) if isinstance(value, bool) else value
+            self.refuse(f"{value} has more than 64 bits")
+        self.refuse(f"{column} holds {kind}s, and {ast.unparse(node)!s:.80} is none; {_EXPECTED}")

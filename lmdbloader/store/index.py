@@ -6,8 +6,8 @@ whoever reads a value has called it: the methods of `Index`, `Texts` and `Names`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
-_CONTINUATION_MASK, _CONTINUATION = 0xC0, 0x80
 
 
 class DamagedBlockError(ValueError):
@@ -68,7 +67,7 @@ class Blocks:
         content: U8,
         file: tuple[int, int, int, int],
         digests: str = "",
-        explain: Callable[[range, str, tuple[int, int] | None], CorruptError] | None = None,
+        owner: tuple[Path, DataFile, str] | None = None,
     ) -> None:
         """Begin with no block verified.
 
@@ -78,11 +77,10 @@ class Blocks:
             content: (m,) uint8, the file's map, or memory into which blocks are read.
             file: As `DataFile.for_kernels`.
             digests: Of the blocks, as in the manifest.
-            explain: Returns the error for rows that are damaged; also given the end of its sentence, and bytes that
-                cannot be read, as (place, number).
+            owner: For messages, the dataset, its index, and what rows are called.
         """
         self._columns, self._num_rows, self._content, self._file = columns, num_rows, content, file
-        self._digests, self._explain = digests_of(digests), explain
+        self._digests, self._owner = digests_of(digests), owner
         self._seen = np.zeros(num_blocks(num_rows), np.bool_)
         self._has_unseen = len(self._seen) > 0
 
@@ -114,16 +112,19 @@ class Blocks:
         self._has_unseen = not self._seen.all()
 
     def _verify(self, number: int) -> None:
-        assert self._explain is not None
-        expected = int(self._digests[number])
+        assert self._owner is not None
+        path, file, what = self._owner
+        first, expected = number * BLOCK_ROWS, int(self._digests[number])
         try:
             found = self.digest(number)
             if found != expected:
                 raise DamagedBlockError(f"their digest is {found:016x}, expected {expected:016x}")
         except DamagedBlockError as error:
-            first = number * BLOCK_ROWS
-            rows = range(first, min(first + BLOCK_ROWS, self._num_rows))
-            raise self._explain(rows, str(error), error.unread) from error
+            if error.unread is not None:
+                with unreadable_is_corrupt(path / INDEX_FILE, dataset=path):
+                    file.read(*error.unread)  # for the system's own reason
+            last = min(first + BLOCK_ROWS, self._num_rows) - 1
+            raise _damaged(path, what.format(first, last), str(error)) from error
         self._seen[number] = True
 
     def digest(self, number: int) -> int:
@@ -209,24 +210,12 @@ class Texts:
         joined = data[first:last].tobytes()
         return self._decoded([joined[a:b] for a, b in pairwise((offsets - first).tolist())])
 
-    def num_characters(self) -> I64:
-        """Return the characters (n,) of each text."""
-        offsets, data = self.columns()
-        lengths = np.diff(offsets)
-        for first in range(0, len(self), BLOCK_ROWS):
-            ends = offsets[first : first + BLOCK_ROWS + 1]
-            part = data[ends[0] : ends[-1]]
-            places = np.flatnonzero(part & _CONTINUATION_MASK == _CONTINUATION) + ends[0]
-            lengths[first : first + BLOCK_ROWS] -= np.diff(np.searchsorted(places, ends))
-        return lengths
-
     def _decoded(self, texts: list[bytes]) -> list[str]:
         try:
             return [text.decode() for text in texts]
         except UnicodeDecodeError as error:
             raise CorruptError(
-                f"{self._where}: a text in its index is not UTF-8 ({error}). Check the origin of the dataset.",
-                path=self._where,
+                f"{self._where}: a text in its index is not UTF-8 ({error})", path=self._where
             ) from error
 
 
@@ -320,9 +309,8 @@ class Index:
 
     def _blocks_of(self, columns: Sequence[ColumnAt], num_rows: int, digests: str, what: str) -> Blocks:
         """Return the blocks of some columns; `what` names the rows of one that is damaged."""
-        # Not a method: blocks that refer to their index would keep its file open.
-        explain = partial(_explained, self._path, self._path / INDEX_FILE, self.file, what)
-        return Blocks(columns, num_rows, self._content, self.file.for_kernels(), digests, explain)
+        owner = self._path, self.file, what
+        return Blocks(columns, num_rows, self._content, self.file.for_kernels(), digests, owner)
 
     def check(self, rows: Rows | int | None = None) -> None:
         """Verify rows that are not verified yet; see `Blocks.check`."""
@@ -339,11 +327,7 @@ class Index:
         with unreadable_is_corrupt(where, dataset=self._path):
             found = read_digest(self.file.descriptor)
         if found != expected:
-            raise CorruptError(
-                f"{where}: its digest is {found}, expected {expected}: it was damaged or changed. "
-                f"{command('repair', self._path)} makes a new one.",
-                path=str(self._path),
-            )
+            raise _damaged(self._path, f"its digest is {found}", f"expected {expected}")
 
     @property
     def arrays(self) -> Mapping[str, npt.NDArray[Any]]:
@@ -396,25 +380,13 @@ class Index:
         try:
             array.validate(full=True)
         except pa.ArrowInvalid as error:
-            raise _damaged(self._path, self._path / INDEX_FILE, "a text", str(error)) from error
+            raise _damaged(self._path, "a text", str(error)) from error
         return array
 
 
-def _explained(
-    path: Path, where: Path, file: DataFile, what: str, rows: range, reason: str, unread: tuple[int, int] | None
-) -> CorruptError:
-    """Return the error for a damaged block; `unread` are bytes that cannot be read."""
-    if unread is not None:
-        with unreadable_is_corrupt(where, dataset=path):
-            file.read(*unread)  # for the system's own reason
-    return _damaged(path, where, what.format(rows[0], rows[-1]), reason)
-
-
-def _damaged(path: Path, where: Path, what: str, reason: str) -> CorruptError:
-    return CorruptError(
-        f"{where}: {what}: {reason}: the file was damaged or changed. {command('repair', path)} makes a new one.",
-        path=str(path),
-    )
+def _damaged(path: Path, what: str, reason: str) -> CorruptError:
+    advice = f"the file was damaged or changed. {command('repair', path)} makes a new one."
+    return CorruptError(f"{path / INDEX_FILE}: {what}: {reason}: {advice}", path=str(path))
 
 
 def open_index(path: Path, manifest: Manifest, io: IO) -> Index:

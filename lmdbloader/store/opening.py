@@ -6,7 +6,6 @@ import errno
 import itertools
 import mmap
 import os
-import shlex
 import time
 import weakref
 from contextlib import suppress
@@ -20,19 +19,18 @@ import numpy.typing as npt
 from lmdbloader.base import system
 from lmdbloader.base.arguments import local_path
 from lmdbloader.base.disk_errors import unreadable_is_corrupt
-from lmdbloader.base.files import NotRegularError, open_regular, read_regular
+from lmdbloader.base.files import NotRegularError, open_regular
+from lmdbloader.base.limits import no_address_space
 from lmdbloader.base.text import command
 from lmdbloader.errors import CorruptError, FormatError, NotFoundError, OptionError
 from lmdbloader.format.layout import (
     DATA_FILE,
-    FORMAT_NAME,
     INDEX_FILE,
     MANIFEST_FILE,
     PARTIAL_SUFFIX,
-    PLAN_FILE,
     REMOTE_FILE,
 )
-from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, load_json, parse_manifest
+from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
 from lmdbloader.kernels.runtime.guard_words import NUM_HEAD
 
 if TYPE_CHECKING:
@@ -40,10 +38,9 @@ if TYPE_CHECKING:
 
 I64 = npt.NDArray[np.int64]
 IO = Literal["mmap", "pread"]
-_READ_WITHOUT_MAP = 'Read it without a map, with io="pread".'
+_RESUME = "Run the same command or call again: it resumes."
 # A local file system returns a file's length in a tenth of this or less; a network one may have to ask a server.
 _AT_ONCE_SECONDS = 4e-6
-_PIECE_NBYTES = 2**20
 
 
 def check_io(io: str) -> IO:
@@ -70,9 +67,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     if not folder.is_dir():
         raise _not_a_folder(folder)
     if folder.name.endswith(PARTIAL_SUFFIX):
-        out = folder.name.removesuffix(PARTIAL_SUFFIX)
-        noun, advice = _unfinished(folder.with_name(out), folder)
-        raise FormatError(f"{folder}: is an unfinished {noun}. {advice}")
+        raise FormatError(f"{folder}: is an unfinished dataset. {_RESUME}")
     try:
         with (
             unreadable_is_corrupt(folder / MANIFEST_FILE, dataset=folder),
@@ -83,16 +78,13 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
             return parse_manifest(file.read(nbytes + 1), str(folder))
     except (FileNotFoundError, IsADirectoryError):
         if (folder / REMOTE_FILE).exists():
-            raise FormatError(
-                f"{folder}: is the cache of a dataset at a URL, which {REMOTE_FILE} there names. Open the URL."
-            ) from None
+            raise FormatError(f"{folder}: is the cache of a dataset at a URL. Open the URL.") from None
         if (folder / INDEX_FILE).exists():
             raise FormatError(
                 f"{folder}: {MANIFEST_FILE} is missing. {command('repair', folder)} makes a new one."
             ) from None
         raise FormatError(
-            f"{folder}: has no {MANIFEST_FILE}, so it is not a dataset (an {FORMAT_NAME} dataset has {MANIFEST_FILE}, "
-            f"{INDEX_FILE} and {DATA_FILE}). Make one with `lmdbloader convert`."
+            f"{folder}: has no {MANIFEST_FILE}, so it is not a dataset. Make one with `lmdbloader convert`."
         ) from None
 
 
@@ -100,37 +92,10 @@ def _not_a_folder(path: Path) -> FormatError | NotFoundError:
     """Return the error for a path without a folder."""
     partial = path.with_name(path.name + PARTIAL_SUFFIX) if path.name else path
     if partial.is_dir():
-        noun, advice = _unfinished(path, partial)
-        return FormatError(f"{path}: its {noun} is not finished ({partial} is there). {advice}")
+        return FormatError(f"{path}: is not finished ({partial} is there). {_RESUME}")
     if path.exists():
         return FormatError(f"{path}: is a file; expected the folder of a dataset made by lmdbloader")
     return NotFoundError(f"{path}: there is no such folder; expected a dataset made by lmdbloader")
-
-
-def _unfinished(out: Path, partial: Path) -> tuple[str, str]:
-    """Return what is unfinished, as a noun, and what finishes it."""
-    name = shlex.quote(str(out))
-    layout = _layout_of(partial)
-    lines = {"merge": f"merge A B ... -o {name}", "subset": f"subset DB EXPRESSION -o {name}"}
-    if layout in lines:
-        call = f"{layout}(..., {str(out)!r})"
-        return layout, f"Run it again: the same `lmdbloader {lines[layout]}`, or the call {call}, resumes it."
-    if layout == "python":
-        return "dataset of `write`", f"Call it again: the same write(samples, {str(out)!r}) resumes it."
-    if layout == "ray":
-        return "dataset of lmdbloader.ray", f"Call it again: write_lmdb(data, {str(out)!r}) begins from the first row."
-    return "conversion", (
-        f"Run the same command or call again: `lmdbloader convert SRC {name}` makes the parts that are not complete, "
-        f"and `lmdbloader join {name}` names them."
-    )
-
-
-def _layout_of(partial: Path) -> str:
-    """Return what the plan in OUT.partial says that is made."""
-    try:
-        return str(load_json(read_regular(partial / PLAN_FILE, MAX_MANIFEST_NBYTES))["made_by"]["layout"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return ""
 
 
 class DataFile:
@@ -163,7 +128,13 @@ class DataFile:
         self.nbytes = os.fstat(self.descriptor).st_size
         self._map: Any = b""
         if io == "mmap" and self.nbytes:
-            self._map = _map(path, self.descriptor, self.nbytes, _READ_WITHOUT_MAP)
+            try:
+                self._map = mmap.mmap(self.descriptor, self.nbytes, access=mmap.ACCESS_READ)
+            except OSError as error:
+                if error.errno != errno.ENOMEM:
+                    raise
+                advice = 'Read it without a map, with io="pread".'
+                raise OptionError(no_address_space(path, self.nbytes, advice)) from error
         self.data: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
         self._guard = guard_of(self.descriptor, self.nbytes) if self._map else None
 
@@ -251,17 +222,6 @@ def guard_of(descriptor: int, nbytes: int) -> npt.NDArray[np.int64]:
     return guard
 
 
-def read_through(descriptor: int) -> None:
-    """Read a file from beginning to end, to find unreadable parts before it is mapped.
-
-    Raises:
-        OSError: The disk cannot read it.
-    """
-    buffer, at = bytearray(_PIECE_NBYTES), 0
-    while nbytes := system.read_into(descriptor, buffer, at):
-        at += nbytes
-
-
 def _watches_length(descriptor: int) -> bool:
     """Return whether kernels check the file's length: it can change, and asking for it takes no request to a server."""
     times = [time.perf_counter()]
@@ -274,37 +234,8 @@ def _watches_length(descriptor: int) -> bool:
 def wrong_size(path: Path, found: int, expected: int, dataset: Path | None = None) -> CorruptError:
     """Return the error for a file whose length is not the one in the manifest; by default its folder is the dataset."""
     dataset = path.parent if dataset is None else dataset
-    return CorruptError(
-        f"{path}: {found} bytes, expected {expected}: it is cut short or was changed. Copy it again; "
-        f"{command('verify', dataset)} suggests other remedies.",
-        path=str(dataset),
-    )
-
-
-def map_file(path: Path) -> mmap.mmap | bytes:
-    """Return a read-only map of a file; empty bytes for an empty one, which cannot be mapped."""
-    descriptor = _open(path)
-    try:
-        nbytes = os.fstat(descriptor).st_size
-        return _map(path, descriptor, nbytes, "This needs the map.") if nbytes else b""
-    finally:
-        os.close(descriptor)
-
-
-def _map(path: Path, descriptor: int, nbytes: int, advice: str) -> mmap.mmap:
-    """Return a read-only map of an open file.
-
-    Raises:
-        OptionError: The process may not map that many bytes.
-    """
-    try:
-        return mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ)
-    except OSError as error:
-        if error.errno != errno.ENOMEM:
-            raise
-        from lmdbloader.base.limits import no_address_space
-
-        raise OptionError(no_address_space(path, nbytes, advice)) from error
+    reason = f"{found} bytes, expected {expected}: it is cut short or was changed. Copy it again"
+    return CorruptError(f"{path}: {reason}, or see {command('verify', dataset)}.", path=str(dataset))
 
 
 def _close(descriptor: int) -> None:

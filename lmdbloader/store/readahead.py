@@ -7,7 +7,7 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -31,8 +31,6 @@ GAP_NBYTES = 16 * 1024
 # A crop reads a small part of a tiled image larger than this; which part is not known here.
 LARGE_NBYTES = 1024 * 1024
 _PROBED_ROWS = 4
-# With "pread", as with the map: Linux reads at most this much per call, and this much in flight keeps a disk busy.
-_AHEAD_NBYTES = 8 * 1024 * 1024
 # Storage that does not answer must not block `close`.
 _JOIN_SECONDS = 1.0
 
@@ -62,8 +60,6 @@ def coalesce(starts: I64, stops: I64, *, gap_nbytes: int = GAP_NBYTES, page_nbyt
 
 class Ticket:
     """Reports when requested bytes are in memory."""
-
-    __slots__ = ("_event", "_failure", "_pid")
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -115,7 +111,8 @@ class _Worker:
         self._pid = os.getpid()
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._stopping = np.zeros(1, np.uint8)
-        self._current: _Request | None = None
+        self._lock = threading.RLock()  # the garbage collector may call `stop` anywhere
+        self._tickets: set[Ticket] = set()
         self._thread = threading.Thread(target=self._run, name="lmdbloader-readahead", daemon=True)
 
     def start(self) -> None:
@@ -126,57 +123,58 @@ class _Worker:
             raise
 
     def put(self, request: _Request) -> None:
+        with self._lock:
+            if self._stopping[0]:
+                request.ticket._finish(self.failure)
+                return
+            self._tickets.add(request.ticket)
         self._requests.put(request)
-        if self._stopping[0]:  # the thread may have ended without taking it
-            request.ticket._finish(self.failure)
 
     def stop(self) -> None:
         """End the thread and every ticket."""
         if self._pid != os.getpid():
             return
-        self._end(None)
-        # The garbage collector may call this from the thread itself.
+        self._end()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_SECONDS)
 
-    def _end(self, failure: BaseException | None) -> None:
-        self.failure = self.failure or failure
-        self._stopping[0] = 1
-        current = self._current
-        if current is not None:
-            current.ticket._finish(self.failure)
-        with suppress(queue.Empty):
-            while True:
-                waiting = self._requests.get_nowait()
-                if waiting is not None:
-                    waiting.ticket._finish(self.failure)
+    def _end(self, failure: BaseException | None = None) -> None:
+        with self._lock:
+            self.failure = self.failure or failure
+            self._stopping[0] = 1
+            while self._tickets:
+                self._tickets.pop()._finish(self.failure)
         self._requests.put(None)
 
     def _run(self) -> None:
+        buffer = np.empty(PIECE_NBYTES, np.uint8)
         try:
-            buffer = np.empty(PIECE_NBYTES, np.uint8)
-            while not self._stopping[0]:
-                self._current = self._requests.get()
-                if self._current is None:
-                    break
+            while (request := self._requests.get()) is not None and not self._stopping[0]:
                 with suppress(OSError):  # reading the samples raises an error that names them
-                    _serve(self._current, buffer, self._stopping)
-                self._current.ticket._finish()
+                    _serve(request, buffer, self._stopping)
+                with self._lock:
+                    self._tickets.discard(request.ticket)
+                request.ticket._finish()
         except BaseException as error:
             self._end(error)
-        finally:
-            self._end(None)
 
 
 def _serve(request: _Request, buffer: U8, stopping: U8) -> None:
     coalesced = coalesce(request.starts, request.stops, page_nbytes=mmap.PAGESIZE)
     starts, stops, descriptors, begins = request.file.places(*coalesced)
     if request.file.io == "pread":
-        pieces = _Pieces(starts - begins, stops - begins, descriptors)
-        if request.awaited:
-            _load(pieces, buffer, stopping)
-        else:
-            _will_need(pieces, stopping)
+        ranges = zip(*(column.tolist() for column in (starts - begins, stops - begins, descriptors)), strict=True)
+        pieces = [
+            (descriptor, at, min(PIECE_NBYTES, stop - at))
+            for start, stop, descriptor in ranges
+            for at in range(start, stop, PIECE_NBYTES)
+        ]
+        for piece in pieces:  # all are requested before the first one is waited for
+            if not stopping[0]:
+                system.will_read(*piece)
+        for descriptor, at, nbytes in pieces if request.awaited else ():
+            if stopping[0] or not system.read_into(descriptor, buffer[:nbytes].data, at):
+                return
         return
     base = request.file.data.ctypes.data
     if request.awaited:
@@ -240,16 +238,7 @@ class Readahead:
         return not entries.any_absent(self._file.data.ctypes.data, starts, mmap.PAGESIZE, self._probe)
 
     def will_need(self, rows: I64) -> None:
-        """Read the payloads of samples in the background, without a ticket.
-
-        Tiled images over 1 MiB are left out, as a crop needs a small part of them.
-
-        Args:
-            rows: (n,) int64 sample numbers, each in range(len(reader)), in any order.
-
-        Raises:
-            Exception: The error that ended the thread.
-        """
+        """As `load`, without a ticket, and without tiled images over 1 MiB: a crop needs a small part of them."""
         self._submit(rows, awaited=False)
 
     def load(self, rows: I64) -> Ticket:
@@ -272,11 +261,7 @@ class Readahead:
         return self._file.remote is not None and self._file.remote.streams
 
     def hold(self, rows: I64) -> Callable[[], None]:
-        """Keep samples of a file at a URL in memory from when they come; return the function that ends this.
-
-        Args:
-            rows: (n,) int64 sample numbers.
-        """
+        """Keep samples (n,) of a file at a URL in memory from when they come; return the function that ends this."""
         assert self._file.remote is not None
         return self._file.remote.hold(*self._ranges(rows, whole=True))
 
@@ -359,50 +344,3 @@ class Readahead:
                 if self._closed:
                     fresh.stop()
         return found
-
-
-class _Pieces:
-    """Ranges of files in pieces that are read at once."""
-
-    def __init__(self, starts: I64, stops: I64, descriptors: I64) -> None:
-        """Take ranges, each (n,) int64: bytes of the files with these descriptors."""
-        self._ranges = starts, stops, descriptors
-
-    def __iter__(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (descriptor, first byte, number of bytes)."""
-        for start, stop, descriptor in zip(*(column.tolist() for column in self._ranges), strict=True):
-            for at in range(start, stop, PIECE_NBYTES):
-                yield descriptor, at, min(PIECE_NBYTES, stop - at)
-
-
-def _will_need(pieces: _Pieces, stopping: U8) -> None:
-    """Request pieces without waiting for them.
-
-    Args:
-        pieces: Of files.
-        stopping: (1,) uint8; another thread sets it to end this early.
-    """
-    for descriptor, at, nbytes in pieces:
-        if stopping[0]:
-            return
-        system.will_read(descriptor, at, nbytes)
-
-
-def _load(pieces: _Pieces, buffer: U8, stopping: U8) -> None:
-    """Read pieces, with requests ahead, and return when they are in memory.
-
-    Args:
-        pieces, stopping: As in `_will_need`.
-        buffer: (PIECE_NBYTES,) uint8, overwritten.
-
-    Raises:
-        OSError: A file cannot be read.
-    """
-    ahead, asked = iter(pieces), 0
-    for descriptor, at, nbytes in pieces:
-        while asked < _AHEAD_NBYTES and (following := next(ahead, None)):
-            system.will_read(*following)
-            asked += following[2]
-        if stopping[0] or not system.read_into(descriptor, buffer[:nbytes].data, at):
-            return
-        asked -= nbytes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -41,10 +40,9 @@ from lmdbloader.store.opening import IO, DataFile, check_io, read_manifest, wron
 from lmdbloader.store.rows import Rows, as_array, extremes, parts_of, take
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from typing_extensions import Self
 
-    from lmdbloader.store.remote.opening import Fraction, Place
+    from lmdbloader.store.remote.opening import Place
 
 I64 = npt.NDArray[np.int64]
 # Of a dataset at a URL that is cached in part: more rows would have their pieces on the disk all at once.
@@ -84,7 +82,7 @@ class Reader:
         *,
         io: IO = "mmap",
         cache_dir: str | os.PathLike[str] | None = None,
-        cache_fraction: Fraction | None = None,
+        cache_fraction: float | None = None,
     ) -> None:
         """Open a dataset.
 
@@ -92,8 +90,7 @@ class Reader:
             path: The dataset's folder, or its URL.
             io: "mmap" or "pread".
             cache_dir: For datasets at a URL, the folder of their caches; by default in the user's cache folder.
-            cache_fraction: How much of such a dataset is kept there: a share from 0 to 1, or a size such as "20GiB";
-                by default all of it.
+            cache_fraction: The share of such a dataset that is kept there, from 0 to 1; by default all of it.
 
         Raises:
             NotFoundError: There is nothing at `path`.
@@ -107,18 +104,13 @@ class Reader:
         io = check_io(io)
         text = path_text("path", path)
         if is_url(text):
-            from lmdbloader.store.remote.opening import check_fraction, open_place
+            from lmdbloader.store.remote.opening import open_place
 
-            share = check_fraction(1.0 if cache_fraction is None else cache_fraction)
-            self._open_remote(open_place(text, cache_dir, share), io)
+            self._open_remote(open_place(text, cache_dir, 1.0 if cache_fraction is None else cache_fraction), io)
             return
-        for name, value in (("cache_dir", cache_dir), ("cache_fraction", cache_fraction)):
-            if value is not None:
-                given = value if isinstance(value, int | float) else str(value)
-                raise OptionError(
-                    f"{name}={given!r}: {text} is on a disk, and only a dataset at a URL has a cache. Leave it out; "
-                    "`lmdbloader stage DB FOLDER` copies a dataset to a faster disk."
-                )
+        if cache_dir is not None or cache_fraction is not None:
+            given = f"cache_dir={cache_dir!r}, cache_fraction={cache_fraction!r}"
+            raise OptionError(f"{given}: {text} is on a disk, and only a dataset at a URL has a cache")
         from lmdbloader.store.joined_file import open_data
 
         self._remote: Place | None = None
@@ -128,11 +120,8 @@ class Reader:
             data = open_data(self.path, self.manifest, io)
             self._use(data, open_index(self.path, self.manifest, io))
         except (FileNotFoundError, IsADirectoryError) as error:
-            raise CorruptError(
-                f"{error.filename}: is missing. Copy the dataset again; "
-                f"{command('verify', self.path)} suggests other remedies.",
-                path=str(self.path),
-            ) from error
+            advice = f"Copy the dataset again; {command('verify', self.path)} suggests other remedies."
+            raise CorruptError(f"{error.filename}: is missing. {advice}", path=str(self.path)) from error
         except KeyError as error:
             raise FormatError(f"{self.path / MANIFEST_FILE}: does not state {error}") from error
 
@@ -171,7 +160,6 @@ class Reader:
         self.fields = {f.name: f for f in self.manifest.fields}
         self.index = index
         self.data_file = file
-        self._thread = threading.local()
         self._in_python = by_number(lambda entry: entry.decode is not None, False)
         # Prepared calls that no thread is using.
         self._calls: dict[str, list[_Call]] = defaultdict(list)
@@ -216,10 +204,7 @@ class Reader:
         else:  # what is cached needs no request
             self._open_remote(state[0], state[2])
         if self.manifest.manifest_digest != state[1]:
-            raise CorruptError(
-                f"{self.place}: was replaced by another dataset since this reader was pickled. Open it again.",
-                path=str(self.path),
-            )
+            raise CorruptError(f"{self.place}: was replaced by another dataset. Open it again.", path=str(self.path))
 
     @property
     def data(self) -> npt.NDArray[np.uint8]:
@@ -251,29 +236,22 @@ class Reader:
 
     def where(self, name: str, row: int) -> str:
         """Return dataset, field, sample and source, for messages."""
-        source = self._known_source(row)
+        source = None
+        with suppress(CorruptError):  # it must not hide what is reported
+            source = self.source(row)
         return f"{self.place}: field {name!r} of sample {row}" + (f" (from {source})" if source else "")
-
-    def _known_source(self, row: int) -> str | None:
-        """Return a sample's source for a message; None if it is damaged too, which must not hide what is reported."""
-        with suppress(CorruptError):
-            return self.source(row)
-        return None
 
     def damaged(self, name: str, row: int, status: int, said: OSError | None = None) -> CorruptError:
         """Return the error for a kernel's status; `said` is the system's error, if known."""
         reason = (status == OUT_OF_BOUNDS and self._why_unread(name, row, said)) or DAMAGES[status]
         if self._remote is not None:
             file, _ = self.data_file.place(self.index.value(f"{name}.offset", row))
-            advice = f"It was fetched twice: {self.place}/{file} is damaged. Upload the dataset again from a copy."
+            advice = f"{self.place}/{file} is damaged, or was replaced. Open the dataset again, or upload it again."
             return self.corrupt(name, row, f"{reason}. {advice}")
-        return self.corrupt(
-            name,
-            row,
-            f"{reason}. {command('verify', self.path)} lists every damaged sample; "
-            "restore the dataset from a copy, or convert again; "
-            f"{command('repair', self.path, 'OUT')} leaves them out of a new one.",
+        advice = (
+            f"{command('verify', self.path)} lists all damage, {command('repair', self.path, 'OUT')} leaves it out."
         )
+        return self.corrupt(name, row, f"{reason}. {advice}")
 
     def _why_unread(self, name: str, row: int, said: OSError | None) -> str:
         """Return why a payload was not read; empty if the system gives no reason."""
@@ -293,12 +271,11 @@ class Reader:
 
     def corrupt(self, name: str, row: int, reason: str) -> CorruptError:
         """Return the error for one payload; it names dataset, field, sample and source."""
+        source = None
+        with suppress(CorruptError):
+            source = self.source(row)
         return CorruptError(
-            f"{self.where(name, row)}: {reason}",
-            sample=row,
-            field=name,
-            source=self._known_source(row),
-            path=self.place,
+            f"{self.where(name, row)}: {reason}", sample=row, field=name, source=source, path=self.place
         )
 
     def _gather_arguments(self, f: Field) -> tuple[Any, Any, int, int, bool]:
@@ -471,12 +448,7 @@ class Reader:
         return starts[kept], (starts + nbytes)[kept]
 
     def renew(self, name: str, row: int, tried: set[tuple[str, int]]) -> bool:
-        """Fetch a damaged payload again; False if the file is on a disk, or if this was tried.
-
-        Args:
-            name: The field.
-            row: The sample.
-            tried: Fields and samples of earlier calls, to which these are added.
+        """Fetch a damaged payload again; False if the file is on a disk, or if it is among those that were tried.
 
         Raises:
             LmdbloaderError: It cannot be fetched.
@@ -556,33 +528,6 @@ class Reader:
         """
         if not self.fields[name].is_payload:
             return [self.index.text(name, row) for row in rows.tolist()]
-        ends, data = self._texts(name, rows, clock)
-        text, ends = data.tobytes(), ends.tolist()
-        try:
-            return [text[a:b].decode() for a, b in pairwise(ends)]
-        except UnicodeDecodeError:
-            for row in rows.tolist():
-                self.read_value(name, row)  # names the sample
-            raise
-
-    def text_column(self, name: str, rows: I64) -> pa.Array:
-        """Return texts of a field that has them in data.mdb, as an Arrow column of large_string.
-
-        Raises:
-            CorruptError: One is damaged.
-        """
-        import pyarrow as pa
-
-        ends, data = self._texts(name, rows, NO_CLOCK)
-        column = pa.Array.from_buffers(pa.large_string(), len(rows), [None, pa.py_buffer(ends), pa.py_buffer(data)])
-        try:
-            column.validate(full=True)
-        except pa.ArrowInvalid:
-            return pa.array(self.read_texts(name, rows), pa.large_string())  # the error names the sample
-        return column
-
-    def _texts(self, name: str, rows: I64, clock: Clock) -> tuple[I64, npt.NDArray[np.uint8]]:
-        """Return the bytes of texts in data.mdb, one after the other, and their ends (n + 1,), from 0 on."""
         ends, nbytes = np.zeros(len(rows) + 1, np.int64), self.raw_nbytes(name, rows)
         if len(rows) == 1:  # as of ds[i]: NumPy takes microseconds for a sum
             ends[1] = nbytes[0]
@@ -590,7 +535,13 @@ class Reader:
             np.cumsum(nbytes, out=ends[1:])
         data = np.empty(int(ends[-1]), np.uint8)
         self.read_into(name, rows, data, ends[:-1], nbytes, clock=clock)
-        return ends, data
+        text = data.tobytes()
+        try:
+            return [text[a:b].decode() for a, b in pairwise(ends.tolist())]
+        except UnicodeDecodeError:
+            for row in rows.tolist():
+                self.read_value(name, row)  # names the sample
+            raise
 
     @property
     def long_texts(self) -> tuple[str, ...]:
@@ -641,7 +592,7 @@ class Reader:
                     (*self.file, 0), int(a[f"{name}.offset"][row]), nbytes, a[f"{name}.checksum"][row], codec, True,
                     (full_height, full_width, channels, dtype.itemsize), tile, (top, top + height, left, left + width),
                     out.reshape(-1).view(np.uint8), self._room(nbytes), np.empty(tile * tile * 6, np.uint8),
-                    self._jpeg_work(name),
+                    np.empty(self.jpeg_room(name), np.uint8),
                 )  # fmt: skip
             if not status:
                 return out
@@ -662,13 +613,6 @@ class Reader:
         nbytes, longest, most_pixels = self.index.facts[name].jpeg
         # An image with the longest of all sides and the most pixels of all takes at least as much as any.
         return int(entries.jpeg_room(nbytes, longest, -(-most_pixels // longest))) if longest else 0
-
-    def _jpeg_work(self, name: str) -> npt.NDArray[np.uint8]:
-        """Return this thread's scratch for decoding JPEGs of a field."""
-        kept: dict[str, npt.NDArray[np.uint8]] = self._thread.__dict__
-        if name not in kept:
-            kept[name] = np.empty(self.jpeg_room(name), np.uint8)
-        return kept[name]
 
     def read_file(self, name: str, row: int, *, verify: bool = True, clock: Clock = NO_CLOCK) -> npt.NDArray[Any]:
         """Return one payload that Python decodes: an image (C, H, W) uint8 or uint16, else bytes (n,) uint8.
@@ -734,13 +678,7 @@ class Reader:
 def open_reader(path: str | os.PathLike[str], io: IO = "mmap") -> Reader:
     """Open a dataset for a call that takes no `io`: without a map if this process, or this system, cannot map it.
 
-    Args:
-        path: The dataset's folder.
-        io: As of `Reader`.
-
-    Raises:
-        NotFoundError, FormatError, CorruptError: As `Reader`.
-        OptionError: `path` is not a path, or the process may not open so many files.
+    Errors are those of `Reader`.
     """
     try:
         return Reader(path, io=io)
@@ -759,18 +697,12 @@ def check_rows(rows: Sequence[int] | I64, length: int) -> I64:
     found = np.asarray(rows)
     if found.size == 0:
         return np.empty(0, np.int64)
-    # Numbers that int64 may not hold: unsigned ones of 64 bits, in any order of bytes, and Python's own.
-    if found.ndim == 1 and found.dtype.char in "LQO":
-        beyond = [row for row in found.tolist() if isinstance(row, int) and not -length <= row < length]
-        if beyond:
-            raise IndexError(f"sample {beyond[0]} of a dataset of {counted(length, 'sample')}")
-    if found.ndim != 1 or found.dtype.kind not in "iu":
+    # Python's own numbers may have more bits than any of NumPy's.
+    is_whole = found.dtype.kind in "iu" or (found.ndim == 1 and {*map(type, found.tolist())} == {int})
+    if found.ndim != 1 or not is_whole:
         raise TypeError(f"sample numbers of dtype {found.dtype} and shape {found.shape}: expected a list of ints")
-    found = found.astype(np.int64, copy=False)
-    # As unsigned numbers, negative ones are the largest: one pass shows that all are in range.
-    if np.maximum.reduce(found.view(np.uint64)) < length:
-        return found
-    low, high = int(found.min()), int(found.max())
+    low, high = int(found.min()), int(found.max())  # before they are made int64, which may not hold them
     if low < -length or high >= length:
         raise IndexError(f"sample {low if low < -length else high} of a dataset of {counted(length, 'sample')}")
-    return np.where(found < 0, found + length, found)
+    found = found.astype(np.int64, copy=False)
+    return found if low >= 0 else np.where(found < 0, found + length, found)

@@ -11,7 +11,7 @@ import numpy as np
 
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.digests import digest_of
-from lmdbloader.format.manifest import _digest_of
+from lmdbloader.format.manifest import signed as text_of
 
 ROWS = 8192
 
@@ -49,7 +49,7 @@ def with_digests(body: Mapping[str, Any], index: bytes) -> dict[str, Any]:
 def signed(body: Mapping[str, Any]) -> bytes:
     """Return the bytes of a manifest that says this, with its digest."""
     body = {key: value for key, value in body.items() if key != "manifest_digest"}
-    return json.dumps({**body, "manifest_digest": _digest_of(body)}, indent=1, ensure_ascii=False).encode() + b"\n"
+    return text_of(body, "manifest_digest")
 
 
 def manifest_of(path: Path) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -246,22 +245,9 @@ def _notes(folder: Path, left_out: Sequence[Damage]) -> Mapping[str, bytes]:
         with suppress(OSError):
             notes[name] = (folder / name).read_bytes()
     if left_out:
-        notes[LEFT_OUT_FILE] = table([("sample", "field", "source", "reason"), *_rows(left_out)])
+        rows = ((str(damage.sample), damage.field, damage.source or "", damage.reason) for damage in left_out)
+        notes[LEFT_OUT_FILE] = table([("sample", "field", "source", "reason"), *rows])
     return notes
-
-
-def _rows(damaged: Sequence[Damage]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the rows of the list of damaged values; samples in a row that were lost together have one: 100-199."""
-    # The difference stays the same as long as the samples follow each other.
-    for _, found in groupby(
-        enumerate(damaged), lambda item: (item[1].sample - item[0], item[1].field, item[1].source, item[1].reason)
-    ):
-        together = [d for _, d in found]
-        first, last = together[0], together[-1]
-        if first.field == ALL_FIELDS and last is not first:
-            yield f"{first.sample}-{last.sample}", first.field, first.source or "", first.reason
-        else:
-            yield from ((str(d.sample), d.field, d.source or "", d.reason) for d in together)
 
 
 def _report(folder: Path, done: Repair, log: Callable[[str], None]) -> Repair:

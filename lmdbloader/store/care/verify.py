@@ -15,9 +15,9 @@ from lmdbloader.base.arguments import local_path
 from lmdbloader.base.files import read_regular
 from lmdbloader.base.text import command
 from lmdbloader.errors import CorruptError, FormatError
-from lmdbloader.format.digests import Digest
+from lmdbloader.format.digests import read_digest
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX, data_file
-from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, is_signed, part_begins
+from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, Part, is_signed, part_begins
 from lmdbloader.store.damage import Damage
 from lmdbloader.store.index import Index, open_index
 from lmdbloader.store.joined_file import JoinedFile
@@ -25,11 +25,10 @@ from lmdbloader.store.lmdb_file import page_problems
 from lmdbloader.store.opening import DataFile, read_manifest
 from lmdbloader.store.reader import Reader
 from lmdbloader.store.spool import content_digest
-from lmdbloader.store.writing.index_layout import facts_of
+from lmdbloader.store.writing.join import facts_of
 
 _ROWS_AT_ONCE = 256
 _READ_AT_ONCE_NBYTES = 64 * 2**20
-_PIECE_NBYTES = 4 * 2**20
 # The most findings shown of one file: a damaged tree has a hundred.
 _SHOWN = 20
 
@@ -77,18 +76,17 @@ class _Findings:
 
     def result(self) -> Verification:
         """Return all findings with the remedy."""
-        found = Verification(self.num_samples, tuple(self.problems), tuple(self.damaged), tuple(self.files))
-        if found.is_sound:
-            return found
-        advice = f"{command('repair', self.folder)} rebuilds {' and '.join(self.files)} from the data files."
-        if any(name.endswith(".mdb") for name in self.files):
+        advice = ""
+        if not data_files_of(self.folder):
+            advice = "Without data files nothing can be repaired. Restore them from a copy, or convert again."
+        elif any(name.endswith(".mdb") for name in self.files):
             advice = (
                 f"{command('repair', self.folder, 'OUT')} writes the samples that are sound into a new dataset, OUT, "
                 "and lists the others."
             )
-        if not data_files_of(self.folder):
-            advice = "Without data files nothing can be repaired. Restore them from a copy, or convert again."
-        return Verification(*(found.num_samples, found.problems, found.damaged, found.files), advice)
+        elif self.problems or self.damaged:
+            advice = f"{command('repair', self.folder)} rebuilds {' and '.join(self.files)} from the data files."
+        return Verification(self.num_samples, tuple(self.problems), tuple(self.damaged), tuple(self.files), advice)
 
 
 def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = lambda done: None) -> Verification:
@@ -117,23 +115,31 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
             raise
         _check_without_manifest(found, error)
         return found.result()
-    if not manifest.is_text(_manifest_text(folder)):
-        found.add(
-            MANIFEST_FILE, "has its original content, but other bytes: white space, spelling or the order of keys"
-        )
     index = _check_index(found, manifest)
     file = _open_parts(found, manifest)
-    digests = _RunningDigests(file, manifest)
-    if index is not None:
-        reader = Reader.of_files(folder, manifest, file, index)
+    reader = None if index is None else Reader.of_files(folder, manifest, file, index)
+    if reader is not None:
         found.num_samples = len(reader)
-        found.damaged += _unreadable(reader, progress, digests)
-        if (content := content_digest(index.batch)) != manifest.content_digest:
+        if (content := content_digest(reader.index.batch)) != manifest.content_digest:
             found.add(MANIFEST_FILE, f"its content digest is {manifest.content_digest}, of the samples it is {content}")
-    for name, part, digest in zip(manifest.data_files, manifest.parts, digests.finish(), strict=True):
-        if name not in found.files and digest != part.data_digest:
-            found.add(name, f"its digest is {digest}, expected {part.data_digest}: it was changed after it was written")
+    first = 0
+    for name, part, opened in zip(manifest.data_files, manifest.parts, file.files, strict=True):
+        # Just before its samples are read: a cold file is read from the disk once.
+        if name not in found.files and (fault := _fault_of(opened, part)):
+            found.add(name, fault)
+        stop = first + part.num_samples
+        found.damaged += () if reader is None else _unreadable(reader, first, stop, progress)
+        first = stop
     return found.result()
+
+
+def _fault_of(file: DataFile, part: Part) -> str:
+    """Return how a data file differs from what the manifest states; empty if it does not."""
+    try:
+        found = read_digest(file.descriptor)
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return "" if found == part.data_digest else f"its digest is {found}, expected {part.data_digest}: it was changed"
 
 
 def data_files_of(folder: Path) -> list[str]:
@@ -172,15 +178,10 @@ def _check_without_manifest(found: _Findings, error: Exception) -> None:
     for name in sorted({data_file(number) for number in range(_number_of(names[-1]) + 1)} - set(names)):
         found.add(name, "is missing")
     for name in names:
-        found.add(name, *damaged_pages(folder / name))
-
-
-def damaged_pages(path: Path) -> list[str]:
-    """Return the errors in the pages of a data file, one sentence each: LMDB must not open it then."""
-    try:
-        return page_problems(path)
-    except OSError as error:  # the disk failed
-        return [f"its pages cannot be read ({error.strerror})"]
+        try:
+            found.add(name, *page_problems(folder / name))
+        except OSError as failed:
+            found.add(name, f"its pages cannot be read ({failed.strerror})")
 
 
 def _check_index(found: _Findings, manifest: Manifest) -> Index | None:
@@ -240,46 +241,12 @@ def first_sentence(error: Exception, where: object) -> str:
     return str(error).removeprefix(f"{where}: ").partition(". ")[0]
 
 
-class _RunningDigests:
-    """The digests of the data files; bytes are read just before they are checked, so cold files are read once."""
-
-    def __init__(self, file: JoinedFile, manifest: Manifest) -> None:
-        self._file, self._parts = file, manifest.parts
-        self._digests = [Digest() for _ in manifest.parts]
-        self._at = [0] * len(manifest.parts)
-        self._errors: dict[int, str] = {}
-
-    def advance(self, to: int) -> None:
-        """Read up to an offset."""
-        for number, begin in enumerate(self._file.begins):
-            if begin < to:
-                self._read(number, to - begin)
-
-    def _read(self, number: int, to: int) -> None:
-        try:
-            while number not in self._errors and self._at[number] < to:
-                if not (piece := self._file.files[number].read(self._at[number], _PIECE_NBYTES)):
-                    return
-                self._digests[number].update(piece)
-                self._at[number] += len(piece)
-        except OSError as error:
-            self._errors[number] = f"unreadable from byte {self._at[number]} on ({error.strerror})"
-
-    def finish(self) -> list[str]:
-        """Return the digest of each file, or why it cannot be read."""
-        for number, part in enumerate(self._parts):
-            self._read(number, part.data_nbytes)
-        return [self._errors.get(number, str(digest)) for number, digest in enumerate(self._digests)]
-
-
-def _unreadable(reader: Reader, progress: Callable[[int], None], digests: _RunningDigests) -> Iterator[Damage]:
+def _unreadable(reader: Reader, begin: int, end: int, progress: Callable[[int], None]) -> Iterator[Damage]:
     """Read every payload, many at once; if that fails, one by one to name each damaged one."""
     names = [f.name for f in reader.manifest.fields if f.is_payload]
-    for first in range(0, len(reader), _ROWS_AT_ONCE):
-        rows = np.arange(first, min(first + _ROWS_AT_ONCE, len(reader)), dtype=np.int64)
+    for first in range(begin, end, _ROWS_AT_ONCE):
+        rows = np.arange(first, min(first + _ROWS_AT_ONCE, end), dtype=np.int64)
         for name in names:
-            starts, nbytes = reader.extents([name], rows)
-            digests.advance(int((starts + nbytes).max()))
             for part in _divided(rows, reader.raw_nbytes(name, rows)):
                 try:
                     _read(reader, name, part)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base import system
 from lmdbloader.base.limits import start_threads
-from lmdbloader.errors import CorruptError, LmdbloaderError, WorkerError
+from lmdbloader.errors import LmdbloaderError, WorkerError
 from lmdbloader.format.layout import PART_ALIGNMENT
 
 I64 = npt.NDArray[np.int64]
@@ -23,28 +21,10 @@ Bools = npt.NDArray[np.bool_]
 FETCHING, ABSENT, PRESENT, DURABLE = -1, 0, 1, 2
 # Requests of this process at a time.
 MOST_REQUESTS = 32
-# After an error, requests fail at once for a while: each attempt takes half a minute.
-_FAILED_SECONDS = 3.0
 # Of very many blocks that are waited for, so many are in the queue at a time.
 _MOST_WAITED_FOR = 512
 # The owner of what somebody waits for.
 _URGENT = -1
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """When blocks first ... end - 1 could not be fetched, and why."""
-
-    at: float
-    error: LmdbloaderError
-    first: int
-    end: int
-
-    def concerns(self, blocks: I64) -> bool:
-        """Return whether it is about some blocks, too: damage is about its own, an outage about all."""
-        if isinstance(self.error, CorruptError):
-            return bool(((blocks >= self.first) & (blocks < self.end)).any())
-        return True
 
 
 class Blocks:
@@ -75,7 +55,7 @@ class Blocks:
         self._queue: OrderedDict[int, int] = OrderedDict()  # the owner of each block that waits for a thread
         self._active: set[int] = set()
         self._num_threads = 0
-        self._failure: _Failure | None = None
+        self._failed: dict[int, LmdbloaderError] = {}  # why a block could not be fetched
 
     def load(self, first: int, end: int) -> None:
         """Fetch absent blocks first ... end - 1, and set their states; called by several threads, for other blocks."""
@@ -143,14 +123,15 @@ class Blocks:
 
     def bring_blocks(self, blocks: I64) -> None:
         """Return when blocks are here, as `bring`."""
-        begun = time.monotonic()
+        with self._changed:
+            for block in blocks.tolist():
+                self._failed.pop(block, None)
         while len(blocks := blocks[self.states[blocks] <= ABSENT]):
             with self._changed:
-                failed = self._failure
-                if failed is not None and failed.at > begun - _FAILED_SECONDS and failed.concerns(blocks):
-                    raise _again(failed.error)
                 some = blocks[:_MOST_WAITED_FOR]
                 for block in reversed(some.tolist()):
+                    if block in self._failed:
+                        raise _again(self._failed[block])
                     if block not in self._active and self._queue.get(block) != _URGENT:
                         self._queue[block] = _URGENT
                         self._queue.move_to_end(block, last=False)
@@ -195,7 +176,7 @@ class Blocks:
             with self._changed:
                 self._active.difference_update(range(*run))
                 if failure is not None:
-                    self._failure = _Failure(time.monotonic(), failure, *run)
+                    self._failed.update(dict.fromkeys(range(*run), failure))
                     self._queue.clear()
                 self._changed.notify_all()
         self.settle()

@@ -6,11 +6,12 @@ changes nothing. A block that somebody else fetches, as its state says, is waite
 
 from __future__ import annotations
 
+import bisect
 import mmap
 import os
 import time
 import weakref
-from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ import numpy.typing as npt
 
 from lmdbloader.base import system
 from lmdbloader.base.disk_errors import explain_full_disk
+from lmdbloader.errors import CorruptError, NotFoundError
+from lmdbloader.format.manifest import Manifest, part_begins
 from lmdbloader.store.opening import IO, DataFile
-from lmdbloader.store.remote.blocks import ABSENT, DURABLE, FETCHING, I64, PRESENT, Blocks
-from lmdbloader.store.remote.origin import Origin
-from lmdbloader.store.remote.service import write_at
+from lmdbloader.store.remote.blocks import ABSENT, DURABLE, FETCHING, PRESENT, Blocks
+from lmdbloader.store.remote.service import Service, wrong_length
 
 # What is kept is fetched so much at a time.
 BLOCK_NBYTES = 2**20
@@ -33,8 +35,48 @@ _HEAD_NBYTES, _BOOT_NBYTES = 4096, 64
 _SETTLE_SECONDS = 5.0
 # Another process may fetch the same block now, or it was killed.
 _OTHERS_SECONDS, _LOOK_SECONDS = 5.0, 0.01
-# Of what is not kept, by one request.
-_READ_NBYTES = 2**23
+
+
+class Origin:
+    """Fetches ranges of the data files, which begin at multiples of 2 MiB of one file; several threads may use it.
+
+    Nobody asks the service about data files at opening, as there may be thousands.
+
+    Attributes:
+        names: Of the data files.
+        begins, ends: Where each is.
+        nbytes: Of all together.
+    """
+
+    def __init__(self, service: Service, manifest: Manifest) -> None:
+        """Ask for nothing yet."""
+        lengths = [part.data_nbytes for part in manifest.parts]
+        self.service, self.names = service, manifest.data_files
+        *self.begins, self.nbytes = part_begins(lengths)
+        self.ends = [begin + nbytes for begin, nbytes in zip(self.begins, lengths, strict=True)]
+        self._checked: set[int] = set()
+
+    def find(self, at: int) -> int:
+        """Return the number of the data file that holds a byte, or is before it."""
+        return max(bisect.bisect_right(self.begins, at) - 1, 0)
+
+    def get(self, start: int, stop: int) -> bytes:
+        """Return the bytes start ... stop - 1, fewer at the end of a data file.
+
+        Raises:
+            CorruptError: The data file is missing, or has another length.
+            DiskError: The service does not answer.
+        """
+        number = self.find(start)
+        name, begin, end = self.names[number], self.begins[number], self.ends[number]
+        try:
+            if number not in self._checked and (found := self.service.size(name)) != end - begin:
+                raise wrong_length(self.service.url, name, found, end - begin)
+            self._checked.add(number)
+            return self.service.get(name, start - begin, min(stop, end) - begin)
+        except NotFoundError as error:
+            url = self.service.url
+            raise CorruptError(f"{url}/{name}: is missing. Upload the dataset again.", path=url) from error
 
 
 class Cache(Blocks):
@@ -83,7 +125,7 @@ class Cache(Blocks):
 
     def restart(self) -> None:
         """See `Blocks.restart`."""
-        self.origin.restart()
+        self.origin.service.restart()
         super().restart()
 
     def load(self, first: int, end: int) -> None:
@@ -99,7 +141,7 @@ class Cache(Blocks):
             at = int(absent[0]) * BLOCK_NBYTES
             data = self.origin.get(at, (int(absent[-1]) + 1) * BLOCK_NBYTES)
             with explain_full_disk(self.path):
-                write_at(self._descriptor, data, at)
+                _write_at(self._descriptor, data, at)
         except BaseException:
             states[absent] = ABSENT
             raise
@@ -119,16 +161,6 @@ class Cache(Blocks):
             except OSError:  # what was not written is lost when it leaves the memory
                 self.states[fresh] = ABSENT
                 self._num_complete = 0
-
-    def renew(self, starts: I64, stops: I64) -> None:
-        """See `Blocks.renew`.
-
-        Raises:
-            ReplacedError: The file was replaced; some services do not say so when they send a part of it.
-        """
-        for at in starts.tolist():
-            self.origin.check(at)
-        super().renew(starts, stops)
 
     def is_from_disk(self, block: int) -> bool:
         """Return whether a block is read from the disk, rather than from the service."""
@@ -169,27 +201,15 @@ class CachedFile(DataFile):
             LmdbloaderError: They cannot be fetched, or there is no room for them.
             OSError: The disk cannot read them.
         """
-        segments = list(self._segments(at, min(at + nbytes, self.remote.origin.end_of(at))))
-        for start, stop, is_from_disk in segments:
-            if is_from_disk:  # they come while this waits for others
-                self.remote.request(np.array([start]), np.array([stop]))
-        return b"".join(self._read(*segment) for segment in segments)
-
-    def _segments(self, at: int, stop: int) -> Iterator[tuple[int, int, bool]]:
-        """Yield parts of a range that are read at once, and whether the disk has them."""
-        while at < stop:
-            is_from_disk = self.remote.is_from_disk(at // BLOCK_NBYTES)
-            end, most = at // BLOCK_NBYTES + 1, min(stop, at + _READ_NBYTES)
-            while end * BLOCK_NBYTES < most and self.remote.is_from_disk(end) == is_from_disk:
-                end += 1
-            yield at, min(end * BLOCK_NBYTES, most), is_from_disk
-            at = min(end * BLOCK_NBYTES, most)
-
-    def _read(self, at: int, stop: int, is_from_disk: bool) -> bytes:
-        if not is_from_disk:
-            return self.remote.origin.get(at, stop)
-        self.remote.bring(np.array([at]), np.array([stop]))
-        return super().read(at, stop - at)
+        origin, pieces = self.remote.origin, []
+        stop = min(at + nbytes, origin.ends[origin.find(at)])
+        for is_from_disk, run in groupby(range(at // BLOCK_NBYTES, -(-stop // BLOCK_NBYTES)), self.remote.is_from_disk):
+            blocks = list(run)
+            start, end = max(at, blocks[0] * BLOCK_NBYTES), min(stop, (blocks[-1] + 1) * BLOCK_NBYTES)
+            if is_from_disk:
+                self.remote.bring(np.array([start]), np.array([end]))
+            pieces.append(super().read(start, end - start) if is_from_disk else origin.get(start, end))
+        return b"".join(pieces)
 
     def read_into(self, buffer: Any, at: int) -> int:
         """Read into a writable buffer; return the number of bytes, 0 at the end of the file; errors as `read`."""
@@ -197,6 +217,14 @@ class CachedFile(DataFile):
         data = self.read(at, room.nbytes)
         room[: len(data)] = data
         return len(data)
+
+
+def _write_at(descriptor: int, data: bytes, at: int) -> None:
+    """Write all of some bytes to a place in a file."""
+    rest = memoryview(data)
+    while rest:
+        count = system.write_at(descriptor, rest, at)
+        rest, at = rest[count:], at + count
 
 
 def _map_states(path: Path, nbytes: int) -> mmap.mmap:

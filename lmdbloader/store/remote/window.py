@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -121,11 +121,11 @@ class Window(Blocks):
         """Free the blocks that nobody has needed for the longest time; the caller has the lock."""
         if len(self._idle) < _SPARE + _FREED:
             return
-        blocks = sorted(self._idle.popitem(last=False)[0] for _ in range(len(self._idle) - _SPARE))
-        self.states[blocks] = ABSENT
-        for first, end in _runs_of(blocks):
-            at = first * BLOCK_NBYTES
-            self._map.madvise(_names.MADV_DONTNEED, at, min(end * BLOCK_NBYTES, len(self.data)) - at)
+        while len(self._idle) > _SPARE:
+            block, _ = self._idle.popitem(last=False)
+            self.states[block] = ABSENT
+            at = block * BLOCK_NBYTES
+            self._map.madvise(_names.MADV_DONTNEED, at, min(BLOCK_NBYTES, len(self.data) - at))
 
 
 class WindowFile(DataFile):
@@ -170,16 +170,3 @@ class WindowFile(DataFile):
     def lost(self) -> tuple[str, int] | None:
         """See `DataFile.lost`."""
         return self._source.lost()
-
-
-def _runs_of(blocks: Iterable[int]) -> list[tuple[int, int]]:
-    """Return runs of neighbours (first, end) of sorted numbers.
-
-    >>> _runs_of([1, 4, 5, 6])
-    [(1, 2), (4, 7)]
-    """
-    runs: list[tuple[int, int]] = []
-    for block in blocks:
-        first = runs.pop()[0] if runs and runs[-1][1] == block else block
-        runs.append((first, block + 1))
-    return runs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,12 +16,32 @@ import pyarrow as pa
 from lmdbloader.base.disk_errors import explain_full_disk
 from lmdbloader.errors import CorruptError
 from lmdbloader.format.digests import digest_of
-from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, Field, data_file
+from lmdbloader.format.index import (
+    BLOCK_ROWS,
+    NAMES,
+    TEXT,
+    ColumnAt,
+    Facts,
+    IndexLayout,
+    TextsAt,
+    digests_text,
+    extremes_of,
+    num_blocks,
+)
+from lmdbloader.format.layout import (
+    CODEC_JPEG,
+    CODEC_RAW,
+    DATA_FILE,
+    INDEX_FILE,
+    MANIFEST_FILE,
+    Field,
+    data_file,
+    index_columns,
+)
 from lmdbloader.format.manifest import Description, Manifest, Part, part_begins
-from lmdbloader.store.opening import map_file
+from lmdbloader.store.index import Blocks
 from lmdbloader.store.reader import Reader
 from lmdbloader.store.spool import Spool, content_digest
-from lmdbloader.store.writing.index_layout import lay_out
 from lmdbloader.store.writing.part import ROWS_FILE
 from lmdbloader.store.writing.work import (
     PartFacts,
@@ -34,6 +54,7 @@ from lmdbloader.store.writing.work import (
     write_file,
 )
 
+U8 = npt.NDArray[np.uint8]
 _ROWS_AT_ONCE = 2**16
 # About the bytes of a sample with one image in the index.
 _ROW_NBYTES = 60
@@ -125,7 +146,7 @@ def _write_index(
     with closing(spool):
         shifts: list[int] = []
         for reader in before:
-            shifts += _add_dataset(spool, reader, next(begins))
+            shifts += _add_rows(spool, reader.index.batch, next(begins), reader)
             for _ in reader.manifest.parts[1:]:
                 next(begins)
         for (of_part, digest), begin in zip(rows, begins, strict=False):
@@ -147,16 +168,20 @@ def make_manifest(description: Description, num_samples: int, index: Path, parts
         index: Its index.
         parts: Its parts.
     """
-    content = map_file(index)
+    content = pa.memory_map(os.fsencode(index)).read_buffer()
     layout, batch = lay_out(content, description.fields, with_source=description.with_source)
     totals = [facts.totals for facts in layout.facts.values()]
-    return description.manifest(
+    return Manifest(
         num_samples=num_samples,
+        fields=description.fields,
+        with_source=description.with_source,
+        classes=description.classes,
+        made_by=description.made_by,
         sizes={
             "payload_nbytes": sum(total["stored_nbytes"] for total in totals),
             "raw_nbytes": sum(total["raw_nbytes"] for total in totals),
             "data_nbytes": sum(part.data_nbytes for part in parts),
-            "index_nbytes": len(content),
+            "index_nbytes": content.size,
         },
         content_digest=content_digest(batch),
         index_digest=digest_of(content),
@@ -167,19 +192,11 @@ def make_manifest(description: Description, num_samples: int, index: Path, parts
 
 def _add_part(spool: Spool, path: Path, digest: str, begin: int) -> list[int]:
     """Add the rows of a part; return what to add to the offsets of each group of rows that was added."""
-    content = map_file(path)
+    content = pa.memory_map(os.fsencode(path)).read_buffer()
     if digest_of(content) != digest:
-        raise CorruptError(
-            f"{path}: was damaged or changed. Remove the folder {path.parent}: the part is made again.",
-            path=str(path.parent),
-        )
-    batch = pa.ipc.open_file(pa.py_buffer(content)).get_batch(0)
-    added = []
-    for part in _slices(batch):
-        names = batch.schema.names
-        spool.add_columns({name: _values(part.column(name)) for name in names}, part.num_rows, [part.num_rows])
-        added.append(begin)
-    return added
+        advice = f"Remove the folder {path.parent}: the part is made again."
+        raise CorruptError(f"{path}: was damaged or changed. {advice}", path=str(path.parent))
+    return _add_rows(spool, pa.ipc.open_file(pa.py_buffer(content)).get_batch(0), begin)
 
 
 def _settled(fields: Sequence[Field], before: Sequence[Reader]) -> tuple[Field, ...]:
@@ -193,23 +210,93 @@ def _settled(fields: Sequence[Field], before: Sequence[Reader]) -> tuple[Field, 
     )
 
 
-def _add_dataset(spool: Spool, reader: Reader, begin: int) -> list[int]:
-    """Add the rows of a dataset; return what to add to the offsets of each group of rows that was added."""
-    first, added = 0, []
-    for part in _slices(reader.index.batch):
+def _add_rows(spool: Spool, batch: pa.RecordBatch, begin: int, reader: Reader | None = None) -> list[int]:
+    """Add rows, with the texts that a dataset has in its data files; return as `_add_part`."""
+    added = []
+    for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
+        part = batch.slice(first, _ROWS_AT_ONCE)
         columns = {name: _values(part.column(name)) for name in part.schema.names}
-        for name in reader.long_texts:
-            columns[name] = reader.read_texts(name, np.arange(first, first + part.num_rows))
+        if reader is not None:
+            rows = np.arange(first, first + part.num_rows)
+            columns |= {name: reader.read_texts(name, rows) for name in reader.long_texts}
         spool.add_columns(columns, part.num_rows, [part.num_rows])
-        first += part.num_rows
         added.append(begin)
     return added
-
-
-def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    return (batch.slice(first, _ROWS_AT_ONCE) for first in range(0, batch.num_rows, _ROWS_AT_ONCE))
 
 
 def _values(column: pa.Array) -> npt.NDArray[Any] | pa.Array:
     is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
     return column.to_numpy(zero_copy_only=True) if is_number else column
+
+
+def lay_out(content: Any, fields: Sequence[Field], *, with_source: bool) -> tuple[IndexLayout, pa.RecordBatch]:
+    """Return what a manifest states of an index, and its rows.
+
+    Args:
+        content: The file, mapped.
+        fields: The dataset's.
+        with_source: Whether its samples have sources.
+    """
+    file = pa.py_buffer(content)
+    batch = pa.ipc.open_file(file).get_batch(0)
+    data, num_rows = np.frombuffer(content, np.uint8), batch.num_rows
+
+    def place(buffer: pa.Buffer | None) -> int:
+        # The address of an empty buffer is arbitrary; nothing is read there.
+        return buffer.address - file.address if buffer is not None and buffer.size else 0
+
+    def texts_at(array: pa.Array) -> TextsAt:
+        _, offsets, texts = array.buffers()
+        nbytes = int(np.frombuffer(offsets, np.int64, len(array) + 1)[-1]) if len(array) else 0
+        return TextsAt(len(array), place(offsets), place(texts), nbytes)
+
+    def blocks_of(columns: Sequence[ColumnAt], count: int) -> str:
+        blocks = Blocks(columns, count, data, (data.ctypes.data, data.size, -1, 0))
+        return digests_text([blocks.digest(number) for number in range(num_blocks(count))])
+
+    columns = []
+    for name, kind in index_columns(fields, with_source=with_source).items():
+        array = batch.column(name)
+        if kind == TEXT:
+            columns.append(ColumnAt(name, kind, 0, texts_at(array)))
+        elif kind == NAMES:
+            texts = texts_at(array.dictionary)
+            digests = blocks_of([ColumnAt(name, TEXT, 0, texts)], texts.count)
+            columns.append(ColumnAt(name, kind, place(array.indices.buffers()[1]), texts, digests))
+        else:
+            columns.append(ColumnAt(name, kind, place(array.buffers()[1])))
+    views = {column.name: _view(data, column, num_rows) for column in columns if column.texts is None}
+    facts = {f.name: facts_of(f, views) for f in fields if f.is_payload}
+    return IndexLayout(tuple(columns), blocks_of(columns, num_rows), facts), batch
+
+
+def _view(data: U8, column: ColumnAt, num_rows: int) -> npt.NDArray[Any]:
+    dtype = np.dtype(column.type)
+    return data[column.at : column.at + num_rows * dtype.itemsize].view(dtype)
+
+
+def facts_of(f: Field, columns: Mapping[str, npt.NDArray[Any]]) -> Facts:
+    """Return the facts about the payloads of a field, given the columns of the index, block by block."""
+    names, num_rows = tuple(extremes_of(f)), len(columns[f"{f.name}.codec"])
+    extremes = dict.fromkeys(names, (0, 0))
+    totals = {"stored_nbytes": 0, "raw_nbytes": 0}
+    has_codec = np.zeros(256, np.bool_)
+    encoded_nbytes, jpeg = 0, (0, 0, 0)
+    for first in range(0, num_rows, BLOCK_ROWS):
+        part = {name: columns[f"{f.name}.{name}"][first : first + BLOCK_ROWS] for name in names}
+        for name, values in part.items():
+            low, high = int(values.min()), int(values.max())
+            before = extremes[name] if first else (low, high)
+            extremes[name] = min(low, before[0]), max(high, before[1])
+        for name in totals:
+            totals[name] += int(part[name].sum(dtype=np.int64))
+        codec = part["codec"]
+        has_codec[codec] = True
+        encoded_nbytes = max(encoded_nbytes, int(part["raw_nbytes"][codec != CODEC_RAW].max(initial=0)))
+        if f.kind == "image" and (is_jpeg := codec == CODEC_JPEG).any():
+            nbytes, height, width = (
+                part[name][is_jpeg].astype(np.int64) for name in ("stored_nbytes", "height", "width")
+            )
+            found = int(nbytes.max()), int(np.maximum(height, width).max()), int((height * width).max())
+            jpeg = max(jpeg[0], found[0]), max(jpeg[1], found[1]), max(jpeg[2], found[2])
+    return Facts(tuple(np.flatnonzero(has_codec).tolist()), extremes, totals, encoded_nbytes, jpeg)

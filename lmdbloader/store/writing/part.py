@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import math
 import os
 import shutil
@@ -14,13 +15,14 @@ from typing import Any
 import lmdb
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from lmdbloader.base import system
 from lmdbloader.base.disk_errors import DISK_FULL, disk_failed, disk_full, explain_full_disk, has_no_room, naming
 from lmdbloader.base.limits import no_address_space
 from lmdbloader.base.text import counted
 from lmdbloader.errors import CorruptError, DestinationError
-from lmdbloader.format.codecs import checksum
+from lmdbloader.format.digests import read_digest
 from lmdbloader.format.layout import (
     DATA_FILE,
     DESCRIPTION_KEY,
@@ -28,14 +30,12 @@ from lmdbloader.format.layout import (
     RECORD_KEY_NBYTES,
     SCHEMA_KEY,
     parse_record_key,
-    progress_value,
     record_key,
     record_schema,
 )
 from lmdbloader.format.manifest import Description
-from lmdbloader.store.lmdb_records import num_committed, spool_records
-from lmdbloader.store.opening import map_file
-from lmdbloader.store.records import Block, Chunk
+from lmdbloader.store.lmdb_file import has_transactions, page_problems, places, reading
+from lmdbloader.store.records import Block, Chunk, decode_block
 from lmdbloader.store.spool import Spool
 
 #: The rows of a part that is complete, for the index of the dataset.
@@ -135,7 +135,7 @@ class PartWriter:
 
     def _take_over(self) -> None:
         with explain_full_disk(self.folder, self._missing_nbytes), self._env.begin(buffers=True) as transaction:
-            spool_records(transaction, self._spool, self._schema, self._data)
+            _spool_records(transaction, self._spool, self._schema, self._data)
         if self.num_samples != self.num_committed:
             has = counted(self.num_samples, "sample")
             raise CorruptError(f"{self._data}: holds {has}, expected {self.num_committed}")
@@ -199,7 +199,7 @@ class PartWriter:
         """Write everything pending in one transaction; if the map is too small, grow it and start over."""
         if not self._pending:
             return
-        progress = progress_value(self.num_samples)
+        progress = json.dumps({"num_samples": self.num_samples}).encode()
         while True:
             try:
                 with self._explain_lmdb(), self._env.begin(write=True) as transaction:
@@ -244,35 +244,59 @@ class PartWriter:
 
     def _harvest(self) -> npt.NDArray[np.int64]:
         """Return the offset of each block's value in the data file."""
-        addresses, lengths, checksums = [], [], []
         with self._env.begin(buffers=True) as transaction:
-            for key, value in transaction.cursor():
-                if len(key) == RECORD_KEY_NBYTES:
-                    addresses.append(np.frombuffer(value, np.uint8).ctypes.data)
-                    lengths.append(len(value))
-                    checksums.append(parse_record_key(bytes(key))[1])
-            expected = len(self._spool.blocks())
-            if len(addresses) != expected:
-                raise CorruptError(f"{self._data}: {len(addresses)} records, expected {expected}")
-            if not addresses:
-                return np.empty(0, np.int64)
-            first_value = bytes(next(value for key, value in transaction.cursor() if len(key) == RECORD_KEY_NBYTES))
-        data = map_file(self._data)
-        relative = np.array(addresses, np.uint64).astype(np.int64) - np.int64(addresses[0])
-        # LMDB does not expose the start of its map. One value found in the file gives it; as a freed page may hold an
-        # older copy of that value, other values are checked too.
-        at = -1
-        while (at := data.find(first_value, at + 1)) >= 0:
-            if _are_at(data, relative + at, lengths, checksums):
-                return relative + at
-        raise CorruptError(f"{self._data}: does not have a record that was just written")
+            at = [at for key, _, at in places(transaction, self._data) if len(key) == RECORD_KEY_NBYTES]
+        if len(at) != len(self._spool.blocks()):
+            raise CorruptError(f"{self._data}: {len(at)} records, expected {len(self._spool.blocks())}")
+        return np.array(at, np.int64)
 
 
-def _are_at(data: Any, start: npt.NDArray[np.int64], nbytes: Sequence[int], checksums: Sequence[int]) -> bool:
-    """Return whether up to 64 values, evenly spread, have their checksums at these offsets."""
-    view = memoryview(data)
-    for i in np.unique(np.linspace(0, len(start) - 1, 64).astype(int)).tolist():
-        at, end = int(start[i]), int(start[i]) + nbytes[i]
-        if at < 0 or end > len(view) or checksum(view[at:end]) != checksums[i]:
-            return False
-    return True
+def num_committed(partial: Path) -> int:
+    """Return how many samples the last transaction left in a part that is being written; 0 if its file is damaged.
+
+    Only data on the disk counts: after a failed write, the page cache may hold more.
+    """
+    data = partial / DATA_FILE
+    if not data.exists():
+        return 0
+    try:
+        with open(data, "rb", buffering=0) as file:
+            system.drop_cache(file.fileno())
+            read_digest(file.fileno())  # before LMDB maps it
+        # A power cut may leave any content in LMDB's first pages, and any file length.
+        if not has_transactions(data) or page_problems(data):
+            return 0
+        with reading(data) as transaction:
+            return int(json.loads(bytes(transaction.get(PROGRESS_KEY, b"")))["num_samples"])
+    except (OSError, lmdb.Error, ValueError, LookupError, TypeError):
+        return 0
+
+
+def _spool_records(transaction: lmdb.Transaction, spool: Spool, schema: pa.Schema, where: Path) -> None:
+    """Append the index rows of all records to a spool; offsets count from the first byte of their record.
+
+    Every record's checksum is verified before it is parsed. The rows and their order are those of the conversion that
+    wrote the records, so `Spool.write` makes the same index.
+
+    Raises:
+        CorruptError: A record is damaged or missing, or has another schema.
+    """
+    if not _is_schema(transaction.get(SCHEMA_KEY, b""), schema):
+        raise CorruptError(f"{where}: its records do not have the expected schema ({', '.join(schema.names)})")
+    for key, value in transaction.cursor():
+        if len(key) != RECORD_KEY_NBYTES:
+            continue
+        first, expected = parse_record_key(bytes(key))
+        here = f"{where}: record of samples from {first}"
+        if first != spool.num_samples:
+            raise CorruptError(f"{here}: expected the one from {spool.num_samples}; a record is missing")
+        count, columns = decode_block(value, schema, spool.fields, expected, here)
+        spool.add_columns(columns, count, [count])
+
+
+def _is_schema(stored: Any, schema: pa.Schema) -> bool:
+    """Return whether a serialized schema equals `schema`; its bytes depend on Arrow's release."""
+    try:
+        return bool(pa.ipc.read_schema(pa.py_buffer(bytes(stored))).equals(schema))
+    except (pa.ArrowException, OSError):
+        return False

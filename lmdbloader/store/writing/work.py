@@ -30,7 +30,7 @@ from lmdbloader.base import system
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.files import occupy_standard_descriptors, read_regular
 from lmdbloader.base.option_names import option
-from lmdbloader.errors import CorruptError, DestinationError
+from lmdbloader.errors import DestinationError
 from lmdbloader.format.digests import digest_of, read_digest
 from lmdbloader.format.layout import (
     DATA_FILE,
@@ -43,8 +43,7 @@ from lmdbloader.format.layout import (
     SKIPPED_FILE,
     SOURCES_FILE,
 )
-from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Description, load_json
-from lmdbloader.store.opening import map_file
+from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Description
 from lmdbloader.store.writing.part import ROWS_FILE, PartWriter
 
 _FACTS_FILE = "facts.json"
@@ -91,7 +90,7 @@ def partial_of(out: Path) -> Path:
 def is_dataset(path: Path) -> bool:
     """Return whether a folder holds a finished dataset of lmdbloader, of any format version."""
     try:
-        return bool(load_json(read_regular(path / MANIFEST_FILE, MAX_MANIFEST_NBYTES)).get("format") == FORMAT_NAME)
+        return bool(json.loads(read_regular(path / MANIFEST_FILE, MAX_MANIFEST_NBYTES)).get("format") == FORMAT_NAME)
     except (OSError, ValueError, AttributeError, RecursionError):
         return False
 
@@ -118,24 +117,18 @@ def check_destination(out: Path, *, overwrite: bool, is_damaged: bool = False) -
             f"{out}: is a folder with other things in it, which is never replaced. Choose another destination."
         )
     if not overwrite:
+        advice = f"Choose another destination, or overwrite it ({option('overwrite', True)})."
+        raise DestinationError(f"{out}: a dataset is there already. {advice}")
+    if others := _others(out):
         raise DestinationError(
-            f"{out}: a dataset is there already. Choose another destination, or overwrite it "
-            f"({option('overwrite', True)})."
-        )
-    if others := _others(out, _DATASET):
-        raise DestinationError(
-            f"{out}: lmdbloader did not write {others[0]!r} in it, which would be lost with the dataset that is "
-            "replaced. Move it away."
+            f"{out}: lmdbloader did not write {others[0]!r} in it, which would be lost. Move it away."
         )
 
 
-def _others(folder: Path, ours: re.Pattern[str]) -> list[str]:
+def _others(folder: Path) -> list[str]:
     """Return the names in a folder that are not ours, nor those of files that were removed from NFS while open."""
-    return sorted(
-        name
-        for name in os.listdir(folder)
-        if not (ours.fullmatch(name) or _WORKING.fullmatch(name) or name[:4] == ".nfs")
-    )
+    names = sorted(os.listdir(folder))
+    return [n for n in names if not (_DATASET.fullmatch(n) or _WORKING.fullmatch(n) or n.startswith(".nfs"))]
 
 
 class Work:
@@ -155,7 +148,7 @@ class Work:
         self.out, self.folder = out, partial_of(out)
         if self.folder.exists() and not self.folder.is_dir():
             raise DestinationError(f"{self.folder}: exists and is not a folder. Remove it.")
-        if self.folder.is_dir() and (others := _others(self.folder, _DATASET)):
+        if self.folder.is_dir() and (others := _others(self.folder)):
             raise DestinationError(
                 f"{self.folder}: holds {others[0]!r}, which is not of an unfinished dataset. Move it away."
             )
@@ -176,10 +169,8 @@ class Work:
         except FileNotFoundError:
             return None
         except (ValueError, RecursionError) as error:
-            raise DestinationError(
-                f"{path}: does not decode ({error!r:.80}). Restart with {option('restart', True)}, which discards what "
-                "is done."
-            ) from error
+            advice = f"Restart with {option('restart', True)}, which discards what is done."
+            raise DestinationError(f"{path}: does not decode ({error!r:.80}). {advice}") from error
 
     def begin(self, plan: Mapping[str, Any]) -> None:
         """Write the plan, durably; of several processes that do, all must have the same one."""
@@ -208,25 +199,16 @@ class Work:
             self.discard()
 
     def facts(self, number: int) -> PartFacts | None:
-        """Return the facts of a part that is complete; None if it is not, or was made by another plan.
-
-        Raises:
-            CorruptError: It is damaged.
-        """
+        """Return the facts of a part that is complete; None if it is not, is damaged, or was made by another plan."""
         path = self.folder / part_folder(number) / _FACTS_FILE
         try:
             with explain_full_disk(path), naming(path):
                 body, digest = json.loads(read_regular(path, _MAX_FACTS_NBYTES))
             if digest != digest_of(json.dumps(body).encode()):
-                raise ValueError("its digest differs")
+                return None
             found = PartFacts(**body)
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError, TypeError, RecursionError):
             return None
-        except (ValueError, TypeError, RecursionError) as error:
-            raise CorruptError(
-                f"{path}: is damaged ({error!r:.80}). Remove the folder {path.parent}: the part is made again.",
-                path=str(self.folder),
-            ) from error
         data = path.parent / DATA_FILE
         if found.plan_digest != self._plan_digest() or (found.num_samples and not _has_size(data, found.data_nbytes)):
             return None
@@ -364,7 +346,7 @@ class Rows:
 
     def __init__(self, path: Path) -> None:
         """Open the file."""
-        self.batch = pa.ipc.open_file(pa.py_buffer(map_file(path))).get_batch(0)
+        self.batch = pa.ipc.open_file(pa.memory_map(os.fsencode(path))).get_batch(0)
         self.num_samples: int = self.batch.num_rows
 
     def stored(self, column: str, rows: range) -> npt.NDArray[Any] | list[str]:
