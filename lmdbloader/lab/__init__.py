@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from lmdbloader.lab.study import Study as Study
     from lmdbloader.lab.study import StudyRow as StudyRow
     from lmdbloader.lab.study import bench as bench
-    from lmdbloader.lab.study import compare_studies as compare_studies
     from lmdbloader.lab.tuning import ReadSetting as ReadSetting
     from lmdbloader.lab.tuning import StepTrial as StepTrial
     from lmdbloader.lab.tuning import Tuning as Tuning
@@ -47,7 +46,7 @@ __getattr__, __dir__, __all__ = lazy(
         "example_times": "ExampleTimes time_examples",
         "planning": "Demand GpuFit Plan Preset Reads SharedPlan plan plan_shared",
         "profiling": "Advice PhaseTimes Profile Recorder StepTimer ThreadTimes profile rehearse",
-        "study": "Study StudyRow bench compare_studies",
+        "study": "Study StudyRow bench",
         "tuning": "ReadSetting StepTrial Tuning TuningRow tune",
     },
 )
