@@ -110,7 +110,7 @@ def test_a_set_is_made_at_once(src: Path, out: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--part", "2/2"], "--part 2/2: parts are counted from 0: expected 0/2 to 1/2, in a job array --array=0-1"),
+        (["--part", "2/2"], "--part 2/2: parts are counted from 0: expected 0/2 to 1/2"),
         (["--part", "1"], "--part 1: expected I/N, such as 0/16"),
         (["--part", "0/0"], "expected I/N"),
         (["--part", "0/2", "--parts", "3"], "--part 0/2 with --parts 3: leave --parts out"),

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import lmdbloader
 from lmdbloader.cli import main
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.planning import PRESETS, STORAGE, Plan, plan
@@ -120,7 +119,6 @@ def test_a_fifth_of_the_data_on_local_disks() -> None:
 def test_local_disks_are_the_friend_of_one_researcher() -> None:
     found = plan(batch_size=16, step_seconds=0.03, example_size="40K", dataset_size="30GB")
     assert "1 SATA SSD in the machine can serve it" in str(found) and "lmdbloader stage" in str(found)
-    assert "more than 30 GB of free memory" in " ".join(str(found).split())
 
 
 # What follows from the arithmetic.
@@ -206,7 +204,6 @@ def test_the_sizes_of_pieces_are_those_that_are_read() -> None:
 def test_a_record_of_a_large_sample_is_as_large_as_the_sample() -> None:
     text = str(plan(batch_size=8, step_seconds=1, example_size="300KiB"))
     assert "a record" not in text and "a block of 2 MiB" in text
-    assert "would gain little" in str(plan(batch_size=8, step_seconds=1, example_size="5MiB"))
 
 
 def test_one_machine_gets_only_so_much_of_a_network_file_system() -> None:
@@ -265,10 +262,6 @@ def test_options_out_of_range_are_refused(options: dict[str, Any], named: str) -
         plan(**{"batch_size": 8, "step_seconds": 1, **options})
 
 
-def test_it_is_reached_from_the_root() -> None:
-    assert lmdbloader.lab.plan is plan and lmdbloader.lab.Plan is Plan
-
-
 # From floating-point operations, for what no preset covers.
 
 
@@ -286,13 +279,6 @@ def test_the_time_of_a_step_follows_from_flops() -> None:
     double = plan(batch_size=64, example_flops="8G", device_flops="7T")
     assert double.most.samples_per_s == pytest.approx(875)
     assert double.step_seconds == pytest.approx(theory.step_seconds)
-
-
-def test_a_preset_gives_the_flops_that_are_not_given() -> None:
-    faster = plan(preset="resnet50-v100", device_flops="14T")
-    assert faster.most.samples_per_s == pytest.approx(3500) and faster.batch_size == 128
-    larger = plan(preset="resnet50-v100", example_flops="8G", batch_size=64)
-    assert larger.most.samples_per_s == pytest.approx(875)
 
 
 @given(batch=st.integers(1, 4096), example=st.floats(1e3, 1e15), device=st.floats(1e9, 1e18), share=st.floats(0.01, 1))
@@ -342,7 +328,6 @@ def test_every_option_arrives_and_json_is_alone(capsys: Capture) -> None:
         (["--batch-size", "8", "--step-seconds", "1", "--experiments", "5-"], "--experiments"),
         (["--batch-size", "8", "--step-seconds", "1", "--example-size", "64 apples"], "example_size='64 apples'"),
         (["--batch-size", "8", "--example-flops", "4G"], "device_flops"),
-        (["--workload", "a.json", "--gpus", "4"], "--gpus"),
     ],
 )
 def test_wrong_usage(words: list[str], named: str, capsys: Capture) -> None:

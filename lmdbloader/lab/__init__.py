@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from lmdbloader.lab.planning import Plan as Plan
     from lmdbloader.lab.planning import Preset as Preset
     from lmdbloader.lab.planning import Reads as Reads
-    from lmdbloader.lab.planning import SharedPlan as SharedPlan
     from lmdbloader.lab.planning import plan as plan
-    from lmdbloader.lab.planning import plan_shared as plan_shared
     from lmdbloader.lab.profiling import Advice as Advice
     from lmdbloader.lab.profiling import PhaseTimes as PhaseTimes
     from lmdbloader.lab.profiling import Profile as Profile
@@ -44,7 +42,7 @@ __getattr__, __dir__, __all__ = lazy(
     {
         "checkup": "Checkup DatasetFacts Finding doctor",
         "example_times": "ExampleTimes time_examples",
-        "planning": "Demand GpuFit Plan Preset Reads SharedPlan plan plan_shared",
+        "planning": "Demand GpuFit Plan Preset Reads plan",
         "profiling": "Advice PhaseTimes Profile Recorder StepTimer ThreadTimes profile rehearse",
         "study": "Study StudyRow bench",
         "tuning": "ReadSetting StepTrial Tuning TuningRow tune",
