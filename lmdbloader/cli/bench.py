@@ -38,7 +38,7 @@ examples:
   lmdbloader bench train.lmdb --baseline auto
   lmdbloader bench train.lmdb --only sweep --model none --batch-sizes 16 256
   lmdbloader bench train.lmdb --baseline photos --only cold
-  lmdbloader bench train.lmdb --baseline photos --json study.json --report report.html
+  lmdbloader bench train.lmdb --json study.json --report report.html
 """
 _SECTIONS = ("sweep", "oversubscription", "isolation", "cold")
 _MODELS = ("srcnn915", "srcnn955", "none")

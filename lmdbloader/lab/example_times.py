@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from lmdbloader.base.arguments import shown
 from lmdbloader.base.text import plain
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
@@ -72,10 +71,9 @@ class ExampleTimes:
         """Return the times, and what the slowest example does to a batch."""
         name = f"sample {self.slowest:,}" + (f" ({plain(self.slowest_name)})" if self.slowest_name else "")
         return (
-            f"Single examples, one by one in one thread: p50 {show(self.p50_seconds)}, p99 {show(self.p99_seconds)}, "
-            f"the longest {show(self.longest_seconds)}. Slowest when it is read again is {name}: "
-            f"{show(self.slowest_seconds)}. With it a batch of {self.batch_size} takes "
-            f"{show(self.batch_with_slowest_seconds)} on one thread instead of {show(self.batch_seconds)}."
+            f"Single examples in one thread: p50 {show(self.p50_seconds)}, p99 {show(self.p99_seconds)}, the longest "
+            f"{show(self.longest_seconds)}. The slowest is {name}: {show(self.slowest_seconds)}; with it a batch of "
+            f"{self.batch_size} takes {show(self.batch_with_slowest_seconds)} instead of {show(self.batch_seconds)}."
         )
 
 
@@ -103,11 +101,6 @@ def time_examples(
     """
     if isinstance(dataset, str | os.PathLike):
         dataset = LMDBDataset(dataset)
-    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise OptionError(
-            f"time_examples({shown(dataset)}): expected a dataset with a length and integer indices; of a loader give "
-            "loader.dataset"
-        )
     length = len(dataset)
     if not length:
         raise OptionError("time_examples: the dataset is empty")

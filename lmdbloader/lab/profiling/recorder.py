@@ -22,7 +22,6 @@ from lmdbloader.lab.machine.environment import describe_environment
 from lmdbloader.lab.machine.gpu import GpuSampler, nvml_name
 from lmdbloader.lab.profiling.bottleneck import TypicalStep, advise, loading_cost, name_bottleneck
 from lmdbloader.lab.profiling.loader_facts import facts_of, loader_in
-from lmdbloader.lab.profiling.memory_formats import FirstConvolution, run_watched, warn_of_formats
 from lmdbloader.lab.profiling.results import Profile, measure_phase
 from lmdbloader.lab.profiling.threads import ThreadTimes, ThreadWatch
 
@@ -357,25 +356,17 @@ def profile(
     """
     with Recorder(loader, warmup=warmup, device=device) as recorder:
         if _takes_lap(step_fn):
-            formats = _run(recorder, steps, lambda batch: step_fn(batch, recorder.timer.lap))
+            _run(recorder, steps, lambda batch: step_fn(batch, recorder.timer.lap))
         else:
             with _updates_told(recorder.timer):
-                formats = _run(recorder, steps, step_fn)
-    warning = warn_of_formats(formats, loader)
-    warnings = () if warning is None else (warning,)
-    return replace(recorder.profile(), examples=_examples(loader), warnings=warnings)
+                _run(recorder, steps, step_fn)
+    return replace(recorder.profile(), examples=_examples(loader))
 
 
-def _run(recorder: Recorder, steps: int, step: Callable[[Any], Any]) -> FirstConvolution | None:
-    """Do the steps; return what the first one's first convolution worked on."""
-    formats: FirstConvolution | None = None
-    for number, batch in enumerate(recorder.take(steps)):
-        if number:
-            step(batch)
-        else:
-            formats = run_watched(step, batch)
+def _run(recorder: Recorder, steps: int, step: Callable[[Any], Any]) -> None:
+    for batch in recorder.take(steps):
+        step(batch)
         del batch
-    return formats
 
 
 def _examples(batches: Any) -> ExampleTimes | None:

@@ -90,8 +90,9 @@ def tune(
             raise OptionError(f"{name}={value}: expected seconds, more than 0")
     if isinstance(dataset, DataLoader):
         raise OptionError("tune: expected a dataset, and this is a DataLoader. Write tune(loader.dataset, batch_size).")
-    ds = LMDBDataset(os.fspath(dataset)) if isinstance(dataset, str | os.PathLike) else dataset
-    if len(ds) < batch_size:  # type: ignore[arg-type]
+    path = os.fspath(dataset) if isinstance(dataset, str | os.PathLike) else None
+    ds: Any = dataset if path is None else LMDBDataset(path)
+    if len(ds) < batch_size:
         raise OptionError(f"batch_size={batch_size}: {ds!r} has fewer samples than one batch")
     everything = [*([] if crop is None else [crop_of(ds, crop)]), *transforms]
     compiled, functions = compiled_and_functions(everything)
@@ -132,7 +133,7 @@ def tune(
         threads=threads,
         workers=workers,
         best=best,
-        line=line_of(reading, best),
+        line=line_of(reading, best, path),
         verdict=verdict,
         examples=time_examples(
             ds, batch_size, transforms=compiled, seconds=min(_EXAMPLES_SECONDS, _EXAMPLES_SHARE * seconds)
@@ -262,38 +263,19 @@ def try_steps(
     return StepTrial(step_seconds, found.phases["data"].p99, found.num_steps, samples_per_s, needed)
 
 
-def line_of(reading: DatasetReading, setting: ReadSetting) -> str:
-    """Return a line that makes a loader with a setting.
-
-    It names a dataset or transforms by variables, `dataset` and `transforms`, where text cannot make them: a view, a
-    subclass, functions.
-    """
-    dataset, transforms, described = reading.dataset, reading.transforms, ""
-    source = f"lmdbloader.LMDBDataset({dataset.path!r})" if _is_plain(dataset) else "dataset"  # type: ignore[attr-defined]
-    if transforms:
-        are_ours = all(isinstance(t, Transform) for t in transforms)
-        texts = ", ".join(f"lmdbloader.transforms.{t!r}" for t in transforms)
-        described = f"[{texts}]" if are_ours else "transforms"
+def line_of(reading: DatasetReading, setting: ReadSetting, path: str | None = None) -> str:
+    """Return a line that makes a loader with a setting; it names the dataset by `dataset` if its path is not given."""
+    source = "dataset" if path is None else f"lmdbloader.LMDBDataset({path!r})"
+    described = ""
+    if reading.transforms:
+        texts = ", ".join(f"lmdbloader.transforms.{t!r}" for t in reading.transforms)
+        described = f"[{texts}]" if all(isinstance(t, Transform) for t in reading.transforms) else "transforms"
     if setting.kind == "threads":
-        more = f", transforms={described}" if described else ""
-        name, more = "Loader", f"{more}, num_threads={setting.count}"
+        name, more = "Loader", f"{f', transforms={described}' if described else ''}, num_threads={setting.count}"
     else:
         source = f"{source}.transformed({described})" if described else source
-        more = f", num_workers={setting.count}"
-        more += f", pin_memory={setting.pinned}" if reading.device is not None else ""
-        name = "dataloader"
+        pinning = f", pin_memory={setting.pinned}" if reading.device is not None else ""
+        name, more = "dataloader", f", num_workers={setting.count}{pinning}"
     imports = "lmdbloader, torch" if "torch." in described else "lmdbloader"
     made = f"lmdbloader.{name}({source}, batch_size={reading.batch_size}, shuffle=True{more})"
     return f"import {imports}; loader = {made}"
-
-
-def _is_plain(dataset: Any) -> bool:
-    """Return whether a dataset is all that its path is."""
-    return (
-        type(dataset) is LMDBDataset
-        and dataset._rows is None
-        and not dataset.has_own_transform
-        and not dataset.all_transforms
-        and dataset.reader.io == "mmap"
-        and list(dataset.fields) == list(dataset.reader.fields)
-    )
