@@ -140,11 +140,6 @@ def test_a_closed_pipe_is_not_an_error(photos: Path, tmp_path: Path) -> None:
     assert child.stderr in ("0\n", "1\n")
 
 
-def test_it_runs_as_a_module() -> None:
-    child = python("-m", "lmdbloader", "--version")
-    assert (child.returncode, child.stdout, child.stderr) == (0, f"lmdbloader {lmdbloader.__version__}\n", "")
-
-
 def test_help_needs_none_of_the_heavy_libraries() -> None:
     code = (
         "import sys\nfrom lmdbloader.cli import make_parser\nmake_parser().format_help()\n"

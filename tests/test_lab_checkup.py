@@ -171,12 +171,6 @@ def test_each_planted_fault_of_a_dataset_is_named(
     assert found.is_healthy == ("problem" not in expected.values())
 
 
-def test_a_quota_that_torch_does_not_know_of_is_two_faults() -> None:
-    found = examine(processor(8, quota=2)(healthy()))
-    assert verdicts(found) == {"cores": "note", "threads": "problem"}
-    assert "OMP_NUM_THREADS=2" in found.finding("threads").remedy
-
-
 def test_the_memory_left_in_a_control_group_decides_whether_a_dataset_fits() -> None:
     tight = memory(limit_nbytes=8 * GIB, limit_left_nbytes=4 * GIB)(healthy())
     assert verdicts(examine(tight, DATASET)) == {"page cache": "note", "order": "note"}
@@ -239,12 +233,6 @@ def test_facts_of_a_real_dataset(pairs: Path, whole: Path) -> None:
     assert found.residency is None or found.residency > 0.9  # just written
     other = dataset_facts(whole)
     assert other.codecs and set(other.codecs) <= {"file", "jpeg"}
-
-
-def test_a_dataset_without_payloads(tmp_path: Path) -> None:
-    lmdbloader.write([{"x": 1}, {"x": 2}], tmp_path / "numbers")
-    found = examine(healthy(), dataset_facts(tmp_path / "numbers"))
-    assert found.is_healthy and str(found)
 
 
 def test_a_path_that_is_not_a_dataset_is_refused(tmp_path: Path) -> None:
@@ -397,10 +385,3 @@ def test_memory_that_grows_with_each_step_is_a_problem() -> None:
     assert growth([GIB + step * MIB for step in range(100)], free=800 * GIB) == "good"
     assert growth([GIB + (60 if step > 60 else 0) * MIB for step in range(100)]) == "good"
     assert growth([GIB, 2 * GIB]) == growth([0] * 100) == growth([]) == "good"
-
-
-@pytest.mark.parametrize("bottleneck", ["storage", "verify", "decode", "transform", "function", "cpu", "copy"])
-def test_a_pass_that_is_held_up_is_a_problem(bottleneck: str) -> None:
-    feeding, _ = judge_pass(profile_of(bottleneck), [], 0.01, GIB)
-    assert feeding.verdict == "problem" and f"is {bottleneck}" in feeding.value and feeding.remedy == "Change it."
-    assert judge_pass(profile_of("model"), [], 0.01, GIB)[0].verdict == "good"

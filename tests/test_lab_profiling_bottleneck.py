@@ -81,11 +81,6 @@ def test_waiting_for_a_core_differs_from_being_slow(step: float, busy: float, de
     assert named(figures(step, busy, delayed=delayed, decode=140, transform=60))[0] == expected
 
 
-def test_a_pipeline_that_is_slow_by_itself_keeps_its_name_on_a_crowded_machine() -> None:
-    for delayed in range(0, 190, 10):
-        assert named(figures(100, 2, delayed=delayed, decode=195, transform=5))[0] == "decode"
-
-
 def test_the_loops_wait_for_a_core_does_not_make_cpu_the_bottleneck_of_a_slow_pipeline() -> None:
     """Two cores that eight others use: the loop's own step seems long, and decoding takes 30 ms a step at best."""
     found = figures(300, 40, delayed=540, decode=590, transform=10)
@@ -168,13 +163,6 @@ def test_the_change_that_helps_most_is_given_with_its_gain(
     assert said in advice.text
     assert 1000 * advice.step_seconds == pytest.approx(milliseconds, abs=0.06)
     assert f"{milliseconds:.3g} ms a step instead of 100 ms" in str(advice)
-
-
-def test_where_nothing_is_to_be_gained_nothing_is_promised() -> None:
-    advice = named(figures(100, 99.5, transform=10))[1]
-    assert (advice.gain_seconds, advice.step_seconds) == (0, 0.1)
-    assert "waits for data 0.5% of the time" in str(advice)
-    assert "Predicted" not in str(advice)
 
 
 # --- Without a Loader ---
