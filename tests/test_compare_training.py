@@ -233,7 +233,7 @@ def test_the_report_begins_with_the_conclusion() -> None:
 def test_a_turn_is_watched_through_nvml(pairs: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a stand-in for NVML, and the CPU in place of the device that it watches."""
     monkeypatch.setitem(sys.modules, "pynvml", Nvml())
-    monkeypatch.setattr("lmdbloader.lab.machine.gpu.nvml_name", lambda device: 0)
+    monkeypatch.setattr("comparison.training.nvml_name", lambda device: 0)
     turn = take_turn(pairs, "lmdbloader", Setting("srcnn", 4, 16, 1), device=CPU, seconds=0.4)
     assert turn.gpu is not None
     assert turn.gpu["power_watts"] == 70 and turn.gpu["fan_percent"] == 30

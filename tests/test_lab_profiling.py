@@ -124,7 +124,7 @@ def test_the_gpu_that_trains_is_looked_at_or_none(
     monkeypatch.setattr("lmdbloader.lab.profiling.recorder.GpuSampler", seen.append)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     Recorder([torch.zeros(1)], device=device)
-    assert seen == ([] if expected is None else [expected])
+    assert seen == [expected]
 
 
 class Stranger:

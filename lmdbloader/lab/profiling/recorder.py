@@ -78,8 +78,7 @@ class Recorder:
             in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
             device = "cuda" if in_use else "cpu"
         self.device = torch.device(device)
-        gpu = nvml_name(self.device)
-        self._gpu = None if gpu is None else GpuSampler(gpu)
+        self._gpu = GpuSampler(nvml_name(self.device))
         self.timer = StepTimer(self.device)
         self._watch, self._loop = ThreadWatch(self._facts.kind), ThreadWatch("main")
         self._follow(getattr(batches, "_iterator", None))  # where DataLoader keeps that of persistent workers
@@ -103,8 +102,7 @@ class Recorder:
         self._has_recorded = True
         if self._loader is not None:
             self._was_timed = self._loader.time_stages()
-        if self._gpu is not None:
-            self._gpu.__enter__()
+        self._gpu.__enter__()
         self._is_recording = True
         self.timer.clear()
         return self
@@ -115,8 +113,7 @@ class Recorder:
         """Record no more; a step that was under way counts as it is."""
         self._finish()
         self._is_recording = False
-        if self._gpu is not None:
-            self._gpu.__exit__(kind, error, trace)
+        self._gpu.__exit__(kind, error, trace)
         if self._loader is not None:
             self._loader.time_stages(self._was_timed)
 
@@ -247,7 +244,7 @@ class Recorder:
             step=measure_phase(rows.sum(axis=1), total),
             stages=stages,
             loading=loading,
-            gpu=None if self._gpu is None else self._gpu.use,
+            gpu=self._gpu.use,
             num_steps=len(rows),
             num_samples=len(rows) * (self._batch_size or 0),
             seconds=total,
