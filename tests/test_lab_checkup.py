@@ -26,12 +26,12 @@ from lmdbloader.lab.machine import Device, FileSystem, Machine, filesystem_of
 
 MIB = 2**20
 H100 = Device("NVIDIA H100", 80 * GIB)
-LOCAL = FileSystem("/data", "ext4", "local", "/dev/nvme0n1", "rw", "nvme")
-NFS = FileSystem("/data", "nfs4", "network", "server:/data", "rw,rsize=65536,hard", None)
+LOCAL = FileSystem("/data", "ext4", "local", "/dev/nvme0n1", "nvme")
+NFS = FileSystem("/data", "nfs4", "network", "server:/data", None)
 DISK = replace(LOCAL, device="spinning disk")
-OVERLAY = FileSystem("/", "overlay", "overlay", "overlay", "rw", None)
-TMPFS = FileSystem("/dev/shm", "tmpfs", "memory", "tmpfs", "rw", None)
-UNKNOWN = FileSystem("/x", "fuse.mystery", "unknown", "?", "rw", None)
+OVERLAY = FileSystem("/", "overlay", "overlay", "overlay", None)
+TMPFS = FileSystem("/dev/shm", "tmpfs", "memory", "tmpfs", None)
+UNKNOWN = FileSystem("/x", "fuse.mystery", "unknown", "?", None)
 DATASET = DatasetFacts("/data/a.lmdb", 100_000, 5 * GIB, 50_000.0, {"lz4": 0.7, "raw": 0.3}, 96, LOCAL, 0.5)
 LARGE = replace(DATASET, data_nbytes=500 * GIB, residency=0.1)
 

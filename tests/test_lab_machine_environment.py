@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import json
-import os
 import platform
 import re
 import socket
@@ -163,18 +162,6 @@ def test_containers_and_virtual_machines(
     found = describe_environment(root=plant(tmp_path, files))
     assert (found["container"], found["virtual_machine"]) == (container, machine)
     assert dict(environment_rows(found))["inside"].startswith(container or (machine and "virtual machine") or "no ")
-
-
-@on_linux
-def test_the_c_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(name: str) -> str:
-        raise ValueError(name)
-
-    assert (describe_environment()["c_library"] or "").startswith(("glibc 2.", "musl"))
-    monkeypatch.setattr(os, "confstr", refuse)
-    assert describe_environment(root=tmp_path)["c_library"] is None
-    plant(tmp_path, {"lib/ld-musl-x86_64.so.1": ""})
-    assert describe_environment(root=tmp_path)["c_library"] == "musl"
 
 
 @pytest.mark.parametrize(

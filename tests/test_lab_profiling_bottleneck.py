@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -105,25 +104,6 @@ def test_the_copy_is_named_only_where_there_is_a_device_to_copy_to() -> None:
     assert "pin_memory=True" in named(found, replace(FACTS, kind="workers"), is_copied=True)[1].text
     assert "device='cuda:1'" in named(found, is_copied=True, device="cuda:1")[1].text
     assert "Loader(" not in named(found, is_copied=True, device="mps")[1].text
-
-
-@pytest.mark.parametrize(
-    ("device", "trains", "expected"),
-    [
-        (None, "cpu", True),
-        (None, "cuda", False),
-        ("cuda", "cuda", True),
-        ("cuda", "cuda:0", True),
-        ("cuda:0", "cuda", True),
-        ("cuda:1", "cuda:1", True),
-        ("cuda:1", "cuda:0", False),
-        ("cuda", "cpu", False),
-    ],
-)
-def test_batches_are_on_the_device_that_the_loader_copies_them_to(
-    device: str | None, trains: str, expected: bool
-) -> None:
-    assert replace(FACTS, device=device).has_copied_to(torch.device(trains)) is expected
 
 
 # --- What would help ---

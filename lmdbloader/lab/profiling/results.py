@@ -128,8 +128,7 @@ class Profile:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for `json.dumps`."""
-        examples = None if self.examples is None else self.examples.as_json()
-        return {**asdict(self), "examples": examples, "samples_per_s": self.samples_per_s}
+        return {**asdict(self), "samples_per_s": self.samples_per_s}
 
     def summary(self) -> str:
         """Return the result in one or two sentences."""

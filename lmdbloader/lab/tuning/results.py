@@ -106,7 +106,7 @@ class Tuning:
     def as_json(self) -> dict[str, Any]:
         """Return it as plain values."""
         verdict = None if self.verdict is None else {**asdict(self.verdict), "passed": self.verdict.passed}
-        return {**asdict(self), "verdict": verdict, "examples": self.examples.as_json()}
+        return {**asdict(self), "verdict": verdict}
 
     def __str__(self) -> str:
         about = f"{plain(self.dataset)}: batches of {self.batch_size}, {self.transforms}, {self.cores} cores"
