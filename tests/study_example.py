@@ -6,7 +6,7 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
-from lmdbloader.lab import Study, StudyRow
+from lmdbloader.lab.study import Study, StudyRow
 from lmdbloader.lab.study.arms import LoaderKind
 
 BATCH_SIZES, CROPS = (8, 128), (16, None)

@@ -17,9 +17,9 @@ import lmdbloader
 from lmdbloader import LMDBDataset, Loader, cli
 from lmdbloader.base.stopwatch import BatchTimes
 from lmdbloader.errors import CorruptError, OptionError
-from lmdbloader.lab import ReadSetting, tune
+from lmdbloader.lab import tune
 from lmdbloader.lab.tuning import tuner
-from lmdbloader.lab.tuning.reading import DatasetReading, OpenLoader
+from lmdbloader.lab.tuning.reading import DatasetReading, OpenLoader, ReadSetting
 from lmdbloader.lab.tuning.tuner import try_steps
 from lmdbloader.loader import torch_loader, tuning_cache
 from lmdbloader.transforms import RandomCrop, RandomDihedral, RandomResizedCrop, ToDtype
