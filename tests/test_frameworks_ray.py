@@ -469,7 +469,7 @@ def test_a_part_that_kills_its_worker_every_time_is_given_up(
         os.kill(os.getpid(), signal.SIGKILL)
 
     monkeypatch.setattr(engine, "make_part", dies)
-    with pytest.raises(WorkerError, match=r"4 workers of Ray died while making part 0; .*Out of memory\?"):
+    with pytest.raises(WorkerError, match="4 workers of Ray died while making part 0"):
         lmdbloader.ray.convert(photos, tmp_path / "d.lmdb", parts=1)
 
 
