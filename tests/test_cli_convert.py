@@ -269,8 +269,7 @@ def interrupt(out: Path, send: Callable[[subprocess.Popen[str]], None], *words: 
 
 
 def test_an_interrupted_conversion_leaves_nothing(out: Path) -> None:
-    # As Ctrl-C in a terminal.
-    assert interrupt(out, lambda child: os.killpg(child.pid, signal.SIGINT)) == (130, "lmdbloader: interrupted\n")
+    assert interrupt(out, lambda child: child.send_signal(signal.SIGTERM)) == (130, "lmdbloader: interrupted\n")
     assert left(out) == []
 
 
