@@ -6,7 +6,7 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
-from lmdbloader.lab import Study, StudyRow
+from lmdbloader.lab.study import Study, StudyRow
 from lmdbloader.lab.study.arms import LoaderKind
 
 BATCH_SIZES, CROPS = (8, 128), (16, None)
@@ -46,14 +46,7 @@ def make_study() -> Study:
     for count, size, source in itertools.product((1, 2), BATCH_SIZES, _SPEED):
         figures = {"slowest": 10.0, "fastest": 20.0}
         rows.append(make_row("isolation", source, size, num_processes=count, figures=figures))
-    rows += [make_row("threads", "lmdbloader", num_workers=count) for count in (1, 2)]
     rows += [make_row("oversubscription", source, num_workers=2 * n) for source in _SPEED for n in (1, 2)]
     for section, source in itertools.product(("cold", "warm"), _SPEED):
         rows.append(make_row(section, source, figures={"num_samples": 12_000, "held": 0.0}))
     return Study(_FACTS, {"python": "3.12.4"}, tuple(rows), ("Crop 200: left out.",))
-
-
-def faster(study: Study, factor: float) -> Study:
-    """Return a study with another speed everywhere, on another machine."""
-    rows = [replace(row, turns=tuple(factor * turn for turn in row.turns)) for row in study.rows]
-    return replace(study, facts={**study.facts, "processor": "Xeon"}, rows=tuple(rows))

@@ -78,14 +78,6 @@ def test_the_help_of_every_command_fits_80_columns(
         (["extract", "a", "b", "--form", "png"], "--form"),
         (["extract", "a", "b", "--format", "PNG"], "PNG"),
         (["stage", "a", "b", "--timeout", "10m"], "argument --timeout: '10m': expected a number such as"),
-        (
-            ["convert", "--hr", "a", "--lr", "X2", "b", "--lr", "X3"],
-            "argument --lr: given twice, as X2 and X3. Give it once",
-        ),
-        (
-            ["bench", "a", "--crops", "8", "9", "--crops", "7"],
-            "argument --crops: given twice, as 8 9 and 7. Give it once",
-        ),
         (["verify"], "the following arguments are required: DB"),
         (["verify", "a", "b"], "unrecognized arguments: b"),
         (["verify", "a", "--quick"], "unrecognized arguments: --quick"),
@@ -146,11 +138,6 @@ def test_a_closed_pipe_is_not_an_error(photos: Path, tmp_path: Path) -> None:
         text=True,
     )
     assert child.stderr in ("0\n", "1\n")
-
-
-def test_it_runs_as_a_module() -> None:
-    child = python("-m", "lmdbloader", "--version")
-    assert (child.returncode, child.stdout, child.stderr) == (0, f"lmdbloader {lmdbloader.__version__}\n", "")
 
 
 def test_help_needs_none_of_the_heavy_libraries() -> None:

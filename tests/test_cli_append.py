@@ -48,7 +48,7 @@ def test_append_says_what_it_did(place: Path, db: Path, capsys: Capture) -> None
     status, said, _ = run(capsys, "info", db)
     digests = [read_manifest(place / name).content_digest for name in "bab"]
     text = " ".join(said.split())
-    assert status == 0 and f"appended 10 samples of {' 10 samples of '.join(digests)}" in text
+    assert status == 0 and all(digest in text for digest in digests)
 
 
 def test_messages_name_options(place: Path, db: Path, tmp_path: Path, capsys: Capture) -> None:

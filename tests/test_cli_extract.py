@@ -47,7 +47,7 @@ def test_fields_and_samples_are_heeded(dataset: str, tmp_path: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--samples", "9"], "there is no sample 9; the dataset has 9"),
+        (["--samples", "9"], "'9' is neither the number of a sample of 9"),
         (["--samples", "5:2"], "no sample to extract"),
         (["--fields", "mask"], "no field 'mask'; it has image, depth, label"),
         (["--fields", ","], "no field to extract"),

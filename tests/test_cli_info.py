@@ -85,18 +85,6 @@ def test_json_stays_json_if_numbers_are_not_finite(tmp_path: Path, capsys: pytes
     assert field == {"name": "x", "kind": "float", "num_not_finite": 2}
 
 
-def test_names_cannot_command_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from PIL import Image
-
-    for name in ("a\x1b[2J", "b"):
-        (tmp_path / "src" / name).mkdir(parents=True)
-        Image.new("L", (9, 9)).save(tmp_path / "src" / name / "x.png")
-    lmdbloader.convert(tmp_path / "src", tmp_path / "db", workers=1)
-    assert main(["info", str(tmp_path / "db")]) == 0
-    screen = capsys.readouterr().out
-    assert "\x1b" not in screen and "a\\x1b[2J" in screen
-
-
 def test_other_things_than_datasets_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", str(tmp_path / "absent")]) == 1
     assert main(["info", str(tmp_path)]) == 1

@@ -71,27 +71,6 @@ def test_a_part_of_a_set_that_is_in_place_is_complete(src: Path, out: Path, caps
     assert sorted(os.listdir(out.parent)) == ["out", "src"]
 
 
-def test_one_of_each_is_said_in_the_singular(src: Path, out: Path, capsys: Capture) -> None:
-    for i in range(1, 4):
-        (src / f"{i}.png").unlink()
-    said = run(capsys, "convert", src, out, "--parts", 1, "--plan-only")[1]
-    assert f"{out}: 1 image, layout images" in said and "planned 1 part. " in said and "--part 0/1 in place" in said
-    assert "counted from 0: 1 sample in " in run(capsys, "convert", src, out, "--part", "0/1")[1]
-    assert "1 of 1 part is complete" in run(capsys, "convert", src, out, "--parts", 1, "--plan-only")[1]
-    assert run(capsys, "join", out)[1].startswith(f"{out}: 1 sample in ")
-    assert "(1 sample); nothing to do" in run(capsys, "join", out)[1]
-    assert ": 2 samples, " in run(capsys, "merge", out, out, "-o", out.with_name("both"))[1]
-    said = run(capsys, "append", out, out)[1]
-    assert "1 sample appended" in said and said.endswith("; 2 samples\n")
-
-
-def test_the_first_part_makes_the_plan(src: Path, out: Path, capsys: Capture) -> None:
-    for number in range(2):
-        status, said, _ = run(capsys, "convert", src, out, "--part", f"{number}/2", "--on-error", "skip")
-        assert (status, "4 images, layout images" in said) == (0, number == 0)
-    assert run(capsys, "join", out, "--quiet") == (0, "", "")
-
-
 def test_a_plan_by_size_tells_the_number_of_parts(src: Path, out: Path, capsys: Capture) -> None:
     assert "planned 4 parts" in run(capsys, "convert", src, out, "--part-size", "1KiB", "--plan-only")[1]
     status, _, errors = run(capsys, "convert", src, out, "--part-size", "1KiB", "--part", "0/3")
@@ -100,17 +79,10 @@ def test_a_plan_by_size_tells_the_number_of_parts(src: Path, out: Path, capsys: 
     assert run(capsys, "convert", src, out, "--part-size", "1KiB", "--part", "2/4")[0] == 0
 
 
-def test_a_set_is_made_at_once(src: Path, out: Path, capsys: Capture) -> None:
-    status, said, errors = run(capsys, "convert", src, out, "--parts", 2, "--workers", 1)
-    assert (status, errors) == (0, "") and f"{out}: 2 parts\n" in said and f"{out}: 4 samples in " in said
-    status, said, errors = run(capsys, "convert", src, out, "--parts", 3)
-    assert status == 1 and "(parts 2, now 3)" in errors
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--part", "2/2"], "--part 2/2: parts are counted from 0: expected 0/2 to 1/2, in a job array --array=0-1"),
+        (["--part", "2/2"], "--part 2/2: parts are counted from 0: expected 0/2 to 1/2"),
         (["--part", "1"], "--part 1: expected I/N, such as 0/16"),
         (["--part", "0/0"], "expected I/N"),
         (["--part", "0/2", "--parts", "3"], "--part 0/2 with --parts 3: leave --parts out"),

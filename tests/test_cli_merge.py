@@ -13,7 +13,6 @@ import lmdbloader
 from lmdbloader import LMDBDataset
 from lmdbloader.cli import main
 from lmdbloader.conversion import combining
-from lmdbloader.store import read_manifest
 
 Capture = pytest.CaptureFixture[str]
 
@@ -43,8 +42,6 @@ def test_merge_says_what_it_made(place: Path, tmp_path: Path, capsys: Capture) -
     )  # fmt: skip
     assert run(capsys, "merge", place / "a", "-o", out, "--overwrite", "--quiet") == (0, "", "")
     assert len(LMDBDataset(out)) == 10
-    status, said, _ = run(capsys, "info", out)
-    assert status == 0 and f"10 samples of {read_manifest(place / 'a').content_digest}" in " ".join(said.split())
 
 
 def test_messages_name_options(place: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -69,7 +66,7 @@ def test_subset_takes_an_expression(place: Path, tmp_path: Path, capsys: Capture
     assert (status, errors) == (0, "") and said.startswith(f"{out}: 3 of 10 samples\n{out}: 3 samples, ")
     assert LMDBDataset(out).table["image.width"].to_pylist() == [9, 10, 9]
     status, said, _ = run(capsys, "info", out)
-    assert "chosen by" in said and "3 of 10 samples of" in said
+    assert status == 0 and "num_samples 3" in said and "of_samples 10" in said
     status, _, errors = run(capsys, "subset", place / "a", "label = 3", "-o", tmp_path / "more")
     assert status == 2 and "label = 3" in errors
     status, _, errors = run(capsys, "subset", place / "a", "len(label) == 3", "-o", tmp_path / "more")
@@ -112,14 +109,12 @@ def test_subset_reads_numbers_from_a_file(
         (b"-11", "line 1: there is no sample -11"),
         (b"1\0\0\0", "is not a text file"),
         (b"\n\n", "no sample is chosen"),
-        (None, "cannot be read (No such file or directory)"),
     ],
 )
 def test_a_file_of_something_else_is_refused(
-    place: Path, tmp_path: Path, capsys: Capture, content: bytes | None, message: str
+    place: Path, tmp_path: Path, capsys: Capture, content: bytes, message: str
 ) -> None:
-    if content is not None:
-        (tmp_path / "numbers").write_bytes(content)
+    (tmp_path / "numbers").write_bytes(content)
     status, _, errors = run(capsys, "subset", place / "a", "-o", tmp_path / "out", "--indices", tmp_path / "numbers")
     assert status == 2 and message in errors
     assert not (tmp_path / "out").exists()

@@ -36,16 +36,11 @@ def place(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
 @pytest.mark.parametrize(
     ("words", "name", "number", "everyone"),
     [
-        (["info", "{place}/db"], "manifest.json", signal.SIGTERM, False),
         (["verify", "{place}/db"], "data.mdb", signal.SIGINT, True),
-        (["preview", "{place}/db", "-o", "{own}/out.png"], "data.mdb", signal.SIGINT, False),
         (["extract", "{place}/db", "{own}/out"], "data.mdb", signal.SIGTERM, True),
-        (["stage", "{place}/db", "{own}/out"], "data.mdb", signal.SIGTERM, False),
         (["repair", "{place}/db", "{own}/out"], "data.mdb", signal.SIGTERM, False),
         (["merge", "{place}/db", "{place}/db", "-o", "{own}/out"], "plan.json", signal.SIGINT, True),
-        (["subset", "{place}/db", "--limit", "3", "-o", "{own}/out"], "plan.json", signal.SIGTERM, False),
         (["estimate", "{photos}"], "cat.png", signal.SIGINT, True),
-        (["estimate", "{photos}"], "cat.png", signal.SIGTERM, False),
     ],
 )
 def test_an_interrupted_command_says_one_line(

@@ -94,21 +94,6 @@ def test_what_is_damaged_is_named_likewise(
     assert len(lines) == 3 and all(harmless(line.replace("\t", "")) for line in lines)
 
 
-@pytest.mark.parametrize("missing", [f"/no {HOSTILE}", f"/no {HOSTILE}.tar", f"/no-{{0..1}} {HOSTILE}.tar"])
-def test_what_is_not_there_is_named_likewise(tmp_path: Path, capsys: pytest.CaptureFixture[str], missing: str) -> None:
-    for words in (["info", missing], ["verify", missing], ["convert", missing, tmp_path / "out"], ["repair", missing]):
-        status, said = run(capsys, *words)
-        assert status in (1, 2) and "\\x1b[2J" in said
-
-
-@pytest.mark.parametrize("words", [["info", "a", HOSTILE], [HOSTILE], ["convert", "a", "b", HOSTILE]])
-def test_words_that_make_no_sense_are_named_likewise(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(words)
-    said = capsys.readouterr().err
-    assert harmless(said) and "\nskipped: all is well" not in said
-
-
 def test_a_tars_members_are_named_likewise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     src = save_tar(
         tmp_path / "a.tar", (f"{HOSTILE}.png", png(1)), ("b.png", png(2)), ("b.cls", b"\x1b[2J"), (HOSTILE, b"")

@@ -14,14 +14,14 @@ import pytest
 import torch
 from comparison import findings, report
 from comparison.arms import PairFiles, opened
-from comparison.material import Pairs, Photos, has_classes, make_pairs, make_photos
+from comparison.material import Pairs, Photos, make_pairs, make_photos
 from comparison.page import page_of
-from comparison.plan import REPEATS, Plan, Run, Speed, TurnOf, make_plan
+from comparison.plan import Plan, Run, Speed, TurnOf, make_plan
 from comparison.results import Results, load
 from comparison.settings import ARMS, SWEEPS, Arm, Setting
 from comparison.statistics import difference, mean
 from comparison.training import take_turn
-from comparison_example import BASE, FASTER, made_up, used
+from comparison_example import BASE, made_up
 from demos.class_folders import find_photographs, make_class_folders
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,12 +102,6 @@ def test_what_is_held_out_is_not_trained_on(classes: Path, tmp_path: Path) -> No
     assert not trained & set(held_out)
 
 
-def test_photographs_without_classes_are_cut(photographs: Path, tmp_path: Path) -> None:
-    assert not has_classes(photographs)
-    found = make_photos(photographs, tmp_path, say=lambda line: None)
-    assert found.is_cut and len(found.classes) == 4
-
-
 @pytest.mark.parametrize("number", [0, 1])
 def test_too_few_photographs_are_an_error(photographs: Path, tmp_path: Path, number: int) -> None:
     source = tmp_path / "few"
@@ -177,10 +171,6 @@ def test_intervals_hold_about_as_often_as_they_say() -> None:
     assert 0.94 <= held / 2000 <= 0.98  # Welch's interval is a little too wide for so few values
 
 
-def test_one_run_has_no_interval() -> None:
-    assert mean([1.0]).low is None and difference([1.0], [2.0]).contains_zero is None
-
-
 # The plan
 
 
@@ -205,41 +195,6 @@ def test_a_plan_fits_into_its_time_or_says_so(
     assert Plan.from_json(json.loads(json.dumps(plan.as_json()))) == plan
 
 
-@pytest.mark.parametrize(("minutes", "fits"), [(2.5, False), (4.2, True)])
-def test_only_a_plan_that_does_not_fit_says_that_it_takes_longer(minutes: float, fits: bool) -> None:
-    """The fewest epochs take 191 s: more than the runs' share of both, but turns that are left out make room."""
-    speeds = {("srcnn", arm): Speed(100.0, 1.0) for arm in ARMS}
-    plan = make_plan(
-        {"srcnn": BASE["srcnn"]}, speeds, num_samples={"srcnn": 1000}, score_seconds={"srcnn": 0.1},
-        sweeps=["batch-size"], num_seeds=3, seconds=60 * minutes, device="cpu", cores=2,
-    )  # fmt: skip
-    assert plan.epochs == {"srcnn": 2} and (plan.seconds <= 60 * minutes) == fits
-    assert any("only 2 epochs" in line for line in plan.left_out)
-    assert any("longer than was asked for" in line for line in plan.left_out) != fits
-
-
-def test_time_that_no_sweep_can_use_goes_to_epochs() -> None:
-    """Starting takes so long here that no turn fits."""
-    speeds = {("tiny", arm): Speed(1000.0, 5.0) for arm in ARMS}
-    plan = make_plan(
-        {"tiny": BASE["tiny"]}, speeds, num_samples={"tiny": 500}, score_seconds={"tiny": 0.1},
-        sweeps=["batch-size"], num_seeds=3, seconds=120.0, device="cpu", cores=2,
-    )  # fmt: skip
-    assert plan.sweeps == {"tiny": ()}
-    assert 0.8 * 120 < plan.seconds <= 120
-
-
-def test_time_that_the_runs_leave_goes_to_turns() -> None:
-    """Forty epochs, the most, take a tenth of the time."""
-    speeds = {("tiny", arm): Speed(5000.0, 1.0) for arm in ARMS}
-    plan = make_plan(
-        {"tiny": BASE["tiny"]}, speeds, num_samples={"tiny": 100}, score_seconds={"tiny": 0.001},
-        sweeps=["batch-size"], num_seeds=3, seconds=150.0, device="cpu", cores=2,
-    )  # fmt: skip
-    assert plan.epochs == {"tiny": 40} and plan.sweeps == {"tiny": ("batch-size",)}
-    assert plan.turn_seconds > 2 and plan.seconds <= 150
-
-
 def test_an_early_end_has_every_arm_and_model() -> None:
     plan = Plan(BASE, (0, 1, 2), {"srcnn": 2, "tiny": 2}, {"srcnn": ("batch-size",), "tiny": ()}, 1.0, (), 60.0)
     items = list(plan.items(2))
@@ -256,15 +211,6 @@ def test_a_sweep_changes_one_thing() -> None:
             allowed = {"memory": 1, "copies": 2, "resize": 2, "memory-format": 2}.get(sweep.name, 1)
             assert len(differing) <= allowed, (sweep.name, value, differing)
             assert sweep.show(value)
-
-
-def test_a_part_is_called_by_what_people_know() -> None:
-    """By the names of the report, and a value rather than its number."""
-    setting = Setting("srcnn", 16, 32, 2)
-    turn = TurnOf("srcnn", "folder", "batch-size", 4, 1)
-    assert compare_training.title_of(turn, setting, 2) == "SRCNN, DataLoader (files), batch-size 128"
-    run = compare_training.title_of(Run("srcnn", "lmdbloader", 2), setting, 2)
-    assert run == "SRCNN, Loader, seed 2"
 
 
 # The findings
@@ -284,32 +230,10 @@ def test_the_report_begins_with_the_conclusion() -> None:
     assert "left out." in text
 
 
-def test_the_use_of_the_gpu_has_its_columns() -> None:
-    results = made_up(sweeps=("batch-size",))
-    for item in results.plan.items(2):
-        if isinstance(item, TurnOf):
-            use = used(10 + 5.0 * item.place * FASTER[item.arm], temperature_celsius=60.0 + item.number)
-            results.turns[item.key] = replace(results.turns[item.key], gpu=use)
-    (section,) = [found for found in findings.sections(results) if found.name == "batch-size-srcnn"]
-    titles = section.table.header
-    assert titles[-5:] == ["GPU, %", "W", "MiB", "\N{DEGREE SIGN}C", "state"]  # and none for the fan, which it lacks
-    first = section.table.cells()[0]
-    assert first[-5:] == ["10", "150", "4,000", f"{60 + REPEATS - 1}", "P2"]
-    expected = (
-        "The GPU is busy 10 % of the time in batches of 8 from image files, 10 % from Loader; in batches of 128 30 % "
-        "and 90 %."
-    )
-    assert expected in section.sentences
-    # Without NVML there is none of it.
-    plain = next(found for found in findings.sections(made_up()) if found.name == "batch-size-srcnn")
-    assert not {"W", "state"} & set(plain.table.header)
-    assert not any("GPU" in text for text in plain.sentences)
-
-
 def test_a_turn_is_watched_through_nvml(pairs: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a stand-in for NVML, and the CPU in place of the device that it watches."""
     monkeypatch.setitem(sys.modules, "pynvml", Nvml())
-    monkeypatch.setattr("lmdbloader.lab.machine.gpu.nvml_name", lambda device: 0)
+    monkeypatch.setattr("comparison.training.nvml_name", lambda device: 0)
     turn = take_turn(pairs, "lmdbloader", Setting("srcnn", 4, 16, 1), device=CPU, seconds=0.4)
     assert turn.gpu is not None
     assert turn.gpu["power_watts"] == 70 and turn.gpu["fan_percent"] == 30
@@ -319,20 +243,6 @@ def test_a_turn_is_watched_through_nvml(pairs: Pairs, tmp_path: Path, monkeypatc
     results.save(tmp_path / "results.json")
     found = load(tmp_path / "results.json")
     assert found is not None and turn in found.turns.values()
-
-
-def test_growing_images_save_time_only_where_the_loader_makes_them() -> None:
-    """Here a sample takes time in proportion to its pixels if the loader makes them, and always the same if not."""
-    results = made_up(sweeps=("resize",))
-    values = SWEEPS["resize"].values(BASE["tiny"], 2)
-    for item in results.plan.items(2):
-        if isinstance(item, TurnOf) and item.model == "tiny":
-            side, where = values[item.place]
-            speed = 64**2 / side**2 if where == "loader" else 1.0
-            results.turns[item.key] = replace(results.turns[item.key], samples_per_s=100 * speed)
-    text = re.sub(r"\s+", " ", report.as_text(results))
-    found = re.search(r"Loader: with images that grow from 32 to 64 pixels.* takes (\d+) % .*and (\d+) %", text)
-    assert found is not None and 40 < int(found[1]) < 70 and found[2] == "100"
 
 
 def test_image_files_are_compared_at_their_best_number_of_workers() -> None:
@@ -367,60 +277,11 @@ def test_speeds_that_vary_more_than_they_differ_are_no_conclusion() -> None:
     assert re.search(r"vary too much to compare speeds: Loader is between 0\.\d+ and [\d,.]+ times as fast", text)
 
 
-def test_equal_speeds_are_a_conclusion() -> None:
-    results = made_up(sweeps=("batch-size",))
-    _uneven(results, "srcnn", (10.1, 9.9, 10.0))
-    assert findings.headline(results).startswith("Loader trains SRCNN 1.0 times as fast and a small ResNet 4.0 times")
-
-
-def test_turns_whose_ranges_overlap_are_no_conclusion() -> None:
-    """With the number of workers that suits each, the two turns from Loader are slower and faster than from files."""
-    results = made_up()
-    for item in results.plan.items(2):
-        if isinstance(item, TurnOf) and (item.model, item.sweep, item.arm) == ("srcnn", "workers", "lmdbloader"):
-            speed = 5000.0 if item.number else 100.0
-            results.turns[item.key] = replace(results.turns[item.key], samples_per_s=speed)
-    assert "do not tell whether Loader trains SRCNN faster" in findings.headline(results)
-
-
-def test_an_epoch_is_as_long_as_the_speed_says() -> None:
-    results = made_up()
-    _uneven(results, "srcnn", (20.0, 5.0, 0.5))
-    del results.runs[Run("srcnn", "lmdbloader", 1).key]  # an even number, whose median is a mean
-    (ours,) = (found for found in findings.outcomes(results, "srcnn") if found.arm == "lmdbloader")
-    assert ours.epoch * ours.speed == pytest.approx(1000)
-
-
-def test_models_that_enlarge_no_better_than_bicubic_do_not_compare_quality() -> None:
-    results = made_up()
-    results.scores_before["srcnn"] = 40.0
-    assert findings.headline(results).endswith("; the training was too short to compare the quality")
-    text = re.sub(r"\s+", " ", report.as_text(results))
-    assert "SRCNN: no source led to more than the 40.00 dB of bicubic enlargement" in text
-    assert "SRCNN: no difference" not in text
-
-
-def test_no_interval_names_more_than_all_images_right() -> None:
-    results = made_up()
-    for seed, score in enumerate((1.0, 0.8, 1.0)):
-        key = Run("tiny", "folder", seed).key
-        results.runs[key] = [replace(epoch, score=score) for epoch in results.runs[key]]
-    (section,) = [found for found in findings.sections(results) if found.name == "runs-tiny"]
-    assert section.table.cells()[0][-2].endswith(", 100.0]")
-
-
 def test_an_unfinished_comparison_says_so_first() -> None:
     results = made_up()
     del results.turns[next(iter(results.turns))]
     assert (
         findings.summary(results)[0] == "Not finished: 1 part of the plan not measured yet. The same command goes on."
-    )
-
-
-def test_a_wide_interval_is_said_to_miss_differences() -> None:
-    text = re.sub(r"\s+", " ", report.as_text(made_up()))
-    assert re.search(
-        r"SRCNN: no difference in quality was found\. .* 95 % interval; a difference of less than 0\.00 dB", text
     )
 
 
@@ -439,13 +300,6 @@ def test_time_to_a_target_counts_whole_epochs() -> None:
     target = outcomes["folder"].target
     assert target is not None and outcomes["lmdbloader"].target == pytest.approx(target / 4, rel=0.4)
     assert outcomes["folder"].total == pytest.approx(40)
-
-
-def test_what_is_missing_is_said() -> None:
-    results = made_up()
-    del results.turns[next(iter(results.turns))]
-    assert results.num_missing == 1
-    assert "Not done yet: 1 part of the plan" in report.as_text(results)
 
 
 def test_results_are_written_and_read_back(tmp_path: Path) -> None:
@@ -516,16 +370,6 @@ def test_the_command_compares_and_goes_on(
     assert "was begun with --size 16" in capsys.readouterr().err
 
 
-def test_the_plan_can_be_looked_at_first(
-    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(compare_training, "_TRY_SECONDS", 0.05)
-    assert compare(photographs, "--out", tmp_path, "--samples", 12, "--batch-size", 4, "--plan") == 0
-    printed = capsys.readouterr().out
-    assert "srcnn: 9 runs (3 sources, 3 seeds)" in printed and re.search(r"about \d+ minutes? in all", printed)
-    assert not (tmp_path / "results.json").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -557,17 +401,3 @@ def test_a_device_that_is_not_here_is_an_error(device: str, tmp_path: Path, caps
 def test_a_source_that_is_not_there_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert compare(tmp_path / "nothing", "--out", tmp_path / "out") == 1
     assert "there is no such folder" in capsys.readouterr().err
-
-
-def test_resizing_on_the_device_gives_the_wanted_size(photos: Photos) -> None:
-    from comparison.training import Learner, StepTimer
-
-    setting = replace(Setting("tiny", 4, 32, 0), size=16, stored_size=32)
-    learner = Learner(photos, setting, CPU, 0)
-    seen: list[tuple[int, ...]] = []
-    learner.model.register_forward_pre_hook(lambda module, inputs: seen.append(tuple(inputs[0].shape)))
-    with opened(photos, "lmdbloader", setting, device=CPU, seed=0) as next_epoch:
-        batch = next(next_epoch())
-    assert batch[0].shape[-1] == 32
-    learner.step(batch, StepTimer(CPU))
-    assert seen == [(4, 3, 16, 16)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -27,13 +26,12 @@ from lmdbloader.lab.machine import Device, FileSystem, Machine, filesystem_of
 
 MIB = 2**20
 H100 = Device("NVIDIA H100", 80 * GIB)
-LOCAL = FileSystem("/data", "ext4", "local", "/dev/nvme0n1", "rw", "nvme")
-NFS = FileSystem("/data", "nfs4", "network", "server:/data", "rw,rsize=65536,hard", None)
-FAST_NFS = replace(NFS, options="rw,rsize=1048576,nconnect=8")
+LOCAL = FileSystem("/data", "ext4", "local", "/dev/nvme0n1", "nvme")
+NFS = FileSystem("/data", "nfs4", "network", "server:/data", None)
 DISK = replace(LOCAL, device="spinning disk")
-OVERLAY = FileSystem("/", "overlay", "overlay", "overlay", "rw", None)
-TMPFS = FileSystem("/dev/shm", "tmpfs", "memory", "tmpfs", "rw", None)
-UNKNOWN = FileSystem("/x", "fuse.mystery", "unknown", "?", "rw", None)
+OVERLAY = FileSystem("/", "overlay", "overlay", "overlay", None)
+TMPFS = FileSystem("/dev/shm", "tmpfs", "memory", "tmpfs", None)
+UNKNOWN = FileSystem("/x", "fuse.mystery", "unknown", "?", None)
 DATASET = DatasetFacts("/data/a.lmdb", 100_000, 5 * GIB, 50_000.0, {"lz4": 0.7, "raw": 0.3}, 96, LOCAL, 0.5)
 LARGE = replace(DATASET, data_nbytes=500 * GIB, residency=0.1)
 
@@ -148,9 +146,7 @@ def test_each_planted_fault_of_a_machine_is_named(change: Change, name: str, ver
         (replace(DATASET, path="/my data/a", filesystem=NFS, residency=0.1),
          {"file system": "note", "page cache": "note"}, ["cat '/my data/a'/*.mdb >"]),
         (replace(LARGE, filesystem=NFS), {"file system": "problem", "page cache": "note", "order": "note"},
-         ["Every epoch comes over the network", "nconnect=8", "rsize=65536", 'io="pread"', "quasi_random"]),
-        (replace(LARGE, filesystem=FAST_NFS), {"file system": "problem", "page cache": "note", "order": "note"},
-         ["stage"]),
+         ["Every epoch comes over the network", 'io="pread"', "quasi_random"]),
         (replace(DATASET, filesystem=TMPFS), {"file system": "note"}, ["tmpfs in memory", "takes 5 GiB of memory"]),
         (replace(DATASET, filesystem=OVERLAY), {"file system": "note"}, ["overlay", "container"]),
         (replace(DATASET, filesystem=DISK, residency=1.0), {"file system": "note"}, ["spinning disk", "sequential"]),
@@ -173,17 +169,6 @@ def test_each_planted_fault_of_a_dataset_is_named(
         assert word in text
     assert all(finding.remedy for finding in found.findings if finding.verdict != "good")
     assert found.is_healthy == ("problem" not in expected.values())
-
-
-def test_a_quota_that_torch_does_not_know_of_is_two_faults() -> None:
-    found = examine(processor(8, quota=2)(healthy()))
-    assert verdicts(found) == {"cores": "note", "threads": "problem"}
-    assert "OMP_NUM_THREADS=2" in found.finding("threads").remedy
-
-
-def test_mounts_that_are_well_set_are_not_spoken_of() -> None:
-    remedy = examine(healthy(), replace(LARGE, filesystem=FAST_NFS)).finding("file system").remedy
-    assert "nconnect" not in remedy and "rsize" not in remedy
 
 
 def test_the_memory_left_in_a_control_group_decides_whether_a_dataset_fits() -> None:
@@ -248,12 +233,6 @@ def test_facts_of_a_real_dataset(pairs: Path, whole: Path) -> None:
     assert found.residency is None or found.residency > 0.9  # just written
     other = dataset_facts(whole)
     assert other.codecs and set(other.codecs) <= {"file", "jpeg"}
-
-
-def test_a_dataset_without_payloads(tmp_path: Path) -> None:
-    lmdbloader.write([{"x": 1}, {"x": 2}], tmp_path / "numbers")
-    found = examine(healthy(), dataset_facts(tmp_path / "numbers"))
-    assert found.is_healthy and str(found)
 
 
 def test_a_path_that_is_not_a_dataset_is_refused(tmp_path: Path) -> None:
@@ -406,15 +385,3 @@ def test_memory_that_grows_with_each_step_is_a_problem() -> None:
     assert growth([GIB + step * MIB for step in range(100)], free=800 * GIB) == "good"
     assert growth([GIB + (60 if step > 60 else 0) * MIB for step in range(100)]) == "good"
     assert growth([GIB, 2 * GIB]) == growth([0] * 100) == growth([]) == "good"
-
-
-@pytest.mark.parametrize("bottleneck", ["storage", "verify", "decode", "transform", "function", "cpu", "copy"])
-def test_a_pass_that_is_held_up_is_a_problem(bottleneck: str) -> None:
-    feeding, _ = judge_pass(profile_of(bottleneck), [], 0.01, GIB)
-    assert feeding.verdict == "problem" and f"is {bottleneck}" in feeding.value and feeding.remedy == "Change it."
-    assert judge_pass(profile_of("model"), [], 0.01, GIB)[0].verdict == "good"
-
-
-def test_it_is_reached_from_the_root() -> None:
-    assert lmdbloader.lab.doctor is doctor and lmdbloader.lab.Checkup is Checkup
-    assert "lmdbloader.lab.checkup" in sys.modules

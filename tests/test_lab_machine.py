@@ -15,7 +15,7 @@ from machines import GIB, healthy, plant
 
 from lmdbloader.lab import machine
 from lmdbloader.lab.machine import Device, filesystem_of, residency
-from lmdbloader.lab.machine.description import describe_memory, describe_processor
+from lmdbloader.lab.machine.description import describe_memory
 from lmdbloader.lab.machine.gpu import describe_devices
 
 MEMINFO = "MemTotal:       16777216 kB\nMemFree:         1048576 kB\nMemAvailable:    8388608 kB\nHugePages_Total: 0\n"
@@ -113,17 +113,6 @@ def test_usable_cores_are_the_least_of_all_limits() -> None:
     assert replace(planted, quota=64).num_usable == 8
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no CPU affinity")
-def test_affinity_of_a_real_process() -> None:
-    code = (
-        "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
-        "from lmdbloader.lab.machine.description import describe_processor; print(describe_processor().num_allowed)"
-    )
-    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert child.stdout == "1\n"
-    assert describe_processor().num_online == os.cpu_count()
-
-
 MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
 28 27 0:30 / /data rw,relatime shared:5 master:1 - nfs4 server:/export/my\040data rw,vers=4.2,rsize=1048576,hard
@@ -204,21 +193,14 @@ def test_file_systems(mounts: Path, path: str, mount_point: str, kind: str, devi
     assert found.type in str(found) and found.mount_point in str(found)
 
 
-def test_a_network_mount_keeps_its_server_and_options(mounts: Path) -> None:
+def test_a_network_mount_keeps_its_server(mounts: Path) -> None:
     found = filesystem_of("/data/x", mounts)
     assert found.source == "server:/export/my data"
-    assert found.options.split(",") == ["rw", "relatime", "vers=4.2", "rsize=1048576", "hard"]
 
 
 def test_the_file_system_of_a_link_is_that_of_its_target(mounts: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/old/db")
     assert filesystem_of(tmp_path / "link", mounts).mount_point == "/old"
-
-
-def test_the_real_file_systems() -> None:
-    assert filesystem_of("/proc/self").type == "proc"
-    if os.path.ismount("/dev/shm"):
-        assert filesystem_of("/dev/shm/none").kind == "memory"
 
 
 @pytest.fixture
@@ -262,13 +244,6 @@ def test_residency_looks_at_pieces_of_a_huge_file(tmp_path: Path) -> None:
     assert share is None or share < 0.01
 
 
-def test_residency_of_files_without_pages(tmp_path: Path) -> None:
-    (tmp_path / "empty").touch()
-    assert residency(tmp_path / "empty") is None
-    with pytest.raises(FileNotFoundError):
-        residency(tmp_path / "absent")
-
-
 class _Error(Exception):
     pass
 
@@ -293,11 +268,6 @@ def test_gpus_from_nvml(monkeypatch: pytest.MonkeyPatch, broken: str | None) -> 
     expected = () if broken else (Device("GPU 0", 80 * GIB), Device("GPU 1", 80 * GIB))
     if not broken or not Path("/proc/driver/nvidia").exists():
         assert describe_devices() == expected
-
-
-def test_without_nvml_there_is_still_a_description(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert isinstance(describe_devices(), tuple)
 
 
 def test_threads_of_opencv_are_counted_where_somebody_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import json
-import os
 import platform
 import re
 import socket
@@ -13,13 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from machines import plant
 
 import lmdbloader
 from lmdbloader.lab.machine import describe, describe_environment, environment_rows
-from lmdbloader.lab.machine.environment import package_versions
 from lmdbloader.lab.machine.gpu import describe_driver
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the files are Linux's")
@@ -79,7 +75,7 @@ def test_a_server_states_everything(tmp_path: Path) -> None:
     assert found["driver"] == {"version": "550.54.14", "cuda": None}
     assert found["devices"] == [{"name": "NVIDIA A100-SXM4-80GB", "memory_nbytes": None}]
     assert (found["container"], found["virtual_machine"]) == (None, None)
-    assert found["storage"]["type"] == "xfs" and found["storage"]["options"] == "rw,noatime,data=ordered"
+    assert found["storage"]["type"] == "xfs"
     rows = dict(environment_rows(found))
     assert rows["layout"] == "2 sockets, 8 physical cores, SMT on, 2 NUMA nodes"
     assert rows["clock"] == ("2,450 MHz now, 2,450 MHz stated, 1,500 MHz least, 3,529 MHz most, performance, boost")
@@ -98,7 +94,7 @@ def test_what_a_system_does_not_state_is_null(tmp_path: Path, files: dict[str, s
         names = ("sockets", "cores", "has_smt", "numa_nodes")
         assert [found["processor"][name] for name in names] == [None] * 4
         assert set(found["processor"]["clock"].values()) == {None}
-        assert found["storage"] == {"type": None, "kind": "unknown", "device": None, "options": "", "text": "unknown"}
+        assert found["storage"] == {"type": None, "kind": "unknown", "device": None, "text": "unknown"}
     assert {found[name] for name in unknown} == {None}
     assert json.loads(json.dumps(found)) == found
     assert all(text for _, text in environment_rows(found))
@@ -168,18 +164,6 @@ def test_containers_and_virtual_machines(
     assert dict(environment_rows(found))["inside"].startswith(container or (machine and "virtual machine") or "no ")
 
 
-@on_linux
-def test_the_c_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(name: str) -> str:
-        raise ValueError(name)
-
-    assert (describe_environment()["c_library"] or "").startswith(("glibc 2.", "musl"))
-    monkeypatch.setattr(os, "confstr", refuse)
-    assert describe_environment(root=tmp_path)["c_library"] is None
-    plant(tmp_path, {"lib/ld-musl-x86_64.so.1": ""})
-    assert describe_environment(root=tmp_path)["c_library"] == "musl"
-
-
 @pytest.mark.parametrize(
     ("text", "version"),
     [
@@ -200,7 +184,6 @@ def test_nothing_in_it_is_personal(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     found = describe_environment("/home/alice/train.lmdb", root=plant(tmp_path, SERVER))
     assert found["storage"]["text"] == "nfs4 over the network"
-    assert found["storage"]["options"] == "rw,vers=4.2,rsize=1048576"
     assert found["variables"]["OMP_NUM_THREADS"] == "3"
     # The kernel's and packages' versions may hold any short word.
     names = {socket.gethostname(), getpass.getuser(), str(Path.home()), "alice", "secret", "10.0.0.9", "example.org"}
@@ -219,11 +202,3 @@ def test_this_machine_tells_versions() -> None:
     stated = describe().as_json()
     assert set(stated) <= set(found) and set(stated["processor"]) <= set(found["processor"])
     assert dict(environment_rows(found))["packages"].count("numpy ") == 1
-
-
-@settings(max_examples=20)
-@given(st.lists(st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", fullmatch=True), max_size=4))
-def test_packages_that_are_not_there_are_left_out(names: list[str]) -> None:
-    usual = package_versions(())
-    found = package_versions(names)
-    assert usual.items() <= found.items() and all(found.values())

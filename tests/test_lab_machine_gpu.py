@@ -6,14 +6,12 @@ import sys
 import time
 
 import pytest
-import torch
 from nvml import Nvml
 
-from lmdbloader.lab.machine import gpu as gpu_module
-from lmdbloader.lab.machine.gpu import GpuSampler, GpuUse, watched
+from lmdbloader.lab.machine.gpu import GpuSampler, GpuUse
 
 
-def use_of(nvml: Nvml, monkeypatch: pytest.MonkeyPatch, gpu: int | str = 0) -> GpuUse | None:
+def use_of(nvml: Nvml, monkeypatch: pytest.MonkeyPatch, gpu: int | str | None = 0) -> GpuUse | None:
     """Look at a GPU until it was looked at a few times."""
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     with GpuSampler(gpu, seconds=0.001) as sampler:
@@ -55,8 +53,8 @@ def test_the_readings_of_a_gpu_that_is_lost_are_kept(monkeypatch: pytest.MonkeyP
     assert use.num_samples == 2
 
 
-@pytest.mark.parametrize(("missing", "gpu"), [("driver", 0), ("", 1), ("", "GPU-7")])
-def test_without_a_gpu_the_use_is_none(missing: str, gpu: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("missing", "gpu"), [("driver", 0), ("", 1), ("", "GPU-7"), ("", None)])
+def test_without_a_gpu_the_use_is_none(missing: str, gpu: int | str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert use_of(Nvml(missing), monkeypatch, gpu) is None
 
 
@@ -65,15 +63,3 @@ def test_without_the_package_nothing_is_said(monkeypatch: pytest.MonkeyPatch) ->
     with GpuSampler() as sampler:
         pass
     assert sampler.use is None
-
-
-def test_a_device_is_watched_if_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", Nvml())
-    with watched(torch.device("cpu")) as found:
-        pass
-    assert found == []
-    for name, expected in ((0, ["Card 9"]), (None, []), (7, [])):
-        monkeypatch.setattr(gpu_module, "nvml_name", lambda device, name=name: name)
-        with watched(torch.device("cuda"), seconds=0.001) as found:
-            assert found == []
-        assert [use.name for use in found] == expected

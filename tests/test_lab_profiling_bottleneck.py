@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,11 +80,6 @@ def test_waiting_for_a_core_differs_from_being_slow(step: float, busy: float, de
     assert named(figures(step, busy, delayed=delayed, decode=140, transform=60))[0] == expected
 
 
-def test_a_pipeline_that_is_slow_by_itself_keeps_its_name_on_a_crowded_machine() -> None:
-    for delayed in range(0, 190, 10):
-        assert named(figures(100, 2, delayed=delayed, decode=195, transform=5))[0] == "decode"
-
-
 def test_the_loops_wait_for_a_core_does_not_make_cpu_the_bottleneck_of_a_slow_pipeline() -> None:
     """Two cores that eight others use: the loop's own step seems long, and decoding takes 30 ms a step at best."""
     found = figures(300, 40, delayed=540, decode=590, transform=10)
@@ -110,25 +104,6 @@ def test_the_copy_is_named_only_where_there_is_a_device_to_copy_to() -> None:
     assert "pin_memory=True" in named(found, replace(FACTS, kind="workers"), is_copied=True)[1].text
     assert "device='cuda:1'" in named(found, is_copied=True, device="cuda:1")[1].text
     assert "Loader(" not in named(found, is_copied=True, device="mps")[1].text
-
-
-@pytest.mark.parametrize(
-    ("device", "trains", "expected"),
-    [
-        (None, "cpu", True),
-        (None, "cuda", False),
-        ("cuda", "cuda", True),
-        ("cuda", "cuda:0", True),
-        ("cuda:0", "cuda", True),
-        ("cuda:1", "cuda:1", True),
-        ("cuda:1", "cuda:0", False),
-        ("cuda", "cpu", False),
-    ],
-)
-def test_batches_are_on_the_device_that_the_loader_copies_them_to(
-    device: str | None, trains: str, expected: bool
-) -> None:
-    assert replace(FACTS, device=device).has_copied_to(torch.device(trains)) is expected
 
 
 # --- What would help ---
@@ -168,13 +143,6 @@ def test_the_change_that_helps_most_is_given_with_its_gain(
     assert said in advice.text
     assert 1000 * advice.step_seconds == pytest.approx(milliseconds, abs=0.06)
     assert f"{milliseconds:.3g} ms a step instead of 100 ms" in str(advice)
-
-
-def test_where_nothing_is_to_be_gained_nothing_is_promised() -> None:
-    advice = named(figures(100, 99.5, transform=10))[1]
-    assert (advice.gain_seconds, advice.step_seconds) == (0, 0.1)
-    assert "waits for data 0.5% of the time" in str(advice)
-    assert "Predicted" not in str(advice)
 
 
 # --- Without a Loader ---

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
-from study_example import faster, make_row, make_study
+from study_example import make_study
 
 import lmdbloader
-from lmdbloader.errors import FormatError, OptionError, WorkerError
-from lmdbloader.lab import Study, bench, compare_studies
+from lmdbloader.errors import OptionError
+from lmdbloader.lab import Study, bench
 from lmdbloader.lab.machine import describe_environment
-from lmdbloader.lab.study.arms import Arm, cpu_seconds, take_turns
 from lmdbloader.lab.study.image_files import extract_files, find_files
-from lmdbloader.lab.study.rows import ratio
+from lmdbloader.transforms import RandomHorizontalFlip
 
 QUICK: dict[str, Any] = {"seconds": 0.002, "repeats": 2, "num_workers": 1}
 
@@ -39,7 +32,7 @@ def pairs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def survives(study: Study) -> Study:
     """Return a study, which JSON must keep, and whose tables must have every source and section."""
-    assert Study.from_json(json.loads(json.dumps(study.as_json(), allow_nan=False))) == study
+    assert json.dumps(study.as_json(), allow_nan=False)
     assert study.environment and "processor" in study.facts
     text = str(study)
     assert all(note.split()[0] in text for note in study.notes)
@@ -73,11 +66,10 @@ def test_pairs_are_compared_with_their_files(pairs: Path) -> None:
     assert lines[0].startswith("baseline: writing") and "sweep: trains" in lines
 
 
-def test_threads_workers_and_processes_are_counted_up(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_and_processes_are_counted_up(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmdbloader.lab.study.experiment.count_cores", lambda: 2)
-    only: Any = ["threads", "oversubscription", "isolation"]
+    only: Any = ["oversubscription", "isolation"]
     study = survives(bench(pairs, batch_sizes=[8, 48], crops=[16], only=only, processes=[1, 2], **QUICK))
-    assert [(row.num_workers, row.batch_size) for row in study.section("threads")] == [(1, 48), (2, 48)]
     found = [(row.source, row.num_workers) for row in study.section("oversubscription")]
     assert found == [(source, 2 * n) for source in ("lmdbloader", "dataloader") for n in (1, 2, 3, 4)]
     rows = study.section("isolation")
@@ -88,27 +80,21 @@ def test_threads_workers_and_processes_are_counted_up(pairs: Path, monkeypatch: 
         assert 0 < row.figures["slowest"] <= row.figures["fastest"] <= max(row.turns)
 
 
-def test_a_process_that_ends_is_an_error(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmdbloader.lab.study.isolation._PROGRAM", "raise SystemExit(7)")
-    with pytest.raises(WorkerError, match="status 7"):
-        bench(pairs, batch_sizes=[8], crops=[16], only=["isolation"], processes=[1], **QUICK)
-
-
 def test_what_does_not_fit_is_left_out(photos: Path, tmp_path: Path) -> None:
     images = [np.asarray(Image.open(file)) for file in sorted(photos.iterdir())]
     images.append(images[0][:100, :90])
     lmdbloader.write(({"image": image, "name": str(i)} for i, image in enumerate(images)), tmp_path / "db")
-    study = survives(bench(tmp_path / "db", batch_sizes=[4, 8, 16], crops=[64, 200, None], only=["threads"], **QUICK))
+    study = survives(
+        bench(tmp_path / "db", batch_sizes=[4, 8, 16], crops=[64, 200, None], only=["oversubscription"], **QUICK)
+    )
     assert {(row.crop, row.batch_size) for row in study.rows} == {(64, 8)}
     assert [note.partition(":")[0] for note in study.notes] == ["Crop 200", "Whole images", "Batches above 8"]
-    # Single images train, too: from their half-size copies.
-    study = bench(tmp_path / "db", batch_sizes=[2], crops=[128, 200], only=["sweep"], **QUICK)
-    assert {row.crop for row in study.section("training")} == {64}
-    assert study.notes[-1] == "Crop 64: measured instead."
+    with pytest.raises(OptionError, match="no crop suits"):
+        bench(tmp_path / "db", batch_sizes=[2], crops=[200], **QUICK)
 
 
 def test_a_crop_that_is_no_multiple_of_the_scale_is_left_out(pairs: Path) -> None:
-    study = bench(pairs, batch_sizes=[2], crops=[15, 16], only=["threads"], **QUICK)
+    study = bench(pairs, batch_sizes=[2], crops=[15, 16], only=["oversubscription"], **QUICK)
     assert {row.crop for row in study.rows} == {16} and study.notes[0].startswith("Crop 15: left out")
 
 
@@ -128,11 +114,11 @@ def test_a_dataset_without_images_is_loaded(tmp_path: Path) -> None:
 
 def test_a_view_is_measured_as_it_is(pairs: Path) -> None:
     view = lmdbloader.LMDBDataset(pairs, fields=["hr"]).select(range(5))
-    study = bench(view, batch_sizes=[4, 8], crops=[16], only=["threads"], **QUICK)
+    study = bench(view, batch_sizes=[4, 8], crops=[16], only=["oversubscription"], **QUICK)
     assert study.facts["dataset"].endswith(": 5 samples") and study.facts["read"].startswith("hr (")
     assert {row.batch_size for row in study.rows} == {4}
     with pytest.raises(OptionError, match="transforms of its own"):
-        bench(view.scaled())
+        bench(view.transformed([RandomHorizontalFlip()]))
     with pytest.raises(OptionError, match="no samples"):
         bench(view.select([]))
 
@@ -152,35 +138,6 @@ def test_options_out_of_range_are_refused(pairs: Path, options: dict[str, Any]) 
         bench(pairs, **options)
     shown = str(value[0] if isinstance(value, list) and value else value)
     assert name.replace("_sizes", "") in str(caught.value).replace(" ", "") and shown in str(caught.value)
-
-
-def test_arms_take_turns() -> None:
-    arms = [Arm("lmdbloader", size, None, 1) for size in (1, 2, 3)]
-    taken: list[int] = []
-    found = take_turns(arms, 2, lambda arm: taken.append(arm.batch_size) or len(taken))  # type: ignore[func-returns-value]
-    assert taken == [1, 2, 3, 1, 2, 3] and found == [[1, 4], [2, 5], [3, 6]]
-
-
-def _spin(seconds: float, started: Any, done: Any) -> None:
-    until = time.process_time() + seconds
-    while time.process_time() < until:
-        pass
-    started.set()
-    done.wait(30)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="forks")
-def test_processor_time_includes_that_of_workers() -> None:
-    context = multiprocessing.get_context("fork")
-    started, done = context.Event(), context.Event()
-    before = cpu_seconds()
-    child = context.Process(target=_spin, args=(0.1, started, done), daemon=True)
-    child.start()
-    assert started.wait(30)
-    took = cpu_seconds() - before
-    done.set()
-    child.join()
-    assert took >= 0.08
 
 
 # The baseline
@@ -254,51 +211,9 @@ def test_files_of_every_mode_get_the_channels_of_the_dataset(
 # Results
 
 
-def test_arms_are_compared_by_turns_that_are_neighbours() -> None:
-    ours = replace(make_row("loading", "lmdbloader"), turns=(100.0, 10.0, 90.0))
-    found = ratio(ours, replace(ours, turns=(50.0, 4.0, 45.0)))
-    assert (found.value, found.low, found.high) == (2.0, 2.0, 2.5)
-
-
 def test_the_tables_have_every_row_and_one_line_each() -> None:
     study = survives(make_study())
     lines = str(study).splitlines()
     assert sum("DataLoader (files)" in line for line in lines) > len([r for r in study.rows if r.source == "folder"])
     assert sum(line.startswith("  The Loader is ") for line in lines) == 5
     assert "43 %" in str(study) and "120 W" in str(study)
-
-
-def test_two_studies_are_compared() -> None:
-    first = make_study()
-    text = compare_studies(first, faster(first, 4.0))
-    assert "AMD EPYC 7B13" in text and "Xeon" in text and "12,000" not in text
-    rows = [line for line in text.splitlines() if "Loader" in line]
-    assert len(rows) == len(first.rows) and all(" 4 (3 to 5.3)" in row for row in rows)
-    with pytest.raises(OptionError, match="no setting in common"):
-        compare_studies(first, replace(first, rows=tuple(replace(row, batch_size=7) for row in first.rows)))
-
-
-@given(
-    st.recursive(
-        st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
-    )
-)
-def test_what_is_no_study_is_refused(value: Any) -> None:
-    with pytest.raises(FormatError, match="study"):
-        Study.from_json(value)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda plain: plain.pop("rows"), lambda plain: plain["rows"][0].pop("source"),
-        lambda plain: plain["rows"][0].update(colour="red"), lambda plain: plain["rows"][0].update(turns=["x"]),
-        lambda plain: plain["rows"][0].update(turns=[]), lambda plain: plain.update(facts=3),
-        lambda plain: plain.update(study_version=2),
-    ],
-)  # fmt: skip
-def test_a_damaged_study_is_refused(damage: Callable[[dict[str, Any]], object]) -> None:
-    plain = json.loads(json.dumps(make_study().as_json()))
-    damage(plain)
-    with pytest.raises(FormatError, match="study"):
-        Study.from_json(plain)

@@ -171,14 +171,3 @@ def test_inputs_in_the_memory_of_this_process_are_refused(photos: Path, tmp_path
         memory.pipe(f"/ray/{photo.name}", photo.read_bytes())
     with pytest.raises(OptionError, match="only this process can see the inputs"):
         convert_parts("memory://ray", tmp_path / "d.lmdb", RunOptions(parts=2), engine=lambda *_: iter(()))
-
-
-def test_several_datasets_get_the_line_that_joins_their_rows(path: Path) -> None:
-    dataset = LMDBDataset(path)
-    for several in (lmdbloader.mix([dataset, dataset]), torch.utils.data.ConcatDataset([dataset]), [path, path]):
-        with pytest.raises(
-            OptionError, match=r"^read_lmdb\(.*expected one dataset.*read_lmdb\(a\)\.union\(read_lmdb\(b"
-        ):
-            read_lmdb(several)
-    with pytest.raises(OptionError, match=r"Write read_lmdb\(subset\.dataset\.select\(subset\.indices\)\)"):
-        read_lmdb(torch.utils.data.Subset(dataset, [1, 2]))

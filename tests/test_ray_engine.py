@@ -16,19 +16,14 @@ from lmdbloader.ray import engine
 
 
 class _Remote:
-    """A function, or a method of an actor, with the call that Ray adds."""
+    """A function with the call that Ray adds."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.remote = function
 
 
-class _Actor:
-    def __init__(self) -> None:
-        self.put, self.take = _Remote(lambda *message: None), _Remote(list)
-
-
 class _FakeRay:
-    """Ray as far as the engine needs it: tasks run when they are started, and all messages to the actor are late."""
+    """Ray as far as the engine needs it: tasks run when they are started."""
 
     exceptions = SimpleNamespace(**{
         name: type(name, (Exception,), {})
@@ -61,10 +56,7 @@ class _FakeRay:
         return references[:1], references[1:]
 
     def get(self, reference: Any, **options: Any) -> Any:
-        return self.results.get(reference, []) if isinstance(reference, str) else []
-
-    def kill(self, actor: Any) -> None:
-        pass
+        return self.results[reference]
 
 
 def test_what_a_part_logs_last_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +65,6 @@ def test_what_a_part_logs_last_is_not_lost(tmp_path: Path, monkeypatch: pytest.M
         return ConvertedPart(number, 1, 1)
 
     monkeypatch.setattr(engine, "convert_part", convert_part)
-    monkeypatch.setattr(engine._Run, "_make_messages", lambda run: _Actor())
     lines: list[str] = []
     made = engine.make_parts(
         _FakeRay(), tmp_path, range(3), {}, lambda *counts: None, lines.append, at_once=1, is_local=True
@@ -89,14 +80,10 @@ def test_the_error_of_a_part_is_raised_though_the_cluster_is_lost(
         def cancel(self, reference: str, **options: Any) -> None:
             raise self.exceptions.RayError("the cluster is gone")
 
-        def kill(self, actor: Any) -> None:
-            raise ConnectionError("the cluster is gone")
-
     def convert_part(target: str, number: int, **options: Any) -> ConvertedPart:
         raise SourceError(f"part {number} cannot be made")
 
     monkeypatch.setattr(engine, "convert_part", convert_part)
-    monkeypatch.setattr(engine._Run, "_make_messages", lambda run: _Actor())
     made = engine.make_parts(
         Lost(), tmp_path, range(3), {}, lambda *counts: None, lambda line: None, at_once=2, is_local=True
     )

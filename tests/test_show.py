@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from PIL import Image
 
 import lmdbloader
 from lmdbloader.errors import DestinationError, OptionError
-from lmdbloader.show import FieldSummary, contact_sheet, info, spread
+from lmdbloader.show import contact_sheet, info, spread
 from lmdbloader.store import Reader
 
 
@@ -54,13 +53,6 @@ def test_a_summary_states_every_kind_of_field_as_it_is_stored(mixed: Path) -> No
     assert fields["array"].types == {f"float32[{i},2]": 1 for i in range(4)}
     assert fields["blob"].length == (0, 3)
     assert (summary.num_samples, summary.num_sources, summary.samples_per_source) == (4, None, None)
-
-
-def test_one_item_is_in_the_singular() -> None:
-    def told(kind: str, *length: int) -> str:
-        return FieldSummary("a", kind, length=(length[0], length[-1])).describe()
-
-    assert [told("text", 1), told("text", 0, 1), told("bytes", 1)] == ["1 character", "0 to 1 characters", "1 byte"]
 
 
 def test_the_sizes_of_a_summary_are_those_of_the_files(mixed: Path) -> None:
@@ -181,19 +173,3 @@ def test_a_sheet_replaces_a_file_but_not_a_folder_and_leaves_no_partial_file(mix
     with pytest.raises(DestinationError, match="does not exist"):
         lmdbloader.preview(mixed, tmp_path / "absent" / "sheet.png")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["folder.png", "old.png"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"count": "3"}, "count='3': expected a whole number"),
-        ({"count": 2.0}, "count=2.0: expected a whole number"),
-        ({"count": True}, "count=True: expected a whole number"),
-        ({"seed": 1.5}, "seed=1.5: expected a whole number"),
-        ({"columns": 2.5}, "columns=2.5: expected a whole number"),
-        ({"output": "sheet.jpg"}, r"sheet\.jpg: expected a file name that ends in \.png"),
-    ],
-)
-def test_wrong_options_of_a_preview_are_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionError, match=rf"^{message}"):
-        lmdbloader.preview("not opened", **options)

@@ -32,7 +32,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lmdbloader.lab import Recorder, doctor, plan
-from lmdbloader.lab.planning.results import sentences
 from lmdbloader.lab.profiling.loader_facts import facts_of
 from lmdbloader.lab.study.arms import cpu_seconds
 
@@ -529,7 +528,7 @@ def consult(run: Run, size: int, batch_size: int, model: str, name: str) -> None
                 "step_ms": rounded(1000 * step),
                 "needed_per_s": rounded(planned.most.samples_per_s),
                 "needed_bytes_per_s": rounded(planned.most.nbytes_per_s),
-                "plan": sentences(planned)[0][:_MOST_TEXT],
+                "plan": str(planned).splitlines()[0][:_MOST_TEXT],
                 "alone_per_s": alone,
                 "doctor_verdict": feeding.verdict,
                 "doctor": feeding.value[:_MOST_TEXT],

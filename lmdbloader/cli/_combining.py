@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lmdbloader.base.text import counted
 from lmdbloader.base.units import show_nbytes
-from lmdbloader.cli._streams import say
+from lmdbloader.cli._streams import say, say_nothing
 
 if TYPE_CHECKING:
     from lmdbloader.conversion import Combined
@@ -50,14 +49,24 @@ def add_out(parser: argparse.ArgumentParser) -> None:
     add_running(parser)
 
 
+def choices(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the flags that these commands share, as keyword arguments."""
+    names = ("add_classes", "prefix_sources", "drop_sources", "overwrite", "restart")
+    return {
+        "fields": names_in(options.fields),
+        **{name: getattr(options, name) for name in names if hasattr(options, name)},
+        "progress": not options.quiet,
+        "log": say_nothing if options.quiet else say,
+    }
+
+
 def names_in(text: str | None) -> list[str] | None:
     """Return the names in a list separated by commas; None for None."""
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def combine(make: Callable[[], Combined], options: argparse.Namespace) -> int:
-    """Make a dataset of others, and print what was made; return the exit status."""
-    done = make()
+def tell(done: Combined, options: argparse.Namespace) -> int:
+    """Print what was made of other datasets; return the exit status."""
     if options.quiet:
         return 0
     if done.was_finished:

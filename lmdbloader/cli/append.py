@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from lmdbloader.base.text import counted
 from lmdbloader.base.units import show_nbytes
-from lmdbloader.cli._combining import add_choices, add_running, names_in
-from lmdbloader.cli._streams import say, say_nothing
-
-if TYPE_CHECKING:
-    from lmdbloader.conversion import Appended
+from lmdbloader.cli._combining import add_choices, add_running, choices
+from lmdbloader.cli._streams import say
 
 ORDER = 43
 HELP = "add the samples of other datasets to a dataset"
@@ -53,26 +49,11 @@ def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     from lmdbloader.conversion.appending import append
 
-    done = append(
-        options.db,
-        options.datasets,
-        fields=names_in(options.fields),
-        add_classes=options.add_classes,
-        prefix_sources=options.prefix_sources,
-        drop_sources=options.drop_sources,
-        restart=options.restart,
-        progress=not options.quiet,
-        log=say_nothing if options.quiet else say,
-    )
+    done = append(options.db, options.datasets, **choices(options))
     if not options.quiet:
-        say(_summary(done))
+        speed = done.appended_nbytes / 1e6 / max(done.seconds, 1e-9)
+        say(
+            f"{done.path}: {counted(done.num_appended, 'sample')} appended, {show_nbytes(done.appended_nbytes)} in "
+            f"{done.seconds:.1f} s ({speed:.0f} MB/s); {counted(done.num_samples, 'sample')}"
+        )
     return 0
-
-
-def _summary(done: Appended) -> str:
-    speed = done.appended_nbytes / 1e6 / max(done.seconds, 1e-9)
-    return (
-        f"{done.path}: {counted(done.num_appended, 'sample')} appended, "
-        f"{show_nbytes(done.appended_nbytes)} in {done.seconds:.1f} s ({speed:.0f} MB/s); "
-        f"{counted(done.num_samples, 'sample')}"
-    )

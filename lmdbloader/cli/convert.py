@@ -50,9 +50,7 @@ layouts of SRC, detected unless --layout is given:
 SRC may be a URL (s3://bucket/folder, memory://, https:// ...) with the package
 lmdbloader[remote], except for LMDBs.
 Samples follow the byte order of the relative paths, the order in the tars, or
-that of an LMDB's keys: by number if all are decimal numbers. Patches start at
-the top left of an image and go row by row; the rest at its right and bottom
-edges is not used.
+that of an LMDB's keys: by number if all are decimal numbers.
 """
 
 EPILOG = """\
@@ -63,10 +61,7 @@ images that are not plain 8-bit grey or RGB:
   images of more than --max-pixels, and files that do not decode.
   A refused image stops the conversion or, with --on-error skip, is left out
   and listed at the end and in OUT/skipped.tsv.
-  Links are followed, except to a folder that they are in. These, broken links,
-  special files, files that are not images, and what other programs leave in
-  folders (__MACOSX, ._*, .ipynb_checkpoints, @eaDir, $RECYCLE.BIN, lost+found
-  and the like) are left out and named.
+  Files that are not images are left out and named.
 
 parts:
   OUT has data files of about --part-size each. Several processes write, up to
@@ -75,18 +70,14 @@ parts:
     lmdbloader convert SRC OUT --parts 16 --plan-only
     lmdbloader convert SRC OUT --part I/16     for each I from 0 to 15, anywhere
     lmdbloader join OUT
-  all with the same options. A part that was interrupted begins again with the
-  same command, on any machine; complete parts are kept. A Ray cluster does all
-  of it in one command:
+  all with the same options. A Ray cluster does all of it in one command:
     lmdbloader convert SRC OUT --parts 64 --engine ray --address HOST:PORT
 
 numbers: 1_000, 1e6, 4k (4000); sizes: 512M, 2GB, 2GiB; shares: 0.5, 50%.
 Sides in pixels cannot have a k.
 
 An OUT that was made from the same inputs with the same options is left as it
-is. The complete parts of an interrupted conversion are kept in OUT.partial: the
-same command makes the others, if its options are the same (--workers and
---on-error may change). A part whose inputs have changed is made again.
+is. The same command finishes an interrupted conversion in OUT.partial.
 Exit status: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
 
 examples:
@@ -94,10 +85,6 @@ examples:
   lmdbloader convert --hr DIV2K_train_HR --lr DIV2K_train_LR_bicubic/X2 \\
       train.lmdb --patch-size 96
   lmdbloader convert imagenet data --split --layout classes
-  lmdbloader convert JPEGImages voc.lmdb --masks SegmentationClass \\
-      --on-error skip
-  lmdbloader convert train2017 coco.lmdb \\
-      --annotations annotations/instances_train2017.json
   lmdbloader convert imagenet/train train.lmdb --write-mode proportion \\
       --compress-probability 0.5 --max-resolution 512 --jpeg-quality 90
   lmdbloader convert 's3://bucket/train-{000..146}.tar' train.lmdb
@@ -264,15 +251,12 @@ def _convert_part(options: argparse.Namespace, src: str | None, out: str) -> Non
 
 def _numbers(options: argparse.Namespace) -> tuple[int, int]:
     """Return the number of a part, and how many there are, of --part."""
-    found = re.fullmatch(r"([0-9]+)/([0-9]+)", options.part)
-    if found is None or int(found[2]) == 0:
+    if re.fullmatch(r"[0-9]+/[1-9][0-9]*", options.part) is None:
         options.parser.error(f"--part {options.part}: expected I/N, such as 0/16: number I of N parts, counted from 0")
     number, count = map(int, options.part.split("/"))
     if number >= count:
-        options.parser.error(
-            f"--part {options.part}: parts are counted from 0: expected 0/{count} to {count - 1}/{count}, "
-            f"in a job array --array=0-{count - 1}"
-        )
+        last = f"{count - 1}/{count}"
+        options.parser.error(f"--part {options.part}: parts are counted from 0: expected 0/{count} to {last}")
     if options.parts not in (None, count):
         options.parser.error(f"--part {options.part} with --parts {options.parts}: leave --parts out")
     if options.plan_only:

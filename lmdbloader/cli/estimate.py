@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from lmdbloader.base.text import plain
+from lmdbloader.base.text import plain, rough_time
 from lmdbloader.base.units import show_nbytes
 from lmdbloader.cli._options import add_flags, given, splits_of
 from lmdbloader.cli._streams import say_lines
@@ -81,7 +81,7 @@ def _text(where: str, found: Any) -> str:
         f"  samples  {_between(found.num_samples, lambda n: f'{n:,.0f}')}",
         f"  dataset  {_between(dataset, show_nbytes)}, {dataset.value / max(found.source_nbytes, 1):.2f} x the files "
         f"({', '.join(f'{count} {name}' for name, count in found.stored_as.items())})",
-        f"  time     {_between(found.seconds, _duration)} with {workers}, as busy as this machine is",
+        f"  time     {_between(found.seconds, rough_time)} with {workers}, as busy as this machine is",
     ]
     if found.unusable:
         name, reason = found.unusable[0]
@@ -94,14 +94,3 @@ def _text(where: str, found: Any) -> str:
 def _between(interval: Any, text: Any) -> str:
     low, value, high = text(interval.low), text(interval.value), text(interval.high)
     return str(value) if low == value == high else f"{value} ({low} to {high})"
-
-
-def _duration(seconds: float) -> str:
-    """Return a time as people say it.
-
-    >>> _duration(3.21), _duration(200), _duration(30000)
-    ('3.2 s', '3.3 min', '8.3 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -6,7 +6,9 @@ import argparse
 
 from lmdbloader.base.text import counted
 from lmdbloader.base.units import show_nbytes
+from lmdbloader.cli._combining import names_in
 from lmdbloader.cli._streams import say
+from lmdbloader.errors import OptionError
 
 ORDER = 90
 HELP = "write a dataset's samples back to files"
@@ -57,27 +59,18 @@ def parse_samples(text: str, length: int) -> list[int]:
     >>> parse_samples("0:3,-1,2", 10)
     [0, 1, 2, 9]
     """
-    from lmdbloader.base.units import parse_whole
-    from lmdbloader.errors import OptionError
-
     chosen: set[int] = set()
     for part in text.split(","):
         try:
-            pieces = part.split(":")
-            numbers = [parse_whole(piece) for piece in pieces]
-            if any(piece.strip() and n is None for piece, n in zip(pieces, numbers, strict=True)):
-                raise ValueError(part)
-            if len(numbers) > 1:
+            numbers = [int(piece) if piece.strip() else None for piece in part.split(":")]
+            if len(numbers) == 1:
+                chosen.add(range(length)[numbers[0]])  # type: ignore[index]
+            else:
                 chosen.update(range(length)[slice(*numbers)])
-                continue
-        except (ValueError, TypeError):  # no number, a step of 0, or more than three
-            numbers = [None]
-        number = numbers[0]
-        if number is None:
-            raise OptionError(f"--samples {text!r}: {part!r} is neither a sample number nor a range such as 0:100")
-        if not -length <= number < length:
-            raise OptionError(f"--samples {text!r}: there is no sample {number}; the dataset has {length}")
-        chosen.add(number % length)
+        except (ValueError, TypeError, IndexError) as error:
+            raise OptionError(
+                f"--samples {text!r}: {part!r} is neither the number of a sample of {length} nor a range such as 0:100"
+            ) from error
     return sorted(chosen)
 
 
@@ -89,13 +82,12 @@ def run(options: argparse.Namespace) -> int:
 
     length = len(open_reader(options.dataset))
     samples = None if options.samples is None else parse_samples(options.samples, length)
-    names = None if options.fields is None else [name.strip() for name in options.fields.split(",") if name.strip()]
     total = length if samples is None else len(samples)
     with ProgressLine("extracting", total, shown=not options.quiet) as bar:
         done = extract(
             options.dataset,
             options.folder,
-            fields=names,
+            fields=names_in(options.fields),
             samples=samples,
             image_format=options.image_format,
             progress=bar.update,

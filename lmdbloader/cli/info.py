@@ -24,7 +24,7 @@ no pixels. Sizes of images are width x height.
 """
 _WIDTH = 80
 _CLASSES_SHOWN = 10
-_DATASETS_SHOWN = 5
+_ITEMS_SHOWN = 5
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
@@ -127,57 +127,26 @@ def _ranked(classes: Iterable[tuple[str, int]]) -> Iterator[str]:
 
 
 def _made_by(summary: Summary) -> Iterator[tuple[str, str]]:
-    made = summary.made_by
-    yield "release", f"lmdbloader {_value(made.get('lmdbloader', '?'))}"
-    yield "layout", _value(made.get("layout", "?"))
-    options = made.get("options")
-    yield "options", ", ".join(_flatten(options)) if isinstance(options, Mapping) else _value(options)
-    inputs = made.get("inputs")
-    if isinstance(inputs, Mapping):
-        datasets = inputs.get("datasets")
-        if isinstance(datasets, list):  # of a merged dataset or a subset
-            yield from _datasets("inputs", datasets)
-            yield from _choices(made)
-        else:
-            yield from _files(inputs, summary)
-    if isinstance(appended := made.get("appended"), list):
-        yield from _datasets("appended", appended)
+    made = dict(summary.made_by)
+    yield "release", f"lmdbloader {_value(made.pop('lmdbloader', '?'))}"
+    for name, value in made.items():
+        yield plain(str(name)), ", ".join(_flatten(value)) if isinstance(value, Mapping | list) else _value(value)
+    if summary.num_skipped:
+        yield "skipped", f"{summary.num_skipped:,} (skipped.tsv)"
 
 
-def _files(inputs: Mapping[str, Any], summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield the inputs of a dataset that was made from files."""
-    text = _value(inputs.get("num_sources"))
-    yield "inputs", text + (f", {summary.num_skipped:,} of them skipped (skipped.tsv)" if summary.num_skipped else "")
-    for key in ("names_and_sizes", "content"):
-        if key in inputs:
-            yield "", f"{key.replace('_', ' ')} {_value(inputs[key])}"
-
-
-def _datasets(title: str, datasets: Sequence[Any]) -> Iterator[tuple[str, str]]:
-    """Yield the datasets that a dataset was made of, or that were appended to it."""
-    known = [d for d in datasets if isinstance(d, Mapping)]
-    for number, d in enumerate(known[:_DATASETS_SHOWN]):
-        taken, of = d.get("num_samples"), d.get("of_samples")
-        samples = f"{_value(taken)} {'sample' if taken == 1 and of is None else 'samples'}"
-        if of is not None:
-            samples = f"{_value(taken)} of {_value(of)} {'sample' if of == 1 else 'samples'}"
-        yield title if not number else "", f"{samples} of {_value(d.get('content_digest'))}"
-    if len(known) > _DATASETS_SHOWN:
-        yield "", f"and of {len(known) - _DATASETS_SHOWN:,} more datasets"
-
-
-def _choices(made: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield how the samples of a dataset were chosen."""
-    choices = made.get("choices")
-    if isinstance(choices, Mapping) and choices:
-        yield "chosen by", ", ".join(f"{plain(str(name))} {_value(value)}" for name, value in choices.items())
-
-
-def _flatten(options: Mapping[str, Any]) -> Iterator[str]:
-    for key, value in options.items():
-        if key == "stride" and not options.get("patch_size"):
+def _flatten(values: Mapping[str, Any] | list[Any]) -> Iterator[str]:
+    """Yield the names and values in nested ones; of a list, such as merged datasets, the first five items."""
+    if isinstance(values, list):
+        for value in values[:_ITEMS_SHOWN]:
+            yield from _flatten(value) if isinstance(value, Mapping) else [_value(value)]
+        if len(values) > _ITEMS_SHOWN:
+            yield f"and {len(values) - _ITEMS_SHOWN:,} more"
+        return
+    for key, value in values.items():
+        if key == "stride" and not values.get("patch_size"):
             continue  # whole images have none
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping | list):
             yield from _flatten(value)
         elif value is not None:
             yield f"{plain(str(key))} {_value(value)}".replace(" ", _NO_BREAK)

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
-from lmdbloader.cli._combining import add_choices, add_out, combine, names_in
-from lmdbloader.cli._streams import say, say_nothing
-
-if TYPE_CHECKING:
-    from lmdbloader.conversion import Combined
+from lmdbloader.cli._combining import add_choices, add_out, choices, tell
 
 ORDER = 42
 HELP = "put the samples of several datasets into one"
@@ -46,18 +41,4 @@ def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     from lmdbloader.conversion.merging import merge
 
-    def make() -> Combined:
-        return merge(
-            options.datasets,
-            options.out,
-            fields=names_in(options.fields),
-            add_classes=options.add_classes,
-            prefix_sources=options.prefix_sources,
-            drop_sources=options.drop_sources,
-            overwrite=options.overwrite,
-            restart=options.restart,
-            progress=not options.quiet,
-            log=say_nothing if options.quiet else say,
-        )
-
-    return combine(make, options)
+    return tell(merge(options.datasets, options.out, **choices(options)), options)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
 
 from lmdbloader.base.units import REAL, SHARE, WHOLE, parse_whole
 from lmdbloader.cli._numbers import number
 from lmdbloader.cli._streams import say_lines
 from lmdbloader.lab.planning.presets import PRESETS
-
-if TYPE_CHECKING:
-    from lmdbloader.lab.planning import Plan, SharedPlan
 
 ORDER = 10
 HELP = "compute the data rate and storage that a training run needs"
@@ -29,13 +25,6 @@ Ki, Mi and Gi are powers of 1024.
 
 _PRESETS = "\n".join(f"  {name:<{max(map(len, PRESETS))}}  {preset.title}" for name, preset in PRESETS.items())
 EPILOG = f"""\
-The keys of a file for --workload are the options above, with underscores, and
-`data`, the size of each dataset by name:
-  {{"batch_size": 128, "step_seconds": 0.087, "example_size": "64KiB", "gpus": 4,
-   "experiments": [5, 10], "data": {{"imagenet": "150GB"}}}}
-Only --experiments and --json can be given with it. Without --experiments, the
-numbers in all files are added up.
-
 presets (published figures; --json names their sources):
 {_PRESETS}
 
@@ -46,7 +35,6 @@ examples:
       --gpus 4 --dataset-size 150GB
   lmdbloader plan --batch-size 128 --example-flops 4G --device-flops 7T
   lmdbloader plan --preset resnet50-v100 --gpu-memory 32GiB
-  lmdbloader plan --workload detector.json --workload classifier.json
   lmdbloader plan --preset team-on-nfs --experiments 5-10 --cache-fraction 0.2
 """
 # Flag -> the grammar of its number, if it is not a size; its name for people; its help.
@@ -80,31 +68,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="experiments at the same time on the same storage, or a range such as 5-10 (default: 1)",
     )
-    parser.add_argument(
-        "--workload",
-        action="append",
-        metavar="FILE",
-        help="take the figures from a JSON file, see below; of several files, the most demanding one determines the "
-        "result, and storage holds the union of their data",
-    )
     parser.add_argument("--json", action="store_true", help="print the plan as one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
-    from lmdbloader.lab.planning import plan, plan_shared
+    from lmdbloader.lab.planning import plan
 
     given = {name: getattr(options, name) for name in _FLAGS if getattr(options, name) is not None}
-    found: Plan | SharedPlan
-    if options.workload is None:
-        if not given:
-            options.parser.error("expected --batch-size and --step-seconds, or --preset, or --workload")
-        found = plan(**given, experiments=options.experiments)
-    else:
-        if given:
-            flag = next(iter(given)).replace("_", "-")
-            options.parser.error(f"--{flag} together with --workload: write it into the file")
-        found = plan_shared(options.workload, experiments=options.experiments)
+    if not given:
+        options.parser.error("expected --batch-size and --step-seconds, or --preset")
+    found = plan(**given, experiments=options.experiments)
     say_lines(json.dumps(found.as_json(), indent=2, allow_nan=False) if options.json else str(found))
     return 0
 

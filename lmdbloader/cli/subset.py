@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+import sys
+from pathlib import Path
+from typing import Any
 
-from lmdbloader.base.units import SHARE, WHOLE
-from lmdbloader.cli._combining import add_out, combine, names_in
+from lmdbloader.base.units import SHARE, WHOLE, parse_whole
+from lmdbloader.cli._combining import add_out, choices, tell
 from lmdbloader.cli._numbers import number
-from lmdbloader.cli._streams import say, say_nothing
-
-if TYPE_CHECKING:
-    from lmdbloader.conversion import Combined
+from lmdbloader.errors import OptionError
 
 ORDER = 44
 HELP = "put some samples of a dataset into a new one"
@@ -42,8 +41,6 @@ examples:
   lmdbloader subset train.lmdb -o tenth.lmdb --fraction 10% --seed 1
   lmdbloader subset train.lmdb -o clean.lmdb --indices good.txt
 """
-# A file of more bytes is not a list of samples.
-_MOST_NBYTES = 2**32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,22 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _lines(path: str) -> list[tuple[int, str]]:
     """Return the lines of a text file that are not empty, with their numbers from 1 on."""
-    import sys
-
-    from lmdbloader.errors import OptionError
-
-    try:
-        if path == "-":
-            data = sys.stdin.buffer.read(_MOST_NBYTES)
-        else:
-            with open(path, "rb") as file:
-                data = file.read(_MOST_NBYTES)
-        # As Python names files whose bytes are not text.
-        text = data.decode("utf-8-sig", "surrogateescape")
-    except OSError as error:
-        raise OptionError(f"{path}: cannot be read ({error.strerror})") from error
-    if "\0" in text:
+    data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    if b"\0" in data:
         raise OptionError(f"{path}: is not a text file; expected one number or name on each line")
+    text = data.decode("utf-8-sig", "surrogateescape")  # as Python names files whose bytes are not text
     lines = [(at, line.rstrip("\r")) for at, line in enumerate(text.split("\n"), 1)]
     return [(at, line) for at, line in lines if line.strip()]
 
@@ -107,9 +92,6 @@ def read_numbers(path: str, length: int) -> Any:
         OptionError: A line is something else, or there is no such sample.
     """
     import numpy as np
-
-    from lmdbloader.base.units import parse_whole
-    from lmdbloader.errors import OptionError
 
     found = []
     for at, line in _lines(path):
@@ -135,21 +117,15 @@ def run(options: argparse.Namespace) -> int:
     if options.names is not None:
         names = [line for _, line in _lines(options.names)]
 
-    def make() -> Combined:
-        return subset(
-            options.dataset,
-            options.out,
-            options.where,
-            indices=indices,
-            names=names,
-            limit=options.limit,
-            fraction=options.fraction,
-            seed=options.seed,
-            fields=names_in(options.fields),
-            overwrite=options.overwrite,
-            restart=options.restart,
-            progress=not options.quiet,
-            log=say_nothing if options.quiet else say,
-        )
-
-    return combine(make, options)
+    done = subset(
+        options.dataset,
+        options.out,
+        options.where,
+        indices=indices,
+        names=names,
+        limit=options.limit,
+        fraction=options.fraction,
+        seed=options.seed,
+        **choices(options),
+    )
+    return tell(done, options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lmdbloader.base.arguments import listed
@@ -14,7 +14,7 @@ from lmdbloader.errors import NotFoundError, OptionError
 from lmdbloader.loader.loader import Loader
 from lmdbloader.loader.mixing import Mix
 from lmdbloader.loader.views import check_evaluation, view_of
-from lmdbloader.transforms import RandomCrop, RandomResizedCrop, Transform
+from lmdbloader.transforms import Transform
 from lmdbloader.transforms.compilation import is_random
 
 __all__ = ["DataModule"]
@@ -104,7 +104,7 @@ class DataModule(import_lightning("core", __name__).LightningDataModule):  # typ
         if others and random:
             raise OptionError(
                 f"DataModule({others[0]}=..., transforms=[...]): {', '.join(random)} would make random choices in "
-                f"evaluation too. Write eval_transforms=[{', '.join(_evaluating(transforms))}]."
+                "evaluation too. Give those for evaluation as eval_transforms=[...]."
             )
 
     def _check_classes(self, name: str, dataset: LMDBDataset) -> None:
@@ -132,14 +132,3 @@ class DataModule(import_lightning("core", __name__).LightningDataModule):  # typ
 def _opened(dataset: Any) -> LMDBDataset:
     """Return what a Loader reads of a dataset."""
     return dataset.union if isinstance(dataset, Mix) else view_of(dataset, "DataModule")
-
-
-def _evaluating(transforms: Steps) -> Iterator[str]:
-    """Yield the transforms to write for evaluation: those that are not random, and CenterCrop for a random crop."""
-    for transform in transforms:
-        if isinstance(transform, RandomResizedCrop):
-            yield f"Resize({max(transform.size_numbers)}), CenterCrop({transform.size})"
-        elif isinstance(transform, RandomCrop):
-            yield f"CenterCrop({transform.size})"
-        elif not is_random(transform):
-            yield repr(transform) if isinstance(transform, Transform) else type(transform).__name__

@@ -9,45 +9,29 @@ from lmdbloader.base.lazy import lazy
 if TYPE_CHECKING:
     from lmdbloader.base.stopwatch import StepTimer as StepTimer
     from lmdbloader.lab.checkup import Checkup as Checkup
-    from lmdbloader.lab.checkup import DatasetFacts as DatasetFacts
-    from lmdbloader.lab.checkup import Finding as Finding
     from lmdbloader.lab.checkup import doctor as doctor
     from lmdbloader.lab.example_times import ExampleTimes as ExampleTimes
     from lmdbloader.lab.example_times import time_examples as time_examples
-    from lmdbloader.lab.planning import Demand as Demand
-    from lmdbloader.lab.planning import GpuFit as GpuFit
     from lmdbloader.lab.planning import Plan as Plan
-    from lmdbloader.lab.planning import Preset as Preset
-    from lmdbloader.lab.planning import Reads as Reads
-    from lmdbloader.lab.planning import SharedPlan as SharedPlan
     from lmdbloader.lab.planning import plan as plan
-    from lmdbloader.lab.planning import plan_shared as plan_shared
-    from lmdbloader.lab.profiling import Advice as Advice
-    from lmdbloader.lab.profiling import PhaseTimes as PhaseTimes
     from lmdbloader.lab.profiling import Profile as Profile
     from lmdbloader.lab.profiling import Recorder as Recorder
-    from lmdbloader.lab.profiling import ThreadTimes as ThreadTimes
     from lmdbloader.lab.profiling import profile as profile
     from lmdbloader.lab.profiling import rehearse as rehearse
     from lmdbloader.lab.study import Study as Study
-    from lmdbloader.lab.study import StudyRow as StudyRow
     from lmdbloader.lab.study import bench as bench
-    from lmdbloader.lab.study import compare_studies as compare_studies
-    from lmdbloader.lab.tuning import ReadSetting as ReadSetting
-    from lmdbloader.lab.tuning import StepTrial as StepTrial
     from lmdbloader.lab.tuning import Tuning as Tuning
-    from lmdbloader.lab.tuning import TuningRow as TuningRow
     from lmdbloader.lab.tuning import tune as tune
 
 # Each loads when it is first used: a plan needs no torch, and a profile no model.
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "checkup": "Checkup DatasetFacts Finding doctor",
+        "checkup": "Checkup doctor",
         "example_times": "ExampleTimes time_examples",
-        "planning": "Demand GpuFit Plan Preset Reads SharedPlan plan plan_shared",
-        "profiling": "Advice PhaseTimes Profile Recorder StepTimer ThreadTimes profile rehearse",
-        "study": "Study StudyRow bench compare_studies",
-        "tuning": "ReadSetting StepTrial Tuning TuningRow tune",
+        "planning": "Plan plan",
+        "profiling": "Profile Recorder StepTimer profile rehearse",
+        "study": "Study bench",
+        "tuning": "Tuning tune",
     },
 )

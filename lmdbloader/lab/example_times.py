@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from lmdbloader.base.arguments import shown
 from lmdbloader.base.text import plain
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
@@ -50,32 +49,15 @@ class ExampleTimes:
     slowest_seconds: float
     batch_size: int
 
-    @property
-    def batch_seconds(self) -> float:
-        """Time of a batch of examples as slow as the median, on one thread."""
-        return self.batch_size * self.p50_seconds
-
-    @property
-    def batch_with_slowest_seconds(self) -> float:
-        """Time of the same batch if the slowest example is in it."""
-        return (self.batch_size - 1) * self.p50_seconds + self.slowest_seconds
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values, with those that follow from them."""
-        return {
-            **asdict(self),
-            "batch_seconds": self.batch_seconds,
-            "batch_with_slowest_seconds": self.batch_with_slowest_seconds,
-        }
-
     def __str__(self) -> str:
         """Return the times, and what the slowest example does to a batch."""
+        usual = self.batch_size * self.p50_seconds
+        longer = usual - self.p50_seconds + self.slowest_seconds
         name = f"sample {self.slowest:,}" + (f" ({plain(self.slowest_name)})" if self.slowest_name else "")
         return (
-            f"Single examples, one by one in one thread: p50 {show(self.p50_seconds)}, p99 {show(self.p99_seconds)}, "
-            f"the longest {show(self.longest_seconds)}. Slowest when it is read again is {name}: "
-            f"{show(self.slowest_seconds)}. With it a batch of {self.batch_size} takes "
-            f"{show(self.batch_with_slowest_seconds)} on one thread instead of {show(self.batch_seconds)}."
+            f"Single examples in one thread: p50 {show(self.p50_seconds)}, p99 {show(self.p99_seconds)}, the longest "
+            f"{show(self.longest_seconds)}. The slowest is {name}: {show(self.slowest_seconds)}; with it a batch of "
+            f"{self.batch_size} takes {show(longer)} instead of {show(usual)}."
         )
 
 
@@ -103,11 +85,6 @@ def time_examples(
     """
     if isinstance(dataset, str | os.PathLike):
         dataset = LMDBDataset(dataset)
-    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise OptionError(
-            f"time_examples({shown(dataset)}): expected a dataset with a length and integer indices; of a loader give "
-            "loader.dataset"
-        )
     length = len(dataset)
     if not length:
         raise OptionError("time_examples: the dataset is empty")

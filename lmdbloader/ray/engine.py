@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,42 +15,13 @@ from lmdbloader.base.text import plain
 from lmdbloader.conversion.parts import ConvertedPart, convert_part
 from lmdbloader.errors import LmdbloaderError, WorkerError
 
-# How often a task sends its messages, and how often the driver reads them.
-_LOOK_SECONDS = 1.0
-# Tasks that are queued in Ray for each CPU: the next one starts at once, and an autoscaler sees the demand.
-_WAITING_PER_CPU = 1
+# Tasks for each CPU, of which one runs: the next one starts at once, and an autoscaler sees the demand.
+_TASKS_PER_CPU = 2
 # The attempts at a part whose workers die: as many as Ray's default, which retries a task three times.
 _MOST_DEATHS = 4
 
 Advance = Callable[[int, int], None]
 Log = Callable[[str], None]
-
-
-@dataclass(slots=True)
-class _Part:
-    """A part that is not complete yet.
-
-    Attributes:
-        number: Its number.
-        attempt: The number of its present task, from 1.
-        done: Inputs and bytes that this task has converted.
-        shown: The most inputs and bytes that any of its tasks has converted, which is what the progress bar counts.
-        deaths: Workers that died while making it.
-    """
-
-    number: int
-    attempt: int = 0
-    done: list[int] = field(default_factory=lambda: [0, 0])
-    shown: list[int] = field(default_factory=lambda: [0, 0])
-    deaths: int = 0
-
-    def advance(self, num_sources: int, nbytes: int, show: Advance) -> None:
-        """Count what its task has converted, and show what no earlier task had converted."""
-        self.done = [self.done[0] + num_sources, self.done[1] + nbytes]
-        more = [max(0, now - before) for now, before in zip(self.done, self.shown, strict=True)]
-        if any(more):
-            self.shown = [before + new for before, new in zip(self.shown, more, strict=True)]
-            show(*more)
 
 
 def make_parts(
@@ -73,7 +42,7 @@ def make_parts(
         target: The dataset.
         numbers: The numbers of the parts.
         keywords: Keyword arguments of `convert_part`.
-        advance: Called with the numbers of inputs and bytes that were just converted.
+        advance: Called with the numbers of inputs and bytes of each part that is complete; bytes are not known.
         log: Called with each message, a line of text.
         at_once: The most parts that are made at the same time; None for as many as the cluster has CPUs.
         is_local: Whether the cluster was started for this conversion, on this machine.
@@ -83,14 +52,36 @@ def make_parts(
         WorkerError: Several workers died while making the same part, or a node cannot run the task.
     """
     log(plain(f"Ray: {_described(ray, is_local)}"))
-    run = _Run(ray, os.path.abspath(target), dict(keywords), advance, log, at_once)
-    run.waiting.extend(_Part(number) for number in numbers)
+    # Ray retries nothing: the driver does, so that it says so.
+    task = ray.remote(num_cpus=1, max_retries=0, scheduling_strategy="SPREAD", name="lmdbloader part")(make_part)
+    path, waiting, deaths = os.path.abspath(target), deque(numbers), Counter[int]()
+    busy: dict[Any, int] = {}
     try:
-        while run.waiting or run.busy:
-            run.start_tasks()
-            yield from run.look()
+        while waiting or busy:
+            most = at_once or _TASKS_PER_CPU * max(1, int(ray.cluster_resources().get("CPU", 1)))
+            while waiting and len(busy) < most:
+                number = waiting.popleft()
+                busy[task.remote(path, number, dict(keywords))] = number
+            ready, _ = ray.wait(list(busy), num_returns=1, timeout=1.0)  # the cluster may grow
+            if not ready:
+                continue
+            number = busy.pop(ready[0])
+            try:
+                found, lines = _result(ray, ready[0], number)
+            except ray.exceptions.RayError as error:
+                deaths[number] += 1
+                log(_died(number, deaths[number], error))
+                waiting.appendleft(number)
+                continue
+            for line in lines:
+                log(line)
+            if isinstance(found, BaseException):
+                raise found
+            if not found.was_finished:
+                advance(found.num_sources, 0)
+            yield found
     finally:
-        run.stop()
+        _stop(ray, list(busy))
 
 
 def _described(ray: Any, is_local: bool) -> str:
@@ -99,151 +90,52 @@ def _described(ray: Any, is_local: bool) -> str:
     return f"{cpus} of this machine" if is_local else f"a cluster of {nodes} nodes with {cpus}"
 
 
-class _Run:
-    """The tasks of a conversion.
+def _result(ray: Any, reference: Any, number: int) -> tuple[ConvertedPart | LmdbloaderError, list[str]]:
+    """Return what a task returned.
 
-    Attributes:
-        waiting: Parts without a task.
-        busy: Parts with one, by the reference to its result.
+    Raises:
+        WorkerError: A node cannot run the task.
+        RayError: Its worker died.
     """
-
-    def __init__(
-        self, ray: Any, target: str, keywords: Mapping[str, Any], show: Advance, log: Log, at_once: int | None
-    ) -> None:
-        self._ray, self._target, self._keywords = ray, target, keywords
-        self._show, self._log, self._at_once = show, log, at_once
-        self.waiting: deque[_Part] = deque()
-        self.busy: dict[Any, _Part] = {}
-        # Ray retries nothing: the driver does, so that it knows which attempt a message is about.
-        options = {"num_cpus": 1, "max_retries": 0, "scheduling_strategy": "SPREAD", "name": "lmdbloader part"}
-        self._task = ray.remote(**options)(make_part)
-        self._messages = self._make_messages()
-        self._read_at = time.monotonic()
-
-    def _make_messages(self) -> Any:
-        """Return the actor that tasks send their messages to, preferably on the driver's node."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        here = NodeAffinitySchedulingStrategy(self._ray.get_runtime_context().get_node_id(), soft=True)
-        options = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": here, "name": None}
-        return self._ray.remote(**options)(Messages).remote()
-
-    def start_tasks(self) -> None:
-        """Start tasks for waiting parts, up to the number that may run or be queued in Ray."""
-        most = self._at_once and max(1, self._at_once)
-        if most is None:
-            most = (1 + _WAITING_PER_CPU) * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
-        while self.waiting and len(self.busy) < most:
-            part = self.waiting.popleft()
-            part.attempt, part.done = part.attempt + 1, [0, 0]
-            about = (self._target, part.number, self._keywords, part.attempt)
-            self.busy[self._task.remote(*about, self._messages)] = part
-
-    def look(self) -> Iterator[ConvertedPart]:
-        """Wait up to a second for a task to end; yield its part if it is complete."""
-        if self.busy:
-            ready, _ = self._ray.wait(list(self.busy), num_returns=1, timeout=_LOOK_SECONDS)
-        else:
-            ready = []
-            time.sleep(_LOOK_SECONDS)
-        if time.monotonic() - self._read_at >= _LOOK_SECONDS:
-            self._read_messages()
-        for reference in ready:
-            part = self.busy.pop(reference)
-            if (done := self._finish(part, reference)) is not None:
-                if not done.was_finished:
-                    self._show(max(0, done.num_sources - part.shown[0]), 0)
-                yield done
-
-    def _finish(self, part: _Part, reference: Any) -> ConvertedPart | None:
-        """Return the result of a task; None if the part waits for another task.
-
-        Raises:
-            LmdbloaderError: The part cannot be made.
-        """
-        errors = self._ray.exceptions
-        try:
-            found, lines = self._ray.get(reference)
-        except (errors.RayTaskError, errors.RuntimeEnvSetupError, errors.TaskUnschedulableError) as error:
-            raise WorkerError(
-                f"a task of Ray cannot make part {part.number}. All nodes need the same release of lmdbloader: "
-                f"{plain(' '.join(str(error).split()))}"
-            ) from error
-        except errors.RayError as error:
-            self._bury(part, error)
-            return None
-        for line in lines:
-            self._log(line)
-        if isinstance(found, BaseException):
-            raise found
-        done: ConvertedPart = found
-        return done
-
-    def _bury(self, part: _Part, error: Exception) -> None:
-        """Put a part whose worker died first among those that wait.
-
-        Raises:
-            WorkerError: Too many of its workers died.
-        """
-        part.deaths += 1
-        reason = plain(str(error).strip().partition("\n")[0])
-        if part.deaths >= _MOST_DEATHS:
-            raise WorkerError(
-                f"{part.deaths} workers of Ray died while making part {part.number}; the last one: {reason} "
-                f"Out of memory? Make fewer parts at a time ({option('workers')}), or smaller ones "
-                f"({option('parts')}). The same conversion resumes: parts that are complete are kept."
-            ) from error
-        self._log(f"part {part.number}: its worker died ({reason}); another worker makes it again")
-        self.waiting.appendleft(part)
-
-    def _read_messages(self) -> None:
-        """Show the progress and log the lines that tasks have sent; the conversion does not depend on them."""
-        try:
-            sent = self._ray.get(self._messages.take.remote(), timeout=10)
-        except self._ray.exceptions.RayError:
-            return
-        finally:
-            self._read_at = time.monotonic()
-        by_number = {part.number: part for part in self.busy.values()}
-        for number, attempt, num_sources, nbytes, lines in sent:
-            part = by_number.get(number)
-            if part is not None and part.attempt == attempt:
-                part.advance(num_sources, nbytes, self._show)
-            for line in lines:
-                self._log(line)
-
-    def stop(self) -> None:
-        """Cancel the tasks that still run, as after an error, and end the actor."""
-        # Errors of Ray would hide the one that ends the conversion: the node of the actor, or the cluster, may be gone.
-        lost = (self._ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError)
-        with contextlib.suppress(*lost):
-            for reference in self.busy:
-                self._ray.cancel(reference, force=True)
-            if self.busy:
-                self._ray.wait(list(self.busy), num_returns=len(self.busy), timeout=5)
-        with contextlib.suppress(*lost):
-            self._ray.kill(self._messages)
+    errors = ray.exceptions
+    try:
+        found: tuple[ConvertedPart | LmdbloaderError, list[str]] = ray.get(reference)
+    except (errors.RayTaskError, errors.RuntimeEnvSetupError, errors.TaskUnschedulableError) as error:
+        raise WorkerError(
+            f"a task of Ray cannot make part {number}. All nodes need the same release of lmdbloader: "
+            f"{plain(' '.join(str(error).split()))}"
+        ) from error
+    return found
 
 
-class Messages:
-    """An actor that keeps the messages of tasks until they are read."""
+def _died(number: int, deaths: int, error: Exception) -> str:
+    """Return a line about a worker that died.
 
-    def __init__(self) -> None:
-        """Begin with no messages."""
-        self._sent: list[Any] = []
+    Raises:
+        WorkerError: Too many workers died of this part.
+    """
+    reason = plain(str(error).strip().partition("\n")[0])
+    if deaths >= _MOST_DEATHS:
+        raise WorkerError(
+            f"{deaths} workers of Ray died while making part {number}; the last one: {reason} Out of memory? Make "
+            f"fewer parts at a time ({option('workers')}), or smaller ones ({option('parts')}). The same conversion "
+            "resumes: parts that are complete are kept."
+        ) from error
+    return f"part {number}: its worker died ({reason}); another worker makes it again"
 
-    def put(self, *message: Any) -> None:
-        """Add a message: part, attempt, inputs and bytes converted since the last one, lines for the log."""
-        self._sent.append(message)
 
-    def take(self) -> list[Any]:
-        """Return the messages since the last call."""
-        sent, self._sent = self._sent, []
-        return sent
+def _stop(ray: Any, references: Sequence[Any]) -> None:
+    """Cancel the tasks that still run, as after an error."""
+    # Errors of Ray would hide the one that ends the conversion: the cluster may be gone.
+    with contextlib.suppress(ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError):
+        for reference in references:
+            ray.cancel(reference, force=True)
+        if references:
+            ray.wait(references, num_returns=len(references), timeout=5)
 
 
 def make_part(
-    target: str, number: int, keywords: Mapping[str, Any], attempt: int, messages: Any
+    target: str, number: int, keywords: Mapping[str, Any]
 ) -> tuple[ConvertedPart | LmdbloaderError, list[str]]:
     """Make a part: the function that tasks run.
 
@@ -251,33 +143,14 @@ def make_part(
         target: The absolute path of the dataset.
         number: The number of the part.
         keywords: Keyword arguments of `convert_part`.
-        attempt: The number of this task among those for the part, from 1.
-        messages: The actor that collects progress and messages.
 
     Returns:
-        Facts about the part, or the error; and the lines for the log that were not sent to the actor, which may end
-        before it is read again.
+        Facts about the part, or the error; and the lines for the log.
     """
-    sent_at, num_sources, nbytes = 0.0, 0, 0
     lines: list[str] = []
-
-    def send() -> None:
-        nonlocal sent_at, num_sources, nbytes
-        messages.put.remote(number, attempt, num_sources, nbytes, list(lines))
-        sent_at, num_sources, nbytes = time.monotonic(), 0, 0
-        lines.clear()
-
-    def advance(more_sources: int, more_nbytes: int) -> None:
-        nonlocal num_sources, nbytes
-        num_sources, nbytes = num_sources + more_sources, nbytes + more_nbytes
-        if time.monotonic() - sent_at > _LOOK_SECONDS:
-            send()
-
-    found: ConvertedPart | LmdbloaderError
     try:
-        found = convert_part(target, number, **keywords, advance=advance, log=lines.append)
+        return convert_part(target, number, **keywords, log=lines.append), lines
     except LmdbloaderError as error:
-        found = error
+        return error, lines
     except Exception:
-        found = WorkerError(f"making part {number} failed:\n{traceback.format_exc()}")
-    return found, lines
+        return WorkerError(f"making part {number} failed:\n{traceback.format_exc()}"), lines

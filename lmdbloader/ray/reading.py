@@ -82,21 +82,6 @@ def _count(name: str, value: Any) -> int:
     return whole(name, value, 1)
 
 
-def _refuse_others(dataset: Any) -> None:
-    """Raise OptionError for several datasets, such as a mix, and for torch's Subset; both could be meant as one."""
-    if isinstance(dataset, list | tuple) or isinstance(getattr(dataset, "datasets", None), list | tuple):
-        weights = ", and not by weights" if hasattr(dataset, "weights") else ""
-        raise OptionError(
-            f"read_lmdb({shown(dataset)}): expected one dataset. Ray puts rows together itself{weights}: write "
-            "read_lmdb(a).union(read_lmdb(b)). Or make one dataset first: lmdbloader.merge([a, b], out)."
-        )
-    if hasattr(dataset, "dataset") and hasattr(dataset, "indices"):
-        raise OptionError(
-            f"read_lmdb({type(dataset).__name__}): expected a path or an LMDBDataset. Write "
-            "read_lmdb(subset.dataset.select(subset.indices))."
-        )
-
-
 def _opened(dataset: Any, fields: Sequence[str] | None) -> tuple[LMDBDataset, tuple[str, ...]]:
     """Return the dataset to read, and the names of the fields.
 
@@ -104,7 +89,6 @@ def _opened(dataset: Any, fields: Sequence[str] | None) -> tuple[LMDBDataset, tu
         OptionError: Its samples are not rows of arrays, or it has no such field.
     """
     if not isinstance(dataset, LMDBDataset):
-        _refuse_others(dataset)
         opened = LMDBDataset(dataset, fields)
         return opened, tuple(opened.fields)
     if dataset.has_own_transform:

@@ -20,9 +20,6 @@ from lmdbloader.store import Work, Written, check_destination
 if TYPE_CHECKING:
     import ray.data
 
-# Characters of a line to paste.
-_MOST_PASTED = 400
-
 
 def write_lmdb(
     data: ray.data.Dataset,
@@ -133,15 +130,12 @@ def _warn_of_classes(data: Any, fields: Any) -> None:
         fields: The columns to write, as given.
     """
     for source in _sources_of(getattr(getattr(data, "_logical_plan", None), "dag", None)):
-        found = {name: [*names] for name, names in source.classes.items() if fields is None or name in fields}
+        found = [name for name in source.classes if fields is None or name in fields]
         if found:
-            line = f"classes={found!r}"
-            if len(line) > _MOST_PASTED:
-                line = f"classes=LMDBDataset({source.place!r}).reader.manifest.classes"
             warnings.warn(
                 f"write_lmdb: rows hold labels as numbers, so the new dataset does not get the names of classes that "
-                f"{source.place} has for {', '.join(found)}. If the numbers mean the same, write {line}; for no names, "
-                "classes={}.",
+                f"{source.place} has for {', '.join(found)}. If the numbers mean the same, write "
+                f"classes=LMDBDataset({source.place!r}).reader.manifest.classes; for no names, classes={{}}.",
                 stacklevel=3,
             )
             return

@@ -12,10 +12,7 @@ _MOST_CHARACTERS = 200
 
 def font_of(size: int) -> Any:
     """Return Pillow's font in a size, in pixels."""
-    try:
-        return ImageFont.load_default(size)
-    except (ImportError, TypeError):  # Pillow without FreeType, or before 10.1, has one small size
-        return ImageFont.load_default()
+    return ImageFont.load_default(size)
 
 
 def printable(text: str) -> str:

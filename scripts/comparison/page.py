@@ -10,8 +10,7 @@ from comparison import findings
 from comparison.report import notes
 from comparison.results import Results
 from comparison.settings import ARMS, SWEEPS
-from lmdbloader.lab.reporting import Curve, Page, PageSection, draw_bars, draw_lines
-from lmdbloader.lab.reporting.charts import COLOURS
+from lmdbloader.lab.reporting import COLOURS, Curve, Page, PageSection, draw_bars, draw_lines
 from lmdbloader.lab.study.arms import LOADER_NAMES
 
 

@@ -22,7 +22,7 @@ from comparison.arms import Batch, opened, scored_photos
 from comparison.material import Pairs, Photos
 from comparison.settings import SCALE, Arm, Setting
 from lmdbloader.base.stopwatch import StepTimer, take_steps
-from lmdbloader.lab.machine.gpu import watched
+from lmdbloader.lab.machine.gpu import GpuSampler, nvml_name
 from lmdbloader.superres.evaluation import evaluate
 from lmdbloader.transforms import CenterCrop
 
@@ -244,13 +244,13 @@ def take_turn(
         before = _GPU_SECONDS if device.type == "cuda" else 0.0
         take_steps(batches, learner.step, before, StepTimer(device), least=first)
         timer = StepTimer(device)
-        with watched(device) as gpu:
+        with GpuSampler(nvml_name(device), seconds=0.1) as sampler:
             count = take_steps(batches, learner.step, seconds, timer, least=_LEAST_STEPS)
             rows = timer.rows()
         batches.close()
     means = dict(zip(PHASES, rows.mean(axis=0).tolist(), strict=True))
     speed = count * setting.batch_size / float(rows.sum())
-    use = {name: getattr(gpu[0], name) for name in GPU_FIGURES} if gpu else None
+    use = None if sampler.use is None else {name: getattr(sampler.use, name) for name in GPU_FIGURES}
     return Turn(speed, count, means, float(rows[:, 0].max()), use)
 
 

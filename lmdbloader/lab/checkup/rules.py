@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from lmdbloader.base import system
 from lmdbloader.base.arguments import is_url
 from lmdbloader.base.text import counted
-from lmdbloader.base.units import GIB, KIB, MIB, show_nbytes
+from lmdbloader.base.units import GIB, MIB, show_nbytes
 from lmdbloader.lab.checkup.findings import DatasetFacts, Finding, Verdict
 from lmdbloader.lab.machine import Machine
 
@@ -88,14 +88,14 @@ def _memory(machine: Machine) -> Iterator[Finding]:
         value = f"{show_nbytes(free)} free of {show_nbytes(usable)}"
         if found.limit_nbytes is not None:
             value += f", the limit of a control group on a machine with {show_nbytes(found.total_nbytes)}"
-        remedy = "Loading needs memory for batches, and the page cache keeps data that was read before: free some, "
-        remedy += "or ask for more (--mem of Slurm, --memory of Docker, resources.limits.memory of Kubernetes)."
+        remedy = (
+            "Free some, or ask for more (--mem of Slurm, --memory of Docker, resources.limits.memory of Kubernetes)."
+        )
         yield _judged("memory", value, remedy, problem=free < min(_LITTLE_MEMORY, usable / 4), note=free < usable / 10)
     size, left = found.shm_nbytes, found.shm_free_nbytes
     remedy = (
-        "torch's own DataLoader hands batches over there and ends with a bus error when it is full; a Loader and "
-        "lmdbloader.dataloader do not need it. --shm-size=8g of Docker, or an emptyDir with medium: Memory at /dev/shm "
-        "in Kubernetes, makes it larger."
+        "torch's own DataLoader hands batches over there and ends with a bus error when it is full. --shm-size=8g of "
+        "Docker, or an emptyDir with medium: Memory at /dev/shm in Kubernetes, makes it larger."
     )
     if size is not None and left is not None:
         value = f"{show_nbytes(left)} free of {show_nbytes(size)}"
@@ -114,16 +114,9 @@ def _judged(name: str, value: str, remedy: str, *, problem: bool, note: bool) ->
 
 def _images(machine: Machine) -> Iterator[Finding]:
     found = machine.libraries
-    if found.pillow == "pillow-simd":
-        yield Finding("Pillow", "good", f"pillow-simd {found.pillow_version}")
-    else:
-        yield Finding(
-            "Pillow",
-            "note",
-            f"Pillow {found.pillow_version}",
-            "Only where Pillow resizes, in converting with --scale or --max-resolution and in Python transforms: "
-            "pillow-simd is up to 9 times as fast. Reading a dataset does not need it.",
-        )
+    remedy = "Converting with --scale or --max-resolution is up to 9 times as fast with pillow-simd."
+    is_slow = found.pillow != "pillow-simd"
+    yield _judged("Pillow", f"{found.pillow} {found.pillow_version}", remedy, problem=False, note=is_slow)
     have = [f"in Pillow {found.libjpeg_turbo}"] * bool(found.libjpeg_turbo)
     have += [f"in simplejpeg {found.simplejpeg}"] * bool(found.simplejpeg)
     lacking = "another libjpeg in Pillow" if have and not found.libjpeg_turbo else ""
@@ -193,7 +186,6 @@ def _filesystem(dataset: DatasetFacts, fits: bool) -> Finding:
         if not fits:
             verdict, when = "problem", "Every epoch comes over the network, as it does not fit in memory."
         remedy = f'{when} {stage}. With io="pread" a failing server always raises an error.'
-        remedy += _nfs(found.options) if found.type.startswith("nfs") and not fits else ""
     elif found.kind == "memory":
         remedy = f"It takes {show_nbytes(dataset.data_nbytes)} of memory, and is gone when the machine restarts."
     elif found.kind == "overlay":
@@ -207,18 +199,6 @@ def _filesystem(dataset: DatasetFacts, fits: bool) -> Finding:
     else:
         return Finding("file system", "good", value)
     return Finding("file system", verdict, value, remedy)
-
-
-def _nfs(options: str) -> str:
-    """Return advice on the mount's options."""
-    words = dict(word.partition("=")[::2] for word in options.split(","))
-    advice = ""
-    if not words.get("nconnect"):
-        advice += " Mount it with nconnect=8 or more: one TCP connection is often the limit."
-    rsize = words.get("rsize", "")
-    if rsize.isdecimal() and int(rsize) < 256 * KIB:
-        advice += f" rsize={rsize} makes many small requests: mount it with rsize=1048576."
-    return advice
 
 
 def _cache(dataset: DatasetFacts, machine: Machine, fits: bool) -> Finding:
@@ -248,8 +228,7 @@ def _order(dataset: DatasetFacts, fits: bool) -> Finding:
         "order",
         "note",
         f"{each}: order='random' reads each sample separately from storage",
-        "Use Loader(..., order='quasi_random'): blocks of 2 MiB, of which 192 at a time are mixed, so that storage "
-        "sees large reads; `lmdbloader plan` shows how much that saves.",
+        "Use Loader(..., order='quasi_random'), which reads blocks of 2 MiB.",
     )
 
 

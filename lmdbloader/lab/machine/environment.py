@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -18,28 +17,21 @@ from lmdbloader.lab.machine.gpu import describe_driver
 from lmdbloader.lab.machine.storage import filesystem_of
 
 _ROOT = Path("/")
-# Besides what this package requires: what builds its kernels and reads its images, other loaders and stores that it is
-# compared with, and frameworks that train.
+# What this package requires, what builds its kernels and reads its images, other loaders and stores that it is compared
+# with, and frameworks that train.
 _PACKAGES = (
-    "accelerate", "basicsr", "composer", "datasets", "fastai", "ffcv", "fsspec", "h5py", "jax", "keras", "lightning",
-    "litdata", "llvmlite", "lz4", "matplotlib", "mosaicml-streaming", "numba", "nvidia-dali-cuda120",
-    "nvidia-dali-cuda130", "nvidia-ml-py", "opencv-python", "opencv-python-headless", "pillow", "pillow-simd",
-    "pytorch-lightning", "scikit-image", "scipy", "simplejpeg", "tensorflow", "timm", "torchdata", "torchvision",
-    "transformers", "webdataset", "zarr", "ziglang",
+    "accelerate", "basicsr", "composer", "datasets", "fastai", "ffcv", "fsspec", "h5py", "jax", "keras",
+    "lightning", "litdata", "llvmlite", "lmdb", "lz4", "matplotlib", "mosaicml-streaming", "numba", "numpy",
+    "nvidia-dali-cuda120", "nvidia-dali-cuda130", "nvidia-ml-py", "opencv-python", "opencv-python-headless",
+    "pillow", "pillow-simd", "pyarrow", "pytorch-lightning", "scikit-image", "scipy", "simplejpeg",
+    "tensorflow", "timm", "torch", "torchdata", "torchvision", "transformers", "webdataset", "zarr", "ziglang",
 )  # fmt: skip
-_NAME = re.compile(r"[A-Za-z0-9._-]+")
 # The only environment variables whose values are kept.
 _VARIABLES = (
     *THREAD_VARIABLES, "CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG", "GOMP_CPU_AFFINITY", "KMP_AFFINITY",
     "LMDBLOADER_KERNELS", "MALLOC_ARENA_MAX", "NVIDIA_TF32_OVERRIDE", "OMP_PROC_BIND", "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF",
 )  # fmt: skip
-# Options of a mount that change its speed. Others may name a user, a server or a folder.
-_MOUNT_OPTIONS = {
-    "async", "atime", "cache", "compress", "data", "direct_io", "discard", "hard", "huge", "lookupcache", "max_read",
-    "nconnect", "noatime", "nobarrier", "nodiratime", "noac", "nolock", "proto", "readahead", "relatime", "ro", "rsize",
-    "rw", "size", "soft", "ssd", "strictatime", "sync", "vers", "wsize",
-}  # fmt: skip
 
 
 def describe_environment(data: str | os.PathLike[str] | None = None, *, root: Path = _ROOT) -> dict[str, Any]:
@@ -48,7 +40,7 @@ def describe_environment(data: str | os.PathLike[str] | None = None, *, root: Pa
     It has the facts of `describe`, and those below. It has no name of a user or host, no path, and no value of an
     environment variable other than a few that change the speed.
 
-    - lmdbloader, packages: versions, of all that this package requires and of the frameworks that are installed.
+    - lmdbloader, packages: versions.
     - architecture, distribution, c_library: of the system.
     - processor: also its sockets, physical cores, SMT, NUMA nodes and clock.
     - memory: also when the system gives huge pages.
@@ -124,52 +116,20 @@ def environment_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def package_versions(names: Iterable[str] = _PACKAGES) -> dict[str, str]:
-    """Return the versions of the installed packages that this one requires, directly or not, and of others.
-
-    Args:
-        names: Of the others; those that are not installed are left out.
-    """
-    found: dict[str, str] = {}
-    seen: set[str] = set()
-    others = set(map(_normal, names))
-    left = ["lmdbloader", "torch", "numpy", *others]
-    while left:
-        name = _normal(left.pop())
-        if name in seen:
-            continue
-        seen.add(name)
+    """Return the versions of packages; those that are not installed are left out."""
+    found = {}
+    for name in sorted(names):
         try:
-            package = importlib.metadata.distribution(name)
-            required = package.requires or []
-            release = package.version
+            found[name] = importlib.metadata.version(name)
         except (importlib.metadata.PackageNotFoundError, OSError, ValueError, KeyError):  # not installed, or damaged
             continue
-        if release and name != "lmdbloader":
-            found[name] = str(release)
-        if name not in others:  # a framework's own requirements are its affair
-            left += [match[0] for text in required if "extra ==" not in text and (match := _NAME.match(text))]
-    return dict(sorted(found.items()))
-
-
-def _normal(name: str) -> str:
-    """Return a package's name as all spellings of it are read alike.
-
-    >>> _normal("Jinja2"), _normal("typing_extensions")
-    ('jinja2', 'typing-extensions')
-    """
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return found
 
 
 def _storage(data: str | os.PathLike[str], root: Path) -> dict[str, Any]:
     found = filesystem_of(data, root)
-    options = [option for option in found.options.split(",") if option.partition("=")[0] in _MOUNT_OPTIONS]
-    return {
-        "type": found.type or None,
-        "kind": found.kind,
-        "device": found.device,
-        "options": ",".join(options),
-        "text": str(found).partition(", mounted at")[0],
-    }
+    text = str(found).partition(", mounted at")[0]
+    return {"type": found.type or None, "kind": found.kind, "device": found.device, "text": text}
 
 
 def _cudnn() -> int | None:

@@ -63,11 +63,12 @@ class GpuSampler:
         use: The result, after the context; None if the GPU could not be read.
     """
 
-    def __init__(self, gpu: int | str = 0, *, seconds: float = 0.2) -> None:
+    def __init__(self, gpu: int | str | None = 0, *, seconds: float = 0.2) -> None:
         """Prepare.
 
         Args:
-            gpu: Number of the GPU as NVML counts them, which knows nothing of CUDA_VISIBLE_DEVICES, or its UUID.
+            gpu: Number of the GPU as NVML counts them, which knows nothing of CUDA_VISIBLE_DEVICES, or its UUID; see
+                `nvml_name`. None looks at nothing.
             seconds: Between two looks.
         """
         self.use: GpuUse | None = None
@@ -81,6 +82,8 @@ class GpuSampler:
 
     def __enter__(self) -> GpuSampler:
         """Begin to look."""
+        if self._gpu is None:
+            return self
         self._nvml = nvml = self._open.enter_context(_opened_nvml())
         if nvml is None:
             return self
@@ -151,25 +154,6 @@ class GpuSampler:
 def _known_state(state: int) -> int | None:
     """Return a performance state; NVML's 32 stands for an unknown one."""
     return state if 0 <= state < 16 else None
-
-
-@contextmanager
-def watched(device: torch.device, *, seconds: float = 0.1) -> Iterator[list[GpuUse]]:
-    """Look at a device meanwhile; afterwards the list holds its use, or is empty if it could not be read.
-
-    Args:
-        device: Any; those that are not CUDA's are not looked at.
-        seconds: Between two looks.
-    """
-    found: list[GpuUse] = []
-    name = nvml_name(device)
-    if name is None:
-        yield found
-        return
-    with GpuSampler(name, seconds=seconds) as sampler:
-        yield found
-    if sampler.use is not None:
-        found.append(sampler.use)
 
 
 def nvml_name(device: torch.device) -> int | str | None:

@@ -43,7 +43,6 @@ class FileSystem:
         kind: Its category: "network", "memory" (its files take memory), "overlay" (of a container's image), "local",
             or "unknown".
         source: The device or server that it is mounted from.
-        options: Of the mount, comma-separated.
         device: The disk of a local one; None if unknown, as in a virtual machine.
     """
 
@@ -51,7 +50,6 @@ class FileSystem:
     type: str
     kind: FileSystemKind
     source: str
-    options: str
     device: DiskKind | None
 
     def __str__(self) -> str:
@@ -82,12 +80,11 @@ def filesystem_of(path: str | os.PathLike[str], root: Path = _ROOT) -> FileSyste
         if real.is_relative_to(point) and (found is None or len(point) >= len(found[0])):
             found = point, fields, rest
     if found is None:
-        return FileSystem("", "", "unknown", "", "", None)
+        return FileSystem("", "", "unknown", "", None)
     point, fields, rest = found
     kind, source = _kind(rest[0]), _unescape(rest[1])
-    options = ",".join(dict.fromkeys(f"{fields[5]},{rest[2] if len(rest) > 2 else ''}".strip(",").split(",")))
     device = _device(fields[2], source, root) if kind == "local" else None
-    return FileSystem(point, rest[0], kind, source, options, device)
+    return FileSystem(point, rest[0], kind, source, device)
 
 
 def _kind(name: str) -> FileSystemKind:

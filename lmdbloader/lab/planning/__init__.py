@@ -9,5 +9,3 @@ from lmdbloader.lab.planning.planner import plan as plan
 from lmdbloader.lab.planning.presets import PRESETS as PRESETS
 from lmdbloader.lab.planning.presets import Preset as Preset
 from lmdbloader.lab.planning.results import Plan as Plan
-from lmdbloader.lab.planning.workloads import SharedPlan as SharedPlan
-from lmdbloader.lab.planning.workloads import plan_shared as plan_shared

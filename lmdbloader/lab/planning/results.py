@@ -146,29 +146,13 @@ def _reading_table(found: Plan) -> list[str]:
 
 def sentences(found: Plan) -> list[str]:
     """Return what a plan means, and advice, in sentences, the most important first."""
-    return [_pace(found), *_packing(found), *_storage(found), *_caching(found)]
+    return [_pace(found), *_storage(found), *_caching(found)]
 
 
 def _pace(found: Plan) -> str:
-    each = found.most.samples_per_s / found.most.experiments
     return (
-        f"The GPUs of one experiment never wait if {each:,.0f} samples a second are ready: 99 of 100 batches within "
-        f"{show_seconds(found.step_seconds)}. Once there is a dataset, `lmdbloader tune DB --batch-size "
-        f"{found.batch_size} --step-seconds {found.step_seconds:.4g}` measures whether a machine keeps up."
-    )
-
-
-def _packing(found: Plan) -> Iterator[str]:
-    alone, _, block = found.most.reads
-    if alone.reads_per_s < 1.5 * block.reads_per_s:
-        yield "Samples are large: reading them in larger pieces would gain little."
-        return
-    disks = found.serving["spinning disk"]
-    yield (
-        f"One file per sample, or any random access, costs {alone.reads_per_s:,.0f} reads a second. The same bytes are "
-        f'{block.reads_per_s:,.0f} reads of {show_size(block.read_nbytes)}, which is how order="quasi_random" reads '
-        f"a dataset, still shuffled in every epoch: {counted(disks['block'][1], 'spinning disk')} in place of "
-        f"{disks['sample'][1]:,}."
+        f"`lmdbloader tune DB --batch-size {found.batch_size} --step-seconds {found.step_seconds:.4g}` measures "
+        "whether a machine keeps up."
     )
 
 
@@ -176,19 +160,14 @@ def _storage(found: Plan) -> Iterator[str]:
     alone = found.most.reads[0]
     if found.most.experiments == 1:
         name = "SATA SSD" if found.serving["SATA SSD"]["sample"][1] == 1 else "NVMe SSD"
-        memory = ""
-        if found.dataset_nbytes is not None:
-            size = show_decimal_nbytes(found.dataset_nbytes)
-            memory = f"; with more than {size} of free memory it reads from storage in the first epoch only"
         yield (
-            f"{counted(found.serving[name]['sample'][1], name)} in the machine can serve it as it is{memory}. "
-            "`lmdbloader stage` copies a dataset there, once for all jobs."
+            f"{counted(found.serving[name]['sample'][1], name)} in the machine can serve it as it is. "
+            "`lmdbloader stage` copies a dataset there."
         )
     elif alone.reads_per_s >= _MANY_READS and alone.read_nbytes < 256 * KIB:
         yield (
-            f"{alone.reads_per_s:,.0f} small reads a second are an expensive problem for shared storage: standard NFS "
-            "does not serve them. Pack the samples (`lmdbloader convert`), keep a part on local disks, or take weaker "
-            "GPUs or share them, so that steps last longer."
+            f"{alone.reads_per_s:,.0f} small reads a second are an expensive problem for shared storage. Pack the "
+            "samples (`lmdbloader convert`), keep a part on local disks, or take weaker GPUs or share them."
         )
     elif alone.reads_per_s <= _FEW_READS:
         yield (

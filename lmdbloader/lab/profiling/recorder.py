@@ -22,7 +22,6 @@ from lmdbloader.lab.machine.environment import describe_environment
 from lmdbloader.lab.machine.gpu import GpuSampler, nvml_name
 from lmdbloader.lab.profiling.bottleneck import TypicalStep, advise, loading_cost, name_bottleneck
 from lmdbloader.lab.profiling.loader_facts import facts_of, loader_in
-from lmdbloader.lab.profiling.memory_formats import FirstConvolution, run_watched, warn_of_formats
 from lmdbloader.lab.profiling.results import Profile, measure_phase
 from lmdbloader.lab.profiling.threads import ThreadTimes, ThreadWatch
 
@@ -79,8 +78,7 @@ class Recorder:
             in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
             device = "cuda" if in_use else "cpu"
         self.device = torch.device(device)
-        gpu = nvml_name(self.device)
-        self._gpu = None if gpu is None else GpuSampler(gpu)
+        self._gpu = GpuSampler(nvml_name(self.device))
         self.timer = StepTimer(self.device)
         self._watch, self._loop = ThreadWatch(self._facts.kind), ThreadWatch("main")
         self._follow(getattr(batches, "_iterator", None))  # where DataLoader keeps that of persistent workers
@@ -104,8 +102,7 @@ class Recorder:
         self._has_recorded = True
         if self._loader is not None:
             self._was_timed = self._loader.time_stages()
-        if self._gpu is not None:
-            self._gpu.__enter__()
+        self._gpu.__enter__()
         self._is_recording = True
         self.timer.clear()
         return self
@@ -116,8 +113,7 @@ class Recorder:
         """Record no more; a step that was under way counts as it is."""
         self._finish()
         self._is_recording = False
-        if self._gpu is not None:
-            self._gpu.__exit__(kind, error, trace)
+        self._gpu.__exit__(kind, error, trace)
         if self._loader is not None:
             self._loader.time_stages(self._was_timed)
 
@@ -248,7 +244,7 @@ class Recorder:
             step=measure_phase(rows.sum(axis=1), total),
             stages=stages,
             loading=loading,
-            gpu=None if self._gpu is None else self._gpu.use,
+            gpu=self._gpu.use,
             num_steps=len(rows),
             num_samples=len(rows) * (self._batch_size or 0),
             seconds=total,
@@ -357,25 +353,17 @@ def profile(
     """
     with Recorder(loader, warmup=warmup, device=device) as recorder:
         if _takes_lap(step_fn):
-            formats = _run(recorder, steps, lambda batch: step_fn(batch, recorder.timer.lap))
+            _run(recorder, steps, lambda batch: step_fn(batch, recorder.timer.lap))
         else:
             with _updates_told(recorder.timer):
-                formats = _run(recorder, steps, step_fn)
-    warning = warn_of_formats(formats, loader)
-    warnings = () if warning is None else (warning,)
-    return replace(recorder.profile(), examples=_examples(loader), warnings=warnings)
+                _run(recorder, steps, step_fn)
+    return replace(recorder.profile(), examples=_examples(loader))
 
 
-def _run(recorder: Recorder, steps: int, step: Callable[[Any], Any]) -> FirstConvolution | None:
-    """Do the steps; return what the first one's first convolution worked on."""
-    formats: FirstConvolution | None = None
-    for number, batch in enumerate(recorder.take(steps)):
-        if number:
-            step(batch)
-        else:
-            formats = run_watched(step, batch)
+def _run(recorder: Recorder, steps: int, step: Callable[[Any], Any]) -> None:
+    for batch in recorder.take(steps):
+        step(batch)
         del batch
-    return formats
 
 
 def _examples(batches: Any) -> ExampleTimes | None:

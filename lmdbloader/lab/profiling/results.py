@@ -76,7 +76,6 @@ class Profile:
         loader: The class of the loader.
         examples: The times of single examples, from `profile` and `rehearse` with an LMDBDataset that has no Python
             `transform` of its own; else None.
-        warnings: What is wrong in the steps besides loading, in sentences, each with the line to paste; from `profile`.
         environment: All that reproduces it: `machine.describe_environment(path)`.
     """
 
@@ -96,7 +95,6 @@ class Profile:
     loader: str
     examples: ExampleTimes | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
 
     @property
     def is_healthy(self) -> bool:
@@ -130,8 +128,7 @@ class Profile:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for `json.dumps`."""
-        examples = None if self.examples is None else self.examples.as_json()
-        return {**asdict(self), "examples": examples, "samples_per_s": self.samples_per_s}
+        return {**asdict(self), "samples_per_s": self.samples_per_s}
 
     def summary(self) -> str:
         """Return the result in one or two sentences."""
@@ -144,8 +141,7 @@ class Profile:
 
     def __str__(self) -> str:
         """Return a sentence, the advice, and tables."""
-        warnings = [f"Warning: {warning}" for warning in self.warnings]
-        lines = [self.summary(), str(self.advice), *warnings, "", *align(_phases(self), (0, 5))]
+        lines = [self.summary(), str(self.advice), "", *align(_phases(self), (0, 5))]
         if self.stages is not None and self.stages.total:
             lines += ["", *align(_stages(self.stages, self.num_steps), (0, 3))]
         return "\n".join([*lines, "", *(line for note in _notes(self) for line in wrap(note))])

@@ -59,12 +59,7 @@ def choose_crops(dataset: LMDBDataset, crops: Sequence[int | None], notes: list[
     found = tuple(crop for crop, reason in objections.items() if not reason)
     if found:
         return found
-    # A power of two divides by the usual scales of pairs.
-    chosen = None if not _objection(dataset, None) else 1 << (_smallest_side(dataset).bit_length() - 1)
-    if reason := _objection(dataset, chosen):
-        raise OptionError(f"{dataset.path}: none of the crops {list(crops)} suits its images: {reason}. Give --crops.")
-    notes.append(f"{_named(chosen)}: measured instead.")
-    return (chosen,)
+    raise OptionError(f"{dataset.path}: no crop suits its images. {' '.join(notes)} Give --crops.")
 
 
 def choose_batch_sizes(dataset: LMDBDataset, sizes: Sequence[int], notes: list[str]) -> tuple[int, ...]:

@@ -37,10 +37,10 @@ from lmdbloader.lab.study.training import MODEL_NAMES, ModelName, Trainer, figur
 from lmdbloader.loader import Loader
 from lmdbloader.show import info
 
-Section = Literal["sweep", "threads", "oversubscription", "isolation", "cold"]
+Section = Literal["sweep", "oversubscription", "isolation", "cold"]
 ALL_SECTIONS: tuple[Section, ...] = get_args(Section)
 # Dropping the page cache slows down whoever reads the same files, so it has to be asked for.
-SECTIONS: tuple[Section, ...] = ("sweep", "threads", "oversubscription", "isolation")
+SECTIONS: tuple[Section, ...] = ("sweep", "oversubscription", "isolation")
 BATCH_SIZES, CROPS = (8, 16, 32, 64, 128), (16, 64)
 # As the folder of files: files that are extracted from the dataset for the study.
 AUTO = "auto"
@@ -76,7 +76,7 @@ def bench(
             files into a temporary folder; all sources then read these samples.
         batch_sizes: Samples in a batch; sizes above the number of samples are left out.
         crops: Sides of a random window in pixels of each sample's largest image; None stands for whole images. Sizes
-            that do not fit are left out; if none fits, one is chosen.
+            that do not fit are left out.
         model: Network that is trained on the batches, to restore the larger image of a pair from the smaller one, or
             a single image from its half-size copy; None: batches are only loaded.
         only: The sections to measure; "cold" only if it is named, because dropping files from the page cache slows
@@ -195,12 +195,6 @@ def _sweep(plan: Plan) -> Iterator[StudyRow]:
         yield row_of("training", arm, speeds, figures_of(turns) | _epoch(plan, speeds))
 
 
-def _threads(plan: Plan) -> Iterator[StudyRow]:
-    """Yield the speed of the Loader with one thread, two, four and so on, and one for each core."""
-    counts = sorted({*(2**k for k in range(plan.cores.bit_length())), plan.cores})
-    yield from _load(plan, "threads", [plan.arm("lmdbloader", num_workers=count) for count in counts])
-
-
 def _oversubscribe(plan: Plan) -> Iterator[StudyRow]:
     """Yield the speed of every source with one to four threads or worker processes for each core."""
     ways = itertools.product(plan.material.sources, _PER_CORE)
@@ -209,7 +203,7 @@ def _oversubscribe(plan: Plan) -> Iterator[StudyRow]:
 
 
 _MEASURES: dict[str, Callable[[Plan], Iterator[StudyRow]]] = {
-    "sweep": _sweep, "threads": _threads, "oversubscription": _oversubscribe, "isolation": isolate, "cold": read_cold,
+    "sweep": _sweep, "oversubscription": _oversubscribe, "isolation": isolate, "cold": read_cold,
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A study: rows of figures, `print`ed as tables, and stored as JSON."""
+"""A study: rows of figures, `print`ed as tables, and as plain values for JSON."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lmdbloader.base.text import plain
-from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.lab.formatting import WIDTH, define, wrap
 from lmdbloader.lab.study.rows import StudyRow
-from lmdbloader.lab.study.tables import comparison, sections
-
-STUDY_VERSION = 1
+from lmdbloader.lab.study.tables import sections
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,52 +47,4 @@ class Study:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for `json.dumps`."""
-        return {"study_version": STUDY_VERSION, **asdict(self)}
-
-    @classmethod
-    def from_json(cls, value: Any) -> Study:
-        """Return the study from the result of `as_json`.
-
-        Args:
-            value: Parsed JSON.
-
-        Raises:
-            FormatError: It is not a study, of another version, or damaged.
-        """
-        if not isinstance(value, Mapping) or value.get("study_version") != STUDY_VERSION:
-            raise FormatError(
-                f"study: found {value!r:.80}; expected what `lmdbloader bench --json` writes, study_version "
-                f"{STUDY_VERSION}"
-            )
-        try:
-            rows = tuple(StudyRow(**{**row, "turns": tuple(map(float, row["turns"]))}) for row in value["rows"])
-            if not all(row.turns for row in rows):
-                raise ValueError("a row without turns")
-            return cls(dict(value["facts"]), dict(value["environment"]), rows, tuple(value["notes"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise FormatError(f"study: damaged ({error!r}); expected what `lmdbloader bench --json` writes") from error
-
-
-def compare_studies(first: Study, second: Study) -> str:
-    """Return what differs between two studies, and a table of the settings that both measured.
-
-    Args:
-        first: Compared with.
-        second: The other one: of another machine, or after a change.
-
-    Raises:
-        OptionError: They have no setting in common.
-    """
-    parts = []
-    for name in dict.fromkeys((*first.facts, *second.facts)):
-        here, there = (plain(study.facts.get(name, "-")) for study in (first, second))
-        if here != there:
-            parts += [name, *define([("first", here), ("second", there)], indent="  ", width=WIDTH)]
-    theirs = {row.setting: row for row in second.rows}
-    pairs = [(row, theirs[row.setting]) for row in first.rows if row.setting in theirs]
-    if not pairs:
-        raise OptionError(
-            "the two studies have no setting in common: sections, batch sizes, crops and workers. Measure the second "
-            "with the options of the first."
-        )
-    return "\n".join([*parts, "", *comparison(pairs).lines()])
+        return asdict(self)

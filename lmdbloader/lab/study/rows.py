@@ -14,7 +14,7 @@ class StudyRow:
     """What one arm of an experiment gave.
 
     Attributes:
-        section: loading, training, threads, oversubscription, isolation, cold or warm.
+        section: loading, training, oversubscription, isolation, cold or warm.
         source: Who makes the batches: lmdbloader, dataloader or folder.
         batch_size: Samples in a batch.
         crop: Side of the random window in pixels of the largest image; None: whole images.
@@ -39,13 +39,6 @@ class StudyRow:
     def samples_per_s(self) -> float:
         """The median of the turns."""
         return statistics.median(self.turns)
-
-    @property
-    def setting(self) -> tuple[object, ...]:
-        """All that was chosen, by which rows of two studies are compared."""
-        return (
-            self.section, self.source, self.batch_size, self.crop, self.num_workers, self.order, self.num_processes,
-        )  # fmt: skip
 
 
 def row_of(

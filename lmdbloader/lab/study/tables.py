@@ -9,7 +9,7 @@ from typing import Any
 from lmdbloader.base.stage_times import STAGES
 from lmdbloader.lab.formatting import Column, Table, number, percent, seconds
 from lmdbloader.lab.study.arms import LOADER_NAMES
-from lmdbloader.lab.study.rows import Ratio, StudyRow, ratio, show_times
+from lmdbloader.lab.study.rows import StudyRow, ratio, show_times
 from lmdbloader.lab.study.training import PHASES
 
 # The value of a column for a row, and for the row that it is compared with; None if it is unknown.
@@ -45,33 +45,14 @@ def sections(every: Sequence[StudyRow]) -> Iterator[Section]:
             yield Section(name, table, _line(rows) if name == of else "")
 
 
-def comparison(pairs: Sequence[tuple[StudyRow, StudyRow]]) -> Table:
-    """Return a table of the speeds of rows of two studies."""
-    columns: Columns = (
-        (Column("section", is_text=True), lambda row, _: row.section),
-        *_SETTING, _WORKERS, _PROCESSES, _ORDER,
-        (Column("first", number), lambda row, _: row.samples_per_s),
-        (Column("second", number), lambda _, other: other.samples_per_s),
-        (Column("second / first"), _apart),
-    )  # fmt: skip
-    cells = tuple(tuple(value(*pair) for _, value in columns) for pair in pairs)
-    return Table("Samples/s; in brackets the range that the turns allow", tuple(column for column, _ in columns), cells)
-
-
 def step_seconds(row: StudyRow) -> float:
     """Return the mean seconds of a step of training."""
     return sum(row.figures[f"{phase}_seconds"] for phase in PHASES)
 
 
-def _apart(row: StudyRow, other: StudyRow) -> Ratio:
-    """Return how many times as fast a row of another study is: its turns are no neighbours."""
-    low, high = min(other.turns) / max(row.turns), max(other.turns) / min(row.turns)
-    return Ratio(other.samples_per_s / row.samples_per_s, low, high)
-
-
 def _peer(rows: Sequence[StudyRow], row: StudyRow) -> StudyRow:
     """Return what a row is compared with: the Loader's of its setting, or the first of its source by workers."""
-    if row.section in ("threads", "oversubscription"):
+    if row.section == "oversubscription":
         return next(other for other in rows if other.source == row.source)
     like = row.batch_size, row.crop, row.num_processes
     ours = (other for other in rows if other.source == "lmdbloader")
@@ -154,7 +135,6 @@ _SECTIONS: dict[str, tuple[str, str, Columns]] = {
         "Time of the Loader's threads for a sample, by stage", "loading",
         (*_SETTING, *(_figure(stage, f"{stage}_seconds", seconds) for stage in STAGES)),
     ),
-    "threads": ("The Loader by threads", "threads", (*_SETTING, _WORKERS, *_SPEED, _TIMES_FIRST)),
     "oversubscription": (
         "One to four threads or workers for each core", "oversubscription",
         (*_SETTING, _WORKERS, *_SPEED, _TIMES_FIRST),

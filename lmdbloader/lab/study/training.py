@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -17,7 +16,7 @@ from torch.nn import functional
 from lmdbloader.base.stopwatch import StepTimer, take_steps
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
-from lmdbloader.lab.machine.gpu import watched
+from lmdbloader.lab.machine.gpu import GpuSampler, nvml_name
 from lmdbloader.lab.stored import image_sizes
 from lmdbloader.lab.study.arms import Feed
 from lmdbloader.superres.tensors import to_channels, unit_floats, upscale
@@ -103,9 +102,11 @@ class Trainer:
             del batch
             # NVML's first answer would be about the second before, when nothing was trained.
             take_steps(batches, self.step, least, StepTimer(self.device), least=0)
-            with _sampled(self.device) as gpu:
+            with GpuSampler(nvml_name(self.device), seconds=0.1) as sampler:
                 count = take_steps(batches, self.step, max(seconds, least), timer, least=_LEAST_STEPS)
                 steps = timer.rows()[:, : len(PHASES)]
+        use = {name: getattr(sampler.use, name, None) for name in _GPU_FIGURES}
+        gpu = {name: value for name, value in use.items() if value is not None}
         return TrainingTurn(count * feed.arm.batch_size, steps, gpu)
 
     def step(self, batch: Sequence[Tensor], timer: StepTimer) -> None:
@@ -158,14 +159,3 @@ def figures_of(turns: Sequence[TrainingTurn]) -> dict[str, float]:
         if known:
             found[f"gpu_{name}"] = float(combine(known))
     return found
-
-
-@contextmanager
-def _sampled(device: torch.device) -> Iterator[dict[str, float]]:
-    """Watch a device; afterwards the dict has its use, as far as it is known."""
-    found: dict[str, float] = {}
-    with watched(device) as uses:
-        yield found
-    for use in uses:
-        values = {name: getattr(use, name) for name in _GPU_FIGURES}
-        found.update({name: value for name, value in values.items() if value is not None})

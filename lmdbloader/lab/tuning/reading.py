@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Sampler
 
 from lmdbloader.base.stopwatch import BatchTimes, time_batches
 from lmdbloader.batch.dataset import LMDBDataset
@@ -70,7 +70,7 @@ class DatasetReading:
         device: Where batches are copied to; None without an accelerator.
     """
 
-    dataset: Dataset[Any]
+    dataset: LMDBDataset
     batch_size: int
     transforms: Sequence[Any] = ()
     device: torch.device | None = None
@@ -98,7 +98,6 @@ class DatasetReading:
                 close()
 
     def _open_loader(self, setting: ReadSetting, seed: int) -> tuple[OpenLoader, Callable[[], None]]:
-        assert isinstance(self.dataset, LMDBDataset)
         device = self.device if self.device is not None and self.device.type == "cuda" else None
         loader = Loader(
             self.dataset, self.batch_size, order="random", transforms=self.transforms, num_threads=setting.count,
@@ -114,12 +113,11 @@ class DatasetReading:
         dataset = self.dataset
         compiled, _ = compiled_and_functions(self.transforms)
         if compiled:
-            assert isinstance(dataset, LMDBDataset)
             dataset = dataset.transformed(compiled)
         loader = dataloader(
             dataset,
             self.batch_size,
-            sampler=_Draws(len(dataset), seed),  # type: ignore[arg-type]
+            sampler=_Draws(len(dataset), seed),
             num_workers=setting.count,
             pin_memory=setting.pinned,
             persistent_workers=False,

@@ -78,7 +78,7 @@ class Tuning:
         cores: That this process may use.
         device: Where batches were copied to; None without an accelerator.
         rows: All settings that were measured, by kind and cost.
-        threads: Best for a Loader of this dataset, batch size and size of images; None if it was not measured.
+        threads: Best for a Loader of this dataset, batch size and size of images.
         workers: Best for torch's DataLoader; None if none was measured.
         best: The better of both.
         line: One line of Python that makes the best loader.
@@ -94,7 +94,7 @@ class Tuning:
     cores: int
     device: str | None
     rows: tuple[TuningRow, ...]
-    threads: ReadSetting | None
+    threads: ReadSetting
     workers: ReadSetting | None
     best: ReadSetting
     line: str
@@ -106,7 +106,7 @@ class Tuning:
     def as_json(self) -> dict[str, Any]:
         """Return it as plain values."""
         verdict = None if self.verdict is None else {**asdict(self.verdict), "passed": self.verdict.passed}
-        return {**asdict(self), "verdict": verdict, "examples": self.examples.as_json()}
+        return {**asdict(self), "verdict": verdict}
 
     def __str__(self) -> str:
         about = f"{plain(self.dataset)}: batches of {self.batch_size}, {self.transforms}, {self.cores} cores"
@@ -116,7 +116,7 @@ class Tuning:
             mark = "<== best" if row.setting == self.best else "<-- of its kind" if is_pick else ""
             times = [f"{1e3 * value:.2f}" for value in (row.p50_seconds, row.p99_seconds)]
             rows.append([str(row.setting), f"{row.samples_per_s:,.0f}", *times, mark])
-        users = ['num_threads="auto"'] * (self.threads is not None) + ["lmdbloader.dataloader"] * bool(self.workers)
+        users = ['num_threads="auto"', *["lmdbloader.dataloader"] * bool(self.workers)]
         parts = [
             f"{about}, {self.device or 'no accelerator'}",
             "\n".join(align(rows, (0, 4))),

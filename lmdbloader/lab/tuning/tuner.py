@@ -9,7 +9,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from torch.utils.data import DataLoader, Dataset
 
 from lmdbloader.base import system
 from lmdbloader.base.arguments import number, optional, whole
@@ -30,7 +29,6 @@ from lmdbloader.loader import Loader
 from lmdbloader.loader.options import compiled_and_functions
 from lmdbloader.loader.torch_loader import accelerator
 from lmdbloader.loader.tuning_cache import Workers, case_of, remember_threads, remember_workers
-from lmdbloader.loader.views import view_of
 from lmdbloader.transforms import RandomCrop, RandomResizedCrop, Transform
 
 # Turns of each setting, and the longest that is worth it, in seconds.
@@ -50,7 +48,7 @@ Turns = dict[ReadSetting, list[BatchTimes]]
 
 
 def tune(
-    dataset: str | os.PathLike[str] | Dataset[Any],
+    dataset: str | os.PathLike[str] | LMDBDataset,
     batch_size: int,
     *,
     step_seconds: float | None = None,
@@ -66,8 +64,7 @@ def tune(
     same machine.
 
     Args:
-        dataset: Its folder, or a dataset: an LMDBDataset, a view of one, or any other with a length, for which only the
-            DataLoader is measured.
+        dataset: Its folder, or an LMDBDataset, also a view.
         batch_size: Samples in a batch.
         step_seconds: Time of a training step. Then the result says whether 99 % of the batches are ready within it,
             tried with a consumer of that speed.
@@ -88,17 +85,17 @@ def tune(
     for name, value in (("seconds", seconds), ("step_seconds", step_seconds)):
         if value is not None and not 0 < number(name, value) < float("inf"):
             raise OptionError(f"{name}={value}: expected seconds, more than 0")
-    if isinstance(dataset, DataLoader):
-        raise OptionError("tune: expected a dataset, and this is a DataLoader. Write tune(loader.dataset, batch_size).")
-    ds = LMDBDataset(os.fspath(dataset)) if isinstance(dataset, str | os.PathLike) else dataset
-    if len(ds) < batch_size:  # type: ignore[arg-type]
+    path = os.fspath(dataset) if isinstance(dataset, str | os.PathLike) else None
+    ds = LMDBDataset(path) if path is not None else dataset
+    if not isinstance(ds, LMDBDataset):
+        raise OptionError(f"tune({type(ds).__name__}): expected a dataset's folder, or an LMDBDataset")
+    if len(ds) < batch_size:
         raise OptionError(f"batch_size={batch_size}: {ds!r} has fewer samples than one batch")
     everything = [*([] if crop is None else [crop_of(ds, crop)]), *transforms]
     compiled, functions = compiled_and_functions(everything)
-    if compiled and not isinstance(ds, LMDBDataset):
-        raise OptionError(f"transforms={compiled}: only an LMDBDataset has transforms, and this is {type(ds).__name__}")
     reading = DatasetReading(ds, batch_size, everything, accelerator())
-    settings = _settings(reading, has_loader=_can_load(ds, batch_size, everything, crop), has_dataloader=not functions)
+    _load(ds, batch_size, everything, crop)
+    settings = _settings(reading, has_dataloader=not functions)
     left = seconds * (1.0 if step_seconds is None else _TURNS_SHARE)
     turns, note = _measure(reading, settings, min(left / (_ROUNDS * len(settings)), _LONGEST_TURN))
     # Without reading ahead, each step waits for its batch.
@@ -108,22 +105,20 @@ def tune(
         for s, found in turns.items()
     }
     threads, workers = _pick(rates, "threads"), _pick(rates, "workers")
-    best = threads or workers
-    if threads is not None and workers is not None and rates[workers] >= _CLEARLY_BETTER * rates[threads]:
-        best = workers
-    assert best is not None
-    if threads is not None:
-        remember_threads(case_of(ds, batch_size, compiled, functions), threads.count)
+    assert threads is not None
+    best = threads
+    remember_threads(case_of(ds, batch_size, compiled, functions), threads.count)
     if workers is not None:
+        if rates[workers] >= _CLEARLY_BETTER * rates[threads]:
+            best = workers
         pinned = workers.pinned if reading.device is not None else None
         remember_workers(case_of(ds, batch_size, compiled), Workers(workers.count, pinned))
-    ours = ds if isinstance(ds, LMDBDataset) else None
     verdict = None
     if step_seconds is not None:
         with reading.open(best) as opened:
             verdict = try_steps(opened, batch_size, step_seconds, seconds - left, _rate(turns[best]))
     return Tuning(
-        dataset=type(ds).__name__ if ours is None else ours.path,
+        dataset=ds.path,
         batch_size=batch_size,
         transforms=", ".join(map(repr, everything)) or "no transforms",
         cores=count_cores(),
@@ -132,13 +127,13 @@ def tune(
         threads=threads,
         workers=workers,
         best=best,
-        line=line_of(reading, best),
+        line=line_of(reading, best, path),
         verdict=verdict,
         examples=time_examples(
             ds, batch_size, transforms=compiled, seconds=min(_EXAMPLES_SECONDS, _EXAMPLES_SHARE * seconds)
         ),
         note=note,
-        environment=describe_environment(None if ours is None else ours.path),
+        environment=describe_environment(ds.path),
     )
 
 
@@ -146,14 +141,8 @@ def _pixels(name: str, value: Any) -> int:
     return whole(name, value, 1)
 
 
-def crop_of(dataset: Any, crop: int) -> Transform:
-    """Return the usual transform for windows of a size from such images.
-
-    Raises:
-        OptionError: It is not an LMDBDataset.
-    """
-    if not isinstance(dataset, LMDBDataset):
-        raise OptionError(f"{type(dataset).__name__}, crop={crop}: only an LMDBDataset is cropped. Leave crop out.")
+def crop_of(dataset: LMDBDataset, crop: int) -> Transform:
+    """Return the usual transform for windows of a size from such images."""
     images = [name for name, f in dataset.fields.items() if f.kind == "image"]
     if len(images) != 1:  # pairs are cut in step
         return RandomCrop(crop)
@@ -162,25 +151,18 @@ def crop_of(dataset: Any, crop: int) -> Transform:
     return RandomResizedCrop(crop) if is_small or is_jpeg else RandomCrop(crop)
 
 
-def _can_load(dataset: Any, batch_size: int, transforms: Sequence[Any], crop: int | None) -> bool:
-    """Return whether a Loader reads the dataset; this loads the code for it, so that loading is not timed.
+def _load(dataset: LMDBDataset, batch_size: int, transforms: Sequence[Any], crop: int | None) -> None:
+    """Load the code of a Loader, so that loading is not timed.
 
     Raises:
         OptionError: The transforms do not suit the images.
     """
-    if not isinstance(dataset, LMDBDataset):
-        return False
-    try:
-        view_of(dataset)
-    except OptionError:
-        return False
     try:
         loader = Loader(dataset, batch_size, order="random", transforms=transforms, num_threads=1, prefetch=0)
     except OptionError as error:
         raise OptionError(f"{error} tune(..., crop=N) adds a crop." if crop is None else str(error)) from error
     next(iter(loader))
     loader.close()
-    return True
 
 
 def counts(most: int) -> list[int]:
@@ -192,17 +174,15 @@ def counts(most: int) -> list[int]:
     return sorted({n for n in (1, 2, 3, 4, 6, 8, 12, *(2**power for power in range(4, 20))) if n < most} | {most})
 
 
-def _settings(reading: DatasetReading, *, has_loader: bool, has_dataloader: bool) -> list[ReadSetting]:
+def _settings(reading: DatasetReading, *, has_dataloader: bool) -> list[ReadSetting]:
     """Return the settings to measure."""
     cores = count_cores()
-    found = [ReadSetting("threads", n) for n in counts(cores)] if has_loader else []
+    found = [ReadSetting("threads", n) for n in counts(cores)]
     if has_dataloader:
         has_room = not system.QUEUES_NEED_FILES or free_nbytes()  # for the queues of workers
         pinning = (False, True) if reading.device is not None else (False,)
         workers = [0, *counts(cores)] if has_room else [0]
         found += [ReadSetting("workers", n, pinned) for n in workers for pinned in pinning]
-    if not found:
-        raise OptionError("transforms: a DataLoader does not call functions with whole batches. Leave them out.")
     return found
 
 
@@ -219,7 +199,7 @@ def _measure(reading: DatasetReading, settings: Sequence[ReadSetting], seconds: 
                 turns.setdefault(setting, []).append(reading.take_turn(setting, seconds, number))
             except OptionError as error:
                 # Images that a Loader makes alike, and a DataLoader cannot put into one batch.
-                if setting.kind == "threads" or settings[0].kind == "workers":
+                if setting.kind == "threads":
                     raise
                 note = f"The DataLoader was not measured: {str(error).splitlines()[-1]}"
                 turns = {measured: found for measured, found in turns.items() if measured.kind == "threads"}
@@ -262,38 +242,19 @@ def try_steps(
     return StepTrial(step_seconds, found.phases["data"].p99, found.num_steps, samples_per_s, needed)
 
 
-def line_of(reading: DatasetReading, setting: ReadSetting) -> str:
-    """Return a line that makes a loader with a setting.
-
-    It names a dataset or transforms by variables, `dataset` and `transforms`, where text cannot make them: a view, a
-    subclass, functions.
-    """
-    dataset, transforms, described = reading.dataset, reading.transforms, ""
-    source = f"lmdbloader.LMDBDataset({dataset.path!r})" if _is_plain(dataset) else "dataset"  # type: ignore[attr-defined]
-    if transforms:
-        are_ours = all(isinstance(t, Transform) for t in transforms)
-        texts = ", ".join(f"lmdbloader.transforms.{t!r}" for t in transforms)
-        described = f"[{texts}]" if are_ours else "transforms"
+def line_of(reading: DatasetReading, setting: ReadSetting, path: str | None = None) -> str:
+    """Return a line that makes a loader with a setting; it names the dataset by `dataset` if its path is not given."""
+    source = "dataset" if path is None else f"lmdbloader.LMDBDataset({path!r})"
+    described = ""
+    if reading.transforms:
+        texts = ", ".join(f"lmdbloader.transforms.{t!r}" for t in reading.transforms)
+        described = f"[{texts}]" if all(isinstance(t, Transform) for t in reading.transforms) else "transforms"
     if setting.kind == "threads":
-        more = f", transforms={described}" if described else ""
-        name, more = "Loader", f"{more}, num_threads={setting.count}"
+        name, more = "Loader", f"{f', transforms={described}' if described else ''}, num_threads={setting.count}"
     else:
         source = f"{source}.transformed({described})" if described else source
-        more = f", num_workers={setting.count}"
-        more += f", pin_memory={setting.pinned}" if reading.device is not None else ""
-        name = "dataloader"
+        pinning = f", pin_memory={setting.pinned}" if reading.device is not None else ""
+        name, more = "dataloader", f", num_workers={setting.count}{pinning}"
     imports = "lmdbloader, torch" if "torch." in described else "lmdbloader"
     made = f"lmdbloader.{name}({source}, batch_size={reading.batch_size}, shuffle=True{more})"
     return f"import {imports}; loader = {made}"
-
-
-def _is_plain(dataset: Any) -> bool:
-    """Return whether a dataset is all that its path is."""
-    return (
-        type(dataset) is LMDBDataset
-        and dataset._rows is None
-        and not dataset.has_own_transform
-        and not dataset.all_transforms
-        and dataset.reader.io == "mmap"
-        and list(dataset.fields) == list(dataset.reader.fields)
-    )

@@ -1,0 +1,279 @@
+"""Draws charts with matplotlib, of studies and others, and writes reports, each one HTML file that needs no others."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import os
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmdbloader.base.files import replacing
+from lmdbloader.base.stage_times import STAGES
+from lmdbloader.base.text import plain
+from lmdbloader.errors import OptionError
+from lmdbloader.lab.formatting import Table, number
+from lmdbloader.lab.study.arms import LOADER_NAMES, LoaderKind
+from lmdbloader.lab.study.results import Study
+from lmdbloader.lab.study.rows import StudyRow
+from lmdbloader.lab.study.tables import sections
+from lmdbloader.lab.study.training import PHASES
+
+try:
+    import matplotlib
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+except ModuleNotFoundError as error:
+    raise OptionError(
+        "a report's charts are drawn with matplotlib, which is not installed. Install the extra: "
+        'pip install "lmdbloader[report]", in a clone pip install ".[report]"'
+    ) from error
+
+COLOURS: dict[LoaderKind, str] = {"lmdbloader": "#1763b6", "dataloader": "#c2571a", "folder": "#6b7280"}
+_WIDTH, _HEIGHT = 9.0, 3.2
+# An axis is in powers of ten if its values differ by more.
+_WIDE = 20
+_STYLE = """
+body { margin: 0 auto; max-width: 62rem; padding: 2rem 1.25rem; color: #1d2126; background: #fff;
+  font: 1rem/1.5 system-ui, sans-serif; }
+h1, h2 { line-height: 1.25; overflow-wrap: anywhere; }
+img { max-width: 100%; height: auto; }
+pre { overflow-x: auto; font-size: .8125rem; }
+"""
+# Of a study: section -> the place of a row on the horizontal axis, and the name of the axis.
+_LINES: dict[str, tuple[Callable[[StudyRow], float], str]] = {
+    "loading": (lambda row: row.batch_size, "samples in a batch"),
+    "training": (lambda row: row.batch_size, "samples in a batch"),
+    "oversubscription": (lambda row: row.num_workers, "threads or worker processes"),
+    "isolation": (lambda row: row.batch_size, "samples in a batch"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PageSection:
+    """A section of a page.
+
+    Attributes:
+        name: In addresses.
+        figure: Its chart; None if it has none.
+        table: Its figures; the caption is the heading.
+        lines: Sentences below the heading.
+    """
+
+    name: str
+    figure: Figure | None
+    table: Table
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A report as it is shown.
+
+    Attributes:
+        title: Its heading.
+        sections: In their order.
+        facts: Names and values of what was measured on what.
+        lines: Sentences below the heading.
+        notes: Sentences for the page's end.
+    """
+
+    title: str
+    sections: Sequence[PageSection]
+    facts: Sequence[tuple[str, str]]
+    lines: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+
+def write_report(study: Study, path: str | os.PathLike[str]) -> None:
+    """Write a study's report as one HTML file; an existing file is replaced once the new one is complete.
+
+    Args:
+        study: The study.
+        path: Of the file.
+
+    Raises:
+        OSError: It cannot be written.
+        DiskFullError: The disk is full.
+    """
+    figures = draw(study)
+    shown = [
+        PageSection(section.name, figures.get(section.name), section.table, [section.line])
+        for section in sections(study.rows)
+    ]
+    write_page(Page(study.facts["dataset"], shown, list(study.facts.items()), (), study.notes), path)
+
+
+def write_page(page: Page, path: str | os.PathLike[str]) -> None:
+    """Write a report as one HTML file that loads nothing, as `write_report` does; it raises the same errors."""
+    with replacing(Path(path)) as hidden:
+        hidden.write_text("\n".join(_html(page)), "utf-8")
+
+
+def _html(page: Page) -> list[str]:
+    """Return the lines of a page."""
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    lines = [
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{_text(page.title)}</title><style>{_STYLE}</style></head><body>",
+        f"<h1>{_text(page.title)}</h1>",
+        *_paragraphs(page.lines),
+    ]
+    for section in page.sections:
+        caption = _text(section.table.caption)
+        lines += [f'<section id="{_text(section.name)}"><h2>{caption}</h2>', *_paragraphs(section.lines)]
+        if section.figure is not None:
+            lines.append(f'<img src="{_address(section.figure)}" alt="Chart of the figures in the table: {caption}">')
+        table = "\n".join(map(_text, section.table.lines()[1:]))
+        lines.append(f'<details><summary>Figures</summary><pre tabindex="0">{table}</pre></details></section>')
+    facts = [f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in page.facts]
+    lines += ['<section id="facts"><h2>What was measured on what</h2><dl>', *facts, "</dl>", *_paragraphs(page.notes)]
+    return [*lines, "</section></body></html>"]
+
+
+def _text(text: str) -> str:
+    return html.escape(plain(text))
+
+
+def _paragraphs(lines: Sequence[str]) -> list[str]:
+    return [f"<p>{_text(line)}</p>" for line in lines if line]
+
+
+def _address(figure: Figure) -> str:
+    """Return a chart as the address of an image that needs no file."""
+    out = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "lmdbloader"}):  # the same chart gives the same bytes
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    return "data:image/svg+xml;base64," + base64.b64encode(out.getvalue()).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A line of a chart.
+
+    Attributes:
+        label: In the legend.
+        colour: Of the line.
+        points: For each place on the horizontal axis, the turns: their median is the point, their range a bar.
+    """
+
+    label: str
+    colour: str
+    points: Mapping[float, Sequence[float]]
+
+
+def draw(study: Study) -> dict[str, Figure]:
+    """Return the charts of a study, by the names of its sections."""
+    found: dict[str, Figure] = {}
+    for name, (place, label) in _LINES.items():
+        panels: dict[str, dict[LoaderKind, dict[float, Sequence[float]]]] = {}
+        for row in study.section(name):
+            title = f"{row.num_processes} at once" if name == "isolation" else _window(row)
+            panels.setdefault(title, {}).setdefault(row.source, {})[place(row)] = row.turns
+        if panels:
+            curves = {
+                title: [Curve(LOADER_NAMES[source], COLOURS[source], points) for source, points in sources.items()]
+                for title, sources in panels.items()
+            }
+            found[name] = draw_lines(curves, "samples/s", label)
+    if rows := study.section("training"):
+        found["steps"] = _draw_parts(rows, PHASES, 1e3, "ms a step")
+    if rows := tuple(row for row in study.section("loading") if "read_seconds" in row.figures):
+        found["stages"] = _draw_parts(rows, STAGES, 1e6, "µs a sample")
+    return found
+
+
+def draw_lines(panels: Mapping[str, Sequence[Curve]], values: str, places: str) -> Figure:
+    """Return a panel of lines for each title, with the turns' ranges as vertical bars.
+
+    Args:
+        panels: The lines of each title.
+        values: Name of the vertical axis; it is in powers of ten if the values differ much.
+        places: Name of the horizontal axis, whose places are evenly spaced.
+    """
+    figure, grid = _panels(panels)
+    every = [
+        turn for curves in panels.values() for curve in curves for turns in curve.points.values() for turn in turns
+    ]
+    for axes, curves in zip(grid, panels.values(), strict=True):
+        xs = sorted({x for curve in curves for x in curve.points})
+        for curve in curves:
+            middles = [statistics.median(turns) for turns in curve.points.values()]
+            below = [middle - min(turns) for middle, turns in zip(middles, curve.points.values(), strict=True)]
+            above = [max(turns) - middle for middle, turns in zip(middles, curve.points.values(), strict=True)]
+            axes.errorbar(
+                [xs.index(x) for x in curve.points], middles, (below, above), label=curve.label, color=curve.colour,
+                marker="o", markersize=4, capsize=2,
+            )  # fmt: skip
+        axes.set_xticks(range(len(xs)), [f"{x:g}" for x in xs])
+        axes.set_xlabel(places)
+        if 0 < _WIDE * min(every) < max(every):
+            axes.set_yscale("log")
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        else:
+            axes.set_ylim(0, 1.05 * max(every))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+        axes.set_ylabel(values)
+    _add_legend(figure, grid)
+    return figure
+
+
+def draw_bars(panels: Mapping[str, Mapping[str, Mapping[str, float]]], values: str) -> Figure:
+    """Return a panel of stacked bars for each title.
+
+    Args:
+        panels: The parts of each bar of each title.
+        values: Name of the vertical axis.
+    """
+    figure, grid = _panels(panels)
+    for axes, bars in zip(grid, panels.values(), strict=True):
+        bottoms = [0.0] * len(bars)
+        for part in dict.fromkeys(part for parts in bars.values() for part in parts):
+            heights = [parts.get(part, 0.0) for parts in bars.values()]
+            axes.bar(range(len(bars)), heights, 0.7, bottoms, label=part)
+            bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
+        axes.set_xticks(range(len(bars)), list(bars))
+        axes.set_ylabel(values)
+    _add_legend(figure, grid)
+    return figure
+
+
+def _panels(panels: Mapping[str, object]) -> tuple[Figure, list[Axes]]:
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure((_WIDTH, _HEIGHT * rows), layout="constrained")
+    grid: list[Axes] = figure.subplots(rows, columns, squeeze=False, sharey="row").ravel().tolist()
+    for unneeded in grid[len(panels) :]:
+        unneeded.remove()
+    for axes, title in zip(grid, panels, strict=False):
+        axes.set_title(title, loc="left", fontsize="medium")
+        axes.grid(visible=True, axis="y", alpha=0.3)
+    return figure, grid[: len(panels)]
+
+
+def _add_legend(figure: Figure, grid: Sequence[Axes]) -> None:
+    """Write each label of the panels once, above them."""
+    found = {}
+    for axes in grid:
+        found.update(dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True)))
+    if len(found) > 1:
+        figure.legend(found.values(), found.keys(), loc="outside upper left", ncols=min(len(found), 6), frameon=False)
+
+
+def _draw_parts(rows: Sequence[StudyRow], parts: Sequence[str], scale: float, values: str) -> Figure:
+    """Return stacked bars of figures in seconds: a panel for each source and window, a bar for each batch size."""
+    panels: dict[str, dict[str, dict[str, float]]] = {}
+    for row in rows:
+        found = {part: scale * row.figures[f"{part}_seconds"] for part in parts}
+        panels.setdefault(f"{LOADER_NAMES[row.source]}, {_window(row)}", {})[f"{row.batch_size:,}"] = found
+    return draw_bars(panels, values)
+
+
+def _window(row: StudyRow) -> str:
+    return "whole images" if row.crop is None else f"{row.crop} x {row.crop} crops"
