@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 import lmdbloader
@@ -157,15 +156,6 @@ def test_a_longer_len_is_refused_or_the_end_of_the_samples(path: Path) -> None:
         with pytest.raises(IndexError, match="sample 12 of a dataset of 12 samples"):
             list(make(Longer(path)))
     assert Wrapping(path).select([30])[0].label == 30 % COUNT
-
-
-def test_without_workers_a_dataloader_reads_a_batch_in_one_call(path: Path) -> None:
-    ds = LMDBDataset(path)
-    ds.time_stages()
-    assert len(list(lmdbloader.dataloader(Subset(ds, range(8)), 4, num_workers=0))) == 2
-    assert ds.stage_times().num_batches == 2
-    loader = lmdbloader.dataloader(ds, 4, num_workers=0)
-    assert loader.dataset is ds and torch.equal(next(iter(loader)).label, torch.arange(4))
 
 
 @pytest.mark.parametrize("make", [Wrapper, lambda ds: Noted(Path(ds.path))], ids=["wrapper", "subclass"])

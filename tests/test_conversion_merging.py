@@ -24,6 +24,7 @@ from lmdbloader import LMDBDataset, fields
 from lmdbloader.cli import main
 from lmdbloader.errors import CorruptError, DestinationError, NotFoundError, OptionError
 from lmdbloader.store import read_manifest
+from lmdbloader.transforms import RandomHorizontalFlip
 
 CLASSES = ("ant", "bee", "cat")
 
@@ -261,7 +262,8 @@ def test_views_and_torchs_datasets_are_merged(place: Path, tmp_path: Path) -> No
     done = lmdbloader.merge(joined, tmp_path / "out")
     write(tmp_path / "fresh", [9, 6, 1, 2])
     assert done.content_digest == content(tmp_path / "fresh")
-    for view in (LMDBDataset(place / "a.lmdb", transform=str), LMDBDataset(place / "a.lmdb", ["image"]).scaled()):
+    moved = LMDBDataset(place / "a.lmdb", ["image"]).transformed([RandomHorizontalFlip()])
+    for view in (LMDBDataset(place / "a.lmdb", transform=str), moved):
         with pytest.raises(OptionError, match="it is a view with transforms"):
             lmdbloader.merge([view, b], tmp_path / "more")
 

@@ -25,6 +25,7 @@ from lmdbloader.lab.machine import describe_environment
 from lmdbloader.lab.study.arms import Arm, cpu_seconds, take_turns
 from lmdbloader.lab.study.image_files import extract_files, find_files
 from lmdbloader.lab.study.rows import ratio
+from lmdbloader.transforms import RandomHorizontalFlip
 
 QUICK: dict[str, Any] = {"seconds": 0.002, "repeats": 2, "num_workers": 1}
 
@@ -132,7 +133,7 @@ def test_a_view_is_measured_as_it_is(pairs: Path) -> None:
     assert study.facts["dataset"].endswith(": 5 samples") and study.facts["read"].startswith("hr (")
     assert {row.batch_size for row in study.rows} == {4}
     with pytest.raises(OptionError, match="transforms of its own"):
-        bench(view.scaled())
+        bench(view.transformed([RandomHorizontalFlip()]))
     with pytest.raises(OptionError, match="no samples"):
         bench(view.select([]))
 

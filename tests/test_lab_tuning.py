@@ -238,7 +238,12 @@ def test_every_line_runs_as_pasted(path: Path, setting: ReadSetting, transforms:
 
 def test_objects_that_text_cannot_make_are_variables(path: Path) -> None:
     ds = LMDBDataset(path)
-    for dataset in (ds[:8], ds.scaled(), LMDBDataset(path, ["hr"]), LMDBDataset(path, io="pread")):
+    for dataset in (
+        ds[:8],
+        ds.transformed([ToDtype(torch.float32, True)]),
+        LMDBDataset(path, ["hr"]),
+        LMDBDataset(path, io="pread"),
+    ):
         line = tuner.line_of(DatasetReading(dataset, 4), ReadSetting("threads", 1))
         assert "lmdbloader.Loader(dataset, batch_size=4, " in line
     smoothed = DatasetReading(ds, 4, [LabelSmoothing(0.1, num_classes=3)], torch.device("meta"))

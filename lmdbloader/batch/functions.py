@@ -147,11 +147,6 @@ class Functions:
         """Return the samples of a batch after the dataset's own transform."""
         function = self._of_samples(transform)
         changed: list[Any] = in_turn(function, partial(each, function, batch), run)
-        if any(sample is None for sample in changed):
-            raise OptionError(
-                f"{described(function)} returned None for a sample; expected the sample, changed or not. End it "
-                "with `return sample`. To leave samples out, select the others first: dataset.select(numbers)."
-            )
         return changed
 
 
@@ -159,13 +154,8 @@ def each(transform: Callable[[Any], Any], samples: Sequence[Any]) -> list[Any]:
     """Return samples after a Python function that is called with each.
 
     Raises:
-        OptionError: It is not a function; or it raised StopIteration, which a loop would take for the end of the epoch.
+        OptionError: It raised StopIteration, which a loop would take for the end of the epoch.
     """
-    if not callable(transform):
-        raise OptionError(
-            f"transform={transform!r} is not a function of a sample. Compiled transforms are given as "
-            "ds.transformed([...]), or as Loader(ds, ..., transforms=[...])."
-        )
     try:
         return [transform(sample) for sample in samples]
     except StopIteration as error:

@@ -90,7 +90,7 @@ class ConversionStep:
     ) -> None:
         """Prepare; `memory` is where converted images are written, and `keep` the most arrays of one size."""
         self.conversions = conversions
-        self._kinds = {name: kind for name, kind in kinds.items() if kind in ("image", "mask")}
+        self._images = [name for name, kind in kinds.items() if kind == "image"]
         self._memory, self._keep = memory, keep
         self._memories: dict[Any, BatchMemory] = {}
         self._values: dict[Any, tuple[Values, ...]] = {}
@@ -101,20 +101,20 @@ class ConversionStep:
         Raises:
             OptionError: A transform does not suit a field.
         """
-        names = [name for name in self._kinds if isinstance(getattr(batch, name, None), torch.Tensor)]
+        names = [name for name in self._images if isinstance(getattr(batch, name, None), torch.Tensor)]
         found = [getattr(batch, name) for name in names]
         for name, images in zip(names, found, strict=True):
-            if images.dtype not in _STORED:
+            if images.dtype not in _STORED or images.ndim != 4:
                 raise OptionError(
                     f"{', '.join(map(str, self.conversions.transforms))}: the pixels of {name!r} are {images.dtype} "
-                    "after a compiled function; expected torch.uint8 or torch.uint16. Put ToDtype and Normalize both "
-                    "after it, or both before it."
+                    f"{tuple(images.shape)} after a compiled function; expected (B, C, H, W) of torch.uint8 or "
+                    "torch.uint16. Put ToDtype and Normalize both after it, or both before it."
                 )
-        key = tuple((images.dtype, images.shape[1] if images.ndim == 4 else 1) for images in found)
+        values = self.prepare(names, tuple((images.dtype, images.shape[1]) for images in found))
         changed = {
-            name: self._convert(images, values)
-            for name, images, values in zip(names, found, self.prepare(names, key), strict=True)
-            if values.kind != opcodes.COPY
+            name: self._convert(images, each)
+            for name, images, each in zip(names, found, values, strict=True)
+            if each.kind != opcodes.COPY
         }
         return batch._replace(**changed)
 
@@ -125,19 +125,16 @@ class ConversionStep:
             OptionError: A transform does not suit a field.
         """
         if key not in self._values:
-            fields = [
-                ImageField(name, channels, dtype, self._kinds[name] == "mask")
-                for name, (dtype, channels) in zip(names, key, strict=True)
-            ]
+            fields = [ImageField(name, channels, dtype) for name, (dtype, channels) in zip(names, key, strict=True)]
             self._values[key] = compile_program(self.conversions.transforms, fields).values
         return self._values[key]
 
     def _convert(self, images: torch.Tensor, values: Values) -> torch.Tensor:
-        """Return images (B, C, H, W) or masks (B, H, W) as their values are made from the stored ones."""
-        is_last = images.ndim == 4 and not images.is_contiguous()
+        """Return images (B, C, H, W) as their values are made from the stored ones."""
+        is_last = not images.is_contiguous()
         pixels = (images.permute(0, 2, 3, 1) if is_last else images).contiguous()
         out = self._take(tuple(pixels.shape), values.carrier)
-        axis = None if images.ndim == 3 else 3 if is_last else 1
+        axis = 3 if is_last else 1
         if values.table is None:
             _scale(pixels.numpy(), values, out, axis)
         else:
@@ -155,27 +152,23 @@ class ConversionStep:
         return memory.take(shape[0])[0]
 
 
-def _look_up(pixels: Any, table: Any, out: Any, axis: int | None) -> None:
-    """Write the words of pixels; `axis` is that of the channels, None for masks."""
+def _look_up(pixels: Any, table: Any, out: Any, axis: int) -> None:
+    """Write the words of pixels; `axis` is that of the channels."""
     words = out.view(table.dtype)
-    if axis is None:
-        np.take(table[0], pixels, out=words, mode="clip")
-        return
     for channel in range(pixels.shape[axis]):
         place = (slice(None),) * axis + (channel,)
         words[place] = table[channel][pixels[place]]
 
 
-def _scale(pixels: Any, values: Values, out: torch.Tensor, axis: int | None) -> None:
+def _scale(pixels: Any, values: Values, out: torch.Tensor, axis: int) -> None:
     """Write pixels * factor + term, each rounded to float32, and then to the type; `axis` is as for `_look_up`."""
     factor, term = values.affine[:, 0], values.affine[:, 1]
-    if axis == 3:  # whole rows: NumPy would start anew for every three values
+    if axis == 3:  # whole rows: NumPy would start again for every three values
         count, height, width, channels = pixels.shape
         pixels, out = pixels.reshape(count, height, -1), out.view(count, height, -1)
         factor, term = (np.tile(numbers[:channels], width) for numbers in (factor, term))
     else:
-        channels = 1 if axis is None else pixels.shape[1]
-        factor, term = (numbers[:channels].reshape((-1, 1, 1)[axis is None :]) for numbers in (factor, term))
+        factor, term = (numbers[: pixels.shape[1]].reshape(-1, 1, 1) for numbers in (factor, term))
     # Image by image: the second operation finds the result of the first in the processor's cache.
     room = None if values.dtype == torch.float32 else np.empty(pixels.shape[1:], np.float32)
     for k in range(len(pixels)):
@@ -211,7 +204,7 @@ def bound(
         OptionError: A function does not suit the fields, or Numba cannot compile it.
     """
     outputs = {o.name: o for o in pipeline.outputs}
-    known = {name: (o.values.dtype, o.shape[0]) for name, o in outputs.items()}
+    known = {name: (o.values.dtype, o.shape[0]) for name, o in outputs.items() if not o.is_mask}
     found: dict[int, Step] = {}
     number, is_first = 0, True
     for place, function in enumerate(functions):
@@ -244,9 +237,9 @@ def _fields_of(function: CompiledFunction, kinds: Mapping[str, str], pipeline: P
         others = [name for name, kind in kinds.items() if kind in ("mask", "boxes", "points")]
         if others:
             raise OptionError(
-                f"{function}: the dataset has {', '.join(map(repr, others))}, which must move with the images if the "
-                f"function moves pixels. If it changes values only, write fields={images}. If it moves pixels, write "
-                f"fields={tuple(changeable)}; a compiled function cannot move boxes or points."
+                f"{function}: the dataset has {', '.join(map(repr, others))}, which must move with the images. If the "
+                f"function changes values only, write fields={images}, else fields={tuple(changeable)}; it cannot move "
+                "boxes or points."
             )
         if not images:
             raise OptionError(f"{function}: the dataset has no images; there are {', '.join(kinds) or 'no fields'}")
@@ -254,8 +247,7 @@ def _fields_of(function: CompiledFunction, kinds: Mapping[str, str], pipeline: P
             if image := image_of_size(pipeline, name):
                 raise OptionError(
                     f"{function}: field {name!r} holds arrays of the size of {image!r}, which a function that moves "
-                    f"pixels would leave behind. If it changes values only, write fields={pipeline.fields}. If it "
-                    f"moves pixels and {name!r} holds labels of pixels, write that field as lmdbloader.fields.Mask()."
+                    f"pixels would leave behind. If it changes values only, write fields={pipeline.fields}."
                 )
         return images
     for name in function.fields:

@@ -338,7 +338,7 @@ class Loader(DataLoader[Any]):
         rows, channels = dataset.stored_rows, {}
         images = [name for name, f in dataset.fields.items() if f.has_pixels]
         # Images of different sizes are read without the pipeline if nothing compiled changes them.
-        if not dataset._transforms and tuple(transforms) == dataset.all_transforms:
+        if not transforms:
             if owner.has_own_transform:  # it may crop them to one size
                 images = dataset.uniform_images()
             elif batch_size == 1 and len(rows):
@@ -346,7 +346,6 @@ class Loader(DataLoader[Any]):
                 others = [name for name in images if name not in alike]
                 channels = {name: dataset.reader.extremes(name, "channels", rows)[1] for name in others}
                 images = alike
-            transforms = transforms if images else ()
         pipeline = Pipeline(
             dataset.reader, images, transforms, rows=rows, seed=seed, channels_last=self._channels_last,
             verify=self._verify,
@@ -357,7 +356,7 @@ class Loader(DataLoader[Any]):
         plan = plan_groups(batch_size, nbytes, self.num_threads, self.prefetch)
         batcher = Batcher(
             pipeline, dataset.fields, rows, PinnedMemory if self.pin_memory else BatchMemory,
-            keep=(plan.ahead + 2) * plan.batches_at_once, source=owner, dtype=dataset._dtype,
+            keep=(plan.ahead + 2) * plan.batches_at_once, source=owner,
             functions=self._functions, form=self._form, channels=channels, repeats=self._orders.repeats,
         )  # fmt: skip
         return batcher, plan

@@ -36,26 +36,10 @@ class Kind:
     is_shown: bool = True
 
 
-def only(value: object, reason: str, *, in_python: bool = True) -> Kind:
-    """Return the kind of a torchvision argument for which compiled code supports one value.
-
-    Args:
-        value: That value.
-        reason: A sentence that says why, or what to write instead.
-        in_python: Whether torchvision's own transform does what the other values ask for.
-    """
-
-    def check(of: object, name: str, found: Any) -> Any:
-        if type(found) is type(value) and found == value:
-            return found
-        asked = f"{type(of).__name__}({name}={found!r})"
-        python = (
-            f" torchvision's own transform does it, in Python: LMDBDataset(path, transform=v2.{type(of).__name__}"
-            f"(..., {name}={found!r}))."
-        )
-        raise OptionError(f"{asked}: expected {name}={value!r}. {reason}{python if in_python else ''}")
-
-    return Kind(check, is_shown=False)
+def _antialias(of: object, name: str, found: Any) -> bool:
+    if found is not True:
+        raise OptionError(f"{type(of).__name__}({name}={found!r}): expected True; images are resized with antialiasing")
+    return True
 
 
 def _number(value: object) -> Any:
@@ -96,12 +80,6 @@ def _padding(of: object, name: str, padding: Any) -> int | tuple[int, ...]:
 
 
 def _fill(of: object, name: str, fill: Any) -> float | tuple[float, float, float]:
-    if isinstance(fill, str) and fill == "random":
-        raise OptionError(
-            f"{of}: the {name} is one number, or one for each of three channels; random pixels are not compiled. "
-            f"Write {name}=0. torchvision's own transform does it, in Python: LMDBDataset(path, "
-            f"transform=v2.{type(of).__name__}({name}='random'))."
-        )
     values = _numbers(fill)
     if len(values) not in (1, 3) or not all(map(math.isfinite, values)):
         raise OptionError(f"{of}: expected one finite number, or one for each of three channels, to fill with")
@@ -167,13 +145,7 @@ def _interpolation(of: object, name: str, interpolation: Any) -> Any:
         named = _PILLOWS.get(int(named), named)
     if isinstance(named, str) and named in ("bilinear", "bicubic"):
         return named
-    advice = ""
-    if isinstance(named, str) and named in ("nearest", "nearest-exact", "lanczos", "box", "hamming"):
-        advice = (
-            f"; {named!r} is not compiled. torchvision's own transform has others, in Python: LMDBDataset(path, "
-            f"transform=v2.{type(of).__name__}(..., {name}={named!r}))"
-        )
-    raise OptionError(f"{of}: expected {name}='bilinear' or 'bicubic'{advice}")
+    raise OptionError(f"{of}: expected {name}='bilinear' or 'bicubic'")
 
 
 def _flag(of: object, name: str, value: Any) -> bool:
@@ -186,12 +158,7 @@ def _dtype(of: object, name: str, dtype: Any) -> torch.dtype:
     if isinstance(dtype, np.dtype) or (isinstance(dtype, type) and issubclass(dtype, np.generic)):
         dtype = _NUMPYS.get(np.dtype(dtype), dtype)
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
-        masks = ""
-        if isinstance(dtype, dict) or dtype == torch.int64:
-            masks = (
-                ". It is for images; masks, boxes and labels keep their type: write mask.long() in the training loop"
-            )
-        raise OptionError(f"{of}: expected one of {', '.join(map(str, DTYPES))}{masks}")
+        raise OptionError(f"{of}: expected one of {', '.join(map(str, DTYPES))}; masks and labels keep their type")
     return dtype
 
 
@@ -234,8 +201,4 @@ RareFlag = Annotated[bool, Kind(_flag, is_shown=False)]
 Dtype = Annotated[torch.dtype, Kind(_dtype)]
 Statistic = Annotated[Sequence[float] | float, Kind(_statistic)]
 Names = Annotated[tuple[str, ...] | None, Kind(_names, is_shown=False)]
-# The values of torchvision's arguments that compiled code supports.
-Antialias = Annotated[bool, only(True, "Images are always resized with antialiasing.")]
-MaxSize = Annotated[None, only(None, "Give both sides: Resize((height, width)).")]
-PaddingMode = Annotated[str, only("constant", "Padding has the value `fill`.")]
-InPlace = Annotated[bool, only(False, "Leave it out: the stored pixels never change.", in_python=False)]
+Antialias = Annotated[bool, Kind(_antialias, is_shown=False)]
