@@ -16,7 +16,7 @@ import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.batch.collate import collate
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms import BatchFunction, CenterCrop, RandomHorizontalFlip
+from lmdbloader.transforms import CenterCrop, RandomHorizontalFlip
 
 READS: dict[str, Callable[[LMDBDataset], Any]] = {
     "ds[i]": lambda ds: [ds[i] for i in range(len(ds))],
@@ -129,35 +129,6 @@ def test_a_transform_assigned_later_reaches_what_was_made_before(path: Path, io:
     assert next(iter(Loader(ds.transformed([CenterCrop(2)]), 4, order="sequential"))).tolist() == [100, 101, 102, 103]
     ds.transform = None  # type: ignore[assignment, method-assign]
     assert next(iter(loader)).label.tolist() == [0, 1, 2, 3]
-
-
-FORGETFUL: dict[str, Callable[[LMDBDataset], Any]] = {
-    "function": lambda ds: Loader(ds, 4, order="random", transforms=[print_only]),
-    "damage is skipped": lambda ds: Loader(ds, 4, order="random", transforms=[print_only], on_corrupt="skip"),
-    "after another": lambda ds: Loader(ds, 4, order="random", transforms=[lambda batch: batch, print_only]),
-    "batch function": lambda ds: Loader(ds, 4, order="random", transforms=[Forgetful()]),
-    "own transform": lambda ds: Loader(LMDBDataset(ds.path, transform=print_only), 4, order="random"),
-    "own transform, damage is skipped": lambda ds: Loader(
-        LMDBDataset(ds.path, transform=print_only), 4, order="random", on_corrupt="skip"
-    ),
-    "dataloader": lambda ds: lmdbloader.dataloader(LMDBDataset(ds.path, transform=print_only), 4, num_workers=0),
-    "workers": lambda ds: lmdbloader.dataloader(LMDBDataset(ds.path, transform=print_only), 4, num_workers=1),
-}
-
-
-def print_only(value: Any) -> None:
-    """A function whose last line was forgotten."""
-
-
-class Forgetful(BatchFunction):
-    def apply(self, batch: Any, random: np.random.Generator) -> None:
-        """Return nothing, by mistake."""
-
-
-@pytest.mark.parametrize("make", FORGETFUL.values(), ids=FORGETFUL)
-def test_a_function_that_forgets_to_return_is_an_error(path: Path, make: Callable[[LMDBDataset], Any]) -> None:
-    with pytest.raises(OptionError, match=r"`return (batch|sample)`"):
-        list(make(LMDBDataset(path)))
 
 
 @pytest.mark.parametrize("fields", [["label"], ["label", "is_even", "name"]])

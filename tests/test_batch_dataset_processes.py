@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import BmpImagePlugin, Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 import lmdbloader
@@ -211,34 +210,6 @@ def test_a_child_forked_while_a_thread_takes_memory_takes_its_own(path: Path, mo
         leave.set()
         thread.join()
     loader.close()
-
-
-def test_a_child_forked_while_a_thread_decodes_a_file_decodes_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "src").mkdir()
-    for name in "ab":
-        Image.new("RGB", (8, 8), "red").save(tmp_path / "src" / f"{name}.bmp")
-    lmdbloader.convert(tmp_path / "src", tmp_path / "d", write_mode="original", workers=1)
-    ds = LMDBDataset(tmp_path / "d")
-    entered, leave = threading.Event(), threading.Event()
-
-    def open_slowly(image: Any, process: int = os.getpid()) -> Any:
-        if os.getpid() == process:
-            entered.set()
-            leave.wait()
-        return original(image)
-
-    original = BmpImagePlugin.BmpImageFile._open
-    monkeypatch.setattr(BmpImagePlugin.BmpImageFile, "_open", open_slowly)
-    thread = threading.Thread(target=lambda: ds[0])
-    thread.start()
-    try:
-        assert entered.wait(60)
-        assert exit_status_of_child(lambda: bool((ds[1].image[0] == 255).all())) == 0
-    finally:
-        leave.set()
-        thread.join()
 
 
 def numbers(ds: Any) -> list[int]:

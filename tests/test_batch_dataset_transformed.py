@@ -98,20 +98,6 @@ def test_a_transform_that_does_not_suit_is_refused_at_once(ds: LMDBDataset) -> N
         ds.transformed(RANDOM, seed=-1)
 
 
-def test_images_of_different_shapes_become_batches_by_cropping(tmp_path: Path) -> None:
-    shapes = [(20, 30), (33, 21), (18, 40)]
-    rng = np.random.default_rng(1)
-    written = [rng.integers(0, 256, (*s, 3)).astype(np.uint8) for s in shapes]
-    lmdbloader.write(({"image": image} for image in written), tmp_path / "d")
-    ds = LMDBDataset(tmp_path / "d")
-    with pytest.raises(OptionError, match="different shapes, 18 to 33 rows and 21 to 40 columns"):
-        ds.transformed([ToDtype(torch.float16, scale=True)])
-    batch = ds.transformed([CenterCrop((10, 12))])._many([0, 1, 2])
-    for k, image in enumerate(written):
-        top, left = round((shapes[k][0] - 10) / 2), round((shapes[k][1] - 12) / 2)
-        assert torch.equal(batch[k].image, torch.from_numpy(image[top : top + 10, left : left + 12].transpose(2, 0, 1)))
-
-
 def test_data_is_in_main_memory_whatever_the_default_device_is(ds: LMDBDataset) -> None:
     with torch.device("meta"):
         view = ds.transformed([RandomCrop(8)], seed=1)

@@ -135,29 +135,6 @@ def test_a_subclass_may_read_many_by_itself(path: Path) -> None:
         assert next(iter(make(Many(path).select([5, 3])))) == [105, 103]
 
 
-class Longer(LMDBDataset):
-    """Says that it has more samples than are stored."""
-
-    def __len__(self) -> int:
-        return 3 * super().__len__()
-
-
-def test_a_longer_len_is_refused_or_the_end_of_the_samples(path: Path) -> None:
-    class Wrapping(Longer):
-        def __getitem__(self, index: int) -> Any:
-            return super().__getitem__(index % COUNT)
-
-    with pytest.raises(OptionError, match="overrides __len__"):
-        Loader(Longer(path), 4)
-    with pytest.raises(IndexError, match="sample 30 of a dataset of 12 samples"):
-        Longer(path)[30]
-    for make in LOADERS.values():
-        assert [sample.label for batch in make(Wrapping(path)) for sample in batch] == [*range(COUNT)] * 3
-        with pytest.raises(IndexError, match="sample 12 of a dataset of 12 samples"):
-            list(make(Longer(path)))
-    assert Wrapping(path).select([30])[0].label == 30 % COUNT
-
-
 @pytest.mark.parametrize("make", [Wrapper, lambda ds: Noted(Path(ds.path))], ids=["wrapper", "subclass"])
 def test_stored_samples_are_not_taken_past_code_of_the_user(path: Path, tmp_path: Path, make: Any) -> None:
     dataset = make(LMDBDataset(path))

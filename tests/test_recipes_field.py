@@ -96,8 +96,3 @@ def test_without_its_row_it_is_unknown(tmp_path: Path, monkeypatch: pytest.Monke
     for reading in (lmdbloader.LMDBDataset, lmdbloader.info, lmdbloader.verify, lmdbloader.repair):
         with pytest.raises(FormatError, match="of kind 'date', expected one of mask, image, "):
             reading(tmp_path / "toys")
-
-
-def test_every_row_has_the_name_of_its_class() -> None:
-    for name, kind in {**fields.TABLE, **KINDS}.items():
-        assert kind.name == kind.type().kind == name

@@ -85,7 +85,7 @@ def test_lists_and_numpy_numbers_do_as_well() -> None:
     assert T.RandomDihedral(fields=["lr", "hr"]).fields == ("lr", "hr")  # type: ignore[arg-type]
 
 
-SIZE = "expected a size of at least one pixel, as an int or"
+SIZE = "expected a size of at least 1 pixel, as an int or"
 NAN, INF = math.nan, math.inf
 
 

@@ -96,7 +96,6 @@ class Batcher:
                 suit the fields.
         """
         self.pipeline, self.fields, self.rows, self._source = pipeline, fields, rows, source
-        self._memory_type, self._keep = memory, keep
         self._form, self._channels, self._repeats = form, channels or {}, repeats
         reader = pipeline.reader
         if any(f.kind in ("array", "json") for f in fields.values()):
@@ -141,8 +140,7 @@ class Batcher:
     def _bound(self, functions: Sequence[Callable[[Any], Any]]) -> Functions:
         from lmdbloader.batch.functions import Functions
 
-        memory, keep = self._memory_type, self._keep
-        return Functions(self.pipeline, self.fields, self._own_transform, functions, memory=memory, keep=keep)
+        return Functions(self.pipeline, self.fields, self._own_transform, functions)
 
     @property
     def own_functions(self) -> Functions:

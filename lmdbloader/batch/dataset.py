@@ -419,9 +419,12 @@ class LMDBDataset(ReadsMany):
         numbers = check_rows(indices, len(self.stored_rows))
         batcher, samples, epoch = self._open_batcher(), numbers if keys is None else keys, 0
         if batcher.pipeline.program.is_random:
-            from lmdbloader.batch.draws import drawn
+            if self._draws is None:
+                from lmdbloader.batch.draws import drawn
 
-            samples, epoch = drawn(samples) if self._draws is None else self._draws.of(samples)
+                samples, epoch = drawn(samples)
+            else:
+                samples, epoch = self._draws.of(samples)
         batch = batcher.read_samples(self.rows_of(numbers), samples, epoch)
         if (transform := self._own_transform) is not None:
             return batcher.own_functions.changed(batch, transform, self._form)

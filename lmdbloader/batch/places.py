@@ -69,27 +69,13 @@ def image_of_places(pipeline: Pipeline, place: Field) -> int | None:
     if not pipeline.fields or not len(pipeline.rows) or not pipeline.moves:
         return None
     image = image_of(place, pipeline.reader.fields.values())
-    if image is None:
-        return _largest(pipeline)
-    if image not in pipeline.fields:
+    if image is None or image not in pipeline.fields:
         raise OptionError(
             f"{pipeline.reader.place}: the {place.kind} of field {place.name!r} are in {image!r}, which is not read, "
             f"and transforms would move them with it. Read it too, or leave {place.name!r} out: "
             "LMDBDataset(path, fields=[...])."
         )
     return pipeline.fields.index(image)
-
-
-def _largest(pipeline: Pipeline) -> int:
-    """The field with the largest image of the first sample, for datasets that do not name that of their boxes."""
-    row = int(pipeline.rows[0])
-
-    def size(f: int) -> tuple[bool, tuple[int, ...]]:
-        return pipeline.reader.fields[pipeline.fields[f]].kind != "mask", pipeline.reader.image_shape(
-            pipeline.fields[f], row
-        )[1:]
-
-    return max(range(len(pipeline.fields)), key=size)
 
 
 def moved(

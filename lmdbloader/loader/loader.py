@@ -198,8 +198,7 @@ class Loader(DataLoader[Any]):
                 has the same number of batches, of the same sizes; each rank then reads ceil(samples / ranks). None pads
                 with `shard="auto"`, as torch's DistributedSampler does, unless the last batches are left out.
             transforms: Of `lmdbloader.transforms`, carried out by compiled code on all image fields together; after
-                them any functions, each called with the whole batch; also a `CompiledFunction`, which ToDtype and
-                Normalize may follow.
+                them any functions, each called with the whole batch; also a `CompiledFunction`.
             num_threads: Threads that read, at most one for each core that this process may use. "auto" is the number
                 that `lmdbloader.lab.tune` found for this dataset, batch size and size of images on this machine, else
                 one for each core.

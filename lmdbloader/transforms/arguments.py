@@ -55,28 +55,16 @@ def _numbers(values: object) -> tuple[Any, ...]:
     return tuple(map(_number, values if isinstance(values, Sequence) else (values,)))
 
 
-def _size(of: object, name: str, size: Any) -> int | tuple[int, int]:
-    sides = _numbers(size)
-    if len(sides) not in (1, 2) or not all(isinstance(side, int) and 0 < side <= _MOST_PIXELS for side in sides):
-        raise OptionError(f"{of}: expected a {name} of at least one pixel, as an int or (height, width)")
-    return (sides[0], sides[1]) if len(sides) == 2 else sides[0]
+def _pixels(what: str, counts: tuple[int, ...], least: int = 0) -> Kind:
+    """Return the kind of whole numbers of pixels, of which there are as many as one of `counts` says."""
 
+    def check(of: object, name: str, value: Any) -> int | tuple[int, ...]:
+        numbers = (0,) if value is None and 4 in counts else _numbers(value)
+        if len(numbers) not in counts or not all(isinstance(n, int) and least <= n <= _MOST_PIXELS for n in numbers):
+            raise OptionError(f"{of}: expected a {name} of at least {least} pixel{'s' * (least != 1)}, as {what}")
+        return numbers[0] if len(numbers) == 1 else numbers
 
-def _shift(of: object, name: str, padding: Any) -> int:
-    numbers = _numbers(padding)
-    if len(numbers) != 1 or not isinstance(numbers[0], int) or not 0 <= numbers[0] <= _MOST_PIXELS:
-        raise OptionError(f"{of}: expected a {name} of at least 0 pixels, as an int")
-    return numbers[0]
-
-
-def _padding(of: object, name: str, padding: Any) -> int | tuple[int, ...]:
-    numbers = (0,) if padding is None else _numbers(padding)
-    if len(numbers) not in (1, 2, 4) or not all(isinstance(n, int) and 0 <= n <= _MOST_PIXELS for n in numbers):
-        raise OptionError(
-            f"{of}: expected a {name} of at least 0 pixels, as an int, (left and right, top and bottom) or "
-            "(left, top, right, bottom)"
-        )
-    return numbers[0] if len(numbers) == 1 else numbers
+    return Kind(check)
 
 
 def _fill(of: object, name: str, fill: Any) -> float | tuple[float, float, float]:
@@ -93,18 +81,16 @@ def _probability(of: object, name: str, p: Any) -> float:
     return float(number)
 
 
-def _share(of: object, name: str, scale: Any) -> tuple[float, float]:
-    values = _numbers(scale)
-    if len(values) != 2 or not 0 < values[0] <= values[1] <= 1:
-        raise OptionError(f"{of}: expected {name}=(least, most), shares of the area above 0 and up to 1")
-    return values[0], values[1]
+def _range(what: str, most: float) -> Kind:
+    """Return the kind of two numbers above 0 and up to `most`, in order."""
 
+    def check(of: object, name: str, value: Any) -> tuple[float, float]:
+        values = _numbers(value)
+        if len(values) != 2 or not 0 < values[0] <= values[1] <= most:
+            raise OptionError(f"{of}: expected {name}=(least, most), {what}")
+        return values[0], values[1]
 
-def _ratio(of: object, name: str, ratio: Any) -> tuple[float, float]:
-    values = _numbers(ratio)
-    if len(values) != 2 or not 0 < values[0] <= values[1]:
-        raise OptionError(f"{of}: expected {name}=(least, most), ratios of the sides above 0")
-    return values[0], values[1]
+    return Kind(check)
 
 
 def _factor(of: object, name: str, value: Any) -> float | tuple[float, float]:
@@ -184,13 +170,16 @@ def _names(of: object, name: str, fields: Any) -> tuple[str, ...] | None:
     return found
 
 
-Size = Annotated[int | tuple[int, int], Kind(_size)]
-Shift = Annotated[int, Kind(_shift)]
-Padding = Annotated[int | tuple[int, ...] | None, Kind(_padding)]
+Size = Annotated[int | tuple[int, int], _pixels("an int or (height, width)", (1, 2), 1)]
+Shift = Annotated[int, _pixels("an int", (1,))]
+Padding = Annotated[
+    int | tuple[int, ...] | None,
+    _pixels("an int, (left and right, top and bottom) or (left, top, right, bottom)", (1, 2, 4)),
+]
 Fill = Annotated[float | tuple[float, float, float], Kind(_fill)]
 Probability = Annotated[float, Kind(_probability)]
-Share = Annotated[tuple[float, float], Kind(_share)]
-Ratio = Annotated[tuple[float, float], Kind(_ratio)]
+Share = Annotated[tuple[float, float], _range("shares of the area above 0 and up to 1", 1)]
+Ratio = Annotated[tuple[float, float], _range("ratios of the sides above 0", math.inf)]
 Factor = Annotated[float | tuple[float, float] | None, Kind(_factor)]
 Hue = Annotated[float | tuple[float, float] | None, Kind(_hue)]
 Threshold = Annotated[float, Kind(_threshold)]

@@ -146,8 +146,8 @@ class CompiledFunction(BatchFunction):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _callees={}, _rooms=threading.local())
 
-    def prepare(self, dtype: torch.dtype, *, channels_last: bool = False, boundscheck: bool = False) -> None:
-        """Compile the function for images of a type, if it was not compiled for them before.
+    def prepare(self, dtype: torch.dtype, *, channels_last: bool = False, boundscheck: bool = False) -> Callee:
+        """Return the code for images of a type, compiled if it was not before.
 
         Args:
             dtype: Of the pixels.
@@ -158,9 +158,6 @@ class CompiledFunction(BatchFunction):
             KernelError: Numba is not installed.
             OptionError: It does not take such pixels, or Numba cannot compile it.
         """
-        self._callee(dtype, channels_last, boundscheck)
-
-    def _callee(self, dtype: torch.dtype, channels_last: bool, boundscheck: bool = False) -> Callee:
         if dtype not in _DTYPES:
             expected = ", ".join(map(str, _DTYPES))
             raise OptionError(f"{self}: the pixels are {dtype}; expected {expected}. Put ToDtype after it.")
@@ -228,7 +225,7 @@ class CompiledFunction(BatchFunction):
             OptionError: They are something else, or the function failed.
         """
         is_flat, shape = _memory_of(self, images)
-        callee = self._callee(images.dtype, not is_flat, boundscheck)
+        callee = self.prepare(images.dtype, channels_last=not is_flat, boundscheck=boundscheck)
         nbytes = math.prod(shape) * images.element_size()
         addresses = images.data_ptr() + np.flatnonzero(chosen) * nbytes
         if not len(addresses) or not nbytes:
