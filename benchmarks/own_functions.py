@@ -95,7 +95,6 @@ def ways(path: Path, batch_size: int) -> dict[str, Callable[[], float]]:
         "torch on the sample": (lmdbloader.LMDBDataset(path, transform=one_with_torch), []),
         "none, float32": (dataset, FLOATS),
         "built in, float32": (dataset, [RandomSolarize(192, p=1), *FLOATS]),
-        "CompiledFunction, float32": (dataset, [own, *FLOATS]),
     }
 
     def epoch(loader: Any) -> float:

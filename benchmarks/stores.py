@@ -16,6 +16,7 @@ from common import Pairs
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 import lmdbloader
+from lmdbloader.transforms import ToDtype
 
 # Where uint8 pixels become float32: sample by sample in the dataset, in the collate function (so in a worker), or in
 # the consumer, which converts the collated batch.
@@ -194,7 +195,7 @@ class Store:
 
     @property
     def conversions(self) -> tuple[Conversion, ...]:
-        """Where this store's users convert to float32; LMDBDataset.scaled() does it while it reads."""
+        """Where this store's users convert to float32; LMDBDataset.transformed does it while it reads."""
         return CONVERSIONS if self.dataset else ("sample", "consumer")
 
 
@@ -233,7 +234,7 @@ def open_dataset(store: Store, folder: Path, conversion: Conversion = "consumer"
     """Return the dataset of a written store."""
     if store.dataset is None:
         ds = lmdbloader.LMDBDataset(folder)
-        return ds.scaled() if conversion == "sample" else ds
+        return ds.transformed([ToDtype(torch.float32, scale=True)]) if conversion == "sample" else ds
     return store.dataset(folder, floats if conversion == "sample" else _keep)
 
 

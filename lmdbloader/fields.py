@@ -18,7 +18,6 @@ __all__ = ["Array", "Boxes", "Bytes", "FieldType", "Float", "Image", "Int", "Jso
 # The label of pixels that have none, unless another is given.
 IGNORED = 255
 Kind = Literal["image", "mask", "boxes", "points", "labels", "array", "int", "float", "text", "bytes", "json"]
-# The kinds of the first releases, which every reader knows; a manifest names all others in "requires".
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +152,6 @@ class FieldKind:
             that `lmdbloader.conversion.values` encodes.
         decode: Returns the value of such bytes, or of a value of its column; raises ValueError. None: they are the
             value. Images and arrays are decoded elsewhere.
-        in_batch: Type of a value in the list that a batch has; "" if it has a tensor.
         is_ragged: Whether its values are arrays of any length, which a batch has as a list of tensors.
         name: Its name in the manifest.
         is_payload: Whether its values are bytes in data.mdb.
@@ -166,7 +164,6 @@ class FieldKind:
     columns: Mapping[str, str] = field(default_factory=dict)
     encode: Callable[[Any], Any] | None = None
     decode: Callable[[Any], Any] | None = None
-    in_batch: str = ""
     is_ragged: bool = False
     name: str = field(init=False)
     is_payload: bool = field(init=False)
@@ -220,22 +217,13 @@ def is_whole_number(value: Any) -> bool:
     """
     if isinstance(value, int | np.integer):
         return not isinstance(value, bool)
-    if isinstance(value, np.ndarray):
-        return value.ndim == 0 and value.dtype.kind in "iu"
-    return (
-        is_tensor(value)
-        and value.ndim == 0
-        and not (value.is_floating_point() or value.is_complex() or _is_bool(value))
-    )
+    return (isinstance(value, np.ndarray) or is_tensor(value)) and value.ndim == 0 and _kind_of_numbers(value) == "int"
 
 
-def _is_bool(tensor: Any) -> bool:
-    return str(tensor.dtype) == "torch.bool"
-
-
-def is_mask(value: Any) -> bool:
-    """Return whether a value is torchvision's tensor type Mask."""
-    return _is_a(value, "Mask")
+def _kind_of_numbers(value: Any) -> str:
+    """Return "int", "bool", "float" or the like, of an array or tensor."""
+    name = value.dtype.name if isinstance(value, np.ndarray) else str(value.dtype).removeprefix("torch.")
+    return str(name).rstrip("0123456789").removeprefix("u")
 
 
 # Words in the names of fields that hold labels, and in those of fields that hold photographs.
@@ -401,6 +389,18 @@ def _is_a(value: Any, name: str) -> bool:
     return is_tensor(value) and any(c.__name__ == name for c in type(value).__mro__)
 
 
+def _is_mask(value: Any) -> bool:
+    return _is_a(value, "Mask")
+
+
+def _is_boxes(value: Any) -> bool:
+    return _is_a(value, "BoundingBoxes")
+
+
+def _is_points(value: Any) -> bool:
+    return _is_a(value, "KeyPoints")
+
+
 _PIXEL_COLUMNS = {"height": "uint32", "width": "uint32", "channels": "uint8", "bits": "uint8"}
 
 
@@ -420,9 +420,7 @@ def image_size(value: Any) -> tuple[int, int] | None:
 def is_plane_of(value: Any, sizes: Container[tuple[int, int] | None]) -> bool:
     """Return whether an array or tensor holds whole numbers (H, W), and (H, W) is one of `sizes`."""
     shape = tuple(value.shape)
-    dtype = value.dtype.name if isinstance(value, np.ndarray) else str(value.dtype).removeprefix("torch.")
-    is_whole = dtype.rstrip("0123456789") in ("int", "uint", "bool")
-    return len(shape) == 2 and is_whole and shape in sizes
+    return len(shape) == 2 and _kind_of_numbers(value) in ("int", "bool") and shape in sizes
 
 
 def _is_int(value: Any) -> bool:
@@ -433,37 +431,16 @@ def _is_int(value: Any) -> bool:
 TABLE: Mapping[str, FieldKind] = {
     kind.name: kind
     for kind in (
-        FieldKind(Mask, is_mask, columns=_PIXEL_COLUMNS),
+        FieldKind(Mask, _is_mask, columns=_PIXEL_COLUMNS),
         FieldKind(Image, lambda value: is_pil(value) or is_pixels(value), columns=_PIXEL_COLUMNS),
-        FieldKind(
-            Boxes,
-            lambda value: _is_a(value, "BoundingBoxes"),
-            encode=_encode_boxes,
-            decode=_decode_boxes,
-            in_batch="tensors (n, 4)",
-            is_ragged=True,
-        ),
-        FieldKind(
-            Points,
-            lambda value: _is_a(value, "KeyPoints"),
-            encode=_encode_points,
-            decode=_decode_points,
-            in_batch="tensors (n, 2) or (n, k, 2)",
-            is_ragged=True,
-        ),
-        FieldKind(
-            Labels,
-            None,
-            encode=_encode_labels,
-            decode=_decode_labels,
-            in_batch="tensors (n,)",
-            is_ragged=True,
-        ),
+        FieldKind(Boxes, _is_boxes, encode=_encode_boxes, decode=_decode_boxes, is_ragged=True),
+        FieldKind(Points, _is_points, encode=_encode_points, decode=_decode_points, is_ragged=True),
+        FieldKind(Labels, None, encode=_encode_labels, decode=_decode_labels, is_ragged=True),
         FieldKind(Array, lambda value: isinstance(value, np.ndarray) or is_tensor(value), columns={"type": "names"}),
         FieldKind(Int, _is_int, "int64"),
         FieldKind(Float, lambda value: isinstance(value, float | np.floating), "float64"),
-        FieldKind(Text, lambda value: isinstance(value, str), "text", in_batch="str"),
-        FieldKind(Bytes, lambda value: isinstance(value, bytes | bytearray | memoryview), in_batch="bytes"),
-        FieldKind(Json, None, decode=lambda data: json.loads(data), in_batch="what JSON holds"),
+        FieldKind(Text, lambda value: isinstance(value, str), "text"),
+        FieldKind(Bytes, lambda value: isinstance(value, bytes | bytearray | memoryview)),
+        FieldKind(Json, None, decode=lambda data: json.loads(data)),
     )
 }

@@ -40,7 +40,7 @@ def ways(dataset: LMDBDataset) -> Iterator[Callable[[], Any]]:
         yield lambda loader=loader: [batch[0] for batch in loader]
         if name not in IMAGES:
             continue
-        moved, scaled = view.transformed(MOVED, seed=0), view.scaled()
+        moved, scaled = view.transformed(MOVED, seed=0), view.transformed([T.ToDtype(torch.float32, True)])
         moved.set_epoch(0)
         cropping = Loader(view, 2, order="sequential", num_threads=1, transforms=[T.RandomCrop(32)], seed=3)
         resizing = Loader(view, 2, order="sequential", num_threads=1, transforms=[T.Resize((20, 24))])

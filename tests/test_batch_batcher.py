@@ -64,11 +64,6 @@ def test_samples_lists_workers_and_the_loader_give_the_same_batches(
             check_same(found, wanted)
 
 
-def test_a_list_of_no_samples_is_an_empty_batch(ds: LMDBDataset) -> None:
-    batch = ds._many([])
-    assert len(batch) == 0 and list(batch) == []
-
-
 def test_own_transform_functions_and_reading_agree(path: Path) -> None:
     """The same transform of samples, called by the dataset and by the Loader, which calls functions after it."""
 
@@ -100,33 +95,12 @@ def test_collate_gives_the_batch_of_torchs_own(path: Path, numbers: list[int]) -
     check_same(collate(list(ds._many(numbers))), expected)
 
 
-def test_collate_takes_a_batch_as_it_is(ds: LMDBDataset) -> None:
-    batch = ds._many([1, 2])
-
-    assert collate(batch).image is batch.columns["image"]
-
-
 def test_collate_takes_results_of_a_transform(path: Path) -> None:
     ds = LMDBDataset(path, transform=lambda sample: {"n": sample.number, "mean": sample.image.float().mean()})
 
     batch = collate(ds._many([4, 2]))
     assert batch["n"].tolist() == [4, 2]
     assert batch["mean"].shape == (2,)
-
-
-def test_grey_and_colour_images_of_a_transform_are_refused_with_the_line(tmp_path: Path) -> None:
-    lmdbloader.write([{"image": np.zeros(shape, np.uint8)} for shape in ((9, 8), (8, 9, 3))], tmp_path / "d")
-
-    def cut(sample: Any) -> Any:
-        return sample._replace(image=sample.image[:, :4, :4])
-
-    for returned in (cut, lambda sample: {"image": cut(sample).image}, lambda sample: cut(sample).image):
-        ds = LMDBDataset(tmp_path / "d", transform=returned)
-        with pytest.raises(OptionError, match=r"\(1, 4, 4\) and \(3, 4, 4\).*transform=v2\.Compose\(\[v2\.RGB\(\), "):
-            collate([ds[0], ds[1]])
-    ds = LMDBDataset(tmp_path / "d", transform=lambda sample: sample._replace(image=sample.image[:3]))
-    with pytest.raises(RuntimeError, match="stack expects"):
-        collate([ds[0], ds[1]])
 
 
 def test_images_of_different_shapes_are_refused_with_advice(tmp_path: Path) -> None:

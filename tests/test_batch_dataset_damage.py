@@ -29,7 +29,6 @@ IO = pytest.mark.parametrize("io", ["mmap", "pread"])
 READS: dict[str, Callable[[LMDBDataset, str], Any]] = {
     "ds[i]": lambda ds, name: ds[DAMAGED],
     "ds[i] of a view": lambda ds, name: ds.select([2, DAMAGED])[1],
-    "scaled": lambda ds, name: ds.scaled()[DAMAGED],
     "__getitems__": lambda ds, name: ds._many([2, 1, 0]),
     "a list of them": lambda ds, name: list(ds[[2, 1, 0]]),
     "Loader": lambda ds, name: list(Loader(ds, 2, order="sequential", num_threads=1)),

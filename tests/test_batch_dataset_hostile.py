@@ -258,15 +258,6 @@ def test_json_that_does_not_read_is_our_error(tmp_path: Path, text: bytes, expec
     assert expected is None
 
 
-@pytest.mark.parametrize("shape", ["0,999999999999", "1," * 30 + "5", "", "0"])
-def test_an_array_of_an_odd_shape_is_an_array(tmp_path: Path, shape: str) -> None:
-    sizes = [int(size) for size in shape.split(",") if size]
-    data = bytes(int(np.prod(sizes)))
-    stored = Stored(data, len(data), type=f"uint8[{shape}]")
-    path = write_payloads(tmp_path / "d", {"array": "array"}, [{"array": stored}])
-    assert LMDBDataset(path)[0].array.shape == tuple(sizes)
-
-
 @pytest.mark.parametrize("shapes", [[(65000, 8), (8, 65000)], [(1, 1), (5000, 5000)], [(9, 8)], [(300, 7), (20, 100)]])
 def test_scratch_is_for_the_largest_image_not_for_one_as_high_and_wide_as_any(
     tmp_path: Path, shapes: list[tuple[int, int]]

@@ -16,7 +16,7 @@ import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.batch.collate import collate
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms import BatchFunction, CenterCrop, RandomHorizontalFlip
+from lmdbloader.transforms import CenterCrop, RandomHorizontalFlip
 
 READS: dict[str, Callable[[LMDBDataset], Any]] = {
     "ds[i]": lambda ds: [ds[i] for i in range(len(ds))],
@@ -65,25 +65,6 @@ def test_an_assigned_transform_is_used(path: Path, given: Any) -> None:
     assert not ds.has_own_transform
 
 
-class OwnNames(LMDBDataset):
-    """A subclass with names that are private names elsewhere."""
-
-    def own_transform(self, sample: Any) -> Any:
-        return sample.label
-
-    def _open(self) -> int:
-        return 3
-
-    def transform(self, sample: Any) -> Any:
-        return self.own_transform(sample), self._open()
-
-
-def test_methods_of_a_subclass_are_its_own(path: Path) -> None:
-    ds = OwnNames(path)
-    assert ds[2] == (2, 3)
-    assert [batch[1].tolist() for batch in Loader(ds, 4, order="sequential")] == [[3] * 4] * 2
-
-
 def crop(sample: Any) -> Any:
     return sample._replace(image=sample.image[:, :4, :5].float())
 
@@ -122,9 +103,6 @@ def test_a_transform_that_crops_makes_batches_of_images_of_different_sizes(
     assert torch.cat([batch.small for batch in batches]).unique().tolist() == list(range(8))
     assert torch.cat([batch.label for batch in batches]).tolist() == list(range(8))
     assert [name for batch in batches for name in batch.name] == list("01234567")
-    scaled = next(iter(Loader(ds.scaled(), 8, order="sequential")))
-    assert torch.allclose(scaled.image, torch.cat([batch.image for batch in batches]) / 255)
-    assert scaled.small.dtype == torch.float32
 
 
 def test_a_transform_that_leaves_the_sizes_different_is_refused(different: Path) -> None:
@@ -136,21 +114,6 @@ def test_a_transform_that_leaves_the_sizes_different_is_refused(different: Path)
         Loader(LMDBDataset(different, transform=crop), 4, transforms=flips)
     with pytest.raises(OptionError, match="different shapes"):
         Loader(LMDBDataset(different), 4)
-
-
-def test_a_loader_and_a_dataset_call_the_transform_with_the_same_values(different: Path) -> None:
-    seen: dict[str, list[Any]] = {"Loader": [], "dataset": []}
-
-    def look(way: str) -> Callable[[Any], Any]:
-        def transform(sample: Any) -> Any:
-            seen[way].append([type(value) for value in sample] + [sample.label, sample.is_even, sample.name])
-            return sample.label
-
-        return transform
-
-    list(Loader(LMDBDataset(different, transform=look("Loader")), 3, order="sequential", num_threads=1))
-    list(LMDBDataset(different, transform=look("dataset")))  # type: ignore[call-overload]
-    assert seen["Loader"] == seen["dataset"]
 
 
 @pytest.mark.parametrize("io", [None, "pread"])
@@ -168,60 +131,6 @@ def test_a_transform_assigned_later_reaches_what_was_made_before(path: Path, io:
     assert next(iter(loader)).label.tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("read", READS.values(), ids=READS)
-@pytest.mark.parametrize("given", [CenterCrop(2), [CenterCrop(2)], 3], ids=["compiled", "list", "number"])
-def test_a_transform_that_is_not_a_function_is_refused(
-    path: Path, given: Any, read: Callable[[LMDBDataset], Any]
-) -> None:
-    ds = LMDBDataset(path)
-    ds.transform = given
-    with pytest.raises(OptionError, match=r"is not a function of a sample.*ds\.transformed\(\[\.\.\.\]\)"):
-        read(ds)
-
-
-@pytest.mark.parametrize("name", ["transforms", "target_transform"])
-def test_other_attributes_of_torchvisions_datasets_are_refused(path: Path, name: str) -> None:
-    with pytest.raises(OptionError, match=rf"{name} = .*ds\.transform = function"):
-        setattr(LMDBDataset(path), name, first)
-
-    class Mine(LMDBDataset):
-        def transform(self, sample: Any) -> Any:
-            return self.target_transform(sample)
-
-    mine: Any = Mine(path)
-    mine.target_transform = second  # a subclass may have attributes of its own
-    assert mine[3] == 103
-
-
-FORGETFUL: dict[str, Callable[[LMDBDataset], Any]] = {
-    "function": lambda ds: Loader(ds, 4, order="random", transforms=[print_only]),
-    "damage is skipped": lambda ds: Loader(ds, 4, order="random", transforms=[print_only], on_corrupt="skip"),
-    "after another": lambda ds: Loader(ds, 4, order="random", transforms=[lambda batch: batch, print_only]),
-    "batch function": lambda ds: Loader(ds, 4, order="random", transforms=[Forgetful()]),
-    "own transform": lambda ds: Loader(LMDBDataset(ds.path, transform=print_only), 4, order="random"),
-    "own transform, damage is skipped": lambda ds: Loader(
-        LMDBDataset(ds.path, transform=print_only), 4, order="random", on_corrupt="skip"
-    ),
-    "dataloader": lambda ds: lmdbloader.dataloader(LMDBDataset(ds.path, transform=print_only), 4, num_workers=0),
-    "workers": lambda ds: lmdbloader.dataloader(LMDBDataset(ds.path, transform=print_only), 4, num_workers=1),
-}
-
-
-def print_only(value: Any) -> None:
-    """A function whose last line was forgotten."""
-
-
-class Forgetful(BatchFunction):
-    def apply(self, batch: Any, random: np.random.Generator) -> None:
-        """Return nothing, by mistake."""
-
-
-@pytest.mark.parametrize("make", FORGETFUL.values(), ids=FORGETFUL)
-def test_a_function_that_forgets_to_return_is_an_error(path: Path, make: Callable[[LMDBDataset], Any]) -> None:
-    with pytest.raises(OptionError, match=r"`return (batch|sample)`"):
-        list(make(LMDBDataset(path)))
-
-
 @pytest.mark.parametrize("fields", [["label"], ["label", "is_even", "name"]])
 def test_compiled_transforms_of_a_dataset_without_images_are_refused(different: Path, fields: list[str]) -> None:
     ds = LMDBDataset(different, fields=fields)
@@ -232,30 +141,6 @@ def test_compiled_transforms_of_a_dataset_without_images_are_refused(different: 
         with pytest.raises(OptionError, match=r"CenterCrop\(size=2\).*no image field; it is read with label \(int\)"):
             given()
     assert len(next(iter(Loader(ds, 4, order="random", transforms=[lambda batch: batch])))) == len(fields)
-
-
-def test_bools_are_a_tensor_in_a_batch(different: Path) -> None:
-    def both(sample: Any) -> Any:
-        return {"even": sample.is_even, "odd": not sample.is_even}
-
-    stored, made = LMDBDataset(different), LMDBDataset(different, transform=both)
-    few = LMDBDataset(different, fields=["is_even"])
-    expected = [True, False] * 4
-    for batch in (
-        next(iter(Loader(few, 8, order="sequential"))),
-        next(iter(lmdbloader.dataloader(few, 8, num_workers=0))),
-        next(iter(lmdbloader.dataloader(few, 8, num_workers=1))),
-        next(iter(DataLoader(few, 8))),
-    ):
-        assert batch.is_even.dtype == torch.bool
-        assert batch.is_even.tolist() == expected
-    for batch in (
-        next(iter(Loader(made, 8, order="sequential"))),
-        next(iter(lmdbloader.dataloader(made, 8, num_workers=0))),
-    ):
-        assert (batch["even"].dtype, batch["odd"].dtype) == (torch.bool, torch.bool)
-        assert torch.equal(batch["even"], ~batch["odd"])
-    assert stored[1].is_even is False
 
 
 def test_json_values_of_several_types_stay_a_list(tmp_path: Path) -> None:

@@ -76,17 +76,6 @@ def test_a_reader_keeps_a_dataset_that_a_rename_replaces(tmp_path: Path, io: Any
 
 
 @IO
-def test_a_reader_keeps_a_dataset_that_is_staged_again(tmp_path: Path, io: Any) -> None:
-    for name, fill in (("a", 1), ("b", 2)):
-        (tmp_path / name).mkdir()
-        lmdbloader.write([{"x": np.full(5, fill)}], tmp_path / name / "d")
-    copy = lmdbloader.stage(tmp_path / "a" / "d", tmp_path)
-    ds = LMDBDataset(copy, io=io)
-    lmdbloader.stage(tmp_path / "b" / "d", tmp_path, overwrite=True)
-    assert (ds[0].x == 1).all() and (LMDBDataset(copy, io=io)[0].x == 2).all()
-
-
-@IO
 def test_every_field_reads_the_same(written: Path, io: Any) -> None:
     ds = LMDBDataset(written, io=io)
     other = LMDBDataset(written)
@@ -104,7 +93,6 @@ def test_how_it_is_read_survives_pickling_views_and_forks(written: Path, io: Any
     for each in (
         back,
         ds.select([1]),
-        ds.scaled(),
         ds.where("source == '0.png'"),
         pickle.loads(pickle.dumps(ds.reader)),
     ):
@@ -116,15 +104,6 @@ def test_how_it_is_read_survives_pickling_views_and_forks(written: Path, io: Any
     if (pid := os.fork()) == 0:  # where torch must not compute: its threads did not come along
         os._exit(0 if np.array_equal(ds[1].jpeg.numpy(), expected) else 1)
     assert os.waitpid(pid, 0)[1] == 0
-
-
-@IO
-def test_a_reader_that_reads_as_it_does_already_is_itself(written: Path, io: Any) -> None:
-    reader = Reader(written, io=io)
-    assert reader.with_io(io) is reader
-    other = reader.with_io("mmap" if io == "pread" else "pread")
-    assert other.io != io and other.descriptor != reader.descriptor
-    np.testing.assert_array_equal(other.read_image("tiles", 1), reader.read_image("tiles", 1))
 
 
 def test_another_way_to_read_is_refused(written: Path) -> None:

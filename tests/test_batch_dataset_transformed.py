@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.batch.collate import collate
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms import CenterCrop, Normalize, RandomCrop, RandomDihedral, ToDtype
+from lmdbloader.transforms import CenterCrop, RandomCrop, RandomDihedral, ToDtype
 
 COUNT = 40
 RANDOM = (RandomCrop(8), RandomDihedral(), ToDtype(torch.float32, scale=True))
@@ -80,30 +79,16 @@ def test_a_workers_batch_is_written_in_shared_memory(ds: LMDBDataset, transforms
     assert torch.equal(torch.cat(parts), torch.stack([sample.hr for sample in view]))
 
 
-def test_in_this_process_memory_is_not_shared(ds: LMDBDataset) -> None:
-    assert _is_shared(collate(ds._many(range(8))))[:2] == (False, False)
-
-
 def test_views_of_views_keep_their_transforms_and_number_their_own_samples(ds: LMDBDataset) -> None:
     view = ds.transformed([CenterCrop(12)]).transformed([CenterCrop(8)])
     assert torch.equal(view[3].hr, ds[3].hr[:, 4:12, 4:12])
     assert torch.equal(view[3].lr, ds[3].lr[:, 2:6, 2:6])
     part = view[10:]
     assert torch.equal(part[0].hr, view[10].hr)
-    assert torch.equal(view.scaled()[0].hr, view[0].hr * np.float32(1 / 255))
     # Random choices belong to the number in the view that is asked.
     chosen = ds.select([5, 5]).transformed([RandomCrop(2)])
     positions = [(chosen._many([0, 1]))[k].hr for k in range(2)]
     assert not torch.equal(*positions)
-
-
-def test_a_view_pickles_with_its_seed_and_epoch(ds: LMDBDataset) -> None:
-    view = ds.transformed(RANDOM, seed=3)
-    view.set_epoch(4)
-    assert torch.equal(pickle.loads(pickle.dumps(view))[7].hr, view[7].hr)
-    before = view[7].hr
-    view.set_epoch(5)
-    assert not torch.equal(view[7].hr, before)
 
 
 def test_a_transform_that_does_not_suit_is_refused_at_once(ds: LMDBDataset) -> None:
@@ -113,30 +98,10 @@ def test_a_transform_that_does_not_suit_is_refused_at_once(ds: LMDBDataset) -> N
         ds.transformed(RANDOM, seed=-1)
 
 
-def test_images_of_different_shapes_become_batches_by_cropping(tmp_path: Path) -> None:
-    shapes = [(20, 30), (33, 21), (18, 40)]
-    rng = np.random.default_rng(1)
-    written = [rng.integers(0, 256, (*s, 3)).astype(np.uint8) for s in shapes]
-    lmdbloader.write(({"image": image} for image in written), tmp_path / "d")
-    ds = LMDBDataset(tmp_path / "d")
-    with pytest.raises(OptionError, match="different shapes, 18 to 33 rows and 21 to 40 columns"):
-        ds.transformed([ToDtype(torch.float16, scale=True)])
-    batch = ds.transformed([CenterCrop((10, 12))])._many([0, 1, 2])
-    for k, image in enumerate(written):
-        top, left = round((shapes[k][0] - 10) / 2), round((shapes[k][1] - 12) / 2)
-        assert torch.equal(batch[k].image, torch.from_numpy(image[top : top + 10, left : left + 12].transpose(2, 0, 1)))
-
-
-@pytest.mark.parametrize("made", [[ToDtype(torch.float32)], [ToDtype(torch.float32, True), Normalize(0.5, 0.5)]])
-def test_scaled_refuses_what_it_would_leave_as_it_is(ds: LMDBDataset, made: Any) -> None:
-    with pytest.raises(OptionError, match=r"^scaled\(\): the images of this view come from .*Leave one of them out"):
-        ds.transformed(made).scaled()
-
-
 def test_data_is_in_main_memory_whatever_the_default_device_is(ds: LMDBDataset) -> None:
     with torch.device("meta"):
         view = ds.transformed([RandomCrop(8)], seed=1)
         batch = next(iter(lmdbloader.Loader(view, 4, shuffle=True)))
         mixed = next(iter(lmdbloader.Loader(lmdbloader.mix([view, view]), 4, shuffle=True)))
-        for sample in (view[0], ds.scaled()[0], batch, mixed):
+        for sample in (view[0], batch, mixed):
             assert {value.device.type for value in sample if isinstance(value, torch.Tensor)} == {"cpu"}

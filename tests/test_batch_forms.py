@@ -36,10 +36,6 @@ def first_of_such_a_dataset(path: Path, as_: Any) -> Any:
     return next(iter(Loader(LMDBDataset(path, as_=as_), 5, order="sequential")))
 
 
-def first_of_torch(path: Path, as_: Any) -> Any:
-    return next(iter(lmdbloader.dataloader(LMDBDataset(path), 5, as_=as_, num_workers=0)))
-
-
 def first_of_torch_with_workers(path: Path, as_: Any) -> Any:
     return next(iter(lmdbloader.dataloader(LMDBDataset(path), 5, as_=as_, num_workers=1)))
 
@@ -57,7 +53,7 @@ def first_sliced(path: Path, as_: Any) -> Any:
 
 
 WAYS = [
-    *(first_loaded, first_of_such_a_dataset, first_of_torch, first_of_torch_with_workers, first_collated),
+    *(first_loaded, first_of_such_a_dataset, first_of_torch_with_workers, first_collated),
     *(first_stacked_by_torch, first_sliced),
 ]
 
@@ -119,19 +115,6 @@ def test_a_field_that_is_not_there_is_named_at_once(path: Path, make: Any) -> No
         make(path, as_={"x": "img"})
 
 
-def test_a_collate_function_makes_forms_itself(path: Path) -> None:
-    with pytest.raises(OptionError, match=r"there are no batches\. Write LMDBDataset\(path, as_='dict'\)"):
-        lmdbloader.dataloader(LMDBDataset(path), None, as_="dict")
-    with pytest.raises(OptionError, match="Leave out as_ or collate_fn"):
-        lmdbloader.dataloader(LMDBDataset(path), 4, as_="dict", collate_fn=list)
-
-
-def test_a_loader_of_dicts_is_measured_and_pickles(path: Path) -> None:
-    loader = Loader(LMDBDataset(path), 5, order="random", as_=RENAMED)
-    assert loader.benchmark(0.05).samples_per_s > 0
-    assert list(next(iter(pickle.loads(pickle.dumps(loader))))) == ["pixel_values", "labels"]
-
-
 @pytest.mark.parametrize("batch_size", [1, 4, 100])
 def test_functions_get_sample_numbers_if_they_ask(path: Path, batch_size: int) -> None:
     def numbered(batch: Any, indices: torch.Tensor) -> Any:
@@ -141,10 +124,3 @@ def test_functions_get_sample_numbers_if_they_ask(path: Path, batch_size: int) -
     view = LMDBDataset(path)[::-1]
     for batch in Loader(view, batch_size, order="random", transforms=[WithIndices(numbered)]):
         assert torch.equal(batch["number"], COUNT - 1 - batch["label"])
-
-
-def test_asking_for_numbers_needs_a_loader_and_a_function() -> None:
-    with pytest.raises(OptionError, match="only a Loader has sample numbers"):
-        WithIndices(lambda batch, indices: batch)(None)
-    with pytest.raises(OptionError, match="expected a function of a batch and its sample numbers"):
-        WithIndices(LabelSmoothing(0.1, 3))  # type: ignore[arg-type]

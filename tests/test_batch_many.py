@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 import lmdbloader
@@ -134,38 +133,6 @@ def test_a_subclass_may_read_many_by_itself(path: Path) -> None:
     for make in LOADERS.values():
         assert next(iter(make(Many(path)))) == [100, 101, 102, 103]
         assert next(iter(make(Many(path).select([5, 3])))) == [105, 103]
-
-
-class Longer(LMDBDataset):
-    """Says that it has more samples than are stored."""
-
-    def __len__(self) -> int:
-        return 3 * super().__len__()
-
-
-def test_a_longer_len_is_refused_or_the_end_of_the_samples(path: Path) -> None:
-    class Wrapping(Longer):
-        def __getitem__(self, index: int) -> Any:
-            return super().__getitem__(index % COUNT)
-
-    with pytest.raises(OptionError, match="overrides __len__"):
-        Loader(Longer(path), 4)
-    with pytest.raises(IndexError, match="sample 30 of a dataset of 12 samples"):
-        Longer(path)[30]
-    for make in LOADERS.values():
-        assert [sample.label for batch in make(Wrapping(path)) for sample in batch] == [*range(COUNT)] * 3
-        with pytest.raises(IndexError, match="sample 12 of a dataset of 12 samples"):
-            list(make(Longer(path)))
-    assert Wrapping(path).select([30])[0].label == 30 % COUNT
-
-
-def test_without_workers_a_dataloader_reads_a_batch_in_one_call(path: Path) -> None:
-    ds = LMDBDataset(path)
-    ds.time_stages()
-    assert len(list(lmdbloader.dataloader(Subset(ds, range(8)), 4, num_workers=0))) == 2
-    assert ds.stage_times().num_batches == 2
-    loader = lmdbloader.dataloader(ds, 4, num_workers=0)
-    assert loader.dataset is ds and torch.equal(next(iter(loader)).label, torch.arange(4))
 
 
 @pytest.mark.parametrize("make", [Wrapper, lambda ds: Noted(Path(ds.path))], ids=["wrapper", "subclass"])

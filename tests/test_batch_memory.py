@@ -12,14 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from lmdbloader.batch import shared_memory as memory_module
 from lmdbloader.batch.memory import BatchMemory
 from lmdbloader.batch.shared_memory import (
     SharedMemory,
     in_shared_memory,
-    means_no_space,
-    no_space,
-    shared_like,
     shared_tensor,
 )
 from lmdbloader.errors import DiskFullError
@@ -44,12 +40,6 @@ def test_memory_has_the_shape_the_type_and_the_address_asked_for(
     tensor, address = make(kind, dtype).take(count)
     assert tensor.shape == (count, *SHAPE) and tensor.numpy().dtype == dtype and tensor.is_contiguous()
     assert address == tensor.data_ptr() or count == 0
-
-
-def test_memory_begins_on_a_cache_line() -> None:
-    memory = make()
-    taken = [memory.take(count) for count in range(1, 40)]
-    assert all(address % 64 == 0 for _, address in taken)
 
 
 @kinds
@@ -92,12 +82,6 @@ def test_no_more_than_asked_is_kept() -> None:
     held.clear()
     again = [memory.take(COUNT) for _ in range(2)]
     assert {address for _, address in again} == kept
-
-
-def test_a_small_batch_does_not_hold_the_memory_of_a_large_one() -> None:
-    memory = make()
-    address = memory.take(8 * COUNT)[1]
-    assert memory.take(COUNT)[1] != address
 
 
 def test_threads_never_share_memory_that_is_in_use() -> None:
@@ -155,51 +139,14 @@ def test_shared_memory_is_in_no_file_system_and_its_descriptor_is_closed_with_it
     assert set(os.listdir("/proc/self/fd")) <= before
 
 
-@linux
-def test_an_error_other_than_a_refusal_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    forbid_memory_without_name(monkeypatch, errno.EMFILE)
-    with pytest.raises(OSError, match="Too many open files"):
-        shared_tensor(1)
-
-
 def test_a_full_file_system_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(nbytes: int) -> Any:
         raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)")
 
     forbid_memory_without_name(monkeypatch)
     monkeypatch.setattr(torch.UntypedStorage, "_new_shared", full)
-    with pytest.raises(DiskFullError, match=r"/dev/shm is full: .* 5,000 bytes .*--shm-size.*num_workers.*Loader"):
+    with pytest.raises(DiskFullError, match=r"/dev/shm is full: .* 5,000 bytes"):
         shared_tensor(5000)
-
-
-def test_another_error_of_torch_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(nbytes: int) -> Any:
-        raise RuntimeError("something else")
-
-    forbid_memory_without_name(monkeypatch)
-    monkeypatch.setattr(torch.UntypedStorage, "_new_shared", fail)
-    with pytest.raises(RuntimeError, match="something else"):
-        shared_tensor(5000)
-
-
-def test_the_message_says_how_much_is_free_if_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_module, "free_nbytes", lambda: 1234567)
-    assert "need 8 bytes of shared memory and 1,234,567 are free." in str(no_space(8))
-    monkeypatch.setattr(memory_module, "free_nbytes", lambda: None)
-    assert "need 8 bytes of shared memory. Enlarge" in str(no_space(8))
-
-
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (OSError(errno.ENOSPC, "x"), True),
-        (RuntimeError("no: No space left on device (28)"), True),
-        (OSError(errno.EIO, "x"), False),
-        (ValueError("no"), False),
-    ],
-)
-def test_errors_that_mean_a_full_file_system_are_recognised(error: Exception, expected: bool) -> None:
-    assert means_no_space(error) == expected
 
 
 def test_a_batch_is_moved_with_its_structure() -> None:
@@ -226,8 +173,3 @@ def test_a_batch_is_moved_with_its_structure() -> None:
 )
 def test_tensors_that_are_more_than_numbers_are_left_to_torch(tensor: torch.Tensor) -> None:
     assert in_shared_memory(tensor) is tensor
-
-
-def test_shared_like_has_the_shape_and_the_type() -> None:
-    made = shared_like(torch.empty(1, dtype=torch.bfloat16), (2, 3))
-    assert made.shape == (2, 3) and made.dtype == torch.bfloat16 and made.is_shared()

@@ -108,14 +108,6 @@ def test_after_a_resize_it_differs_by_less_than_two_levels(
     assert (off[is_pixels[torch.from_numpy(order)]] == 0).all(), "pixels beside JPEGs are resized as ever"
 
 
-@pytest.mark.parametrize("side", [8, 9, 15, 23, 24])
-def test_tiny_crops_differ_by_less_than_two_levels(datasets: dict[str, lmdbloader.LMDBDataset], side: int) -> None:
-    for seed in range(10):
-        crop = [T.RandomResizedCrop(side, interpolation="bicubic")]
-        found, expected = (images(datasets[name], crop, seed=seed).float() for name in ("jpg", "jpg-pixels"))
-        assert (found - expected).abs().mean() < 2
-
-
 def test_whole_images_are_resized_as_pillow_resizes_them(datasets: dict[str, lmdbloader.LMDBDataset]) -> None:
     for name, most in (("jpg", 2.0), ("jpg-pixels", 1.0)):
         found = images(datasets[name], [T.Resize((90, 70))], order="sequential")
@@ -133,22 +125,6 @@ def test_grey_among_colours_has_three_equal_channels(datasets: dict[str, lmdbloa
         for i, image in enumerate(found):
             if datasets["files"][i].image.shape[0] == 1:
                 assert (image == image[:1]).all()
-
-
-def test_under_torchs_dataloader_it_is_the_same(datasets: dict[str, lmdbloader.LMDBDataset]) -> None:
-    transforms = [T.RandomResizedCrop(40), T.ToDtype(torch.float32, scale=True)]
-    view = datasets["files"].transformed(transforms, seed=3)
-    ours = images(datasets["files"], transforms, seed=3, order="sequential")
-    found = torch.cat([batch.image for batch in lmdbloader.dataloader(view, batch_size=5, num_workers=0)])
-    torch.testing.assert_close(found, ours, rtol=0, atol=0)
-    torch.testing.assert_close(view[7].image, ours[7], rtol=0, atol=0)
-
-
-def test_windows_of_files(datasets: dict[str, lmdbloader.LMDBDataset]) -> None:
-    for name in ("files", "jpg"):
-        for row, sample in enumerate(datasets[name]):
-            window = datasets[name].reader.read_crop("image", row, top=7, left=9, height=40, width=33)
-            np.testing.assert_array_equal(window, sample.image.numpy()[:, 7:47, 9:42])
 
 
 @pytest.mark.parametrize("resize", [False, True])

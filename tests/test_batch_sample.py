@@ -45,11 +45,6 @@ def test_samples_of_a_batch_are_views_of_it() -> None:
             batch[index]
 
 
-def test_an_empty_batch_has_no_samples() -> None:
-    batch = Batch({"hr": torch.zeros(0, 3, 2, 2)}, 0)
-    assert list(batch) == []
-
-
 def test_a_field_can_be_read_by_its_name_as_in_a_dict() -> None:
     sample = sample_type(("lr", "hr"))(1, 2)
     assert (sample["lr"], sample["hr"], sample[0], sample[-1], sample[:]) == (1, 2, 1, 2, (1, 2))
@@ -58,10 +53,3 @@ def test_a_field_can_be_read_by_its_name_as_in_a_dict() -> None:
         sample["image"]
     with pytest.raises(IndexError):
         sample[2]
-
-
-def test_a_field_that_is_not_there_is_an_attribute_error() -> None:
-    sample = sample_type(("lr", "hr"))(1, 2)
-    with pytest.raises(AttributeError, match="no attribute 'image'"):
-        _ = sample.image
-    assert not hasattr(sample, "pin_memory") and not hasattr(sample, "__array__")

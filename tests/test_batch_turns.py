@@ -19,7 +19,7 @@ from torch import nn
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader, fields
-from lmdbloader.errors import OptionError, WorkerError
+from lmdbloader.errors import OptionError
 from lmdbloader.transforms import MixUp, WithIndices, thread_safe
 
 COUNT, THREADS = 128, 4
@@ -204,12 +204,6 @@ def test_what_is_made_of_marked_functions_is_not_marked(path: Path) -> None:
         loader.close()
 
 
-def test_what_has_no_attributes_cannot_be_marked() -> None:
-    for function in (len, int):
-        with pytest.raises(OptionError, match=r"thread_safe\(<.*Mark its class, or a function that calls it"):
-            thread_safe(function)
-
-
 def test_a_function_reads_from_another_loader(path: Path) -> None:
     """One without functions, or with marked ones; else it is an error and not a deadlock."""
     plain = Loader(path, 16)
@@ -226,30 +220,6 @@ def test_a_function_reads_from_another_loader(path: Path) -> None:
         list(Loader(path, 32, transforms=[pasting(alone)]))
     outer = Loader(path, 32, transforms=[thread_safe(pasting(alone))])
     assert all((batch.label >= COUNT).all() for batch in outer)
-
-
-def test_a_function_closes_another_loader_that_waits_for_its_turn(path: Path) -> None:
-    inner = Loader(LMDBDataset(path, transform=Flip()), 16)
-    begun = iter(inner)
-    next(begun)
-
-    def closing(batch: Any) -> Any:
-        inner.close()
-        return batch
-
-    assert len(list(Loader(path, COUNT // 4, transforms=[closing]))) == 4
-    with pytest.raises(WorkerError, match="closed"):
-        list(begun)
-
-
-def test_a_function_that_raises_ends_its_turn(path: Path) -> None:
-    def failing(batch: Any) -> Any:
-        raise KeyError("mine")
-
-    for _ in range(2):
-        with pytest.raises(KeyError, match="mine"):
-            list(Loader(path, 16, transforms=[failing]))
-    assert unfit(Loader(LMDBDataset(path, transform=Flip()), 16)) == 0
 
 
 def test_a_child_forked_during_a_turn_has_turns_of_its_own(path: Path) -> None:

@@ -61,7 +61,7 @@ def test_messages_name_options(place: Path, db: Path, tmp_path: Path, capsys: Ca
     assert status == 2 and "add them after those: add_classes=True." in errors
     status, said, errors = run(capsys, "append", labels, place / "a", "--fields", "label", "--add-classes")
     assert (status, errors) == (0, "") and "1 class of a added: dog" in said
-    assert LMDBDataset(labels).targets == [1, *[1, 2] * 5]
+    assert LMDBDataset(labels).targets == (1, *[1, 2] * 5)
     status, _, errors = run(capsys, "append", db / "nothing", place / "a")
     assert status == 1 and "nothing" in errors
     with pytest.raises(SystemExit):

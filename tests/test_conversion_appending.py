@@ -143,11 +143,11 @@ def test_other_classes_are_refused_or_added_behind(tmp_path: Path) -> None:
     lmdbloader.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "merged", add_classes=True)
     lmdbloader.append(tmp_path / "a", [tmp_path / "b"], add_classes=True)
     ds = LMDBDataset(tmp_path / "a")
-    assert ds.classes == ("cat", "dog", "bird") and ds.targets == [0, 1, 0, 1, 2, 0, 2, 0]
+    assert ds.classes == ("cat", "dog", "bird") and ds.targets == (0, 1, 0, 1, 2, 0, 2, 0)
     assert content(tmp_path / "a") == content(tmp_path / "merged")
     # A further part knows the classes of all before it.
     lmdbloader.append(tmp_path / "a", [tmp_path / "b"])
-    assert LMDBDataset(tmp_path / "a").targets[-4:] == [2, 0, 2, 0]
+    assert LMDBDataset(tmp_path / "a").targets[-4:] == (2, 0, 2, 0)
 
 
 def test_fields_that_do_not_fit_are_refused_with_the_line_to_write(tmp_path: Path) -> None:

@@ -714,15 +714,6 @@ def test_a_mask_of_0_and_255_is_warned_of(tmp_path: Path) -> None:
     assert lmdbloader.LMDBDataset(tmp_path / "f")[0].mask.unique().tolist() == [0, 1]
 
 
-def test_the_error_says_that_bytes_of_an_image_file_are_not_an_image(tmp_path: Path) -> None:
-    lmdbloader.write([{"image": b"a file"}], tmp_path / "d")
-    crop = lmdbloader.transforms.RandomCrop(8)
-    with pytest.raises(
-        OptionError, match=r"no image field.*declare it: write\(..., fields=\{'image': fields.Image\(\)\}"
-    ):
-        lmdbloader.Loader(tmp_path / "d", 1, transforms=[crop])
-
-
 def test_the_line_for_some_of_the_values_works(out: Path) -> None:
     samples = [{"a": 1, "b": 2, "c": 3}]
     with pytest.raises(OptionError) as error:

@@ -24,6 +24,7 @@ from lmdbloader import LMDBDataset, fields
 from lmdbloader.cli import main
 from lmdbloader.errors import CorruptError, DestinationError, NotFoundError, OptionError
 from lmdbloader.store import read_manifest
+from lmdbloader.transforms import RandomHorizontalFlip
 
 CLASSES = ("ant", "bee", "cat")
 
@@ -125,7 +126,7 @@ def test_other_classes_are_refused_or_added_behind(place: Path, tmp_path: Path) 
     done = lmdbloader.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out", add_classes=True)
     ds = LMDBDataset(tmp_path / "out")
     assert ds.classes == ("cat", "dog", "bird")
-    assert ds.targets == [0, 1, 0, 1, 2, 0, 2, 0]
+    assert ds.targets == (0, 1, 0, 1, 2, 0, 2, 0)
     assert "label: 1 class of b added: bird" in done.notes
     assert read_manifest(tmp_path / "out").made_by["choices"] == {"add_classes": True}
 
@@ -135,7 +136,7 @@ def test_a_dataset_with_some_of_the_classes_needs_no_option(tmp_path: Path) -> N
     lmdbloader.write(samples, tmp_path / "a", classes={"label": ["ant", "bee", "cat"]})
     lmdbloader.write(samples, tmp_path / "b", classes={"label": ["cat", "ant"]})
     lmdbloader.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
-    assert LMDBDataset(tmp_path / "out").targets == [0, 1, 0, 1, 2, 0, 2, 0]
+    assert LMDBDataset(tmp_path / "out").targets == (0, 1, 0, 1, 2, 0, 2, 0)
 
 
 def test_labels_beyond_the_classes_are_refused_and_negative_ones_stay(tmp_path: Path) -> None:
@@ -261,7 +262,8 @@ def test_views_and_torchs_datasets_are_merged(place: Path, tmp_path: Path) -> No
     done = lmdbloader.merge(joined, tmp_path / "out")
     write(tmp_path / "fresh", [9, 6, 1, 2])
     assert done.content_digest == content(tmp_path / "fresh")
-    for view in (LMDBDataset(place / "a.lmdb", transform=str), LMDBDataset(place / "a.lmdb", ["image"]).scaled()):
+    moved = LMDBDataset(place / "a.lmdb", ["image"]).transformed([RandomHorizontalFlip()])
+    for view in (LMDBDataset(place / "a.lmdb", transform=str), moved):
         with pytest.raises(OptionError, match="it is a view with transforms"):
             lmdbloader.merge([view, b], tmp_path / "more")
 

@@ -17,9 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import lmdbloader
-from lmdbloader import LMDBDataset, Loader, fields
+from lmdbloader import LMDBDataset, Loader
 from lmdbloader.errors import CorruptError, DestinationError
-from lmdbloader.format.manifest import parse_field
 
 FILES = ("data.mdb", "index.arrow", "manifest.json")
 # Of every length from none to far beyond the limit, of one to four bytes a character.
@@ -189,15 +188,6 @@ def test_the_table_has_the_texts(stored: Path, earlier: Path) -> None:
     assert dataset.select([]).table["caption"].to_pylist() == []
 
 
-def test_a_dataset_of_long_texts_alone(tmp_path: Path) -> None:
-    lmdbloader.write([{"caption": "x" * i} for i in range(200)], tmp_path / "d")
-    dataset = LMDBDataset(tmp_path / "d")
-    view = dataset.select([150, 3, 3])
-    assert view.table.to_pylist() == [{"caption": "x" * i} for i in (150, 3, 3)]
-    assert len(view.where("caption == 'xxx'")) == 2
-    assert (dataset[::-1].table.num_rows, len(dataset.where("caption != ''"))) == (200, 199)
-
-
 def test_conditions_and_splits_see_the_texts(stored: Path) -> None:
     dataset = LMDBDataset(stored)
     empty = [number for number, text in enumerate(CAPTIONS) if not text]
@@ -221,18 +211,6 @@ def test_a_condition_reads_only_the_texts_that_it_names(path: Path, tmp_path: Pa
     for read in (lambda: dataset.where("caption == ''"), lambda: dataset.table, lambda: dataset[number]):
         with pytest.raises(CorruptError, match=rf"field 'caption' of sample {number}: its checksum does not match"):
             read()
-
-
-def test_they_are_shown_and_extracted(stored: Path, tmp_path: Path) -> None:
-    found = {f.name: f.describe() for f in lmdbloader.info(stored).fields}
-    is_long = codecs_of(stored)["caption"] == "raw"
-    length = max(len(t.encode()) if is_long else len(t) for t in CAPTIONS)
-    assert found["caption"] == f"0 to {length} {'bytes' if is_long else 'characters'}"
-    assert found["name"] == "0 to 10 characters"
-    lmdbloader.extract(stored, tmp_path / "files")
-    lines = [json.loads(line) for line in (tmp_path / "files" / "samples.jsonl").read_text("utf-8").splitlines()]
-    assert [line["caption"] for line in lines] == CAPTIONS
-    lmdbloader.preview(stored, tmp_path / "sheet.png")
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -273,49 +251,3 @@ def test_sound_samples_of_a_damaged_dataset_keep_their_texts(path: Path, tmp_pat
     assert [sample.caption for sample in LMDBDataset(tmp_path / "out")] == kept
     assert codecs_of(tmp_path / "out") == {"caption": "raw", "name": None}
     assert lmdbloader.verify(tmp_path / "out").is_sound
-
-
-def test_a_text_that_is_not_utf_8_is_damaged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = LMDBDataset(path)
-    reader = dataset.reader
-    number = next(i for i, text in enumerate(CAPTIONS) if len(text) > 9)
-    read_into = reader.read_into
-
-    def spoil(name: str, rows: Any, out: Any, start: Any, nbytes: Any, **options: Any) -> None:
-        read_into(name, rows, out, start, nbytes, **options)
-        for row, at in zip(rows.tolist(), start.tolist(), strict=True):
-            out[at : at + 1] = 0xFF if row == number else out[at : at + 1]
-
-    monkeypatch.setattr(reader, "read_into", spoil)
-    assert reader.read_texts("caption", np.array([0])) == CAPTIONS[:1]
-    for read in (lambda: dataset.table, lambda: reader.read_texts("caption", np.array([0, number]))):
-        with pytest.raises(CorruptError, match=rf"'caption' of sample {number}: cannot be read as text \(.*utf-8"):
-            read()
-
-
-@pytest.mark.parametrize("codec", ["zstd", "tiles", 3, []])
-def test_a_manifest_with_another_codec_of_texts_is_refused(codec: Any) -> None:
-    with pytest.raises((ValueError, TypeError)):
-        parse_field({"name": "caption", "kind": "text", "codec": codec})
-    assert parse_field({"name": "caption", "kind": "text", "codec": "raw"}).is_payload
-    assert not parse_field({"name": "caption", "kind": "text"}).is_payload
-
-
-def test_declared_texts_are_stored_alike(tmp_path: Path) -> None:
-    lmdbloader.write(samples(), tmp_path / "d", fields={"caption": fields.Text()})
-    assert codecs_of(tmp_path / "d") == {"caption": "raw", "name": None}
-
-
-def test_merged_datasets_and_subsets_store_texts_by_their_lengths(path: Path, earlier: Path, tmp_path: Path) -> None:
-    lmdbloader.merge([path, earlier], tmp_path / "both")
-    assert [sample.caption for sample in LMDBDataset(tmp_path / "both")] == CAPTIONS * 2
-    assert codecs_of(tmp_path / "both") == {"caption": "raw", "name": None}
-    short = [caption for caption in CAPTIONS if len(caption.encode()) <= 128]
-    longest = max(map(len, NAMES))
-    assert longest < 128
-    lmdbloader.subset(path, tmp_path / "some", where="label == 1 and caption != ''")
-    kept = [caption for i, caption in enumerate(CAPTIONS) if i % 3 == 1 and caption]
-    assert [sample.caption for sample in LMDBDataset(tmp_path / "some")] == kept
-    lmdbloader.subset(LMDBDataset(path).select([CAPTIONS.index(c) for c in short[:5]]), tmp_path / "short")
-    assert codecs_of(tmp_path / "short") == {"caption": None, "name": None}
-    assert all(lmdbloader.verify(tmp_path / name).is_sound for name in ("both", "some", "short"))

@@ -24,7 +24,7 @@ from lmdbloader import LMDBDataset, fields
 from lmdbloader.errors import CorruptError, DestinationError, ImageError, OptionError, WorkerError
 from lmdbloader.ray import engine, read_lmdb, write_lmdb
 from lmdbloader.store import read_manifest
-from lmdbloader.transforms import RandomCrop
+from lmdbloader.transforms import RandomCrop, ToDtype
 
 ray = pytest.importorskip("ray")
 pytest.importorskip("ray.data")
@@ -157,7 +157,9 @@ def test_views_give_their_samples_in_their_order(cluster: None, path: Path) -> N
 
 
 def test_transforms_of_a_view_are_applied_as_the_view_applies_them(cluster: None, path: Path) -> None:
-    view = LMDBDataset(path, ["image", "boxes", "number"])[5:].transformed([RandomCrop(8)], seed=3).scaled()
+    view = LMDBDataset(path, ["image", "boxes", "number"])[5:].transformed(
+        [RandomCrop(8), ToDtype(torch.float32, True)], seed=3
+    )
     rows = sorted(
         read_lmdb(view, ["boxes", "image", "number"], override_num_blocks=4).take_all(), key=lambda r: r["number"]
     )

@@ -87,7 +87,7 @@ def test_a_case_is_of_a_dataset_its_fields_and_the_size_of_images(path: Path, tm
     assert len(set(cases)) == len(cases)
     same = case_of(ds, 4, [RandomCrop(4)])
     assert case_of(ds, 4, [RandomDihedral(), CenterCrop((4, 4)), ToDtype(torch.float32, scale=True)]) == same
-    assert case_of(ds.transformed([Resize(6), RandomCrop(4)]).scaled(), 4) == same
+    assert case_of(ds.transformed([Resize(6), RandomCrop(4), ToDtype(torch.float32, True)]), 4) == same
     assert case_of(LMDBDataset(path, io="pread"), 4, [RandomCrop(4)]) == same
     # A measurement of a whole dataset is valid for its splits.
     many = ds.select(np.arange(6400) % 20)

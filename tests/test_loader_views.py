@@ -17,7 +17,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorD
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms import RandomCrop
+from lmdbloader.transforms import RandomCrop, ToDtype
 
 COUNT = 20
 
@@ -93,7 +93,7 @@ class Scaled(LMDBDataset):
     "parts",
     [
         lambda path: [LMDBDataset(path), LMDBDataset(path, ["number"])],
-        lambda path: [LMDBDataset(path), LMDBDataset(path).scaled()],
+        lambda path: [LMDBDataset(path), LMDBDataset(path).transformed([ToDtype(torch.float32, True)])],
         lambda path: [LMDBDataset(path), LMDBDataset(path).transformed([RandomCrop(4)])],
         lambda path: [LMDBDataset(path).transformed([RandomCrop(4)], seed=seed) for seed in (1, 2)],
         lambda path: [LMDBDataset(path), LMDBDataset(path, transform=lambda sample: sample)],

@@ -23,7 +23,7 @@ from lmdbloader.conversion.part_writers import convert_parts
 from lmdbloader.errors import DestinationError, NotFoundError, OptionError
 from lmdbloader.ray import read_lmdb, write_lmdb
 from lmdbloader.ray.cluster import connected
-from lmdbloader.transforms import RandomHorizontalFlip
+from lmdbloader.transforms import RandomHorizontalFlip, ToDtype
 
 without_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
 
@@ -82,7 +82,7 @@ def test_datasets_whose_samples_are_no_rows_are_refused(path: Path) -> None:
     with pytest.raises(OptionError, match=r"rows are dicts of the fields\. Leave as_ out"):
         read_lmdb(LMDBDataset(path, as_={"pixel_values": "image"}))
     with pytest.raises(OptionError, match="bfloat16, which NumPy and Arrow do not have"):
-        read_lmdb(LMDBDataset(path).transformed([RandomHorizontalFlip()]).scaled(torch.bfloat16))
+        read_lmdb(LMDBDataset(path).transformed([RandomHorizontalFlip(), ToDtype(torch.bfloat16, True)]))
     with pytest.raises(OptionError, match="the dataset was opened without 'label'; it has image"):
         read_lmdb(LMDBDataset(path, ["image"]), ["label"])
 

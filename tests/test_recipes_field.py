@@ -13,7 +13,7 @@ import pytest
 
 import lmdbloader
 from lmdbloader import fields
-from lmdbloader.errors import CorruptError, FormatError, OptionError
+from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.fields import FieldKind, FieldType
 
 
@@ -39,7 +39,6 @@ KINDS = {
         lambda value: isinstance(value, complex),
         encode=lambda value: struct.pack("<dd", complex(value).real, complex(value).imag),
         decode=to_complex,
-        in_batch="complex",
     ),
     "date": FieldKind(
         Date,
@@ -47,7 +46,6 @@ KINDS = {
         column="int64",
         encode=lambda value: datetime.date.toordinal(value),
         decode=datetime.date.fromordinal,
-        in_batch="datetime.date",
     ),
 }
 SAMPLES: list[dict[str, Any]] = [
@@ -83,16 +81,6 @@ def test_it_is_extracted_as_files_and_lines(tmp_path: Path) -> None:
     assert found == sorted(struct.pack("<dd", s["value"].real, s["value"].imag) for s in SAMPLES)
 
 
-@pytest.mark.usefixtures("registered")
-def test_a_value_of_another_kind_is_refused(tmp_path: Path) -> None:
-    for name, value, message in (
-        ("value", "a", "sample 1, field 'value': 'a'"),
-        ("when", 3, "sample 1, field 'when': 3"),
-    ):
-        with pytest.raises(OptionError, match=message):
-            lmdbloader.write([SAMPLES[0], {**SAMPLES[1], name: value}], tmp_path / "toys")
-
-
 def test_a_payload_that_does_not_decode_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     longer = FieldKind(Complex, KINDS["complex"].is_value, encode=lambda value: bytes(17), decode=to_complex)
     monkeypatch.setattr(fields, "TABLE", {**fields.TABLE, "complex": longer})
@@ -108,8 +96,3 @@ def test_without_its_row_it_is_unknown(tmp_path: Path, monkeypatch: pytest.Monke
     for reading in (lmdbloader.LMDBDataset, lmdbloader.info, lmdbloader.verify, lmdbloader.repair):
         with pytest.raises(FormatError, match="of kind 'date', expected one of mask, image, "):
             reading(tmp_path / "toys")
-
-
-def test_every_row_has_the_name_of_its_class() -> None:
-    for name, kind in {**fields.TABLE, **KINDS}.items():
-        assert kind.name == kind.type().kind == name

@@ -20,7 +20,7 @@ from lmdbloader.kernels.runtime.philox import below, unit
 from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms import CenterCrop, Normalize, RandomCrop, Resize, ToDtype
 from lmdbloader.transforms.arguments import Kind, Probability, Size
-from lmdbloader.transforms.base import Geometry, Transform
+from lmdbloader.transforms.base import Geometry
 from lmdbloader.transforms.compilation import compile_program
 from lmdbloader.transforms.resolution import full_size, with_resolution
 from lmdbloader.transforms.values import ImageField
@@ -110,32 +110,3 @@ def test_one_that_sets_the_size_follows_the_resolution() -> None:
 
     assert full_size([CropTop((8, 6))]) == (8, 6)
     assert with_resolution([Resize(32), CropTop((8, 6))], (4, 3)) == [Resize(16), CropTop((4, 3))]
-
-
-@pytest.mark.parametrize("step", [0, -1, 1.5, None, "2", float("nan")])
-def test_its_own_argument_is_checked(step: Any) -> None:
-    with pytest.raises(OptionError, match=r"^step=.*: expected a whole number of at least 1"):
-        InvertRows(step)
-
-
-@pytest.mark.parametrize("base", [Geometry, Transform])
-def test_an_argument_without_a_kind_is_refused_with_its_class(base: Any) -> None:
-    for strength in (float, "float", Annotated[float, "of the effect"], Annotated[float, Kind(check), Kind(check)]):
-        with pytest.raises(OptionError, match=r"^Unchecked\.strength: declares no kind of argument"):
-            type("Unchecked", (base,), {"__annotations__": {"strength": strength}, "__module__": __name__})
-
-
-def test_an_argument_with_the_name_of_another_transforms_is_checked_by_its_own_kind() -> None:
-    @dataclass(frozen=True, slots=True, repr=False)
-    class Posterize(Geometry):
-        size: Annotated[int, Kind(lambda transform, name, value: whole(name, value, 1, 8))] = 8
-
-        code = 99
-
-    assert Posterize(3).size == 3
-    with pytest.raises(OptionError, match="size=99: expected a whole number from 1 to 8"):
-        Posterize(99)
-
-
-def check(transform: object, name: str, value: Any) -> Any:
-    return value

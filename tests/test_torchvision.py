@@ -80,20 +80,16 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(1)
     path = tmp_path_factory.mktemp("torchvision") / "pairs"
     images = [rng.integers(0, 256, (24, 20, 3)).astype(np.uint8) for _ in range(12)]
-    samples = (
-        {"label": k, "a": a, "b": 255 - a, "depth": a[..., 0].astype(np.float32), "flow": a[..., :2].astype(np.int16)}
-        for k, a in enumerate(images)
-    )
+    samples = ({"label": k, "a": a, "b": 255 - a, "depth": a[..., 0].astype(np.float32)} for k, a in enumerate(images))
     lmdbloader.write(samples, path, codec="raw")
     return path
 
 
 def assert_in_step(sample: Any) -> None:
     """Check that all fields still show the same place of the same image."""
-    assert all(type(value) is torch.Tensor for value in (sample.a, sample.b, sample.depth, sample.flow))
+    assert all(type(value) is torch.Tensor for value in (sample.a, sample.b, sample.depth))
     assert torch.equal(sample.b, 255 - sample.a)
     assert torch.equal(sample.depth, sample.a[..., 0, :, :].float())
-    assert torch.equal(sample.flow.movedim(-1, -3), sample.a[..., :2, :, :].short())
 
 
 def test_images_and_arrays_of_their_size_are_changed_together(pairs: Path) -> None:
@@ -119,19 +115,6 @@ def test_images_and_arrays_of_their_size_are_changed_together(pairs: Path) -> No
     turned = lmdbloader.LMDBDataset(pairs, fields=["a", "b"], transform=steps[3])[0]
     inside = turned.a.sum(0) > 0
     assert torch.equal(turned.b[:, inside], 255 - turned.a[:, inside])
-
-
-def test_a_dataset_that_overrides_transform_changes_them_together(pairs: Path) -> None:
-    v2 = pytest.importorskip("torchvision.transforms.v2", reason="torchvision is not among what the tests need")
-
-    class Mirrored(lmdbloader.LMDBDataset):
-        def transform(self, sample: Any) -> Any:
-            return v2.RandomHorizontalFlip(1.0)(sample)
-
-    names = ["label", "a", "b", "depth"]
-    plain, mirrored = lmdbloader.LMDBDataset(pairs, fields=names)[3], Mirrored(pairs, fields=names)[3]
-    for name in names[1:]:
-        assert torch.equal(getattr(mirrored, name), getattr(plain, name).flip(-1))
 
 
 def test_what_cannot_be_changed_together_is_an_error(tmp_path: Path) -> None:

@@ -68,22 +68,6 @@ def test_mixup_rounds_whole_numbers_to_the_nearest(dtype: torch.dtype) -> None:
         assert off <= 0.5 + 1e-6 * top
 
 
-def test_probabilities_need_no_number_of_classes() -> None:
-    soft = batch()._replace(label=torch.full((6, 4), 0.25))
-    for function in (T.MixUp(), T.CutMix(0.5)):
-        torch.testing.assert_close(function(soft).label, soft.label)
-
-
-def test_random_numbers_differ_by_seed_epoch_and_sample() -> None:
-    def share(seed: int = 0, epoch: int = 0, position: int = 0) -> float:
-        mixed = call(T.MixUp(1.0, num_classes=4), batch(), seed=seed, epoch=epoch, position=position)
-        return float(mixed.label[0, 0])
-
-    assert len({share(), share(seed=1), share(epoch=1), share(position=1)}) == 4
-    shares = [share(epoch=epoch) for epoch in range(400)]
-    assert 0.45 < np.mean(shares) < 0.55 and 0.07 < np.var(shares) < 0.1  # Beta(1, 1) is uniform: 1/2 and 1/12
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
 def test_cutmix_pastes_a_rectangle_and_weighs_the_labels_by_its_area(dtype: torch.dtype) -> None:
     for epoch in range(60):
@@ -100,45 +84,23 @@ def test_cutmix_pastes_a_rectangle_and_weighs_the_labels_by_its_area(dtype: torc
     assert plain.image is not mixed.image
 
 
-def test_they_follow_each_other() -> None:
-    mixed = T.MixUp(0.5, num_classes=4)(T.LabelSmoothing(0.1, num_classes=4)(batch()))
-    torch.testing.assert_close(mixed.label.sum(1), torch.ones(6))
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: T.MixUp(0, num_classes=3), "alpha of more than 0"),
-        (lambda: T.MixUp(float("inf"), num_classes=3), "alpha of more than 0, and finite"),
         (lambda: T.CutMix(float("nan"), num_classes=3), "alpha of more than 0, and finite"),
-        (lambda: T.MixUp(1e308, num_classes=3), "alpha of more than 0, and finite"),
-        (lambda: T.MixUp(-1, num_classes=3), "alpha of more than 0, and finite"),
         (lambda: T.MixUp("0.2", num_classes=3), "alpha='0.2': expected a number"),
-        (lambda: T.CutMix(True, num_classes=3), "alpha=True: expected a number"),
-        (lambda: T.MixUp([0.2], num_classes=3), r"alpha=\[0.2\]: expected a number"),
         (lambda: T.CutMix(1, num_classes=0), "num_classes=0: expected a whole number of at least 1"),
-        (lambda: T.MixUp(1, num_classes=3.0), "num_classes=3.0: expected a whole number"),
-        (lambda: T.MixUp(1, num_classes=["a", "b"]), "num_classes=.*: expected a whole number"),
         (lambda: T.MixUp(1, num_classes=True), "num_classes=True: expected a whole number"),
         (lambda: T.MixUp(1, num_classes=3, label=1), "found 1; expected the name of a field"),
-        (lambda: T.CutMix(1, num_classes=3, image=["image"]), r"found \['image'\]; expected the name of a field"),
         (lambda: T.LabelSmoothing(0.1, num_classes=None), "num_classes=None: expected a whole number"),
-        (lambda: T.LabelSmoothing("a", num_classes=3), "smoothing='a': expected a number"),
         (lambda: T.LabelSmoothing(float("nan"), num_classes=3), "smoothing of at least 0 and less than 1"),
-        (lambda: T.LabelSmoothing(0.1, num_classes=3, label=None), "expected the name of a field"),
-        (lambda: T.MixUp(num_classes=4, image="label")(batch()), r"torch.int64 \(6,\); expected images \(B, C, H, W\)"),
         (lambda: T.LabelSmoothing(1, num_classes=3), "smoothing of at least 0 and less than 1"),
-        (lambda: T.MixUp(1, num_classes=4)(batch()._replace(image=[1])), "'image' is a list; expected the name of one"),
-        (
-            lambda: T.MixUp(num_classes=4, image="hr")(batch()),
-            r"'hr' is not a field .* of image, label.*MixUp\(..., image=",
-        ),
-        (
-            lambda: T.CutMix(num_classes=4, label="y")(batch()),
-            r"'y' is not a field of the batch.*CutMix\(..., label=NAME",
-        ),
+        (lambda: T.MixUp(num_classes=4, image="label")(batch()), r"torch.int64 \(6,\); expected images \(B, C, H, W\)"),
+        (lambda: T.MixUp(1, num_classes=4)(batch()._replace(image=[1])), "'image' is a list; expected one of"),
+        (lambda: T.MixUp(num_classes=4, image="hr")(batch()), "'hr' is not a field of the batch"),
+        (lambda: T.CutMix(num_classes=4, label="y")(batch()), "'y' is not a field of the batch"),
         (lambda: T.CutMix()(batch()), r"CutMix\(..., num_classes=len\(dataset.classes\)\)"),
-        (lambda: T.MixUp(labels_getter=len, num_classes=4), "Give its name instead, such as label='target'"),
         (lambda: T.MixUp(1, num_classes=3)(batch()._replace(label=torch.rand(6, 4))), r"probabilities \(B, 3\)"),
         (lambda: T.MixUp(1, num_classes=3)(batch()), "labels from 0 to 3; expected 0 to 2"),
         (lambda: T.MixUp(1, num_classes=4)(batch()._replace(label=torch.rand(6))), "expected whole numbers"),
@@ -147,37 +109,6 @@ def test_they_follow_each_other() -> None:
 def test_invalid_arguments_are_refused(make: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         make()
-
-
-def test_in_a_loader_they_depend_on_no_thread(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    samples = ({"image": rng.integers(0, 256, (9, 8, 3)).astype(np.uint8), "label": i % 5} for i in range(300))
-    lmdbloader.write(samples, tmp_path / "d", codec="raw")
-    dataset = lmdbloader.LMDBDataset(tmp_path / "d")
-    transforms = [T.ToDtype(torch.float32, scale=True), T.MixUp(0.2, num_classes=5)]
-    one, two = (
-        [
-            batch
-            for _ in range(2)
-            for batch in lmdbloader.Loader(dataset, 32, shuffle=True, seed=0, transforms=transforms, num_threads=n)
-        ]
-        for n in (1, 2)
-    )
-    for a, b in zip(one, two, strict=True):
-        assert torch.equal(a.image, b.image) and torch.equal(a.label, b.label)
-    assert one[0].label.shape == (32, 5)
-
-
-class Noise(T.BatchFunction):
-    def apply(self, batch: Any, random: np.random.Generator) -> Any:
-        noise = torch.from_numpy(random.normal(size=len(batch.label)).astype(np.float32))
-        return batch._replace(image=batch.image + noise[:, None, None, None])
-
-
-def test_functions_of_ones_own_get_the_random_numbers_of_their_batch() -> None:
-    first = call(Noise(), batch(), seed=1, epoch=2, position=3)
-    assert torch.equal(first.image, call(Noise(), batch(), seed=1, epoch=2, position=3).image)
-    assert not torch.equal(first.image, call(Noise(), batch(), seed=1, epoch=2, position=4).image)
 
 
 class Words(T.BatchFunction):
@@ -232,26 +163,6 @@ def test_batches_of_equal_samples_have_different_words(numbers: Any, options: An
             found += words_of(numbers, 3, 4, seed=1, **{**options, "shard": (rank, world_size)})[0]
     words = np.concatenate([words for _, words in found])
     assert len(found) > 90 and len(np.unique(words)) == len(words)
-
-
-def test_random_words_of_batches_functions_epochs_and_seeds_are_independent(numbers: Any) -> None:
-    tapes = [
-        words
-        for seed in range(3)
-        for epoch in range(3)
-        for batches in words_of(numbers, 250, 2000, functions=2, epoch=epoch, shuffle=False, seed=seed)
-        for _, words in batches
-    ]
-    bits = np.unpackbits(np.array(tapes).view(np.uint8), axis=1) * 2.0 - 1
-    assert bits.shape == (3 * 3 * 2 * 4, 128_000)
-    # A correlation of independent bits is within 6 / sqrt(n), but for one in 500 million. Shifted, and against all.
-    for shift in (0, 64, 640):
-        products = bits[:, shift:] @ bits[:, : bits.shape[1] - shift].T
-        if shift == 0:
-            np.fill_diagonal(products, 0)
-        assert np.abs(products).max() < 6 * np.sqrt(bits.shape[1] - shift)
-    mean_bits = bits.reshape(-1, 64).mean(0)
-    assert np.abs(mean_bits).max() < 6 / np.sqrt(bits.size / 64)
 
 
 def test_words_are_the_same_with_other_threads_and_after_a_resume(numbers: Any) -> None:
@@ -321,32 +232,17 @@ def test_a_function_that_returns_nothing_is_named(tmp_path: Path, function: Any,
             read()
 
 
-def test_values_that_are_false_are_batches(tmp_path: Path) -> None:
-    lmdbloader.write(({"number": i} for i in range(9)), tmp_path / "d")
-    dataset = lmdbloader.LMDBDataset(tmp_path / "d")
-    for value in (0, False, (), {}, ""):
-        assert (
-            list(lmdbloader.Loader(dataset, 3, shuffle=True, transforms=[lambda batch, value=value: value]))
-            == [value] * 3
-        )
-
-
-def test_a_transform_of_samples_that_returns_nothing_is_named(tmp_path: Path) -> None:
+def test_a_transform_of_samples_that_returns_nothing_is_an_error(tmp_path: Path) -> None:
     lmdbloader.write(({"number": i} for i in range(9)), tmp_path / "d")
 
     class Mine(lmdbloader.LMDBDataset):
         def transform(self, sample: Any) -> Any:
             return None if sample.number == 5 else sample
 
-    for dataset, name in (
-        (Mine(tmp_path / "d"), "Mine.transform"),
-        (lmdbloader.LMDBDataset(tmp_path / "d", transform=returns_nothing), "returns_nothing"),
-    ):
-        with pytest.raises(OptionError, match=rf"{name} \(.*, line \d+\) returned None for a sample; expected the sam"):
-            list(lmdbloader.Loader(dataset, 3, shuffle=True))
-        for num_workers in (0, 1):
+    for dataset in (Mine(tmp_path / "d"), lmdbloader.LMDBDataset(tmp_path / "d", transform=returns_nothing)):
+        for loader in (lmdbloader.Loader(dataset, 3), lmdbloader.dataloader(dataset, 3, num_workers=1)):
             with pytest.raises(OptionError, match="a sample is None: the dataset's transform returned nothing"):
-                list(lmdbloader.dataloader(dataset, 3, num_workers=num_workers))
+                list(loader)
 
 
 def returns_nothing(sample: Any) -> None:

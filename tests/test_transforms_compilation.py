@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import lmdbloader
 from lmdbloader import transforms as T
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels.transform import opcodes
@@ -111,20 +109,6 @@ def test_later_transforms_apply_to_erased_values() -> None:
     np.testing.assert_allclose(found, [[-2, -1.2, 2], [0, 0, 0], [-7, -7, -7]], atol=1e-6)
 
 
-def test_erasings_of_one_field_leave_the_others_places_empty() -> None:
-    erasings = [T.RandomErasing(value=5, fields=("rgb",)), T.RandomErasing(value=6, fields=("deep",))]
-    program = compile_program(erasings, [RGB, DEEP])
-    assert program.whole[:, opcodes.OP_RECTANGLE].tolist() == [0, 1]
-    assert [v.erased.tolist() for v in program.values] == [[[5] * 3, [0] * 3], [[0] * 3, [6] * 3]]
-
-
-@pytest.mark.parametrize("dtype", T.DTYPES)
-def test_the_carrier_has_the_width_of_the_result(dtype: torch.dtype) -> None:
-    found = values(RGB, T.ToDtype(dtype, True))
-    assert found.dtype == dtype
-    assert found.carrier.itemsize == dtype.itemsize
-
-
 MOVES = (
     T.RandomCrop(8), T.CenterCrop(8), T.RandomResizedCrop(8), T.Resize(8), T.RandomHorizontalFlip(),
     T.RandomVerticalFlip(), T.RandomDihedral(), T.RandomTranslate(8), T.ColorJitter(1),
@@ -173,8 +157,6 @@ BYTES = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
         (RGB, [FLOAT32, T.Normalize(0, 255)]),
         (RGB, [FLOAT32, T.Normalize(IMAGENET[0], BYTES[1])]),
         (RGB, [FLOAT32, T.Normalize(BYTES[0], IMAGENET[1])]),
-        (RGB, [LEVELS, T.Normalize(IMAGENET[0], BYTES[1])]),
-        (RGB, [LEVELS, T.Normalize(BYTES[0], IMAGENET[1])]),
         (DEEP, [FLOAT32, T.Normalize(100, 80)]),
         (RGB, [LEVELS, T.Normalize(0.5, 0.5)]),
     ],
@@ -206,22 +188,6 @@ def test_a_second_normalization_is_judged_by_the_range_that_it_gets() -> None:
     compile_program([LEVELS, T.Normalize(0, 255), T.Normalize(*IMAGENET)], [RGB])
     with pytest.raises(OptionError, match="from 0 to 1 here"):
         compile_program([LEVELS, T.Normalize(0, 255), T.Normalize(*BYTES)], [RGB])
-
-
-@pytest.mark.parametrize(
-    ("field", "transforms"),
-    [
-        (GREY, [FLOAT32, T.Normalize([0.1307], [0.3081])]),  # MNIST
-        (GREY, [LEVELS, T.Normalize(33.3, 78.6)]),
-        (DEEP, [FLOAT32, T.Normalize(0.03, 0.01)]),  # 12 bits
-        (DEEP, [LEVELS, T.Normalize(2048, 2048)]),
-        (DEEP, [LEVELS, T.Normalize(120, 60)]),  # 8 bits
-        (DEEP, [LEVELS, T.Normalize(0, 10000), T.Normalize((0.137, 0.118, 0.112), (0.063, 0.065, 0.071))]),
-        (DEEP, [T.ToDtype(torch.uint8, True), FLOAT32, T.Normalize(*IMAGENET)]),
-    ],
-)
-def test_statistics_of_grey_and_deep_images_are_not_refused(field: Any, transforms: Any) -> None:
-    compile_program(transforms, [field])
 
 
 @given(st.data())
@@ -261,32 +227,3 @@ def test_the_statistics_of_pixels_are_never_refused_for_them(data: st.DataObject
 def test_lists_that_make_no_sense_are_refused(transforms: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         compile_program(transforms, [RGB, GREY])
-
-
-def test_fills_are_of_the_units_at_their_place() -> None:
-    compile_program([T.RandomTranslate(1, 65535)], [DEEP])
-    compile_program([FLOAT32, T.RandomErasing(value=-0.5)], [RGB, GREY])
-    compile_program([T.RandomCrop(8, fill=0.5)], [RGB])  # nothing is padded, so nothing is filled
-    with pytest.raises(OptionError, match=r"pixels of 'rgb', whole numbers of torch.uint8"):
-        compile_program([T.RandomTranslate(1, 65535)], [DEEP, RGB])
-
-
-def test_a_padding_after_another_one_is_of_another_stage_unless_a_resize_is_between() -> None:
-    padded, again = T.RandomCrop(8, padding=2, fill=1), T.RandomTranslate(2)
-    for between, stages in (
-        ([], [0, 1]),
-        ([T.CenterCrop(6)], [0, 0, 1]),
-        ([T.ColorJitter(0.5, p=0.5)], [0, 0, 2]),
-        ([T.ColorJitter(0.5, p=0.5), T.CenterCrop(6)], [0, 0, 1, 2]),
-        ([T.Resize(6)], [0, 0, 1]),
-    ):
-        program = compile_program([padded, *between, again], [RGB])
-        assert program.whole[:, opcodes.OP_STAGE].tolist() == stages
-
-
-def test_a_fill_stays_when_a_skipped_transform_and_another_fill_follow(tmp_path: Path) -> None:
-    lmdbloader.write([{"image": np.full((4, 4, 3), 100, np.uint8)}] * 40, tmp_path / "grey", codec="raw")
-    padded, skipped = T.RandomCrop(4, padding=3, fill=200), T.ColorJitter(0.5, p=0)
-    dataset = lmdbloader.LMDBDataset(tmp_path / "grey")
-    dataset = dataset.transformed([padded, skipped, T.CenterCrop(4), T.RandomTranslate(1, 7)])
-    assert set(torch.stack([sample.image for sample in dataset]).unique().tolist()) == {7, 100, 200}

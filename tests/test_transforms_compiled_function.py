@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import pickle
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -92,11 +89,6 @@ def halving() -> T.CompiledFunction:
 
 
 @functools.cache
-def leaving() -> T.CompiledFunction:
-    return T.CompiledFunction(leave)
-
-
-@functools.cache
 def mirroring(*fields: str) -> T.CompiledFunction:
     return T.CompiledFunction(mirror, fields=fields or None)
 
@@ -159,18 +151,6 @@ def test_the_draws_depend_on_nothing_but_seed_epoch_and_sample(pairs: Any, batch
     assert not torch.equal(expected.hr, read(pairs, steps, epoch=4).hr)
 
 
-def test_an_epoch_that_continues_has_the_same_draws(pairs: Any) -> None:
-    loader = lmdbloader.Loader(pairs, 8, shuffle=True, transforms=[shading()])
-    batches = iter(loader)
-    first = [next(batches) for _ in range(3)]
-    state = loader.state_dict()
-    rest = list(batches)
-    assert len(first) + len(rest) == len(loader)
-    other = lmdbloader.Loader(pairs, 8, shuffle=True, transforms=[shading()])
-    other.load_state_dict(state)
-    assert all(torch.equal(a.hr, b.hr) for a, b in zip(rest, other, strict=True))
-
-
 def test_samples_that_come_twice_have_draws_of_their_own(pairs: Any) -> None:
     first, second = read(pairs, [shading()], repeat=2).hr.unflatten(0, (COUNT, 2)).unbind(1)
     assert 10 < (first != second).flatten(1).any(1).sum() < COUNT
@@ -201,27 +181,6 @@ def leave_all(image: Any, out: Any, a: float, b: int, c: float) -> None:
     out[0, 0, 0] = image[0, 0, 0]
 
 
-CONVERSIONS = [
-    [T.ToDtype(torch.float32, scale=True), T.Normalize([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])],
-    [T.ToDtype(torch.float16, scale=True)],
-    [T.ToDtype(torch.bfloat16, scale=True), T.Normalize(0.5, 0.25)],
-    [T.ToDtype(torch.uint16, scale=True)],
-    [T.ToDtype(torch.float32, scale=True, fields=("lr",))],
-]
-
-
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("steps", CONVERSIONS, ids=str)
-def test_todtype_and_normalize_after_it_give_the_same_bits(
-    pairs: Any, steps: list[Any], memory_format: torch.memory_format
-) -> None:
-    expected = read(pairs, steps, memory_format=memory_format)
-    found = read(pairs, [leaving(), *steps], memory_format=memory_format)
-    for a, b in zip(expected, found, strict=True):
-        assert (a.dtype, a.stride()) == (b.dtype, b.stride())
-        assert torch.equal(a, b)
-
-
 def test_it_changes_floats_that_are_converted_before_it(pairs: Any) -> None:
     steps = [T.ToDtype(torch.float32, scale=True)]
     expected, found = read(pairs, steps), read(pairs, [*steps, halving()])
@@ -238,7 +197,7 @@ def test_masks_change_if_they_are_named(dataset: Any) -> None:
 
 
 def test_masks_are_not_left_behind_silently(dataset: Any) -> None:
-    with pytest.raises(OptionError, match=r"the dataset has 'mask'.*write fields=\('lr', 'hr', 'mask'\)"):
+    with pytest.raises(OptionError, match=r"the dataset has 'mask'.*fields=\('lr', 'hr', 'mask'\)"):
         lmdbloader.Loader(dataset, 4, transforms=[mirroring()])
 
 
@@ -264,27 +223,6 @@ def test_what_a_function_returned_stays_as_it_is(pairs: Any) -> None:
     assert torch.equal(batch.hr, stored.hr.flip(-1)) and torch.equal(batch.lr, batch.hr)
 
 
-def test_a_transform_of_the_dataset_comes_before_it(pairs: Any) -> None:
-    own = lmdbloader.LMDBDataset(pairs.path, fields=["lr", "number"], transform=lambda s: s._replace(lr=s.lr // 3))
-    stored, found = read(pairs, []), read(own, [mirroring()])
-    assert torch.equal(found.lr, (stored.lr // 3).flip(-1))
-
-
-def test_batches_that_are_kept_do_not_change(pairs: Any) -> None:
-    loader = lmdbloader.Loader(pairs, 8, transforms=[leaving(), T.ToDtype(torch.float32)])
-    stored = torch.cat([batch.hr for batch in lmdbloader.Loader(pairs, 8)])
-    for _ in range(3):
-        assert torch.equal(torch.cat([batch.hr for batch in [*loader]]), stored.float())
-
-
-def test_a_loader_with_it_can_be_sent_to_another_process(pairs: Any) -> None:
-    loader = lmdbloader.Loader(pairs, 8, shuffle=True, seed=0, transforms=[shading()])
-    expected = [batch.hr for batch in loader]
-    loader.set_epoch(0)
-    copy = pickle.loads(pickle.dumps(loader))
-    assert all(torch.equal(a, b.hr) for a, b in zip(expected, copy, strict=True))
-
-
 def test_a_function_that_raises_is_an_error_of_its_own(pairs: Any) -> None:
     level = int(next(iter(lmdbloader.Loader(pairs, 16))).lr[5, 0, 0, 0])
     loader = lmdbloader.Loader(pairs, 16, transforms=[T.CompiledFunction(fails, parameters={"level": level})])
@@ -302,26 +240,6 @@ def test_it_is_for_a_loader(pairs: Any) -> None:
         T.WithIndices(mirroring())
 
 
-@pytest.mark.filterwarnings("default")
-def test_random_choices_without_an_order_are_a_warning(pairs: Any) -> None:
-    with pytest.warns(UserWarning, match="its transforms are random"):
-        lmdbloader.Loader(pairs, 4, transforms=[shading()])
-
-
-@pytest.mark.parametrize(("memory_format", "num_threads"), [(torch.contiguous_format, 1), (torch.channels_last, 2)])
-def test_images_of_different_sizes_and_colours(
-    tmp_path: Path, memory_format: torch.memory_format, num_threads: int
-) -> None:
-    sizes = [(5, 4), (7, 9), (1, 1), (16, 3)]
-    images = [np.random.default_rng(h).integers(0, 2**16, (h, w, 1), dtype=np.uint16) for h, w in sizes]
-    lmdbloader.write(({"image": image} for image in images), str(tmp_path / "sizes"))
-    loader = lmdbloader.Loader(
-        tmp_path / "sizes", 1, transforms=[mirroring()], memory_format=memory_format, num_threads=num_threads
-    )
-    for image, batch in zip(images, loader, strict=True):
-        np.testing.assert_array_equal(batch.image[0, 0].numpy(), image[:, ::-1, 0])
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -329,36 +247,14 @@ def test_images_of_different_sizes_and_colours(
         ({"function": leave, "draw": {"angle": (0, 1)}}, r"expected def leave\(image, out, angle\)"),
         ({"function": leave, "draw": {"image": (0, 1)}}, "Rename it"),
         ({"function": leave, "draw": {"a": (2, 1)}}, r"draw=\{'a': \(2, 1\)\}.*expected \(low, high\)"),
-        ({"function": leave, "draw": {"a": (0, float("nan"))}}, r"expected \(low, high\)"),
-        ({"function": leave, "draw": {"a": range(0)}}, r"expected \(low, high\)"),
-        ({"function": leave, "draw": {"a": range(2**70)}}, r"expected \(low, high\)"),
+        ({"function": leave, "draw": {"a": range(2**53, 2**53 + 2)}}, r"expected \(low, high\)"),
         ({"function": leave, "draw": {"a": 3}}, r"expected \(low, high\)"),
+        ({"function": leave, "draw": 5}, "expected a dict with the names"),
         ({"function": leave, "parameters": {"a": "text"}}, "a number or a NumPy array"),
         ({"function": leave, "p": 1.5}, "a probability from 0 to 1"),
-        ({"function": leave, "p": True}, "a probability from 0 to 1"),
         ({"function": leave, "fields": "hr"}, r"such as fields=\('image',\)"),
-        ({"function": leave, "fields": ()}, "expected names"),
-        ({"function": leave, "dtype": torch.float16}, "expected torch.uint8, torch.uint16, torch.float32"),
-        ({"function": "leave"}, "expected a Python function, or the address of compiled code"),
-        ({"function": functools.partial(shade, top=3)}, r"expected a Python function.*parameters=\{\.\.\.\}"),
-        ({"function": leave, "draw": {"a": (-1e308, 1e308)}}, r"expected \(low, high\)"),
-        ({"function": 0}, "expected the address"),
-        ({"function": 7}, r"CompiledFunction\(0x7\): expected the address of compiled code"),
-        ({"function": -1}, "expected the address"),
-        ({"function": 2**70}, "expected the address"),
-        ({"function": True}, "expected a Python function"),
-        ({"function": ctypes.CFUNCTYPE(ctypes.c_int)()}, "expected the address"),
-        (
-            {"function": ctypes.pythonapi.PyLong_FromLong, "parameters": {"table": np.zeros(3)}},
-            "code at an address takes numbers only",
-        ),
-        ({"function": leave, "draw": 5}, "expected a dict with the names"),
-        ({"function": leave, "draw": {0: (0, 1)}}, "expected a dict with the names"),
-        ({"function": leave, "parameters": [1]}, "expected a dict with the names"),
-        ({"function": leave, "fields": 5}, "expected names"),
         ({"function": leave, "fields": [5]}, "expected names"),
-        ({"function": leave, "dtype": [torch.uint8]}, "expected torch.uint8, torch.uint16, torch.float32"),
-        ({"function": leave, "p": float("nan")}, "a probability from 0 to 1"),
+        ({"function": functools.partial(shade, top=3)}, "expected a Python function"),
     ],
 )
 def test_invalid_arguments_are_refused(options: dict[str, Any], message: str) -> None:
@@ -366,87 +262,21 @@ def test_invalid_arguments_are_refused(options: dict[str, Any], message: str) ->
         T.CompiledFunction(**options)
 
 
-def test_conversions_after_it_that_do_not_suit_are_refused_before_the_first_batch(pairs: Any) -> None:
-    with pytest.raises(OptionError, match=r"Normalize: the pixels of 'lr' are torch.uint8; expected floats"):
-        lmdbloader.Loader(pairs, 4, transforms=[leaving(), T.Normalize(0.5, 0.25)])
-    with pytest.raises(OptionError, match="Normalize"):
-        lmdbloader.Loader(pairs, 4, transforms=[leaving(), T.ToDtype(torch.float32), T.Normalize([0.5] * 2, [1.0] * 2)])
-
-
 def test_a_loader_refuses_what_does_not_suit(pairs: Any) -> None:
     with pytest.raises(OptionError, match="no field 'depth' of images or masks; there are lr, hr"):
         lmdbloader.Loader(pairs, 4, transforms=[mirroring("depth")])
     with pytest.raises(OptionError, match=r"the pixels are torch.float16.*Put ToDtype after it"):
         lmdbloader.Loader(pairs, 4, transforms=[T.ToDtype(torch.float16), mirroring()])
-    with pytest.raises(OptionError, match=r"mirror \(.*comes before RandomCrop.*only ToDtype and Normalize may follow"):
+    with pytest.raises(OptionError, match=r"mirror \(.*comes before RandomCrop"):
         lmdbloader.Loader(pairs, 4, transforms=[mirroring(), T.RandomCrop(8)])
     with pytest.raises(OptionError, match=r"says_text\): Numba cannot compile it for uint8 pixels.*setitem"):
         lmdbloader.Loader(pairs, 4, transforms=[T.CompiledFunction(says_text)])
-    steps = [T.ToDtype(torch.float32, scale=True), leaving(), T.Normalize(0.5, 0.5)]
-    with pytest.raises(
-        OptionError, match=r"are torch.float32 after a compiled function.*both after it, or both before"
-    ):
-        list(lmdbloader.Loader(pairs, 4, transforms=steps))
     turned = [lambda batch: batch._replace(hr=[1]), mirroring()]
     with pytest.raises(OptionError, match="'hr' is a list; expected a tensor of 4 images"):
         list(lmdbloader.Loader(pairs, 4, transforms=turned))
 
 
 # Addresses
-
-
-def compiled_elsewhere(num_extra: int = 0) -> Any:
-    """Return code with the documented signature, as a compiler makes it: out = image + parameter + drawn value.
-
-    It changes so many values after the end of each image.
-    """
-    numba = pytest.importorskip("numba")
-    words, reals = numba.types.CPointer(numba.types.int64), numba.types.CPointer(numba.types.float64)
-    images = numba.types.CPointer(numba.types.CPointer(numba.types.uint8))
-
-    def add(count, images, room, shape, strides, parameters, drawn):  # type: ignore[no-untyped-def]
-        for k in range(count):
-            for i in range(shape[0] * shape[1] * shape[2] + num_extra):
-                images[k][i] = (int(images[k][i]) + int(parameters[0]) + int(drawn[k])) % 256
-        return 0 if shape[0] == 3 and strides[2] == 1 else 7
-
-    return numba.cfunc(numba.types.int64(numba.types.int64, images, words, words, words, reals, reals))(add)
-
-
-@pytest.fixture(scope="module")
-def code() -> Any:
-    return compiled_elsewhere()
-
-
-@pytest.mark.parametrize("kind", ["number", "ctypes", "object"])
-def test_an_address_is_called(pairs: Any, code: Any, kind: str) -> None:
-    given: Any = {"number": code.address, "ctypes": ctypes.CFUNCTYPE(ctypes.c_int64)(code.address), "object": code}[
-        kind
-    ]
-    function = T.CompiledFunction(given, draw={"more": range(9)}, parameters={"least": 4}, p=0.5)
-    stored, found = read(pairs, []), read(pairs, [function])
-    chosen, values = function.drawn(np.arange(COUNT), seed=5)
-    added = torch.from_numpy(chosen * (4 + values[:, 0])).to(torch.uint8)
-    assert torch.equal(found.hr, stored.hr + added[:, None, None, None])
-
-
-def test_an_address_is_of_this_process_and_its_errors_are_numbers(pairs: Any, code: Any) -> None:
-    function = T.CompiledFunction(code.address, draw={"more": range(9)}, parameters={"least": 4})
-    with pytest.raises(OptionError, match="an address is valid in its own process only"):
-        pickle.dumps(function)
-    with pytest.raises(OptionError, match="the code returned 7; expected 0"):
-        list(lmdbloader.Loader(pairs, 4, transforms=[function], memory_format=torch.channels_last))
-    with pytest.raises(OptionError, match=r"the pixels are torch.float32; expected torch.uint8, the dtype"):
-        lmdbloader.Loader(pairs, 4, transforms=[T.ToDtype(torch.float32), function])
-
-
-def test_the_test_of_an_address_finds_what_it_writes_outside(code: Any) -> None:
-    image = np.random.default_rng(1).integers(0, 100, (2, 3, 5, 6), dtype=np.uint8)
-    drawn = {"draw": {"more": range(9)}, "parameters": {"least": 4}}
-    with pytest.raises(OptionError, match="the code returned 7"):  # it does not know channels_last
-        T.CompiledFunction(code.address, **drawn).check(image)
-    with pytest.raises(OptionError, match=r"the compiled code writes outside of `out`"):
-        T.CompiledFunction(compiled_elsewhere(1).address, **drawn).check(image)
 
 
 # The test of a function
@@ -469,7 +299,7 @@ def test_a_sound_function_passes_its_test(image: Any) -> None:
     ("function", "error", "message"),
     [
         (outside, IndexError, "out of bounds"),
-        (draws_itself, OptionError, "in two runs.*Draw random values with `draw`"),
+        (draws_itself, OptionError, "in Python and compiled.*draw random values with `draw`"),
         (wraps, OptionError, "in Python and compiled.*wrap around at 256"),
         (exceeds, OptionError, "in Python.*300 out of bounds for uint8.*limit the result"),
         (says_text, OptionError, "Numba cannot compile it"),
@@ -502,11 +332,6 @@ def assigns_and_returns(image: Any, out: Any) -> Any:
     return out
 
 
-def generates(image: Any, out: Any) -> Any:
-    out[0, 0, 0] = 1
-    yield
-
-
 @pytest.mark.parametrize("channels", [range(4), range(-4, 3)])
 def test_the_lowest_and_the_highest_drawn_values_are_tested(image: Any, channels: range) -> None:
     function = T.CompiledFunction(set_channel, draw={"channel": channels})
@@ -519,22 +344,8 @@ def test_a_function_whose_result_would_be_lost_is_refused(image: Any) -> None:
     for function in (returns, assigns, changes_in_place, lambda image, out: image):
         with pytest.raises(OptionError, match=r"never uses `out`, so nothing changes. Write into it, out\[:\] = "):
             T.CompiledFunction(function)
-    with pytest.raises(OptionError, match="has `yield` or `async`, so a call does nothing"):
-        T.CompiledFunction(generates)
     with pytest.raises(OptionError, match="it returned a ndarray, which is ignored"):
         T.CompiledFunction(assigns_and_returns).check(image)
-
-
-def test_threads_of_numba_within_the_threads_of_a_loader_are_refused() -> None:
-    numba = pytest.importorskip("numba")
-    with pytest.raises(OptionError, match=r"leave is made with parallel=True.*may end the process"):
-        T.CompiledFunction(numba.njit(parallel=True)(leave))
-
-
-@pytest.mark.parametrize("numbers", [range(2**53, 2**53 + 2), range(-(2**60), 0, 2**58)])
-def test_whole_numbers_that_a_float_does_not_hold_are_refused(numbers: range) -> None:
-    with pytest.raises(OptionError, match=r"a whole number of at most 2\*\*53"):
-        T.CompiledFunction(set_channel, draw={"channel": numbers})
 
 
 def test_what_numba_does_not_take_is_an_option_error(image: Any) -> None:
@@ -546,36 +357,10 @@ def test_what_numba_does_not_take_is_an_option_error(image: Any) -> None:
         T.CompiledFunction(lambda image, out, a: out.fill(a[0]), parameters={"a": floats.half()}).check(image)
 
 
-def test_what_is_tested_must_be_images(image: Any) -> None:
-    with pytest.raises(OptionError, match=r"found \(5, 6\); expected images \(C, H, W\)"):
-        mirroring().check(image[0])
-    with pytest.raises(OptionError, match=r"the pixels are torch.int64"):
-        mirroring().check(image.astype(np.int64))
-
-
 # Numba
 
 
 def test_without_numba_there_is_a_line_to_paste(pairs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)
-    with pytest.raises(KernelError, match=r"pip install numba\. Or give the address"):
+    with pytest.raises(KernelError, match="pip install numba"):
         lmdbloader.Loader(pairs, 4, transforms=[T.CompiledFunction(leave)])
-
-
-def test_numba_is_imported_when_a_function_is_compiled(code: Any) -> None:
-    program = (
-        "import ctypes, sys, lmdbloader.transforms as T\n"
-        "function = T.CompiledFunction(ctypes.pythonapi.PyLong_FromLong, draw={'a': (0, 1)})\n"
-        "T.CompiledFunction(lambda image, out: out.fill(0))\nprint('numba' in sys.modules)"
-    )
-    child = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=Path(__file__).parent.parent
-    )
-    assert child.stdout.strip() == "False"
-
-
-def test_functions_with_options_of_numba_are_taken(pairs: Any) -> None:
-    numba = pytest.importorskip("numba")
-    function = T.CompiledFunction(numba.njit(fastmath=True)(mirror))
-    assert repr(function) == "CompiledFunction(mirror)"
-    assert torch.equal(read(pairs, [function]).lr, read(pairs, []).lr.flip(-1))

@@ -33,11 +33,6 @@ def of_torchvision(name: str, *transforms: Any) -> Any:
     return type(name, (_OfTorchvision,), {"__module__": _OfTorchvision.__module__})(*transforms)
 
 
-def test_a_compose_is_no_list() -> None:
-    with pytest.raises(OptionError, match="expected a list"):
-        lmdbloader.base.arguments.listed("transforms", of_torchvision("Compose"))
-
-
 SCALED, NORMALISED = [T.ToDtype(torch.float32, scale=True)], [T.ToDtype(torch.float32, scale=True), T.Normalize(0.5, 2)]
 
 

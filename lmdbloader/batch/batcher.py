@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 I64 = npt.NDArray[np.int64]
 # A column of a batch: a tensor or array (B, ...), or a list of B values.
 Columns = list[Any]
-# From uint8 (1 byte) and uint16 (2 bytes) pixels to numbers from 0 to 1.
-_FACTORS = {1: np.float32(1 / 255), 2: np.float32(1 / 65535)}
 
 
 class Source(Protocol):
@@ -74,7 +72,6 @@ class Batcher:
         *,
         keep: int,
         source: Source | None = None,
-        dtype: torch.dtype | None = None,
         functions: Sequence[Callable[[Any], Any]] = (),
         form: Form = None,
         channels: Mapping[str, int] | None = None,
@@ -89,7 +86,6 @@ class Batcher:
             memory: Where images of the pipeline are written.
             keep: The most arrays of one size that this memory keeps.
             source: The dataset, if its own transform belongs to finished batches; it may change at any time.
-            dtype: Of images that are read without the pipeline, from 0 to 1; None reads them as stored.
             functions: Called with whole batches.
             form: Of finished batches.
             channels: Of images that are read without the pipeline, one by one, and come in its memory format.
@@ -100,13 +96,12 @@ class Batcher:
                 suit the fields.
         """
         self.pipeline, self.fields, self.rows, self._source = pipeline, fields, rows, source
-        self._memory_type, self._keep, self._dtype = memory, keep, dtype
         self._form, self._channels, self._repeats = form, channels or {}, repeats
         reader = pipeline.reader
         if any(f.kind in ("array", "json") for f in fields.values()):
             from lmdbloader.batch.places import refuse_to_leave
 
-            refuse_to_leave(pipeline, list(fields.values()), lambda f, rows: _values_of(reader, f)(rows, NO_CLOCK))
+            refuse_to_leave(pipeline, list(fields.values()))
         self._is_whole = isinstance(rows, range) and rows == range(len(reader))
         ragged = tuple(name for name, f in fields.items() if kind_named(f.kind).is_ragged)
         json = tuple(name for name, f in fields.items() if f.kind == "json")
@@ -128,9 +123,9 @@ class Batcher:
     def _reads(self, f: Field) -> Callable[[I64, I64, int, Clock], Any]:
         """Return what reads a field that the pipeline does not read, of rows (n,), draws (n,), an epoch and a clock."""
         # They do not refer to this object, which then ends with its last user.
-        pipeline, dtype, reader = self.pipeline, self._dtype, self.pipeline.reader
+        pipeline, reader = self.pipeline, self.pipeline.reader
         if f.has_pixels:
-            return lambda rows, draws, epoch, clock: _different_images(reader, f.name, rows, dtype, clock)
+            return lambda rows, draws, epoch, clock: _different_images(reader, f.name, rows, clock)
         values = _values_of(reader, f)
         if f.kind in ("boxes", "points"):
             from lmdbloader.batch.places import image_of_places, moved
@@ -145,8 +140,7 @@ class Batcher:
     def _bound(self, functions: Sequence[Callable[[Any], Any]]) -> Functions:
         from lmdbloader.batch.functions import Functions
 
-        memory, keep = self._memory_type, self._keep
-        return Functions(self.pipeline, self.fields, self._own_transform, functions, memory=memory, keep=keep)
+        return Functions(self.pipeline, self.fields, self._own_transform, functions)
 
     @property
     def own_functions(self) -> Functions:
@@ -294,13 +288,6 @@ class Batcher:
             images = images.contiguous(memory_format=self.pipeline.memory_format)
         return name, images
 
-    def images_of(self, draw: int, epoch: int) -> dict[str, torch.Tensor]:
-        """Return the images (C, H, W) of one sample after the compiled transforms, by the names of their fields."""
-        begun, draws = self.begin(1, 1), np.array([draw], np.int64)
-        self.read_part(begun, draws, 0, epoch)
-        outputs = zip(self._places, self.pipeline.outputs, strict=True)
-        return {output.name: output.images(begun.batches[0][place])[0] for place, output in outputs}
-
 
 def _values_of(reader: Reader, f: Field) -> Callable[[I64, Clock], Any]:
     """Return what reads the values of a field that is not of images, of rows (B,) and with a clock that is started.
@@ -330,10 +317,8 @@ def _values_of(reader: Reader, f: Field) -> Callable[[I64, Clock], Any]:
     return lambda rows, clock: [decode(value) for value in reader.index.take(name, rows)]
 
 
-def _different_images(reader: Reader, name: str, rows: I64, dtype: torch.dtype | None, clock: Clock) -> Any:
-    """Return images as stored or, with a dtype, from 0 to 1; masks (H, W) as stored.
-
-    They are one tensor if all have one shape, else a list.
+def _different_images(reader: Reader, name: str, rows: I64, clock: Clock) -> Any:
+    """Return images (C, H, W) or masks (H, W) as stored: one tensor if all have one shape, else a list.
 
     Raises:
         CorruptError: A payload is damaged.
@@ -347,10 +332,7 @@ def _different_images(reader: Reader, name: str, rows: I64, dtype: torch.dtype |
     images, is_mask = [], reader.fields[name].kind == "mask"
     for row, at, length in zip(rows.tolist(), start.tolist(), nbytes.tolist(), strict=True):
         pixels = reader.as_image(name, row, buffer[at : at + length])
-        if dtype is not None and not is_mask:
-            pixels = pixels.astype(np.float32) * _FACTORS[pixels.itemsize]
-        image = torch.from_numpy(pixels[0] if is_mask else pixels)
-        images.append(image if dtype is None or is_mask else image.to(dtype))
+        images.append(torch.from_numpy(pixels[0] if is_mask else pixels))
     return _stack_if_equal(images)
 
 

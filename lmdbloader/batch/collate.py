@@ -75,30 +75,9 @@ def collate(samples: Sequence[Any]) -> Any:
 
 def _collated(samples: Sequence[Any], in_worker: bool) -> Any:
     """Return a batch of torch's own collate function."""
-    try:
-        if in_worker:
-            return collate_with(list(samples), collate_fn_map={**default_collate_fn_map, torch.Tensor: _stacked_shared})
-        return default_collate(list(samples))
-    except RuntimeError as error:
-        if shapes := _grey_and_colour(samples):
-            raise OptionError(
-                f"one batch has grey and colour images, {shapes[0]} and {shapes[1]}: the dataset's own transform gets "
-                "them as they are stored. Write transform=v2.Compose([v2.RGB(), ...]), of torchvision.transforms.v2."
-            ) from error
-        raise
-
-
-def _grey_and_colour(samples: Sequence[Any]) -> list[tuple[int, ...]]:
-    """Return two shapes if the images of a field differ only in that some are grey, else none."""
-    rows = [
-        [*sample.values()] if isinstance(sample, dict) else sample if isinstance(sample, list | tuple) else [sample]
-        for sample in samples
-    ]
-    for values in zip(*rows, strict=False):
-        shapes = sorted({tuple(value.shape) if isinstance(value, torch.Tensor) else () for value in values})
-        if len(shapes) == 2 and [shape[:1] for shape in shapes] == [(1,), (3,)] and shapes[0][1:] == shapes[1][1:]:
-            return shapes
-    return []
+    if in_worker:
+        return collate_with(list(samples), collate_fn_map={**default_collate_fn_map, torch.Tensor: _stacked_shared})
+    return default_collate(list(samples))
 
 
 def _stacked_shared(tensors: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:

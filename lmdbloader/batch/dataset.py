@@ -6,7 +6,7 @@ import copy
 import operator
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,6 @@ from torch.utils.data import Subset
 
 from lmdbloader.base.arguments import field_names, listed
 from lmdbloader.base.option_names import shown
-from lmdbloader.base.stage_times import StageTimes, Stopwatch
 from lmdbloader.base.text import counted
 from lmdbloader.batch.batcher import Batcher
 from lmdbloader.batch.many import ReadsMany, Ticket, overridden
@@ -26,7 +25,6 @@ from lmdbloader.format.layout import Field
 from lmdbloader.store import IO, Reader, check_rows
 from lmdbloader.store.rows import Rows, choose, compact, places_in, rows_at
 from lmdbloader.transforms.base import Transform
-from lmdbloader.transforms.values import Normalize, ToDtype
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,34 +33,13 @@ if TYPE_CHECKING:
     from lmdbloader.batch.draws import Draws
 
 I64 = npt.NDArray[np.int64]
-_OTHER_LABELS = (
-    "batches are read from the file and would not change. For other labels, a tensor with one for each sample, write "
-    "Loader(dataset, ..., transforms=[lmdbloader.transforms.WithIndices(lambda batch, i: "
-    "batch._replace(label=labels[i]))]), or a subclass with its own __getitem__. For fewer samples write "
-    "dataset.select(numbers)."
-)
 # Batches of one size whose memory is kept for the next ones.
 _KEPT = 4
-# Facts in whose place a subclass may set its own, and attributes that make the samples of other datasets of torch.
-_FACTS = frozenset({"class_to_idx", "classes", "targets"})
-_SOURCES = frozenset({"data", "imgs", "labels", "samples", "targets"})
-WITHOUT_EFFECT = _SOURCES | {"indices", "loader", "target_transform", "transforms"}
-_OPTIONS = frozenset({"as_", "cache_dir", "cache_fraction", "io"})
-
-
-class Targets(list[int]):
-    """Labels as a list that cannot be changed in place; copies, also by `list`, are plain lists."""
-
-    def _refuse(self, *args: Any, **options: Any) -> NoReturn:
-        raise OptionError(
-            f"dataset.targets cannot be changed in place (a copy can, list(dataset.targets)): {_OTHER_LABELS}"
-        )
-
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
-    append = clear = extend = insert = pop = remove = reverse = sort = _refuse
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return list, (tuple(self),)
+# Options, and attributes that make the samples of other datasets of torch: to set one would have no effect.
+WITHOUT_EFFECT = frozenset(
+    {"as_", "cache_dir", "cache_fraction", "data", "imgs", "indices", "io", "labels", "loader", "samples"}
+    | {"target_transform", "transforms"}
+)
 
 
 class Source(Protocol):
@@ -134,35 +111,23 @@ class LMDBDataset(ReadsMany):
         self._source: Source | None = None  # of a view that stands for torch's Subset or ConcatDataset
         self._form = check_form(as_, None if self.has_own_transform else names)
         self._rows: Rows | None = None  # a range takes no memory
-        self._dtype: torch.dtype | None = None
-        self._transforms: tuple[Transform, ...] = ()
+        self.all_transforms: tuple[Transform, ...] = ()  # the compiled ones of `transformed`
         self._draws: Draws | None = None  # of `transformed`
         self._own_last_set: tuple[int, int] | None = None
-        self._targets: Targets | None = None
+        self._targets: tuple[int, ...] | None = None
         self._batcher: Batcher | None = None
-        self._stopwatch = Stopwatch()
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute.
 
         Raises:
-            OptionError: It would have no effect: it is an option of the constructor, or other datasets of torch make
-                samples from it, and neither does the class define the name nor make samples in a method of its own.
+            OptionError: It cannot change, or it would have no effect; a subclass has attributes of its own.
         """
-        if name in _FACTS or name in _OPTIONS or name in WITHOUT_EFFECT:
-            kind: type = type(self)
-            is_defined = getattr(kind, name, None) is not getattr(LMDBDataset, name, None)
-            if not (is_defined or overridden(self) or kind.transform is not LMDBDataset.transform):  # type: ignore[attr-defined]
-                raise OptionError(f"{kind.__name__}.{name} = ...: {_instead_of(name)}")
-            if name in _FACTS and not is_defined:
-                self.__dict__[name] = value
-                return
-        elif name in ("fields", "reader") and name in self.__dict__:
-            raise OptionError(f"dataset.{name} = ...: it cannot change. Write LMDBDataset(path, fields=[...]).")
-        elif name[0] != "_" and name != "transform" and self.__dict__.get("_source") is not None:
+        is_fixed = name in ("fields", "reader") and name in self.__dict__
+        if is_fixed or (name in WITHOUT_EFFECT and type(self) is LMDBDataset):
             raise OptionError(
-                f"loader.dataset.{name} = ...: this is the Loader's own view of a Subset or ConcatDataset. Set it on "
-                f"the dataset inside: subset.dataset.{name} = ..."
+                f"dataset.{name} = ...: it would have no effect. Write LMDBDataset(path, ...) with other options, "
+                "dataset.select(numbers) for some of the samples, or dataset.transform = function to change them."
             )
         super().__setattr__(name, value)
 
@@ -178,34 +143,26 @@ class LMDBDataset(ReadsMany):
     @property
     def classes(self) -> tuple[str, ...]:
         """Class names by label; empty if the dataset was made without them."""
-        if "classes" in self.__dict__:
-            return cast("tuple[str, ...]", self.__dict__["classes"])
         return next(iter(self.reader.manifest.classes.values()), ())
 
     @property
     def class_to_idx(self) -> dict[str, int]:
         """Labels by class name, as torchvision's ImageFolder has them."""
-        if "class_to_idx" in self.__dict__:
-            return cast("dict[str, int]", self.__dict__["class_to_idx"])
         return {name: label for label, name in enumerate(self.classes)}
 
     @property
-    def targets(self) -> list[int]:
-        """The label of every sample of this view, as torchvision's ImageFolder has them; a list that cannot be changed.
+    def targets(self) -> tuple[int, ...]:
+        """The label of every sample of this view, as torchvision's ImageFolder has them.
 
         Raises:
             UnknownNameError: The dataset has neither class names nor an int field `label`.
         """
-        if "targets" in self.__dict__:
-            return cast("list[int]", self.__dict__["targets"])
-        if self._targets is not None:
-            return self._targets
-        named = [*self.reader.manifest.classes, *(name for name in ("label",) if name in self.reader.fields)]
-        if not named or self.reader.fields[named[0]].kind != "int":
-            numbers = [name for name, f in self.reader.fields.items() if f.kind == "int"]
-            line = f'dataset.table["{numbers[0]}"].to_pylist()' if numbers else "dataset.table"
-            raise UnknownNameError(f"{self.path}: targets: the dataset has no labels; write {line}")
-        self._targets = Targets(self.reader.index.take(named[0], self.stored_rows).tolist())
+        if self._targets is None:  # a loop may ask for it again and again
+            name = next(iter(self.reader.manifest.classes), "label")
+            found = self.reader.fields.get(name)
+            if found is None or found.kind != "int":
+                raise UnknownNameError(f"{self.path}: targets: the dataset has no labels; see dataset.table")
+            self._targets = tuple(self.reader.index.take(name, self.stored_rows).tolist())
         return self._targets
 
     @property
@@ -272,20 +229,6 @@ class LMDBDataset(ReadsMany):
         """Return many samples read in one call: a `Batch` of views, or a list if there is a transform."""
         return self._read(numbers)
 
-    def time_stages(self, on: bool = True) -> bool:
-        """Start or stop timing the stages of reading samples from this dataset and its views, in this process.
-
-        This is for torch's DataLoader with num_workers=0; a Loader has its own.
-
-        Returns:
-            Whether timing was on before.
-        """
-        return self._stopwatch.switch(on)
-
-    def stage_times(self) -> StageTimes:
-        """Return the time of each stage since `time_stages`; every call for samples counts as a batch."""
-        return self._stopwatch.times()
-
     def __repr__(self) -> str:
         fields = ", ".join(f"{f.name} ({f.kind})" for f in self.fields.values())
         return f"{type(self).__name__}({self.path!r}: {counted(len(self), 'sample')} of {fields})"
@@ -316,28 +259,6 @@ class LMDBDataset(ReadsMany):
         window = torch.from_numpy(self.reader.read_crop(name, row, top=top, left=left, height=height, width=width))
         return window[0] if self.fields[name].kind == "mask" else window
 
-    def scaled(self, dtype: torch.dtype = torch.float32) -> Self:
-        """Return a view whose images are numbers from 0 to 1, converted by compiled code.
-
-        Args:
-            dtype: torch.float32, float16 or bfloat16.
-
-        Raises:
-            OptionError: It is another dtype, or a transform of this view makes other numbers.
-        """
-        for made in self._transforms:
-            is_unscaled = isinstance(made, ToDtype) and made.dtype.is_floating_point and not made.scale
-            if is_unscaled or isinstance(made, Normalize):
-                raise OptionError(
-                    f"scaled(): the images of this view come from {made}, whose numbers are not from 0 to 1 and would "
-                    "stay as they are. Leave one of them out."
-                )
-        if dtype not in (torch.float32, torch.float16, torch.bfloat16):
-            raise OptionError(f"scaled({dtype}): expected torch.float32, torch.float16 or torch.bfloat16")
-        view = self._view(len(self.stored_rows))
-        view._dtype = dtype
-        return view
-
     def transformed(self, transforms: Sequence[Transform], *, seed: int | None = None) -> Self:
         """Return a view whose images are transformed by compiled code while they are read.
 
@@ -358,8 +279,9 @@ class LMDBDataset(ReadsMany):
         from lmdbloader.batch.draws import Draws
 
         view, transforms = copy.copy(self), listed("transforms", transforms)
-        view._transforms = (*self._transforms, *transforms)
-        view._draws = Draws(self._draws.seed if seed is None and self._draws else seed, len(self.stored_rows))
+        view.all_transforms = (*self.all_transforms, *transforms)
+        seed = self._draws.seed if seed is None and self._draws else seed
+        view._draws = None if seed is None else Draws(seed, len(self.stored_rows))
         if transforms:
             check_images(self, f"transformed({list(transforms)})")
         view._open_batcher()  # checks that the transforms suit the images
@@ -489,28 +411,22 @@ class LMDBDataset(ReadsMany):
         view._draws = self._draws and self._draws.of_view(length)
         return view
 
-    @property
-    def all_transforms(self) -> tuple[Transform, ...]:
-        """The compiled transforms of the images: `transformed`, then `scaled`."""
-        return self._transforms if self._dtype is None else (*self._transforms, ToDtype(self._dtype, True))
-
     def _read(self, indices: Sequence[int] | I64, keys: I64 | None = None) -> Sequence[Any]:
         """Return samples after this dataset's own transform; random choices depend on `keys` (n,) in their place."""
-        clock = self._stopwatch.take()
-        try:
-            numbers = check_rows(indices, len(self.stored_rows))
-            batcher, draws, epoch = self._open_batcher(), self._draws, 0
-            samples = numbers if keys is None else keys
-            if draws is not None and batcher.pipeline.program.is_random:
-                samples, epoch = draws.of(samples)
-            batch = batcher.read_samples(self.rows_of(numbers), samples, epoch, clock)
-            clock.count(len(batch), 1)
-            if (transform := self._own_transform) is not None:
-                return batcher.own_functions.changed(batch, transform, self._form)
-            batch.form = self._form
-            return batch
-        finally:
-            clock.end()
+        numbers = check_rows(indices, len(self.stored_rows))
+        batcher, samples, epoch = self._open_batcher(), numbers if keys is None else keys, 0
+        if batcher.pipeline.program.is_random:
+            if self._draws is None:
+                from lmdbloader.batch.draws import drawn
+
+                samples, epoch = drawn(samples)
+            else:
+                samples, epoch = self._draws.of(samples)
+        batch = batcher.read_samples(self.rows_of(numbers), samples, epoch)
+        if (transform := self._own_transform) is not None:
+            return batcher.own_functions.changed(batch, transform, self._form)
+        batch.form = self._form
+        return batch
 
     def _open_batcher(self) -> Batcher:
         """Return the reader of samples, made when it is first needed."""
@@ -518,14 +434,13 @@ class LMDBDataset(ReadsMany):
             from lmdbloader.batch.shared_memory import SharedMemory
 
             images = [name for name, f in self.fields.items() if f.has_pixels]
-            if not self._transforms:  # a pipeline gives images of one shape; others are read without it
+            if not self.all_transforms:  # a pipeline gives images of one shape; others are read without it
                 images = self.uniform_images()
-            transforms, rows = self.all_transforms if images else (), self._rows if self._transforms else None
+            transforms = self.all_transforms
+            rows = self._rows if transforms else None
             seed = self._draws.seed if self._draws else None
             pipeline = Pipeline(self.reader, images, transforms, rows=rows, seed=seed or 0)
-            self._batcher = Batcher(
-                pipeline, self.fields, self.stored_rows, SharedMemory, keep=_KEPT, dtype=self._dtype
-            )
+            self._batcher = Batcher(pipeline, self.fields, self.stored_rows, SharedMemory, keep=_KEPT)
         return self._batcher
 
     def uniform_images(self, rows: Rows | None = None, *, of_any_channels: bool = False) -> list[str]:
@@ -546,20 +461,6 @@ class LMDBDataset(ReadsMany):
         return all(low == high for low, high in extremes)
 
 
-def _instead_of(name: str) -> str:
-    """Return what to write instead of an attribute that would have no effect, as sentences."""
-    if name in _SOURCES:
-        return _OTHER_LABELS
-    if name in _OPTIONS:
-        return f"it cannot change. Write LMDBDataset(path, {name}=...)."
-    if name in _FACTS:
-        return "the names are stored in the dataset. For others convert again: lmdbloader.convert(..., classes=[...])."
-    return (
-        "it would have no effect. For a function of the whole sample write ds.transform = function; for compiled "
-        "transforms, ds.transformed([...]); for some of the samples, ds.select(numbers)."
-    )
-
-
 def chosen_fields(reader: Reader, given: Any) -> tuple[str, ...]:
     """Return the names of the fields to read; all fields of the dataset if none are given.
 
@@ -578,8 +479,4 @@ def check_images(dataset: LMDBDataset, call: str) -> None:
     """
     if not any(f.has_pixels for f in dataset.fields.values()):
         names = ", ".join(f"{f.name} ({f.kind})" for f in dataset.fields.values())
-        files = [f.name for f in dataset.fields.values() if f.kind == "bytes"]
-        line = ""
-        if files:
-            line = f" If {files[0]!r} is image files, declare it: write(..., fields={{{files[0]!r}: fields.Image()}})."
-        raise OptionError(f"{dataset.path}: {call}: the dataset has no image field; it is read with {names}.{line}")
+        raise OptionError(f"{dataset.path}: {call}: the dataset has no image field; it is read with {names}")

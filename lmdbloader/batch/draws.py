@@ -1,13 +1,11 @@
-"""Draws: the random numbers of a transformed view, new at every read, or those of an epoch if it has a seed."""
+"""The random numbers of a transformed view: new at every read, or those of an epoch if it has a seed."""
 
 from __future__ import annotations
 
-import os
 import threading
 import warnings
-import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,12 +16,11 @@ from lmdbloader.batch.pipeline import check_epoch, check_seed
 from lmdbloader.batch.shared_memory import in_shared_memory, shared_tensor
 
 I64 = npt.NDArray[np.int64]
-# Items of a row: the epoch of the last `set_epoch` and the number of that call, 0 before any; the epoch that a
-# DataLoader has begun, and the number of the last call then; samples read in one epoch before any call. The row of the
-# first view of a family also counts the calls of all its views.
+# Items of a view: the epoch of the last `set_epoch` and the number of that call, 0 before any; the epoch that a
+# DataLoader has begun, and the number of the last call then; samples read in one epoch before any call. Those of
+# the first view of a family also count the calls of all its views.
 _SET, _CALL, _BEGUN, _SINCE, _READS, _CALLS = range(6)
-_NEW_ROW = (0, 0, 0, -1, 0, 0)
-_ROWS = 64
+_NEW_ITEMS = (0, 0, 0, -1, 0, 0)
 # A count so low that no warning follows.
 _NEVER = np.iinfo(np.int64).min
 # Passes over a dataset with the same choices, without `set_epoch`, before there is a warning.
@@ -46,53 +43,27 @@ class _Word(threading.local):
 _word = _Word()
 
 
-class _Rows:
-    """Rows of numbers in shared memory, one for each view; a file for each of many views would be too many open files.
+def drawn(numbers: I64) -> tuple[I64, int]:
+    """Return what the random choices of a read of samples (n,) depend on: their places, and a number that torch draws.
 
-    Attributes:
-        items: (rows, items of a row) int64. An item of an array takes a tenth of the time of a tensor's.
+    A sample that comes twice in one read has two places there.
     """
-
-    def __init__(self) -> None:
-        self._share(shared_tensor(_ROWS * len(_NEW_ROW) * 8).view(torch.int64).view(_ROWS, -1))
-        # Another process that has this memory must not give out the same rows.
-        self._free, self._process = list(range(_ROWS)), os.getpid()
-
-    def _share(self, memory: torch.Tensor) -> None:
-        self._memory, self.items = memory, memory.numpy()
-        self._more: _Rows | None = None
-
-    def __getstate__(self) -> torch.Tensor:
-        return self._memory
-
-    def __setstate__(self, memory: torch.Tensor) -> None:
-        self._share(in_shared_memory(memory))  # a pickle has a copy, but another process may share it
-        self._free, self._process = [], -1
-
-    def take(self, view: Draws) -> tuple[_Rows, int]:
-        """Return a row for as long as a view exists, of these or of additional ones, and its number."""
-        if self._process == os.getpid():
-            with suppress(IndexError):  # none is free
-                number = self._free.pop()
-                weakref.finalize(view, self._free.append, number).atexit = False
-                self.items[number] = _NEW_ROW
-                return self, number
-        if self._more is None:
-            self._more = _Rows()
-        return self._more.take(view)
+    word = _word
+    word.draw()
+    places = numbers if len(numbers) == 1 else np.arange(len(numbers), dtype=np.int64)
+    return places, int(word.item)
 
 
 class Draws:
-    """The seed and the epoch of a view's random choices, shared with worker processes.
+    """The seed and the epoch of a view's random choices, in memory that worker processes share.
 
-    Without a seed, every read of a sample draws new numbers from torch's generator, whatever epoch is set. Otherwise a
-    choice depends only on the seed, the epoch and the sample's number.
+    A choice depends only on the seed, the epoch and the sample's number.
 
     Attributes:
-        seed: Of the view; None if it has none.
+        seed: Of the view.
     """
 
-    def __init__(self, seed: int | None, length: int, *, view_of: Draws | None = None) -> None:
+    def __init__(self, seed: int, length: int, *, view_of: Draws | None = None) -> None:
         """Start without an epoch.
 
         Args:
@@ -103,15 +74,15 @@ class Draws:
         Raises:
             OptionError: The seed is not a whole number of 64 bits.
         """
-        self.seed, self._length = None if seed is None else check_seed(seed), length
+        self.seed, self._length = check_seed(seed), length
         # The views that this one was made from, the first of the family first.
         self._above: tuple[Draws, ...] = () if view_of is None else (*view_of._above, view_of)
-        self._row: tuple[_Rows, int] = (_Rows() if view_of is None else view_of._row[0]).take(self)
-        self._find_items()
+        self._share(shared_tensor(len(_NEW_ITEMS) * 8).view(torch.int64))
+        self._items[:] = _NEW_ITEMS
 
-    def _find_items(self) -> None:
-        rows, number = self._row
-        self._items: I64 = rows.items[number]
+    def _share(self, memory: torch.Tensor) -> None:
+        # An item of an array takes a tenth of the time of a tensor's.
+        self._memory, self._items = memory, memory.numpy()
 
     def of_view(self, length: int) -> Draws:
         """Return the draws of a view with the same random choices, of so many samples, whose epoch is its own."""
@@ -122,7 +93,7 @@ class Draws:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._find_items()
+        self._share(in_shared_memory(self._memory))  # a pickle has a copy, but another process may share it
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch here and for the views of this view, also in worker processes that are running."""
@@ -144,8 +115,8 @@ class Draws:
         epoch, call = self._last_call()
         return (int(self._items[_BEGUN]) if self._items[_SINCE] == call else epoch), call
 
-    def begin(self, last: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Set the epoch for a new iteration of a DataLoader, unless every read draws new numbers.
+    def begin(self, last: tuple[int, int] | None) -> tuple[int, int]:
+        """Set the epoch for a new iteration of a DataLoader.
 
         It is the epoch after that of the previous iteration, or the one that `set_epoch` has set since.
 
@@ -153,11 +124,9 @@ class Draws:
             last: The result of `begin` for the previous iteration.
 
         Returns:
-            The epoch, and the number of the last call of `set_epoch`; None if every read draws new numbers.
+            The epoch, and the number of the last call of `set_epoch`.
         """
         epoch, call = self._now()
-        if self.seed is None:
-            return None
         if last is not None and last[1] == call:
             epoch = last[0] + 1
             self._items[_READS] = 0
@@ -185,12 +154,6 @@ class Draws:
 
     def of(self, numbers: I64) -> tuple[I64, int]:
         """Return the sample numbers (n,) and the epoch on which the random choices of a read of samples (n,) depend."""
-        if self.seed is None:
-            # A sample that comes twice in one read has two places there.
-            places = numbers if len(numbers) == 1 else np.arange(len(numbers), dtype=np.int64)
-            word = _word
-            word.draw()
-            return places, int(word.item)
         epoch, call = self._now()
         if call == 0:
             self._count(len(numbers))

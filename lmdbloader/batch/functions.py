@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.batch.collate import Formed, collate
-from lmdbloader.batch.memory import BatchMemory
 from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.batch.sample import Batch, Form
 from lmdbloader.batch.turns import in_turn, in_turn_of_main
@@ -21,7 +20,7 @@ from lmdbloader.transforms.functions import call, described, is_compiled
 from lmdbloader.transforms.of_torchvision import check_pixels, in_step
 
 if TYPE_CHECKING:
-    from lmdbloader.batch.steps import Step
+    from lmdbloader.batch.steps import OwnStep
 
 I64 = npt.NDArray[np.int64]
 OwnTransform = Callable[[Any], Any] | None
@@ -42,9 +41,6 @@ class Functions:
         fields: Mapping[str, Field],
         own: OwnTransform,
         functions: Sequence[Callable[[Any], Any]],
-        *,
-        memory: type[BatchMemory],
-        keep: int,
     ) -> None:
         """Bind functions to fields; compiled functions are compiled for them.
 
@@ -52,9 +48,7 @@ class Functions:
             pipeline: Of some or all of the image fields.
             fields: All fields, by name.
             own: The dataset's own transform.
-            functions: Functions of whole batches, compiled functions and conversions.
-            memory: Where converted images are written.
-            keep: The most arrays of one size that this memory keeps.
+            functions: Functions of whole batches, and compiled functions.
 
         Raises:
             KernelError: Numba is not installed.
@@ -67,11 +61,11 @@ class Functions:
         self._pipeline = pipeline
         self._own: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None
         self._check_pixels([*([] if own is None else [own]), *functions])
-        self._steps: Mapping[int, Step] = {}
+        self._steps: Mapping[int, OwnStep] = {}
         if any(map(is_compiled, functions)):
             from lmdbloader.batch.steps import bound
 
-            self._steps = bound(functions, pipeline, self._kinds, memory=memory, keep=keep)
+            self._steps = bound(functions, pipeline, self._kinds)
         self._functions = {
             place: in_step(function, self._kinds)
             for place, function in enumerate(functions)
@@ -126,7 +120,10 @@ class Functions:
         is_fresh, seed = True, self._pipeline.seed
         if isinstance(batch, Batch):
             is_fresh = False
-            batch = collate(batch if transform is None else self._changed(batch, transform, run))
+            if transform is not None:
+                function = self._of_samples(transform)
+                batch = in_turn(function, partial(each, function, batch), run)
+            batch = collate(batch)
         for place in range(self._num_places):
             if (step := self._steps.get(place)) is not None:
                 batch = step.run(batch, draws, seed=seed, epoch=epoch, is_fresh=is_fresh)
@@ -143,29 +140,13 @@ class Functions:
         changed: list[Any] = in_turn_of_main(function, partial(each, function, batch))
         return changed if form is None else Formed(changed, form)
 
-    def _changed(self, batch: Batch, transform: Callable[[Any], Any], run: Run) -> list[Any]:
-        """Return the samples of a batch after the dataset's own transform."""
-        function = self._of_samples(transform)
-        changed: list[Any] = in_turn(function, partial(each, function, batch), run)
-        if any(sample is None for sample in changed):
-            raise OptionError(
-                f"{described(function)} returned None for a sample; expected the sample, changed or not. End it "
-                "with `return sample`. To leave samples out, select the others first: dataset.select(numbers)."
-            )
-        return changed
-
 
 def each(transform: Callable[[Any], Any], samples: Sequence[Any]) -> list[Any]:
     """Return samples after a Python function that is called with each.
 
     Raises:
-        OptionError: It is not a function; or it raised StopIteration, which a loop would take for the end of the epoch.
+        OptionError: It raised StopIteration, which a loop would take for the end of the epoch.
     """
-    if not callable(transform):
-        raise OptionError(
-            f"transform={transform!r} is not a function of a sample. Compiled transforms are given as "
-            "ds.transformed([...]), or as Loader(ds, ..., transforms=[...])."
-        )
     try:
         return [transform(sample) for sample in samples]
     except StopIteration as error:

@@ -17,7 +17,6 @@ from lmdbloader.errors import OptionError
 from lmdbloader.kernels import assemble_columns as at
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.calls.entry import Prepared
-from lmdbloader.kernels.codec_numbers import CHANGED
 from lmdbloader.kernels.transform import opcodes
 from lmdbloader.store import Reader
 from lmdbloader.store.rows import Rows, as_array, parts_of
@@ -233,9 +232,8 @@ class Pipeline:
                 raise OptionError(
                     f"{self.reader.place}: the images of field {self.fields[f]!r} would come out in different shapes, "
                     f"{low_height} to {height} rows and {low_width} to {width} columns. Add a crop "
-                    "(RandomCrop, CenterCrop, RandomResizedCrop) or a Resize to (height, width), or convert with "
-                    "--patch-size. Without transforms, except for dataset.scaled(), Loader(dataset, 1) reads images of "
-                    "any sizes."
+                    "or a Resize to (height, width), "
+                    "convert with --patch-size, or use Loader(dataset, 1) without transforms."
                 )
             channels = self._image_fields[f].channels
             shape, values = (channels, height, width), self.program.values[f]
@@ -252,18 +250,7 @@ class Pipeline:
 
     def _measure_part(self, rows: I64) -> I64:
         self.reader.index.check(rows)
-        shapes = np.zeros((len(self.fields), 4), np.int64)
-        if len(self.program.whole) == 0:  # unchanged images need no kernel
-            for f, columns in enumerate(self._columns):
-                height, width = (columns[side][rows].astype(np.int64) for side in (at.IMAGE_HEIGHT, at.IMAGE_WIDTH))
-                most = self.reader.index.facts[self.fields[f]].extremes["raw_nbytes"][1]
-                wrong = (np.minimum(height, width) < 1) | (height > most // np.maximum(width, 1))
-                if wrong.any():
-                    raise self.reader.damaged(self.fields[f], int(rows[int(wrong.argmax())]), CHANGED)
-                shapes[f] = height.min(), height.max(), width.min(), width.max()
-                self._most = np.maximum(self._most, [(height * width).max(), height.max(), width.max(), 0])
-            return shapes
-        failed = np.zeros(2, np.int64)
+        shapes, failed = np.zeros((len(self.fields), 4), np.int64), np.zeros(2, np.int64)
         status = entries.measure(self._addresses, self._operations, rows, self._drawn(self._most), shapes, failed)
         if status:
             raise self._error(status, int(rows[failed[at.FAILED_ROW]]), 0)
@@ -293,14 +280,12 @@ class Pipeline:
 
     def scratch(self) -> Scratch:
         """Return working memory for one thread; raise OptionError if there is not enough."""
-        rooms, resize = self._rooms_nbytes(), self._resize_items()
         try:
-            return Scratch(rooms, resize, self._drawn(self._most.copy()))
+            return Scratch(self._rooms_nbytes(), self._resize_items(), self._drawn(self._most.copy()))
         except (MemoryError, ValueError) as error:  # NumPy's, of sizes that no array has
-            nbytes = int(rooms.sum()) + 4 * sum(resize)
+            height, width = self._most[[at.MOST_HEIGHT, at.MOST_WIDTH]].tolist()
             raise OptionError(
-                f"{self.reader.place}: images of up to {self._most[at.MOST_HEIGHT]}x{self._most[at.MOST_WIDTH]} pixels "
-                f"need {nbytes / 2**20:,.0f} MiB of working memory for each thread, which this machine does not have. "
+                f"{self.reader.place}: not enough memory to read images of up to {height}x{width} pixels in a thread. "
                 "Convert with a max_resolution, in patches, or leave the largest images out."
             ) from error
 
@@ -438,14 +423,12 @@ def _own_rows(reader: Reader, name: str) -> list[int]:
 
 _UNSUITED = {
     opcodes.CROP_TOO_LARGE: (
-        "a crop or a Cutout is larger than the image. Use a smaller one, or RandomCrop(..., pad_if_needed=True), or "
-        "Resize first, or leave small images out: dataset.where('{field}.height >= N and {field}.width >= N')."
+        "a crop or a Cutout is larger than the image {field!r}. Use RandomCrop(..., pad_if_needed=True), or Resize."
     ),
     opcodes.NOT_SQUARE: "RandomDihedral needs square images. Crop to a square first.",
     opcodes.NOT_ALIGNED: (
         "the images of one sample are cropped together, and one is not a whole multiple of the other. Give each a size "
-        "first, Resize(size, fields=('image',)) and one for each other field; or read one of them alone: "
-        "LMDBDataset(path, fields=[...])."
+        "first, Resize(size, fields=('image',)), or read one of them alone."
     ),
     opcodes.NOT_DIVISIBLE: (
         "a size or padding is not a multiple of the scale between the images of one sample. Choose one that is."

@@ -2,59 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from lmdbloader.batch.pipeline import Pipeline
-from lmdbloader.errors import CorruptError, OptionError
+from lmdbloader.errors import OptionError
 from lmdbloader.fields import named_places
 from lmdbloader.format.layout import Field, image_of
-from lmdbloader.store.rows import as_array
 from lmdbloader.transforms import Geometry
 
 I64 = npt.NDArray[np.int64]
 
 
-def refuse_to_leave(pipeline: Pipeline, fields: Sequence[Field], read: Callable[[Field, I64], Any]) -> None:
+def refuse_to_leave(pipeline: Pipeline, fields: Sequence[Field]) -> None:
     """Refuse transforms that move pixels, and name no fields, if they would leave something behind.
 
     Args:
         pipeline: Reads the images.
         fields: All fields.
-        read: Returns the values of a field in rows (n,).
 
     Raises:
-        OptionError: A field holds arrays of the images' size; or boxes or points that were not declared as such.
+        OptionError: A field holds arrays of the images' size; or by its name boxes or points that were not declared.
     """
     moving = next((t for t in pipeline.transforms if isinstance(t, Geometry) and t.moves and t.fields is None), None)
     if moving is None or not pipeline.fields or not len(pipeline.rows):
         return
+    only = f"If it must not move, name the fields that do: {type(moving).__name__}(..., fields={pipeline.fields})."
     for f in fields:
-        if f.kind == "array":
-            _refuse_to_leave_array(pipeline, moving, f.name)
-        if f.kind in ("array", "json"):
-            _refuse_to_leave_places(pipeline, moving, f.name, read)
-
-
-def _refuse_to_leave_array(pipeline: Pipeline, moving: Geometry, name: str) -> None:
-    """Refuse a transform that would move the images, but not a field of arrays of their size.
-
-    Raises:
-        OptionError: The field holds such arrays, by the index.
-    """
-    if image := image_of_size(pipeline, name):
-        raise OptionError(
-            f"{pipeline.reader.place}: field {name!r} holds arrays of the size of {image!r}, which {moving} would "
-            "leave behind: compiled transforms move images and masks. If it holds labels of pixels, write it "
-            "as lmdbloader.fields.Mask(). torchvision v2 moves arrays too, in Python: LMDBDataset(path, "
-            f"transform=v2...). If it must not move, name the fields that do: {type(moving).__name__}(..., "
-            f"fields={pipeline.fields})."
-        )
+        if f.kind == "array" and (image := image_of_size(pipeline, f.name)):
+            raise OptionError(
+                f"{pipeline.reader.place}: field {f.name!r} holds arrays of the size of {image!r}, which {moving} "
+                f"would leave behind. If it holds labels of pixels, write it as lmdbloader.fields.Mask(). {only}"
+            )
+        if f.kind in ("array", "json") and (kind := named_places(f.name)):
+            raise OptionError(
+                f"{pipeline.reader.place}: to judge by its name, {f.name} holds {kind.lower()}, which {moving} would "
+                f"not move. Write it as lmdbloader.fields.{kind}(), which moves with the images. {only}"
+            )
 
 
 def image_of_size(pipeline: Pipeline, name: str) -> str:
@@ -73,28 +60,6 @@ def image_of_size(pipeline: Pipeline, name: str) -> str:
     return ""
 
 
-def _refuse_to_leave_places(pipeline: Pipeline, moving: Geometry, name: str, read: Callable[[Field, I64], Any]) -> None:
-    """Refuse a transform that would move the images alone, and not boxes or points that were not declared.
-
-    Raises:
-        OptionError: The field's name, or that of a list in its first value, says that it has some.
-    """
-    found, kind = name, named_places(name)
-    if not kind and pipeline.reader.fields[name].kind == "json":
-        with suppress(CorruptError):  # it is reported when its sample is read
-            value = read(pipeline.reader.fields[name], as_array(pipeline.rows[:1]))[0]
-            value = value[0] if isinstance(value, list) and value else value
-            keys = [key for key in value if isinstance(value[key], list | dict)] if isinstance(value, dict) else []
-            found, kind = next(((f"{name}[{key!r}]", k) for key in keys if (k := named_places(key))), (name, ""))
-    if kind:
-        raise OptionError(
-            f"{pipeline.reader.place}: to judge by its name, {found} holds {kind.lower()}, which {moving} would not "
-            f"move. Write them as a field of their own, lmdbloader.fields.{kind}(), which moves with the images. "
-            f"If they must stay as they are, name the fields that move: {type(moving).__name__}(..., "
-            f"fields={pipeline.fields}); or leave them out: LMDBDataset(path, fields=[...])."
-        )
-
-
 def image_of_places(pipeline: Pipeline, place: Field) -> int | None:
     """Return the number of the image field that boxes or points are in; None if nothing moves them.
 
@@ -104,27 +69,13 @@ def image_of_places(pipeline: Pipeline, place: Field) -> int | None:
     if not pipeline.fields or not len(pipeline.rows) or not pipeline.moves:
         return None
     image = image_of(place, pipeline.reader.fields.values())
-    if image is None:
-        return _largest(pipeline)
-    if image not in pipeline.fields:
+    if image is None or image not in pipeline.fields:
         raise OptionError(
             f"{pipeline.reader.place}: the {place.kind} of field {place.name!r} are in {image!r}, which is not read, "
             f"and transforms would move them with it. Read it too, or leave {place.name!r} out: "
             "LMDBDataset(path, fields=[...])."
         )
     return pipeline.fields.index(image)
-
-
-def _largest(pipeline: Pipeline) -> int:
-    """The field with the largest image of the first sample, for datasets that do not name that of their boxes."""
-    row = int(pipeline.rows[0])
-
-    def size(f: int) -> tuple[bool, tuple[int, ...]]:
-        return pipeline.reader.fields[pipeline.fields[f]].kind != "mask", pipeline.reader.image_shape(
-            pipeline.fields[f], row
-        )[1:]
-
-    return max(range(len(pipeline.fields)), key=size)
 
 
 def moved(

@@ -162,16 +162,10 @@ def stacked(name: str, column: Any) -> Any:
     first = column[0]
     if isinstance(first, torch.Tensor):
         shapes = sorted({tuple(value.shape) for value in column})
-        if [len(shape) for shape in shapes] == [3, 3] and shapes == [(1, *shapes[0][1:]), (3, *shapes[0][1:])]:
-            raise OptionError(
-                f"field {name!r}: one batch has grey and colour images, {shapes[0]} and {shapes[-1]}. Use "
-                "lmdbloader.Loader, which gives grey ones three equal channels, or transforms, which do so too: "
-                "dataset.transformed([...])."
-            )
         raise OptionError(
             f"field {name!r}: the values of one batch have different shapes, such as {shapes[0]} and {shapes[-1]}. "
-            "Convert with --patch-size, crop them in a transform, or use batch_size=1. For the "
-            f"classes of boxes, give write(..., fields={{{name!r}: fields.Labels()}}): batches then have a list."
+            "Convert with --patch-size, crop them in a transform, or use batch_size=1; classes of boxes are declared "
+            "as fields.Labels()."
         )
     # JSON values of one field may differ in type.
     dtype = _DTYPES.get(type(first)) if len(set(map(type, column))) == 1 else None

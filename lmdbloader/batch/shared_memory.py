@@ -144,6 +144,5 @@ def no_space(nbytes: int) -> DiskFullError:
     found = "" if free is None else f" and {free:,} are free"
     return DiskFullError(
         f"{NAMED_FOLDER} is full: worker processes need {nbytes:,} bytes of shared memory{found}. Enlarge it "
-        "(docker run --shm-size=8g or --ipc=host), remove files that programs left there when they ended, lower "
-        "num_workers, prefetch_factor or the batch size, or use lmdbloader.Loader, whose threads need none."
+        "(docker run --shm-size=8g), lower num_workers, or use lmdbloader.Loader, whose threads need none."
     )

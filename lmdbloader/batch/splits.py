@@ -59,39 +59,23 @@ def share_out(group: npt.NDArray[Any], fractions: Sequence[float], seed: int) ->
     >>> [part.tolist() for part in share_out(np.array([7, 7, 8, 8, 9, 9]), [2 / 3, 1 / 3], seed=0)]
     [[0, 1, 4, 5], [2, 3]]
     """
-    try:
-        shares = np.asarray(fractions, np.float64)
-    except (TypeError, ValueError) as error:
-        raise OptionError(f"fractions={shown(fractions)}: expected numbers, as [0.8, 0.2]") from error
-    if shares.ndim != 1 or not len(shares) or not (shares > 0).all() or abs(shares.sum() - 1) > 1e-6:
+    shares = np.asarray(fractions)
+    is_share = shares.ndim == 1 and shares.size and shares.dtype.kind in "iuf"
+    if not is_share or not (shares > 0).all() or abs(shares.sum() - 1) > 1e-6:
         raise OptionError(f"fractions={shown(fractions)}: expected positive numbers that add up to 1, as [0.8, 0.2]")
-    number, counts = _numbered(group)
+    _, number, counts = np.unique(group, return_inverse=True, return_counts=True)
     if len(counts) < len(shares):
         raise OptionError(
             f"{len(group)} samples in {len(counts)} groups (photographs, unless `by` says otherwise) cannot be split "
             f"into {len(shares)} parts. Give by=None to split sample by sample, or fewer parts."
         )
     order = np.random.default_rng(seed).permutation(len(counts))
-    in_order = counts if counts.min() == counts.max() else counts[order]
+    in_order = counts[order]
     middles = (np.cumsum(in_order) - in_order / 2) / len(group)
     part_of_group = np.empty(len(counts), np.int64)
     part_of_group[order] = _deal(middles, shares)
-    part = part_of_group[number]
+    part = part_of_group[number.reshape(-1)]
     return [np.flatnonzero(part == k) for k in range(len(shares))]
-
-
-def _numbered(group: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], I64]:
-    """Return the number of each sample's group (n,), counted from 0 in ascending order, and the samples of each (m,).
-
-    >>> [part.tolist() for part in _numbered(np.array([4, 2, 4, 0]))]
-    [[2, 1, 2, 0], [1, 1, 2]]
-    """
-    if len(group) and group.dtype.kind == "i" and group.min() >= 0 and group.max() < 2 * len(group):  # needs no sort
-        counts = np.bincount(group)
-        is_there = counts > 0
-        return (group, counts) if is_there.all() else ((np.cumsum(is_there) - 1)[group], counts[is_there])
-    _, number, counts = np.unique(group, return_inverse=True, return_counts=True)
-    return number.reshape(-1), counts
 
 
 def _deal(middles: npt.NDArray[np.float64], shares: npt.NDArray[np.float64]) -> I64:

@@ -1,4 +1,4 @@
-"""Steps of compiled code on a whole batch: the user's compiled functions, and the conversions that follow them."""
+"""Steps of compiled code on a whole batch: the user's compiled functions."""
 
 from __future__ import annotations
 
@@ -10,35 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lmdbloader.batch.memory import BatchMemory
 from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.batch.places import image_of_size
 from lmdbloader.errors import OptionError
-from lmdbloader.kernels.transform import opcodes
-from lmdbloader.transforms.compilation import compile_program
 from lmdbloader.transforms.compiled_function import CompiledFunction
-from lmdbloader.transforms.of_torchvision import check_pixels
-from lmdbloader.transforms.values import ImageField, Normalize, ToDtype, Values
 
 I64 = npt.NDArray[np.int64]
-_STORED = (torch.uint8, torch.uint16)
-# Sizes of batches of one Loader, whose memory is kept: of a field and shape.
-_MOST_MEMORIES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Conversions:
-    """ToDtype and Normalize that come after a compiled function, as one step.
-
-    Attributes:
-        transforms: In their order.
-    """
-
-    transforms: tuple[ToDtype | Normalize, ...]
-
-    def __call__(self, batch: Any) -> Any:
-        """Raise OptionError: only a Loader knows the fields."""
-        raise OptionError(f"{self}: only a Loader applies it. Add it to Loader(..., transforms=[...]).")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +31,6 @@ class OwnStep:
     function: CompiledFunction
     names: tuple[str, ...]
     number: int
-
-    @property
-    def __wrapped__(self) -> CompiledFunction:
-        """The function, which errors name."""
-        return self.function
 
     def run(self, batch: Any, draws: I64, *, seed: int, epoch: int, is_fresh: bool) -> Any:
         """Return a batch with changed images.
@@ -82,151 +54,29 @@ class OwnStep:
         return batch._replace(**changed)
 
 
-class ConversionStep:
-    """ToDtype and Normalize for the fields of a dataset, in a pass of their own."""
-
-    def __init__(
-        self, conversions: Conversions, kinds: Mapping[str, str], memory: type[BatchMemory], keep: int
-    ) -> None:
-        """Prepare; `memory` is where converted images are written, and `keep` the most arrays of one size."""
-        self.conversions = conversions
-        self._kinds = {name: kind for name, kind in kinds.items() if kind in ("image", "mask")}
-        self._memory, self._keep = memory, keep
-        self._memories: dict[Any, BatchMemory] = {}
-        self._values: dict[Any, tuple[Values, ...]] = {}
-
-    def run(self, batch: Any, draws: I64, *, seed: int, epoch: int, is_fresh: bool) -> Any:
-        """Return a batch with converted images; the other arguments are those of `OwnStep.run`.
-
-        Raises:
-            OptionError: A transform does not suit a field.
-        """
-        names = [name for name in self._kinds if isinstance(getattr(batch, name, None), torch.Tensor)]
-        found = [getattr(batch, name) for name in names]
-        for name, images in zip(names, found, strict=True):
-            if images.dtype not in _STORED:
-                raise OptionError(
-                    f"{', '.join(map(str, self.conversions.transforms))}: the pixels of {name!r} are {images.dtype} "
-                    "after a compiled function; expected torch.uint8 or torch.uint16. Put ToDtype and Normalize both "
-                    "after it, or both before it."
-                )
-        key = tuple((images.dtype, images.shape[1] if images.ndim == 4 else 1) for images in found)
-        changed = {
-            name: self._convert(images, values)
-            for name, images, values in zip(names, found, self.prepare(names, key), strict=True)
-            if values.kind != opcodes.COPY
-        }
-        return batch._replace(**changed)
-
-    def prepare(self, names: Sequence[str], key: tuple[tuple[torch.dtype, int], ...]) -> tuple[Values, ...]:
-        """Return how the values of fields are made; `key` has the type of the pixels and the channels of each.
-
-        Raises:
-            OptionError: A transform does not suit a field.
-        """
-        if key not in self._values:
-            fields = [
-                ImageField(name, channels, dtype, self._kinds[name] == "mask")
-                for name, (dtype, channels) in zip(names, key, strict=True)
-            ]
-            self._values[key] = compile_program(self.conversions.transforms, fields).values
-        return self._values[key]
-
-    def _convert(self, images: torch.Tensor, values: Values) -> torch.Tensor:
-        """Return images (B, C, H, W) or masks (B, H, W) as their values are made from the stored ones."""
-        is_last = images.ndim == 4 and not images.is_contiguous()
-        pixels = (images.permute(0, 2, 3, 1) if is_last else images).contiguous()
-        out = self._take(tuple(pixels.shape), values.carrier)
-        axis = None if images.ndim == 3 else 3 if is_last else 1
-        if values.table is None:
-            _scale(pixels.numpy(), values, out, axis)
-        else:
-            _look_up(pixels.numpy(), values.table, out.numpy(), axis)
-        out = out if out.dtype == values.dtype else out.view(values.dtype)
-        return out.permute(0, 3, 1, 2) if is_last else out
-
-    def _take(self, shape: tuple[int, ...], carrier: np.dtype[Any]) -> torch.Tensor:
-        key = shape[1:], carrier
-        memory = self._memories.get(key)
-        if memory is None:
-            if len(self._memories) >= _MOST_MEMORIES:
-                self._memories.clear()
-            memory = self._memories[key] = self._memory(shape[1:], carrier, keep=self._keep)
-        return memory.take(shape[0])[0]
-
-
-def _look_up(pixels: Any, table: Any, out: Any, axis: int | None) -> None:
-    """Write the words of pixels; `axis` is that of the channels, None for masks."""
-    words = out.view(table.dtype)
-    if axis is None:
-        np.take(table[0], pixels, out=words, mode="clip")
-        return
-    for channel in range(pixels.shape[axis]):
-        place = (slice(None),) * axis + (channel,)
-        words[place] = table[channel][pixels[place]]
-
-
-def _scale(pixels: Any, values: Values, out: torch.Tensor, axis: int | None) -> None:
-    """Write pixels * factor + term, each rounded to float32, and then to the type; `axis` is as for `_look_up`."""
-    factor, term = values.affine[:, 0], values.affine[:, 1]
-    if axis == 3:  # whole rows: NumPy would start anew for every three values
-        count, height, width, channels = pixels.shape
-        pixels, out = pixels.reshape(count, height, -1), out.view(count, height, -1)
-        factor, term = (np.tile(numbers[:channels], width) for numbers in (factor, term))
-    else:
-        channels = 1 if axis is None else pixels.shape[1]
-        factor, term = (numbers[:channels].reshape((-1, 1, 1)[axis is None :]) for numbers in (factor, term))
-    # Image by image: the second operation finds the result of the first in the processor's cache.
-    room = None if values.dtype == torch.float32 else np.empty(pixels.shape[1:], np.float32)
-    for k in range(len(pixels)):
-        floats = out[k].numpy() if room is None else room
-        np.multiply(pixels[k], factor, out=floats, dtype=np.float32)
-        np.add(floats, term, out=floats)
-        if room is not None:
-            out[k].view(values.dtype).copy_(torch.from_numpy(room))
-
-
-Step = OwnStep | ConversionStep
-
-
 def bound(
-    functions: Sequence[Callable[[Any], Any]],
-    pipeline: Pipeline,
-    kinds: Mapping[str, str],
-    *,
-    memory: type[BatchMemory],
-    keep: int,
-) -> dict[int, Step]:
-    """Return the compiled functions and conversions among the functions of a Loader, compiled, by their place.
+    functions: Sequence[Callable[[Any], Any]], pipeline: Pipeline, kinds: Mapping[str, str]
+) -> dict[int, OwnStep]:
+    """Return the compiled functions among the functions of a Loader, compiled, by their place.
 
     Args:
-        functions: Functions of whole batches, compiled functions and conversions.
+        functions: Functions of whole batches, and compiled functions.
         pipeline: Reads the images.
         kinds: The kind of each field of the dataset, by name.
-        memory: Where converted images are written.
-        keep: The most arrays of one size that this memory keeps.
 
     Raises:
         KernelError: Numba is not installed.
         OptionError: A function does not suit the fields, or Numba cannot compile it.
     """
     outputs = {o.name: o for o in pipeline.outputs}
-    known = {name: (o.values.dtype, o.shape[0]) for name, o in outputs.items()}
-    found: dict[int, Step] = {}
-    number, is_first = 0, True
+    found: dict[int, OwnStep] = {}
+    is_first = True
     for place, function in enumerate(functions):
         if isinstance(function, CompiledFunction):
             names = _fields_of(function, kinds, pipeline)
             for o in (outputs[name] for name in names if name in outputs and is_first):
                 function.prepare(o.values.dtype, channels_last=o.channels_last and not o.is_mask)
-            found[place] = OwnStep(function, names, number)
-            number += 1
-        elif isinstance(function, Conversions):
-            step = found[place] = ConversionStep(function, kinds, memory, keep)
-            if is_first and known and all(dtype in _STORED for dtype, _ in known.values()):
-                values = step.prepare(list(known), tuple(known.values()))  # an error now, not in the first batch
-                limits = {name: v.limits for name, v in zip(known, values, strict=True) if v.dtype.is_floating_point}
-                check_pixels(functions[place + 1 :], limits)
+            found[place] = OwnStep(function, names, len(found))
         is_first = is_first and isinstance(function, CompiledFunction)
     return found
 
@@ -244,9 +94,9 @@ def _fields_of(function: CompiledFunction, kinds: Mapping[str, str], pipeline: P
         others = [name for name, kind in kinds.items() if kind in ("mask", "boxes", "points")]
         if others:
             raise OptionError(
-                f"{function}: the dataset has {', '.join(map(repr, others))}, which must move with the images if the "
-                f"function moves pixels. If it changes values only, write fields={images}. If it moves pixels, write "
-                f"fields={tuple(changeable)}; a compiled function cannot move boxes or points."
+                f"{function}: the dataset has {', '.join(map(repr, others))}, which must move with the images. If the "
+                f"function changes values only, write fields={images}, else fields={tuple(changeable)}; it cannot move "
+                "boxes or points."
             )
         if not images:
             raise OptionError(f"{function}: the dataset has no images; there are {', '.join(kinds) or 'no fields'}")
@@ -254,8 +104,7 @@ def _fields_of(function: CompiledFunction, kinds: Mapping[str, str], pipeline: P
             if image := image_of_size(pipeline, name):
                 raise OptionError(
                     f"{function}: field {name!r} holds arrays of the size of {image!r}, which a function that moves "
-                    f"pixels would leave behind. If it changes values only, write fields={pipeline.fields}. If it "
-                    f"moves pixels and {name!r} holds labels of pixels, write that field as lmdbloader.fields.Mask()."
+                    f"pixels would leave behind. If it changes values only, write fields={pipeline.fields}."
                 )
         return images
     for name in function.fields:

@@ -69,7 +69,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             if data._drawn is not None and not data._drawn.is_settled:  # a second training goes on
                 data._replace_drawn(self._seed)
             return prepare(self.accelerator, data)
-        if isinstance(data, LMDBDataset) and data._draws is not None and data._draws.seed is None:
+        if isinstance(data, LMDBDataset) and data.all_transforms and data._draws is None:
             self._unseeded, self._seeded = data, data.transformed([], seed=self._seed)
             self.train_dataset, self._seed = self._seeded, mixed(self._seed)
         return super().get_train_dataloader()

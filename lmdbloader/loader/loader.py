@@ -185,8 +185,7 @@ class Loader(DataLoader[Any]):
                 has the same number of batches, of the same sizes; each rank then reads ceil(samples / ranks). None pads
                 with `shard="auto"`, as torch's DistributedSampler does, unless the last batches are left out.
             transforms: Of `lmdbloader.transforms`, carried out by compiled code on all image fields together; after
-                them any functions, each called with the whole batch; also a `CompiledFunction`, which ToDtype and
-                Normalize may follow.
+                them any functions, each called with the whole batch; also a `CompiledFunction`.
             num_threads: Threads that read, at most one for each core that this process may use. "auto" is the number
                 that `lmdbloader.lab.tune` found, else one for each core.
             prefetch: Batches to have ready beyond those that the threads are working on; batches of fewer than 64
@@ -319,7 +318,7 @@ class Loader(DataLoader[Any]):
         rows, channels = dataset.stored_rows, {}
         images = [name for name, f in dataset.fields.items() if f.has_pixels]
         # Images of different sizes are read without the pipeline if nothing compiled changes them.
-        if not dataset._transforms and tuple(transforms) == dataset.all_transforms:
+        if not transforms:
             if owner.has_own_transform:  # it may crop them to one size
                 images = dataset.uniform_images()
             elif batch_size == 1 and len(rows):
@@ -327,7 +326,6 @@ class Loader(DataLoader[Any]):
                 others = [name for name in images if name not in alike]
                 channels = {name: dataset.reader.extremes(name, "channels", rows)[1] for name in others}
                 images = alike
-            transforms = transforms if images else ()
         pipeline = Pipeline(
             dataset.reader, images, transforms, rows=rows, seed=seed, channels_last=self._channels_last,
             verify=self._verify,
@@ -338,7 +336,7 @@ class Loader(DataLoader[Any]):
         plan = plan_groups(batch_size, nbytes, self.num_threads, self.prefetch)
         batcher = Batcher(
             pipeline, dataset.fields, rows, PinnedMemory if self.pin_memory else BatchMemory,
-            keep=(plan.ahead + 2) * plan.batches_at_once, source=owner, dtype=dataset._dtype,
+            keep=(plan.ahead + 2) * plan.batches_at_once, source=owner,
             functions=self._functions, form=self._form, channels=channels, repeats=self._orders.repeats,
         )  # fmt: skip
         return batcher, plan

@@ -17,8 +17,7 @@ from lmdbloader.batch.pipeline import check_seed
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.orders import Orders, SeededOrders
 from lmdbloader.transforms.base import Transform
-from lmdbloader.transforms.functions import described, is_compiled
-from lmdbloader.transforms.values import Normalize, ToDtype
+from lmdbloader.transforms.functions import described
 
 if TYPE_CHECKING:
     from lmdbloader.loader.mixtures import Mixture
@@ -124,12 +123,9 @@ def compiled_and_functions(
 ) -> tuple[list[Transform], list[Callable[[Any], Any]]]:
     """Return the transforms for compiled code, and the functions after them.
 
-    ToDtype and Normalize may also come after a compiled function of the user: there, they are functions.
-
     Raises:
         OptionError: One is neither, or a function comes before a transform.
     """
-    transforms = _with_conversions(transforms)
     compiled = [t for t in transforms if isinstance(t, Transform)]
     functions = [t for t in transforms if not isinstance(t, Transform)]
     for t in functions:
@@ -142,32 +138,11 @@ def compiled_and_functions(
     if early:
         raise OptionError(
             f"transforms: {described(early[0])} comes before {type(transforms[last]).__name__}. Functions are called "
-            "with whole batches, after all compiled transforms; only ToDtype and Normalize may follow a compiled one."
+            "with whole batches, after all compiled transforms."
         )
     for function in functions:
         _warn_of_one_draw(function)
     return compiled, functions
-
-
-def _with_conversions(
-    transforms: Sequence[Transform | Callable[[Any], Any]],
-) -> list[Transform | Callable[[Any], Any]]:
-    """Return the list with each ToDtype and Normalize after a compiled function, but no other function, as one step."""
-    if not any(map(is_compiled, transforms)):
-        return list(transforms)
-    from lmdbloader.batch.steps import Conversions
-
-    found: list[Transform | Callable[[Any], Any]] = []
-    for t in transforms:
-        last = found[-1] if found else None
-        if isinstance(t, ToDtype | Normalize) and (is_compiled(last) or isinstance(last, Conversions)):
-            if isinstance(last, Conversions):
-                found[-1] = Conversions((*last.transforms, t))
-            else:
-                found.append(Conversions((t,)))
-        else:
-            found.append(t)
-    return found
 
 
 def _warn_of_one_draw(function: Any) -> None:

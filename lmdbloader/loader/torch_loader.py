@@ -121,7 +121,7 @@ class EpochDataLoader(DataLoader[Any]):
             part.indices = given.indices
             if given.dataset is not inner:
                 part.dataset, self._given = _with_own_epoch(given).dataset, (given, given.dataset)
-        begun: dict[Draws, tuple[int, int] | None] = self.__dict__.setdefault("_begun", {})
+        begun: dict[Draws, tuple[int, int]] = self.__dict__.setdefault("_begun", {})
         for draws in _draws_in(self.dataset, set()):
             begun[draws] = draws.begin(begun.get(draws))
         return super().__iter__()

@@ -20,9 +20,7 @@ from lmdbloader.store.joined_reader import JoinedReader
 from lmdbloader.store.rows import join, shifted
 
 # Attributes in which views may differ and still be read together.
-_OWN = frozenset(
-    {"reader", "fields", "_rows", "_draws", "_own_last_set", "_batcher", "_stopwatch", "_targets", "_source"}
-)
+_OWN = frozenset({"reader", "fields", "_rows", "_draws", "_own_last_set", "_batcher", "_targets", "_source"})
 
 
 def view_of(dataset: Any, call: str = "Loader") -> LMDBDataset:

@@ -46,8 +46,8 @@ class Kinds:
         """Return those of a dataset; a view has those of the whole dataset."""
         reader, moved = dataset.reader, bool(dataset.all_transforms)
         images = [name for name, f in dataset.fields.items() if f.has_pixels]
-        # Transforms give all images one shape; `scaled` alone does not.
-        fixed = set(images) if dataset._transforms else set(dataset.uniform_images())
+        # Transforms give all images one shape.
+        fixed = set(images) if moved else set(dataset.uniform_images())
         objects = {name for name, f in dataset.fields.items() if f.kind == "json"}
         for name in images:
             low, high = reader.extremes(name, "bits")
@@ -62,7 +62,7 @@ class Kinds:
             elif len(types) == 1 and 0 not in next(iter(types))[1]:
                 fixed.add(name)
         grey = {name for name in images if reader.extremes(name, "channels") == (1, 1)}
-        outputs = dataset._open_batcher().pipeline.outputs if dataset._transforms else ()
+        outputs = dataset._open_batcher().pipeline.outputs if dataset.all_transforms else ()
         nbytes = {output.name: output.nbytes for output in outputs}
         return cls(frozenset(fixed - objects), frozenset(objects), frozenset(grey), nbytes)
 

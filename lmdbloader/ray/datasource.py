@@ -16,6 +16,7 @@ from ray.data.datasource import ReadTask
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.ray.blocks import SOURCE, Kinds, read_block
 from lmdbloader.store.rows import choose
+from lmdbloader.transforms import ToDtype
 
 # The size of a block if Ray has no limit set.
 _BLOCK_NBYTES = 128 * 2**20
@@ -163,6 +164,6 @@ def _nbytes(dataset: LMDBDataset, numbers: range, columns: Sequence[str], kinds:
 
 
 def _factor(dataset: LMDBDataset, name: str) -> int:
-    """Return by what factor a field grows in memory: `scaled` makes images floats."""
-    dtype = dataset._dtype
-    return 1 if dtype is None or dataset.fields[name].kind != "image" else dtype.itemsize
+    """Return by what factor a field grows in memory: ToDtype may make images floats."""
+    sizes = [made.dtype.itemsize for made in dataset.all_transforms if isinstance(made, ToDtype)]
+    return sizes[-1] if sizes and dataset.fields[name].kind == "image" else 1

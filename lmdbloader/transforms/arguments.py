@@ -36,26 +36,10 @@ class Kind:
     is_shown: bool = True
 
 
-def only(value: object, reason: str, *, in_python: bool = True) -> Kind:
-    """Return the kind of a torchvision argument for which compiled code supports one value.
-
-    Args:
-        value: That value.
-        reason: A sentence that says why, or what to write instead.
-        in_python: Whether torchvision's own transform does what the other values ask for.
-    """
-
-    def check(of: object, name: str, found: Any) -> Any:
-        if type(found) is type(value) and found == value:
-            return found
-        asked = f"{type(of).__name__}({name}={found!r})"
-        python = (
-            f" torchvision's own transform does it, in Python: LMDBDataset(path, transform=v2.{type(of).__name__}"
-            f"(..., {name}={found!r}))."
-        )
-        raise OptionError(f"{asked}: expected {name}={value!r}. {reason}{python if in_python else ''}")
-
-    return Kind(check, is_shown=False)
+def _antialias(of: object, name: str, found: Any) -> bool:
+    if found is not True:
+        raise OptionError(f"{type(of).__name__}({name}={found!r}): expected True; images are resized with antialiasing")
+    return True
 
 
 def _number(value: object) -> Any:
@@ -71,37 +55,19 @@ def _numbers(values: object) -> tuple[Any, ...]:
     return tuple(map(_number, values if isinstance(values, Sequence) else (values,)))
 
 
-def _size(of: object, name: str, size: Any) -> int | tuple[int, int]:
-    sides = _numbers(size)
-    if len(sides) not in (1, 2) or not all(isinstance(side, int) and 0 < side <= _MOST_PIXELS for side in sides):
-        raise OptionError(f"{of}: expected a {name} of at least one pixel, as an int or (height, width)")
-    return (sides[0], sides[1]) if len(sides) == 2 else sides[0]
+def _pixels(what: str, counts: tuple[int, ...], least: int = 0) -> Kind:
+    """Return the kind of whole numbers of pixels, of which there are as many as one of `counts` says."""
 
+    def check(of: object, name: str, value: Any) -> int | tuple[int, ...]:
+        numbers = (0,) if value is None and 4 in counts else _numbers(value)
+        if len(numbers) not in counts or not all(isinstance(n, int) and least <= n <= _MOST_PIXELS for n in numbers):
+            raise OptionError(f"{of}: expected a {name} of at least {least} pixel{'s' * (least != 1)}, as {what}")
+        return numbers[0] if len(numbers) == 1 else numbers
 
-def _shift(of: object, name: str, padding: Any) -> int:
-    numbers = _numbers(padding)
-    if len(numbers) != 1 or not isinstance(numbers[0], int) or not 0 <= numbers[0] <= _MOST_PIXELS:
-        raise OptionError(f"{of}: expected a {name} of at least 0 pixels, as an int")
-    return numbers[0]
-
-
-def _padding(of: object, name: str, padding: Any) -> int | tuple[int, ...]:
-    numbers = (0,) if padding is None else _numbers(padding)
-    if len(numbers) not in (1, 2, 4) or not all(isinstance(n, int) and 0 <= n <= _MOST_PIXELS for n in numbers):
-        raise OptionError(
-            f"{of}: expected a {name} of at least 0 pixels, as an int, (left and right, top and bottom) or "
-            "(left, top, right, bottom)"
-        )
-    return numbers[0] if len(numbers) == 1 else numbers
+    return Kind(check)
 
 
 def _fill(of: object, name: str, fill: Any) -> float | tuple[float, float, float]:
-    if isinstance(fill, str) and fill == "random":
-        raise OptionError(
-            f"{of}: the {name} is one number, or one for each of three channels; random pixels are not compiled. "
-            f"Write {name}=0. torchvision's own transform does it, in Python: LMDBDataset(path, "
-            f"transform=v2.{type(of).__name__}({name}='random'))."
-        )
     values = _numbers(fill)
     if len(values) not in (1, 3) or not all(map(math.isfinite, values)):
         raise OptionError(f"{of}: expected one finite number, or one for each of three channels, to fill with")
@@ -115,18 +81,16 @@ def _probability(of: object, name: str, p: Any) -> float:
     return float(number)
 
 
-def _share(of: object, name: str, scale: Any) -> tuple[float, float]:
-    values = _numbers(scale)
-    if len(values) != 2 or not 0 < values[0] <= values[1] <= 1:
-        raise OptionError(f"{of}: expected {name}=(least, most), shares of the area above 0 and up to 1")
-    return values[0], values[1]
+def _range(what: str, most: float) -> Kind:
+    """Return the kind of two numbers above 0 and up to `most`, in order."""
 
+    def check(of: object, name: str, value: Any) -> tuple[float, float]:
+        values = _numbers(value)
+        if len(values) != 2 or not 0 < values[0] <= values[1] <= most:
+            raise OptionError(f"{of}: expected {name}=(least, most), {what}")
+        return values[0], values[1]
 
-def _ratio(of: object, name: str, ratio: Any) -> tuple[float, float]:
-    values = _numbers(ratio)
-    if len(values) != 2 or not 0 < values[0] <= values[1]:
-        raise OptionError(f"{of}: expected {name}=(least, most), ratios of the sides above 0")
-    return values[0], values[1]
+    return Kind(check)
 
 
 def _factor(of: object, name: str, value: Any) -> float | tuple[float, float]:
@@ -167,13 +131,7 @@ def _interpolation(of: object, name: str, interpolation: Any) -> Any:
         named = _PILLOWS.get(int(named), named)
     if isinstance(named, str) and named in ("bilinear", "bicubic"):
         return named
-    advice = ""
-    if isinstance(named, str) and named in ("nearest", "nearest-exact", "lanczos", "box", "hamming"):
-        advice = (
-            f"; {named!r} is not compiled. torchvision's own transform has others, in Python: LMDBDataset(path, "
-            f"transform=v2.{type(of).__name__}(..., {name}={named!r}))"
-        )
-    raise OptionError(f"{of}: expected {name}='bilinear' or 'bicubic'{advice}")
+    raise OptionError(f"{of}: expected {name}='bilinear' or 'bicubic'")
 
 
 def _flag(of: object, name: str, value: Any) -> bool:
@@ -186,12 +144,7 @@ def _dtype(of: object, name: str, dtype: Any) -> torch.dtype:
     if isinstance(dtype, np.dtype) or (isinstance(dtype, type) and issubclass(dtype, np.generic)):
         dtype = _NUMPYS.get(np.dtype(dtype), dtype)
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
-        masks = ""
-        if isinstance(dtype, dict) or dtype == torch.int64:
-            masks = (
-                ". It is for images; masks, boxes and labels keep their type: write mask.long() in the training loop"
-            )
-        raise OptionError(f"{of}: expected one of {', '.join(map(str, DTYPES))}{masks}")
+        raise OptionError(f"{of}: expected one of {', '.join(map(str, DTYPES))}; masks and labels keep their type")
     return dtype
 
 
@@ -217,13 +170,16 @@ def _names(of: object, name: str, fields: Any) -> tuple[str, ...] | None:
     return found
 
 
-Size = Annotated[int | tuple[int, int], Kind(_size)]
-Shift = Annotated[int, Kind(_shift)]
-Padding = Annotated[int | tuple[int, ...] | None, Kind(_padding)]
+Size = Annotated[int | tuple[int, int], _pixels("an int or (height, width)", (1, 2), 1)]
+Shift = Annotated[int, _pixels("an int", (1,))]
+Padding = Annotated[
+    int | tuple[int, ...] | None,
+    _pixels("an int, (left and right, top and bottom) or (left, top, right, bottom)", (1, 2, 4)),
+]
 Fill = Annotated[float | tuple[float, float, float], Kind(_fill)]
 Probability = Annotated[float, Kind(_probability)]
-Share = Annotated[tuple[float, float], Kind(_share)]
-Ratio = Annotated[tuple[float, float], Kind(_ratio)]
+Share = Annotated[tuple[float, float], _range("shares of the area above 0 and up to 1", 1)]
+Ratio = Annotated[tuple[float, float], _range("ratios of the sides above 0", math.inf)]
 Factor = Annotated[float | tuple[float, float] | None, Kind(_factor)]
 Hue = Annotated[float | tuple[float, float] | None, Kind(_hue)]
 Threshold = Annotated[float, Kind(_threshold)]
@@ -234,8 +190,4 @@ RareFlag = Annotated[bool, Kind(_flag, is_shown=False)]
 Dtype = Annotated[torch.dtype, Kind(_dtype)]
 Statistic = Annotated[Sequence[float] | float, Kind(_statistic)]
 Names = Annotated[tuple[str, ...] | None, Kind(_names, is_shown=False)]
-# The values of torchvision's arguments that compiled code supports.
-Antialias = Annotated[bool, only(True, "Images are always resized with antialiasing.")]
-MaxSize = Annotated[None, only(None, "Give both sides: Resize((height, width)).")]
-PaddingMode = Annotated[str, only("constant", "Padding has the value `fill`.")]
-InPlace = Annotated[bool, only(False, "Leave it out: the stored pixels never change.", in_python=False)]
+Antialias = Annotated[bool, Kind(_antialias, is_shown=False)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -50,9 +50,30 @@ class LabelSmoothing(BatchFunction):
         return batch._replace(**{self.label: soft * (1 - self.smoothing) + self.smoothing / self.num_classes})
 
 
+@dataclass(frozen=True, slots=True)
+class _Mixing(BatchFunction):
+    """The arguments of MixUp and CutMix."""
+
+    alpha: float = 1.0
+    num_classes: int | None = None
+    _: KW_ONLY
+    image: str = "image"
+    label: str = "label"
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        alpha = number("alpha", self.alpha)
+        if not 0 < alpha <= _LARGEST_ALPHA:
+            raise OptionError(f"{self}: expected an alpha of more than 0, and finite")
+        object.__setattr__(self, "alpha", alpha)
+        num_classes = None if self.num_classes is None else whole("num_classes", self.num_classes, 1)
+        object.__setattr__(self, "num_classes", num_classes)
+        _check_names(self, self.image, self.label)
+
+
 @thread_safe
 @dataclass(frozen=True, slots=True)
-class MixUp(BatchFunction):
+class MixUp(_Mixing):
     """Blend every image and label with those of the sample before it: Zhang et al., "mixup" (2018).
 
     The share is drawn from Beta(alpha, alpha) once a batch, as in torchvision's MixUp. Floats are blended as they are;
@@ -64,21 +85,9 @@ class MixUp(BatchFunction):
     Attributes:
         alpha: More than 0; with a small alpha one of the two images usually has nearly the whole share.
         num_classes: Of the labels; not needed if they are probabilities already.
-        labels_getter: "default".
         image: Name of the field with images (B, C, H, W).
         label: Name of the field with whole numbers (B,) or probabilities (B, num_classes).
     """
-
-    alpha: float = 1.0
-    num_classes: int | None = None
-    _: KW_ONLY
-    labels_getter: str = field(default="default", repr=False)
-    image: str = "image"
-    label: str = "label"
-
-    def __post_init__(self) -> None:
-        """Check the arguments."""
-        _check_mixing(self)
 
     def apply(self, batch: Any, random: np.random.Generator) -> Any:
         """Return a batch with blended images of the same type, and labels (B, num_classes) float32."""
@@ -90,30 +99,12 @@ class MixUp(BatchFunction):
 
 @thread_safe
 @dataclass(frozen=True, slots=True)
-class CutMix(BatchFunction):
+class CutMix(_Mixing):
     """Paste a rectangle of the sample before into every image, and blend the labels by its share of the area.
 
-    Yun et al., "CutMix" (2019); one rectangle for the whole batch, drawn as in torchvision's CutMix. Other fields are
-    as for MixUp.
-
-    Attributes:
-        alpha: Of the Beta distribution that the share of the area is drawn from; more than 0.
-        num_classes: Of the labels; not needed if they are probabilities already.
-        labels_getter: "default".
-        image: Name of the field with images (B, C, H, W) of any type.
-        label: Name of the field with whole numbers (B,) or probabilities (B, num_classes).
+    Yun et al., "CutMix" (2019); one rectangle for the whole batch, drawn as in torchvision's CutMix. Its arguments and
+    other fields are as for MixUp; images may be of any type.
     """
-
-    alpha: float = 1.0
-    num_classes: int | None = None
-    _: KW_ONLY
-    labels_getter: str = field(default="default", repr=False)
-    image: str = "image"
-    label: str = "label"
-
-    def __post_init__(self) -> None:
-        """Check the arguments."""
-        _check_mixing(self)
 
     def apply(self, batch: Any, random: np.random.Generator) -> Any:
         """Return a batch with pasted images and labels (B, num_classes) float32."""
@@ -131,21 +122,6 @@ class CutMix(BatchFunction):
         return batch._replace(**{self.image: pasted, self.label: _blend(labels, share)})
 
 
-def _check_mixing(of: MixUp | CutMix) -> None:
-    alpha = number("alpha", of.alpha)
-    if not 0 < alpha <= _LARGEST_ALPHA:
-        raise OptionError(f"{of}: expected an alpha of more than 0, and finite")
-    object.__setattr__(of, "alpha", alpha)
-    num_classes = None if of.num_classes is None else whole("num_classes", of.num_classes, 1)
-    object.__setattr__(of, "num_classes", num_classes)
-    if not isinstance(of.labels_getter, str) or of.labels_getter != "default":
-        raise OptionError(
-            f"{type(of).__name__}(labels_getter={of.labels_getter!r}): labels are a field of the batch. Give its name "
-            "instead, such as label='target'."
-        )
-    _check_names(of, of.image, of.label)
-
-
 def _check_names(of: BatchFunction, *names: object) -> None:
     for name in names:
         if not isinstance(name, str):
@@ -160,7 +136,7 @@ def _blend(values: torch.Tensor, share: float) -> torch.Tensor:
     return mixed.round_().to(values.dtype)
 
 
-def _images(of: MixUp | CutMix, batch: Any, name: str) -> torch.Tensor:
+def _images(of: _Mixing, batch: Any, name: str) -> torch.Tensor:
     """Return the images that are mixed.
 
     Raises:
@@ -177,7 +153,7 @@ def _images(of: MixUp | CutMix, batch: Any, name: str) -> torch.Tensor:
             what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
             raise OptionError(
                 f"{of}: field {other!r} ({what}) would not be mixed with the images. Leave it out: "
-                f"LMDBDataset(path, fields={[of.image, of.label]}); or mix all of them in a BatchFunction of your own."
+                f"LMDBDataset(path, fields={[of.image, of.label]})."
             )
     return images
 
@@ -191,12 +167,8 @@ def _values(of: BatchFunction, batch: Any, name: str) -> torch.Tensor:
     found = getattr(batch, name, None)
     if name in batch._fields and isinstance(found, torch.Tensor):
         return found
-    argument = "image" if name == getattr(of, "image", None) else "label"
     what = f"is a {type(found).__name__}" if name in batch._fields else "is not a field of the batch"
-    raise OptionError(
-        f"{of}: {name!r} {what}; expected the name of one of its tensors, of {', '.join(batch._fields)}. Write "
-        f"{type(of).__name__}(..., {argument}=NAME)."
-    )
+    raise OptionError(f"{of}: {name!r} {what}; expected one of its tensors, of {', '.join(batch._fields)}")
 
 
 def _probabilities(of: BatchFunction, batch: Any, name: str, num_classes: int | None) -> torch.Tensor:

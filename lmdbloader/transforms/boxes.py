@@ -57,8 +57,6 @@ class SanitizeBoxes:
             OptionError: A field is missing, or has another length than the boxes; or labels of the boxes would stay.
         """
         values = sample._asdict() if hasattr(sample, "_asdict") else sample
-        if not isinstance(values, Mapping):
-            raise OptionError(f"{self}: expected a named tuple or a dict of fields; found a {type(sample).__name__}")
         if missing := [name for name in (self.boxes, *self.others) if name not in values]:
             raise OptionError(f"{self}: no field {missing[0]!r}; there are {', '.join(values)}")
         boxes = values[self.boxes]
@@ -68,15 +66,9 @@ class SanitizeBoxes:
         changed = {}
         for name in (self.boxes, *self.others):
             column = values[name] if is_batch else [values[name]]
-            if not isinstance(column, list | torch.Tensor) or len(column) != len(kept):
-                raise OptionError(f"{self}: {name!r} has no value for each of {len(kept)} samples")
-            for value, keep in zip(column, kept, strict=True):
-                if not isinstance(value, torch.Tensor) or value.shape[:1] != keep.shape:
-                    is_row = hasattr(value, "__len__") and getattr(value, "shape", None) != ()
-                    found = len(value) if is_row else type(value).__name__
-                    raise OptionError(
-                        f"{self}: {name!r} has {found} values for {len(keep)} boxes; expected one for each"
-                    )
+            lengths = [len(value) if getattr(value, "ndim", 0) else None for value in column]
+            if lengths != list(map(len, kept)):
+                raise OptionError(f"{self}: {name!r} has {lengths} values; expected one for each box")
             chosen = [value[keep] for value, keep in zip(column, kept, strict=True)]
             changed[name] = chosen if is_batch else chosen[0]
         return sample._replace(**changed) if hasattr(sample, "_replace") else {**sample, **changed}

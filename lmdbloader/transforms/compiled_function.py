@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import dis
 import inspect
 import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from types import FunctionType
 from typing import Any, NoReturn
 
@@ -19,7 +16,7 @@ import torch
 
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import entries
-from lmdbloader.kernels.calls.functions import Callee, at_address, compile_function
+from lmdbloader.kernels.calls.functions import Callee, compile_function
 from lmdbloader.transforms.functions import BatchFunction
 
 I64 = npt.NDArray[np.int64]
@@ -31,16 +28,10 @@ _DTYPES: dict[torch.dtype, np.dtype[Any]] = {
 # Of the random numbers: the purpose of the first function's permutation, far from those of orders.
 _PURPOSE, _BITS = 2**32, 53
 _FIRST = ("image", "out")
-# The class of ctypes' functions, which has no public name.
-_CODE: Any = ctypes.CFUNCTYPE(None).__mro__[1]
 # What to do if a test fails.
-_IN_PYTHON = (
-    " In Python, NumPy's numbers of 8 bits wrap around at 256; Numba computes with 64 bits, and keeps the last 8 of "
-    "the result. Write int(image[c, y, x]) or float(image[c, y, x]) before you calculate, and limit the result."
-)
-_IN_TWO_RUNS = (
-    " The result depends on more than the arguments: on numpy.random, on memory that was not filled, or on values "
-    "outside of `image`. Draw random values with `draw`."
+_ADVICE = (
+    " NumPy's numbers of 8 bits wrap around at 256; Numba computes with 64 bits, and keeps the last 8 of the result. "
+    "Write int(image[c, y, x]) before you calculate, limit the result, and draw random values with `draw`."
 )
 
 
@@ -48,9 +39,8 @@ class CompiledFunction(BatchFunction):
     """Your own function as a step of a Loader: compiled code, called for each image, in the reading threads.
 
     `function(image, out, ...)` gets two arrays (C, H, W), and changes `out`, which starts as a copy of `image`; masks
-    are (1, H, W). The drawn values and the parameters are passed by name. Numba compiles it when a Loader is made. Or
-    `function` is the address of compiled code, and Numba is not needed. Numba keeps compiled code until the process
-    ends, 1 to 2 MB for each CompiledFunction: make it once.
+    are (1, H, W). The drawn values and the parameters are passed by name. Numba compiles it when a Loader is made, and
+    keeps the code until the process ends, 1 to 2 MB for each CompiledFunction: make it once.
 
     The drawn values depend on the seed, the epoch and the sample's number alone. All fields of a sample get the same.
 
@@ -74,21 +64,17 @@ class CompiledFunction(BatchFunction):
         parameters: Mapping[str, Any] | None = None,
         p: float = 1.0,
         fields: Sequence[str] | None = None,
-        dtype: torch.dtype | None = None,
     ) -> None:
         """Check the arguments; nothing is compiled yet.
 
         Args:
-            function: A Python function that Numba can compile, also one with `numba.njit`; or the address of compiled
-                code: a number, a function of `ctypes`, or an object with an `address`, such as `numba.cfunc` makes.
+            function: A Python function that Numba can compile, also one with `numba.njit`.
             draw: The values that are drawn for each sample, by name: (low, high) for a float from low to below high,
                 each equally likely, or a range of whole numbers.
-            parameters: Numbers or NumPy arrays that are the same for all samples, by name; of an address, numbers.
+            parameters: Numbers or NumPy arrays that are the same for all samples, by name.
             p: Probability that a sample is changed.
             fields: Names of the image fields that it changes; None for all image fields, if there are neither masks nor
                 boxes.
-            dtype: The type of the pixels that it takes: torch.uint8, torch.uint16 or torch.float32. None takes any of
-                them; of an address it is torch.uint8.
 
         Raises:
             OptionError: An argument is not valid, or the function's arguments are others.
@@ -100,14 +86,9 @@ class CompiledFunction(BatchFunction):
         if fields is not None and not (names and all(isinstance(name, str) for name in names)):
             raise OptionError(f"CompiledFunction(fields={fields!r}): expected names, such as fields=('image',)")
         self.fields = None if fields is None else names
-        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype in _DTYPES):
-            raise OptionError(f"CompiledFunction(dtype={dtype!r}): expected {_names(_DTYPES)}, or None")
-        self._address = _address_of(function)
-        self.dtype = torch.uint8 if dtype is None and self._address is not None else dtype
         self._check_names()
-        self.__qualname__ = f"CompiledFunction({self._shown})"  # which reports show
-        if self._address is None:
-            self.__wrapped__ = function  # which errors show
+        self.__qualname__ = f"CompiledFunction({self._name})"  # which reports show
+        self.__wrapped__ = function  # which errors show
         self._callees: dict[tuple[torch.dtype, bool, bool], Callee] = {}
         self._rooms = threading.local()
 
@@ -115,21 +96,9 @@ class CompiledFunction(BatchFunction):
         named = [*self.draw, *self.parameters]
         if twice := [name for name in self.draw if name in self.parameters or name in _FIRST]:
             raise OptionError(f"CompiledFunction(draw={{{twice[0]!r}: ...}}): the name is in use already. Rename it.")
-        if self._address is not None:
-            arrays = [name for name, value in self.parameters.items() if isinstance(value, np.ndarray)]
-            if arrays:
-                raise OptionError(
-                    f"CompiledFunction(parameters={{{arrays[0]!r}: ...}}): code at an address takes numbers only. Keep "
-                    "the array in your own code."
-                )
-            return
         python = getattr(self.function, "py_func", self.function)
         if not isinstance(python, FunctionType):
-            line = " Give its values as parameters={...}." if isinstance(python, partial) else ""
-            raise OptionError(
-                f"CompiledFunction({self.function!r}): expected a Python function, or the address of compiled code."
-                f"{line}"
-            )
+            raise OptionError(f"CompiledFunction({self.function!r}): expected a Python function")
         expected = f"def {self._name}({', '.join((*_FIRST, *named))})"
         try:
             inspect.signature(python).bind(*_FIRST, **dict.fromkeys(named))
@@ -144,10 +113,6 @@ class CompiledFunction(BatchFunction):
 
     def _check_code(self, python: FunctionType) -> None:
         """Refuse a function that surely changes no image, or that starts threads of its own."""
-        if python.__code__.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-            raise OptionError(
-                f"CompiledFunction: {self._name} has `yield` or `async`, so a call does nothing. Leave it out."
-            )
         if python.__code__.co_argcount > 1 and _never_uses(python, 1):
             raise OptionError(
                 f"CompiledFunction: {self._name} never uses `out`, so nothing changes. Write into it, out[:] = ..., "
@@ -155,8 +120,8 @@ class CompiledFunction(BatchFunction):
             )
         if getattr(self.function, "targetoptions", {}).get("parallel"):
             raise OptionError(
-                f"CompiledFunction: {self._name} is made with parallel=True. The Loader calls it in several threads "
-                "already, where Numba may end the process, or hang after a fork. Leave parallel=True out."
+                f"CompiledFunction: {self._name} is made with parallel=True, which may end the process in the Loader's "
+                "threads. Leave it out."
             )
 
     @property
@@ -168,29 +133,20 @@ class CompiledFunction(BatchFunction):
         """Whether it makes random choices."""
         return bool(self.draw) or 0 < self.p < 1
 
-    @property
-    def _shown(self) -> str:
-        return self._name if self._address is None else hex(self._address)
-
     def __repr__(self) -> str:
         shown = {"draw": self.draw, "parameters": self.parameters, "p": self.p, "fields": self.fields}
         usual: tuple[object, ...] = ({}, {}, 1.0, None)
         given = [f"{k}={v!r}" for (k, v), default in zip(shown.items(), usual, strict=True) if v != default]
-        return f"CompiledFunction({', '.join([self._shown, *given])})"
+        return f"CompiledFunction({', '.join([self._name, *given])})"
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._address is not None:
-            raise OptionError(
-                f"{self}: an address is valid in its own process only and cannot be pickled. Give a Python function, "
-                "which each process compiles; or make the CompiledFunction and the Loader in that process."
-            )
         return {**self.__dict__, "_callees": None, "_rooms": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _callees={}, _rooms=threading.local())
 
-    def prepare(self, dtype: torch.dtype, *, channels_last: bool = False, boundscheck: bool = False) -> None:
-        """Compile the function for images of a type, if it was not compiled for them before.
+    def prepare(self, dtype: torch.dtype, *, channels_last: bool = False, boundscheck: bool = False) -> Callee:
+        """Return the code for images of a type, compiled if it was not before.
 
         Args:
             dtype: Of the pixels.
@@ -201,22 +157,16 @@ class CompiledFunction(BatchFunction):
             KernelError: Numba is not installed.
             OptionError: It does not take such pixels, or Numba cannot compile it.
         """
-        self._callee(dtype, channels_last, boundscheck)
-
-    def _callee(self, dtype: torch.dtype, channels_last: bool, boundscheck: bool = False) -> Callee:
-        if dtype not in (_DTYPES if self.dtype is None else (self.dtype,)):
-            expected = _names(_DTYPES) if self.dtype is None else f"{self.dtype}, the dtype that it was made with"
+        if dtype not in _DTYPES:
+            expected = ", ".join(map(str, _DTYPES))
             raise OptionError(f"{self}: the pixels are {dtype}; expected {expected}. Put ToDtype after it.")
         key = dtype, channels_last, boundscheck
         if key not in self._callees:
-            if self._address is not None:
-                self._callees[key] = at_address(self._address, self.function)
-            else:
-                whole = [(name, isinstance(limits, range)) for name, limits in self.draw.items()]
-                self._callees[key] = compile_function(
-                    self.function, whole, self.parameters,
-                    dtype=_DTYPES[dtype], channels_last=channels_last, boundscheck=boundscheck,
-                )  # fmt: skip
+            whole = [(name, isinstance(limits, range)) for name, limits in self.draw.items()]
+            self._callees[key] = compile_function(
+                self.function, whole, self.parameters,
+                dtype=_DTYPES[dtype], channels_last=channels_last, boundscheck=boundscheck,
+            )  # fmt: skip
         return self._callees[key]
 
     def drawn(self, draws: I64, *, seed: int = 0, epoch: int = 0, number: int = 0) -> tuple[npt.NDArray[np.bool_], F64]:
@@ -273,8 +223,8 @@ class CompiledFunction(BatchFunction):
         Raises:
             OptionError: They are something else, or the function failed.
         """
-        is_flat, shape, strides = _memory_of(self, images)
-        callee = self._callee(images.dtype, not is_flat, boundscheck)
+        is_flat, shape = _memory_of(self, images)
+        callee = self.prepare(images.dtype, channels_last=not is_flat, boundscheck=boundscheck)
         nbytes = math.prod(shape) * images.element_size()
         addresses = images.data_ptr() + np.flatnonzero(chosen) * nbytes
         if not len(addresses) or not nbytes:
@@ -282,10 +232,9 @@ class CompiledFunction(BatchFunction):
         room = getattr(self._rooms, "memory", None)
         if room is None or room.nbytes < nbytes:
             room = self._rooms.memory = np.empty(nbytes, np.uint8)
-        numbers = [float(value) for value in self.parameters.values()] if self._address is not None else []
         arrays = [
-            np.ascontiguousarray(addresses, np.int64), room, np.array(shape, np.int64), np.array(strides, np.int64),
-            np.array(numbers, np.float64), np.ascontiguousarray(values[chosen], np.float64),
+            np.ascontiguousarray(addresses, np.int64), room, np.array(shape, np.int64),
+            np.ascontiguousarray(values[chosen], np.float64),
         ]  # fmt: skip
         status = callee.call(len(addresses), *(array.ctypes.data for array in arrays))
         if status:
@@ -295,8 +244,6 @@ class CompiledFunction(BatchFunction):
         self, k: int, chosen: Any, room: Any, shape: Any, is_flat: bool, dtype: torch.dtype, values: F64
     ) -> None:
         """Raise the error of the function for an image, a copy of which is in `room`."""
-        if self._address is not None or not 0 <= k < len(chosen):
-            raise OptionError(f"{self}: the code returned {k + 1}; expected 0, which means success")
         c, h, w = shape
         pixels = room[: math.prod(shape) * dtype.itemsize].view(_DTYPES[dtype])
         image = pixels.reshape(c, h, w) if is_flat else pixels.reshape(h, w, c).transpose(2, 0, 1)
@@ -309,10 +256,9 @@ class CompiledFunction(BatchFunction):
     def check(self, images: Any, *, seed: int = 0) -> torch.Tensor:
         """Test the function with images and drawn values: the compiled code must do what Python does.
 
-        Each image is changed by Python, by code that checks every index, and by the code of the Loader: in both orders
-        of the memory, with two threads at once, and between guard values that are different each time. All of them must
-        give the same pixels, floats to within rounding, and change nothing outside of `out`. Of an address, nothing is
-        run in Python. Small images are enough, and Python is slow.
+        Each image is changed by code that checks every index, also with the lowest and the highest drawn values, by the
+        code of the Loader, and by Python. The last two must give the same pixels, floats to within rounding. Small
+        images are enough, and Python is slow.
 
         Args:
             images: (C, H, W) or (B, C, H, W), a tensor or a NumPy array. One image is tested with four draws.
@@ -326,32 +272,24 @@ class CompiledFunction(BatchFunction):
             OptionError: The results differ; or the images are none.
             IndexError: The function uses an index outside of an array.
         """
-        given = images if isinstance(images, torch.Tensor) else torch.as_tensor(images, device="cpu")
+        given = torch.as_tensor(images, device="cpu")
         given = given[None].expand(4, -1, -1, -1) if given.ndim == 3 else given
         if given.ndim != 4 or not given.numel():
             raise OptionError(f"{self}.check: found {tuple(given.shape)}; expected images (C, H, W) or (B, C, H, W)")
-        given = given.contiguous()
         _, values = self.drawn(np.arange(len(given), dtype=np.int64), seed=seed)
-        if self._address is None:  # first, as an index far outside of an array ends the process
-            self.change(given.clone(), np.ones(len(given), np.bool_), values, boundscheck=True)
-            for row in self._extremes(values[0]):
-                self.change(given[:1].clone(), np.ones(1, np.bool_), row[None], boundscheck=True)
-        expected = self._guarded(given, values, 0)
-        self._compare(expected, self._guarded(given, values, 255), "in two runs", _IN_TWO_RUNS)
-        if self._address is None:
-            try:
-                with np.errstate(over="ignore"):
-                    python = [self.in_python(image, v) for image, v in zip(given.numpy(), values, strict=True)]
-            except OverflowError as error:
-                raise OptionError(f"{self}.check: in Python, {error}.{_IN_PYTHON}") from error
-            self._compare(expected, torch.from_numpy(np.stack(python)), "in Python and compiled", _IN_PYTHON)
-        turned = given.contiguous(memory_format=torch.channels_last)
-        self._compare(expected, self._guarded(turned, values, 0), "with channels_last and contiguous memory", "")
-        with ThreadPoolExecutor(2) as threads:
-            both = list(threads.map(lambda fill: self._guarded(given, values, fill), (0, 255)))
-        for found in both:
-            self._compare(expected, found, "in one thread and in two", _IN_TWO_RUNS)
-        return expected
+        chosen, found = np.ones(len(given), np.bool_), given.contiguous().clone()
+        # First, as an index far outside of an array ends the process.
+        self.change(found.clone(), chosen, values, boundscheck=True)
+        for row in self._extremes(values[0]):
+            self.change(found[:1].clone(), chosen[:1], row[None], boundscheck=True)
+        self.change(found, chosen, values)
+        try:
+            with np.errstate(over="ignore"):
+                python = [self.in_python(image, v) for image, v in zip(given.numpy(), values, strict=True)]
+        except OverflowError as error:
+            raise OptionError(f"{self}.check: in Python, {error}.{_ADVICE}") from error
+        self._compare(found, torch.from_numpy(np.stack(python)))
+        return found
 
     def _extremes(self, values: F64) -> list[F64]:
         """Return drawn values (values,), each in turn the lowest and the highest that it can be."""
@@ -363,29 +301,8 @@ class CompiledFunction(BatchFunction):
                 found[-1][k] = extreme
         return found
 
-    def _guarded(self, images: torch.Tensor, values: F64, fill: int) -> torch.Tensor:
-        """Return changed images; those before and after them, and the room for one, have bytes of `fill`."""
-        count, nbytes = len(images), images[0].numel() * images.element_size()
-        self._rooms.memory = np.full(3 * nbytes, fill, np.uint8)[nbytes : 2 * nbytes]
-        memory = np.full((count * 3, nbytes), fill, np.uint8)
-        parts = []
-        changed = images.clone(memory_format=torch.preserve_format)
-        flat = changed.permute(0, 2, 3, 1) if not changed.is_contiguous() else changed
-        guarded = torch.from_numpy(memory).view(images.dtype).view(count, 3, *flat.shape[1:])
-        guarded[:, 1] = flat
-        for k in range(count):
-            part = guarded[k : k + 1, 1]
-            part = part if changed.is_contiguous() else part.permute(0, 3, 1, 2)
-            self.change(part, np.ones(1, np.bool_), values[k : k + 1])
-            parts.append(part)
-        del self._rooms.memory
-        outside = memory.reshape(count, 3, nbytes)[:, ::2]
-        if (outside != fill).any():
-            raise OptionError(f"{self}.check: the compiled code writes outside of `out`. Test its indices.")
-        return torch.cat(parts)
-
-    def _compare(self, found: torch.Tensor, expected: torch.Tensor, where: str, advice: str) -> None:
-        """Raise OptionError if images differ, floats by more than rounding."""
+    def _compare(self, found: torch.Tensor, expected: torch.Tensor) -> None:
+        """Raise OptionError if compiled code and Python differ, in floats by more than rounding."""
         a, b = found.double(), expected.double()
         if found.dtype.is_floating_point:
             wrong = ~torch.isclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True)
@@ -395,8 +312,9 @@ class CompiledFunction(BatchFunction):
             place = tuple(wrong.nonzero()[0].tolist())
             k, c, y, x = place
             raise OptionError(
-                f"{self}.check: {where} the results differ in {int(wrong.sum())} of {wrong.numel()} values; the first "
-                f"is out[{c}, {y}, {x}] of image {k}: {b[place].item():g} and {a[place].item():g}.{advice}"
+                f"{self}.check: in Python and compiled the results differ in {int(wrong.sum())} of {wrong.numel()} "
+                f"values; the first is out[{c}, {y}, {x}] of image {k}: {b[place].item():g} and {a[place].item():g}."
+                f"{_ADVICE}"
             )
 
     def in_python(self, image: npt.NDArray[Any], values: F64) -> npt.NDArray[Any]:
@@ -483,23 +401,8 @@ def _parameter(name: object, value: Any) -> Any:
     )
 
 
-def _address_of(function: Any) -> int | None:
-    """Return the address of compiled code; None of a Python function."""
-    if isinstance(function, int) and not isinstance(function, bool):
-        address = function
-    elif isinstance(function, _CODE):
-        address = ctypes.cast(function, ctypes.c_void_p).value or 0
-    elif isinstance(getattr(function, "address", None), int):
-        address = function.address
-    else:
-        return None
-    if not 2**16 <= address < 2**63:  # no system has code there, and a call would end the process
-        raise OptionError(f"CompiledFunction({address:#x}): expected the address of compiled code; there is none")
-    return int(address)
-
-
-def _memory_of(of: object, images: torch.Tensor) -> tuple[bool, tuple[int, int, int], tuple[int, int, int]]:
-    """Return whether images are (C, H, W) in memory and not (H, W, C), their shape and the strides, in values."""
+def _memory_of(of: object, images: torch.Tensor) -> tuple[bool, tuple[int, int, int]]:
+    """Return whether images are (C, H, W) in memory and not (H, W, C), and their shape."""
     if images.ndim not in (3, 4) or images.device.type != "cpu":
         raise OptionError(
             f"{of}: found {images.device.type} {tuple(images.shape)}; expected images (B, C, H, W) or masks (B, H, W) "
@@ -507,11 +410,7 @@ def _memory_of(of: object, images: torch.Tensor) -> tuple[bool, tuple[int, int, 
         )
     channels, height, width = (1, *images.shape[1:]) if images.ndim == 3 else images.shape[1:]
     if images.is_contiguous():
-        return True, (channels, height, width), (height * width, width, 1)
+        return True, (channels, height, width)
     if images.ndim == 4 and images.is_contiguous(memory_format=torch.channels_last):
-        return False, (channels, height, width), (1, width * channels, channels)
+        return False, (channels, height, width)
     raise OptionError(f"{of}: the images have strides {images.stride()}; expected contiguous or channels_last images")
-
-
-def _names(dtypes: Mapping[torch.dtype, object]) -> str:
-    return ", ".join(map(str, dtypes))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -130,18 +129,12 @@ def _something(function: Callable[[Any], Any], result: Any) -> Any:
     """Return the result of a function.
 
     Raises:
-        OptionError: It is None, or a coroutine.
+        OptionError: It is None.
     """
-    if inspect.iscoroutine(result):
-        result.close()
-        raise OptionError(
-            f"{described(function)} is a coroutine function; expected one that returns the batch. Write `def` instead "
-            "of `async def`, and wait for what it needs with asyncio.run."
-        )
     if result is None:
         raise OptionError(
             f"{described(function)} returned None for a batch; expected the batch, changed or not. End it with "
-            "`return batch`. To leave samples out, select the others first: dataset.select(numbers)."
+            "`return batch`."
         )
     return result
 

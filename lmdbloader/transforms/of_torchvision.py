@@ -202,20 +202,16 @@ class InStep:
             return self.function(sample, *others)
         if hasattr(sample, "_fields"):
             values = sample._asdict()
-            turned = self._wrap(values)
-            result = _plain(self.function(type(sample)(**values), *others))
-        elif isinstance(sample, dict):
+            self._wrap(values)
+            return _plain(self.function(type(sample)(**values), *others))
+        if isinstance(sample, dict):
             values = dict(sample)
-            turned = self._wrap(values)
-            result = _plain(self.function(values, *others))
-        else:
-            return self.function(sample, *others)
-        for name in turned:
-            result = _turned_back(result, name)
-        return result
+            self._wrap(values)
+            return _plain(self.function(values, *others))
+        return self.function(sample, *others)
 
-    def _wrap(self, values: dict[str, Any]) -> list[str]:
-        """Give tensors torchvision's classes; return the names of arrays (H, W, C), which become (C, H, W)."""
+    def _wrap(self, values: dict[str, Any]) -> None:
+        """Give tensors torchvision's classes."""
         tensors = importlib.import_module("torchvision.tv_tensors")
         found = [(name, value, self.kinds.get(name)) for name, value in values.items()]
         _wrap_places(tensors, values, found, self.images)
@@ -225,19 +221,19 @@ class InStep:
         leading = max(
             (value.ndim - (3 if kind == "image" else 2) for _, value, kind in found if kind in _CLASSES), default=0
         )
-        turned = []
         for name, value, kind in found:
             if kind == "array":
                 shape = tuple(value.shape[leading:])
+                if not self.is_own and len(shape) == 3 and shape[:2] in sizes and shape[-2:] not in sizes:
+                    raise OptionError(
+                        f"field {name!r} holds arrays (H, W, C) of an image's size, which torchvision would not change "
+                        "with it. Store them as (C, H, W)."
+                    )
                 if shape[-2:] not in sizes:
-                    if self.is_own or len(shape) != 3 or shape[:2] not in sizes:
-                        continue
-                    turned.append(name)
-                    value = value.movedim(-1, -3)
+                    continue
             elif kind not in _CLASSES:
                 continue
             values[name] = value.as_subclass(getattr(tensors, _CLASSES.get(str(kind), "Mask")))
-        return turned
 
 
 def _wrap_places(
@@ -257,13 +253,6 @@ def _wrap_places(
         canvas = sizes.get(images.get(name) or "", largest)
         make = partial(getattr(tensors, _PLACES[kind]), canvas_size=tuple(canvas), **more)
         values[name] = [make(each) for each in value] if isinstance(value, list) else make(value)
-
-
-def _turned_back(result: Any, name: str) -> Any:
-    """Return a result in which the array of this name, if there is one, is (H, W, C) again."""
-    if name in getattr(result, "_fields", ()):
-        return result._replace(**{name: getattr(result, name).movedim(-3, -1)})
-    return {**result, name: result[name].movedim(-3, -1)} if isinstance(result, dict) and name in result else result
 
 
 def _plain(value: Any) -> Any:

@@ -15,11 +15,8 @@ from lmdbloader.transforms.arguments import (
     Factor,
     Fill,
     Hue,
-    InPlace,
     Interpolation,
-    MaxSize,
     Padding,
-    PaddingMode,
     Probability,
     RareFlag,
     Ratio,
@@ -63,7 +60,6 @@ class RandomCrop(Geometry):
             bottom).
         pad_if_needed: Whether an image that is still too small is padded on both sides by what it lacks.
         fill: The value of padding: a number, or one for each channel, in the units of the stored pixels.
-        padding_mode: "constant".
 
     >>> RandomCrop(96).size_numbers
     (96, 96)
@@ -73,7 +69,6 @@ class RandomCrop(Geometry):
     padding: Padding = None
     pad_if_needed: RareFlag = False
     fill: Fill = 0
-    padding_mode: PaddingMode = "constant"
 
     code = opcodes.RANDOM_CROP
     sets_size = True
@@ -129,13 +124,11 @@ class Resize(Geometry):
     Attributes:
         size: (height, width), or an int for the shorter side, with the ratio of the sides kept.
         interpolation: "bilinear" or "bicubic", as in Pillow; torchvision's and Pillow's constants are accepted too.
-        max_size: None.
         antialias: True.
     """
 
     size: Size
     interpolation: Interpolation = "bilinear"
-    max_size: MaxSize = None
     antialias: Antialias = True
 
     code = opcodes.RESIZE
@@ -281,14 +274,12 @@ class RandomErasing(Geometry):
         ratio: Least and most height over width.
         value: The fill, in the units that pixels have at this place in the list, after any ToDtype and Normalize
             before it.
-        inplace: False.
     """
 
     p: Probability = 0.5
     scale: Share = (0.02, 0.33)
     ratio: Ratio = (0.3, 3.3)
     value: Fill = 0
-    inplace: InPlace = False
 
     code = opcodes.ERASE
     erases = True

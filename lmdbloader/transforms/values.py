@@ -11,7 +11,7 @@ import torch
 
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels.transform import opcodes
-from lmdbloader.transforms.arguments import Dtype, Flag, InPlace, Statistic
+from lmdbloader.transforms.arguments import Dtype, Flag, Statistic
 from lmdbloader.transforms.base import Geometry, Transform
 
 _LARGEST = {torch.uint8: 255.0, torch.uint16: 65535.0}
@@ -42,19 +42,16 @@ class Normalize(Transform):
 
     - For pixels from 0 to 1, a mean above 2, or a std above 10: none have these.
     - For pixels from 0 to 255 (or 65535), in all channels a mean m between 0 and 1 with a std at least 2 % below
-      sqrt(m * (1 - m)), which no whole numbers have; or with std=1; or a mean and a std of 0.5. Also a mean and a std
-      that no whole numbers in this range have together in any channel.
+      sqrt(m * (1 - m)), which no whole numbers have; or with std=1; or a mean and a std of 0.5.
 
     Attributes:
         mean: One for each of three channels, or one for all, in the units of the converted pixels: 0 to 1 after a
             ToDtype with scale=True.
         std: The same; not 0.
-        inplace: False.
     """
 
     mean: Statistic
     std: Statistic
-    inplace: InPlace = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,16 +172,11 @@ class Chain:
                 f"{where}, and mean and std are of larger numbers. Divide them by the largest pixel: [m / 255 for m in "
                 "mean], [s / 255 for s in std]."
             )
-        if high < 255:
-            return
-        rest = mean - np.floor(mean)
-        # Whole numbers with a mean have at least this deviation; of those from 0 to `high` at most the other.
-        least, most = np.sqrt(rest * (1 - rest)), np.sqrt(np.abs(mean * (high - mean)))
+        # Whole numbers with a mean between 0 and 1 have at least this deviation.
+        least = np.sqrt(np.abs(mean * (1 - mean)))
         is_of_units = (std < 0.98 * least) | ((std == 1) & (mean != 0.5)) | ((mean == 0.5) & (std == 0.5))
-        if ((mean > 0) & (mean < 1) & (std > 0) & is_of_units).all():
+        if high >= 255 and ((mean > 0) & (mean < 1) & (std > 0) & is_of_units).all():
             raise OptionError(f"{where}, mean and std are of pixels from 0 to 1. Put ToDtype(..., scale=True) before.")
-        if (((mean > 0) & (mean < 1) & (std > 1.02 * most)) | ((mean > 1) & (std > 0) & (std < 0.98 * least))).all():
-            raise OptionError(f"{where}, and no such pixels have both: one of mean and std is of pixels from 0 to 1.")
 
     def _scale(self, factor: Any, term: Any) -> None:
         factor, term = np.broadcast_to(factor, 3), np.broadcast_to(term, 3)

@@ -1,4 +1,4 @@
-"""Functions of users as compiled code: Python functions that Numba compiles, or addresses, called without the GIL."""
+"""Functions of users as compiled code: Python functions that Numba compiles, called without the GIL."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 
 from lmdbloader.errors import KernelError, OptionError
 
-# As a C program declares it; see `CompiledFunction`.
-_PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 6)
+# Of `call_each` below: the number of images, and the addresses of its arrays.
+_PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 4)
 # What Numba compiles: it makes arrays of the addresses, and calls the user's function for each image. A function that
 # raises ends it with the number of the image, from 1 on: compiled code that was called through an address cannot raise.
 _SOURCE = """
-def call_each(count, images, room, shape, strides, parameters, drawn):
+def call_each(count, images, room, shape, drawn):
     addresses, sides = carray(images, (count,)), carray(shape, (3,))
     numbers = carray(drawn, (count, {num_drawn}))
     channels, height, width = sides[0], sides[1], sides[2]
@@ -43,17 +43,12 @@ class Callee:
     """Compiled code at an address.
 
     Attributes:
-        call: The function, called without the GIL with the number of images and six addresses.
+        call: The function, called without the GIL with the number of images and four addresses.
         owner: Keeps the code in memory.
     """
 
     call: Callable[..., int]
     owner: object
-
-
-def at_address(address: int, owner: object) -> Callee:
-    """Return the code at an address, which `owner` keeps in memory."""
-    return Callee(_PROTOTYPE(address), owner)
 
 
 def compile_function(
@@ -105,7 +100,7 @@ def compile_function(
     exec(text, namespace)
     types = numba.types
     words, reals = types.CPointer(types.int64), types.CPointer(types.float64)
-    signature = types.int64(types.int64, words, types.uint64, words, words, reals, reals)
+    signature = types.int64(types.int64, words, types.uint64, words, reals)
     try:
         code = numba.cfunc(signature)(namespace["call_each"])
     except (numba.core.errors.NumbaError, AssertionError, NotImplementedError, TypeError, ValueError) as error:
@@ -127,6 +122,5 @@ def _numba() -> Any:
         if error.name not in ("numba", "llvmlite"):
             raise
         raise KernelError(
-            "CompiledFunction: compiling a Python function needs Numba, which is not installed: pip install numba. Or "
-            "give the address of compiled code, which needs no Numba."
+            "CompiledFunction: compiling a Python function needs Numba, which is not installed: pip install numba"
         ) from error
