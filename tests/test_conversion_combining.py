@@ -98,14 +98,6 @@ def test_one_that_is_killed_twice_has_the_result_of_a_whole_one(db: Path, tmp_pa
     }
 
 
-@JOBS
-def test_one_that_is_interrupted_continues(db: Path, tmp_path: Path, job: Job) -> None:
-    assert run(job, db, tmp_path / "out", 3, "SIGINT") != 0
-    assert [path.name for path in tmp_path.iterdir()] == ["out.partial"]
-    job(db, tmp_path / "out")
-    assert lmdbloader.verify(tmp_path / "out").is_sound
-
-
 @pytest.fixture
 def stopped(db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The destination of a merge that has stopped after some transactions."""
@@ -179,15 +171,6 @@ def test_too_little_room_is_said_before_anything_is_copied(
     with pytest.raises(DiskFullError, match=r"the samples take \S+ KiB, and 9\.77 KiB are free: \S+ KiB are missing"):
         job(db, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
-
-
-@JOBS
-def test_a_file_system_that_states_no_size_is_written_to(
-    db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: Job
-) -> None:
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr("shutil.disk_usage", lambda path: usage(0, 0, 0))
-    assert job(db, tmp_path / "out").num_samples
 
 
 @JOBS

@@ -11,7 +11,7 @@ from lmdbloader.cli._combining import add_choices, add_running, names_in
 from lmdbloader.cli._streams import say, say_nothing
 
 if TYPE_CHECKING:
-    from lmdbloader.conversion import Appended
+    from lmdbloader.conversion import Combined
 
 ORDER = 43
 HELP = "add the samples of other datasets to a dataset"
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
-    from lmdbloader.conversion.appending import append
+    from lmdbloader.conversion.merging import append
 
     done = append(
         options.db,
@@ -69,10 +69,10 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _summary(done: Appended) -> str:
-    speed = done.appended_nbytes / 1e6 / max(done.seconds, 1e-9)
+def _summary(done: Combined) -> str:
+    speed = done.copied_nbytes / 1e6 / max(done.seconds, 1e-9)
     return (
-        f"{done.path}: {counted(done.num_appended, 'sample')} appended, "
-        f"{show_nbytes(done.appended_nbytes)} in {done.seconds:.1f} s ({speed:.0f} MB/s); "
+        f"{done.path}: {counted(done.num_copied, 'sample')} appended, "
+        f"{show_nbytes(done.copied_nbytes)} in {done.seconds:.1f} s ({speed:.0f} MB/s); "
         f"{counted(done.num_samples, 'sample')}"
     )

@@ -23,7 +23,6 @@ from lmdbloader.base.text import counted, plain
 from lmdbloader.base.units import show_nbytes
 from lmdbloader.conversion.destination import refuse_inside
 from lmdbloader.conversion.parts import PART_NBYTES
-from lmdbloader.conversion.provenance import APPENDED
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, OptionError
 from lmdbloader.format.codecs import Payloads, encode_many
 from lmdbloader.format.digests import digest_of
@@ -48,19 +47,21 @@ from lmdbloader.store.copying import copied_samples, some_rows
 from lmdbloader.store.writing.work import remove_work
 
 I64 = npt.NDArray[np.int64]
-# How the inputs of inputs were made is recorded to this depth: JSON that is nested deeper is refused at some point.
-_MOST_GENERATIONS = 8
+# What is recorded of how an input was made; its own inputs are not.
+_OF_INPUTS = ("lmdbloader", "layout", "options", "choices")
 # Datasets of one merge whose files are mapped.
 _MOST_MAPPED = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """The result of `merge` and `subset`.
+    """The result of `merge`, `append` and `subset`.
 
     Attributes:
-        path: The new dataset.
+        path: The dataset.
         num_samples: Samples in it.
+        num_copied: Samples that this call has copied; 0 if the dataset was there already.
+        copied_nbytes: Bytes of their payloads, as stored.
         sizes: Bytes: payload_nbytes (stored), raw_nbytes (decoded), data_nbytes, index_nbytes.
         content_digest: Of its samples in order.
         notes: Sentences about what the inputs do not have in common, and about what repeats.
@@ -70,6 +71,8 @@ class Combined:
 
     path: str
     num_samples: int
+    num_copied: int
+    copied_nbytes: int
     sizes: Mapping[str, int]
     content_digest: str
     notes: tuple[str, ...] = ()
@@ -161,26 +164,15 @@ class Recipe:
         """Return how the dataset is made, for its manifest; without paths.
 
         Options that all inputs have in common are those of the new dataset. Each input's are recorded with it.
-
-        Raises:
-            FormatError: That of an input is nested too deeply.
         """
-        manifests = [part.reader.manifest for part in self.parts]
         made: dict[str, Any] = {
             "lmdbloader": __version__,
             "layout": self.layout,
-            "options": common_options(manifests),
+            "options": common_options([part.reader.manifest for part in self.parts]),
             **({"choices": dict(self.choices)} if self.choices else {}),
             "inputs": {"datasets": [self._input(part) for part in self.parts]},
         }
-        try:
-            found: dict[str, Any] = json.loads(json.dumps(made))  # as it is read back
-        except RecursionError as error:
-            names = ", ".join(part.reader.place for part in self.parts)
-            raise FormatError(
-                f"{names}: `made_by` in manifest.json is nested too deeply to be copied; no release writes such a "
-                "manifest. Check its origin."
-            ) from error
+        found: dict[str, Any] = json.loads(json.dumps(made))  # as it is read back
         return found
 
     def _input(self, part: Part) -> dict[str, Any]:
@@ -193,7 +185,8 @@ class Recipe:
             record["prefix"] = part.prefix
         if part.numbers:
             record["renumbered"] = {name: numbers.tolist() for name, numbers in part.numbers.items()}
-        return {**record, "made_by": _generations(manifest.made_by, _MOST_GENERATIONS)}
+        made_by = {name: manifest.made_by[name] for name in _OF_INPUTS if name in manifest.made_by}
+        return {**record, "made_by": made_by}
 
 
 def common_options(manifests: Sequence[Manifest]) -> dict[str, Any]:
@@ -212,29 +205,6 @@ def options_of(manifest: Manifest) -> Mapping[str, Any]:
     return options if isinstance(options, Mapping) else {}
 
 
-def _generations(made_by: Mapping[str, Any], depth: int) -> dict[str, Any]:
-    """Return a record without the inputs of too many generations of inputs."""
-    found = dict(made_by)
-    if isinstance(appended := found.pop(APPENDED, None), list) and (kept := _of_inputs(appended, depth)):
-        found[APPENDED] = kept
-    inputs = made_by.get("inputs")
-    datasets = inputs.get("datasets") if isinstance(inputs, Mapping) else None
-    if not isinstance(inputs, Mapping) or not isinstance(datasets, list):
-        return found
-    kept = _of_inputs(datasets, depth)
-    others = {name: value for name, value in inputs.items() if name != "datasets"}
-    return {**found, "inputs": {**others, **({"datasets": kept} if kept else {})}}
-
-
-def _of_inputs(datasets: Sequence[Any], depth: int) -> list[Any]:
-    """Return the records of inputs without too many generations."""
-    return [
-        {**d, "made_by": _generations(d["made_by"], depth - 1)} if isinstance(d.get("made_by"), Mapping) else d
-        for d in datasets
-        if depth > 1 and isinstance(d, Mapping)
-    ]
-
-
 def open_parts(datasets: Sequence[Any], call: str) -> list[Part]:
     """Return the samples of several arguments; see `open_part`.
 
@@ -251,8 +221,8 @@ def open_parts(datasets: Sequence[Any], call: str) -> list[Part]:
         if error.errno != errno.EMFILE:
             raise
         raise OptionError(
-            f"{call}: {len(datasets):,} datasets: this process may not open more files after {len(parts):,} of them. "
-            f"Raise its limit (ulimit -n {4 * len(datasets)}), or merge them in groups, and then the results."
+            f"{call}: this process may not open more files after {len(parts):,} of {len(datasets):,} datasets. Raise "
+            "its limit (ulimit -n), or merge them in groups, and then the results."
         ) from error
     return parts
 
@@ -394,8 +364,9 @@ def combine(
         written = join(work, facts, whole, overwrite=overwrite, before=old, notes=_notes_of(old))
     finally:
         work.leave()
-    seconds = time.monotonic() - began
-    return Combined(str(out), written.num_samples, written.sizes, written.content_digest, tuple(notes), False, seconds)
+    copied = recipe.num_samples, recipe.payload_nbytes
+    made = Combined(str(out), written.num_samples, *copied, written.sizes, written.content_digest, tuple(notes))
+    return replace(made, seconds=time.monotonic() - began)
 
 
 def _notes_of(before: Sequence[Reader]) -> dict[str, bytes]:
@@ -429,9 +400,8 @@ def _find_finished(out: Path, recipe: Recipe, made_by: Mapping[str, Any], notes:
             f"{error}"
         ) from error
     remove_work(out)
-    return Combined(
-        str(out), manifest.num_samples, manifest.sizes, manifest.content_digest, tuple(notes), was_finished=True
-    )
+    numbers = manifest.num_samples, 0, 0
+    return Combined(str(out), *numbers, manifest.sizes, manifest.content_digest, tuple(notes), was_finished=True)
 
 
 def _begin(recipe: Recipe, work: Work, made_by: Mapping[str, Any]) -> None:
