@@ -115,7 +115,7 @@ def test_a_dataset_that_cannot_be_mapped_while_it_is_written_is_explained(tmp_pa
     many = "({'image': x} for _ in range(40) for x in images)"
     said = in_tight_memory(
         "DestinationError",
-        200,
+        260,
         f"lmdbloader.write(({{'image': x}} for x in images[:2]), {other!r}, codec='raw')",
         f"lmdbloader.write({many}, {path!r}, codec='raw')",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import time
@@ -206,25 +205,10 @@ def options_of(manifest: Manifest) -> Mapping[str, Any]:
 
 
 def open_parts(datasets: Sequence[Any], call: str) -> list[Part]:
-    """Return the samples of several arguments; see `open_part`.
-
-    Raises:
-        OptionError: The process may not open so many files.
-    """
+    """Return the samples of several arguments; see `open_part`."""
     # A map keeps a descriptor of its own, and a process is often limited to 1,024.
     io: IO = "mmap" if len(datasets) <= _MOST_MAPPED else "pread"
-    parts: list[Part] = []
-    try:
-        for dataset in datasets:
-            parts.append(open_part(dataset, call, io))
-    except OSError as error:
-        if error.errno != errno.EMFILE:
-            raise
-        raise OptionError(
-            f"{call}: this process may not open more files after {len(parts):,} of {len(datasets):,} datasets. Raise "
-            "its limit (ulimit -n), or merge them in groups, and then the results."
-        ) from error
-    return parts
+    return [open_part(dataset, call, io) for dataset in datasets]
 
 
 def open_part(dataset: Any, call: str, io: IO = "mmap") -> Part:

@@ -93,7 +93,7 @@ def estimate(src: str | os.PathLike[str] | None, options: EstimateOptions) -> Es
     recipe = settle_scale(plan)
     sources = plan.listing.sources
     with WorkerPool(plan.num_workers) as pool:
-        recipe = replace(recipe, fields=try_codecs(recipe, sources, pool, plan.codec).fields).changed(on_error="skip")
+        recipe = replace(recipe, fields=try_codecs(recipe, sources, pool, plan.codec)[0]).changed(on_error="skip")
         started = time.monotonic() - began
         is_jpeg = _become_jpegs(recipe, sources)
         guess = make_guess(recipe, sources)
