@@ -181,12 +181,3 @@ def test_damage_leaves_nothing(db: Path, tmp_path: Path, job: Job) -> None:
     with pytest.raises(CorruptError, match=r"sample 100: its checksum does not match.*lmdbloader repair"):
         job(tmp_path / "db", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_file_that_was_cut_short_after_opening_is_an_error(db: Path, tmp_path: Path) -> None:
-    shutil.copytree(db, tmp_path / "db")
-    view = LMDBDataset(tmp_path / "db")
-    os.truncate(tmp_path / "db" / "data.mdb", 50_000)
-    with pytest.raises(CorruptError, match=r"data\.mdb was cut to 50000 bytes after it was opened"):
-        lmdbloader.merge([view], tmp_path / "out")
-    assert not (tmp_path / "out").exists()

@@ -231,15 +231,6 @@ def test_the_map_grows_if_the_sample_of_inputs_misled(src: Path, out: Path, monk
     assert lmdbloader.verify(out).is_sound
 
 
-def test_log_names_the_dataset_and_the_map_size(src: Path, out: Path) -> None:
-    save(src / "a.png", noise(4, 4))
-    lines: list[str] = []
-    convert(src, out, log=lines.append)
-    assert lines[0] == f"{out}: 1 image, layout images"
-    assert lines[1].startswith("data: about ") and "estimated from 1 of 1 input; map size: " in lines[1]
-    assert "; codec: image " in lines[1]
-
-
 # --- pairs ---
 
 
@@ -334,15 +325,6 @@ def test_sides_must_be_multiples_of_the_scale_that_pairs_turn_out_to_have(src: P
     assert_nothing_left(out)
 
 
-def test_the_damaged_half_of_a_pair_is_named(src: Path, out: Path) -> None:
-    make_pairs(src, 2)
-    (src / "DIV2K_train_LR_bicubic" / "X2" / "0000x2.png").write_bytes(b"nothing of the kind")
-    with pytest.raises(ImageError, match=r"^0000\.png: its LR image 0000x2\.png: not an image"):
-        convert(src, out)
-    report = convert(src, out, on_error="skip")
-    assert [(name, reason[:29]) for name, reason in report.skipped] == [("0000.png", "its LR image 0000x2.png: not ")]
-
-
 # --- refusals ---
 
 
@@ -428,7 +410,7 @@ def test_a_file_that_vanishes_after_the_listing_is_named(src: Path, out: Path, m
     )
     from lmdbloader.conversion.plan import try_out as real
 
-    with pytest.raises(DestinationError, match=r"a\.png is gone"):
+    with pytest.raises(DestinationError, match=r"gone since .*: a\.png"):
         convert(src, out)
     assert_nothing_left(out)
 

@@ -6,7 +6,6 @@ import errno
 import io
 import json
 import os
-import pickle
 import shutil
 import signal
 import subprocess
@@ -437,20 +436,6 @@ def test_a_writer_that_was_killed_is_named_and_the_call_resumed(
     assert files(out) == files(tmp_path / "undisturbed")
 
 
-def test_plans_and_parts_can_be_sent_to_other_processes(src: Path, out: Path) -> None:
-    plan = plan_parts(src, out, parts=3)
-    assert (plan.num_parts, plan.num_sources, plan.bounds[-1], len(plan.nbytes), plan.is_finished) == (
-        3,
-        8,
-        8,
-        3,
-        False,
-    )
-    assert pickle.loads(pickle.dumps(plan)) == plan
-    made = pickle.loads(pickle.dumps(convert_part))(out, 2)
-    assert isinstance(made, ConvertedPart) and pickle.loads(pickle.dumps(made)) == made
-
-
 # --- what is there already ---
 
 
@@ -567,7 +552,7 @@ def test_inputs_of_other_sizes_or_that_are_gone_or_new_are_refused(src: Path, ou
     plan_parts(src, out, parts=2, on_error="skip")
     convert_part(out, 0)
     whole = damage(src / "06.png")
-    with pytest.raises(DestinationError, match=r"inputs have changed since the parts were planned: 06\.png\."):
+    with pytest.raises(DestinationError, match=r"changed or are gone .*: 06\.png\."):
         convert_part(out, 1)
     (src / "06.png").write_bytes(whole)
     save(src / "06b.png", 8)
@@ -575,9 +560,7 @@ def test_inputs_of_other_sizes_or_that_are_gone_or_new_are_refused(src: Path, ou
         lmdbloader.convert(src, out, parts=2, workers=1, on_error="skip")
     os.rename(src / "05.png", src.parent / "05.png")
     os.rename(src / "06.png", src.parent / "06.png")
-    with pytest.raises(
-        DestinationError, match=r"since the parts were planned: 05\.png, 06\.png are gone\. Put them back"
-    ):
+    with pytest.raises(DestinationError, match=r"changed or are gone .*: 05\.png, 06\.png\."):
         convert_part(out, 1)
     for name in ("05.png", "06.png"):
         os.rename(src.parent / name, src / name)
@@ -610,7 +593,7 @@ def test_a_tar_that_changes_between_parts_is_refused(out: Path, tmp_path: Path) 
     plan_parts(options["src"], out, parts=2)
     convert_part(out, 0)
     save_tar(tmp_path / "src" / "1.tar", *[(f"1{i}.png", png(90 + i)) for i in range(3)])
-    with pytest.raises(DestinationError, match=r"inputs have changed since the parts were planned: .*1\.tar"):
+    with pytest.raises(DestinationError, match=r"changed or are gone .*: .*1\.tar"):
         convert_part(out, 1)
 
 
@@ -720,24 +703,6 @@ def test_parts_may_be_made_in_other_folders(src: Path, out: Path, monkeypatch: p
         convert_part("../out", number)
     assert parts.saved_plan(".", "../out", parts=2).num_parts == 2
     assert join(out).num_samples == 8
-
-
-def test_the_progress_of_a_resumed_conversion_counts_parts_without_samples(
-    src: Path, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    for name in ("02.png", "03.png"):
-        damage(src / name)
-    plan_parts(src, out, parts=4, on_error="skip")
-    for number in (0, 1):
-        convert_part(out, number, on_error="skip")
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    assert lmdbloader.convert(src, out, parts=4, on_error="skip", workers=1, progress=True).num_samples == 6
-    assert "converting: 4 of 8 images" in terminal.getvalue()
 
 
 def test_a_resumed_conversion_needs_no_room_for_what_is_complete(

@@ -496,32 +496,24 @@ def _refuse_changed(folder: Path, saved: SavedPlan, sources: Sources) -> None:
 
     Also with `on_error="skip"`: on a machine that does not see the inputs, a part would be complete without a sample.
     """
-    changed = changed_holders(saved, sources)
-    states = [(source.name, _state(source)) for source in sources]
-    changed += [name for name, state in states if state == "changed"][: 1 if changed else None]
-    gone = [name for name, state in states if state == "gone"]
-    if changed or gone:
-        found = [first_of(changed)] if changed else []
-        found += [f"{first_of(gone)} {'are' if gone[1:] else 'is'} gone"] if gone else []
+    changed = [*changed_holders(saved, sources), *(source.name for source in sources if _has_changed(source))]
+    if changed:
         raise DestinationError(
-            f"{folder}: inputs have changed since the parts were planned: {'; '.join(found)}. Put them back as they "
-            f"were, or plan again with {option('restart', True)}, which discards all parts."
+            f"{folder}: inputs have changed or are gone since the parts were planned: {first_of(changed)}. Put them "
+            f"back as they were, or plan again with {option('restart', True)}, which discards all parts."
         )
 
 
-def _state(source: Source) -> str:
-    """Return whether a source of whole local files is gone, has changed, having another size, or neither ("")."""
-    nbytes = 0
-    for file in source.files:
-        if isinstance(file, Span) or is_url(file):
-            return ""
-        try:
-            nbytes += os.stat(file).st_size
-        except (FileNotFoundError, NotADirectoryError):
-            return "gone"
-        except OSError:
-            return ""
-    return "changed" if nbytes != source.nbytes else ""
+def _has_changed(source: Source) -> bool:
+    """Return whether a source of whole local files is gone, or has another size."""
+    files = [file for file in source.files if not isinstance(file, Span) and not is_url(file)]
+    try:
+        nbytes = sum(os.stat(file).st_size for file in files)
+        return len(files) == len(source.files) and nbytes != source.nbytes
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
 
 
 def check_room(work: Work, saved: SavedPlan, finished: Sequence[PartFacts]) -> None:
