@@ -22,7 +22,8 @@ from lmdbloader.base.text import counted, plain
 from lmdbloader.base.units import show_nbytes
 from lmdbloader.conversion.destination import refuse_inside
 from lmdbloader.conversion.parts import PART_NBYTES
-from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, OptionError
+from lmdbloader.conversion.provenance import find_finished
+from lmdbloader.errors import DestinationError, DiskFullError, OptionError
 from lmdbloader.format.codecs import Payloads, encode_many
 from lmdbloader.format.digests import digest_of
 from lmdbloader.format.layout import LEFT_OUT_FILE, SKIPPED_FILE, Field, image_of, undecided
@@ -37,13 +38,11 @@ from lmdbloader.store import (
     check_rows,
     encode_blocks,
     estimate_map_nbytes,
-    is_dataset,
     join,
     open_reader,
     read_manifest,
 )
 from lmdbloader.store.copying import copied_samples, some_rows
-from lmdbloader.store.writing.work import remove_work
 
 I64 = npt.NDArray[np.int64]
 # What is recorded of how an input was made; its own inputs are not.
@@ -360,30 +359,15 @@ def _notes_of(before: Sequence[Reader]) -> dict[str, bytes]:
 
 
 def _find_finished(out: Path, recipe: Recipe, made_by: Mapping[str, Any], notes: Sequence[str]) -> Combined | None:
-    """Return the result of a call that made a dataset of the same samples before; None if there is none.
+    """Return the result of a call that made a dataset of the same samples before; None if there is none."""
 
-    Raises:
-        DestinationError: There is such a dataset, but it is damaged.
-    """
-    if not is_dataset(out):
+    def is_same(manifest: Manifest) -> bool:
+        old = {**manifest.made_by, "lmdbloader": made_by["lmdbloader"]}  # the release may differ
+        found = (old, undecided(manifest.fields), manifest.with_source, dict(manifest.classes))
+        return found == (made_by, recipe.fields, recipe.with_source, recipe.named_classes)
+
+    if (manifest := find_finished(out, is_same)) is None:
         return None
-    try:
-        manifest = read_manifest(out)
-    except FormatError:
-        return None
-    # The release may differ.
-    old = {**manifest.made_by, "lmdbloader": made_by["lmdbloader"]}
-    found = (old, undecided(manifest.fields), manifest.with_source, dict(manifest.classes))
-    if found != (made_by, recipe.fields, recipe.with_source, recipe.named_classes):
-        return None
-    try:
-        Reader(out).index.check_file()
-    except (CorruptError, FormatError) as error:
-        raise DestinationError(
-            f"{out}: was made of the same samples, but is damaged. Make it again with {option('overwrite', True)}. "
-            f"{error}"
-        ) from error
-    remove_work(out)
     numbers = manifest.num_samples, 0, 0
     return Combined(str(out), *numbers, manifest.sizes, manifest.content_digest, tuple(notes), was_finished=True)
 

@@ -23,7 +23,14 @@ from lmdbloader.conversion.notes import Notes, content_of, parse_notes, seen_dig
 from lmdbloader.conversion.options import ConvertOptions, RunOptions, checked, shared, with_options
 from lmdbloader.conversion.plan import Plan, make_plan, settle_scale, try_out
 from lmdbloader.conversion.pool import WorkerPool, choose_workers, make_tasks
-from lmdbloader.conversion.provenance import describe, find_finished, note_of, refuse_others
+from lmdbloader.conversion.provenance import (
+    are_unchanged,
+    describe,
+    find_finished,
+    is_made_as,
+    note_of,
+    refuse_others,
+)
 from lmdbloader.conversion.report import Report, count_classes, count_images, describe_classes
 from lmdbloader.conversion.saved_plan import (
     SavedPlan,
@@ -328,9 +335,15 @@ def _check_release(work: Work, saved: SavedPlan) -> None:
 def report_finished(job: Job) -> Report | None:
     """Return the report of a conversion that was finished already; None if it was not."""
     target, listing = job.target, job.plan.listing
-    if (finished := find_finished(target, job.made_by, listing, check_content=job.options.check_content)) is None:
+    finished = find_finished(
+        target,
+        lambda manifest: (
+            is_made_as(manifest, job.made_by)
+            and are_unchanged(target, manifest, listing, check_content=job.options.check_content)
+        ),
+    )
+    if finished is None:
         return None
-    remove_work(target)
     found = _report_of(finished, target)
     return replace(
         found,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -23,7 +23,7 @@ from lmdbloader.format.digests import Digest, digest_of
 from lmdbloader.format.layout import SOURCES_FILE
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.store import is_dataset, open_reader, read_manifest
-from lmdbloader.store.writing.work import write_file
+from lmdbloader.store.writing.work import remove_work, write_file
 
 _MOST_NOTE_NBYTES = 4096
 # Options that the record of the inputs covers, or that a dataset does not depend on.
@@ -89,12 +89,8 @@ def refuse_others(target: Path) -> None:
         )
 
 
-def find_finished(
-    target: Path, made_by: Mapping[str, Any], listing: Listing, *, check_content: bool = False
-) -> Manifest | None:
-    """Return the manifest of a dataset that was made from the same inputs with the same options.
-
-    The content of the inputs is read only to `check_content`, or if a time of theirs is not the noted one.
+def find_finished(target: Path, is_same: Callable[[Manifest], bool]) -> Manifest | None:
+    """Return the manifest of a dataset that was made before, if it is the one that would be made.
 
     Raises:
         DestinationError: There is such a dataset, but it is damaged.
@@ -105,9 +101,7 @@ def find_finished(
         manifest = read_manifest(target)
     except FormatError:
         return None
-    if not is_made_as(manifest, made_by):
-        return None
-    if not are_unchanged(target, manifest, listing, check_content=check_content):
+    if not is_same(manifest):
         return None
     try:
         open_reader(target).index.check_file()
@@ -116,6 +110,7 @@ def find_finished(
             f"{target}: was made from the same inputs with the same options, but is damaged. "
             f"Make it again with {option('overwrite', True)}. {error}"
         ) from error
+    remove_work(target)
     return manifest
 
 
@@ -134,7 +129,10 @@ def is_made_as(manifest: Manifest, made_by: Mapping[str, Any]) -> bool:
 
 
 def are_unchanged(target: Path, manifest: Manifest, listing: Listing, *, check_content: bool = False) -> bool:
-    """Return whether inputs have the content that a dataset was made from; its note of them is renewed if need be."""
+    """Return whether inputs have the content that a dataset was made from; its note of them is renewed if need be.
+
+    The content is read only to `check_content`, or if a time of the inputs is not the noted one.
+    """
     seen = note_of(seen_digest(listing.sources), listing.changed_ns)
     if not check_content and seen is not None and _read_note(target) == seen:
         return True
