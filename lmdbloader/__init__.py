@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from lmdbloader.conversion import estimate as estimate
     from lmdbloader.conversion import find_splits as find_splits
     from lmdbloader.conversion import write as write
-    from lmdbloader.conversion.appending import append as append
     from lmdbloader.conversion.extraction import extract as extract
+    from lmdbloader.conversion.merging import append as append
     from lmdbloader.conversion.merging import merge as merge
     from lmdbloader.conversion.staging import stage as stage
     from lmdbloader.conversion.subsets import subset as subset
@@ -43,7 +43,7 @@ _HOMES = {
     "Loader": "loader",
     "ProgressiveResize": "transforms.resolution",
     "QuasiRandom": "loader.quasi_random",
-    "append": "conversion.appending",
+    "append": "conversion.merging",
     "collate": "batch.collate",
     "convert": "conversion",
     "dataloader": "loader.torch_loader",

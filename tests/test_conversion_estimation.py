@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 import shutil
 from pathlib import Path
@@ -109,15 +108,6 @@ def test_options_are_checked_as_convert_checks_them(pieces: Path) -> None:
         lmdbloader.estimate(pieces, sample=3)
     with pytest.raises(OptionError, match="jpeg_quality has no effect"):
         lmdbloader.estimate(pieces, jpeg_quality=90)
-
-
-def test_estimate_takes_the_options_of_convert() -> None:
-    theirs = dict(inspect.signature(lmdbloader.convert).parameters)
-    ours = dict(inspect.signature(lmdbloader.estimate).parameters)
-    assert (ours.pop("sample").default, ours.pop("sample_seed").default) == (100, 0)
-    for name in ("out", "parts", "part_size", "overwrite", "restart", "check_content", "progress", "log"):
-        del theirs[name]
-    assert {n: p.default for n, p in ours.items()} == {n: p.default for n, p in theirs.items()}
 
 
 def test_the_command_says_it_in_words_and_in_json(pieces: Path, capsys: Capture) -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-import os
-import pickle
-import typing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +10,7 @@ import numpy as np
 import pytest
 
 import lmdbloader
-from lmdbloader.conversion.options import ConvertOptions, EstimateOptions, RunOptions, checked, shared
+from lmdbloader.conversion.options import ConvertOptions, EstimateOptions, RunOptions, checked
 from lmdbloader.errors import OptionError
 
 SHARED = {
@@ -52,13 +48,6 @@ def test_the_docstring_explains_every_parameter(function: Any) -> None:
     for name in inspect.signature(function).parameters:
         assert f"\n    {name}: " in f"\n{args}"
     assert "{" not in args and max(map(len, args.splitlines())) <= 120
-
-
-@pytest.mark.parametrize("function", [lmdbloader.convert, lmdbloader.estimate])
-def test_the_annotations_can_be_evaluated(function: Any) -> None:
-    hints = typing.get_type_hints(function)
-    assert hints.keys() == {*inspect.signature(function).parameters, "return"}
-    assert hints["hr"] == str | os.PathLike[str] | None
 
 
 def test_unknown_keywords_are_refused(tmp_path: Path) -> None:
@@ -104,22 +93,6 @@ def test_values_of_another_type_are_refused(name: str, value: Any) -> None:
 def test_numbers_may_be_texts_as_on_the_command_line(name: str, text: Any, value: float) -> None:
     found = getattr(checked(ConvertOptions(**{name: text})), name)
     assert (found, type(found)) == (value, type(value))
-
-
-def test_a_value_that_is_almost_a_choice_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"write_mode='JPEG': expected .* or original$"):
-        checked(ConvertOptions(write_mode="JPEG"))  # type: ignore[arg-type]
-
-
-def test_options_go_to_workers() -> None:
-    options = shared(RunOptions(patch_size=8, log=lambda line: None))
-    assert type(options) is ConvertOptions
-    assert pickle.loads(pickle.dumps(options)) == options == ConvertOptions(patch_size=8)
-
-
-def test_options_are_frozen() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        ConvertOptions().seed = 3  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("name", ["from_files.convert", "estimation.estimate"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
@@ -22,7 +21,7 @@ from PIL import Image
 import lmdbloader
 from lmdbloader.conversion import pool
 from lmdbloader.conversion.options import ConvertOptions
-from lmdbloader.conversion.pool import WorkerPool, choose_workers, make_tasks
+from lmdbloader.conversion.pool import WorkerPool, make_tasks
 from lmdbloader.conversion.sources.layouts import list_sources
 from lmdbloader.conversion.sources.listing import Names, Source, Sources
 from lmdbloader.conversion.tasks import Recipe, convert_sources
@@ -101,15 +100,8 @@ def test_tasks_hold_every_source_once_and_about_a_mebibyte() -> None:
     tasks = make_tasks(sources)
     assert [source for task in tasks for source in task] == list(sources)
     assert [len(task) for task in tasks] == [2, 2, 512, 89]
-    assert tasks[-1] == tasks[3:][0] == sources[-89:]
+    assert tasks[-1] == sources[-89:]
     assert len(make_tasks(sources_of())) == 0
-
-
-def test_by_default_few_inputs_get_few_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmdbloader.conversion.pool.count_cores", lambda: 8)
-    for mebibytes, expected in ((1, 1), (40, 2), (1000, 8)):
-        assert choose_workers(None, mebibytes * 2**20) == expected
-    assert choose_workers(3, 0) == 3
 
 
 def test_any_number_of_workers_gives_the_same_three_files(folder: Path, tmp_path: Path) -> None:
@@ -222,16 +214,6 @@ def test_the_image_is_right_after_a_job_before_and_one_that_was_given_up(
         killer.join()
 
 
-def test_a_worker_that_dies_between_its_images_names_none(folder: Path) -> None:
-    sources = list_sources(folder).sources[:3]
-    with WorkerPool(2) as workers:
-        list(workers.convert(RECIPE, [[s] for s in sources]))
-        for child in children():
-            os.kill(child, signal.SIGKILL)
-        with pytest.raises(WorkerError, match=r"^worker process \d+ was killed by SIGKILL\. Out of memory\?"):
-            list(workers.convert(RECIPE, [[s] for s in sources]))
-
-
 def test_a_worker_that_cannot_start_is_an_error(
     folder: Path, tmp_path: Path, small_tasks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,16 +221,6 @@ def test_a_worker_that_cannot_start_is_an_error(
     with pytest.raises(WorkerError, match="ended with exit status 7"):
         lmdbloader.convert(folder, tmp_path / "out", patch_size=64, workers=2)
     assert os.listdir(tmp_path) == []
-
-
-def test_what_fails_in_a_worker_outside_of_an_image_comes_with_its_traceback(folder: Path, small_tasks: None) -> None:
-    sources = list_sources(folder).sources[:3]
-    broken = RECIPE.changed(stride="eight")
-    with (
-        WorkerPool(2) as workers,
-        pytest.raises(WorkerError, match=r"converting 00\.png failed:\nTraceback"),
-    ):
-        list(workers.convert(broken, [[s] for s in sources]))
 
 
 @pytest.mark.parametrize(
@@ -276,18 +248,6 @@ def test_a_worker_that_gets_no_memory_says_so_without_a_traceback(
     assert "\n" not in str(raised.value) and "Traceback" not in capfd.readouterr().err
 
 
-def test_a_part_that_cannot_be_mapped_ends_a_conversion_whose_workers_live(
-    folder: Path, small_tasks: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any) -> None:
-        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-
-    monkeypatch.setattr(pool, "complete_part", refuse)
-    sources = list_sources(folder).sources[:3]
-    with WorkerPool(2) as workers, pytest.raises(WorkerError, match=r"^taking the result of a worker: the system"):
-        list(workers.convert(RECIPE, [[s] for s in sources]))
-
-
 def test_tasks_and_results_larger_than_a_sockets_buffer_do_not_wait_for_each_other(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,15 +266,6 @@ def test_tasks_and_results_larger_than_a_sockets_buffer_do_not_wait_for_each_oth
         parts = list(workers.convert(recipe.changed(on_error="skip"), tasks))
     assert sum(part.num_sources for part in parts) == 6 * 404
     assert sum(part.chunk.num_samples for part in parts if part.chunk) == 6 * 4
-
-
-def test_a_conversion_that_is_not_read_to_its_end_leaves_no_worker(folder: Path) -> None:
-    sources = list_sources(folder).sources
-    with WorkerPool(2) as workers:
-        parts = workers.convert(RECIPE, [[s] for s in sources])
-        next(parts)
-        assert len(children()) == 2
-    assert children() == []
 
 
 def test_workers_end_when_the_caller_is_killed(folder: Path, tmp_path: Path) -> None:

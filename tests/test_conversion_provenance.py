@@ -135,13 +135,6 @@ def test_either_half_of_a_pair_is_looked_at(tmp_path: Path, out: Path, half: str
         convert(None, out, **options)
 
 
-def test_the_same_files_elsewhere_are_read_and_are_the_same(src: Path, out: Path, reads: list[int]) -> None:
-    convert(src, out)
-    shutil.copytree(src, src.with_name("elsewhere"))
-    assert convert(src.with_name("elsewhere"), out)
-    assert sum(reads) == 1
-
-
 def lost(path: Path) -> None:
     path.unlink()
 

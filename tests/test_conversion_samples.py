@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -128,24 +126,6 @@ def test_an_array_of_labels_of_any_byte_order_is_taken_for_a_mask(out: Path, dty
         write([labels], out)
 
 
-@pytest.mark.parametrize(
-    ("value", "line"),
-    [
-        (torch.zeros((6, 5, 3), dtype=torch.uint8), r"uint8 \(6, 5, 3\) .* Give image\.permute\(2, 0, 1\)"),
-        (np.zeros((6, 5, 4), np.uint8), r"uint8 \(6, 5, 4\) .* Leave the fourth channel out"),
-        (np.zeros((3, 6, 5), np.uint16), r"uint16 \(3, 6, 5\) .* Give image\.transpose\(1, 2, 0\)"),
-    ],
-    ids=["tensor", "four channels", "channels first"],
-)
-def test_images_in_another_shape_are_warned_of(out: Path, value: Any, line: str) -> None:
-    """As a DataLoader with batch_size=None makes them, which turns arrays into tensors."""
-    with pytest.warns(UserWarning, match=rf"field 'image': {line}") as caught:
-        write([{"image": value}], out)
-    assert caught[0].filename == __file__
-    write([{"image": value}], out, fields={"image": Array()}, overwrite=True)  # warnings are errors here
-    write([{"features": value}], out, overwrite=True)
-
-
 # --- preparation ---
 
 
@@ -190,18 +170,6 @@ def test_a_prepare_that_forgets_to_return_is_named(out: Path) -> None:
 def test_prepare_must_be_a_function(out: Path) -> None:
     with pytest.raises(OptionError, match=r"prepare='no'.* a function"):
         write(pairs(2), out, prepare="no")
-
-
-def test_an_iterator_is_not_asked_for_more_before_a_sample_is_stored(out: Path) -> None:
-    buffer = np.zeros((4, 4, 3), np.uint8)
-
-    def refilled() -> Iterator[Any]:
-        for number in range(100):
-            buffer[:] = number
-            yield buffer, number
-
-    write(refilled(), out, fields=("image", "number"))
-    assert [int(s.image.max()) for s in LMDBDataset(out)] == list(range(100))
 
 
 class Named:

@@ -444,7 +444,7 @@ def test_yolo_becomes_one_dataset(yolo: Path, tmp_path: Path, workers: int) -> N
     (yolo / "labels" / "b.txt").write_text("")
     assert lmdbloader.convert(yolo, tmp_path / "out", layout="yolo").was_finished  # no boxes either way
     (yolo / "labels" / "a.txt").write_text("1 0.5 0.5 0.5 0.5")
-    with pytest.raises(DestinationError, match="other boxes or classes"):
+    with pytest.raises(DestinationError, match="a dataset is there already"):
         lmdbloader.convert(yolo, tmp_path / "out", layout="yolo")
     assert main(["estimate", str(yolo), "--layout", "yolo"]) == 0
 

@@ -39,10 +39,6 @@ def test_patch_positions_are_all_that_fit_in_order(height: int, width: int, size
     assert list(zip(tops.tolist(), lefts.tolist(), strict=True)) == expected
 
 
-def test_a_whole_image_is_one_patch() -> None:
-    assert [p.tolist() for p in patch_positions(5, 7, None, 1)] == [[0], [0]]
-
-
 def test_parts_stay_small_and_together_hold_everything(tmp_path: Path) -> None:
     # Overlapping patches: 4 MB of pixels become 81 MB, those of the second image 2 MB.
     sources = [save(tmp_path / "0.pgm", 2000, 2000), save(tmp_path / "1.pgm", 250, 2000)]
@@ -58,13 +54,6 @@ def test_parts_stay_small_and_together_hold_everything(tmp_path: Path) -> None:
     assert samples == 36 * 36 + 36 and done == 2
     assert hashes == hash_files(sources)
     assert len(sizes) == 3 and max(sizes) <= 2 * PART_NBYTES
-
-
-def test_parts_of_whole_images_stay_small_too(tmp_path: Path) -> None:
-    sources = [save(tmp_path / f"{i}.pgm", 2500, 2000, i) for i in range(9)]
-    parts = list(convert_sources(RECIPE, sources))
-    assert [part.num_sources for part in parts] == [4, 4, 1]
-    assert sum(part.nbytes for part in parts) == sum(s.nbytes for s in sources)
 
 
 def test_a_part_that_skips_everything_has_no_samples(tmp_path: Path) -> None:

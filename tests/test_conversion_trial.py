@@ -120,15 +120,6 @@ def test_a_conversion_says_about_how_large_data_mdb_will_be(mixed: Path, tmp_pat
     assert made.map_growths == 0 and made.map_nbytes >= high
 
 
-def test_few_large_inputs_are_tried_but_not_many(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    for number in range(30):
-        save(tmp_path / "src" / f"{number}.png", rng.integers(0, 256, (64, 64, 3), dtype=np.uint8))
-    lines: list[str] = []
-    lmdbloader.convert(tmp_path / "src", tmp_path / "made", workers=1, log=lines.append)
-    assert any("estimated from 8 of 30 inputs; " in x for x in lines)
-
-
 def test_if_no_input_that_is_tried_can_be_used_the_files_give_the_map_size(tmp_path: Path) -> None:
     src = tmp_path / "src"
     src.mkdir()

@@ -57,7 +57,7 @@ def test_after_an_error_of_the_caller_nothing_more_is_written() -> None:
         sink.add(part(1))
         raise KeyboardInterrupt
     assert writer.added in ([], [1])
-    assert not any(thread.name == "lmdbloader-writer" for thread in threading.enumerate())
+    assert not any(thread.name.startswith("lmdbloader-writer") for thread in threading.enumerate())
 
 
 class Slow(Recorder):

@@ -47,13 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
-    from lmdbloader.conversion.appending import append
+    from lmdbloader.conversion.merging import append
 
     done = append(options.db, options.datasets, **choices(options))
     if not options.quiet:
-        speed = done.appended_nbytes / 1e6 / max(done.seconds, 1e-9)
+        speed = done.copied_nbytes / 1e6 / max(done.seconds, 1e-9)
         say(
-            f"{done.path}: {counted(done.num_appended, 'sample')} appended, {show_nbytes(done.appended_nbytes)} in "
+            f"{done.path}: {counted(done.num_copied, 'sample')} appended, {show_nbytes(done.copied_nbytes)} in "
             f"{done.seconds:.1f} s ({speed:.0f} MB/s); {counted(done.num_samples, 'sample')}"
         )
     return 0

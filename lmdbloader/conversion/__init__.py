@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from lmdbloader.base.lazy import lazy
 
 if TYPE_CHECKING:
-    from lmdbloader.conversion.appending import Appended as Appended
     from lmdbloader.conversion.combining import Combined as Combined
     from lmdbloader.conversion.estimation import Estimate as Estimate
     from lmdbloader.conversion.estimation import estimate as estimate
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "appending": "Appended",
         "combining": "Combined",
         "estimation": "Estimate estimate",
         "from_files": "convert",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import time
@@ -23,8 +22,8 @@ from lmdbloader.base.text import counted, plain
 from lmdbloader.base.units import show_nbytes
 from lmdbloader.conversion.destination import refuse_inside
 from lmdbloader.conversion.parts import PART_NBYTES
-from lmdbloader.conversion.provenance import APPENDED
-from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, OptionError
+from lmdbloader.conversion.provenance import find_finished
+from lmdbloader.errors import DestinationError, DiskFullError, OptionError
 from lmdbloader.format.codecs import Payloads, encode_many
 from lmdbloader.format.digests import digest_of
 from lmdbloader.format.layout import LEFT_OUT_FILE, SKIPPED_FILE, Field, image_of, undecided
@@ -39,28 +38,28 @@ from lmdbloader.store import (
     check_rows,
     encode_blocks,
     estimate_map_nbytes,
-    is_dataset,
     join,
     open_reader,
     read_manifest,
 )
 from lmdbloader.store.copying import copied_samples, some_rows
-from lmdbloader.store.writing.work import remove_work
 
 I64 = npt.NDArray[np.int64]
-# How the inputs of inputs were made is recorded to this depth: JSON that is nested deeper is refused at some point.
-_MOST_GENERATIONS = 8
+# What is recorded of how an input was made; its own inputs are not.
+_OF_INPUTS = ("lmdbloader", "layout", "options", "choices")
 # Datasets of one merge whose files are mapped.
 _MOST_MAPPED = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """The result of `merge` and `subset`.
+    """The result of `merge`, `append` and `subset`.
 
     Attributes:
-        path: The new dataset.
+        path: The dataset.
         num_samples: Samples in it.
+        num_copied: Samples that this call has copied; 0 if the dataset was there already.
+        copied_nbytes: Bytes of their payloads, as stored.
         sizes: Bytes: payload_nbytes (stored), raw_nbytes (decoded), data_nbytes, index_nbytes.
         content_digest: Of its samples in order.
         notes: Sentences about what the inputs do not have in common, and about what repeats.
@@ -70,6 +69,8 @@ class Combined:
 
     path: str
     num_samples: int
+    num_copied: int
+    copied_nbytes: int
     sizes: Mapping[str, int]
     content_digest: str
     notes: tuple[str, ...] = ()
@@ -161,26 +162,15 @@ class Recipe:
         """Return how the dataset is made, for its manifest; without paths.
 
         Options that all inputs have in common are those of the new dataset. Each input's are recorded with it.
-
-        Raises:
-            FormatError: That of an input is nested too deeply.
         """
-        manifests = [part.reader.manifest for part in self.parts]
         made: dict[str, Any] = {
             "lmdbloader": __version__,
             "layout": self.layout,
-            "options": common_options(manifests),
+            "options": common_options([part.reader.manifest for part in self.parts]),
             **({"choices": dict(self.choices)} if self.choices else {}),
             "inputs": {"datasets": [self._input(part) for part in self.parts]},
         }
-        try:
-            found: dict[str, Any] = json.loads(json.dumps(made))  # as it is read back
-        except RecursionError as error:
-            names = ", ".join(part.reader.place for part in self.parts)
-            raise FormatError(
-                f"{names}: `made_by` in manifest.json is nested too deeply to be copied; no release writes such a "
-                "manifest. Check its origin."
-            ) from error
+        found: dict[str, Any] = json.loads(json.dumps(made))  # as it is read back
         return found
 
     def _input(self, part: Part) -> dict[str, Any]:
@@ -193,7 +183,8 @@ class Recipe:
             record["prefix"] = part.prefix
         if part.numbers:
             record["renumbered"] = {name: numbers.tolist() for name, numbers in part.numbers.items()}
-        return {**record, "made_by": _generations(manifest.made_by, _MOST_GENERATIONS)}
+        made_by = {name: manifest.made_by[name] for name in _OF_INPUTS if name in manifest.made_by}
+        return {**record, "made_by": made_by}
 
 
 def common_options(manifests: Sequence[Manifest]) -> dict[str, Any]:
@@ -212,49 +203,11 @@ def options_of(manifest: Manifest) -> Mapping[str, Any]:
     return options if isinstance(options, Mapping) else {}
 
 
-def _generations(made_by: Mapping[str, Any], depth: int) -> dict[str, Any]:
-    """Return a record without the inputs of too many generations of inputs."""
-    found = dict(made_by)
-    if isinstance(appended := found.pop(APPENDED, None), list) and (kept := _of_inputs(appended, depth)):
-        found[APPENDED] = kept
-    inputs = made_by.get("inputs")
-    datasets = inputs.get("datasets") if isinstance(inputs, Mapping) else None
-    if not isinstance(inputs, Mapping) or not isinstance(datasets, list):
-        return found
-    kept = _of_inputs(datasets, depth)
-    others = {name: value for name, value in inputs.items() if name != "datasets"}
-    return {**found, "inputs": {**others, **({"datasets": kept} if kept else {})}}
-
-
-def _of_inputs(datasets: Sequence[Any], depth: int) -> list[Any]:
-    """Return the records of inputs without too many generations."""
-    return [
-        {**d, "made_by": _generations(d["made_by"], depth - 1)} if isinstance(d.get("made_by"), Mapping) else d
-        for d in datasets
-        if depth > 1 and isinstance(d, Mapping)
-    ]
-
-
 def open_parts(datasets: Sequence[Any], call: str) -> list[Part]:
-    """Return the samples of several arguments; see `open_part`.
-
-    Raises:
-        OptionError: The process may not open so many files.
-    """
+    """Return the samples of several arguments; see `open_part`."""
     # A map keeps a descriptor of its own, and a process is often limited to 1,024.
     io: IO = "mmap" if len(datasets) <= _MOST_MAPPED else "pread"
-    parts: list[Part] = []
-    try:
-        for dataset in datasets:
-            parts.append(open_part(dataset, call, io))
-    except OSError as error:
-        if error.errno != errno.EMFILE:
-            raise
-        raise OptionError(
-            f"{call}: {len(datasets):,} datasets: this process may not open more files after {len(parts):,} of them. "
-            f"Raise its limit (ulimit -n {4 * len(datasets)}), or merge them in groups, and then the results."
-        ) from error
-    return parts
+    return [open_part(dataset, call, io) for dataset in datasets]
 
 
 def open_part(dataset: Any, call: str, io: IO = "mmap") -> Part:
@@ -394,8 +347,9 @@ def combine(
         written = join(work, facts, whole, overwrite=overwrite, before=old, notes=_notes_of(old))
     finally:
         work.leave()
-    seconds = time.monotonic() - began
-    return Combined(str(out), written.num_samples, written.sizes, written.content_digest, tuple(notes), False, seconds)
+    copied = recipe.num_samples, recipe.payload_nbytes
+    made = Combined(str(out), written.num_samples, *copied, written.sizes, written.content_digest, tuple(notes))
+    return replace(made, seconds=time.monotonic() - began)
 
 
 def _notes_of(before: Sequence[Reader]) -> dict[str, bytes]:
@@ -405,33 +359,17 @@ def _notes_of(before: Sequence[Reader]) -> dict[str, bytes]:
 
 
 def _find_finished(out: Path, recipe: Recipe, made_by: Mapping[str, Any], notes: Sequence[str]) -> Combined | None:
-    """Return the result of a call that made a dataset of the same samples before; None if there is none.
+    """Return the result of a call that made a dataset of the same samples before; None if there is none."""
 
-    Raises:
-        DestinationError: There is such a dataset, but it is damaged.
-    """
-    if not is_dataset(out):
+    def is_same(manifest: Manifest) -> bool:
+        old = {**manifest.made_by, "lmdbloader": made_by["lmdbloader"]}  # the release may differ
+        found = (old, undecided(manifest.fields), manifest.with_source, dict(manifest.classes))
+        return found == (made_by, recipe.fields, recipe.with_source, recipe.named_classes)
+
+    if (manifest := find_finished(out, is_same)) is None:
         return None
-    try:
-        manifest = read_manifest(out)
-    except FormatError:
-        return None
-    # The release may differ.
-    old = {**manifest.made_by, "lmdbloader": made_by["lmdbloader"]}
-    found = (old, undecided(manifest.fields), manifest.with_source, dict(manifest.classes))
-    if found != (made_by, recipe.fields, recipe.with_source, recipe.named_classes):
-        return None
-    try:
-        Reader(out).index.check_file()
-    except (CorruptError, FormatError) as error:
-        raise DestinationError(
-            f"{out}: was made of the same samples, but is damaged. Make it again with {option('overwrite', True)}. "
-            f"{error}"
-        ) from error
-    remove_work(out)
-    return Combined(
-        str(out), manifest.num_samples, manifest.sizes, manifest.content_digest, tuple(notes), was_finished=True
-    )
+    numbers = manifest.num_samples, 0, 0
+    return Combined(str(out), *numbers, manifest.sizes, manifest.content_digest, tuple(notes), was_finished=True)
 
 
 def _begin(recipe: Recipe, work: Work, made_by: Mapping[str, Any]) -> None:

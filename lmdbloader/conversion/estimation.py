@@ -89,7 +89,7 @@ def estimate(src: str | os.PathLike[str] | None, options: EstimateOptions) -> Es
     recipe = settle_scale(plan)
     sources = plan.listing.sources
     with WorkerPool(plan.num_workers) as pool:
-        recipe = replace(recipe, fields=try_codecs(recipe, sources, pool, plan.codec).fields).changed(on_error="skip")
+        recipe = replace(recipe, fields=try_codecs(recipe, sources, pool, plan.codec)[0]).changed(on_error="skip")
         started = time.monotonic() - began
         drawn = draw_sample(sources.nbytes, options.sample, options.sample_seed, make_guess(recipe, sources))
         tried, written, writing_seconds = _try(recipe, [sources[row] for row in drawn.rows.tolist()], plan, pool)

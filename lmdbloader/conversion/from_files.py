@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
-from lmdbloader.base.arguments import path_text
 from lmdbloader.conversion.destination import new_folder
 from lmdbloader.conversion.options import RunOptions, with_options
 from lmdbloader.conversion.part_writers import convert_parts
 from lmdbloader.conversion.report import Report
-from lmdbloader.errors import OptionError
 
 
 @with_options(RunOptions)
@@ -39,21 +36,4 @@ def convert(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], opt
         WorkerError: A worker process died.
         CorruptError: A complete part of an interrupted conversion is damaged.
     """
-    _refuse_samples(src, out)
     return convert_parts(src, new_folder(out), options)
-
-
-def _refuse_samples(src: Any, out: Any) -> None:
-    """Raise OptionError if the source is not one path: a dataset such as torchvision's ImageFolder, or a list."""
-    if isinstance(src, str | bytes | os.PathLike) or not hasattr(src, "__getitem__"):
-        return
-    place = path_text("out", out)
-    line = f"lmdbloader.write(samples, {place!r})"
-    if hasattr(src, "class_to_idx") and isinstance(root := getattr(src, "root", None), str | os.PathLike):
-        line = f"lmdbloader.convert({os.fspath(root)!r}, {place!r}, layout='classes')"
-    elif isinstance(src, list | tuple) and src and all(isinstance(path, str | os.PathLike) for path in src):
-        line = (
-            f"lmdbloader.write(({{'image': path}} for path in paths), {place!r}, "
-            "fields={'image': lmdbloader.fields.Image()})"
-        )
-    raise OptionError(f"convert({type(src).__name__}, ...): expected one path, such as that of a folder. Write {line}.")

@@ -29,11 +29,10 @@ from lmdbloader.conversion.sample_fields import (
     settle_masks,
     settle_places,
     settle_storages,
-    warn_of_arrays,
     watch_labels,
 )
-from lmdbloader.conversion.sample_progress import Piece, check_same, check_stored, identity_of, is_indexed
-from lmdbloader.conversion.sample_workers import Bounds, Crew
+from lmdbloader.conversion.sample_progress import check_same, check_stored, identity_of, is_indexed
+from lmdbloader.conversion.sample_workers import cut_tasks, encode_all
 from lmdbloader.conversion.samples import (
     GROUP_NBYTES,
     Group,
@@ -42,7 +41,6 @@ from lmdbloader.conversion.samples import (
     add_note,
     make_part,
     mask_bits,
-    settle_boxes,
 )
 from lmdbloader.conversion.shipping import check_pickles, refuse_in_import
 from lmdbloader.conversion.storage import PIXELS, WriteMode
@@ -62,7 +60,7 @@ from lmdbloader.store import (
     join,
     read_manifest,
 )
-from lmdbloader.store.writing.work import plan_left_in, remove_work, was_just_published
+from lmdbloader.store.writing.work import Rows, plan_left_in, remove_work, was_just_published
 
 # The map grows if it is too small. A length may be any number, and a process has 128 TiB for all of its maps.
 _MOST_MAP_NBYTES = 2**40
@@ -106,8 +104,8 @@ def write(
     Samples with `len` and integer indices (a torch Dataset, a list) can be read by several workers, and a run that was
     interrupted, for any reason, continues after its last part (of slow samples: its last transaction) when it is called
     again with the same samples and options: its progress is in PATH.partial. An iterator, and an object with an
-    `__iter__` of its own, is read in this thread, and a repeated call starts from the beginning. The files do not
-    depend on the workers.
+    `__iter__` of its own, is read and encoded in this thread, and a repeated call starts from the beginning. The files
+    do not depend on the workers.
 
     Args:
         samples: An iterable, or an object with `len` and integer indices (a torch Dataset), of dicts, named tuples or
@@ -140,8 +138,8 @@ def write(
         prepare: A function that the workers call once for each sample, as the dataset returns it; it returns the
             sample to store.
         workers: The number of worker processes that read, prepare and encode samples with indices; 0 or 1 for none (the
-            default). The dataset and `prepare` must be picklable. For an iterator, the number of threads that encode.
-            Random numbers in the dataset or in `prepare` depend on it.
+            default). The dataset and `prepare` must be picklable. Random numbers in the dataset or in `prepare` depend
+            on it.
         threads: Use threads instead of processes; several threads then call the dataset at once.
         restart: Discard the progress of an interrupted run; by default it is continued.
         progress: True for a bar on a terminal, in a log a line every 30 seconds; or a function that is called with the
@@ -171,7 +169,7 @@ def write(
     out = new_folder(path)
     overwrite, restart = flag("overwrite", overwrite), flag("restart", restart)
     shows_bar = False if callable(progress) else flag("progress", progress)
-    crew = _make_crew(workers, threads)
+    num_workers = _count_workers(workers, threads)
     if prepare is not None:
         function("prepare", prepare)
     if not was_just_published(out):
@@ -179,7 +177,12 @@ def write(
     fields = check_given(fields)
     adapted = adapt(samples, fields, classes, prepare=prepare)
     source = _open(samples, adapted.samples)
-    if source.is_indexed and crew.uses_processes:
+    if num_workers > 1 and not source.is_indexed:
+        raise OptionError(
+            f"{option('workers', num_workers)}: expected samples with a length and integer indices; an iterator is "
+            "read and encoded by this thread. Leave it out."
+        )
+    if num_workers > 1 and not threads:
         check_pickles("prepare", prepare)  # before anything is prepared
     policy = DecodePolicy(check_value("alpha", alpha), check_value("max_pixels", max_pixels))
     reading = Reading(replace(adapted, samples=None), declared_types(fields), policy, prepare)
@@ -208,7 +211,6 @@ def write(
         },
     )
     settle_places(schema, values, fields)
-    warn_of_arrays(schema, values, fields)
     asked = codecs_by_field(schema, codecs)
     options: dict[str, Any] = {"codec": codecs if isinstance(codecs, str) else dict(codecs)}
     if kept := {name: asdict(storage) for name, storage in storages.items() if storage != PIXELS}:
@@ -226,7 +228,8 @@ def write(
         asked,
         made_by,
         names,
-        crew,
+        num_workers,
+        threads,
         overwrite,
     )
     if source.is_indexed and not restart and (finished := _find_finished(job)) is not None:
@@ -246,13 +249,13 @@ def write(
         work.leave()
 
 
-def _make_crew(workers: int | None, threads: bool) -> Crew:
+def _count_workers(workers: int | None, threads: bool) -> int:
     if isinstance(threads, int) and not isinstance(threads, bool):
         line = f"{option('workers', threads)} and {option('threads', True)}"
         raise OptionError(f"{option('threads', threads)}: expected True or False. For {threads} threads write {line}.")
     if flag("threads", threads) and workers is None:
         raise OptionError(f"{option('threads', True)} has no effect without {option('workers')}: give their number")
-    return Crew(1 if workers is None else max(1, whole("workers", workers, 0)), threads)
+    return 1 if workers is None else max(1, whole("workers", workers, 0))
 
 
 def _no_progress(done: int) -> None:
@@ -318,7 +321,7 @@ class _Job:
         codecs: By payload field, as asked for.
         made_by: For the manifest.
         classes: Names by field.
-        crew: Who reads and encodes.
+        num_workers, threads: As for `encode_all`.
         overwrite: Whether a dataset is replaced.
     """
 
@@ -328,7 +331,8 @@ class _Job:
     codecs: Mapping[str, str]
     made_by: dict[str, Any]
     classes: Mapping[str, tuple[str, ...]]
-    crew: Crew
+    num_workers: int
+    threads: bool
     overwrite: bool
 
     def plan(self, first: int) -> dict[str, Any]:
@@ -346,21 +350,19 @@ class _State:
 
     Attributes:
         recipe: The settings, with the codecs.
-        bounds: Where tasks end.
+        first_task: The samples of the first task.
         map_nbytes: Estimated size of LMDB's maps, all parts together.
         bits: Of the labels of each mask field.
         part: The first samples, encoded; None if they are read again.
-        boxes: The fields of boxes whose unit is not known yet.
         facts: Of the parts that are complete.
         first: The first sample that is not in one of them.
     """
 
     recipe: SampleRecipe
-    bounds: Bounds
+    first_task: int
     map_nbytes: int
     bits: dict[str, int]
     part: Part | None
-    boxes: tuple[str, ...]
     facts: list[PartFacts] = field(default_factory=list)
     first: int = 0
 
@@ -402,11 +404,10 @@ def _resume(job: _Job, work: Work, first: Mapping[str, Any]) -> _State | None:
     facts: list[PartFacts] = []
     while (found := work.facts(len(facts))) is not None:
         facts.append(found)
-    in_pixels = {name for found in facts for name in found.notes["in_pixels"]}
-    recipe = replace(job.recipe, fields=fields, boxes=tuple(name for name in plan["boxes"] if name not in in_pixels))
+    recipe = replace(job.recipe, fields=fields)
     bits = mask_bits(group.encode()[0], fields, 0, {})
     done = sum(found.num_samples for found in facts)
-    return _State(recipe, Bounds.after(plan["first"]), plan["map_nbytes"], bits, None, recipe.boxes, facts, done)
+    return _State(recipe, plan["first"], plan["map_nbytes"], bits, None, facts, done)
 
 
 def _begin(job: _Job, work: Work, first: dict[str, Any], given: Given) -> _State:
@@ -415,8 +416,7 @@ def _begin(job: _Job, work: Work, first: dict[str, Any], given: Given) -> _State
     watches = watch_labels(recipe.fields, first, given)
     # The workers wait for this group, whose preparation may be slow.
     is_slow = recipe.reading.prepare is not None
-    boxes = tuple(f.name for f in recipe.fields if f.kind == "boxes")
-    group = Group(recipe.fields, job.codecs, recipe.storages, 0, watches, boxes, is_small=is_slow)
+    group = Group(recipe.fields, job.codecs, recipe.storages, 0, watches, is_small=is_slow)
     group.add(first)
     first.clear()
     rest = recipe.values(source.rest(), group.end)
@@ -424,18 +424,16 @@ def _begin(job: _Job, work: Work, first: dict[str, Any], given: Given) -> _State
         group.add(values)
         del values
     chunk, schema = group.encode()
-    settle_masks(watches, schema, given)
-    recipe = replace(recipe, fields=tuple(schema), boxes=settle_boxes(boxes, group.box_scales))
+    settle_masks(watches, schema)
+    recipe = replace(recipe, fields=tuple(schema))
     part = make_part(chunk, recipe.fields)
     num_samples = chunk.num_samples
     total = max(source.num_samples or 4 * num_samples, num_samples)
     map_nbytes = min(estimate_map_nbytes(part.nbytes / num_samples * total, total), _MOST_MAP_NBYTES)
     work.discard()
-    settled = {"fields": [field_json(f) for f in schema], "map_nbytes": map_nbytes, "boxes": list(recipe.boxes)}
+    settled = {"fields": [field_json(f) for f in schema], "map_nbytes": map_nbytes}
     work.begin({**job.plan(num_samples), **settled})
-    return _State(
-        recipe, Bounds.after(num_samples), map_nbytes, mask_bits(chunk, recipe.fields, 0, {}), part, recipe.boxes
-    )
+    return _State(recipe, num_samples, map_nbytes, mask_bits(chunk, recipe.fields, 0, {}), part)
 
 
 def _write(job: _Job, work: Work, state: _State, report: Callable[[int], None], shows_bar: bool) -> Written:
@@ -444,7 +442,6 @@ def _write(job: _Job, work: Work, state: _State, report: Callable[[int], None], 
     description = Description(recipe.fields, False, job.classes, job.made_by)
     is_slow = source.is_indexed and (recipe.reading.prepare is not None or not isinstance(source.samples, list | tuple))
     parts: Generator[Part, None, None] | None = None
-    in_pixels: set[str] = set()
     try:
         is_last = False
         while not is_last:
@@ -456,16 +453,12 @@ def _write(job: _Job, work: Work, state: _State, report: Callable[[int], None], 
             ) as writer:
                 if parts is None:
                     first = state.first + writer.num_samples
-                    pieces: list[Piece] = [*map(work.rows, range(len(facts))), writer]
+                    pieces: list[Rows | PartWriter] = [*map(work.rows, range(len(facts))), writer]
                     check_stored(work.folder, pieces, recipe, source.samples)
-                    in_pixels = _known_boxes(writer, recipe)
-                    state.boxes = tuple(name for name in state.boxes if name not in in_pixels)
-                    state.recipe = replace(recipe, boxes=state.boxes)
                     parts = _show(_parts(job, state, first), source, first, shows_bar)
-                is_last = _fill(writer, parts, state, report, in_pixels)
+                is_last = _fill(writer, parts, state, report)
                 if writer.num_samples or not facts:
-                    facts.append(work.complete(len(facts), writer, {"in_pixels": sorted(in_pixels)}))
-                in_pixels = set()
+                    facts.append(work.complete(len(facts), writer, {}))
         # Another process may have made it meanwhile.
         check_destination(job.out, overwrite=job.overwrite)
         return join(work, facts, description, overwrite=job.overwrite)
@@ -478,35 +471,18 @@ def _write(job: _Job, work: Work, state: _State, report: Callable[[int], None], 
             parts.close()
 
 
-def _fill(
-    writer: PartWriter,
-    parts: Iterator[Part],
-    state: _State,
-    report: Callable[[int], None],
-    in_pixels: set[str],
-) -> bool:
-    """Fill a part with samples; return whether they were the last ones.
-
-    The names of the fields of boxes that are known to be in pixels are added to `in_pixels`.
-    """
+def _fill(writer: PartWriter, parts: Iterator[Part], state: _State, report: Callable[[int], None]) -> bool:
+    """Fill a part with samples; return whether they were the last ones."""
     with WritingThread(writer) as sink:
         while sink.payload_nbytes < PART_NBYTES:
             if (part := next(parts, None)) is None:
                 return True
             if part.chunk is not None:
                 mask_bits(part.chunk, state.recipe.fields, state.first + sink.num_samples, state.bits)
-                state.boxes = settle_boxes(state.boxes, part.box_scales)
-                in_pixels |= {name for name, why in part.box_scales.items() if not why}
             sink.add(part)
             report(part.num_sources)
     state.first += writer.num_samples
     return False
-
-
-def _known_boxes(writer: PartWriter, recipe: SampleRecipe) -> set[str]:
-    """Return the fields with boxes among the samples that a part has kept: they were found to be in pixels."""
-    rows = range(writer.num_samples)
-    return {name for name in recipe.boxes if any(writer.stored(f"{name}.stored_nbytes", rows))}
 
 
 def _parts(job: _Job, state: _State, first: int) -> Generator[Part, None, None]:
@@ -518,9 +494,10 @@ def _parts(job: _Job, state: _State, first: int) -> Generator[Part, None, None]:
         yield part
         del part
     if source.is_indexed:
-        yield from job.crew.encode_indexed(state.recipe, source.samples, state.bounds.cut(first, source.num_samples))
+        tasks = cut_tasks(state.first_task, first, source.num_samples)
+        yield from encode_all(state.recipe, source.samples, tasks, job.num_workers, threads=job.threads)
     else:
-        yield from job.crew.encode_streamed(state.recipe, source.samples, first, state.bounds)
+        yield from state.recipe.encode(source.samples, first)
 
 
 def _show(

@@ -1,4 +1,4 @@
-"""`lmdbloader.merge`: the samples of several datasets, one after the other, in one."""
+"""`lmdbloader.merge` and `append`: the samples of several datasets, one after the other, in one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lmdbloader.base.arguments import flag
+from lmdbloader import __version__
+from lmdbloader.base.arguments import flag, shown
 from lmdbloader.base.option_names import option
 from lmdbloader.base.text import counted, first_of
 from lmdbloader.conversion.combining import (
@@ -19,11 +21,13 @@ from lmdbloader.conversion.combining import (
     Recipe,
     chosen_fields,
     combine,
+    common_options,
     flattened,
     open_parts,
     options_of,
 )
-from lmdbloader.conversion.destination import new_folder
+from lmdbloader.conversion.destination import named_folder, new_folder
+from lmdbloader.conversion.provenance import APPENDED
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import Field, undecided
 
@@ -73,7 +77,7 @@ def merge(
         NotFoundError: One of the datasets does not exist.
         FormatError: One is not a finished dataset of this format version.
         CorruptError: One is damaged; nothing is put in place. `lmdbloader repair` saves its sound samples.
-        OptionError: The datasets do not fit together; the message names the difference and the line to write.
+        OptionError: The datasets do not fit together; the message names the difference.
         DestinationError: `out` is taken, one of the datasets or inside of one; or another call is unfinished
             there.
         DiskFullError: No room left.
@@ -87,27 +91,145 @@ def merge(
     6
     """
     overwrite, restart, progress = flag("overwrite", overwrite), flag("restart", restart), flag("progress", progress)
-    prefix_sources, drop_sources = flag("prefix_sources", prefix_sources), flag("drop_sources", drop_sources)
     target = new_folder(out)
     parts = titled(open_parts(flattened(datasets, "merge"), "merge"))
-    if not parts:
-        raise OptionError("merge([]): expected at least one dataset")
-    if prefix_sources and drop_sources:
+    if not any(map(len, parts)):
+        raise OptionError(f"{target}: nothing to write: there are no datasets, or they have no samples")
+    recipe, notes = _recipe(parts, "merge", fields, add_classes, prefix_sources, drop_sources)
+    return combine(recipe, target, notes, overwrite=overwrite, restart=restart, progress=progress, log=log)
+
+
+def append(
+    db: str | os.PathLike[str],
+    datasets: Sequence[Any],
+    *,
+    fields: Sequence[str] | None = None,
+    add_classes: bool = False,
+    prefix_sources: bool = False,
+    drop_sources: bool = False,
+    restart: bool = False,
+    progress: bool = False,
+    log: Callable[[str], None] = lambda line: None,
+) -> Combined:
+    """Add the samples of other datasets to a dataset, after its own.
+
+    They become further parts. The existing parts are not changed: the grown dataset, with a new index and manifest, has
+    the same files by hard links, or copies of them where there are no links. It has the samples of `merge([db,
+    *datasets], out)`, and its content digest unless one of them alone has long texts.
+
+    The dataset changes in one step: until then, and after a crash, it is the old one. Processes that have it open keep
+    the old one. A Loader refuses a state that was saved with the old one. After an interruption the same call keeps the
+    parts that are complete. If a call has completed, the same call appends the same samples again, and notes that
+    they repeat.
+
+    Args:
+        db: The path of the dataset that grows.
+        datasets: Paths, or LMDBDatasets, which may be views of some samples or fields; or torch's ConcatDataset of
+            them. One may be the dataset itself, with its samples from before the call.
+        fields: The fields of `db`, if the others have more (default: refuse such datasets).
+        add_classes: Add classes that `db` lacks, after its own (default: refuse them).
+        prefix_sources: Put the name of each appended dataset's folder, without .lmdb, in front of the names of its
+            sources: a/0001.png. The names that `db` has stay as they are.
+        drop_sources: Leave the names of sources out, if `db` has none (default: refuse datasets that have them).
+        restart: Discard the progress of an interrupted call; by default it is continued.
+        progress: Show a progress bar on a terminal, in a log a line every 30 seconds.
+        log: Called with each message, a line of text: renumbered labels, options that differ, images that repeat.
+
+    Returns:
+        A summary of the grown dataset, with the notes that were logged.
+
+    Raises:
+        NotFoundError: One of the datasets does not exist.
+        FormatError: One is not a finished dataset of this format version.
+        CorruptError: One is damaged; `db` stays as it was.
+        OptionError: The datasets do not fit together; the message names the difference.
+        DestinationError: Another process has changed `db` meanwhile, or a call with other samples is unfinished there.
+        DiskFullError: No room left.
+
+    >>> import tempfile, numpy, lmdbloader
+    >>> place = tempfile.mkdtemp()
+    >>> for i in range(2):
+    ...     samples = [{"image": numpy.full((8, 8), 10 * i + j, "uint8")} for j in range(3)]
+    ...     written = lmdbloader.write(samples, f"{place}/{i}")
+    >>> lmdbloader.append(f"{place}/0", [f"{place}/1"]).num_samples
+    6
+    """
+    flags = [flag(name, value) for name, value in (("restart", restart), ("progress", progress))]
+    others = flattened(datasets, "append", "append(db, [...])")
+    if not others:
+        raise OptionError("append(db, []): expected at least one dataset")
+    folder = _folder_of(db)
+    parts = titled(open_parts([folder, *others], "append"))
+    own, manifest = parts[0], parts[0].reader.manifest
+    for what, some in (("has no samples", parts[:1]), ("nothing to append: the datasets have no samples", parts[1:])):
+        if not any(map(len, some)):
+            raise OptionError(f"{folder}: {what}. Write a new dataset.")
+    if fields is not None and {*fields} == {*own.names}:
+        fields = own.names
+    whole, notes = _recipe(parts, "append", fields, add_classes, prefix_sources, drop_sources)
+    for what, before, now in (
+        ("fields", own.names, tuple(f.name for f in whole.fields)),
+        ("names of sources", manifest.with_source, whole.with_source),
+    ):
+        if before != now:
+            raise OptionError(
+                f"{folder}: its parts stay as they are, so the {what} of the grown dataset cannot be others. Make a "
+                "new dataset: lmdbloader merge."
+            )
+    recipe = replace(whole, parts=whole.parts[1:])
+    appended = manifest.made_by.get(APPENDED)
+    made_by = {
+        **manifest.made_by,
+        "lmdbloader": __version__,
+        "options": common_options([part.reader.manifest for part in parts]),
+        APPENDED: [*(appended if isinstance(appended, list) else []), *recipe.made_by()["inputs"]["datasets"]],
+    }
+    restart, progress = flags
+    made = combine(
+        recipe, folder, notes, overwrite=True, restart=restart, progress=progress, log=log, before=own.reader,
+        made_by=made_by,
+    )  # fmt: skip
+    return replace(made, path=os.fspath(named_folder(db)))
+
+
+def _folder_of(db: Any) -> Path:
+    """Return the folder of a dataset that can grow, with symbolic links resolved.
+
+    Raises:
+        OptionError: It is not a path.
+    """
+    if hasattr(db, "reader"):
+        raise OptionError(f"append({shown(db)}, ...): expected the path of a dataset, whose open readers do not grow.")
+    return Path(os.path.realpath(named_folder(db)))
+
+
+def _recipe(
+    parts: tuple[Part, ...],
+    call: str,
+    fields: Sequence[str] | None,
+    add_classes: bool,
+    prefix_sources: bool,
+    drop_sources: bool,
+) -> tuple[Recipe, list[str]]:
+    """Return what is to be made of datasets that are put one after the other, and notes.
+
+    Raises:
+        OptionError: The datasets do not fit together.
+    """
+    add_classes, drop_sources = flag("add_classes", add_classes), flag("drop_sources", drop_sources)
+    if flag("prefix_sources", prefix_sources) and drop_sources:
         raise OptionError(
             f"{option('prefix_sources', True)} has no effect with {option('drop_sources', True)}. Leave one out."
         )
     names = chosen_fields(parts, fields)
-    merged_fields = _common_fields(parts, names, is_chosen=fields is not None)
+    common = _common_fields(parts, names, is_chosen=fields is not None)
     with_source = _keeps_sources(parts, drop_sources)
     if prefix_sources:
-        parts = prefixed(parts, with_source)
-    classes, parts, notes = common_classes(parts, names, flag("add_classes", add_classes), leave_out)
-    notes += differences(parts, merged_fields)
-    if not any(map(len, parts)):
-        raise OptionError(f"{target}: nothing to write: the datasets have no samples")
+        parts = _prefixed(parts, with_source, grows=call == "append")
+    classes, parts, notes = _common_classes(parts, names, add_classes)
+    notes += _differences(parts, common)
     choices = {"add_classes": True} if add_classes and any(part.numbers for part in parts) else {}
-    recipe = Recipe(parts, merged_fields, classes, with_source, "merge", choices)
-    return combine(recipe, target, notes, overwrite=overwrite, restart=restart, progress=progress, log=log)
+    return Recipe(parts, common, classes, with_source, call, choices), notes
 
 
 def titled(parts: Sequence[Part]) -> tuple[Part, ...]:
@@ -135,46 +257,27 @@ def _common_fields(parts: Sequence[Part], names: Sequence[str], *, is_chosen: bo
                 f"{part.title} has the fields {', '.join(part.names)}; {first.title} has {', '.join(names)}. {line}"
             )
         for name in names:
-            compare_fields(first, part, name, leave_out)
+            _compare_fields(first, part, name)
     return undecided([first.reader.fields[name] for name in names])
 
 
-def leave_out(name: str) -> str:
-    """Return how to do without a field, for messages."""
-    return f"leave the field out ({option('fields')})"
-
-
-def compare_fields(first: Part, part: Part, name: str, without: Callable[[str], str]) -> None:
-    """Raise OptionError if a field means something else in another dataset; `without` says how to do without it."""
+def _compare_fields(first: Part, part: Part, name: str) -> None:
+    """Raise OptionError if a field means something else in another dataset."""
     one, other = first.reader.fields[name], part.reader.fields[name]
-    leave = without(name)
-    leave = f"{leave[:1].upper()}{leave[1:]}"
-    if one.kind != other.kind:
-        raise OptionError(
-            f"field {name!r} is of kind {one.kind} in {first.title} and {other.kind} in {part.title}. {leave}, or "
-            "write one of the datasets again with lmdbloader.write(LMDBDataset(path), out, fields=...)."
-        )
-    if one.ignore_index != other.ignore_index:
-        raise OptionError(
-            f"field {name!r}: pixels without a label are {one.ignore_index} in {first.title} and {other.ignore_index} "
-            f"in {part.title}. {leave}, or write one of the datasets again with the other's ignore_index."
-        )
-    if one.image != other.image:
-        raise OptionError(
-            f"field {name!r}: the {one.kind} are in the image {one.image or '(not named)'} in {first.title} and in "
-            f"{other.image or '(not named)'} in {part.title}. {leave}, or write one of the datasets again."
-        )
-    if one.kind == "mask" and _look(first, name) != _look(part, name) and len(first) and len(part):
-        raise OptionError(
-            f"field {name!r} has masks of {_look(first, name)} in {first.title} and of {_look(part, name)} in "
-            f"{part.title}, and labels of one dataset have one type. {leave}, or write the masks of 8 bits again as "
-            "uint16."
-        )
-    if (one.layout, one.tile_size) != (other.layout, other.tile_size):
-        raise OptionError(
-            f"field {name!r} has tiles of {one.tile_size} pixels in {first.title} and of {other.tile_size} in "
-            f"{part.title}, which are stored differently. Convert one of them again."
-        )
+    kinds = {
+        "is of kind {}": (one.kind, other.kind),
+        "has the ignore_index {}": (one.ignore_index, other.ignore_index),
+        "is in the image {}": (one.image, other.image),
+        "has tiles of {} pixels": (one.tile_size, other.tile_size),
+    }
+    if one.kind == "mask" and len(first) and len(part):
+        kinds["has masks of {}"] = (_look(first, name), _look(part, name))
+    for what, (before, now) in kinds.items():
+        if before != now:
+            raise OptionError(
+                f"field {name!r} {what.format(before)} in {first.title} and {what.format(now)} in {part.title}. Leave "
+                f"the field out ({option('fields')}), or write one of the datasets again."
+            )
 
 
 def _keeps_sources(parts: Sequence[Part], drops: bool) -> bool:
@@ -195,8 +298,8 @@ def _keeps_sources(parts: Sequence[Part], drops: bool) -> bool:
     return True
 
 
-def prefixed(parts: Sequence[Part], with_source: bool) -> tuple[Part, ...]:
-    """Return parts whose sources have the name of the dataset in front.
+def _prefixed(parts: Sequence[Part], with_source: bool, *, grows: bool) -> tuple[Part, ...]:
+    """Return parts whose sources have the name of the dataset in front; those of a dataset that grows stay.
 
     Raises:
         OptionError: There are no sources, or two datasets have the same name.
@@ -204,18 +307,20 @@ def prefixed(parts: Sequence[Part], with_source: bool) -> tuple[Part, ...]:
     if not with_source:
         raise OptionError(f"{option('prefix_sources', True)}: the datasets have no sources. Leave it out.")
     names: dict[str, str] = {}
-    for part in parts:
+    found = list(parts[:grows])
+    for part in parts[grows:]:
         name = part.reader.name.removesuffix(".lmdb")
         if names.setdefault(name, part.reader.place) != part.reader.place:
             raise OptionError(
                 f"{option('prefix_sources', True)}: {names[name]} and {part.reader.place} both have the name {name!r}. "
                 "Rename one of them."
             )
-    return tuple(replace(part, prefix=part.reader.name.removesuffix(".lmdb")) for part in parts)
+        found.append(replace(part, prefix=name))
+    return tuple(found)
 
 
-def common_classes(
-    parts: Sequence[Part], names: Sequence[str], adds: bool, without: Callable[[str], str]
+def _common_classes(
+    parts: Sequence[Part], names: Sequence[str], adds: bool
 ) -> tuple[dict[str, tuple[str, ...]], tuple[Part, ...], list[str]]:
     """Return the classes of the new dataset by field, the parts with the new numbers of their labels, and notes.
 
@@ -223,7 +328,6 @@ def common_classes(
         parts: The samples; the classes of the first come first.
         names: Of the fields.
         adds: Whether others may have further classes.
-        without: Returns how to do without a field, for messages.
 
     Raises:
         OptionError: Only some of the datasets name the classes, or one has other classes.
@@ -234,7 +338,7 @@ def common_classes(
     for name in names:
         if not any(part.reader.manifest.classes.get(name) for part in parts):
             continue
-        _check_named(parts, name, without(name))
+        _check_named(parts, name)
         numbers: dict[str, int] = {}
         for i, part in enumerate(parts):
             classes = part.reader.manifest.classes[name]
@@ -252,21 +356,19 @@ def common_classes(
     return merged, tuple(found), notes
 
 
-def _check_named(parts: Sequence[Part], name: str, leave: str) -> None:
+def _check_named(parts: Sequence[Part], name: str) -> None:
     """Raise OptionError unless every dataset names the classes of a field, each differently."""
-    of_part = [part.reader.manifest.classes.get(name) or () for part in parts]
-    first = next(part for part, classes in zip(parts, of_part, strict=True) if classes)
-    for part, classes in zip(parts, of_part, strict=True):
+    leave = f"leave the field out ({option('fields')})"
+    for part in parts:
+        classes = part.reader.manifest.classes.get(name) or ()
         if not classes:
-            write = f"lmdbloader.write(LMDBDataset({part.reader.place!r}), out, classes={{{name!r}: [...]}})"
             raise OptionError(
-                f"{first.title} has names for the classes of {name!r}, {part.title} has numbers only, so whether they "
-                f"mean the same is not known. Name them: {write}; or {leave}."
+                f"{part.title} has numbers only for the classes of {name!r}, and others have names, so whether they "
+                f"mean the same is not known. Write it again with write(..., classes=...), or {leave}."
             )
         if len({*classes}) != len(classes):
             raise OptionError(
-                f"{part.title}: two classes of {name!r} have the same name, so labels cannot be matched by name. "
-                f"{leave[:1].upper()}{leave[1:]}."
+                f"{part.title}: two classes of {name!r} have the same name, so labels cannot be matched: {leave}."
             )
 
 
@@ -274,13 +376,12 @@ def _other_classes(first: Part, part: Part, name: str, new: Sequence[str]) -> Op
     """Return the error for a dataset with classes that the first one does not have."""
     return OptionError(
         f"{part.title} has {counted(len(new), 'class', 'classes')} of {name!r} that {first.title} lacks "
-        f"({first_of(new)}). {first.title} has {first_of(first.reader.manifest.classes[name])}. If they are other "
-        f"classes, add them after those: {option('add_classes', True)}. If they are the same under other names, write "
-        "one of the datasets again with the names of the other: lmdbloader.write(LMDBDataset(path), out, classes=...)."
+        f"({first_of(new)}). If they are other classes, add them after those: {option('add_classes', True)}. If they "
+        "are the same under other names, write one of the datasets again: lmdbloader.write(..., classes=...)."
     )
 
 
-def differences(parts: Sequence[Part], fields: Sequence[Field]) -> Iterator[str]:
+def _differences(parts: Sequence[Part], fields: Sequence[Field]) -> Iterator[str]:
     """Yield notes about the images and the options of datasets that differ."""
     for f in fields:
         if f.kind == "image":
@@ -304,10 +405,7 @@ def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> str:
-    try:
-        return json.dumps(value)[:_VALUES_SHOWN]
-    except RecursionError:  # no release writes it
-        return "nested too deeply"
+    return json.dumps(value)[:_VALUES_SHOWN]
 
 
 def _look(part: Part, name: str) -> str:

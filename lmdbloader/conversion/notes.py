@@ -6,6 +6,7 @@ import base64
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -43,13 +44,11 @@ class Notes:
         Raises:
             SourceError: Their masks have other palettes.
         """
-        add_colors(self.colors, part.colors)
-        self.num_sources += part.num_sources
-        self.skipped += part.skipped
-        self._doubt((kind, (1, name)) for kind, name in part.doubts)
-        self.hashes.extend(part.file_hashes)
-        for times in part.times:
-            self.times.extend(times)
+        times = array("q", chain.from_iterable(part.times))
+        hashes = array("Q", part.file_hashes)
+        self.extend(Notes(part.num_sources, list(part.skipped), {}, part.colors, hashes, times))
+        for kind, name in part.doubts:
+            self._doubt(kind, 1, name)
 
     def extend(self, other: Notes) -> None:
         """Add the notes of the next part.
@@ -60,14 +59,14 @@ class Notes:
         add_colors(self.colors, other.colors)
         self.num_sources += other.num_sources
         self.skipped += other.skipped
-        self._doubt(other.doubts.items())
+        for kind, (count, name) in other.doubts.items():
+            self._doubt(kind, count, name)
         self.hashes.extend(other.hashes)
         self.times.extend(other.times)
 
-    def _doubt(self, found: Iterable[tuple[str, tuple[int, str]]]) -> None:
-        for kind, (more, name) in found:
-            number, first = self.doubts.get(kind, (0, name))
-            self.doubts[kind] = number + more, first
+    def _doubt(self, kind: str, count: int, name: str) -> None:
+        before, first = self.doubts.get(kind, (0, name))
+        self.doubts[kind] = before + count, first
 
     @property
     def content(self) -> str:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -30,12 +28,12 @@ from lmdbloader.conversion.parts import (
     make_part,
     prepare,
 )
-from lmdbloader.conversion.pool import choose_workers, one_thread
-from lmdbloader.conversion.provenance import is_made_as
+from lmdbloader.conversion.pool import choose_workers, start_worker, stop_workers
 from lmdbloader.conversion.report import Report
 from lmdbloader.conversion.saved_plan import SavedPlan, load_listing
 from lmdbloader.errors import LmdbloaderError, OptionError, WorkerError
-from lmdbloader.store import Work, is_dataset, read_manifest
+from lmdbloader.format.layout import MANIFEST_FILE
+from lmdbloader.store import Work
 
 _START = "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.part_writers import serve; serve({handle})"
 # A writer whose connection closes finishes the image that it is working on; after this time it is killed.
@@ -58,22 +56,43 @@ def convert_parts(src: Any, target: Path, options: RunOptions, engine: Engine | 
         engine: Makes the parts; by default, processes on this machine do.
     """
     began = time.monotonic()
-    plan = prepare(src, target, options)
-    if isinstance(plan, Report):
-        return plan
-    work = Work(target)
+    before, work = _state_of(target), None
     try:
+        plan = prepare(src, target, options)
+        if isinstance(plan, Report):
+            return plan
+        work = Work(target)
         run_parts(work, plan, options, engine)
         report = join(target, log=options.log)
     except (LmdbloaderError, OSError):
         # Of several processes that make the same dataset, the first that is done takes the files of the others away.
-        if not (is_dataset(target) and is_made_as(read_manifest(target), plan.made_by)):
+        if _state_of(target) in (before, None) or (made := _made_meanwhile(src, target, options)) is None:
             raise
-        work.discard()
-        return join(target, log=options.log)
+        if work is not None:
+            work.discard()
+        return made
     finally:
-        work.leave()
+        if work is not None:
+            work.leave()
     return replace(report, seconds=time.monotonic() - began)
+
+
+def _state_of(target: Path) -> tuple[int, int] | None:
+    """Return what differs once a dataset has been replaced; None if there is none."""
+    try:
+        found = (target / MANIFEST_FILE).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _made_meanwhile(src: Any, target: Path, options: RunOptions) -> Report | None:
+    """Return the report of the dataset that another process has put in place, if it is the one to be made."""
+    try:
+        found = prepare(src, target, replace(options, overwrite=False, restart=False), is_part=True)
+    except (LmdbloaderError, OSError):
+        return None
+    return found if isinstance(found, Report) else None
 
 
 def run_parts(work: Work, plan: SavedPlan, options: RunOptions, engine: Engine | None = None) -> None:
@@ -147,11 +166,7 @@ def _run_writers(
                 else:
                     log(item[1])
     finally:
-        for writer in writers:
-            writer.connection.close()
-        end = time.monotonic() + _STOP_SECONDS
-        for writer in writers:
-            writer.stop(end)
+        stop_workers([(writer.process, writer.connection) for writer in writers], _STOP_SECONDS)
 
 
 @dataclass(slots=True)
@@ -169,17 +184,7 @@ class _Writer:
     number: int = -1
 
     def __post_init__(self) -> None:
-        # As the workers of a pool: a fresh interpreter, which ends when the connection closes.
-        self.connection, theirs = Pipe()
-        path = [p for p in sys.path if isinstance(p, str)]
-        code = _START.format(path=path, handle=theirs.fileno())
-        try:
-            self.process = system.start_python(["-c", code], [theirs.fileno()], env=one_thread(), apart=True)
-        except BaseException:
-            self.connection.close()
-            raise
-        finally:
-            theirs.close()
+        self.process, self.connection = start_worker(_START)
 
     def give(self, target: Path, number: int, keywords: Mapping[str, Any]) -> None:
         self.number = number
@@ -193,14 +198,6 @@ class _Writer:
             return self.connection.recv()
         except (EOFError, ConnectionError) as error:
             raise self._death() from error
-
-    def stop(self, end: float) -> None:
-        """Wait for the process to end, and kill it at the time `end`."""
-        try:
-            self.process.wait(timeout=max(0.0, end - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
 
     def _death(self) -> WorkerError:
         how, is_short = system.how_ended(self.process.wait())

@@ -21,12 +21,18 @@ from lmdbloader.conversion.destination import new_folder, refuse_inside
 from lmdbloader.conversion.doubts import refuse_swapped
 from lmdbloader.conversion.notes import Notes, content_of, parse_notes, seen_digest
 from lmdbloader.conversion.options import ConvertOptions, RunOptions, checked, shared, with_options
-from lmdbloader.conversion.plan import Plan, Trial, make_plan, settle_scale, try_out
+from lmdbloader.conversion.plan import Plan, make_plan, settle_scale, try_out
 from lmdbloader.conversion.pool import WorkerPool, choose_workers, make_tasks
-from lmdbloader.conversion.provenance import describe, differences_of, find_finished, note_of, refuse_others
+from lmdbloader.conversion.provenance import (
+    are_unchanged,
+    describe,
+    find_finished,
+    is_made_as,
+    note_of,
+    refuse_others,
+)
 from lmdbloader.conversion.report import Report, count_classes, count_images, describe_classes
 from lmdbloader.conversion.saved_plan import (
-    Decisions,
     SavedPlan,
     changed_holders,
     choose_bounds,
@@ -197,7 +203,7 @@ def prepare(src: Any, target: Path, options: RunOptions, *, is_part: bool = Fals
     if (is_part or not options.overwrite) and (found := report_finished(job)) is not None:
         return found
     if not options.overwrite:
-        refuse_others(target, job.made_by)
+        refuse_others(target)
     check_destination(target, overwrite=options.overwrite)
     work = Work(target)
     if options.restart:
@@ -241,8 +247,8 @@ def _plan(work: Work, job: Job, asked: dict[str, Any]) -> SavedPlan:
     # These workers end with the trial, which reads about 5 % of the inputs.
     num_workers = min(job.plan.num_workers, choose_workers(None, int(sources.nbytes.sum()) // 20))
     with WorkerPool(num_workers) as pool, shown_steps(shown=options.progress, log_after=WORK_SECONDS):
-        decisions, trial = _decide(job, pool)
-    options.log(_describe_trial(trial, len(sources)))
+        decisions, text = try_out(settle_scale(job.plan), sources, pool, job.plan.codec)
+    options.log(text)
     num_parts = options.parts
     if num_parts is None:
         expected = decisions.data_nbytes or int(sources.nbytes.sum())
@@ -267,28 +273,6 @@ def _announce(job: Job) -> None:
         log(plain(describe_classes(classes)))
     for note in job.plan.notes:
         log(plain(f"note: {note}."))
-
-
-def _decide(job: Job, pool: WorkerPool) -> tuple[Decisions, Trial]:
-    """Settle the fields, the scale and the map sizes, by converting a few inputs."""
-    recipe = settle_scale(job.plan)
-    trial = try_out(recipe, job.plan.listing.sources, pool, job.plan.codec)
-    data = trial.data_nbytes
-    sizes = (None, None) if data is None else (int(data.value), int(data.low))
-    return Decisions(trial.fields, recipe.options.scale, trial.map_nbytes, *sizes), trial
-
-
-def _describe_trial(trial: Trial, num_sources: int) -> str:
-    """Return the sizes and codecs that were estimated from a few inputs, as a line of text."""
-    data = trial.data_nbytes
-    codecs = f"codec: {', '.join(trial.codecs)}"
-    if data is None:
-        return f"map size: {show_nbytes(trial.map_nbytes)}, from the size of the files; {codecs}"
-    return (
-        f"data: about {show_nbytes(data.value)} ({show_nbytes(data.low)} to {show_nbytes(data.high)}), estimated "
-        f"from {trial.num_sources} of {counted(num_sources, 'input')}; map size: {show_nbytes(trial.map_nbytes)}; "
-        f"{codecs}"
-    )
 
 
 def _absolute(src: Any, options: RunOptions) -> tuple[Any, RunOptions]:
@@ -325,9 +309,12 @@ def _compared(work: Work, asked: Mapping[str, Any]) -> SavedPlan:
     saved = load(work)
     # Once parts of some size are planned, their number is known.
     follows = asked["part_size"] is None and asked["parts"] == saved.num_parts
-    differences = differences_of(saved.asked, asked, {"src", *(("parts", "part_size") if follows else ())})
-    if saved.asked["src"] != asked["src"]:
-        differences.append(f"{option('src')} {saved.asked['src']}, now {asked['src']}")
+    aside = ("parts", "part_size") if follows else ()
+    differences = [
+        f"{option(name)} {value!s:.200}, now {asked.get(name)!s:.200}"
+        for name, value in sorted(saved.asked.items())
+        if value != asked.get(name) and name not in aside
+    ]
     if differences:
         raise DestinationError(
             f"{work.folder}: a conversion with other options is unfinished there ({'; '.join(differences)}). Finish "
@@ -348,9 +335,15 @@ def _check_release(work: Work, saved: SavedPlan) -> None:
 def report_finished(job: Job) -> Report | None:
     """Return the report of a conversion that was finished already; None if it was not."""
     target, listing = job.target, job.plan.listing
-    if (finished := find_finished(target, job.made_by, listing, check_content=job.options.check_content)) is None:
+    finished = find_finished(
+        target,
+        lambda manifest: (
+            is_made_as(manifest, job.made_by)
+            and are_unchanged(target, manifest, listing, check_content=job.options.check_content)
+        ),
+    )
+    if finished is None:
         return None
-    remove_work(target)
     found = _report_of(finished, target)
     return replace(
         found,
@@ -516,32 +509,24 @@ def _refuse_changed(folder: Path, saved: SavedPlan, sources: Sources) -> None:
 
     Also with `on_error="skip"`: on a machine that does not see the inputs, a part would be complete without a sample.
     """
-    changed = changed_holders(saved, sources)
-    states = [(source.name, _state(source)) for source in sources]
-    changed += [name for name, state in states if state == "changed"][: 1 if changed else None]
-    gone = [name for name, state in states if state == "gone"]
-    if changed or gone:
-        found = [first_of(changed)] if changed else []
-        found += [f"{first_of(gone)} {'are' if gone[1:] else 'is'} gone"] if gone else []
+    changed = [*changed_holders(saved, sources), *(source.name for source in sources if _has_changed(source))]
+    if changed:
         raise DestinationError(
-            f"{folder}: inputs have changed since the parts were planned: {'; '.join(found)}. Put them back as they "
-            f"were, or plan again with {option('restart', True)}, which discards all parts."
+            f"{folder}: inputs have changed or are gone since the parts were planned: {first_of(changed)}. Put them "
+            f"back as they were, or plan again with {option('restart', True)}, which discards all parts."
         )
 
 
-def _state(source: Source) -> str:
-    """Return whether a source of whole local files is gone, has changed, having another size, or neither ("")."""
-    nbytes = 0
-    for file in source.files:
-        if isinstance(file, Span) or is_url(file):
-            return ""
-        try:
-            nbytes += os.stat(file).st_size
-        except (FileNotFoundError, NotADirectoryError):
-            return "gone"
-        except OSError:
-            return ""
-    return "changed" if nbytes != source.nbytes else ""
+def _has_changed(source: Source) -> bool:
+    """Return whether a source of whole local files is gone, or has another size."""
+    files = [file for file in source.files if not isinstance(file, Span) and not is_url(file)]
+    try:
+        nbytes = sum(os.stat(file).st_size for file in files)
+        return len(files) == len(source.files) and nbytes != source.nbytes
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
 
 
 def check_room(work: Work, saved: SavedPlan, finished: Sequence[PartFacts]) -> None:

@@ -11,12 +11,14 @@ import numpy as np
 
 from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import watched
+from lmdbloader.base.text import counted
+from lmdbloader.base.units import show_nbytes
 from lmdbloader.conversion.doubts import refuse_mistaken
 from lmdbloader.conversion.mask_numbers import check_numbers
 from lmdbloader.conversion.options import ConvertOptions, shared
 from lmdbloader.conversion.pairs import fit_pair
 from lmdbloader.conversion.pool import WorkerPool, choose_workers
-from lmdbloader.conversion.sampling import Interval, Sample, draw_sample
+from lmdbloader.conversion.sampling import Sample, draw_sample
 from lmdbloader.conversion.selection import choose_subset, shuffle, with_classes
 from lmdbloader.conversion.sources.layouts import list_sources
 from lmdbloader.conversion.sources.listing import Listing, Source, Sources
@@ -184,36 +186,23 @@ def _check_sides(options: ConvertOptions) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Codecs:
-    """The codecs of a dataset, chosen with a few inputs.
-
-    Attributes:
-        fields: The fields of the dataset, with their codecs.
-        names: For messages: each field with payloads, and the codecs of its samples.
-    """
-
-    fields: tuple[Field, ...]
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Trial:
-    """Results from a few inputs.
+    """What a few inputs have settled.
 
     Attributes:
         fields: The fields of the dataset, with their codecs.
-        map_nbytes: Size of LMDB's map: the estimated size of data.mdb with a quarter to spare, or the upper end of its
-            interval if that is more.
-        data_nbytes: The estimated size of data.mdb; None if none of the inputs that were tried can be used.
-        codecs: As `Codecs.names`.
-        num_sources: Inputs that were tried for the sizes.
+        scale: The scale of pairs.
+        map_nbytes: Size of LMDB's maps, all parts together: the estimated size of the data files with a quarter to
+            spare, or the upper end of its interval if that is more.
+        data_nbytes: The estimated size of the data files; None if none of the inputs that were tried can be used.
+        least_nbytes: The lower end of its interval; None likewise.
     """
 
     fields: tuple[Field, ...]
+    scale: int | None
     map_nbytes: int
-    data_nbytes: Interval | None
-    codecs: tuple[str, ...]
-    num_sources: int
+    data_nbytes: int | None = None
+    least_nbytes: int | None = None
 
 
 def find_scale(recipe: Recipe, sources: Sequence[Source]) -> int:
@@ -242,8 +231,14 @@ def make_fields(recipe: Recipe, others: Sequence[tuple[str, Kind]], codec: str) 
     return tuple(make_field(name, kind, "lz4" if codec == "auto" else codec) for name, kind in (*images, *others))
 
 
-def try_codecs(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -> Codecs:
-    """Encode some inputs, evenly spread, to choose the codecs."""
+def try_codecs(
+    recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str
+) -> tuple[tuple[Field, ...], tuple[str, ...]]:
+    """Encode some inputs, evenly spread, to choose the codecs.
+
+    Returns:
+        The fields with their codecs; and, for messages, each field with payloads and the codecs of its samples.
+    """
     chosen = _choose(sources)
     # The conversion itself will report inputs that cannot be used.
     parts: Iterable[Part] = pool.convert(recipe.changed(on_error="skip"), [[s] for s in chosen])
@@ -251,7 +246,7 @@ def try_codecs(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -
     parts = watched("trying codecs on images", parts, len(chosen), part_sources)
     tried = [{n: _sizes(x) for n, x in p.chunk.payloads.items()} for p in parts if p.chunk]
     if not tried:
-        return Codecs(recipe.fields, tuple(f"{f.name} {f.codec}" for f in recipe.fields if f.is_payload))
+        return recipe.fields, tuple(f"{f.name} {f.codec}" for f in recipe.fields if f.is_payload)
     fields, names = [], []
     for f in recipe.fields:
         if not f.is_payload:
@@ -267,7 +262,7 @@ def try_codecs(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -
         others = list(name_counts(np.bincount(payloads.codec[~is_pixels], minlength=256)))
         pixels = [fields[-1].codec or "raw"] if is_pixels.any() else []
         names.append(f"{f.name} {' and '.join([*others, *pixels])}")
-    return Codecs(tuple(fields), tuple(names))
+    return tuple(fields), tuple(names)
 
 
 def part_sources(part: Part) -> int:
@@ -275,21 +270,32 @@ def part_sources(part: Part) -> int:
     return part.num_sources
 
 
-def try_out(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -> Trial:
-    """Encode some inputs to choose the codecs, and others, drawn at random by size, to estimate the map size."""
-    codecs = try_codecs(recipe, sources, pool, codec)
-    recipe = replace(recipe, fields=codecs.fields).changed(on_error="skip")
+def try_out(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -> tuple[Trial, str]:
+    """Encode some inputs to choose the codecs, and others, drawn at random by size, to estimate the map size.
+
+    Returns:
+        What they settle, and the sizes and codecs as a line of text.
+    """
+    fields, codecs = try_codecs(recipe, sources, pool, codec)
+    scale = recipe.options.scale
+    recipe = replace(recipe, fields=fields).changed(on_error="skip")
     drawn = _draw(recipe, sources)
     chosen = [sources[row] for row in drawn.rows.tolist()]
     tried = Tried(chosen, recipe.fields)
     parts = pool.convert(recipe, [[source] for source in chosen])
     tried.add_all(watched("estimating the size from images", parts, len(chosen), part_sources))
+    used = f"codec: {', '.join(codecs)}"
     if not tried.num_samples.any():
-        return Trial(
-            codecs.fields, estimate_map_nbytes(int(sources.nbytes.sum()), len(sources)), None, codecs.names, len(chosen)
-        )
+        map_nbytes = estimate_map_nbytes(int(sources.nbytes.sum()), len(sources))
+        text = f"map size: {show_nbytes(map_nbytes)}, from the size of the files; {used}"
+        return Trial(fields, scale, map_nbytes), text
     data = tried.data_nbytes(drawn.estimate_total(tried.stored_nbytes))
-    return Trial(codecs.fields, map_nbytes_of(data.value, data.high), data, codecs.names, len(chosen))
+    map_nbytes = map_nbytes_of(data.value, data.high)
+    text = (
+        f"data: about {show_nbytes(data.value)} ({show_nbytes(data.low)} to {show_nbytes(data.high)}), estimated "
+        f"from {len(chosen)} of {counted(len(sources), 'input')}; map size: {show_nbytes(map_nbytes)}; {used}"
+    )
+    return Trial(fields, scale, map_nbytes, int(data.value), int(data.low)), text
 
 
 def _draw(recipe: Recipe, sources: Sources) -> Sample:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from array import array
 from collections import deque
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,7 @@ from lmdbloader.base.limits import explain_limit, no_memory, refused_memory
 from lmdbloader.base.option_names import option
 from lmdbloader.base.text import plain
 from lmdbloader.conversion.shipping import dumps, loads, unpack
-from lmdbloader.conversion.sources.listing import Source, Sources
+from lmdbloader.conversion.sources.listing import Sources
 from lmdbloader.conversion.tasks import Part, Recipe, convert_sources
 from lmdbloader.errors import LmdbloaderError, WorkerError
 
@@ -37,6 +38,7 @@ TASK_NBYTES = 2**20
 TASK_SOURCES = 512
 # Starting a worker costs about as much as converting this much input.
 WORTH_A_WORKER_NBYTES = 16 * 2**20
+_STOP_SECONDS = 0.2
 _TASKS_AHEAD = 2
 _PARTS_AHEAD = 3
 _START = "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.pool import serve; serve({handle}, {place})"
@@ -44,35 +46,22 @@ _START = "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.pool im
 _END, _TAKEN, _TASK, _COMMON = "end", "taken", "task", "common"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Tasks(Sequence[list[Source]]):
-    """Consecutive sources, split into tasks; an index makes the list of a task.
+class Tasks(Sequence[Any]):
+    """A sequence of tasks, each of which is made when it is needed."""
 
-    Attributes:
-        sources: All of them.
-        bounds: (n + 1,) int64: task i has the sources bounds[i] : bounds[i + 1].
-    """
-
-    sources: Sources
-    bounds: npt.NDArray[np.int64]
+    def __init__(self, count: int, make: Callable[[int], Any]) -> None:
+        """Take their number, and a function that returns the task with a number."""
+        self._count, self._make = count, make
 
     def __len__(self) -> int:
-        return len(self.bounds) - 1
+        return self._count
 
-    @overload
-    def __getitem__(self, which: int) -> list[Source]: ...
-    @overload
-    def __getitem__(self, which: slice) -> list[list[Source]]: ...
-    def __getitem__(self, which: int | slice) -> list[Source] | list[list[Source]]:
-        numbers = range(len(self))[which]
-        return self._make(numbers) if isinstance(numbers, int) else [self._make(number) for number in numbers]
-
-    def _make(self, number: int) -> list[Source]:
-        return self.sources[self.bounds.item(number) : self.bounds.item(number + 1)]
+    def __getitem__(self, which: Any) -> Any:
+        return self._make(range(self._count)[which])
 
 
 def make_tasks(sources: Sources, first: int = 0) -> Tasks:
-    """Return the tasks from one source on, of about 1 MiB each."""
+    """Return the tasks from one source on, lists of consecutive sources of about 1 MiB."""
     ends = np.cumsum(sources.nbytes)
     bounds = array("q", [first])
     while bounds[-1] < len(sources):
@@ -80,7 +69,7 @@ def make_tasks(sources: Sources, first: int = 0) -> Tasks:
         used = ends.item(first - 1) if first else 0
         filled = int(np.searchsorted(ends, used + TASK_NBYTES)) + 1
         bounds.append(min(filled, first + TASK_SOURCES, len(sources)))
-    return Tasks(sources, np.array(bounds, np.int64))
+    return Tasks(len(bounds) - 1, lambda number: sources[bounds[number] : bounds[number + 1]])
 
 
 def choose_workers(workers: int | None, nbytes: int) -> int:
@@ -107,10 +96,7 @@ class WorkerPool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for worker in self._workers:
-            worker.close()
-        for worker in self._workers:
-            worker.stop()
+        stop_workers([(worker.process, worker.connection) for worker in self._workers], _STOP_SECONDS)
         self._workers = []
 
     def convert(self, recipe: Recipe | None, tasks: Sequence[Sequence[Any]]) -> Iterator[Part]:
@@ -192,22 +178,11 @@ class _Worker:
     arrived: dict[int, deque[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # A fresh interpreter inherits none of the caller's threads, locks or descriptors, and callers need no
-        # `if __name__ == "__main__"`. It is apart, because the parent handles Ctrl-C in a terminal. When the parent
-        # ends for any reason, the connection closes and the worker ends.
-        self.connection, theirs = Pipe()
         place, self.place = make_number()
         self.place[0] = -1
-        handles = theirs.fileno(), place
-        path = [p for p in sys.path if isinstance(p, str)]
-        code = _START.format(path=path, handle=handles[0], place=handles[1])
         try:
-            self.process = system.start_python(["-c", code], handles, env=one_thread(), apart=True)
-        except BaseException:
-            self.connection.close()
-            raise
+            self.process, self.connection = start_worker(_START, place=place)
         finally:
-            theirs.close()
             os.close(place)
 
     def begin(self, common: bytes) -> None:
@@ -255,18 +230,6 @@ class _Worker:
         if not isinstance(item, Part):
             self.num_done += len(self.tasks.popleft()[1])
 
-    def close(self) -> None:
-        """Close the connection, which ends the worker."""
-        self.connection.close()
-
-    def stop(self) -> None:
-        """Wait briefly for the worker to end, then kill it."""
-        try:
-            self.process.wait(timeout=0.2)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
     def _send(self, item: object) -> None:
         try:
             self.connection.send(item)
@@ -293,9 +256,40 @@ def _fewer() -> str:
     return f"Use fewer {option('workers')}: the same conversion resumes where it stopped."
 
 
-def one_thread() -> dict[str, str]:
-    """Return an environment in which libraries use one thread in each worker."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+def start_worker(start: str, **handles: int) -> tuple[subprocess.Popen[bytes], Connection[Any, Any]]:
+    """Start a worker, in which libraries use one thread, and return it with the connection to it.
+
+    It is a fresh interpreter: it inherits none of the caller's threads, locks or descriptors, and callers need no
+    `if __name__ == "__main__"`. It is apart, because the parent handles Ctrl-C in a terminal. When the parent ends for
+    any reason, the connection closes and the worker ends.
+
+    Args:
+        start: Its program, with {path} for `sys.path`, {handle} for its end of the connection, and the other handles.
+        handles: Descriptors that it gets.
+    """
+    connection, theirs = Pipe()
+    code = start.format(path=[p for p in sys.path if isinstance(p, str)], handle=theirs.fileno(), **handles)
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    try:
+        return system.start_python(["-c", code], [theirs.fileno(), *handles.values()], env=env, apart=True), connection
+    except BaseException:
+        connection.close()
+        raise
+    finally:
+        theirs.close()
+
+
+def stop_workers(workers: Sequence[tuple[subprocess.Popen[bytes], Connection[Any, Any]]], seconds: float) -> None:
+    """Close the connections to workers, which ends them; kill those that have not ended after some seconds."""
+    for _, connection in workers:
+        connection.close()
+    end = time.monotonic() + seconds
+    for process, _ in workers:
+        try:
+            process.wait(timeout=max(0.0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def serve(handle: int, place: int) -> None:

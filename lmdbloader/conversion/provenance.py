@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -23,7 +23,7 @@ from lmdbloader.format.digests import Digest, digest_of
 from lmdbloader.format.layout import SOURCES_FILE
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.store import is_dataset, open_reader, read_manifest
-from lmdbloader.store.writing.work import write_file
+from lmdbloader.store.writing.work import remove_work, write_file
 
 _MOST_NOTE_NBYTES = 4096
 # Options that the record of the inputs covers, or that a dataset does not depend on.
@@ -31,9 +31,6 @@ _UNRECORDED = frozenset({"layout", "hr", "lr", "masks", "annotations", "subset",
 
 # In the record of a dataset that others were appended to: what was appended, as a merge records its inputs.
 APPENDED = "appended"
-# Functions that make datasets of others, as layouts.
-_COMBINING = frozenset({"merge", "subset", "append"})
-
 # Options that divide the same samples into other files.
 _OF_PARTS = ("parts", "part_size")
 
@@ -73,7 +70,7 @@ def describe(plan: Plan) -> dict[str, Any]:
         for part in listing.sources.annotations.parts():
             boxes.update(part)
         made_by["inputs"]["annotations"] = str(boxes)
-    listed = _flat(made_by).keys() | _UNRECORDED
+    listed = {*record, *record["policy"], *record["storage"], "write_mode", *_UNRECORDED}
     record |= {
         f.name: value
         for f in fields(ConvertOptions)
@@ -83,77 +80,17 @@ def describe(plan: Plan) -> dict[str, Any]:
     return made_by
 
 
-def _maker(made: Mapping[str, Any]) -> str:
-    """Return the function that makes a dataset with such a record."""
-    return {"python": "write"}.get(made["layout"], made["layout"] if made["layout"] in _COMBINING else "convert")
+def refuse_others(target: Path) -> None:
+    """Raise DestinationError if a dataset is at `target`, which another conversion has made."""
+    if is_dataset(target):
+        raise DestinationError(
+            f"{target}: a dataset is there already, made from other inputs or with other options; `lmdbloader info` "
+            f"shows them. Choose another destination, or overwrite it ({option('overwrite', True)})."
+        )
 
 
-def _flat(made: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recorded options and the layout by their names in `convert`."""
-    flat: dict[str, Any] = {}
-    for name, value in made["options"].items():
-        flat |= value if name in ("policy", "storage") else {name: value}
-    if "mode" in flat:
-        flat["write_mode"] = flat.pop("mode")
-    return {**flat, "layout": made["layout"]}
-
-
-def differences_of(before: Mapping[str, Any], now: Mapping[str, Any], aside: Set[str] = frozenset()) -> list[str]:
-    """Return the differences of options by name, as text; those in `aside` may differ."""
-    return [
-        f"{option(name)} {_short(before.get(name))}, now {_short(now.get(name))}"
-        for name in sorted((before.keys() | now.keys()) - aside)
-        if before.get(name) != now.get(name)
-    ]
-
-
-def refuse_others(target: Path, made_by: Mapping[str, Any]) -> None:
-    """Refuse a dataset at `target` that another conversion made, and name the differences.
-
-    Raises:
-        DestinationError: A dataset is there, and its manifest decodes.
-    """
-    if not is_dataset(target):
-        return
-    try:
-        old = read_manifest(target).made_by
-        if (maker := _maker(old)) != "convert":
-            made_from = "samples made in Python" if maker == "write" else "other datasets"
-            differences = [f"it was made by lmdbloader.{maker}, from {made_from}"]
-        else:
-            before, now = _flat(old), _flat(made_by)
-            differences = differences_of(before, now)
-            differences += _input_differences(old["inputs"], made_by["inputs"])
-            differences += ["other samples were appended to it"] * (APPENDED in old)
-    except (FormatError, KeyError, TypeError, AttributeError):  # of another release
-        return
-    found = "; ".join(differences) or "the content of the inputs has changed"
-    raise DestinationError(
-        f"{target}: a dataset is there already, made from other inputs or with other options ({found}). "
-        f"Choose another destination, or overwrite it ({option('overwrite', True)})."
-    )
-
-
-def _input_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    if old["num_sources"] != new["num_sources"]:
-        return [f"inputs {_short(old['num_sources'])}, now {new['num_sources']}"]
-    if old["names_and_sizes"] != new["names_and_sizes"]:
-        return ["inputs of other names or sizes"]
-    if old.get("annotations") != new.get("annotations"):
-        return ["other boxes or classes"]
-    return []
-
-
-def _short(value: Any) -> str:
-    return "none" if value is None else f"{value!s:.60}"
-
-
-def find_finished(
-    target: Path, made_by: Mapping[str, Any], listing: Listing, *, check_content: bool = False
-) -> Manifest | None:
-    """Return the manifest of a dataset that was made from the same inputs with the same options.
-
-    The content of the inputs is read only to `check_content`, or if a time of theirs is not the noted one.
+def find_finished(target: Path, is_same: Callable[[Manifest], bool]) -> Manifest | None:
+    """Return the manifest of a dataset that was made before, if it is the one that would be made.
 
     Raises:
         DestinationError: There is such a dataset, but it is damaged.
@@ -164,9 +101,7 @@ def find_finished(
         manifest = read_manifest(target)
     except FormatError:
         return None
-    if not is_made_as(manifest, made_by):
-        return None
-    if not are_unchanged(target, manifest, listing, check_content=check_content):
+    if not is_same(manifest):
         return None
     try:
         open_reader(target).index.check_file()
@@ -175,6 +110,7 @@ def find_finished(
             f"{target}: was made from the same inputs with the same options, but is damaged. "
             f"Make it again with {option('overwrite', True)}. {error}"
         ) from error
+    remove_work(target)
     return manifest
 
 
@@ -193,7 +129,10 @@ def is_made_as(manifest: Manifest, made_by: Mapping[str, Any]) -> bool:
 
 
 def are_unchanged(target: Path, manifest: Manifest, listing: Listing, *, check_content: bool = False) -> bool:
-    """Return whether inputs have the content that a dataset was made from; its note of them is renewed if need be."""
+    """Return whether inputs have the content that a dataset was made from; its note of them is renewed if need be.
+
+    The content is read only to `check_content`, or if a time of the inputs is not the noted one.
+    """
     seen = note_of(seen_digest(listing.sources), listing.changed_ns)
     if not check_content and seen is not None and _read_note(target) == seen:
         return True

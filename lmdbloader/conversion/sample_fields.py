@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from lmdbloader.base.arguments import ordered_texts, shown
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.options import check_value
@@ -23,7 +21,6 @@ from lmdbloader.fields import (
     Points,
     image_size,
     is_plane_of,
-    is_tensor,
     kind_of,
     likeness,
     likeness_of_places,
@@ -112,8 +109,8 @@ def infer_fields(values: Mapping[str, Any], fields: Given) -> list[Field]:
         raise OptionError(f"fields names {', '.join(sorted(unknown))}, but the first sample has {', '.join(values)}")
     if fields is not None and not isinstance(fields, Mapping) and len(given) < len(values):
         raise OptionError(
-            f"fields names {', '.join(given)}, but the first sample has {', '.join(values)} too. To leave values out, "
-            f"write lmdbloader.write(({{name: sample[name] for name in {tuple(given)!r}}} for sample in samples), out)."
+            f"fields names {', '.join(given)}, but the first sample has {', '.join(values)}. Name all of them, or "
+            "leave the others out of the samples."
         )
     found = [
         make_field(
@@ -168,69 +165,25 @@ def settle_places(schema: Sequence[Field], values: Mapping[str, Any], given: Giv
         OptionError: A field of arrays or JSON has the name and the shape of boxes or points.
     """
     kinds = {f.name: f.kind for f in schema}
-    known = {name: type(kind).__name__ for name, kind in declared_types(given).items()}
-    others = {name: kind for name, kind in kinds.items() if name not in known and kind in ("array", "json")}
+    known = declared_types(given)
+    others = [name for name, kind in kinds.items() if name not in known and kind in ("array", "json")]
     found = {name: kind for name in others if (kind := likeness_of_places(name, values[name]))}
     if not found or "image" not in kinds.values():
         return
     name, kind = next(iter(found.items()))
-    lengths = {len(values[name]) for name in found}
-    labels = {other: "Labels" for other in others if other not in found and _is_labels(values[other], lengths)}
-    line = ", ".join(f'"{key}": fields.{value}()' for key, value in {**known, **found, **labels}.items())
-    form = ", of (left, top, right, bottom) in pixels, (n, 4)" if kind == "Boxes" else ", (n, 2) in pixels"
     raise OptionError(
         f"field {name!r} looks like {kind.lower()} by its name and shape, and as {kinds[name]} crops and flips would "
-        f"not move it. Declare it: write(..., fields={{{line}}}), with `from lmdbloader import fields`{form}; if "
-        f"nothing should move it, as fields.{kinds[name].capitalize()}()."
+        f"not move it. Declare it in `fields`, as fields.{kind}() in pixels, or as "
+        f"fields.{kinds[name].capitalize()}() if nothing should move it."
     )
 
 
-def warn_of_arrays(schema: Sequence[Field], values: Mapping[str, Any], given: Given) -> None:
-    """Warn about arrays that are named like images and have the pixels of one, but in another shape."""
-    declared = declared_types(given)
-    for f in schema:
-        if f.kind != "array" or f.name in declared or likeness(f.name) != "image":
-            continue
-        value = values[f.name]
-        shape, dtype = tuple(value.shape), str(value.dtype).removeprefix("torch.")
-        if len(shape) != 3 or dtype not in ("uint8", "uint16"):
-            continue
-        if shape[2] == 4:
-            line = "Leave the fourth channel out, as in image[..., :3]"
-        elif is_tensor(value) and shape[2] in (1, 3):
-            line = "Give image.permute(2, 0, 1), or image.numpy()"
-        elif not is_tensor(value) and shape[0] in (1, 3):
-            line = "Give image.transpose(1, 2, 0)"
-        else:
-            continue
-        warnings.warn(
-            f"field {f.name!r}: {dtype} {shape} is stored as an array, which crops, flips and resizes do not change. "
-            f"Images are arrays (H, W), (H, W, 1 or 3), or tensors (1 or 3, H, W). {line}. If it is not an image, "
-            f'declare it: write(..., fields={{"{f.name}": fields.Array()}}), with `from lmdbloader import fields`.',
-            stacklevel=3,
-        )
-
-
-def _is_labels(value: Any, lengths: set[int]) -> bool:
-    """Return whether a value is a list or array of whole numbers, one for each box of a sample."""
-    if not (isinstance(value, list) or hasattr(value, "ndim")):
-        return False
-    try:
-        numbers = np.asarray(value)
-    except ValueError:  # lists of several lengths
-        return False
-    return numbers.ndim == 1 and len(numbers) in lengths and (numbers.dtype.kind in "iu" or not numbers.size)
-
-
-def settle_masks(watches: Mapping[str, LabelWatch], schema: Sequence[Field], given: Given) -> None:
+def settle_masks(watches: Mapping[str, LabelWatch], schema: Sequence[Field]) -> None:
     """Refuse undeclared fields that look like masks; warn about those that may be masks.
 
     Raises:
         OptionError: A field has few values, and the name of a mask.
     """
-    others = {} if given is None or isinstance(given, Mapping) else dict.fromkeys(given, "None")
-    if isinstance(given, Mapping):
-        others = {name: f"fields.{type(kind).__name__}()" if kind else "None" for name, kind in given.items()}
     kinds = {f.name: f.kind for f in schema}
     for name, watch in watches.items():
         if kinds[name] == "mask":
@@ -243,22 +196,17 @@ def settle_masks(watches: Mapping[str, LabelWatch], schema: Sequence[Field], giv
             continue
         if not (watch.looks_like_labels or watch.may_be_labels):
             continue
-        line = ", ".join(f'"{key}": {value}' for key, value in {**others, name: "fields.Mask()"}.items())
         kind, why = "Image", "a resize of images mixes labels"
         if kinds[name] == "array":
             kind, why = "Array", "crops and flips do not move arrays"
-        declare = (
-            f"Declare it: write(..., fields={{{line}}}), after `from lmdbloader import fields`. If it is not a "
-            f"mask, declare it as fields.{kind}()."
+        looks = "looks like a mask by its name and values" if watch.looks_like_labels else "may be a mask"
+        message = (
+            f"field {name!r} {looks} ({watch.describe()}), and {why}. Declare it in `fields`, as fields.Mask(), or as "
+            f"fields.{kind}() if it is none."
         )
         if watch.looks_like_labels:
-            raise OptionError(
-                f"field {name!r} looks like a mask by its name and values ({watch.describe()}), and {why}. {declare}"
-            )
-        warnings.warn(
-            f"field {name!r} may be a mask ({watch.describe()}), and {why}. {declare}",
-            stacklevel=4,
-        )
+            raise OptionError(message)
+        warnings.warn(message, stacklevel=4)
 
 
 def declared_images(given: Given) -> dict[str, str]:

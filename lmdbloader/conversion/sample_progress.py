@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.samples import Group, SampleRecipe
 from lmdbloader.errors import DestinationError, OptionError
 from lmdbloader.format.digests import Digest
 from lmdbloader.format.layout import Field
+from lmdbloader.store import PartWriter
+from lmdbloader.store.writing.work import Rows
 
 # How many stored samples are read and encoded again before an interrupted run continues. Of a list all are, because
 # that is fast and lists are edited by hand.
@@ -104,23 +105,10 @@ def check_same(partial: Path, before: Mapping[str, Any], now: Mapping[str, Any])
     for key, what in _IDENTITY.items():
         one, other = (plan["inputs"].get(key) for plan in (before, now))
         if one != other:
-            raise _changed(partial, what if key == "lists" else f"{what}: {one!s:.200}, now {other!s:.200}")
+            raise _changed(partial, f"{what}: {one!s:.200}, now {other!s:.200}")
 
 
-class Piece(Protocol):
-    """Consecutive samples that an interrupted run has stored."""
-
-    @property
-    def num_samples(self) -> int:
-        """How many."""
-        ...
-
-    def stored(self, column: str, rows: range) -> npt.NDArray[Any] | list[str]:
-        """Return some values of a column of the index, of the samples of the piece."""
-        ...
-
-
-def check_stored(partial: Path, pieces: Sequence[Piece], recipe: SampleRecipe, samples: Any) -> None:
+def check_stored(partial: Path, pieces: Sequence[Rows | PartWriter], recipe: SampleRecipe, samples: Any) -> None:
     """Read and encode some of the samples that an interrupted run has stored, and compare them with what it stored.
 
     Args:
@@ -153,7 +141,7 @@ def check_stored(partial: Path, pieces: Sequence[Piece], recipe: SampleRecipe, s
 
 
 def _find_difference(
-    piece: Piece, begin: int, recipe: SampleRecipe, samples: Any, numbers: range
+    piece: Rows | PartWriter, begin: int, recipe: SampleRecipe, samples: Any, numbers: range
 ) -> tuple[int, str] | None:
     """Return the first of some samples that differs from what is stored, and its field; None if none differs."""
     reading, group = recipe.reading, Group(recipe.fields, _codecs(recipe.fields), recipe.storages, numbers.start)

@@ -14,7 +14,7 @@ from lmdbloader.conversion.storage import PIXELS, Storage
 from lmdbloader.conversion.tasks import Part
 from lmdbloader.conversion.values import PayloadColumn, scalar
 from lmdbloader.errors import LmdbloaderError, OptionError
-from lmdbloader.fields import FieldType, as_boxes, image_size, is_whole_number, kind_named, likeness_of_places
+from lmdbloader.fields import FieldType, as_boxes, is_whole_number, kind_named
 from lmdbloader.format.codecs import Payloads
 from lmdbloader.format.labels import LabelWatch
 from lmdbloader.format.layout import Field
@@ -102,13 +102,11 @@ class SampleRecipe:
         reading: How a sample becomes values.
         fields: The fields of the dataset, with their codecs.
         storages: How the images of each field are stored, if not as pixels.
-        boxes: The fields of boxes whose first samples do not show whether they are pixels.
     """
 
     reading: Reading
     fields: tuple[Field, ...]
     storages: Mapping[str, Storage] = field(default_factory=dict)
-    boxes: tuple[str, ...] = ()
 
     def encode(self, samples: Iterable[Any], first: int) -> Iterator[Part]:
         """Yield consecutive samples, the first of which has the number `first`, as encoded parts.
@@ -123,14 +121,14 @@ class SampleRecipe:
     def encode_values(self, samples: Iterable[dict[str, Any]], first: int) -> Iterator[Part]:
         """Yield samples as `encode` does, given what `Reading.values` returns for each."""
         codecs = {f.name: f.codec for f in self.fields}
-        group = Group(self.fields, codecs, self.storages, first, boxes=self.boxes)
+        group = Group(self.fields, codecs, self.storages, first)
         for values in samples:
             group.add(values)
             if group.is_full:
-                yield make_part(group.encode()[0], self.fields, group.box_scales)
-                group = Group(self.fields, codecs, self.storages, first := group.end, boxes=self.boxes)
+                yield make_part(group.encode()[0], self.fields)
+                group = Group(self.fields, codecs, self.storages, first := group.end)
         if group.end > first:
-            yield make_part(group.encode()[0], self.fields, group.box_scales)
+            yield make_part(group.encode()[0], self.fields)
 
     def values(self, samples: Iterable[Any], first: int) -> Iterator[dict[str, Any]]:
         """Yield the values of consecutive samples by name; an exception of the dataset or `prepare` gets their number.
@@ -155,13 +153,11 @@ def add_note(error: BaseException, note: str) -> None:
         error.add_note(note)
 
 
-def make_part(chunk: Chunk, fields: Sequence[Field], box_scales: Mapping[str, str] | None = None) -> Part:
+def make_part(chunk: Chunk, fields: Sequence[Field]) -> Part:
     """Return encoded samples packed into LMDB values."""
     nbytes = sum(int(p.stored_nbytes.sum()) for p in chunk.payloads.values())
     blocks = encode_blocks(chunk, fields, with_source=False)
-    return Part(
-        chunk.without_bytes(), tuple(blocks), (), (), (), chunk.num_samples, nbytes, box_scales=dict(box_scales or {})
-    )
+    return Part(chunk.without_bytes(), tuple(blocks), (), (), (), chunk.num_samples, nbytes)
 
 
 class Group:
@@ -174,7 +170,6 @@ class Group:
         storages: Mapping[str, Storage],
         first: int,
         watches: Mapping[str, LabelWatch] | None = None,
-        boxes: Sequence[str] = (),
         *,
         is_small: bool = False,
     ) -> None:
@@ -186,7 +181,6 @@ class Group:
             storages: How the images of each field are stored, if not as pixels.
             first: The number of the first sample.
             watches: By field, the watch that looks at each of its images.
-            boxes: The fields of boxes that may be shares of their image's sides, see `settle_boxes`.
             is_small: Whether it is full after fewer samples.
         """
         self._fields = tuple(fields)
@@ -203,12 +197,7 @@ class Group:
         }
         self._names = {f.name: self._payloads.get(f.name) for f in fields}
         self._plain: dict[str, list[Any]] = {f.name: [] for f in fields if not f.is_payload}
-        self._scales = {name: _BoxScale(name) for name in boxes}
-
-    @property
-    def box_scales(self) -> dict[str, str]:
-        """The unit of the boxes of each field, if it is known: "" for pixels, or why they are probably shares."""
-        return {name: scale.found for name, scale in self._scales.items() if scale.found is not None}
+        self._boxes = [f.name for f in fields if f.kind == "boxes"]
 
     @property
     def end(self) -> int:
@@ -232,8 +221,8 @@ class Group:
                 f"sample {number} has the fields {', '.join(values)}; the first one had {', '.join(self._names)}. "
                 "All samples need the same fields."
             )
-        for name, scale in self._scales.items():
-            scale.add(values[name], number)
+        for name in self._boxes:
+            _refuse_shares(name, values[name], number)
         nbytes = 0
         for f in self._fields:
             value = values[f.name]
@@ -294,7 +283,10 @@ def named_values(sample: Any, names: tuple[str, ...] | None, number: int) -> dic
             f"sample {number} is of type {type(sample).__name__}: expected a dict, a named tuple or a tuple"
         )
     if names is None:
-        raise OptionError(f"sample {number} is a plain tuple of {len(sample)} values: {_line_for_names(sample)}")
+        raise OptionError(
+            f"sample {number} is a plain tuple of {len(sample)} values: name them, for example "
+            "fields=('image', 'label')"
+        )
     if len(names) != len(sample):
         raise OptionError(
             f"sample {number} has {len(sample)} values, but fields names {len(names)}: {', '.join(names)}"
@@ -302,78 +294,17 @@ def named_values(sample: Any, names: tuple[str, ...] | None, number: int) -> dic
     return dict(zip(names, sample, strict=True))
 
 
-def _line_for_names(sample: Sequence[Any]) -> str:
-    """Return what to write for a plain tuple, as torchvision's datasets for detection and segmentation return it."""
-    if len(sample) == 2 and isinstance(sample[1], Mapping):
-        keys = [name for name in sample[1] if likeness_of_places(str(name), sample[1][name])]
-        kinds = [f"{name!r}: fields.{likeness_of_places(name, sample[1][name])}()" for name in keys]
-        kinds += ["'labels': fields.Labels()"] * ("labels" in sample[1])
-        more = f", fields={{{', '.join(kinds)}}}" if kinds else ""
-        with_ = ", with `from lmdbloader import fields`" * bool(kinds)
-        return (
-            "make one dict of the image and its targets. Write lmdbloader.write(({'image': image, **target} for image, "
-            f"target in samples), out{more}){with_}."
+def _refuse_shares(name: str, value: Any, number: int) -> None:
+    """Raise OptionError if the boxes of a sample are probably shares of its image's sides, not pixels."""
+    try:
+        boxes = as_boxes(value)
+    except (TypeError, ValueError):  # the sample is refused when it is encoded
+        return
+    if boxes.size and boxes.min() >= 0 and boxes.max() <= 1 and (boxes % 1).any():
+        raise OptionError(
+            f"sample {number}, field {name!r}: its boxes, such as {boxes[0].tolist()}, are within one pixel; expected "
+            "left, top, right, bottom in pixels. Multiply normalised ones by (width, height, width, height)."
         )
-    if len(sample) == 2 and image_size(sample[0]) is not None and image_size(sample[0]) == image_size(sample[1]):
-        return (
-            "name them. For an image and its mask write fields={'image': fields.Image(), 'mask': fields.Mask()}, with "
-            "`from lmdbloader import fields`; for two images fields=('lr', 'hr')."
-        )
-    return "name them, for example fields=('image', 'label')"
-
-
-class _BoxScale:
-    """Whether boxes are in pixels or shares of an image's sides, as far as the samples of a group show.
-
-    Attributes:
-        found: "" once a box extends beyond the first two pixels; if one with fractions comes before that, why boxes are
-            probably shares; else None.
-    """
-
-    __slots__ = ("_name", "found")
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self.found: str | None = None
-
-    def add(self, value: Any, number: int) -> None:
-        """Look at the boxes of a sample.
-
-        Raises:
-            OptionError: They are probably shares, and some have their right before their left, or bottom before top.
-        """
-        if self.found == "":
-            return
-        try:
-            boxes = as_boxes(value)
-        except (TypeError, ValueError):  # the sample is refused when it is encoded
-            return
-        if self.found is None and boxes.max(initial=0) > 2:
-            self.found = ""
-        elif self.found is None and boxes.min(initial=0) >= 0 and boxes.max(initial=0) <= 1 and (boxes % 1).any():
-            self.found = (
-                f"sample {number}, field {self._name!r}: all boxes so far, such as {boxes[0].tolist()}, are within "
-                "one pixel. If they are normalised to the image's size, multiply them by (width, height, width, "
-                "height), and give them as left, top, right, bottom. If they are in pixels, leave such small boxes out."
-            )
-        # Boxes (x, y, width, height) are refused when they are encoded, but that error would not mention the unit.
-        if self.found and (boxes[:, 2:] < boxes[:, :2]).any():
-            raise OptionError(self.found)
-
-
-def settle_boxes(boxes: Sequence[str], found: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the fields of boxes whose unit is still unknown after a group, given `Group.box_scales`.
-
-    Boxes within one pixel are refused only until a box extends beyond the first two pixels: later ones may be objects
-    in a corner that are smaller than a pixel.
-
-    Raises:
-        OptionError: The boxes of a field are probably shares of their image's sides.
-    """
-    for name in boxes:
-        if message := found.get(name):
-            raise OptionError(message)
-    return tuple(name for name in boxes if name not in found)
 
 
 def mask_bits(chunk: Chunk, fields: Sequence[Field], first: int, known: Mapping[str, int]) -> dict[str, int]:

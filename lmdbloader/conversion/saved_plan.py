@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -18,37 +18,17 @@ import numpy.typing as npt
 
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.option_names import option
-from lmdbloader.conversion.plan import Plan
+from lmdbloader.conversion.plan import Plan, Trial
 from lmdbloader.conversion.report import count_classes
 from lmdbloader.conversion.sources.listing import Annotations, Listing, Names, Sources, Spans, is_url
 from lmdbloader.conversion.storage import Storage
 from lmdbloader.errors import DestinationError, FormatError
-from lmdbloader.format.layout import PLAN_FILE, Field
+from lmdbloader.format.layout import PLAN_FILE
 from lmdbloader.format.manifest import field_json, parse_field
 from lmdbloader.store import Work
 
 _NO_SOURCES = Sources(Names.join(b"", []), np.zeros(0, np.int64))
 _LISTED = ("layout", "classes", "fields", "ignored", "changed_ns", "in_process")
-Arrays = dict[str, npt.NDArray[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Decisions:
-    """What the trial of a few inputs has settled.
-
-    Attributes:
-        fields: The fields of the dataset, with their codecs.
-        scale: The scale of pairs.
-        map_nbytes: Estimated size of LMDB's maps, all parts together.
-        data_nbytes: Estimated size of the data files; None if it was not estimated.
-        least_nbytes: The lower end of its interval; None likewise.
-    """
-
-    fields: tuple[Field, ...]
-    scale: int | None
-    map_nbytes: int
-    data_nbytes: int | None = None
-    least_nbytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +37,7 @@ class SavedPlan:
 
     Attributes:
         made_by: How the dataset is made, for the manifest.
-        decisions: What the trial has settled.
+        decisions: What a few inputs have settled.
         asked: The source and the options as given, by name, with values as in JSON.
         overwrite: Whether an existing dataset may be replaced.
         listing: The listing without its sources.
@@ -69,7 +49,7 @@ class SavedPlan:
     """
 
     made_by: Mapping[str, Any]
-    decisions: Decisions
+    decisions: Trial
     asked: Mapping[str, Any]
     overwrite: bool
     listing: Listing
@@ -115,7 +95,7 @@ def save(
     work: Work,
     plan: Plan,
     made_by: Mapping[str, Any],
-    decisions: Decisions,
+    decisions: Trial,
     asked: Mapping[str, Any],
     overwrite: bool,
     bounds: npt.NDArray[np.int64],
@@ -142,8 +122,9 @@ def save(
         "holders": {path: _look(path) for path in _holders(sources)},
     })  # fmt: skip
     for number, share in enumerate(shares):
-        file = BytesIO()
-        np.savez(file, **_pack(share))  # type: ignore[arg-type]
+        file, arrays = BytesIO(), list[npt.NDArray[Any]]()
+        form = np.frombuffer(json.dumps(_pack(share, arrays)).encode(), np.uint8)
+        np.savez(file, form=form, **{str(place): array for place, array in enumerate(arrays)})  # type: ignore[arg-type]
         work.write(_sources_name(number), file.getvalue())
 
 
@@ -163,9 +144,8 @@ def load(work: Work) -> SavedPlan:
         body = work.plan()
         if body is None:
             raise ValueError("it is missing")
-        fields, scale = tuple(parse_field(f) for f in body["fields"]), body["scale"]
         sizes = (body[name] for name in ("data_nbytes", "least_nbytes"))
-        decisions = Decisions(fields, scale, int(body["map_nbytes"]), *sizes)
+        decisions = Trial(tuple(parse_field(f) for f in body["fields"]), body["scale"], int(body["map_nbytes"]), *sizes)
         listed = body["listing"]
         listing = Listing(
             listed["layout"],
@@ -206,7 +186,7 @@ def load_listing(work: Work, saved: SavedPlan, number: int) -> Listing:
         with explain_full_disk(path), naming(path), open(path, "rb") as file:
             content = file.read()
         with np.load(BytesIO(content), allow_pickle=False) as found:
-            sources = _unpack({name: found[name] for name in found.files})
+            sources: Sources = _unpack(json.loads(found["form"].tobytes()), found)
         if len(sources) != saved.bounds[number + 1] - saved.bounds[number]:
             raise ValueError(f"{len(sources)} sources")
         return replace(saved.listing, sources=sources)
@@ -247,73 +227,36 @@ def _explain(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _pack(sources: Sources) -> Arrays:
-    """Return sources as arrays, for `_unpack`."""
-    arrays = {"nbytes": sources.nbytes, **_pack_names("names", sources.names)}
-    if sources.lr_names is not None:
-        arrays |= _pack_names("lr_names", sources.lr_names)
-    if sources.labels is not None:
-        arrays["labels"] = sources.labels
-    for name, spans in (("spans", sources.spans), ("lr_spans", sources.lr_spans)):
-        if spans is not None:
-            arrays |= _pack_spans(name, spans)
-    arrays["attached"] = _bytes(json.dumps([*sources.attached]).encode())
-    for i, places in enumerate(sources.attached.values()):
-        name = f"attached{i}"
-        arrays |= _pack_spans(name, places) if isinstance(places, Spans) else _pack_names(name, places)
-    if (boxes := sources.annotations) is not None:
-        arrays |= {"boxes": boxes.boxes, "boxes.labels": boxes.labels, "boxes.bounds": boxes.bounds}
-        arrays |= {} if boxes.sizes is None else {"boxes.sizes": boxes.sizes}
-    return arrays
+def _pack(value: Any, arrays: list[npt.NDArray[Any]]) -> Any:
+    """Return sources, or what they are made of, as JSON with the numbers of arrays, which are added to a list."""
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        return {name: _pack(inner, arrays) for name, inner in value.items()}
+    if isinstance(value, Spans):  # with the paths of only those files that hold them
+        used, which = np.unique(value.which, return_inverse=True)
+        paths = Names.join(b"", [value.paths[number] for number in used.tolist()])
+        inner = [paths, which.astype(np.int32).reshape(-1), value.start, value.nbytes]
+    elif isinstance(value, Sources | Names | Annotations):
+        inner = [getattr(value, f.name) for f in fields(value)]
+    else:
+        arrays.append(np.frombuffer(value, np.uint8) if isinstance(value, bytes) else value)
+        return len(arrays) - 1
+    return [type(value).__name__, *(_pack(each, arrays) for each in inner)]
 
 
-def _unpack(arrays: Arrays) -> Sources:
-    boxes = None
-    if "boxes" in arrays:
-        sizes = arrays.get("boxes.sizes")
-        boxes = Annotations(arrays["boxes"], arrays["boxes.labels"], arrays["boxes.bounds"], sizes)
-    attached = json.loads(arrays["attached"].tobytes())
-    return Sources(
-        _unpack_names("names", arrays),
-        arrays["nbytes"],
-        _unpack_names("lr_names", arrays) if "lr_names" in arrays else None,
-        arrays.get("labels"),
-        _unpack_spans("spans", arrays) if "spans" in arrays else None,
-        _unpack_spans("lr_spans", arrays) if "lr_spans" in arrays else None,
-        {
-            name: _unpack_spans(f"attached{i}", arrays)
-            if f"attached{i}.which" in arrays
-            else _unpack_names(f"attached{i}", arrays)
-            for i, name in enumerate(attached)
-        },
-        boxes,
-    )
-
-
-def _pack_names(name: str, names: Names) -> Arrays:
-    return {name: _bytes(names.text), f"{name}.bounds": names.bounds, f"{name}.folder": _bytes(names.folder)}
-
-
-def _unpack_names(name: str, arrays: Arrays) -> Names:
-    return Names(arrays[f"{name}.folder"].tobytes(), arrays[name].tobytes(), arrays[f"{name}.bounds"])
-
-
-def _pack_spans(name: str, spans: Spans) -> Arrays:
-    """Return spans as arrays, with the paths of only those files that hold them."""
-    used, which = np.unique(spans.which, return_inverse=True)
-    paths = Names.join(b"", [spans.paths[number] for number in used.tolist()])
-    return {
-        **_pack_names(name, paths),
-        f"{name}.which": which.astype(np.int32).reshape(-1),
-        f"{name}.start": spans.start,
-        f"{name}.nbytes": spans.nbytes,
-    }
-
-
-def _unpack_spans(name: str, arrays: Arrays) -> Spans:
-    columns = (arrays[f"{name}.{column}"] for column in ("which", "start", "nbytes"))
-    return Spans(tuple(_unpack_names(name, arrays)), *columns)
-
-
-def _bytes(data: bytes) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(data, np.uint8)
+def _unpack(packed: Any, arrays: Mapping[str, npt.NDArray[Any]]) -> Any:
+    """Return what `_pack` was given, from its arrays by number."""
+    if packed is None:
+        return None
+    if isinstance(packed, dict):
+        return {name: _unpack(inner, arrays) for name, inner in packed.items()}
+    if not isinstance(packed, list):
+        return arrays[str(packed)]
+    kind, *inner = packed
+    values = [_unpack(each, arrays) for each in inner]
+    if kind == "Spans":
+        return Spans(tuple(values[0]), *values[1:])
+    if kind == "Names":
+        return Names(values[0].tobytes(), values[1].tobytes(), values[2])
+    return {"Sources": Sources, "Annotations": Annotations}[kind](*values)

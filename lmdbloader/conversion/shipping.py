@@ -134,54 +134,14 @@ def check_pickles(what: str, value: Any) -> None:
         value: The object.
 
     Raises:
-        OptionError: It cannot be pickled; the message names the part that cannot, and says what to do.
+        OptionError: It cannot be pickled.
     """
     try:
         dumps(value)
     except Exception as error:
         if isinstance(error, MemoryError | LmdbloaderError):
             raise
-        raise OptionError(_refusal(what, value, error)) from error
-
-
-def _refusal(what: str, value: Any, error: Exception) -> str:
-    """Return the message about an object that cannot be pickled: the attribute that cannot, and where it is defined."""
-    blamed, name = value, "" if what == "prepare" else f"{what} ({type(value).__name__})"
-    for _ in range(8):
-        found = next((item for item in _attributes(blamed) if not _is_pickled(item[1])), None)
-        if found is None:
-            break
-        name, blamed = f"{name or what}{'' if found[0].startswith('[') else '.'}{found[0]}", found[1]
-    code = getattr(blamed, "__code__", None)
-    place = f", defined at {code.co_filename}:{code.co_firstlineno}" if code is not None else ""
-    place_to_open = {"the dataset": "__getitem__", "prepare": "the function"}.get(what)
-    line = f"Open it in {place_to_open}, when it is first used." if place_to_open else "Leave it out."
-    if code is not None:
-        line = "Define it with `def` at the top level of a module."
-    elif isinstance(blamed, type):
-        line = "Define that class at the top level of a module."
-    return (
-        f"{name or what}={shown(blamed)}{place}: it cannot be pickled to send it to worker processes "
-        f"({str(error) or type(error).__name__}). {line} {_THREADS}."
-    )
-
-
-def _attributes(value: Any) -> list[tuple[str, Any]]:
-    attributes = getattr(value, "__dict__", None)
-    found = list(attributes.items()) if isinstance(attributes, dict) and not isinstance(value, type) else []
-    if hasattr(value, "func") and hasattr(value, "args"):  # functools.partial
-        found += [("func", value.func), *((f"args[{i}]", arg) for i, arg in enumerate(value.args))]
-        found += [(f"keywords[{key!r}]", arg) for key, arg in (getattr(value, "keywords", None) or {}).items()]
-    if isinstance(value, dict):
-        found += [(f"[{key!r}]", inner) for key, inner in value.items()]
-    if isinstance(value, list | tuple):
-        found += [(f"[{i}]", inner) for i, inner in enumerate(value[:64])]
-    return found
-
-
-def _is_pickled(value: Any) -> bool:
-    try:
-        dumps(value)
-    except Exception:
-        return False
-    return True
+        raise OptionError(
+            f"{what} ({shown(value)}): cannot be pickled to send it to worker processes ({error}). Define functions "
+            f"and classes at the top level of a module, and open files when they are first used. {_THREADS}."
+        ) from error

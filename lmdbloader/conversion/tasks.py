@@ -83,7 +83,6 @@ class Part:
         num_sources: Sources done, including skipped ones.
         nbytes: Total size of their files.
         seconds: Time of the work in its process.
-        box_scales: Of samples from Python, see `samples.Group`.
         doubts: (kind, name) of the images, of those done, that a note is about: TURNED_MASK or TURNED_BOXES, whose mask
             or boxes may have to be turned too.
         colors: Of the palettes of the masks.
@@ -97,7 +96,6 @@ class Part:
     num_sources: int
     nbytes: int
     seconds: float = 0.0
-    box_scales: dict[str, str] = field(default_factory=dict)
     doubts: tuple[tuple[str, str], ...] = ()
     colors: Colors = field(default_factory=dict)
 

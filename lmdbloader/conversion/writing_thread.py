@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import queue
-import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 
-from lmdbloader.base.limits import start_threads
+from lmdbloader.base.limits import explain_limit
 from lmdbloader.conversion.tasks import Part
-from lmdbloader.store import PartWriter
+from lmdbloader.store import Block, Chunk, PartWriter
 
 # Parts of about 8 MiB that wait to be written. More of them take more time than they save: memory that was not used
 # before costs the system about as much as copying it.
 _WAITING = 3
-# Seconds between two looks at whether the thread has ended.
-_MOMENT = 0.1
 
 
 class WritingThread:
@@ -30,32 +28,29 @@ class WritingThread:
         """Take the writer, which nothing else may use meanwhile."""
         self.num_samples, self.payload_nbytes = writer.num_samples, writer.payload_nbytes
         self._writer = writer
-        self._parts: queue.Queue[Part | None] = queue.Queue(_WAITING)
-        self._error: BaseException | None = None
-        self._is_stopped, self._has_ended = False, threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lmdbloader-writer", daemon=True)
+        self._executor = ThreadPoolExecutor(1, "lmdbloader-writer")
+        self._waiting: deque[Future[None]] = deque()
+        self._is_whole = True
 
     def __enter__(self) -> WritingThread:
-        start_threads([self._thread], "writing a dataset", "Writing always needs this thread: close other programs.")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._is_stopped = error is not None
-        again: KeyboardInterrupt | None = None
-        while not self._has_ended.is_set():  # after a join that was interrupted, `is_alive` may be wrong
+        pressed: KeyboardInterrupt | None = None
+        while not all(future.done() for future in self._waiting):
+            for future in self._waiting if error or pressed else ():
+                future.cancel()
             try:
-                with contextlib.suppress(queue.Full):
-                    self._parts.put(None, timeout=_MOMENT)
-                self._has_ended.wait(_MOMENT)
-            except KeyboardInterrupt as pressed:  # the caller closes LMDB's map next, which the thread may be using
-                self._is_stopped, again = True, pressed
-        self._thread.join()
-        if again is not None:
-            raise again
-        if error is None:
-            self._raise()
+                wait(self._waiting)
+            except KeyboardInterrupt as again:  # the caller closes LMDB's map next, which the thread may be using
+                pressed = again
+        self._executor.shutdown()
+        if pressed is not None:
+            raise pressed
+        while error is None and self._waiting:
+            self._waiting.popleft().result()
 
     def add(self, part: Part) -> None:
         """Hand over a part; waits while the disk is behind.
@@ -63,23 +58,19 @@ class WritingThread:
         Raises:
             DiskFullError: No room left, for this part or an earlier one.
         """
-        self._raise()
+        while self._waiting and (len(self._waiting) > _WAITING or self._waiting[0].done()):
+            self._waiting.popleft().result()
         self.num_samples += part.num_sources
         self.payload_nbytes += part.nbytes
-        self._parts.put(part)
+        if part.chunk is not None:
+            with explain_limit(
+                "writing a dataset: thread 1 of 1", "Writing always needs this thread: close other programs."
+            ):
+                self._waiting.append(self._executor.submit(self._write, part.chunk, part.blocks))
 
-    def _raise(self) -> None:
-        if self._error is not None:
-            raise self._error
-
-    def _run(self) -> None:
-        # After an error parts are still taken, so that `add` does not wait for ever.
-        while (part := self._parts.get()) is not None:
-            if self._error is not None or self._is_stopped or part.chunk is None:
-                continue
-            try:
-                self._writer.add(part.chunk, part.blocks)
-            except BaseException as error:
-                self._error = error
-            del part
-        self._has_ended.set()
+    def _write(self, chunk: Chunk, blocks: Sequence[Block]) -> None:
+        """Add samples, unless some before them could not be added."""
+        if self._is_whole:
+            self._is_whole = False
+            self._writer.add(chunk, blocks)
+            self._is_whole = True
