@@ -124,41 +124,6 @@ def test_a_wheel_built_twice_has_the_same_bytes(
     assert later.read_bytes() != first.read_bytes()
 
 
-def test_the_same_permissions_whatever_the_clone_s_are(make_wheels: ModuleType, tmp_path: Path) -> None:
-    clone, copy = tmp_path / "clone", tmp_path / "copy"
-    for name in make_wheels.SOURCES:
-        (clone / name).parent.mkdir(parents=True, exist_ok=True)
-        if "." in name or name == "LICENSE":
-            (clone / name).touch(0o600)
-    (clone / "lmdbloader" / "kernels" / "built").mkdir(parents=True)
-    (clone / "lmdbloader" / "kernels" / "built" / "stamp").touch()
-    (clone / "lmdbloader" / "module.py").touch(0o777)
-    copy.mkdir()
-    make_wheels.copy_sources(clone, copy)
-    files = {path.relative_to(copy).as_posix(): path.stat().st_mode & 0o777 for path in copy.rglob("*")}
-    assert files.pop("lmdbloader") == files.pop("lmdbloader/kernels") == 0o755
-    assert files.keys() == {*make_wheels.SOURCES, "lmdbloader/module.py"} - {"lmdbloader"}
-    assert set(files.values()) == {0o644}
-
-
-def test_a_build_that_fails_says_why(make_wheels: ModuleType, source: Path, tmp_path: Path) -> None:
-    with pytest.raises(make_wheels.WheelError, match="kernels are made for these systems"):
-        make_wheels.make_wheel(source, "win_arm64", tmp_path)
-    (source / "lmdbloader" / "kernels" / "building" / "linking.py").write_text("raise OSError('no linker')\n")
-    with pytest.raises(make_wheels.WheelError, match="error: no linker"):
-        make_wheels.make_wheel(source, MACOS, tmp_path)
-
-
-def test_the_time_of_files_is_that_of_the_last_commit(
-    make_wheels: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
-    monkeypatch.setattr(make_wheels, "ROOT", tmp_path)  # no clone
-    assert make_wheels.epoch() == make_wheels.FIRST_SECOND
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    assert make_wheels.epoch() == 1_700_000_000
-
-
 def test_every_platform_of_the_targets_is_built(make_wheels: ModuleType) -> None:
     assert len(make_wheels.PLATFORMS) == 5
     assert {"win_amd64", "macosx_11_0_arm64", MACOS} < set(make_wheels.PLATFORMS)
