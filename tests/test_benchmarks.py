@@ -74,7 +74,7 @@ WRITTEN = [
 BENCHMARKS = {
     "convert.py": (1, JOBS, 0),
     "images.py --sections speed disk": (2, IMAGES * 2, 0),
-    "loader.py": (7, ORDERS[::-1], 4),
+    "loader.py --sections pairs references crops orders threads": (5, ORDERS[::-1], 3),
     "many_samples.py": (3, ORDERS, 0),
     "memory.py": (2, ["16x16", "96x96", "192x192"], 1),
     "overhead.py": (3, ["1", "10", "100"], 0),

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from loading_scripts import load_script
 
 import lmdbloader
 
@@ -141,3 +142,11 @@ def test_everything_public_has_a_docstring(path: Path) -> None:
 def test_pillow_simd_is_in_no_requirement(metadata: configparser.ConfigParser) -> None:
     for section in ("options", "options.extras_require"):
         assert not [value for value in metadata[section].values() if "pillow-simd" in value.lower()]
+
+
+def test_the_tests_that_scripts_choose_are_there() -> None:
+    chosen = [
+        *load_script("floors").TESTS,
+        *(name for debian in load_script("chroots").DEBIANS for name in debian.tests),
+    ]
+    assert [name for name in chosen if not [*(ROOT / "tests").glob(f"test_{name}.py")]] == []
