@@ -133,7 +133,7 @@ def problem_of_pytest(words: list[str]) -> str:
         ("python -m pytest tests/test_nothing.py", "is not there"),
         ("python -m pytest tests/test_coverage.py -k 'command or comand'", "'comand'"),
         ("python -m pytest tests/test_coverage.py --lf", "unrecognized arguments"),
-        ("make dema", "make has no dema"),
+        ("make dema", "dema"),
         ("bash -n scripts/slurm/nothing.sbatch", "is not there"),
         ("rm -r try", "not a kind of command"),
     ],

@@ -25,7 +25,7 @@ FEW: dict[str, tuple[int, int, dict[str, int]]] = {
     "hostile_tars": (4 * len(MAKERS), 1, {"refused": 3, "read": 3, "read, some samples skipped": 1}),
     "late_copies": (300, 1, {"late copies": 300}),
     "leaks": (300, 1, {"turns": 300}),
-    "reused": (3 * len(CONTAINERS), 1, {"same digest": 3 * len(CONTAINERS)}),
+    "reused": (2 * len(CONTAINERS), 1, {"same digest": 2 * len(CONTAINERS)}),
     "zoo": (2, 1, {"converted": 50, "skipped and named": 50, "left out and named": 10}),
 }  # fmt: skip
 # Its memory is measured, which moves by itself in a process that runs other tests.

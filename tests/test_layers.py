@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -169,17 +166,3 @@ def test_a_planted_violation_is_found(tmp_path: Path, file: str, text: str, expe
 def test_a_planted_cycle_is_found(tmp_path: Path, back: str) -> None:
     (found,) = cycles(plant(tmp_path / "planted", {"store/pages.py": back}))
     assert {"planted.store.pages", "planted.store.reader"} <= set(found)
-
-
-def test_the_package_works_without_what_measures(tmp_path: Path) -> None:
-    package = tmp_path / "lmdbloader"
-    shutil.copytree(
-        PACKAGE,
-        package,
-        ignore=shutil.ignore_patterns("__pycache__", "lab", "cli", "integrations", "ray", "__main__.py"),
-    )
-    names = list(modules_of(package))
-    code = f"import importlib\nfor name in {names}: importlib.import_module(name)\n"
-    code += "import lmdbloader; print(lmdbloader.__file__)"
-    child = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert child.stdout.strip() == str(package / "__init__.py")
