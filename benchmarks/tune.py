@@ -203,7 +203,7 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         found = environment(folder)
         figures = []
-        for case in CASES:
+        for case in CASES[:1] if options.quick else CASES:
             path = folder / f"{case.write.__name__}.lmdb"
             if not path.exists():
                 case.write(path, options.samples)

@@ -28,7 +28,10 @@ PHOTOGRAPHS = ("astronaut", "cat", "coffee", "rocket", "retina", "hubble_deep_fi
 
 
 # Their tests take ten seconds and more each.
-LONGEST = ("test_kernels_building", "test_snippets", "test_slurm", "test_notebooks", "test_benchmarks")
+LONGEST = (
+    "test_kernels_building", "test_snippets", "test_faults", "test_notebooks", "test_docs", "test_slurm",
+    "test_benchmarks",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

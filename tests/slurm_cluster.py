@@ -27,7 +27,6 @@ wait $step
     "scancel": """
 [[ "$*" == "--signal=TERM $SLURM_JOB_ID" ]] || exit 1
 kill -TERM -- "-$(cat "$CLUSTER/step")"
-touch "$CLUSTER/cancelled"
 """,
     "scontrol": """
 case "$1" in
@@ -95,7 +94,7 @@ class Cluster:
         return names
 
     def _start(self, name: str, words: tuple[str, ...], variables: dict[str, str]) -> Job:
-        for mark in ("there", "cancelled", "step"):
+        for mark in ("there", "step"):
             (self.folder / mark).unlink(missing_ok=True)
         environment = {
             **os.environ,

@@ -1,41 +1,37 @@
-"""`torchrun` on the stand-in for a cluster: one process that trains, and waits for a signal where the test wants it."""
+"""`torchrun` on the stand-in for a cluster: a loop of six steps that saves as the training scripts do."""
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
 
+NUM_STEPS, SAVE_EACH = 6, 3
 
-def main() -> None:
-    """Train, or wait as a program of the user would."""
-    cluster = Path(os.environ["CLUSTER"])
-    at = sys.argv.index(os.environ["SCRIPT"])
-    (cluster / "given").write_text(json.dumps(sys.argv[1:]))
-    if os.environ["SCRIPT"].endswith("train_classifier.py") and os.path.exists(os.environ["SCRIPT"]):
-        sys.path.insert(0, os.path.dirname(os.environ["SCRIPT"]))
-        import train_classifier
-        from classification import ResNet
 
-        forward, steps = ResNet.forward, 0
-
-        def watched(self, images):
-            nonlocal steps
-            steps += self.training
-            with open(cluster / "steps", "a") as file:
-                file.write("x" * self.training)
-            if self.training and steps == int(os.environ.get("WAIT_AT_STEP", 0)):
-                (cluster / "there").touch()
-                while not (cluster / "cancelled").exists():
-                    time.sleep(0.01)
-            return forward(self, images)
-
-        ResNet.forward = watched
-        sys.exit(train_classifier.main(sys.argv[at + 1 :]))
-    elif "WAIT_AT_STEP" in os.environ:
-        (cluster / "there").touch()
-        time.sleep(1000)
+def main() -> int:
+    """Train; SIGTERM lets a step end, saves, and stops; at step WAIT_AT_STEP of this process it is waited for."""
+    cluster, words = Path(os.environ["CLUSTER"]), sys.argv[1:]
+    (cluster / "given").write_text(json.dumps(words))
+    checkpoint = Path(words[words.index("--checkpoint") + 1])
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
+    first = int(checkpoint.read_text()) if "--resume" in words else 0
+    for number, step in enumerate(range(first, NUM_STEPS), start=1):
+        with open(cluster / "steps", "a") as file:
+            file.write(f"{step} ")
+        if number == int(os.environ.get("WAIT_AT_STEP", 0)):
+            (cluster / "there").touch()
+            while not stopped:
+                time.sleep(0.01)
+        if (stopped and "SAVES_NOTHING" not in os.environ) or (step + 1) % SAVE_EACH == 0:
+            checkpoint.with_suffix(".new").write_text(str(step + 1))
+            checkpoint.with_suffix(".new").replace(checkpoint)
+        if stopped:
+            return 130
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -61,27 +61,3 @@ def test_what_is_not_faster_is_shown_and_said(charts: ModuleType) -> None:
     assert all(0 < share < 1 for share in shares.values())
     (told,) = re.findall(r"!\[(.*?)\]\(benchmarks/pictures/not-faster\.svg\)", PAGE.read_text("utf-8"))
     assert [float(found) for found in re.findall(r"\d\.\d\d", told)] == [round(share, 2) for share in shares.values()]
-
-
-def test_the_page_shows_every_chart_before_the_first_script(charts: ModuleType) -> None:
-    text = PAGE.read_text("utf-8")
-    for name in (*charts.draw(), "overhead.svg", "jpeg-quality.svg"):
-        assert 0 < text.index(f"(benchmarks/pictures/{name})") < text.index("```")
-
-
-def test_a_table_that_is_not_there_is_named(charts: ModuleType) -> None:
-    text = "\n## A\n\n| b |\n|---|\n| 1 |\n\n## C\n\n| d |\n|---|\n| 2 |\n"
-    assert charts.rows_of(text, "C", "d") == [{"d": "2"}]
-    with pytest.raises(ValueError, match="no table with the column 'd' below the heading 'A'"):
-        charts.rows_of(text, "A", "d")
-
-
-@pytest.mark.parametrize("name", ["two-cores", "batch-sizes", "not-faster", "overhead", "jpeg-quality"])
-def test_drawings_follow_the_switch_of_the_page_and_style_nothing_else(name: str) -> None:
-    """The documentation puts drawings into one page: a rule for all texts there would change the others'."""
-    text = (ROOT / "docs" / "benchmarks" / "pictures" / f"{name}.svg").read_text("utf-8")
-    (style,) = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
-    assert '[data-md-color-scheme="slate"]' in style and "prefers-color-scheme: dark" in style
-    outer = re.sub(r"\{[^{}]*\}", "", re.sub(r"\{[^{}]*\}", "", style))
-    assert not re.search(r"(?:^|[};])\s*(?:svg|text)\s*(?:\{|$)", outer)
-    assert ElementTree.fromstring(text).get("class", "").startswith("drawing")

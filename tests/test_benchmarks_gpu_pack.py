@@ -14,14 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
 import pytest
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from PIL import Image
-
-import lmdbloader
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks" / "gpu"
 NAMES = ("pack", "install", "ffcv_peer")
@@ -65,11 +58,6 @@ def pack(modules: dict[str, ModuleType]) -> ModuleType:
 @pytest.fixture
 def install(modules: dict[str, ModuleType]) -> ModuleType:
     return modules["install"]
-
-
-@pytest.fixture
-def ffcv_peer(modules: dict[str, ModuleType]) -> ModuleType:
-    return modules["ffcv_peer"]
 
 
 def write_wheel(folder: Path, name: str) -> None:
@@ -131,17 +119,6 @@ def test_a_wheel_is_taken_by_the_pythons_that_it_runs_on(install: ModuleType, wh
     assert {minor for minor in (10, 11, 12, 13) if install.fits(wheel, (3, minor))} == pythons
 
 
-@given(st.integers(8, 30), st.integers(8, 30))
-def test_a_compiled_wheel_fits_its_own_python_only(minor: int, other: int) -> None:
-    sys.path.insert(0, str(FOLDER))
-    try:
-        fits = importlib.import_module("install").fits
-    finally:
-        sys.path.remove(str(FOLDER))
-        sys.modules.pop("install", None)
-    assert fits(f"x-1-cp3{minor}-cp3{minor}-manylinux_2_17_x86_64.whl", (3, other)) == (minor == other)
-
-
 def test_the_pins_are_those_of_the_release(pack: ModuleType, tmp_path: Path) -> None:
     pinned = pack.pins(pack.MISSING)
     assert [pin.split("==")[0] for pin in pinned] == list(pack.MISSING)
@@ -151,13 +128,6 @@ def test_the_pins_are_those_of_the_release(pack: ModuleType, tmp_path: Path) -> 
     assert pack.pins(["lz4"], constraints) == ["lz4==1.0"]
     with pytest.raises(pack.PackError, match="found no pin of lmdb"):
         pack.pins(["lz4", "lmdb"], constraints)
-
-
-def test_wheels_are_packed_for_the_machine_and_for_the_rehearsal_here(pack: ModuleType) -> None:
-    assert set(pack.versions("3.99")) == {"3.99", HERE}
-    assert pack.versions(HERE) == [HERE]
-    with pytest.raises(pack.PackError, match="a version such as"):
-        pack.versions("312")
 
 
 def test_a_folder_that_is_too_large_is_an_error_that_lists_its_contents(pack: ModuleType, tmp_path: Path) -> None:
@@ -180,22 +150,6 @@ def test_a_folder_other_than_a_pack_is_left_alone(
     assert pack.main(["--out", str(tmp_path)]) == 1
     assert "is no pack" in capsys.readouterr().err
     assert (tmp_path / "thesis.tex").exists()
-
-
-def test_ffcv_setup_is_answered_by_a_program_of_the_name_that_it_asks(pack: ModuleType, tmp_path: Path) -> None:
-    pack.write_stand_in(tmp_path)
-
-    answer = pack.run(["pkg-config", "--cflags", "--libs", "opencv4"], path=tmp_path)
-    # FFCV's setup.py sorts the words by how they begin, and breaks off where none names a library.
-    assert [word[:2] for word in answer.split()] == ["-l"]
-    assert "not found" not in answer
-
-
-def test_a_program_that_fails_is_an_error_with_its_message(pack: ModuleType) -> None:
-    with pytest.raises(pack.PackError, match=r"exit status 3:\nno such package"):
-        pack.run([sys.executable, "-c", "import sys; print('no such package'); sys.exit(3)"])
-    with pytest.raises(pack.PackError, match="could not be started"):
-        pack.run(["/there/is/no/such/program"])
 
 
 def test_installing_unpacks_the_wheels_of_this_python(install: ModuleType, tmp_path: Path) -> None:
@@ -256,92 +210,3 @@ def test_an_ffcv_that_cannot_be_built_says_why_and_leaves_the_rest(
     assert install.main([*options, "--ffcv"]) == 1
     assert message in capsys.readouterr().err
     assert [path.name for path in site.iterdir()] == ["lmdb.py"]
-
-
-def test_a_pack_without_ffcv_says_so(install: ModuleType, tmp_path: Path) -> None:
-    with pytest.raises(install.InstallError, match="FFCV was not packed"):
-        install.build_ffcv(tmp_path, tmp_path / "site", tmp_path / "build")
-
-
-def test_where_ffcv_is_missing_the_reason_is_returned(
-    ffcv_peer: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "ffcv").mkdir()
-    (tmp_path / "ffcv" / "__init__.py").write_text("raise ImportError('libopencv_core.so.406 is missing')\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "ffcv", raising=False)
-
-    assert ffcv_peer.ffcv_available() == "FFCV cannot be imported: ImportError: libopencv_core.so.406 is missing"
-
-
-def test_every_pair_comes_once_with_both_halves_mirrored_in_step(ffcv_peer: ModuleType, tmp_path: Path) -> None:
-    if (reason := ffcv_peer.ffcv_available()) is not None:
-        pytest.skip(reason)
-    rng = np.random.default_rng(0)
-    lr = rng.integers(0, 256, (40, 3, 8, 8), np.uint8)
-    hr = lr.repeat(2, 2).repeat(2, 3)
-    samples = ({"lr": torch.from_numpy(a), "hr": torch.from_numpy(b)} for a, b in zip(lr, hr, strict=True))
-    lmdbloader.write(samples, tmp_path / "pairs")
-    ffcv_peer.write_pairs(lmdbloader.LMDBDataset(tmp_path / "pairs"), tmp_path / "pairs.beton", workers=2)
-    known = {a.tobytes(): (i, False) for i, a in enumerate(lr)}
-    known |= {a[:, :, ::-1].tobytes(): (i, True) for i, a in enumerate(lr)}
-
-    options = {"batch_size": 10, "workers": 1, "device": "cpu"}
-    loader = ffcv_peer.pair_loader(tmp_path / "pairs.beton", dtype=torch.uint8, **options)
-    epochs = []
-    for _ in range(2):
-        seen = []
-        for small, large in loader:
-            assert torch.equal(small.repeat_interleave(2, 2).repeat_interleave(2, 3), large)
-            seen += [known[half.numpy().tobytes()] for half in small]
-        assert sorted(index for index, _ in seen) == list(range(40))
-        assert {is_mirrored for _, is_mirrored in seen} == {False, True}
-        epochs.append(seen)
-    assert epochs[0] != epochs[1]
-
-    cropped = ffcv_peer.pair_loader(tmp_path / "pairs.beton", dtype=torch.float32, crop=8, **options)
-    small, large = next(iter(cropped))
-    assert small.shape == (10, 3, 4, 4)
-    assert torch.equal(small.repeat_interleave(2, 2).repeat_interleave(2, 3), large)
-    assert large.dtype == torch.float32
-    assert 0.5 < large.max() <= 1
-    with pytest.raises(ValueError, match="a multiple of 2 up to 16"):
-        ffcv_peer.pair_loader(tmp_path / "pairs.beton", dtype=torch.uint8, crop=7, **options)
-
-
-def test_an_image_that_ffcv_cannot_write_is_an_error_and_nothing_hangs(ffcv_peer: ModuleType, tmp_path: Path) -> None:
-    if (reason := ffcv_peer.ffcv_available()) is not None:
-        pytest.skip(reason)
-    (tmp_path / "photos" / "class0").mkdir(parents=True)
-    (tmp_path / "photos" / "class0" / "0.png").write_text("no image")
-
-    with pytest.raises(RuntimeError, match="a process died with exit status 1"):
-        ffcv_peer.write_images(tmp_path / "photos", tmp_path / "a.beton", mode="raw", max_resolution=None, workers=2)
-    assert [path.name for path in tmp_path.iterdir()] == ["photos"]
-    with pytest.raises(FileNotFoundError, match="found no images"):
-        ffcv_peer.write_images(
-            tmp_path / "photos" / "class0", tmp_path / "a.beton", mode="raw", max_resolution=None, workers=2
-        )
-
-
-def test_images_come_normalised_with_their_labels(ffcv_peer: ModuleType, tmp_path: Path) -> None:
-    if (reason := ffcv_peer.ffcv_available()) is not None:
-        pytest.skip(reason)
-    # Of one colour each, so the crop does not matter.
-    colours = [(200, 30, 60), (10, 240, 90)]
-    for label, colour in enumerate(colours):
-        (tmp_path / "photos" / f"class{label}").mkdir(parents=True)
-        for number in range(6):
-            image = Image.new("RGB", (40 + number, 30), colour)
-            image.save(tmp_path / "photos" / f"class{label}" / f"{number}.png")
-    ffcv_peer.write_images(tmp_path / "photos", tmp_path / "raw.beton", mode="raw", max_resolution=32, workers=2)
-
-    options = {"batch_size": 4, "size": 16, "workers": 1, "device": "cpu"}
-    loader = ffcv_peer.image_loader(tmp_path / "raw.beton", dtype=torch.float32, **options)
-    seen = []
-    for images, labels in loader:
-        for image, label in zip(images, labels.tolist(), strict=True):
-            expected = (torch.tensor(colours[label]) / 255 - torch.tensor(ffcv_peer.MEAN)) / torch.tensor(ffcv_peer.STD)
-            torch.testing.assert_close(image, expected.reshape(3, 1, 1).expand(3, 16, 16), atol=1e-5, rtol=0)
-            seen.append(label)
-    assert sorted(seen) == [0] * 6 + [1] * 6

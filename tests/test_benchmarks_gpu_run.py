@@ -120,28 +120,6 @@ def _is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-def test_stages_for_which_no_time_is_left_are_left_out_and_named(
-    modules: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = benchmark(
-        modules, tmp_path, monkeypatch, {"long": ("import time; time.sleep(60)", 60), "late": ("", 30)}, minutes=0.06
-    )
-    assert found["long"]["status"] == "out of time"
-    assert found["late"]["status"] == "left out"
-    assert not (tmp_path / "out" / "late.json").exists()
-
-
-def test_a_stage_knows_how_much_time_it_has(modules: dict[str, ModuleType], tmp_path: Path) -> None:
-    stage = modules["stage"].parse_stage(
-        "a", "", ["--data", str(tmp_path), "--out", str(tmp_path / "a.json"), "--seconds", "100"]
-    )
-    assert stage.has(50, "short")
-    assert not stage.has(200, "long")
-    kept = json.loads((tmp_path / "a.json").read_text())
-    assert list(kept["left_out"]) == ["long"]
-    assert "it needs 200" in kept["left_out"]["long"]
-
-
 def test_continuing_keeps_the_earlier_figures(
     modules: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,12 +153,6 @@ def test_the_rehearsal_takes_the_network_away(modules: dict[str, ModuleType]) ->
     code = "import socket; socket.create_connection(('127.0.0.1', 9), 5)"
     found = subprocess.run([*words, sys.executable, "-c", code], capture_output=True, text=True)
     assert "Network is unreachable" in found.stderr
-
-
-def test_every_stage_has_a_script(modules: dict[str, ModuleType]) -> None:
-    stages = modules["run"].STAGES
-    for plan in stages.values():
-        assert (FOLDER / plan.script).is_file()
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="older Pythons always look into the current folder first")

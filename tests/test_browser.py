@@ -51,19 +51,3 @@ def test_a_planted_fault_is_reported(browser: Browser, tmp_path: Path, fault: st
     page = browser.open(write_page(tmp_path, fault))
     assert told in "\n".join(page.errors)
     page.close()
-
-
-def test_a_request_is_seen_even_where_it_succeeds(browser: Browser, tmp_path: Path) -> None:
-    (tmp_path / "more.css").write_text("h1 { color: red }")
-    page = browser.open(write_page(tmp_path, "<link rel=stylesheet href=more.css><h1>Hello</h1>"))
-    assert page.errors == []
-    assert page.requests[1:] == [(tmp_path / "more.css").as_uri()]
-    page.close()
-
-
-def test_the_window_and_the_colours_are_those_asked_for(browser: Browser, tmp_path: Path) -> None:
-    path = write_page(tmp_path, "<meta name=viewport content='width=device-width'><p>Hello</p>")
-    for width, dark in (400, True), (1280, False):
-        page = browser.open(path, width=width, dark=dark)
-        assert page.evaluate("[innerWidth, matchMedia('(prefers-color-scheme: dark)').matches]") == [width, dark]
-        page.close()

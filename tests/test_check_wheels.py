@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import platform
 import re
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from types import ModuleType
 
@@ -189,23 +187,3 @@ def test_other_tags_than_those_in_the_name_are_found(check_wheels: ModuleType) -
     assert check_wheels.check_tags(text, "manylinux_2_17_x86_64.manylinux2014_x86_64") == []
     assert "expected ['py3-none-win_amd64']" in check_wheels.check_tags(text, "win_amd64")[0]
     assert check_wheels.check_tags(text.replace("false", "true"), "manylinux_2_17_x86_64.manylinux2014_x86_64")
-
-
-@needs_lief
-@pytest.mark.parametrize(
-    ("content", "message"), [("changed", "exactly these libraries"), ("", "not a library for Darwin")]
-)
-def test_a_wheel_is_opened_and_checked(tmp_path: Path, content: str, message: str) -> None:
-    path = tmp_path / f"lmdbloader-1-py3-none-{APPLE.wheel}.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{BUILT}/{APPLE.file_name}", content)
-        digests = {APPLE.file_name: hashlib.sha256(b"").hexdigest()}
-        archive.writestr(f"{BUILT}/libraries.json", json.dumps({"libraries": digests}))
-    child = subprocess.run([sys.executable, "scripts/check_wheels.py", path], cwd=ROOT, capture_output=True, text=True)
-    assert child.returncode == 1, child.stderr
-    assert message in child.stdout
-
-
-@pytest.mark.parametrize("tag", ["py3-none-any", "cp311-cp311-win_amd64", "py3-none-win_arm64"])
-def test_a_wheel_for_no_platform_is_refused(check_wheels: ModuleType, tmp_path: Path, tag: str) -> None:
-    assert "PLATFORM was expected" in check_wheels.check_wheel(tmp_path / f"lmdbloader-1-{tag}.whl")[0]

@@ -106,39 +106,6 @@ def test_another_processor_is_emulated_in_all_but_the_first_stage(clone: Path, r
     assert f"tests/test_{AARCH64.tests[0].replace('*', 'x')}.py" in runs.arguments
 
 
-def test_on_a_machine_of_that_processor_nothing_is_emulated(
-    clone: Path, runs: FakeRuns, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(chroots.platform, "machine", lambda: "aarch64")
-    chroots.test_in(AARCH64, [], built=None)
-    assert runs.ran == ["debootstrap", *INSTALLED, "pytest"]
-    assert not any(runs.emulated)
-
-
-def test_named_tests_run_alone(clone: Path, runs: FakeRuns) -> None:
-    chroots.test_in(AARCH64, ["tests/test_versions.py", "-x"], built=None)
-    assert runs.arguments == ["/opt/venv/bin/python", "-m", "pytest", *AARCH64.options, "tests/test_versions.py", "-x"]
-
-
-def test_changed_requirements_are_installed_into_the_same_debian(clone: Path, runs: FakeRuns) -> None:
-    chroots.test_in(PYTHON313, [], built=None)
-    (clone / "constraints.txt").write_text("pytest==9.0.0\n")
-    runs.ran = []
-    chroots.test_in(PYTHON313, [], built=None)
-    assert runs.ran == ["venv --clear", "pip", "pytest"]
-
-
-@pytest.mark.parametrize("word", ["debootstrap", "apt-get", "pip"])
-def test_a_failed_step_says_why_and_is_done_again_by_the_next_call(clone: Path, runs: FakeRuns, word: str) -> None:
-    runs.failing = word
-    with pytest.raises(chroots.ChrootError, match=r"ended with status 1: E: the mirror is closed \(the whole story: "):
-        chroots.test_in(PYTHON313, [], built=None)
-    runs.failing, runs.ran = "", []
-    assert chroots.test_in(PYTHON313, [], built=None) == 0
-    expected = ["debootstrap", *INSTALLED, "pytest"]
-    assert runs.ran == (expected[4:] if word == "pip" else expected)
-
-
 def test_the_copy_has_what_git_has_and_the_libraries(clone: Path, runs: FakeRuns, tmp_path: Path) -> None:
     (tmp_path / "built").mkdir()
     for name in ("kernels-linux-aarch64.so", "libraries.json", "lock"):
@@ -161,14 +128,6 @@ def test_the_copy_has_what_git_has_and_the_libraries(clone: Path, runs: FakeRuns
     assert (tree / "new.py").read_text() == "changed"
     assert not (tree / "link.py").exists()
     assert (tree / "__pycache__").exists(), "what a run left is kept"
-
-
-def test_torch_is_debians_where_the_index_has_it_with_cuda_only(clone: Path, runs: FakeRuns) -> None:
-    chroots.test_in(PYTHON313, [], built=None)
-    constraints = (chroots.HOME / "python313/opt/constraints.txt").read_text()
-    assert "torch==" not in constraints and "numpy==" in constraints
-    names = [line.split(">")[0] for line in chroots.requirements(PYTHON313)]
-    assert "torch" not in names and {"numpy", "lmdb", "pytest"} <= set(names)
 
 
 @pytest.mark.parametrize(
@@ -230,10 +189,3 @@ def test_a_command_in_namespaces_sees_its_own_processes_and_leaves_none() -> Non
     assert done.returncode == 7
     assert 0 < len(done.stdout.split()) < 10  # it waits for the output's end, and so for every process
     assert "lmdbloader-test" not in Path("/proc/self/mounts").read_text()
-
-
-def test_an_ended_and_a_missing_command_are_reported() -> None:
-    assert in_namespaces("sh", "-c", "kill -9 $$").returncode == 128 + 9
-    missing = in_namespaces("no-such-command")
-    assert missing.returncode == 99
-    assert missing.stdout.startswith("no-such-command: ")

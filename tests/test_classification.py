@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Iterator
 
 import pytest
 import torch
 from classification import (
-    RECIPES,
     ResNet,
     blur_pool,
     build_model,
@@ -26,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from lmdbloader.errors import OptionError, TrainingError
+from lmdbloader.errors import OptionError
 
 CPU = torch.device("cpu")
 FLOAT = Precision(CPU, torch.float32)
@@ -74,13 +71,6 @@ def test_weights_of_torchvisions_models_give_the_same_result(name: str) -> None:
         torch.testing.assert_close(ours(images), theirs(images))
 
 
-def test_small_images_keep_their_resolution_in_the_stem() -> None:
-    features = nn.Sequential(*list(tiny().children())[:4])
-    assert features(torch.rand(1, 3, 32, 32)).shape[-2:] == (32, 32)
-    large = nn.Sequential(*list(build_model("tiny", 2).children())[:4])
-    assert large(torch.rand(1, 3, 32, 32)).shape[-2:] == (8, 8)
-
-
 def test_blurring_weighs_neighbours_one_two_one() -> None:
     image = torch.zeros(1, 2, 5, 5)
     image[0, 1, 2, 2] = 16
@@ -88,21 +78,6 @@ def test_blurring_weighs_neighbours_one_two_one() -> None:
     assert torch.equal(BlurPool(2, 1)(image)[0, 1, 1:4, 1:4], expected)
     assert torch.equal(BlurPool(2, 1)(image)[0, 0], torch.zeros(5, 5))
     assert torch.equal(BlurPool(2, 2)(image)[0, 1], BlurPool(2, 1)(image)[0, 1, ::2, ::2])
-
-
-def test_every_stride_except_that_of_the_colours_is_blurred_and_shapes_stay() -> None:
-    plain, blurred = build_model("resnet50", 3).eval(), build_model("resnet50", 3).eval()
-    # The maximum, and the 3x3 convolution and the shortcut of three stages.
-    assert blur_pool(blurred) == 7
-    strided = [m for m in blurred.modules() if isinstance(m, nn.Conv2d | nn.MaxPool2d) and m.stride in (2, (2, 2))]
-    assert [m.in_channels for m in strided if isinstance(m, nn.Conv2d)] == [3, 128, 256, 512]
-    for size in (64, 75):
-        shapes = []
-        for model in (plain, blurred):
-            stages = nn.Sequential(*list(model.children())[:-2])
-            with torch.inference_mode():
-                shapes.append(stages(torch.rand(1, 3, size, size)).shape)
-        assert shapes[0] == shapes[1]
 
 
 def test_a_blurred_shortcut_equals_the_stride_after_the_blur() -> None:
@@ -114,31 +89,7 @@ def test_a_blurred_shortcut_equals_the_stride_after_the_blur() -> None:
     torch.testing.assert_close(holder(features), expected)
 
 
-def test_a_blurred_model_changes_less_when_the_picture_moves() -> None:
-    torch.manual_seed(0)
-    pool, blurred = nn.MaxPool2d(2, stride=2), nn.Sequential(nn.MaxPool2d(3, stride=1, padding=1), BlurPool(1, 2))
-    picture = torch.rand(1, 1, 65, 65)
-
-    def change(layer: nn.Module) -> float:
-        there, moved = layer(picture[..., :64]), layer(picture[..., 1:])
-        return float((there - moved).abs().mean() / there.std())
-
-    assert change(blurred) < 0.7 * change(pool)
-
-
 # --- Recipes, the learning rate ---
-
-
-@pytest.mark.parametrize("name", sorted(RECIPES))
-def test_recipes_are_random_in_training_only_and_give_the_same_type(name: str) -> None:
-    recipe = RECIPES[name]
-    training = recipe.training_transforms(recipe.size, torch.bfloat16)
-    evaluation = recipe.evaluation_transforms(recipe.size, torch.bfloat16)
-    assert sum("Random" in type(t).__name__ for t in training) >= 2
-    assert not any("Random" in type(t).__name__ for t in evaluation)
-    for transforms in (training, evaluation):
-        assert "bfloat16" in str(transforms)
-        assert f"mean={recipe.mean}" in str(transforms)
 
 
 @given(
@@ -233,54 +184,6 @@ def test_five_crops_are_the_middle_and_the_corners_and_their_mirror_images() -> 
     assert torch.equal(five_crops(images[..., :7], 7)[4], images[..., :7])
 
 
-def test_the_middle_to_be_cut_is_that_of_the_resized_image() -> None:
-    sizes = [RECIPES["imagenet"].evaluation_transforms(56, torch.float32, whole=whole)[1] for whole in (False, True)]
-    assert str(sizes) == "[CenterCrop(size=56), CenterCrop(size=64)]"
-
-
-def test_smoothed_labels_and_shares_of_classes_train_too() -> None:
-    images, labels = make_batches(1)[0]
-    shares = nn.functional.one_hot(labels, 2).float()
-    losses = []
-    for target, smoothing in ((labels, 0.0), (shares, 0.0), (labels, 0.2), (0.9 * shares + 0.1 * (1 - shares), 0.0)):
-        model = tiny()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        losses.append(
-            train_epoch(model, optimizer, [(images, target)], precision=FLOAT, label_smoothing=smoothing).loss
-        )
-    assert losses[0] == pytest.approx(losses[1])
-    assert losses[2] == pytest.approx(losses[3])
-    assert losses[0] != pytest.approx(losses[2])
-
-
-def test_waiting_for_data_is_distinguished_from_working() -> None:
-    def slowly() -> Iterator[Batch]:
-        for batch in make_batches(3):
-            time.sleep(0.05)
-            yield batch
-
-    model = tiny()
-    steps: list[int] = []
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    result = train_epoch(model, optimizer, slowly(), precision=FLOAT, before_step=steps.append)
-
-    assert steps == [0, 1, 2]
-    assert result.num_images == 24
-    assert 0.15 <= result.data_seconds < result.seconds
-    at_once = train_epoch(model, optimizer, make_batches(3), precision=FLOAT)
-    assert at_once.data_seconds < 0.1 * at_once.seconds
-
-
-def test_an_epoch_without_a_batch_or_with_an_infinite_loss_is_an_error() -> None:
-    model = tiny()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1)
-    with pytest.raises(TrainingError, match="no batch"):
-        train_epoch(model, optimizer, [], precision=FLOAT)
-    images, labels = make_batches(1)[0]
-    with pytest.raises(TrainingError, match="the loss is nan; a lower learning rate"):
-        train_epoch(model, optimizer, [(images * float("nan"), labels)], precision=FLOAT)
-
-
 @pytest.mark.parametrize(
     ("name", "device", "capability", "expected"),
     [
@@ -299,6 +202,21 @@ def test_the_type_follows_the_device(
     precision = choose_precision(name, torch.device(device))  # type: ignore[arg-type]
     assert precision.dtype == expected
     assert dataclasses.replace(precision, device=CPU).scaler().is_enabled() is (expected == torch.float16)
+
+
+def test_smoothed_labels_and_shares_of_classes_train_too() -> None:
+    images, labels = make_batches(1)[0]
+    shares = nn.functional.one_hot(labels, 2).float()
+    losses = []
+    for target, smoothing in ((labels, 0.0), (shares, 0.0), (labels, 0.2), (0.9 * shares + 0.1 * (1 - shares), 0.0)):
+        model = tiny()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses.append(
+            train_epoch(model, optimizer, [(images, target)], precision=FLOAT, label_smoothing=smoothing).loss
+        )
+    assert losses[0] == pytest.approx(losses[1])
+    assert losses[2] == pytest.approx(losses[3])
+    assert losses[0] != pytest.approx(losses[2])
 
 
 def test_float16_on_a_cpu_is_refused() -> None:

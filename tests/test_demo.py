@@ -8,16 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from demos import class_folders, classification, superres
+from demos import classification, superres
 from demos.class_folders import make_class_folders
 from loading_scripts import load_script
 from PIL import Image
-from superresolution import build_model
 
 import lmdbloader
 from lmdbloader.errors import SourceError
-from lmdbloader.superres import Evaluation, Scores
 
 demo = load_script("demo")
 
@@ -106,23 +103,6 @@ def test_training_and_validation_pieces_share_no_pixel(tmp_path: Path) -> None:
     assert first != other
 
 
-def test_squares_are_png_files_with_the_photographs_pixels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [str(tmp_path), "--side", "32", "--num-train", "3", "--num-val", "1", "--num-classes", "2"]
-    assert class_folders.main(arguments) == 0
-    assert "2 classes, 3 files of each in train/, 1 in val/" in capsys.readouterr().out
-    files = sorted(tmp_path.rglob("*.png"))
-    assert len(files) == 2 * 4
-    assert not list(tmp_path.rglob("*.jpg"))
-    with Image.open(class_folders.find_photographs() / "astronaut.png") as photograph:
-        pixels = np.array(photograph)
-    for path in files[:3]:
-        assert path.parent.name == "astronaut"
-        piece = np.array(Image.open(path))
-        assert piece.shape == (32, 32, 3)
-        corners = np.argwhere((pixels == piece[0, 0]).all(axis=2))
-        assert any(np.array_equal(pixels[y : y + 32, x : x + 32], piece) for y, x in corners)
-
-
 def test_a_second_run_takes_over_the_first_ones_folder_and_nobody_elses(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,20 +114,6 @@ def test_a_second_run_takes_over_the_first_ones_folder_and_nobody_elses(
     assert demo.main(["--output", str(tmp_path / "mine"), "--seconds", "1"]) == 1
     assert "not from an earlier demo" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["train"]
-
-
-def test_photographs_are_chosen_in_order_and_the_last_tenth_is_held_out(tmp_path: Path) -> None:
-    for number in range(60):
-        Image.new("RGB", (96, 96)).save(tmp_path / f"{number:02}.png")
-    (tmp_path / "out").mkdir()
-    Image.new("RGB", (96, 96)).save(tmp_path / "out" / "99.png")
-    training, held_out = superres.find_photographs(tmp_path, tmp_path / "out")
-
-    assert len(training) == superres.MAX_TRAINING_PHOTOGRAPHS
-    assert training == sorted(set(training))
-    assert (training[0].name, training[-1].name) == ("00.png", "53.png")
-    assert len(held_out) == superres.MAX_HELD_OUT_PHOTOGRAPHS
-    assert (held_out[0].name, held_out[-1].name) == ("54.png", "59.png")
 
 
 def test_unusable_photographs_are_left_out_and_too_few_are_an_error(folder: Path, tmp_path: Path) -> None:
@@ -168,46 +134,6 @@ def test_scikit_images_photographs_are_there_and_never_on_both_sides(tmp_path: P
     assert not names[0] & names[1]
 
 
-def test_copies_keep_the_bytes_of_colour_and_make_grey_rgb(folder: Path, tmp_path: Path) -> None:
-    superres.copy_photographs([folder / "cat.PNG", folder / "rocket.png"], tmp_path / "copies")
-
-    assert (tmp_path / "copies" / "00_cat.PNG").read_bytes() == (folder / "cat.PNG").read_bytes()
-    with Image.open(tmp_path / "copies" / "01_rocket.png") as image, Image.open(folder / "rocket.png") as grey:
-        assert image.mode == "RGB"
-        np.testing.assert_array_equal(np.asarray(image), np.asarray(grey)[..., None].repeat(3, axis=2))
-
-
-def test_png_pairs_are_the_patches_themselves(tmp_path: Path) -> None:
-    pairs = [tuple(torch.randint(0, 256, (3, side, side), dtype=torch.uint8) for side in (4, 8)) for _ in range(3)]
-    superres.write_png_pairs(pairs, tmp_path / "png")
-    dataset = superres.PngPairs(tmp_path / "png", len(pairs))
-
-    assert len(dataset) == 3
-    for index, (expected_lr, expected_hr) in enumerate(pairs):
-        lr, hr = dataset[index]
-        assert torch.equal(lr, expected_lr)
-        assert torch.equal(hr, expected_hr)
-
-
-def test_the_crop_is_where_the_images_differ_most() -> None:
-    before = torch.zeros(1, 200, 300, dtype=torch.uint8)
-    after = before.clone()
-    after[0, 100 : 100 + superres.CROP_SIZE, 150 : 150 + superres.CROP_SIZE] = 9
-
-    assert superres.telling_crop(before, after) == (100, 150)
-
-
-def test_the_table_has_a_line_for_each_photograph_and_the_mean() -> None:
-    scores = Evaluation(model=Scores((31.0, 33.5), (0.9, 0.9)), bicubic=Scores((30.0, 34.0), (0.9, 0.9)))
-    rows = [line.split() for line in superres.score_table(["cat", "a rocket"], scores).splitlines()[1:]]
-
-    assert rows == [
-        ["cat", "30.00", "31.00", "+1.00", "dB"],
-        ["a", "rocket", "34.00", "33.50", "-0.50", "dB"],
-        ["mean", "32.00", "32.25", "+0.25", "dB"],
-    ]
-
-
 def test_the_demo_fails_when_a_model_is_not_better_than_none(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -218,21 +144,3 @@ def test_the_demo_fails_when_a_model_is_not_better_than_none(
     complaints = capsys.readouterr().err
     assert "SRCNN is not better than bicubic after 60 s; try --seconds 120" in complaints
     assert "the classifier is not better than chance" in complaints
-
-
-def test_training_takes_the_time_that_it_was_given() -> None:
-    model = build_model("srcnn915", 2)
-    batch = (torch.zeros(1, 3, 8, 8, dtype=torch.uint8), torch.zeros(1, 3, 16, 16, dtype=torch.uint8))
-    timer = superres.train(model, [batch], seconds=0.2)
-
-    assert timer.num_steps > 0
-    assert sum(timer.seconds.values()) >= 0.1
-
-
-@pytest.mark.parametrize("arguments", [["--seconds", "0"], ["--seconds", "nan"], ["--images", "absent"]])
-def test_bad_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_info:
-        demo.main(arguments)
-
-    assert exit_info.value.code == 2
-    assert arguments[0] in capsys.readouterr().err

@@ -50,15 +50,6 @@ def copied() -> list[tuple[list[str], str]]:
     return [(words[:-1], words[-1]) for words in found]
 
 
-def test_only_known_instructions_in_an_order_that_works() -> None:
-    names = [name for name, _ in instructions()]
-    assert set(names) == {"ARG", "FROM", "COPY", "RUN", "ENV", "USER", "WORKDIR", "CMD"}
-    assert names[:2] == ["ARG", "FROM"]
-    assert names[-1] == "CMD"
-    assert arguments("FROM") == ["python:3.11-slim AS build", "${BASE}"]
-    assert arguments("ARG")[0].startswith("BASE=python:")
-
-
 def test_everything_that_is_copied_is_there_and_is_sent() -> None:
     assert copied()
     for sources, _ in copied():
@@ -99,14 +90,3 @@ def test_the_image_starts_the_demo_from_its_own_environment() -> None:
     found = ROOT / sources[0] / Path(script).relative_to(target)
     child = subprocess.run([sys.executable, found, "--help"], capture_output=True, text=True, check=True)
     assert "--output" in child.stdout
-
-
-def test_another_index_for_torch_may_be_named_or_none() -> None:
-    (install,) = [text for text in arguments("RUN") if text.startswith("pip install")]
-    echo = install.replace("pip install", "printf '%s\\n'", 1).replace("/tmp/wheels/*.whl", "w.whl")
-    for index, expected in (("", []), ("https://a/b", ["--extra-index-url", "https://a/b"])):
-        child = subprocess.run(
-            ["sh", "-c", echo], env={"TORCH_INDEX": index, "PATH": "/usr/bin:/bin"}, capture_output=True
-        )
-        words = child.stdout.decode().split("\n")[:-1]
-        assert words == ["--no-cache-dir", "--constraint", "/opt/lmdbloader/constraints.txt", *expected, "w.whl[demo]"]

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from browser import Browser
-from site_search import FIRST, TERMS, Search
+from site_search import FIRST, TERMS
 
 import lmdbloader
 from lmdbloader.cli import make_parser
@@ -56,11 +56,9 @@ def sections() -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("name", public_names())
-def test_every_public_name_has_a_section_in_the_reference(name: str) -> None:
-    found = sections()
-    pages = ", ".join(sorted(set(found.values())))
-    assert name in found, f"add the line `::: {name}` to a page of docs/reference/ ({pages}), or a page to mkdocs.yml"
+def test_every_public_name_has_a_section_in_the_reference() -> None:
+    missing = sorted({*public_names()} - sections().keys())
+    assert missing == [], "add lines such as `::: lmdbloader.Loader` to pages of docs/reference/"
 
 
 def test_every_integration_has_a_section_in_the_reference() -> None:
@@ -155,9 +153,8 @@ def name_of(node: ast.AST) -> str:
     return called.id if isinstance(called, ast.Name) and called.id[0].isupper() else ""
 
 
-@pytest.mark.parametrize("name", public_names())
-def test_every_public_name_explains_itself(name: str, package: Any) -> None:
-    assert list(unexplained(explained(package, name))) == []
+def test_every_public_name_explains_itself(package: Any) -> None:
+    assert [line for name in public_names() for line in unexplained(explained(package, name))] == []
 
 
 def test_the_reference_shows_the_options_of_a_conversion(package: Any) -> None:
@@ -166,44 +163,6 @@ def test_the_reference_shows_the_options_of_a_conversion(package: Any) -> None:
     assert "options" not in convert.parameters
     assert convert.parameters["patch_size"].default == "None"
     assert "patch_size:" in convert.docstring.value
-
-
-SILENT = '''
-"""A module."""
-class Held:
-    """Held."""
-    def __init__(self, size: int) -> None:
-        """Make it."""
-    def read(self, at: int) -> bytes:
-        """Return what is there.
-
-        Args:
-            at: Where.
-        """
-        raise ValueError("at")
-def length(path: str) -> int:
-    """Measure `path`."""
-def clear(*, path: str, again: bool = False) -> None:
-    """Clear.
-
-    Args:
-        path: Which.
-    """
-def stop() -> None: ...
-'''
-
-
-def test_gaps_in_docstrings_are_found() -> None:
-    griffe = pytest.importorskip("griffe", reason="mkdocstrings (the extra `docs`) is not installed")
-    with griffe.temporary_visited_module(SILENT, module_name="silent", docstring_parser="google") as module:
-        found = [line for name in ("Held", "length", "clear", "stop") for line in unexplained(module[name])]
-    assert [line.partition(",")[0] for line in found] == [
-        "silent.Held.__init__: `size` is in none of its Args: (or Attributes:)",
-        "silent.Held.read: raises ValueError",
-        "silent.length: returns int; begin with `Return ...`",
-        "silent.clear: `again` is in none of its Args: (or Attributes:)",
-        "silent.stop: no docstring",
-    ]
 
 
 # The site
@@ -262,39 +221,35 @@ def leads_nowhere(page: Path, links: list[str], places: dict[Path, set[str]]) ->
             yield f"{page.name}: {link}"
 
 
-def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
-    pages = {
-        path.resolve(): Elements(path.read_text("utf-8")) for path in site.rglob("*.html") if path.name != "404.html"
-    }
-    assert len(pages) > 10
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Elements]:
+    """Return every page of the site."""
+    found = {path.resolve(): Elements(path.read_text("utf-8")) for path in site.rglob("*.html")}
+    del found[site.resolve() / "404.html"]
+    assert len(found) > 10
+    return found
+
+
+def test_every_link_of_the_site_leads_somewhere(pages: dict[Path, Elements]) -> None:
     places = {path: elements.places for path, elements in pages.items()}
     assert [bad for path, elements in pages.items() for bad in leads_nowhere(path, elements.links, places)] == []
 
 
-def test_the_site_asks_no_other_host_for_anything(site: Path) -> None:
-    for path in site.rglob("*.html"):
-        loaded = Elements(path.read_text("utf-8")).loads
-        assert loaded
-        assert [address for address in loaded if urlsplit(address).netloc] == [], path.name
+def test_the_site_asks_no_other_host_for_anything(site: Path, pages: dict[Path, Elements]) -> None:
+    for path, elements in pages.items():
+        assert elements.loads
+        assert [address for address in elements.loads if urlsplit(address).netloc] == [], path.name
     for path in site.rglob("*.css"):
         found = re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//[^)]*", path.read_text("utf-8"))
         assert found == [], path.name
 
 
-def test_every_picture_has_a_text_for_those_who_do_not_see_it(site: Path) -> None:
-    pages = {path.name: Elements(path.read_text("utf-8")).without_text for path in site.rglob("*.html")}
-    assert {name: found for name, found in pages.items() if found} == {}
+def test_every_picture_has_a_text_for_those_who_do_not_see_it(pages: dict[Path, Elements]) -> None:
+    assert {path.name: elements.without_text for path, elements in pages.items() if elements.without_text} == {}
 
 
-def test_only_functions_classes_and_values_have_sections(site: Path) -> None:
-    for page in (site / "reference").glob("*.html"):
-        assert not re.findall(
-            r'id="(\S+)" class="doc doc-heading">\s*<code class="doc-symbol[^"]*-module', page.read_text("utf-8")
-        )
-
-
-def test_the_command_line_has_a_section_for_every_command(site: Path) -> None:
-    places = Elements((site / "reference" / "cli.html").read_text("utf-8")).places
+def test_the_command_line_has_a_section_for_every_command(site: Path, pages: dict[Path, Elements]) -> None:
+    places = pages[site.resolve() / "reference" / "cli.html"].places
     commands = make_parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr]
     assert set(commands or ()) <= places
 
@@ -349,12 +304,6 @@ def test_no_page_but_references_and_tables_is_over_6000_pixels_high(site: Path, 
     assert too_high(site, browser) == {}, "move rules and tables to docs/reference, or a second task to its own page"
 
 
-def test_a_page_that_is_too_high_is_found(browser: Browser, tmp_path: Path) -> None:
-    for name, height in ("a.html", 6001), ("b.html", 6000), ("coverage.html", 9000), ("404.html", 9000):
-        (tmp_path / name).write_text(f"<!doctype html><body style='height: {height}px; margin: 0'>", "utf-8")
-    assert too_high(tmp_path, browser) == {"a": 6001}
-
-
 def test_the_gallery_shows_its_pictures_in_one_page_of_readable_length(site: Path, browser: Browser) -> None:
     for width, dark in ((1280, False), (1280, True), (400, False)):
         page = browser.open(site / "reference" / "transform-gallery.html", width=width, dark=dark)
@@ -366,27 +315,6 @@ def test_the_gallery_shows_its_pictures_in_one_page_of_readable_length(site: Pat
         assert width < 1280 or page.evaluate("document.documentElement.scrollHeight") < 6500
         assert page.errors == []
         page.close()
-
-
-@pytest.fixture(scope="module")
-def search(site: Path) -> Search:
-    """Return the site's search, in Python."""
-    return Search(site)
-
-
-def test_what_people_look_for_is_among_the_first_results(search: Search) -> None:
-    missing = {}
-    for term, page in TERMS.items():
-        found = [hit.page for hit in search.find(term)][:FIRST]
-        if page not in found:
-            missing[term] = f"expected {page}, found {found}"
-    assert missing == {}, "add the words to these pages, or to `tags` at their heads"
-
-
-def test_a_word_is_not_found_inside_of_another(search: Search) -> None:
-    assert search.find("oom")
-    assert search.find("quasi_rand")
-    assert not search.find("oubleshooting")
 
 
 # Types each term into the search field, as a person does, and returns the first links.
@@ -412,18 +340,16 @@ SEARCH_ALL = """(async terms => {
 })"""
 
 
-def test_the_search_of_the_site_finds_the_same_from_disk(site: Path, browser: Browser, search: Search) -> None:
+def test_what_people_look_for_is_among_the_first_results(site: Path, browser: Browser) -> None:
     page = browser.open(site / "reference" / "loaders.html")
-    terms = [*TERMS, "quasi_random"]
-    results = page.evaluate(f"{SEARCH_ALL % FIRST}({json.dumps(terms)})")
+    results = page.evaluate(f"{SEARCH_ALL % FIRST}({json.dumps([*TERMS])})")
     base = site.resolve().as_uri() + "/"
-    for term, links in zip(terms, results, strict=True):
+    missing = {}
+    for (term, expected), links in zip(TERMS.items(), results, strict=True):
         pages = [re.sub(r"\.html.*", "", link.removeprefix(base)) for link in links]
-        scores = {hit.page: hit.score for hit in search.find(term)}
-        best = [*scores.values()][:FIRST]
-        assert [scores.get(name, 0.0) for name in pages] == pytest.approx(best, rel=1e-6), (
-            term
-        )  # equal ones in any order
+        if expected not in pages:
+            missing[term] = f"expected {expected}, found {pages}"
+    assert missing == {}, "add the words to these pages, or to `tags` at their heads"
     assert page.errors == []
     page.close()
 
@@ -443,13 +369,3 @@ def test_every_link_of_a_document_leads_somewhere(name: str) -> None:
     links = re.findall(r"\]\(([^)\s]+)\)", document.read_text("utf-8"))
     places = {path.resolve(): markdown_places(path.read_text("utf-8")) for path in (document, *DOCS.rglob("*.md"))}
     assert list(leads_nowhere(document, links, places)) == []
-
-
-def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
-    (tmp_path / "there.html").touch()
-    places = {tmp_path / "there.html": {"here"}}
-    links = ["there.html#here", "https://elsewhere/", "there.html", "there.html#no", "gone.html"]
-    assert list(leads_nowhere(tmp_path / "page.html", links, places)) == [
-        "page.html: there.html#no",
-        "page.html: gone.html",
-    ]

@@ -7,7 +7,7 @@ import re
 import runpy
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -132,26 +132,30 @@ def parse_lmdbloader(words: Sequence[str], patch: pytest.MonkeyPatch) -> None:
 
 def parse_script(script: Path, words: Sequence[str], patch: pytest.MonkeyPatch) -> None:
     """Run a script until its parser has taken the arguments."""
+    originals = {name: getattr(argparse.ArgumentParser, name) for name in ("parse_args", "parse_known_args")}
 
-    def raising(name: str) -> None:
-        take = getattr(argparse.ArgumentParser, name)
-
+    def stopping(name: str) -> Callable[..., NoReturn]:
         def take_and_stop(self: argparse.ArgumentParser, *args: Any) -> NoReturn:
-            with pytest.MonkeyPatch.context() as inner:  # parse_args calls parse_known_args, which calls itself
-                for known, original in originals.items():
-                    inner.setattr(argparse.ArgumentParser, known, original)
-                take(self, *args)
+            for known, original in originals.items():  # they call each other
+                patch.setattr(argparse.ArgumentParser, known, original)
+            originals[name](self, *args)
             raise Parsed
 
-        patch.setattr(argparse.ArgumentParser, name, take_and_stop)
+        return take_and_stop
 
-    originals = {name: getattr(argparse.ArgumentParser, name) for name in ("parse_args", "parse_known_args")}
     for name in originals:
-        raising(name)
+        patch.setattr(argparse.ArgumentParser, name, stopping(name))
     patch.setattr(sys, "argv", [str(script), *words])
-    patch.setattr(sys, "path", [str(script.parent), *sys.path])
-    with pytest.raises(Parsed):
-        runpy.run_path(str(script), run_name="__main__")
+    patch.setattr(sys, "path", [str(script.parent), str(ROOT / "scripts"), *sys.path])
+    before = set(sys.modules)
+    try:
+        with pytest.raises(Parsed):
+            runpy.run_path(str(script), run_name="__main__")
+    finally:
+        # Modules of several folders have the same names.
+        for name in set(sys.modules) - before:
+            if str(getattr(sys.modules[name], "__file__", None)).startswith(str(ROOT / "benchmarks")):
+                del sys.modules[name]
 
 
 def documented() -> list[tuple[str, str]]:

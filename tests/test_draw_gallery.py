@@ -71,24 +71,12 @@ def test_every_transform_has_a_card(name: str) -> None:
     assert {p.name for p in shown if p.kind is p.KEYWORD_ONLY} <= {p.name for p in real if p.kind is p.KEYWORD_ONLY}
 
 
-@pytest.mark.parametrize("name", sorted({*SHOWN} & {*TORCHVISIONS}))
-def test_a_card_names_torchvisions_counterpart(name: str) -> None:
-    assert f"\ntorchvision: `{name}`" in SECTIONS[name]
-
-
 def test_pictures_are_those_of_the_page_and_small(gallery: ModuleType) -> None:
     cards = gallery.read_cards(PAGE)
     assert [card.name for card in cards] == [*SECTIONS]
     stored = {path.name: path.stat().st_size for path in gallery.PICTURES.iterdir()}
     assert sorted(stored) == sorted(card.picture for card in cards)
     assert sum(stored.values()) < 1_200_000
-
-
-def test_a_card_without_code_or_picture_is_an_error(gallery: ModuleType) -> None:
-    with pytest.raises(SystemExit, match=r"the section Cutout has no block ```python; expected both"):
-        gallery.read_cards("### Cutout\n\n![A cat](pictures/a.jpg)\n")
-    with pytest.raises(SystemExit, match=r"the section Cutout has no picture"):
-        gallery.read_cards("### Cutout\n\n```python\nT.Cutout(3)\n```\n\n## More\n![A cat](pictures/a.png)\n")
 
 
 # The pictures
@@ -109,20 +97,6 @@ def test_the_stored_pictures_are_current(gallery: ModuleType, drawn: Path) -> No
         if not is_current:
             stale.append(path.name)
     assert stale == [], "run `python scripts/draw_gallery.py` and commit docs/reference/pictures"
-
-
-def test_another_draw_is_seen(
-    gallery: ModuleType, drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As otherwise an old picture would pass for a current one."""
-    names = ("RandomCrop", "RandomHorizontalFlip", "RandomErasing", "ColorJitter", "MixUp", "Masks")
-    for name in names:
-        monkeypatch.setitem(gallery.SEEDS, name, 11)
-    assert gallery.main(["--out", str(tmp_path), "--only", *names]) == 0
-    assert len([*tmp_path.iterdir()]) == len(names)
-    for path in tmp_path.iterdir():
-        with Image.open(path) as image, Image.open(drawn / path.name) as other:
-            assert distance(image, other) > 2 * NEAR, path.name
 
 
 def tiles_of(gallery: ModuleType, picture: Image.Image, columns: int) -> list[Image.Image]:
@@ -156,14 +130,3 @@ def test_a_mask_moves_with_its_image(gallery: ModuleType) -> None:
     for number in (1, 2, 3, 5, 6, 7):
         assert distance(still[number].transpose(Image.Transpose.FLIP_LEFT_RIGHT), moved[number]) < 1
         assert distance(still[number], moved[number]) > 5
-
-
-def test_the_command_draws_what_is_asked_for(
-    gallery: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert gallery.main(["--out", str(tmp_path / "new"), "--only", "LabelSmoothing"]) == 0
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["LabelSmoothing.svg"]
-    assert capsys.readouterr().out.startswith("LabelSmoothing.svg: ")
-    with pytest.raises(SystemExit):
-        gallery.main(["--only", "Cutuot"])
-    assert "has no section Cutuot; it has RandomCrop, " in capsys.readouterr().err

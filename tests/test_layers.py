@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -157,21 +154,6 @@ def test_a_planted_violation_is_found(tmp_path: Path, file: str, text: str, expe
     assert expected in found
 
 
-def test_an_import_of_a_tuner_planted_in_a_conversion_is_found(tmp_path: Path) -> None:
-    package = tmp_path / "lmdbloader"
-    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
-    module = package / "conversion" / "destination.py"
-    module.write_text(module.read_text("utf-8") + "\nfrom lmdbloader.lab.tuning import tune\n", "utf-8")
-    (found,) = violations(package, EDGES, HOMES, FACES)
-    assert "conversion imports lab: no such edge" in found
-
-
-def test_allowed_imports_are_not_reported(tmp_path: Path) -> None:
-    package = plant(tmp_path / "planted", {})
-    assert violations(package, PLANTED, {"lmdb": "store"}, {"errors": "base"}) == []
-    assert cycles(package) == []
-
-
 @pytest.mark.parametrize(
     "back",
     [
@@ -184,25 +166,3 @@ def test_allowed_imports_are_not_reported(tmp_path: Path) -> None:
 def test_a_planted_cycle_is_found(tmp_path: Path, back: str) -> None:
     (found,) = cycles(plant(tmp_path / "planted", {"store/pages.py": back}))
     assert {"planted.store.pages", "planted.store.reader"} <= set(found)
-
-
-def test_the_package_works_without_what_measures(tmp_path: Path) -> None:
-    package = tmp_path / "lmdbloader"
-    shutil.copytree(
-        PACKAGE,
-        package,
-        ignore=shutil.ignore_patterns("__pycache__", "lab", "cli", "integrations", "ray", "__main__.py"),
-    )
-    names = list(modules_of(package))
-    code = f"import importlib\nfor name in {names}: importlib.import_module(name)\n"
-    code += "import lmdbloader; print(lmdbloader.__file__)"
-    child = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert child.stdout.strip() == str(package / "__init__.py")
-
-
-def test_importing_the_package_loads_nothing_heavy() -> None:
-    code = "import sys, lmdbloader; print(*sorted(m for m in sys.modules if '.' not in m))"
-    child = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
-    loaded = set(child.stdout.split())
-    assert "lmdbloader" in loaded
-    assert loaded.isdisjoint({"torch", "numba", "numpy", "pyarrow", "PIL", "lmdb", "lz4", "simplejpeg", "tqdm"})

@@ -78,10 +78,15 @@ def test_a_source_distribution_holds_what_builds_it_and_no_tests_or_libraries(sd
     assert names - metadata == modules() | others
 
 
-def test_a_wheel_holds_every_module_and_its_platform_s_libraries(
+def test_a_wheel_holds_every_module_and_its_platform_s_libraries_and_built_twice_has_the_same_bytes(
     make_wheels: ModuleType, source: Path, tmp_path: Path
 ) -> None:
     libraries = {"kernels-darwin-x86-64-v2.dylib", "kernels-darwin-x86-64-v3.dylib"}
+    # What an editable build leaves in the tree.
+    (source / BUILT).mkdir()
+    for name in ("kernels-linux-x86-64-v4.so", "libraries.json", "lock", "stamp"):
+        (source / BUILT / name).write_text("left")
+    (source / "build" / "lib" / "lmdbloader").mkdir(parents=True)
     wheel = make_wheels.make_wheel(source, MACOS, tmp_path)
     assert wheel.name.endswith(f"-py3-none-{MACOS}.whl")
     names = wheel_names(wheel)
@@ -95,68 +100,11 @@ def test_a_wheel_holds_every_module_and_its_platform_s_libraries(
     assert f"Tag: py3-none-{MACOS}\n" in text
     assert "Root-Is-Purelib: false" in text
 
-
-def test_what_an_editable_build_has_left_in_the_tree_is_not_in_a_wheel(
-    make_wheels: ModuleType, source: Path, tmp_path: Path
-) -> None:
-    left = source / BUILT
-    left.mkdir()
-    for name in ("kernels-linux-x86-64-v4.so", "libraries.json", "lock", "stamp"):
-        (left / name).write_text("left")
-    (source / "build" / "lib" / "lmdbloader").mkdir(parents=True)
-    names = wheel_names(make_wheels.make_wheel(source, "win_amd64", tmp_path))
-    levels = {f"kernels-windows-x86-64-v{level}.dll" for level in (2, 3, 4)}
-    assert {name for name in names if "/built/" in name} == {f"{BUILT}/{name}" for name in (*levels, "libraries.json")}
-
-
-def test_a_wheel_built_twice_has_the_same_bytes(
-    make_wheels: ModuleType, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = make_wheels.make_wheel(source, MACOS, tmp_path)
     for path in source.rglob("*"):
         os.utime(path, (10**9, 10**9))
-    source = source.rename(tmp_path / "elsewhere")
     (tmp_path / "again").mkdir()
-    again = make_wheels.make_wheel(source, MACOS, tmp_path / "again")
-    assert again.read_bytes() == first.read_bytes()
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1000000000")
-    later = make_wheels.make_wheel(source, MACOS, tmp_path / "again")
-    assert later.read_bytes() != first.read_bytes()
-
-
-def test_the_same_permissions_whatever_the_clone_s_are(make_wheels: ModuleType, tmp_path: Path) -> None:
-    clone, copy = tmp_path / "clone", tmp_path / "copy"
-    for name in make_wheels.SOURCES:
-        (clone / name).parent.mkdir(parents=True, exist_ok=True)
-        if "." in name or name == "LICENSE":
-            (clone / name).touch(0o600)
-    (clone / "lmdbloader" / "kernels" / "built").mkdir(parents=True)
-    (clone / "lmdbloader" / "kernels" / "built" / "stamp").touch()
-    (clone / "lmdbloader" / "module.py").touch(0o777)
-    copy.mkdir()
-    make_wheels.copy_sources(clone, copy)
-    files = {path.relative_to(copy).as_posix(): path.stat().st_mode & 0o777 for path in copy.rglob("*")}
-    assert files.pop("lmdbloader") == files.pop("lmdbloader/kernels") == 0o755
-    assert files.keys() == {*make_wheels.SOURCES, "lmdbloader/module.py"} - {"lmdbloader"}
-    assert set(files.values()) == {0o644}
-
-
-def test_a_build_that_fails_says_why(make_wheels: ModuleType, source: Path, tmp_path: Path) -> None:
-    with pytest.raises(make_wheels.WheelError, match="kernels are made for these systems"):
-        make_wheels.make_wheel(source, "win_arm64", tmp_path)
-    (source / "lmdbloader" / "kernels" / "building" / "linking.py").write_text("raise OSError('no linker')\n")
-    with pytest.raises(make_wheels.WheelError, match="error: no linker"):
-        make_wheels.make_wheel(source, MACOS, tmp_path)
-
-
-def test_the_time_of_files_is_that_of_the_last_commit(
-    make_wheels: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
-    monkeypatch.setattr(make_wheels, "ROOT", tmp_path)  # no clone
-    assert make_wheels.epoch() == make_wheels.FIRST_SECOND
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    assert make_wheels.epoch() == 1_700_000_000
+    again = make_wheels.make_wheel(source.rename(tmp_path / "elsewhere"), MACOS, tmp_path / "again")
+    assert again.read_bytes() == wheel.read_bytes()
 
 
 def test_every_platform_of_the_targets_is_built(make_wheels: ModuleType) -> None:

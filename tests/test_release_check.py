@@ -54,32 +54,6 @@ def test_the_readme_begins_with_snippets_that_can_run(
     assert not [word for command in ran for word in command if word.startswith("#")]
 
 
-def test_only_snippets_before_the_first_section_are_run(release_check: ModuleType) -> None:
-    text = "# A\n```bash\nlmdbloader --help\n```\nwords\n```python\n1\n2\n```\n## B\n```python\n3\n```\n"
-    assert list(release_check.first_snippets(text)) == [("bash", "lmdbloader --help\n"), ("python", "1\n2\n")]
-
-
-def test_a_readme_without_snippets_is_an_error(
-    release_check: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "README.md").write_text("# A\nNothing to run.\n")
-    monkeypatch.setattr(release_check, "ROOT", tmp_path)
-    with pytest.raises(release_check.CheckError, match="found 0 snippets"):
-        release_check.run_readme(tmp_path, tmp_path)
-
-
-def test_a_program_sees_one_folder_of_programs_and_no_settings_of_this_one(
-    release_check: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    monkeypatch.setenv("LMDBLOADER_KERNELS", "x86-64-v2")
-    code = "import os; print(sorted(n for n in os.environ if n.startswith(('PYTHON', 'LMDB'))), os.environ['PATH'])"
-    printed = release_check.run([sys.executable, "-c", code], tmp_path, path=tmp_path)
-    assert printed == f"[] {tmp_path}\n"
-    with pytest.raises(release_check.CheckError, match=r"(?s)exit status 3:\nlast words"):
-        release_check.run([sys.executable, "-c", "print('last words'); exit(3)"], tmp_path, path=tmp_path)
-
-
 def test_a_compiler_or_numba_in_the_environment_is_an_error(
     release_check: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -134,12 +108,3 @@ def test_a_missing_file_is_said_before_anything_is_tried(
     missing.unlink()
     assert release_check.main(["--dist", str(dist)]) == 1
     assert "expected 5 and 1; `make wheels` builds them" in capsys.readouterr().err
-
-
-def test_the_parts_of_the_smoke_test_are_listed_without_torch(tmp_path: Path, release_check: ModuleType) -> None:
-    (tmp_path / "torch.py").write_text("raise ImportError('torch')\n")
-    smoke = ROOT / "scripts" / "smoke.py"
-    code = f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = ['smoke.py', '--help']; "
-    code += f"runpy.run_path({str(smoke)!r}, run_name='__main__')"
-    printed = release_check.run([sys.executable, "-c", code], tmp_path, path=tmp_path)
-    assert all(part in printed for part in ("all", "patches", "jpegs"))

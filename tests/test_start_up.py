@@ -13,7 +13,7 @@ from PIL import Image
 import lmdbloader
 
 # Printed at the end: which of these libraries are loaded, and which modules of torch that only some of its users need.
-_HEAVY = ("numpy", "torch", "pyarrow", "lmdb", "PIL", "pandas", "tqdm")
+_HEAVY = ("numpy", "torch", "pyarrow", "lmdb", "numba", "PIL", "pandas", "tqdm")
 _TORCH_PARTS = ("torch._dynamo", "torch._inductor", "torch.distributed.checkpoint", "torch.onnx", "torch.fx")
 
 

@@ -95,73 +95,35 @@ def test_an_epoch_prints_loss_scores_and_where_the_time_went(
     assert len(lines) == 4
 
 
-def test_a_resumed_run_ends_where_an_unbroken_one_does(
-    patches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = (patches, "--epochs", 3, "--limit-steps", 2, "--batch-size", 2, "--checkpoint")
-    assert run(*options, tmp_path / "unbroken.pt") == 0
-
-    with monkeypatch.context() as patch:
-        interrupt_at_save(patch, train_sr, 1)
-        assert run(*options, tmp_path / "broken.pt") == 130
-    assert "continue with --resume" in capsys.readouterr().err
-    torch.rand(7)
-    assert run(*options, tmp_path / "broken.pt", "--resume") == 0
-
-    unbroken, resumed = (torch.load(tmp_path / name, weights_only=True) for name in ("unbroken.pt", "broken.pt"))
-    assert unbroken["epoch"] == resumed["epoch"] == 3
-    for key, weights in unbroken["model"].items():
-        assert torch.equal(weights, resumed["model"][key]), key
-
-
+@pytest.mark.parametrize("crop", [(), ("--crop", 16, "--repeat", 3)])
 def test_a_run_resumed_within_an_epoch_ends_where_an_unbroken_one_does(
-    patches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    crop: tuple[object, ...],
+    patches: Path,
+    whole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    options = (patches, "--epochs", 2, "--limit-steps", 3, "--batch-size", 2, "--checkpoint-steps", 1, "--checkpoint")
-    assert run(*options, tmp_path / "unbroken.pt") == 0
+    source = whole if crop else patches
+    options = (source, *crop, "--epochs", 2, "--limit-steps", 3, "--batch-size", 2, "--checkpoint-steps", 1)
+    assert run(*options, "--checkpoint", tmp_path / "unbroken.pt") == 0
     with monkeypatch.context() as patch:
         interrupt_at_save(patch, train_sr, 5)  # two in each epoch, and one after it
-        assert run(*options, tmp_path / "broken.pt") == 130
-    capsys.readouterr()
+        assert run(*options, "--checkpoint", tmp_path / "broken.pt") == 130
+    assert "continue with --resume" in capsys.readouterr().err
     place = torch.load(tmp_path / "broken.pt", weights_only=True)["loader"]
     assert (place["epoch"], place["position"]) == (1, 4)
     torch.rand(7)
-    assert run(*options, tmp_path / "broken.pt", "--resume") == 0
-    assert "after epoch 1 and 2 steps" in capsys.readouterr().out
+    assert run(*options, "--checkpoint", tmp_path / "broken.pt") == 1, "it is not overwritten unasked"
+    assert run(*options, "--checkpoint", tmp_path / "broken.pt", "--resume") == 0
 
     unbroken, resumed = (torch.load(tmp_path / name, weights_only=True) for name in ("unbroken.pt", "broken.pt"))
     assert unbroken["loader"] == resumed["loader"]
     for key, weights in unbroken["model"].items():
         assert torch.equal(weights, resumed["model"][key]), key
-
-
-@pytest.mark.parametrize(
-    ("others", "message"),
-    [
-        (("--batch-size", 4), r"made with batch_size=2; this run has batch_size=4\. They must be equal to resume"),
-        (("--epochs", 3, "--no-augment"), "with epochs=1, no_augment=False; this run has epochs=3, no_augment=True"),
-        (("--lr", 0.5, "--seed", 1), r"made with lr=0\.001, seed=0; this run has lr=0\.5, seed=1"),
-    ],
-)
-def test_a_run_that_is_resumed_with_other_options_is_refused(
-    others: tuple[object, ...], message: str, patches: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = (patches, "--epochs", 1, "--limit-steps", 1, "--batch-size", 2, "--checkpoint", tmp_path / "run.pt")
-    assert run(*options) == 0
-    assert run(*options, *others, "--resume") == 1
-    assert re.search(message, capsys.readouterr().err)
-    assert run(*options, "--resume") == 0
-    assert capsys.readouterr().out.splitlines()[1] == "all its epochs are done"
-
-
-def test_another_dataset_is_not_resumed(
-    patches: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lmdbloader.convert(photos, tmp_path / "other.lmdb", patch_size=48, scale=2, workers=1)
-    options = ("--epochs", 1, "--limit-steps", 1, "--checkpoint", tmp_path / "run.pt")
-    assert run(patches, *options) == 0
-    assert run(tmp_path / "other.lmdb", *options, "--resume") == 1
-    assert "made with dataset='sha256:" in capsys.readouterr().err
+    capsys.readouterr()
+    assert run(*options, "--lr", 0.5, "--checkpoint", tmp_path / "broken.pt", "--resume") == 1
+    assert "lr=0.001" in capsys.readouterr().err
 
 
 def test_what_would_fail_after_an_epoch_fails_before_it(
@@ -176,28 +138,13 @@ def test_what_would_fail_after_an_epoch_fails_before_it(
     assert "each would train the same" in capsys.readouterr().err
 
 
-def test_a_checkpoint_is_not_overwritten_unasked(
-    patches: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "mine.pt").write_bytes(b"mine")
-
-    assert run(patches, "--checkpoint", tmp_path / "mine.pt") == 1
-    assert "Continue it with --resume" in capsys.readouterr().err
-    assert (tmp_path / "mine.pt").read_bytes() == b"mine"
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--resume"], "--checkpoint FILE"),
         (["--checkpoint-steps", "5"], "--checkpoint-steps needs a file"),
         (["--lr", "0"], "--lr: must be a number above 0"),
-        (["--lr", "nan"], "--lr: must be a number above 0"),
-        (["--epochs", "0"], "must be 1 or more"),
         (["--crop", "0"], "must be 1 or more"),
-        (["--repeat", "-1"], "must be 1 or more"),
-        (["--num-threads", "0"], "must be 1 or more"),
-        (["--model", "vdsr"], "invalid choice: 'vdsr'"),
     ],
 )
 def test_bad_usage_exits_with_2(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,28 +155,9 @@ def test_bad_usage_exits_with_2(arguments: list[str], message: str, capsys: pyte
     assert message in capsys.readouterr().err
 
 
-def test_a_missing_dataset_is_named_without_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(tmp_path / "absent.lmdb") == 1
-
-    message = capsys.readouterr().err
-    assert message.startswith("train_sr: ")
-    assert "absent.lmdb" in message
-    assert "Traceback" not in message
-
-
 def test_a_missing_device_is_named(patches: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for device in ("cuda:99", "abacus", "meta"):
-        assert run(patches, "--device", device) == 1
-        assert f"--device {device}: " in capsys.readouterr().err
-
-
-def test_images_without_pairs_are_named(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lmdbloader.convert(photos, tmp_path / "images.lmdb", layout="images", workers=1)
-
-    assert run(tmp_path / "images.lmdb") == 1
-    said = capsys.readouterr().err
-    assert "images.lmdb: a sample must be" in said
-    assert "found image. Convert with --scale" in said
+    assert run(patches, "--device", "cuda:99") == 1
+    assert "--device cuda:99: " in capsys.readouterr().err
 
 
 def test_a_note_says_that_the_scored_photographs_are_those_of_training(
@@ -243,20 +171,19 @@ def test_a_note_says_that_the_scored_photographs_are_those_of_training(
         assert (f"note: {val} was made from the files of {patches}" in said) == is_same, val
 
 
-def test_a_validation_dataset_of_another_scale_is_named(
-    photos: Path, patches: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_datasets_that_do_not_suit_are_named(
+    photos: Path, patches: Path, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    lmdbloader.convert(photos, tmp_path / "images.lmdb", layout="images", workers=1)
     lmdbloader.convert(photos, tmp_path / "x3.lmdb", layout="images", scale=3, workers=1)
-
-    assert run(patches, "--val", tmp_path / "x3.lmdb") == 1
-    assert "x3.lmdb: scale 3" in capsys.readouterr().err
-
-
-def test_whole_images_of_different_size_cannot_be_batches(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(whole, "--batch-size", 2) == 1
-    said = capsys.readouterr().err
-    assert "different shapes, hr of 50 to 64 by 48 to 66 pixels" in said
-    assert said.endswith("--crop 96\n")
+    for arguments, message in [
+        ((tmp_path / "images.lmdb",), "images.lmdb: a sample must be"),
+        ((patches, "--val", tmp_path / "x3.lmdb"), "x3.lmdb: scale 3"),
+        ((whole, "--batch-size", 2), "different shapes, hr of 50 to 64 by 48 to 66 pixels"),
+        ((tmp_path / "absent.lmdb",), "absent.lmdb"),
+    ]:
+        assert run(*arguments) == 1
+        assert message in capsys.readouterr().err
 
 
 # --- Crops of whole images ---
@@ -299,60 +226,12 @@ def test_every_crop_is_another_window_and_that_of_lr_is_the_same(
         assert here < 0.5 * shifted
 
 
-def test_grey_and_coloured_photographs_are_cropped_together(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "mixed").mkdir()
-    photograph = Image.open(photos / "coffee.png").crop((0, 0, 64, 48))
-    photograph.save(tmp_path / "mixed" / "colour.png")
-    photograph.convert("L").save(tmp_path / "mixed" / "grey.png")
-    lmdbloader.convert(tmp_path / "mixed", tmp_path / "mixed.lmdb", layout="images", scale=2, workers=1)
-
-    assert run(tmp_path / "mixed.lmdb", "--crop", 16, "--epochs", 1, "--batch-size", 12) == 0
-    assert "2 pairs, 12 crops of 16 x 16 of each, 2 steps" in capsys.readouterr().out
-
-
-def test_crops_of_patches_are_trained_on(patches: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(patches, "--crop", 32, "--epochs", 1, "--limit-steps", 1, "--batch-size", 2) == 0
-    assert "2 crops of 32 x 32 of each" in capsys.readouterr().out
-
-
-def test_a_run_on_crops_that_is_resumed_ends_where_an_unbroken_one_does(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = (whole, "--crop", 16, "--repeat", 3, "--epochs", 2, "--batch-size", 2, "--checkpoint-steps", 1)
-    assert run(*options, "--checkpoint", tmp_path / "unbroken.pt") == 0
-    with monkeypatch.context() as patch:
-        interrupt_at_save(patch, train_sr, 5)  # in the middle of the second epoch: two in the first, one after it
-        assert run(*options, "--checkpoint", tmp_path / "broken.pt") == 130
-    assert torch.load(tmp_path / "broken.pt", weights_only=True)["loader"]["position"] == 4
-    assert run(*options, "--checkpoint", tmp_path / "broken.pt", "--resume") == 0
-
-    unbroken, resumed = (torch.load(tmp_path / name, weights_only=True) for name in ("unbroken.pt", "broken.pt"))
-    assert unbroken["loader"] == resumed["loader"]
-    for key, weights in unbroken["model"].items():
-        assert torch.equal(weights, resumed["model"][key]), key
-    capsys.readouterr()
-    for others, message in [
-        (("--crop", 32), "made with crop=16; this run has crop=32"),
-        (("--repeat", 4), "made with repeat=3; this run has repeat=4"),
-    ]:
-        assert run(*options, *others, "--checkpoint", tmp_path / "broken.pt", "--resume") == 1
-        assert message in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("crop", "message"),
     [
-        (17, "--crop 17: expected a multiple of 2, the scale of "),
-        (17, "Use --crop 16 or 18."),
-        (1, "Use --crop 2."),
-        (50, "1 of 2 images in "),
-        (50, " is smaller: wide.png (64 x 48). Use --crop 48 or less"),
-        (50, "leave them out: lmdbloader subset "),
-        (50, " 'hr.height >= 50 and hr.width >= 50' -o large.lmdb"),
-        (52, "2 of 2 images in "),
-        (1000, " are smaller: tall.png (50 x 66), wide.png (64 x 48). Use --crop 48 or less"),
+        (17, "expected a multiple of 2"),
+        (50, "wide.png (64 x 48)"),
+        (1000, "tall.png (50 x 66), wide.png (64 x 48)"),
     ],
 )
 def test_a_crop_that_does_not_fit_the_images_is_refused(
@@ -360,15 +239,6 @@ def test_a_crop_that_does_not_fit_the_images_is_refused(
 ) -> None:
     assert run(whole, "--crop", crop) == 1
     assert message in capsys.readouterr().err
-
-
-def test_a_crop_larger_than_patches_is_refused_with_the_line_for_whole_images(
-    patches: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(patches, "--crop", 64) == 1
-    said = capsys.readouterr().err
-    assert "has patches of 48 x 48 pixels, which are smaller" in said
-    assert "lmdbloader convert PHOTOS whole.lmdb --scale 2" in said
 
 
 # --- Steps ---
@@ -385,7 +255,7 @@ def test_training_lowers_the_loss(name: str) -> None:
     assert losses[-1] < 0.8 * losses[0]
 
 
-@pytest.mark.parametrize(("channels", "dtype"), [(1, np.uint8), (3, np.uint16), (1, np.uint16)])
+@pytest.mark.parametrize(("channels", "dtype"), [(1, np.uint8), (3, np.uint16)])
 @pytest.mark.parametrize("name", ["srcnn915", "residual"])
 def test_grey_and_16_bit_images_train_and_score(name: str, channels: int, dtype: type) -> None:
     model = build_model("srcnn915", 2) if name == "srcnn915" else ResidualSR(2, num_features=4, num_blocks=1)
@@ -426,11 +296,6 @@ def test_an_epoch_without_a_batch_or_with_an_infinite_loss_is_an_error() -> None
     lr, hr = batch_of(make_pairs(1))
     with pytest.raises(TrainingError, match="the loss is nan; a lower learning rate"):
         train_epoch(model, optimizer, [(lr, hr.float() * float("nan"))])
-
-
-@pytest.mark.parametrize("scale", [1, 2, 3, 4])
-def test_the_scale_is_that_of_the_first_pair(scale: int) -> None:
-    assert pair_scale(make_pairs(1, scale=scale)) == scale
 
 
 @pytest.mark.parametrize(
@@ -478,27 +343,3 @@ def test_images_that_are_exact_are_not_in_the_mean_psnr() -> None:
     assert found.gain == pytest.approx(33.0 - baseline.psnr)
     exact = Scores((math.inf,), (1.0,))
     assert Evaluation(model=exact, bicubic=exact).gain == 0
-
-
-def test_a_baseline_is_not_computed_again() -> None:
-    model = build_model("srcnn915", 2)
-    pairs = make_pairs(1, size=24)
-    baseline = evaluate(model, pairs, 2).bicubic
-
-    assert evaluate(model, pairs, 2, baseline=baseline).bicubic is baseline
-
-
-def test_evaluation_names_an_empty_dataset_and_a_wrong_scale() -> None:
-    model = build_model("srcnn915", 2)
-    with pytest.raises(OptionError, match="empty"):
-        evaluate(model, [], 2)
-    with pytest.raises(OptionError, match="upscales by 2, the validation dataset's scale is 3"):
-        evaluate(model, make_pairs(1, scale=3), 3)
-
-
-def test_predicting_leaves_the_model_in_its_mode() -> None:
-    model = build_model("srcnn915", 2)
-    for mode in (True, False):
-        model.train(mode)
-        predict(model, make_pairs(1)[0][0])
-        assert model.training is mode

@@ -16,7 +16,7 @@ from training import class_folders
 from training.class_folders import FolderLoader, list_classes, with_pillow
 
 import lmdbloader
-from lmdbloader.errors import CorruptError, FormatError, OptionError, SourceError
+from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.transforms import (
     CenterCrop,
     ColorJitter,
@@ -75,14 +75,6 @@ def test_files_labels_and_classes_are_those_of_the_dataset(folder: Path) -> None
     assert names == dataset.table.column("source").to_pylist()
 
 
-def test_the_digest_is_that_of_the_files(folder: Path, tmp_path: Path) -> None:
-    assert list_classes(folder / "train").digest == list_classes(folder / "train").digest
-    make_class_folders(tmp_path, num_train=2, num_val=1, sides=(40, 40), num_classes=2)
-    before = list_classes(tmp_path / "train").digest
-    next((tmp_path / "train").rglob("*.jpg")).unlink()
-    assert list_classes(tmp_path / "train").digest != before
-
-
 @pytest.mark.parametrize("size", [24, 37])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_images_that_are_scored_have_the_same_pixels(
@@ -103,14 +95,6 @@ def test_images_that_are_scored_have_the_same_pixels(
         assert float(difference.max()) < 1.01 * LEVEL, "rounding once more may cost a level"
         changed += int((difference > LEVEL / 2).sum())
     assert changed < 0.01 * 21 * 3 * size * size
-
-
-def test_the_order_of_rows_and_columns_costs_a_scored_pixel_one_level_at_most(folder: Path) -> None:
-    transforms = RECIPES["imagenet"].evaluation_transforms(37, torch.float32)
-    loader = lmdbloader.Loader(lmdbloader.LMDBDataset(folder / "train.lmdb"), 4, transforms=transforms)
-    std = torch.tensor(RECIPES["imagenet"].std).view(3, 1, 1)
-    for images, expected in zip(tagged(make_loader(folder, transforms, order="sequential")), loader, strict=True):
-        assert float(((images - expected[0]).abs() * std).max()) < 1.01 * LEVEL
 
 
 def test_files_labels_and_scored_pixels_are_those_of_torchvisions_image_folder(folder: Path) -> None:
@@ -174,20 +158,6 @@ def test_draws_depend_on_seed_epoch_and_sample_not_on_workers(folder: Path) -> N
         assert not torch.equal(found["here"][0][0], other[0])
 
 
-def test_random_windows_and_flips_have_the_statistics_of_a_loader(folder: Path) -> None:
-    transforms = [RandomResizedCrop(8), RandomHorizontalFlip(), FLOAT]
-    files = make_loader(folder, transforms)
-    dataset = lmdbloader.LMDBDataset(folder / "train.lmdb")
-    loader = lmdbloader.Loader(dataset, 4, shuffle=True, transforms=transforms)
-    means, deviations = [], []
-    for batches in (files, loader):
-        images = torch.cat([batch[0].clone() for _ in range(40) for batch in batches])
-        means.append(images.mean((0, 2, 3)))
-        deviations.append(images.std((0, 2, 3)))
-    torch.testing.assert_close(means[0], means[1], atol=0.02, rtol=0)
-    torch.testing.assert_close(deviations[0], deviations[1], atol=0.02, rtol=0)
-
-
 def test_small_images_are_padded_cropped_mirrored_and_erased() -> None:
     columns = np.arange(32, dtype=np.uint8)[None, :, None].repeat(32, 0).repeat(3, 2)
     rows = columns.transpose(1, 0, 2)
@@ -212,19 +182,6 @@ def test_small_images_are_padded_cropped_mirrored_and_erased() -> None:
     erased = with_pillow(Image.fromarray(np.full((32, 32, 3), 255, np.uint8)), [FLOAT, normalize, erasing])
     assert float(erased.max()) == 2.0
     assert int((erased == 0).all(dim=2).sum()) == 8 * 8
-
-
-def test_images_grow_with_the_schedule_while_workers_stay(folder: Path) -> None:
-    schedule = lmdbloader.ProgressiveResize(
-        4, initial_scale=0.5, finetune_fraction=0.25, delay_fraction=0.25, size_increment=4
-    )
-    files = make_loader(folder, [RandomResizedCrop(16)], resolution=schedule, num_workers=1)
-    sizes = []
-    for _ in range(4):
-        sizes.append({tuple(images.shape[-2:]) for images, _ in files})
-    files.close()
-    assert sizes == [{schedule.size_at(epoch, (16, 16))} for epoch in range(4)]
-    assert sizes[0] == {(8, 8)} and sizes[3] == {(16, 16)}
 
 
 # --- Places ---
@@ -260,16 +217,6 @@ def test_the_rest_of_an_epoch_follows_from_its_state(folder: Path, num_workers: 
 
 
 # --- Bad input ---
-
-
-def test_a_file_that_cannot_be_read_is_named(folder: Path, tmp_path: Path) -> None:
-    make_class_folders(tmp_path, num_train=2, num_val=1, sides=(40, 40), num_classes=2)
-    broken = sorted((tmp_path / "train").rglob("*.jpg"))[1]
-    broken.write_bytes(broken.read_bytes()[:300])
-    with pytest.raises(CorruptError, match=rf"{broken.name}: Pillow cannot read it .* Repair or remove"):
-        list(make_loader(tmp_path, [CenterCrop(8)], order="sequential"))
-    with pytest.raises(SourceError, match=r"0000\.png: \d+ x \d+ pixels are too small for CenterCrop\(size=100\)"):
-        list(make_loader(folder, [CenterCrop(100)], order="sequential"))
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,6 @@ PIXELS = {
 # Name: the files left out, the conversion, its content digest.
 DATASETS: dict[str, tuple[set[str], dict[str, Any], str]] = {
     "whole": (set(), {"codec": "lz4"}, "sha256:9a755d556150bea25269b58808f0104a2bb7056589751916a554daea131fe92c"),
-    "raw": (set(), {"codec": "raw"}, "sha256:82b18988f606a7e0cbad562862f4d222d8616e84f26f522745e47909310f10b7"),
     "pairs": (set(), {"scale": 2}, "sha256:1d1a1b0b3c2cfe09d7cf4e65c8299e2dd705348dbad3d808b00714e1418a9a23"),
     "pairs of Pillow": (
         WIDE,
@@ -71,7 +70,6 @@ DATASETS: dict[str, tuple[set[str], dict[str, Any], str]] = {
         {"patch_size": 8, "scale": 2},
         "sha256:940fe77cc84fe1aca4b0591b3a78a34c3825d1fce2b2536309940bf0f5dd7ae0",
     ),
-    "small": (set(), {"max_resolution": 12}, "sha256:496869d156232edb940c6ad955a5688b20cfdeedd951039d114ed7712b75c40e"),
     "JPEG": (WIDE, {"write_mode": "jpg"}, "sha256:39f8b39268b0f19c7f21f8931c0c656b1f4ab1024bde2b3ce08b8d5fd67514f8"),
 }
 WRITTEN = "sha256:fff8dd722478bd9f7e4a356b4e87737d84fc2be8d8cb03f575ec7af76a45db32"

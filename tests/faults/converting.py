@@ -14,7 +14,7 @@ from typing import Any
 
 from .nursery import Ended, Interruption, Nursery, Request
 from .scenarios import NUM_PARTS, Scenario
-from .steps import Step
+from .shim import Call, read_log
 
 
 class Wrong(Exception):
@@ -36,7 +36,7 @@ class Whole:
         manifest: Its manifest.
         files: Names of its files; the content of skipped.tsv.
         order: Names of the sources as they were begun.
-        steps: That it came to.
+        changes: The kind of each change of files, in order.
         seconds: It took.
         most_lost: Sources that an interruption may cost: those of a part, and of one for each further worker.
         old_digest: Of the dataset that it replaces.
@@ -46,7 +46,7 @@ class Whole:
     manifest: dict[str, Any]
     files: dict[str, bytes]
     order: list[str]
-    steps: list[Step]
+    changes: list[tuple[str, str]]
     seconds: float
     most_lost: int
     old_digest: str | None
@@ -69,6 +69,7 @@ class Place:
         self.counts: Counter[str] = Counter()
         self._nursery, self._sources, self._old = nursery, sources, log.with_name("old.lmdb")
         self._wholes: dict[Scenario, Whole] = {}
+        self._calls = log.with_name("calls")
 
     @property
     def wholes(self) -> list[Whole]:
@@ -88,20 +89,21 @@ class Place:
         old_digest = manifest_of(self.out)["content_digest"] if scenario.replaces else None
         ended = self.convert(scenario)
         expect(ended.status == 0, f"undisturbed: exit status {ended.status}", ended)
-        alone = ended
+        alone, changes = ended, self.changes()
         if scenario.workers > 1:
             digest = manifest_of(self.out)["content_digest"]
             self.begin(scenario)
             alone = self.convert(scenario, workers=1)
             expect(manifest_of(self.out)["content_digest"] == digest, "another digest with one worker", alone)
         parts = len(manifest_of(self.out)["parts"])
-        expect(parts == NUM_PARTS and len(alone.commits) > parts, f"{len(alone.commits)} transactions only", alone)
+        commits = sum(change[0] == "S" and change[1] == "data.mdb" for change in self.changes())
+        expect(parts == NUM_PARTS and commits > parts, f"{parts} parts, {commits} commits", alone)
         return Whole(
             digest=manifest_of(self.out)["content_digest"],
             manifest=manifest_of(self.out),
             files=_files(self.out),
             order=alone.started,
-            steps=ended.steps,
+            changes=changes,
             seconds=ended.seconds,
             most_lost=scenario.workers * -(-len(alone.started) // NUM_PARTS) + 2,
             old_digest=old_digest,
@@ -128,17 +130,19 @@ class Place:
         interruption: Interruption | None = None,
         *,
         can_exchange: bool = True,
-        calls: Path | None = None,
     ) -> Ended:
-        """Run a command; its calls are written down at `calls`."""
-        ended = self._nursery.run(Request(words, self.folder, self.log, interruption, can_exchange, calls))
+        """Run a command; its calls are written down."""
+        ended = self._nursery.run(Request(words, self.folder, self.log, interruption, can_exchange, self._calls))
         expect(not ended.hung, "it hung", ended)
         return ended
 
-    def record(self, scenario: Scenario, calls: Path) -> Ended:
-        """Run a scenario's command to its end, and write its calls down."""
-        self.counts["conversions"] += 1
-        return self.run(scenario.command(self._sources, self.out), can_exchange=scenario.can_exchange, calls=calls)
+    def calls(self) -> list[Call]:
+        """Return the changes of files by the last command, at most until its interruption."""
+        return read_log(self._calls, self.folder)
+
+    def changes(self) -> list[tuple[str, str]]:
+        """Return the kind of each of them."""
+        return [kind_of(call) for call in self.calls()]
 
     def convert(
         self, scenario: Scenario, interruption: Interruption | None = None, *, workers: int | None = None
@@ -223,10 +227,21 @@ class Deck:
         return self._left.pop()
 
 
-def kind_of(step: Step) -> tuple[str, str, bool]:
-    """Return the common name of steps of one kind."""
-    folder, name = os.path.split(re.sub("[0-9]{5}", "N", step.path))
-    return step.call, "columns/*" if os.path.basename(folder).startswith("columns") else name, step.is_done
+# What a process alone knows: parts in work, files that are written, and what is replaced.
+_TAGS = re.compile(r"(part-[0-9]{5,}\.|\.new-|\.replaced-)[^/]+")
+
+
+def kind_of(call: Call) -> tuple[str, str]:
+    """Return the common name of changes of one kind."""
+    folder, name = os.path.split(re.sub("[0-9]{5}", "N", _TAGS.sub(r"\1*", call.path)))
+    return call.kind, "columns/*" if os.path.basename(folder).startswith("columns") else name
+
+
+def drawn_change(changes: list[tuple[str, str]], times: Counter[tuple[str, str]], rng: random.Random) -> int:
+    """Return the number, counted from 1, of a change of one of the kinds that were drawn least often."""
+    fewest = min(times[change] for change in changes)
+    wanted = rng.choice(sorted({change for change in changes if times[change] == fewest}))
+    return rng.choice([number for number, change in enumerate(changes, 1) if change == wanted])
 
 
 def manifest_of(path: Path) -> dict[str, Any]:

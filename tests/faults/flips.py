@@ -1,4 +1,4 @@
-"""Flipped bits, one or several, anywhere in a dataset: an error that names the sample, or the right bytes."""
+"""Flipped bits, one or several, and cuts, anywhere in a dataset: an error that names the sample, or the right bytes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from .outcome import Outcome
 
 _PAGE = 4096
 _VERIFY_EACH = 10
+_CUT_SHARE = 0.2
 
 
 def run(count: int, seed: int, folder: Path) -> Outcome:
-    """Flip bits `count` times, each time in one file of one of the datasets, and read everything."""
+    """Flip bits or cut `count` times, each time in one file of one of the datasets, and read everything."""
     paths = {name: str(path) for name, path in make_datasets(folder).items()}
     counts, failures = run_cases(_prepare, (paths, seed), count, folder)
     counts = {"flips": count, **dict(sorted(counts.items()))}
-    return Outcome("flips", "0 crashes, 0 silent differences", counts, failures)
+    return Outcome(counts, failures)
 
 
 def _prepare(paths: dict[str, str], seed: int) -> Case:
@@ -31,6 +32,8 @@ def _prepare(paths: dict[str, str], seed: int) -> Case:
         rng = random.Random(f"{seed} {number}")
         subject = rng.choice(subjects)
         name = rng.choices(FILES, (6, 3, 1))[0]
+        if rng.random() < _CUT_SHARE:
+            return _cut(rng, subject, name)
         changes = _flips(rng, subject.sound[name], subject.places if name == "data.mdb" else ())
         # A dataset opened before reads the damaged data.mdb through its existing map.
         opened = subject.open() if name == "data.mdb" and rng.random() < 0.3 else None
@@ -48,6 +51,21 @@ def _prepare(paths: dict[str, str], seed: int) -> Case:
         return found
 
     return case
+
+
+def _cut(rng: random.Random, subject: Subject, name: str) -> str:
+    """Cut a file, at or next to a page boundary or anywhere: it must not open."""
+    sound, path = subject.sound[name], Path(subject.path, name)
+    size = rng.randrange(len(sound))
+    if rng.random() < 0.6:
+        size = min(max(0, size // _PAGE * _PAGE + rng.choice((-1, 0, 1))), len(sound) - 1)
+    os.truncate(path, size)
+    try:
+        if subject.read(None) != "refused at open":
+            raise Wrong(f"{path} of {size} bytes, {len(sound)} expected: it opens")
+    finally:
+        path.write_bytes(sound)
+    return "cut, refused at open"
 
 
 def _flips(rng: random.Random, sound: bytes, places: Any) -> dict[int, int]:

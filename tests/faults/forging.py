@@ -58,14 +58,6 @@ def manifest_of(path: Path) -> dict[str, Any]:
     return found
 
 
-def forge(path: Path, index: bytes, body: Mapping[str, Any] | None = None) -> None:
-    """Make `index` the index of a dataset, with a manifest that has its digests."""
-    body = manifest_of(path) if body is None else body
-    sizes = {**body["sizes"], "index_nbytes": len(index)}
-    (path / "index.arrow").write_bytes(index)
-    (path / "manifest.json").write_bytes(signed(with_digests({**body, "sizes": sizes}, index)))
-
-
 def _place(column: Mapping[str, Any], row: int) -> tuple[int, np.dtype[Any]]:
     """Return where a whole number of a row is: its value, the number of its text, or where its text begins."""
     if column["type"] == "text":

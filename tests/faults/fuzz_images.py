@@ -1,10 +1,9 @@
-"""Image files and tars as a conversion meets them, changed anywhere."""
+"""Image files as a conversion meets them, changed anywhere."""
 
 from __future__ import annotations
 
 import io
 import random
-import tarfile
 from pathlib import Path
 
 from .cases import Case
@@ -48,35 +47,3 @@ def _encoded(image: object, kind: str, options: dict[str, object]) -> bytes:
     file = io.BytesIO()
     image.save(file, kind, **options)  # type: ignore[attr-defined]
     return file.getvalue()
-
-
-def prepare_tars(paths: dict[str, str], folder: Path, seed: int) -> Case:
-    """Return the case of one tar, listed as a conversion lists it."""
-    from lmdbloader.conversion.sources.layouts import list_sources
-    from lmdbloader.errors import LmdbloaderError
-
-    tars = []
-    for kind in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
-        file = io.BytesIO()
-        with tarfile.open(fileobj=file, mode="w", format=kind) as tar:
-            for i, name in enumerate((*NAMES[:3], "x" * 80)):
-                for suffix, content in (("png", b"\x89PNG" * 40), ("cls", str(i).encode()), ("json", b"{}")):
-                    member = tarfile.TarInfo(f"{'long/' * 8}{name}.{suffix}")
-                    member.size = len(content)
-                    tar.addfile(member, io.BytesIO(content))
-        tars.append(file.getvalue())
-    path = folder / "shard.tar"
-
-    def case(number: int) -> str:
-        rng = random.Random(f"{seed} tar {number}")
-        data = rng.choice(tars)
-        heads = [(at, at + 512) for at in range(0, len(data) - 512, 512) if data[at + 257 : at + 262] == b"ustar"]
-        path.write_bytes(mutate(rng, data, heads))
-        try:
-            for source in list_sources(path, layout="tar").sources:
-                repr(source)
-        except LmdbloaderError:
-            return "refused"
-        return "read"
-
-    return case

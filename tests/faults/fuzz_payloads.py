@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.forbidden_pages import between_forbidden_pages
 
 from .cases import Case, Wrong
 from .forging import with_value
@@ -18,7 +18,6 @@ from .hostile import Copy, mutate, use
 _TILED = 2
 
 _MARK = 0xA5
-_PAGE = mmap.PAGESIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +37,11 @@ def prepare_payloads(paths: dict[str, str], folder: Path, seed: int) -> Case:
 
     from lmdbloader.format.codecs import checksum
     from lmdbloader.format.layout import CODEC_FILE
-    from lmdbloader.kernels.gather import gather
-    from lmdbloader.kernels.jpeg.workspace import jpeg_room
+    from lmdbloader.kernels import entries
 
     payloads = [payload for path in paths.values() for payload in _payloads(path) if payload.codec != CODEC_FILE]
     by_codec = {payload.codec: [p for p in payloads if p.codec == payload.codec] for payload in payloads}
-    source, out, room, scratch, work = (_Walled(2**22) for _ in range(5))
+    source, out, room, scratch, work = (_Walled() for _ in range(5))
     memory_file = os.memfd_create("payload")
 
     def case(number: int) -> str:
@@ -69,11 +67,11 @@ def prepare_payloads(paths: dict[str, str], folder: Path, seed: int) -> Case:
             (0, len(stored), raw_nbytes, checksum(hashed), payload.codec), ("i8", "u4", "u4", "u8", "u1")
         )
         geometry = _columns((height, width, channels, bits), ("u4", "u4", "u1", "u1"))
-        status = gather(
+        status = entries.gather(
             file, np.zeros(1, np.int64), columns, rng.random() < 0.3, geometry, payload.tile, target,
             np.zeros(1, np.int64), np.array([raw_nbytes], np.int64), room.place(len(stored) * by_descriptor, at_end),
             scratch.place(payload.tile * payload.tile * 6, at_end),
-            work.place(int(jpeg_room(len(stored), height, width)), at_end), np.zeros(1, np.int64),
+            work.place(int(entries.jpeg_room(len(stored), height, width)), at_end), np.zeros(1, np.int64),
         )  # fmt: skip
         for walled in (out, room, scratch, work):
             walled.check()
@@ -137,32 +135,19 @@ def _payloads(path: str) -> list[_Payload]:
 class _Walled:
     """Memory between two pages that end the process when they are touched."""
 
-    def __init__(self, nbytes: int) -> None:
-        self._nbytes = nbytes
-        self._memory = mmap.mmap(-1, nbytes + 2 * _PAGE)
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        protect = ctypes.CDLL(None, use_errno=True).mprotect
-        for wall in (self._address, self._address + _PAGE + nbytes):
-            if protect(ctypes.c_void_p(wall), ctypes.c_size_t(_PAGE), 0):
-                raise OSError(ctypes.get_errno(), "mprotect")
+    def __init__(self) -> None:
+        self._memory = between_forbidden_pages(1024)
         self._sides: list[Any] = []
 
     def place(self, nbytes: int, at_end: bool) -> Any:
-        """Return memory (nbytes,) uint8 next to one of the walls; the bytes on its other side are marked."""
-        if nbytes + 128 > self._nbytes:
-            raise ValueError(f"{nbytes} bytes in {self._nbytes}")
+        """Return memory (nbytes,) uint8 next to one of the pages; the bytes on its other side are marked."""
         # Scratch begins where every number may: eight bytes are a kernel's longest.
-        first = (self._nbytes - nbytes) // 8 * 8 if at_end else 0
-        before, after = max(first - 64, 0), min(first + nbytes + 64, self._nbytes)
-        self._sides = [self._view(before, first - before), self._view(first + nbytes, after - first - nbytes)]
+        first = (len(self._memory) - nbytes) // 8 * 8 if at_end else 0
+        after = first + nbytes
+        self._sides = [self._memory[max(first - 64, 0) : first], self._memory[after : after + 64]]
         for side in self._sides:
             side[:] = _MARK
-        return self._view(first, nbytes)
-
-    def _view(self, at: int, nbytes: int) -> Any:
-        import numpy as np
-
-        return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(self._address + _PAGE + at), np.uint8)
+        return self._memory[first:after]
 
     def check(self) -> None:
         """Raise `Wrong` if bytes next to the memory were written to."""

@@ -1,19 +1,67 @@
-"""Indexes, records and LMDB's pages, changed value by value and byte by byte, with digests that hold."""
+"""Manifests, indexes, records and LMDB's pages, changed value by value and byte by byte, with digests that hold."""
 
 from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Iterator
 from copy import deepcopy as copy_of
 from pathlib import Path
 from typing import Any
 
 from .cases import Case
-from .forging import value_at, with_value
+from .forging import signed, value_at, with_value
 from .hostile import INTERESTING, Copy, mutate, use
 
 _BATCHES_EACH = 5
 _REPAIR_EACH = 3
+# Values that a stranger may put into a manifest.
+_VALUES: tuple[Any, ...] = (
+    None, True, -1, 0, 1, 7, 2**31, 2**63, 10**30, 0.5, float("nan"), float("inf"), "", "x", "../x", "raw", "image",
+    "\ud800", [], [[]], {}, {"": 0}, [0] * 9,
+)  # fmt: skip
+
+
+def prepare_manifests(paths: dict[str, str], folder: Path, seed: int) -> Case:
+    """Return the case of a manifest with other values anywhere, keys left out or added, or with bytes changed."""
+    copies = _copies(paths, folder)
+
+    def case(number: int) -> str:
+        rng = random.Random(f"{seed} manifest {number}")
+        copy = rng.choice(copies)
+        if rng.random() < 0.2:
+            copy.write(manifest=mutate(rng, signed(copy.body)))
+            return use(copy.path)
+        body = copy_of(copy.body)
+        for _ in range(rng.randint(1, 3)):
+            places = list(_places(body))
+            holder, key = rng.choice(places)
+            other, other_key = rng.choice(places)
+            value = rng.choice((rng.choice(_VALUES), copy_of(other[other_key])))
+            how = rng.choice(("put", "put", "drop", "add"))
+            if how == "put":
+                holder[key] = value
+            elif how == "drop":
+                del holder[key]
+            elif isinstance(holder, dict):
+                holder[f"{key}2"] = value
+            else:
+                holder.append(value)
+        try:
+            copy.write(manifest=signed(body))
+        except UnicodeEncodeError:  # half a surrogate pair
+            return "refused at open"
+        return use(copy.path)
+
+    return case
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield every dict or list in a value, with each of its keys or numbers."""
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+        yield value, key
+        if isinstance(part, dict | list):
+            yield from _places(part)
 
 
 def prepare_index_values(paths: dict[str, str], folder: Path, seed: int) -> Case:

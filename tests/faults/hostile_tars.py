@@ -12,7 +12,6 @@ from .cases import Case, Wrong, run_cases
 from .outcome import Outcome
 from .tarmakers import MAKERS, member, write_tar
 
-MUST_HOLD = "only our errors, 32 MB, 5 s"
 # In addition to the memory with everything imported; a tar that is not mostly a hole has at most 30 MB here.
 _MOST_NBYTES = 32 * 2**20
 _MOST_SECONDS = 5.0
@@ -21,7 +20,7 @@ _MOST_SECONDS = 5.0
 def run(count: int, seed: int, folder: Path) -> Outcome:
     """Make `count` tars, of every kind in turn."""
     found, failures = run_cases(_prepare, (str(folder), seed), count, folder)
-    return Outcome("hostile_tars", MUST_HOLD, {"tars": count, **dict(sorted(found.items()))}, failures)
+    return Outcome({"tars": count, **dict(sorted(found.items()))}, failures)
 
 
 def _prepare(folder: str, seed: int) -> Case:

@@ -17,9 +17,7 @@ from .outcome import Outcome
 from .replay import Disk
 from .scenarios import FEW, NUM_PARTS, make_sources
 
-_MUST_HOLD = "named, the next run is right"
 _ENOUGH_FAILURES = 40
-CALLS = ("read", "write", "fsync", "fdatasync", "rename", "truncate")
 # Texts of errors that name a remedy.
 _ADVICE = ("run it again", "verify", "Copy", "copy", "Restore", "repair", "--restart", "--on-error", "Free some space")
 
@@ -45,25 +43,25 @@ def run(count: int, seed: int, folder: Path) -> Outcome:
     """Make each call of each command fail once; where there are more than `count`, so many of them."""
     library = shim.build(folder)
     if library is None:
-        return Outcome("io_errors", _MUST_HOLD, {f"left out, {shim.NO_COMPILER}": count}, [])
+        return Outcome({f"left out, {shim.NO_COMPILER}": count}, [])
     disk = folder / "disk"
     disk.mkdir()
     with Nursery(library) as nursery:
         errors = Errors(Place(nursery, make_sources(disk / "sources"), disk, folder / "log"), nursery, disk, seed)
-        cases = [(job, call, number) for job in errors.jobs() for call in CALLS for number in errors.numbers(job, call)]
+        cases = [case for job in errors.jobs() for case in errors.cases(job)]
         if count < len(cases):
             cases = spread(cases, count, random.Random(seed))
         for job, call, number in cases:
             if len(errors.failures) >= _ENOUGH_FAILURES:
                 break
             errors.fail(job, call, number)
-    names = (*CALLS, "an error", "no harm", "after a failed flush")
-    return Outcome("io_errors", _MUST_HOLD, {name: errors.counts[name] for name in names}, errors.failures)
+    names = (*shim.CALLS, "an error", "no harm", "after a failed flush")
+    return Outcome({name: errors.counts[name] for name in names}, errors.failures)
 
 
 def spread(cases: list[tuple[Job, str, int]], count: int, rng: random.Random) -> list[tuple[Job, str, int]]:
     """Return so many of the cases, drawn from each kind of call in turn."""
-    kinds = [[case for case in cases if case[1] == call] for call in CALLS]
+    kinds = [[case for case in cases if case[1] == call] for call in shim.CALLS]
     for kind in kinds:
         rng.shuffle(kind)
     turns = [kind[k] for k in range(len(cases)) for kind in kinds if k < len(kind)]
@@ -112,12 +110,12 @@ class Errors:
             Job("join", self._begin_parts, ("join", str(out)), self._check_conversion_of_parts),
         ]
 
-    def numbers(self, job: Job, call: str) -> range:
-        """Return the numbers of a command's calls of one kind."""
+    def cases(self, job: Job) -> list[tuple[Job, str, int]]:
+        """Return each call of a command: its kind and number."""
         job.begin()
-        ended = self._run(job.words, (call, 0, errno.EIO))
+        ended = self._run(job.words, ("read", 0, errno.EIO))
         expect(ended.status in (0, 1), f"{job.name}, undisturbed: exit status {ended.status}", ended)
-        return range(1, ended.num_calls + 1)
+        return [(job, call, number) for call, count in ended.num_calls.items() for number in range(1, count + 1)]
 
     def fail(self, job: Job, call: str, number: int) -> None:
         """Have one call fail, and check the outcome."""
@@ -173,7 +171,7 @@ class Errors:
         """Keep the files of a conversion that failed at a late commit."""
         place = self._place
         place.begin(FEW)
-        commits = self._run(convert, ("fdatasync", 0, errno.EIO)).num_calls
+        commits = self._run(convert, ("fdatasync", 0, errno.EIO)).num_calls["fdatasync"]
         place.begin(FEW)
         ended = self._run(convert, ("fdatasync", commits - 1, errno.EIO))
         expect(ended.status == 1 and bool(place.committed()), f"exit status {ended.status}", ended)

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import faulthandler
 import io
+import json
 import multiprocessing
 import os
 import random
@@ -13,20 +14,17 @@ import resource
 import signal
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
 from . import scenarios, shim
-from .power import Disk
-from .steps import Step, watch, watch_function
 
 _HUNG_SECONDS = 120.0
 # Lines of the log other than the names of sources that are begun.
-TRIAL, NO_TRIAL, COMMIT = "# trial", "# no trial", "# commit"
+TRIAL, NO_TRIAL = "# trial", "# no trial"
 # A file that takes the room on a disk.
 BALLAST = "ballast"
 
@@ -36,25 +34,22 @@ class Interruption:
     """An interruption of a command.
 
     Attributes:
-        kind: "kill", "term" (SIGTERM), "int" (Ctrl-C), "cut" (the power goes), "worker" (one of its workers is killed),
-            or "full" (from then on the disk is).
-        step: At this step ...
-        nth: ... when it is reached so often. None for another time:
+        kind: "kill", "term" (SIGTERM), "int" (Ctrl-C), "worker" (one of its workers is killed), or "full" (from then on
+            the disk is).
+        number: After the change of files with this number, counted from 1. 0 for another time:
         seconds: So long after the start.
-        seed: Of the data after a power cut, the worker to kill, and the remaining room.
+        seed: Of the worker to kill, and of the remaining room.
         room: The folder whose file system is full; None where files cannot grow.
     """
 
-    kind: Literal["kill", "term", "int", "cut", "worker", "full"]
-    step: Step | None = None
-    nth: int = 1
+    kind: Literal["kill", "term", "int", "worker", "full"]
+    number: int = 0
     seconds: float = 0.0
     seed: int = 0
     room: str | None = None
 
     def __str__(self) -> str:
-        when = f"{self.step} ({self.nth})" if self.step else f"{self.seconds:.3f} s"
-        return f"{self.kind} {when}"
+        return f"{self.kind} after {f'change {self.number}' if self.number else f'{self.seconds:.3f} s'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +58,12 @@ class Request:
 
     Attributes:
         words: Of the command line.
-        folder: Holds OUT and nothing else; changes below it are watched.
-        log: A folder for the process's output and steps.
+        folder: Holds OUT and nothing else.
+        log: A folder for the process's output.
         interruption: Its interruption.
         can_exchange: Whether the system has renameat2.
-        calls: Where every call that changes something below the folder is written down, None for nowhere.
+        calls: Where every call that changes something below the folder is written down, None for nowhere. An
+            interruption after a change needs it.
         fault: (kind, number, errno) of the call below `faulty` that fails, see `shim.fail`.
         faulty: A folder.
     """
@@ -91,12 +87,10 @@ class Ended:
         output: Its standard output.
         error: Its standard error.
         started: The sources that it began to decode, in order, those of the trial left out.
-        commits: How many of them it had begun at each commit.
-        steps: Those that it came to.
         seconds: It took.
         was_interrupted: Whether the interruption took place.
         hung: Whether it did not end by itself.
-        num_calls: How many calls there were of the kind of a request's fault.
+        num_calls: How many calls there were of each kind, in a request with a fault.
         failed_path: Of the file whose call failed; empty where none did.
     """
 
@@ -104,12 +98,10 @@ class Ended:
     output: str
     error: str
     started: list[str]
-    commits: list[int]
-    steps: list[Step]
     seconds: float
     was_interrupted: bool
     hung: bool = False
-    num_calls: int = 0
+    num_calls: dict[str, int] = field(default_factory=dict)
     failed_path: str = ""
 
 
@@ -170,7 +162,7 @@ def _serve(connection: Any) -> None:
 
 def _run(request: Request, connection: Any) -> Ended:
     request.log.mkdir(exist_ok=True)
-    for name in ("output", "error", "log", "steps", "interrupted", "fault"):
+    for name in ("output", "error", "log", "fault"):
         (request.log / name).unlink(missing_ok=True)
     begin = time.monotonic()
     if (child := os.fork()) == 0:
@@ -180,11 +172,11 @@ def _run(request: Request, connection: Any) -> Ended:
         finally:
             os._exit(99)
     interruption = request.interruption
-    deadline = interruption.seconds if interruption and not interruption.step else _HUNG_SECONDS
-    status = _wait(child, begin + deadline)
-    was_interrupted, hung = (request.log / "interrupted").exists(), False
-    if status is None and deadline < _HUNG_SECONDS:
-        _befall(child, interruption)
+    deadline = interruption.seconds if interruption and not interruption.number else _HUNG_SECONDS
+    status, was_interrupted, hung = _wait(child, begin + deadline), False, False
+    if interruption and (os.WIFSTOPPED(status) if status is not None else not interruption.number):
+        _befall(child, request.folder, interruption)
+        os.kill(child, signal.SIGCONT)
         status = _wait(child, begin + _HUNG_SECONDS)
         was_interrupted = status != 0  # it may have ended a moment before
     if status is None:
@@ -200,19 +192,18 @@ def _run(request: Request, connection: Any) -> Ended:
         os.waitstatus_to_exitcode(status),
         _text(request.log / "output"),
         _text(request.log / "error"),
-        *_started(_text(request.log / "log").splitlines()),
-        [_parse(line) for line in _text(request.log / "steps").splitlines() if line.count("\t") == 2],
+        _started(_text(request.log / "log").splitlines()),
         seconds,
         was_interrupted,
         hung,
-        int(num_calls or 0),
+        json.loads(num_calls or "{}"),
         failed_path,
     )
 
 
 def _wait(child: int, until: float) -> int | None:
     while True:
-        pid, status = os.waitpid(child, os.WNOHANG)
+        pid, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
         if pid:
             return status
         if (left := until - time.monotonic()) <= 0:
@@ -220,22 +211,21 @@ def _wait(child: int, until: float) -> int | None:
         time.sleep(min(left, 0.002))
 
 
-def _befall(child: int, interruption: Interruption | None) -> None:
-    assert interruption is not None
+def _befall(child: int, folder: Path, interruption: Interruption) -> None:
     if interruption.kind == "worker":
         _kill_worker(child, interruption.seed)
+    elif interruption.kind == "full":
+        _fill(child, folder, interruption.room, random.Random(interruption.seed))
     else:
         os.kill(child, {"term": signal.SIGTERM, "int": signal.SIGINT}.get(interruption.kind, signal.SIGKILL))
 
 
-def _kill_worker(parent: int, seed: int) -> bool:
+def _kill_worker(parent: int, seed: int) -> None:
     import psutil
 
     with contextlib.suppress(psutil.Error):
         if workers := psutil.Process(parent).children():
             random.Random(seed).choice(workers).kill()
-            return True
-    return False
 
 
 def _command(request: Request) -> int:
@@ -243,7 +233,6 @@ def _command(request: Request) -> int:
     import lmdbloader.cli
     from lmdbloader.base import system
     from lmdbloader.conversion import part_writers, parts, pool
-    from lmdbloader.store import spool
 
     for handle, name in ((1, "output"), (2, "error")):
         os.dup2(os.open(request.log / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), handle)
@@ -268,14 +257,12 @@ def _command(request: Request) -> int:
     parts.try_out = trial
     if not request.can_exchange:
         system.exchange = lambda a, b: False
-    if request.calls or request.fault:
-        _intercept(request)
-    else:
-        see = _observer(request)
-        watch(request.folder, see)
-        watch_function(parts, "try_out", "trial", see)
-        watch_function(spool.Spool, "write", "index", see)
-        watch_function(system, "exchange", "exchange", see)
+    if request.calls:
+        shim.record(request.faulty or request.folder, request.calls)
+        if request.interruption and request.interruption.number:
+            shim.stop(request.interruption.number)
+    if request.fault:
+        shim.fail(request.faulty or request.folder, *request.fault)
     try:
         own = {"write": _write, "epoch": _epoch}.get(request.words[0])
         status = own(*request.words[1:]) if own else lmdbloader.cli.main(list(request.words))
@@ -287,17 +274,9 @@ def _command(request: Request) -> int:
         traceback.print_exc()
         status = 70
     if request.fault:
-        (request.log / "fault").write_text(f"{shim.counted()}\t{shim.failed_path()}")
+        (request.log / "fault").write_text(f"{json.dumps(shim.counted())}\t{shim.failed_path()}")
     sys.stdout.flush()
     return status
-
-
-def _intercept(request: Request) -> None:
-    """Write down the calls of this process, or have one of them fail."""
-    if request.calls:
-        shim.record(request.faulty or request.folder, request.calls)
-    if request.fault:
-        shim.fail(request.faulty or request.folder, *request.fault)
 
 
 def _write(out: str) -> int:
@@ -333,44 +312,15 @@ def _epoch(path: str, io: Any) -> int:
     return 0
 
 
-def _observer(request: Request) -> Callable[[Step], None]:
-    """Return a function to call at every step: it records the step, and interrupts at the requested one."""
-    interruption = request.interruption
-    disk = Disk(request.folder) if interruption and interruption.kind == "cut" else None
-    steps = os.open(request.log / "steps", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    write = os.write  # the one that is not watched
-    times: Counter[Step] = Counter()
-
-    def see(step: Step) -> None:
-        with contextlib.suppress(OSError):  # the limit of file sizes applies to this file too
-            write(steps, f"{int(step.is_done)}\t{step.call}\t{step.path}\n".encode())
-        times[step] += 1
-        if step.is_done and step.call == "commit":
-            _say(str(request.log / "log"), COMMIT)
-        if disk:
-            disk.see(step)
-        if interruption is None or step != interruption.step or times[step] != interruption.nth:
-            return
-        if disk:
-            disk.cut(request.log / "cut", random.Random(interruption.seed))
-        if interruption.kind != "worker" or _kill_worker(os.getpid(), interruption.seed):
-            os.close(os.open(request.log / "interrupted", os.O_WRONLY | os.O_CREAT))
-        if interruption.kind == "full":
-            _fill(request.folder, interruption.room, random.Random(interruption.seed))
-        elif interruption.kind != "worker":
-            _befall(os.getpid(), interruption)
-
-    return see
-
-
-def _fill(folder: Path, room: str | None, rng: random.Random) -> None:
+def _fill(child: int, folder: Path, room: str | None, rng: random.Random) -> None:
     """Take the room on a disk but for a few bytes, or let no file become much larger than the largest one."""
     spare = rng.choice((0, rng.randrange(2**10, 2**16)))
     if room is None:
         largest = max((path.stat().st_size for path in folder.rglob("*") if path.is_file()), default=0)
         # Enough for the message.
         limit = max(2**10, rng.choice((largest // 2, largest + spare)))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        _, most = resource.prlimit(child, resource.RLIMIT_FSIZE)
+        resource.prlimit(child, resource.RLIMIT_FSIZE, (limit, most))
         return
     with open(Path(room, BALLAST), "wb", buffering=0) as ballast:
         with contextlib.suppress(OSError):
@@ -411,23 +361,16 @@ def _say(log: str, line: str) -> None:
         os.write(handle, f"{line}\n".encode())
 
 
-def _started(lines: list[str]) -> tuple[list[str], list[int]]:
-    """Return the sources that a log says were begun, and how many were at each commit."""
-    in_trial, started, commits = False, [], []
+def _started(lines: list[str]) -> list[str]:
+    """Return the sources that a log says were begun."""
+    in_trial, started = False, []
     for line in lines:
         if line in (TRIAL, NO_TRIAL):
             in_trial = line == TRIAL
-        elif line == COMMIT:
-            commits.append(len(started))
         elif not in_trial:
             started.append(line)
-    return started, commits
+    return started
 
 
 def _text(path: Path) -> str:
     return path.read_text("utf-8", "backslashreplace") if path.exists() else ""
-
-
-def _parse(line: str) -> Step:
-    is_done, call, path = line.split("\t")
-    return Step(call, path, is_done == "1")

@@ -10,16 +10,10 @@ class Outcome:
     """The outcome of one fault's run.
 
     Attributes:
-        name: The fault's, which is its module's.
-        must_hold: The promise, in a few words.
         counts: Numbers of runs and outcomes, such as {"kills": 300, "same digest": 300, "lost": 0}, in the order
             in which people read it.
         failures: One line for each time that the promise did not hold, with the arguments to reproduce it.
-        seconds: How long it took; filled in by whoever ran it.
     """
 
-    name: str
-    must_hold: str
     counts: dict[str, int]
     failures: list[str]
-    seconds: float = 0.0

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -24,9 +25,12 @@ static char root[PATH_MAX];
 static size_t root_length;
 static int log_handle = -1;
 static char fail_call[32];
-static long fail_number, counted;
+static long fail_number;
+static const char *const kinds[] = {"read", "write", "fsync", "fdatasync", "rename", "truncate"};
+static long counts[6];
 static int fail_errno;
 static char failed_path[PATH_MAX];
+static long stop_number, num_changes;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
 static void set_root(const char *folder)
@@ -43,6 +47,9 @@ int shim_record(const char *folder, const char *log)
     return log_handle;
 }
 
+/* Stop this process after the change with this number, counted from 1, and write down no later ones. */
+void shim_stop(long number) { stop_number = number; }
+
 /* Have the call of a kind with this number, counted from 1, fail; 0 only counts. */
 void shim_fail(const char *folder, const char *call, long number, int error)
 {
@@ -50,16 +57,20 @@ void shim_fail(const char *folder, const char *call, long number, int error)
     strncpy(fail_call, call, sizeof fail_call - 1);
     fail_number = number;
     fail_errno = error;
-    counted = 0;
+    memset(counts, 0, sizeof counts);
     failed_path[0] = 0;
 }
 
-/* Return how many calls of that kind there were, and let all pass from now on. */
-long shim_counted(void)
+static long *count_of(const char *call)
 {
-    fail_call[0] = 0;
-    return counted;
+    int kind = 0;
+    while (strcmp(kinds[kind], call))
+        kind++;
+    return counts + kind;
 }
+
+/* Return how many calls of a kind there were since shim_fail. */
+long shim_counted(const char *call) { return *count_of(call); }
 
 /* Return the path of the file whose call failed; empty where none did. */
 const char *shim_failed_path(void) { return failed_path; }
@@ -116,9 +127,10 @@ static int path_at(int folder, const char *name, char *full)
 
 static int fails(const char *call, const char *path)
 {
-    if (!fail_call[0] || strcmp(call, fail_call) || strstr(path, " (deleted)"))
+    if (!fail_call[0] || strstr(path, " (deleted)"))
         return 0;
-    if (++counted != fail_number)
+    long count = ++*count_of(call);
+    if (strcmp(call, fail_call) || count != fail_number)
         return 0;
     strncpy(failed_path, path, sizeof failed_path - 1);
     errno = fail_errno;
@@ -157,6 +169,10 @@ static void note(char call, const char *path, const char *other, uint64_t at, co
         size_t part = parts[i].iov_len < length ? parts[i].iov_len : length;
         put(parts[i].iov_base, part);
         length -= part;
+    }
+    if (!strstr(path, " (deleted)") && ++num_changes == stop_number) {
+        log_handle = -1;
+        kill(getpid(), SIGSTOP);
     }
 }
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+CALLS = ("read", "write", "fsync", "fdatasync", "rename", "truncate")
 _HEAD = struct.Struct("<8sIIQQ")
 NO_COMPILER = "no C compiler, or not Linux: no calls can be intercepted"
 
@@ -53,21 +54,26 @@ def record(folder: Path, log: Path) -> None:
         raise RuntimeError(f"{log}: cannot be written")
 
 
+def stop(number: int) -> None:
+    """Have this process, whose changes are written down, stop (SIGSTOP) after the change of this number, from 1 on."""
+    ctypes.CDLL(None).shim_stop(ctypes.c_long(number))
+
+
 def fail(folder: Path, call: str, number: int, error: int) -> None:
     """Make one call of this process for a file below a folder fail.
 
     Args:
         folder: The folder.
-        call: "read", "write", "fsync", "fdatasync", "rename" or "truncate".
+        call: One of CALLS.
         number: Which of them, counted from 1; 0 only counts.
         error: The errno.
     """
     _shim().shim_fail(os.fsencode(os.path.realpath(folder)), call.encode(), number, error)
 
 
-def counted() -> int:
-    """Return how many such calls there were since `fail`; all pass from now on."""
-    return int(_shim().shim_counted())
+def counted() -> dict[str, int]:
+    """Return how many calls of each kind there were since `fail`."""
+    return {call: int(_shim().shim_counted(call.encode())) for call in CALLS}
 
 
 def failed_path() -> str:
@@ -78,7 +84,7 @@ def failed_path() -> str:
 def _shim() -> ctypes.CDLL:
     library = ctypes.CDLL(None)
     library.shim_fail.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long, ctypes.c_int]
-    library.shim_counted.restype = ctypes.c_long
+    library.shim_counted.argtypes, library.shim_counted.restype = [ctypes.c_char_p], ctypes.c_long
     library.shim_failed_path.restype = ctypes.c_char_p
     return library
 

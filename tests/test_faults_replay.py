@@ -1,26 +1,12 @@
-"""Conversions continue after a power cut, whichever unflushed writes the disk kept."""
+"""The possible contents of a disk after a power cut are those of a real one."""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
 
-import pytest
-
-from . import shim
-from .power_cuts import run
-from .replay import Disk, File
-from .shim import Call
-
-
-def test_conversions_go_on_after_power_cuts(tmp_path: Path) -> None:
-    outcome = run(25, 3, tmp_path)
-    if shim.build(tmp_path) is None:
-        pytest.skip(shim.NO_COMPILER)
-    assert outcome.failures == []
-    assert outcome.counts["states"] == outcome.counts["same digest"] == 25
-    assert outcome.counts["in windows"] > 8
-    assert outcome.counts["before the first commit"] > 0
+from tests.faults.replay import Disk, File
+from tests.faults.shim import Call
 
 
 def test_lengths_and_sectors_are_kept_or_lost_independently() -> None:
