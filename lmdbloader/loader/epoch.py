@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from lmdbloader.base import clock_words
 from lmdbloader.base.stage_times import Clock, Stopwatch
@@ -236,18 +234,6 @@ class _SharedBatch:
         self._batch = None
 
 
-def _like_here() -> Run:
-    """Return what calls a function under this thread's gradient mode and CUDA device, which each thread has its own."""
-    has_gradients = torch.is_grad_enabled()
-    device = torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
-
-    def run(call: Callable[[], Any]) -> Any:
-        with torch.set_grad_enabled(has_gradients), nullcontext() if device is None else torch.cuda.device(device):
-            return call()
-
-    return run
-
-
 class EpochRun:
     """One pass through an epoch: the state that the threads and the iterator share."""
 
@@ -319,7 +305,9 @@ class EpochRun:
         """
         run = None
         if self._batcher.python_functions:
-            run = _like_here()
+            from lmdbloader.loader.surroundings import Surroundings
+
+            run = Surroundings().run
         if self._num_parts == 1:
             return [partial(self._read_group, group, run)]
         shared = self.shared[group] = _SharedBatch(self._num_parts)
