@@ -142,22 +142,6 @@ def test_a_list_cannot_change_afterwards(ds: LMDBDataset) -> None:
         loader.order = [1]  # type: ignore[assignment]
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.data(), st.sampled_from(WORLDS), st.integers(1, 9), st.sampled_from(["", "pad", "drop_last"]))
-def test_ranks_share_a_list_out(ds: LMDBDataset, data: st.DataObject, world_size: int, size: int, last: str) -> None:
-    listed = data.draw(st.lists(st.integers(0, COUNT - 1), max_size=30))
-    options: dict[str, Any] = {last: True} if last else {}
-    loaders = [make(ds, size, order=listed, shard=(rank, world_size), **options) for rank in range(world_size)]
-    found = [[batch.number.tolist() for batch in loader] for loader in loaders]
-    assert [len(loader) for loader in loaders] == [len(batches) for batches in found]
-    for rank, batches in enumerate(found):
-        share = Share(size, rank, world_size, last == "drop_last", last == "pad").positions(len(listed))
-        positions = share.of_batches(0, len(share)).tolist()
-        assert [n for batch in batches for n in batch] == [listed[p % len(listed)] for p in positions]
-    if not last:
-        assert Counter(n for batches in found for batch in batches for n in batch) == Counter(listed)
-
-
 # --- Functions of the epoch ---
 
 

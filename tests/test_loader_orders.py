@@ -340,18 +340,6 @@ def test_ranks_share_the_order_out_from_any_position_on(length: int, start: int,
     assert not repeats or share.pad
 
 
-@given(st.integers(0, 200), SHARES, SHARES)
-def test_a_global_step_has_the_same_positions_at_any_world_size(length: int, one: Share, other: Share) -> None:
-    other = replace(other, batch_size=one.batch_size * one.world_size, world_size=1, drop_last=one.drop_last, pad=False)
-    one = replace(one, pad=False)
-    steps = [sorted(p for batch in step for p in batch) for step in _steps(batches_of(one, length))]
-    assert steps == [sorted(p for batch in step for p in batch) for step in _steps(batches_of(other, length))]
-
-
-def _steps(ranks: list[list[list[int]]]) -> list[list[list[int]]]:
-    return [[rank[k] for rank in ranks if k < len(rank)] for k in range(max(map(len, ranks)))]
-
-
 @given(st.integers(0, 200), st.integers(0, 99), st.integers(0, 99), SHARES)
 def test_positions_between_two_places(length: int, low: int, more: int, share: Share) -> None:
     for rank in range(share.world_size):

@@ -73,14 +73,6 @@ def test_nested_subsets_and_sums_have_the_samples_that_torch_gives(ds: LMDBDatas
         assert numbers(Loader(dataset, 3, order="sequential")) == expected
 
 
-def test_parts_of_different_datasets_are_read_together(ds: LMDBDataset, tmp_path: Path) -> None:
-    both = ConcatDataset([ds, LMDBDataset(make(tmp_path / "other.lmdb", 100))])
-    expected = [*range(COUNT), *range(100, 100 + COUNT)]
-    assert in_order(both) == expected
-    assert sorted(numbers(Loader(both, 4, shuffle=True))) == expected
-    assert sorted(numbers(lmdbloader.dataloader(both, 4, shuffle=True, num_workers=0))) == expected
-
-
 class Scaled(LMDBDataset):
     """A subclass with a setting of its own."""
 
