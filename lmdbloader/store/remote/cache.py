@@ -68,14 +68,13 @@ class Origin:
             DiskError: The service does not answer.
         """
         number = self.find(start)
-        name, begin, end = self.names[number], self.begins[number], self.ends[number]
+        name, url, begin, end = self.names[number], self.service.url, self.begins[number], self.ends[number]
         try:
             if number not in self._checked and (found := self.service.size(name)) != end - begin:
-                raise wrong_length(self.service.url, name, found, end - begin)
+                raise wrong_length(url, name, found, end - begin)
             self._checked.add(number)
             return self.service.get(name, start - begin, min(stop, end) - begin)
         except NotFoundError as error:
-            url = self.service.url
             raise CorruptError(f"{url}/{name}: is missing. Upload the dataset again.", path=url) from error
 
 

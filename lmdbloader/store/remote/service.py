@@ -89,6 +89,7 @@ class Service:
             start, stop: The range in bytes.
 
         Raises:
+            CorruptError: The file ends before `stop`.
             NotFoundError, DiskError, OptionError: As `size`.
         """
 
@@ -96,6 +97,9 @@ class Service:
             filesystem, root = self._connect()
             data = bytes(filesystem.cat_file(f"{root}/{name}", start=start, end=stop))
             if len(data) != stop - start:
+                filesystem.invalidate_cache()
+                if (nbytes := filesystem.info(f"{root}/{name}").get("size")) is not None and nbytes < stop:
+                    raise wrong_length(self.url, name, nbytes, stop)
                 raise OSError(f"{len(data)} bytes arrived instead of {stop - start}")
             return data
 
