@@ -40,7 +40,7 @@ _SOUGHT = {
     "how-to/from-imagefolder": "RandAugment, rotation, Albumentations, ImageFolder",
     "how-to/subclass": "custom transform, custom dataset",
     "how-to/compiled-transform": """
-        custom augmentation, numba, compiled transform, Operation, generate_code, ctypes
+        custom augmentation, numba, compiled transform, Operation, generate_code
     """,
     "how-to/mix": "balanced datasets, concat datasets",
     "how-to/convert": """

@@ -172,7 +172,7 @@ def test_what_changes_between_epochs_is_seen(path: Path, name: str, kind: str) -
 def test_a_view_of_a_loader_takes_a_transform_and_refuses_other_attributes(path: Path) -> None:
     ds = Strong(path)
     loader = Loader(Subset(ds, range(8)), 4)
-    with pytest.raises(OptionError, match=r"loader\.dataset\.strength.*subset\.dataset\.strength"):
+    with pytest.raises(OptionError, match=r"dataset\.strength = "):
         loader.dataset.strength = 3  # type: ignore[attr-defined]
     loader.dataset.transform = lambda sample: -1  # type: ignore[method-assign]
     assert next(iter(loader)).tolist() == [-1] * 4 and ds[0] == 0

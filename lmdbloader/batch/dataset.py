@@ -123,8 +123,11 @@ class LMDBDataset(ReadsMany):
         Raises:
             OptionError: It cannot change, or it would have no effect; a subclass has attributes of its own.
         """
-        is_fixed = name in ("fields", "reader") and name in self.__dict__
-        if is_fixed or (name in WITHOUT_EFFECT and type(self) is LMDBDataset):
+        own = self.__dict__
+        is_fixed = name in own and name in ("fields", "reader")
+        # A view that stands for torch's Subset or ConcatDataset: the samples come from the dataset inside.
+        is_of_another = own.get("_source") is not None and name[0] != "_" and name != "transform"
+        if is_fixed or is_of_another or (name in WITHOUT_EFFECT and type(self) is LMDBDataset):
             raise OptionError(
                 f"dataset.{name} = ...: it would have no effect. Write LMDBDataset(path, ...) with other options, "
                 "dataset.select(numbers) for some of the samples, or dataset.transform = function to change them."
@@ -279,7 +282,7 @@ class LMDBDataset(ReadsMany):
         from lmdbloader.batch.draws import Draws
 
         view, transforms = copy.copy(self), listed("transforms", transforms)
-        view.all_transforms = (*self.all_transforms, *transforms)
+        view.__dict__["all_transforms"] = (*self.all_transforms, *transforms)
         seed = self._draws.seed if seed is None and self._draws else seed
         view._draws = None if seed is None else Draws(seed, len(self.stored_rows))
         if transforms:

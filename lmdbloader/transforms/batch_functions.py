@@ -102,8 +102,14 @@ class MixUp(_Mixing):
 class CutMix(_Mixing):
     """Paste a rectangle of the sample before into every image, and blend the labels by its share of the area.
 
-    Yun et al., "CutMix" (2019); one rectangle for the whole batch, drawn as in torchvision's CutMix. Its arguments and
-    other fields are as for MixUp; images may be of any type.
+    Yun et al., "CutMix" (2019); one rectangle for the whole batch, drawn as in torchvision's CutMix. Other fields are
+    as for MixUp.
+
+    Attributes:
+        alpha: Of the Beta distribution that the share of the area is drawn from; more than 0.
+        num_classes: Of the labels; not needed if they are probabilities already.
+        image: Name of the field with images (B, C, H, W) of any type.
+        label: Name of the field with whole numbers (B,) or probabilities (B, num_classes).
     """
 
     def apply(self, batch: Any, random: np.random.Generator) -> Any:
