@@ -25,7 +25,7 @@ _QUANTILE = 0.985
 _ROOM = 1.5
 # Guesses that are this close to the measured values hold for inputs that were not tried, too.
 _EXACT = 1e-3
-_ROUNDING = 1e-12
+_ROUNDING = 1e-13
 
 
 @dataclass(frozen=True, slots=True)
