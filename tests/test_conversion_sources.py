@@ -82,19 +82,6 @@ def test_patches_and_scales_of_images_in_a_tar(tmp_path: Path, out: Path) -> Non
     np.testing.assert_array_equal(images(out, "lr")[3], low[5:, 5:])
 
 
-def test_a_jpeg_in_a_tar_is_kept_as_it_is(tmp_path: Path, out: Path, photos: Path) -> None:
-    with Image.open(sorted(photos.iterdir())[0]) as photo:
-        photo.convert("RGB").save(tmp_path / "a.jpg", quality=90)
-    data = (tmp_path / "a.jpg").read_bytes()
-    report = convert(
-        save_tar(tmp_path / "a.tar", ("a.jpg", data), ("a.cls", b"3"), ("b.png", png(1)), ("b.cls", b"4")), out
-    )
-    assert report.sizes["payload_nbytes"] < 2 * len(data)
-    assert [s.label for s in lmdbloader.LMDBDataset(out)] == [3, 4]
-    assert np.abs(images(out)[0].astype(int) - decode_image(data)).mean() < 1
-    np.testing.assert_array_equal(images(out)[1], decode_image(png(1)))
-
-
 @pytest.mark.parametrize(
     ("member", "reason"),
     [
@@ -196,11 +183,6 @@ def test_classes_from_memory_which_workers_do_not_see(tmp_path: Path, out: Path,
     memory.pipe("/bucket/cat/3.png", png(4, 200))  # of another size
     with pytest.raises(lmdbloader.errors.DestinationError, match="made from other inputs"):
         convert("memory://bucket", out)
-
-
-def test_a_tar_in_memory(out: Path, memory: Any) -> None:
-    convert("memory://shards/a.tar", out, workers=4)
-    assert [(s.label, s.text) for s in lmdbloader.LMDBDataset(out)] == [(7, "ä word"), (-2, "")]
 
 
 def test_worker_processes_read_from_s3(tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -315,25 +315,6 @@ def test_every_kind_of_file_gives_its_numbers(tmp_path: Path, suffix: str, mode:
     np.testing.assert_array_equal(decode_labels((tmp_path / f"a.{suffix}").read_bytes())[:, :, 0], numbers)
 
 
-@pytest.mark.parametrize("write_mode", [None, "raw"])
-def test_masks_may_be_pgm_and_pbm_files(folder: Path, tmp_path: Path, write_mode: Any) -> None:
-    expected = {}
-    for number, path in enumerate(sorted(path for path in (folder / "masks").rglob("*") if path.is_file())):
-        mask = labels(*np.asarray(Image.open(path)).shape[:2], 2)
-        path.unlink()
-        path = path.with_suffix((".pgm", ".pbm")[number % 2])
-        if path.suffix == ".pgm":
-            path.write_bytes(b"P5 %d %d 1\n" % mask.shape[::-1] + mask.tobytes())
-        else:
-            path.write_bytes(b"P4 %d %d\n" % mask.shape[::-1] + np.packbits(1 - mask, axis=1).tobytes())
-        assert np.array_equal(np.asarray(Image.open(path)) > 0, mask)
-        expected[path.stem.removesuffix("_mask")] = mask
-    lmdbloader.convert(folder, tmp_path / "out", layout="masks", write_mode=write_mode)
-    dataset = lmdbloader.LMDBDataset(tmp_path / "out")
-    for sample, source in zip(dataset, dataset.table["source"].to_pylist(), strict=True):
-        np.testing.assert_array_equal(sample.mask.numpy().squeeze(), expected[Path(source).stem])
-
-
 def test_masks_of_0_and_255_are_refused_until_255_becomes_1(folder: Path, tmp_path: Path) -> None:
     for path in sorted((folder / "masks").rglob("*.png")):
         shown = np.array(Image.open(path)) % 2 * 255

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import pickle
 import struct
 import zlib
 from functools import cache
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps, features
 
 import lmdbloader
-from lmdbloader.errors import ImageError, OptionError
+from lmdbloader.errors import ImageError
 from lmdbloader.images.decode import (
     DecodePolicy,
     ImageInfo,
@@ -617,14 +616,6 @@ def test_pillows_own_limit_does_not_count(kind, monkeypatch):
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
         check(data, expected)
         assert limit == Image.MAX_IMAGE_PIXELS
-
-
-def test_an_invalid_policy_is_refused():
-    with pytest.raises(OptionError, match="alpha is 'black'; expected one of refuse, drop, white"):
-        DecodePolicy(alpha="black")
-    with pytest.raises(OptionError, match="max_pixels is 0"):
-        DecodePolicy(max_pixels=0)
-    assert pickle.loads(pickle.dumps(DROP)) == DROP
 
 
 # Damage

@@ -25,6 +25,7 @@ _QUANTILE = 0.985
 _ROOM = 1.5
 # Guesses that are this close to the measured values hold for inputs that were not tried, too.
 _EXACT = 1e-3
+_ROUNDING = 1e-13
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,7 @@ class Sample:
         half = student(count - 1, _QUANTILE) * math.sqrt(spread + ratio**2 * self.variance)
         if np.abs(left[drawn]).max(initial=0) > _EXACT * y[drawn].max(initial=0):
             half += (value - least) * min(1.0, _ROOM / count)
+        half += _ROUNDING * value
         return Interval(value, max(least, value - half), value + half)
 
 

@@ -443,9 +443,10 @@ def _check_keys(value: Any) -> None:
     while left:
         container = left.pop()
         if isinstance(container, dict):
-            if (wrong := next((key for key in container if not isinstance(key, str)), None)) is not None:
-                raise TypeError(f"the key {wrong!r} is of type {type(wrong).__name__}, and in JSON every key is a str")
-            left += container.values()
+            for key, inner in container.items():
+                if not isinstance(key, str):
+                    raise TypeError(f"the key {key!r} is of type {type(key).__name__}, and in JSON every key is a str")
+                left.append(inner)
         elif isinstance(container, list | tuple):
             left += container
 

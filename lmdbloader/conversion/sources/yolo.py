@@ -74,10 +74,8 @@ def list_yolo(src: Location, classes: Sequence[str] | None = None) -> Listing:
         read.add(stem)
         content.add(tree.labels / os.fsdecode(texts.pop(stem, stem + b".txt")), number)
     if content.num_files == 0:
-        raise SourceError(
-            f"{tree.labels}: no text file belongs to an image of {tree.images}; expected {_LABELS}/a.txt for "
-            f"{_IMAGES}/a.jpg, or a.txt next to a.jpg"
-        )
+        expected = f"{_LABELS}/a.txt for {_IMAGES}/a.jpg, or a.txt next to a.jpg"
+        raise SourceError(f"{tree.labels}: no text file belongs to an image of {tree.images}; expected {expected}")
     boxes = np.array(content.boxes).reshape(-1, 4)
     keep, num_clipped = clip(boxes, 1.0, _BEYOND)
     labels, image = np.array(content.labels, np.int64), np.array(content.image, np.int64)
