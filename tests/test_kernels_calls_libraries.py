@@ -110,13 +110,6 @@ def test_another_machine_is_named(built: Path, monkeypatch: pytest.MonkeyPatch) 
         libraries.load.__wrapped__()
 
 
-def test_python_for_x86_64_on_windows_for_arm_takes_the_kernels_of_x86_64(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libraries.platform, "machine", lambda: "ARM64")
-    assert processor_kinds() == ("aarch64",)
-    monkeypatch.setattr(sys, "version", "3.12.7 (tags/v3.12.7:0b05ead, Oct  1 2024) [MSC v.1941 64 bit (AMD64)]")
-    assert processor_kinds() == ("x86-64-v2", "x86-64-v3", "x86-64-v4")
-
-
 def test_a_system_that_maps_no_code_is_named(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: str) -> Any:
         raise OSError(f"{path}: failed to map segment from shared object")

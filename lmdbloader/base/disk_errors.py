@@ -80,12 +80,9 @@ def disk_full(path: Path, error: Exception, needed_nbytes: int = 0) -> DiskFullE
     from lmdbloader.base.free_space import free_nbytes
 
     free = free_nbytes(path if path.exists() else path.absolute().parent)
-    said = [f"{path}: disk full ({error})"]
-    if needed_nbytes:
-        said.append(f"about {-(-needed_nbytes // 2**20)} MiB are still to be written")
-    if free is not None:
-        said.append(f"{free // 2**20} MiB are free there")
-    return DiskFullError(f"{': '.join(said)}. Free some space and run it again.")
+    facts = [f"about {-(-needed_nbytes // 2**20)} MiB are still to be written"] * bool(needed_nbytes)
+    facts += [f"{free // 2**20} MiB are free there"] if free is not None else ["its free space is unknown"]
+    return DiskFullError(f"{path}: disk full ({error}): {', '.join(facts)}. Free some space and run it again.")
 
 
 def has_no_room(file: Path, nbytes: int) -> bool:

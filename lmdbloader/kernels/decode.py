@@ -12,7 +12,7 @@ from lmdbloader.kernels.jpeg.workspace import jpeg_room
 from lmdbloader.kernels.lz4 import lz4_decompress
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.guard_words import BY_DIRECTORY
-from lmdbloader.kernels.runtime.memory import copy_line, u8_at
+from lmdbloader.kernels.runtime.memory import copy_line, load_u32, load_u64
 from lmdbloader.kernels.runtime.presence import file_of, is_there
 from lmdbloader.kernels.runtime.symbols import memcpy, pread
 from lmdbloader.kernels.runtime.timing import tick, tick_read
@@ -66,20 +66,11 @@ def is_intact(address, nbytes, checksum, clock):
 
 
 @kernel
-def _load(data, at, nbytes):
-    """Return the little-endian unsigned integer of nbytes at data[at], which need not be aligned."""
-    value = np.uint64(0)
-    for k in range(nbytes):
-        value |= np.uint64(data[at + k]) << np.uint64(8 * k)
-    return value
-
-
-@kernel
 def _entry(group, number):
     """Return a tile's (start, end, XXH64) from its group of a table: the first one's start, then (sum, end) of each."""
-    entry_at = num.TILE_ENTRY_NBYTES * (number % num.TILES_IN_GROUP)
-    start, end = _load(group, entry_at, 4), _load(group, entry_at + num.TILE_ENTRY_NBYTES, 4)
-    return np.int64(start), np.int64(end), _load(group, entry_at + 4, 8)
+    at = group + np.uint64(num.TILE_ENTRY_NBYTES * (number % num.TILES_IN_GROUP))
+    end = load_u32(at + np.uint64(num.TILE_ENTRY_NBYTES))
+    return np.int64(load_u32(at)), np.int64(end), load_u64(at + np.uint64(num.FIRST_START_NBYTES))
 
 
 @kernel
@@ -119,7 +110,7 @@ def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, r
         return num.OUT_OF_BOUNDS
     if verify and not is_intact(address, head_nbytes, checksum, clock):
         return num.BAD_CHECKSUM
-    head = group = u8_at(address, head_nbytes)
+    head = group = address
     last_group = np.int64(-1)
     body_at = at + table_nbytes
     body_nbytes = nbytes - table_nbytes
@@ -141,10 +132,10 @@ def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, r
                 address = fetch(file, at + group_at, group_nbytes, room + group_at, True)
                 if address == 0:
                     return num.OUT_OF_BOUNDS
-                group_sum = _load(head, last_group * num.GROUP_SUM_NBYTES, 8)
+                group_sum = load_u64(head + np.uint64(last_group * num.GROUP_SUM_NBYTES))
                 if verify and not is_intact(address, group_nbytes, group_sum, clock):
                     return num.BAD_CHECKSUM
-                group = u8_at(address, group_nbytes)
+                group = address
             start, end, tile_sum = _entry(group, number)
             raw = (y1 - y0) * (x1 - x0) * channels * itemsize
             if start > end or end > body_nbytes or end - start > raw:

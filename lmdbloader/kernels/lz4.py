@@ -16,7 +16,6 @@ from lmdbloader.kernels.runtime.memory import (
     copy_8,
     copy_16,
     copy_32,
-    copy_literals,
     likely,
     load_u8,
     load_u16,
@@ -26,6 +25,7 @@ from lmdbloader.kernels.runtime.memory import (
     store_u32,
     store_u64,
 )
+from lmdbloader.kernels.runtime.symbols import memcpy
 
 _LEAST_MATCH = np.uint64(4)
 _LONG = np.uint64(15)
@@ -261,7 +261,7 @@ def lz4_decompress(source, destination, nbytes, capacity):
         elif count <= _THIRTY_TWO and read_end - read >= _THIRTY_TWO and write_end - write >= _THIRTY_TWO:
             copy_32(read, write)
         else:
-            copy_literals(read, write, count)
+            memcpy(write, read, count)
         read += count
         write += count
         if read_end - read < _TWO:

@@ -24,8 +24,6 @@ INVENTORY = "libraries.json"
 # The environment variable may ask for one kind of processor, to compare.
 CHOICE = "LMDBLOADER_KERNELS"
 _MACHINES = {"AMD64": "x86-64", "x86_64": "x86-64", "aarch64": "aarch64", "arm64": "aarch64", "ARM64": "aarch64"}
-# In the version of each Python for x86-64 on Windows.
-_BUILT_FOR_AMD64 = "(AMD64)"
 _SYSTEMS = {"Linux": ".so", "Windows": ".dll", "Darwin": ".dylib"}
 _CHECKOUT = BUILT.parents[2]
 _PACKAGE = __name__.split(".")[0]
@@ -33,9 +31,7 @@ _PACKAGE = __name__.split(".")[0]
 
 def processor_kinds() -> tuple[str, ...]:
     """Return the kinds of processor that libraries are built for and this one may be, the best last; empty if none."""
-    # On Windows for ARM, which runs programs for x86-64 too, Python 3.12 names the machine's processor, not its own.
-    name = "AMD64" if _BUILT_FOR_AMD64 in sys.version else platform.machine()
-    machine = _MACHINES.get(name, "")
+    machine = _MACHINES.get(platform.machine(), "")
     return tuple(f"x86-64-v{level}" for level in (2, 3, 4)) if machine == "x86-64" else (machine,) * bool(machine)
 
 

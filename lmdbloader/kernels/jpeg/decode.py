@@ -12,14 +12,13 @@ from lmdbloader.kernels.jpeg.color import stored_window, turn, write_pixels
 from lmdbloader.kernels.jpeg.idct import clear_block, fill_block, transform_block
 from lmdbloader.kernels.jpeg.seek import (
     entry_at,
-    load,
     offset_at,
     orientation_of,
     past_marker,
 )
 from lmdbloader.kernels.jpeg.workspace import lines_at, num_planned, places, prepare
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import i64_at, load_i32, store_u16, u8_at, u64_at
+from lmdbloader.kernels.runtime.memory import i64_at, load_i32, load_u16, load_u32, store_u16, u8_at, u64_at
 
 
 @kernel
@@ -152,7 +151,9 @@ def decode_planes(payload, nbytes, rows, columns, shrink, work, image):
         return bad
     whole = u8_at(payload, nbytes)
     footer = nbytes - SEEK_FOOTER_NBYTES
-    file_nbytes, num_entries, step = load(whole, footer, 4), load(whole, footer + 4, 4), load(whole, footer + 8, 2)
+    tail = payload + np.uint64(footer)
+    file_nbytes, num_entries = np.int64(load_u32(tail)), np.int64(load_u32(tail + np.uint64(4)))
+    step = np.int64(load_u16(tail + np.uint64(8)))
     if step < 1 or file_nbytes + num_entries * SEEK_ENTRY_NBYTES != footer:
         return bad
     data = u8_at(payload, file_nbytes)

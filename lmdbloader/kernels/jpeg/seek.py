@@ -20,7 +20,7 @@ from lmdbloader.kernels.jpeg import workspace as space
 from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, decode_coefficients, stuffed_position, unstuff
 from lmdbloader.kernels.jpeg.workspace import num_planned, places, prepare
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import i64_at, load_u64, store_u64, u8_at
+from lmdbloader.kernels.runtime.memory import i64_at, load_u8, load_u32, load_u64, store_u64
 
 _OFFSET_BITS, _LEVEL_BITS = 25, 12
 # Pixels from one entry of a row to the next: a window's row is decoded from at most so many before it on.
@@ -125,7 +125,7 @@ def scan(data, step, work, entries):
         position = np.int64(reading - room) * 8 - np.int64(count)
         if position + 8 <= 8 * length:  # bytes that belong to nothing
             # Some cameras write a few before restart markers: the codes in front of them end in ones, as they must.
-            last = np.int64(u8_at(room + np.uint64(position >> 3), 1)[0]) if position & 7 else np.int64(255)
+            last = np.int64(load_u8(room + np.uint64(position >> 3))) if position & 7 else np.int64(255)
             padding = (np.int64(1) << (-position & 7)) - 1
             if last & padding != padding:
                 return facts.DAMAGED, number, shape[0], shape[1], shape[2]
@@ -145,18 +145,10 @@ def scan(data, step, work, entries):
 
 
 @kernel
-def load(data, at, nbytes):
-    """Return the little-endian whole number of nbytes at data[at]."""
-    value = np.int64(0)
-    for k in range(nbytes):
-        value |= np.int64(data[at + k]) << (8 * k)
-    return value
-
-
-@kernel
 def offset_at(data, table, number):
     """Return the byte that entry `number` of the table at data[table] points to."""
-    return load(data, table + number * SEEK_ENTRY_NBYTES, 4) & ((1 << _OFFSET_BITS) - 1)
+    entry = load_u32(data.ctypes.data + np.uint64(table + number * SEEK_ENTRY_NBYTES))
+    return np.int64(entry) & ((1 << _OFFSET_BITS) - 1)
 
 
 @kernel
@@ -177,9 +169,7 @@ def entry_at(data, table, number):
 @kernel
 def orientation_of(payload, nbytes):
     """Return the orientation in a payload's footer; 1 if it is invalid."""
-    found = (
-        np.int64(u8_at(payload + np.uint64(nbytes - SEEK_FOOTER_NBYTES + 10), 1)[0])
-        if nbytes >= SEEK_FOOTER_NBYTES
-        else 1
-    )
+    if nbytes < SEEK_FOOTER_NBYTES:
+        return np.int64(1)
+    found = np.int64(load_u8(payload + np.uint64(nbytes - SEEK_FOOTER_NBYTES + 10)))
     return found if found >= 1 and found <= 8 else np.int64(1)

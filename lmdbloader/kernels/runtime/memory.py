@@ -10,8 +10,6 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from lmdbloader.kernels.runtime.symbols import memcpy
-
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _BLOCK = 16
 _COPIED = 32
@@ -100,7 +98,7 @@ store_u8, store_u16, store_u32, store_u64 = (
     _store_of(ir.IntType(kind.bitwidth), kind) for kind in (types.uint8, types.uint16, types.uint32, types.uint64)
 )
 # copy_N(uint64 address of the source, of the target): N bytes, all read before the first is written.
-copy_4, copy_8, copy_16, copy_32 = (_copy_of(nbytes) for nbytes in (4, 8, 16, _COPIED))
+copy_8, copy_16, copy_32 = (_copy_of(nbytes) for nbytes in (8, 16, _COPIED))
 
 
 @intrinsic
@@ -144,63 +142,21 @@ def copy_line(source, target, nbytes):
     copy_32(source + np.uint64(nbytes - _COPIED), target + np.uint64(nbytes - _COPIED))
 
 
-@njit(inline="always")
-def copy_literals(source, target, count):
-    """Copy exactly this many bytes (uint64) from one uint64 address to another; the two do not overlap."""
-    if count >= np.uint64(_COPIED):
-        if count > np.uint64(2 * _COPIED):
-            memcpy(target, source, count)
-        else:
-            last = count - np.uint64(_COPIED)
-            copy_32(source, target)
-            copy_32(source + last, target + last)
-    elif count >= np.uint64(16):
-        last = count - np.uint64(16)
-        copy_16(source, target)
-        copy_16(source + last, target + last)
-    elif count >= np.uint64(8):
-        last = count - np.uint64(8)
-        copy_8(source, target)
-        copy_8(source + last, target + last)
-    elif count >= np.uint64(4):
-        last = count - np.uint64(4)
-        copy_4(source, target)
-        copy_4(source + last, target + last)
-    else:
-        at = np.uint64(0)
-        while at < count:
-            store_u8(target + at, load_u8(source + at))
-            at += np.uint64(1)
+def _bits_as(kind: ir.Type, given: types.Type, found: types.Type) -> Any:
+    @intrinsic
+    def cast(typing_context, value):
+        def generate(context, builder, signature, arguments):
+            return builder.bitcast(arguments[0], kind)
+
+        return found(given), generate
+
+    return cast
 
 
-@intrinsic
-def bits_of(typing_context, value):
-    """Return the bits of a float32 as a uint32."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], _I32)
-
-    return types.uint32(types.float32), generate
-
-
-@intrinsic
-def bits_of_double(typing_context, value):
-    """Return the bits of a float64 as a uint64."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], _I64)
-
-    return types.uint64(types.float64), generate
-
-
-@intrinsic
-def double_of_bits(typing_context, bits):
-    """Return the float64 that has these bits, a uint64."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.DoubleType())
-
-    return types.float64(types.uint64), generate
+# The bits of a float32 as a uint32, of a float64 as a uint64, and the float64 that has such bits.
+bits_of = _bits_as(_I32, types.float32, types.uint32)
+bits_of_double = _bits_as(_I64, types.float64, types.uint64)
+double_of_bits = _bits_as(ir.DoubleType(), types.uint64, types.float64)
 
 
 @intrinsic

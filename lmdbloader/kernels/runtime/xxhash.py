@@ -11,7 +11,8 @@ from numba import njit
 
 from lmdbloader.kernels.codec_numbers import XXH64_STATE_NBYTES
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import load_u8, load_u32, load_u64, store_u8, store_u64
+from lmdbloader.kernels.runtime.memory import load_u8, load_u32, load_u64, store_u64
+from lmdbloader.kernels.runtime.symbols import memcpy
 
 _P1, _P2, _P3, _P4, _P5 = (
     np.uint64(prime)
@@ -35,14 +36,6 @@ def _round(lane, word):
 @njit(inline="always")
 def _merged(total, lane):
     return (total ^ _round(np.uint64(0), lane)) * _P1 + _P4
-
-
-@njit(inline="always")
-def _copy(source, target, nbytes):
-    at = np.uint64(0)
-    while at < nbytes:
-        store_u8(target + at, load_u8(source + at))
-        at += _ONE
 
 
 @njit(inline="always")
@@ -135,9 +128,9 @@ def xxh64_add(state, address, nbytes):
     if total % _STRIPE:
         room = state + np.uint64(XXH64_STATE_NBYTES) - kept
         if nbytes < room:
-            _copy(address, kept, nbytes)
+            memcpy(kept, address, nbytes)
             return
-        _copy(address, kept, room)
+        memcpy(kept, address, room)
         address += room
         kept = state + _KEPT
         a, b, c, d = _lanes(state)
@@ -146,7 +139,7 @@ def xxh64_add(state, address, nbytes):
     a, b, c, d = _lanes(state)
     address, a, b, c, d = _add_stripes(address, end, a, b, c, d)
     _keep_lanes(state, a, b, c, d)
-    _copy(address, kept, end - address)
+    memcpy(kept, address, end - address)
 
 
 @kernel

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.half import half_bits_of
@@ -143,26 +142,43 @@ def _bfloat(value):
     return np.uint16((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
 
 
-@njit(inline="always")
-def _convert_by(pixels, out, step, kind, factor, term, table):
+@kernel
+def _convert(pixels, out, step, kind, factor, term, table):
+    """Convert contiguous values into every step-th value at `out`; see `finish`."""
     count = pixels.shape[0]
     reach = (count - 1) * step + 1
     if kind == op.FLOAT:
         floats = f32_at(out, reach)
-        for x in range(count):
-            floats[x * step] = np.float32(pixels[x]) * factor + term
+        if step == 1:
+            for x in range(count):
+                floats[x] = np.float32(pixels[x]) * factor + term
+        else:
+            for x in range(count):
+                floats[x * step] = np.float32(pixels[x]) * factor + term
     elif kind == op.COPY:
         same = array_at(out, reach, pixels)
-        for x in range(count):
-            same[x * step] = pixels[x]
+        if step == 1:
+            for x in range(count):
+                same[x] = pixels[x]
+        else:
+            for x in range(count):
+                same[x * step] = pixels[x]
     elif kind == op.BFLOAT:
         words = u16_at(out, reach)
-        for x in range(count):
-            words[x * step] = _bfloat(np.float32(pixels[x]) * factor + term)
+        if step == 1:
+            for x in range(count):
+                words[x] = _bfloat(np.float32(pixels[x]) * factor + term)
+        else:
+            for x in range(count):
+                words[x * step] = _bfloat(np.float32(pixels[x]) * factor + term)
     elif kind == op.HALF:
         words = u16_at(out, reach)
-        for x in range(count):
-            words[x * step] = half_bits_of(np.float32(pixels[x]) * factor + term)
+        if step == 1:
+            for x in range(count):
+                words[x] = half_bits_of(np.float32(pixels[x]) * factor + term)
+        else:
+            for x in range(count):
+                words[x * step] = half_bits_of(np.float32(pixels[x]) * factor + term)
     elif kind == op.TABLE_8:
         found = u8_at(out, reach)
         known = u8_at(table, 1 << 16)
@@ -178,15 +194,6 @@ def _convert_by(pixels, out, step, kind, factor, term, table):
         known_floats = f32_at(table, 1 << 16)
         for x in range(count):
             floats[x * step] = known_floats[pixels[x]]
-
-
-@kernel
-def _convert(pixels, out, step, kind, factor, term, table):
-    """Convert contiguous values into every step-th value at `out`; see `finish`."""
-    if step == 1:  # with a step that the compiler knows, loops become vector instructions
-        _convert_by(pixels, out, np.int64(1), kind, factor, term, table)
-    else:
-        _convert_by(pixels, out, step, kind, factor, term, table)
 
 
 @kernel
