@@ -128,20 +128,10 @@ def test_a_field_that_looks_like_a_mask_must_be_declared(tmp_path: Path, name: s
     sample = {"image": np.zeros((2, 3, 3), np.uint8), name: value}
     with pytest.raises(OptionError, match=f"field '{name}' looks like a mask.*values 0, 1, 2, 7, 255 only") as caught:
         lmdbloader.write([sample], tmp_path / "d")
-    assert f'fields={{"{name}": fields.Mask()}}' in str(caught.value)
+    assert "as fields.Mask()" in str(caught.value)
     for kind in (fields.Mask(), fields.Image()):
         lmdbloader.write([sample], tmp_path / "d", fields={name: kind}, overwrite=True)
         assert lmdbloader.LMDBDataset(tmp_path / "d").fields[name].kind == kind.kind
-
-
-def test_the_line_to_paste_names_every_field_of_a_tuple(tmp_path: Path) -> None:
-    samples = [(np.zeros((2, 3, 3), np.uint8), LABELS.astype(np.uint8))]
-    with pytest.raises(OptionError, match="looks like a mask") as caught:
-        lmdbloader.write(samples, tmp_path / "d", fields=("image", "mask"))
-    line = str(caught.value).partition("fields=")[2].partition("),")[0]
-    declared = eval(line, {"fields": fields})
-    lmdbloader.write(samples, tmp_path / "d", fields=declared)
-    assert lmdbloader.LMDBDataset(tmp_path / "d").fields["mask"].kind == "mask"
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int32, bool])
