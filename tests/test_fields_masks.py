@@ -125,7 +125,7 @@ def test_a_field_that_looks_like_a_mask_must_be_declared(tmp_path: Path, name: s
     sample = {"image": np.zeros((2, 3, 3), np.uint8), name: value}
     with pytest.raises(OptionError, match=f"field '{name}' looks like a mask.*values 0, 1, 2, 7, 255 only") as caught:
         lmdbloader.write([sample], tmp_path / "d")
-    assert f'fields={{"{name}": fields.Mask()}}' in str(caught.value)
+    assert "as fields.Mask()" in str(caught.value)
     for kind in (fields.Mask(), fields.Image()):
         lmdbloader.write([sample], tmp_path / "d", fields={name: kind}, overwrite=True)
         assert lmdbloader.LMDBDataset(tmp_path / "d").fields[name].kind == kind.kind
