@@ -37,14 +37,8 @@ def topology(sockets: int, cores: int, threads: int) -> dict[str, str]:
 
 SERVER = {
     **topology(2, 4, 2),
-    "proc/cpuinfo": "processor\t: 0\nmodel name\t: AMD EPYC 7763\ncpu MHz\t\t: 1500.5\n\ncpu MHz\t\t: 2450.0\n"
-    "cpu MHz\t\t: 2500.25\nflags\t\t: fpu sse\n",
+    "proc/cpuinfo": "processor\t: 0\nmodel name\t: AMD EPYC 7763\nflags\t\t: fpu sse\n",
     f"{CPU}/smt/active": "1\n",
-    f"{CPU}/cpu0/cpufreq/base_frequency": "2450000\n",
-    f"{CPU}/cpu0/cpufreq/scaling_min_freq": "1500000\n",
-    f"{CPU}/cpu0/cpufreq/scaling_max_freq": "3529052\n",
-    f"{CPU}/cpu0/cpufreq/scaling_governor": "performance\n",
-    f"{CPU}/cpufreq/boost": "1\n",
     "sys/devices/system/node/node0/cpulist": "0-3\n",
     "sys/devices/system/node/node1/cpulist": "4-7\n",
     "sys/devices/system/node/possible": "0-1\n",
@@ -66,34 +60,26 @@ def test_a_server_states_everything(tmp_path: Path) -> None:
     processor = found["processor"]
     assert processor["model"] == "AMD EPYC 7763"
     assert (processor["sockets"], processor["cores"], processor["has_smt"], processor["numa_nodes"]) == (2, 8, True, 2)
-    assert processor["clock"] == {
-        "mhz": 2450.0, "base_mhz": 2450.0, "least_mhz": 1500.0, "most_mhz": 3529.1, "governor": "performance",
-        "has_boost": True,
-    }  # fmt: skip
     assert found["memory"]["huge_pages"] == "madvise"
     assert found["distribution"] == "Ubuntu 24.04.1 LTS"
     assert found["driver"] == {"version": "550.54.14", "cuda": None}
     assert found["devices"] == [{"name": "NVIDIA A100-SXM4-80GB", "memory_nbytes": None}]
-    assert (found["container"], found["virtual_machine"]) == (None, None)
     assert found["storage"]["type"] == "xfs"
     rows = dict(environment_rows(found))
     assert rows["layout"] == "2 sockets, 8 physical cores, SMT on, 2 NUMA nodes"
-    assert rows["clock"] == ("2,450 MHz now, 2,450 MHz stated, 1,500 MHz least, 3,529 MHz most, performance, boost")
     assert rows["system"].startswith("Ubuntu 24.04.1 LTS, ") and rows["system"].endswith(platform.machine())
     assert rows["driver"] == "550.54.14"
-    assert rows["inside"] == "no container and no virtual machine that is known"
 
 
 @pytest.mark.parametrize("files", [{}, {"proc/cpuinfo": "", "etc/os-release": "nonsense\nPRETTY_NAME\n"}])
 def test_what_a_system_does_not_state_is_null(tmp_path: Path, files: dict[str, str]) -> None:
     """As on other systems, and in containers without /sys."""
     found = describe_environment(tmp_path, root=plant(tmp_path, files))
-    unknown = {"driver", "container", "virtual_machine"}
+    unknown = {"driver"}
     if sys.platform == "linux":
         unknown.add("distribution")
         names = ("sockets", "cores", "has_smt", "numa_nodes")
         assert [found["processor"][name] for name in names] == [None] * 4
-        assert set(found["processor"]["clock"].values()) == {None}
         assert found["storage"] == {"type": None, "kind": "unknown", "device": None, "text": "unknown"}
     assert {found[name] for name in unknown} == {None}
     assert json.loads(json.dumps(found)) == found
@@ -117,51 +103,6 @@ def test_what_a_system_does_not_state_is_null(tmp_path: Path, files: dict[str, s
 def test_layouts_of_processors(tmp_path: Path, files: dict[str, str], layout: tuple[Any, ...]) -> None:
     processor = describe_environment(root=plant(tmp_path, files))["processor"]
     assert tuple(processor[name] for name in ("sockets", "cores", "has_smt", "numa_nodes")) == layout
-
-
-@on_linux
-@pytest.mark.parametrize(
-    ("files", "clock"),
-    [
-        ({"proc/cpuinfo": "cpu MHz\t: 2600.0\ncpu MHz\t: lots\n"}, {"mhz": 2600.0}),
-        # aarch64 states nothing in /proc/cpuinfo.
-        ({f"{CPU}/cpu{n}/cpufreq/scaling_cur_freq": f"{1 + n}000000\n" for n in range(3)}, {"mhz": 2000.0}),
-        ({f"{CPU}/intel_pstate/no_turbo": "1\n"}, {"has_boost": False}),
-        ({f"{CPU}/intel_pstate/no_turbo": "0\n"}, {"has_boost": True}),
-        ({f"{CPU}/cpufreq/boost": "0\n"}, {"has_boost": False}),
-        ({f"{CPU}/cpu0/cpufreq/base_frequency": "<unknown>\n"}, {}),
-    ],
-)
-def test_clocks(tmp_path: Path, files: dict[str, str], clock: dict[str, Any]) -> None:
-    found = describe_environment(root=plant(tmp_path, files))["processor"]["clock"]
-    assert {name: value for name, value in found.items() if value is not None} == clock
-
-
-@on_linux
-@pytest.mark.parametrize(
-    ("files", "container", "machine"),
-    [
-        ({".dockerenv": ""}, "docker", None),
-        ({"run/.containerenv": 'name="x"\n'}, "podman", None),
-        ({"run/systemd/container": "systemd-nspawn\n"}, "systemd-nspawn", None),
-        ({".singularity.d/runscript": ""}, "apptainer", None),
-        ({"proc/self/cgroup": "0::/kubepods/besteffort/pod1\n", ".dockerenv": ""}, "kubernetes", None),
-        ({"proc/self/cgroup": "4:memory:/lxc/box\n"}, "lxc", None),
-        ({"proc/self/cgroup": "0::/user.slice/user-1000.slice\n"}, None, None),
-        ({"proc/cpuinfo": "flags\t: fpu hypervisor\n"}, None, "unknown"),
-        ({"proc/cpuinfo": "flags\t: hypervisor\n", "sys/class/dmi/id/sys_vendor": "QEMU\n"}, None, "QEMU"),
-        ({"sys/class/dmi/id/sys_vendor": "Amazon EC2\n"}, None, "Amazon EC2"),  # aarch64 has no flag
-        ({"sys/class/dmi/id/sys_vendor": "Dell Inc.\n"}, None, None),
-        ({"sys/hypervisor/type": "xen\n"}, None, "xen"),
-        ({"proc/sys/kernel/osrelease": "5.15.153.1-microsoft-standard-WSL2\n"}, None, "Windows Subsystem for Linux"),
-    ],
-)
-def test_containers_and_virtual_machines(
-    tmp_path: Path, files: dict[str, str], container: str | None, machine: str | None
-) -> None:
-    found = describe_environment(root=plant(tmp_path, files))
-    assert (found["container"], found["virtual_machine"]) == (container, machine)
-    assert dict(environment_rows(found))["inside"].startswith(container or (machine and "virtual machine") or "no ")
 
 
 @pytest.mark.parametrize(

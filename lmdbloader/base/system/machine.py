@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import statistics
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,9 +14,9 @@ if sys.platform != "win32":
     import resource
 
 __all__ = [
-    "QUEUES_NEED_FILES", "Clock", "Layout", "address_limit", "allowed_cores", "boot_id", "c_library", "container_name",
-    "cores_of_parent", "distribution", "group_folders", "huge_pages", "hypervisor_name", "load_average",
-    "memory_sizes", "own_memory", "process_seconds", "processor_clock", "processor_layout",
+    "QUEUES_NEED_FILES", "Layout", "address_limit", "allowed_cores", "boot_id",
+    "cores_of_parent", "distribution", "group_folders", "huge_pages", "load_average",
+    "memory_sizes", "own_memory", "process_seconds", "processor_layout",
     "processor_name", "quota_cores", "raise_file_limit", "read_text", "sizes_of", "start_of", "thread_times",
 ]  # fmt: skip
 
@@ -172,25 +171,6 @@ class Layout(NamedTuple):
     numa_nodes: int | None = None
 
 
-class Clock(NamedTuple):
-    """The processor's clock; None where it is unknown.
-
-    Attributes:
-        mhz: Now, the median of the cores.
-        base_mhz: That the maker states.
-        least_mhz, most_mhz: The range within which the system sets it.
-        governor: The rule by which Linux sets it: "performance", "powersave" ...
-        has_boost: Whether it may run faster than stated for a while (turbo).
-    """
-
-    mhz: float | None = None
-    base_mhz: float | None = None
-    least_mhz: float | None = None
-    most_mhz: float | None = None
-    governor: str | None = None
-    has_boost: bool | None = None
-
-
 def processor_layout(root: Path = ROOT) -> Layout:
     """Return how the processor's cores lie, as far as they are online."""
     cpus = root / "sys" / "devices" / "system" / "cpu"
@@ -215,37 +195,6 @@ def processor_layout(root: Path = ROOT) -> Layout:
     )
 
 
-def processor_clock(root: Path = ROOT) -> Clock:
-    """Return the processor's clock, the range of its first core; virtual machines have /proc/cpuinfo alone."""
-    cpus = root / "sys" / "devices" / "system" / "cpu"
-    first = cpus / "cpu0" / "cpufreq"
-    now = []
-    for line in read_text(root / "proc" / "cpuinfo").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "cpu MHz":
-            with suppress(ValueError):
-                now.append(float(value))
-    if not now:
-        now = [found for path in cpus.glob("cpu[0-9]*/cpufreq/scaling_cur_freq") if (found := _mhz(path)) is not None]
-    boost, no_turbo = (
-        read_text(cpus / name).strip() for name in (Path("cpufreq", "boost"), Path("intel_pstate", "no_turbo"))
-    )
-    return Clock(
-        statistics.median(now) if now else None,
-        _mhz(first / "base_frequency"),
-        _mhz(first / "scaling_min_freq"),
-        _mhz(first / "scaling_max_freq"),
-        read_text(first / "scaling_governor").strip() or None,
-        {"0": False, "1": True}.get(boost, {"0": True, "1": False}.get(no_turbo)),
-    )
-
-
-def _mhz(path: Path) -> float | None:
-    """Return a file's number of kHz in MHz; None if it has none."""
-    text = read_text(path).strip()
-    return int(text) / 1000 if text.isdecimal() else None
-
-
 def distribution(root: Path = ROOT) -> str | None:
     """Return the name and version of the operating system as it is installed; None if unknown."""
     text = read_text(root / "etc" / "os-release") or read_text(root / "usr" / "lib" / "os-release")
@@ -253,51 +202,6 @@ def distribution(root: Path = ROOT) -> str | None:
         key, _, value = line.partition("=")
         if key == "PRETTY_NAME":
             return value.strip().strip("\"'") or None
-    return None
-
-
-def c_library(root: Path = ROOT) -> str | None:
-    """Return the name of the C library, with its version if it states one; None if unknown."""
-    if sys.platform == "linux":
-        with suppress(ValueError, OSError):
-            if found := os.confstr("CS_GNU_LIBC_VERSION"):
-                return found
-    return "musl" if any((root / "lib").glob("ld-musl-*.so.*")) else None
-
-
-# Files that containers have, and the words of control groups whose names have not been hidden.
-_CONTAINER_FILES = {"podman": "run/.containerenv", "apptainer": ".singularity.d", "docker": ".dockerenv"}
-_CONTAINER_GROUPS = {"kubepods": "kubernetes", "docker": "docker", "libpod": "podman", "lxc": "lxc",
-                     "containerd": "containerd"}  # fmt: skip
-
-
-def container_name(root: Path = ROOT) -> str | None:
-    """Return the kind of container that this process runs in, "docker" or so; None if it is in none that is known."""
-    stated = read_text(root / "run" / "systemd" / "container").strip()
-    if stated:
-        return stated
-    groups = read_text(root / "proc" / "self" / "cgroup")
-    if "kubepods" in groups or (root / "var" / "run" / "secrets" / "kubernetes.io").exists():
-        return "kubernetes"
-    for name, file in _CONTAINER_FILES.items():
-        if (root / file).exists():
-            return name
-    return next((name for word, name in _CONTAINER_GROUPS.items() if word in groups), None)
-
-
-def hypervisor_name(root: Path = ROOT) -> str | None:
-    """Return the maker of this virtual machine, or "unknown"; None if it is no virtual machine that is known."""
-    if "microsoft" in read_text(root / "proc" / "sys" / "kernel" / "osrelease").lower():
-        return "Windows Subsystem for Linux"
-    kind = read_text(root / "sys" / "hypervisor" / "type").strip()
-    vendor = read_text(root / "sys" / "class" / "dmi" / "id" / "sys_vendor").strip()
-    flagged = any(
-        line.startswith("flags") and "hypervisor" in line.split()
-        for line in read_text(root / "proc" / "cpuinfo").splitlines()
-    )
-    # Processors other than x86 have no such flag.
-    if flagged or kind or vendor in ("QEMU", "Amazon EC2", "Google"):
-        return vendor or kind or "unknown"
     return None
 
 

@@ -41,12 +41,11 @@ def describe_environment(data: str | os.PathLike[str] | None = None, *, root: Pa
     environment variable other than a few that change the speed.
 
     - lmdbloader, packages: versions.
-    - architecture, distribution, c_library: of the system.
-    - processor: also its sockets, physical cores, SMT, NUMA nodes and clock.
+    - architecture, distribution: of the system.
+    - processor: also its sockets, physical cores, SMT and NUMA nodes.
     - memory: also when the system gives huge pages.
     - driver: of NVIDIA's GPUs, and the newest CUDA that it serves; cudnn: of torch.
     - storage: the file system of `data`, and the kind of its disk.
-    - container, virtual_machine: what this process runs in.
 
     Args:
         data: A dataset or folder that was read or written; None if there was none.
@@ -57,22 +56,17 @@ def describe_environment(data: str | os.PathLike[str] | None = None, *, root: Pa
     True
     """
     machine = describe(root).as_json()
-    clock = {name: value and round(value, 1) if name.endswith("mhz") else value
-             for name, value in system.processor_clock(root)._asdict().items()}  # fmt: skip
     return {
         "lmdbloader": __version__,
         **machine,
         "architecture": platform.machine() or None,
         "distribution": system.distribution(root),
-        "c_library": system.c_library(root),
         "packages": package_versions(),
-        "processor": {**machine["processor"], **system.processor_layout(root)._asdict(), "clock": clock},
+        "processor": {**machine["processor"], **system.processor_layout(root)._asdict()},
         "memory": {**machine["memory"], "huge_pages": system.huge_pages(root)},
         "driver": None if (driver := describe_driver(root)) is None else asdict(driver),
         "cudnn": _cudnn(),
         "storage": None if data is None else _storage(data, root),
-        "container": system.container_name(root),
-        "virtual_machine": system.hypervisor_name(root),
         "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
     }
 
@@ -86,26 +80,16 @@ def environment_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     >>> dict(environment_rows(describe_environment()))["layout"].count("cores")
     1
     """
-    processor, clock, driver, storage = (found["processor"], found["processor"]["clock"], found["driver"],
-                                         found["storage"])  # fmt: skip
+    processor, driver, storage = found["processor"], found["driver"], found["storage"]
     layout = [
         _counted(processor["sockets"], "socket"),
         _counted(processor["cores"], "physical core"),
         {True: "SMT on", False: "SMT off", None: "SMT unknown"}[processor["has_smt"]],
         _counted(processor["numa_nodes"], "NUMA node"),
     ]
-    speeds = [("now", "mhz"), ("stated", "base_mhz"), ("least", "least_mhz"), ("most", "most_mhz")]
-    clocks = [f"{clock[key]:,.0f} MHz {name}" for name, key in speeds if clock[key] is not None]
-    clocks += [clock["governor"]] * (clock["governor"] is not None)
-    clocks += ["no boost" if clock["has_boost"] is False else "boost"] * (clock["has_boost"] is not None)
-    systems = [found["distribution"], found["c_library"], found["architecture"]]
-    maker = found["virtual_machine"]
-    inside = [found["container"], maker and ("virtual machine" if maker == "unknown" else f"virtual machine ({maker})")]
     rows: dict[str, list[Any]] = {
         "layout": layout,
-        "clock": clocks,
-        "system": systems,
-        "inside": [*inside, *["no container and no virtual machine that is known"] * (not any(inside))],
+        "system": [found["distribution"], found["architecture"]],
         "driver": [] if driver is None else [driver["version"], driver["cuda"] and f"CUDA up to {driver['cuda']}"],
         "cuDNN": [found["cudnn"]],
         "storage": [] if storage is None else [storage["text"]],
