@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from study_example import make_study
 
-import lmdbloader
 from lmdbloader.cli import main
 from lmdbloader.lab import Study
 
@@ -83,22 +82,3 @@ def test_what_makes_no_sense_is_one_line_before_anything_is_measured(
     assert found == status and not asked
     last = capsys.readouterr().err.splitlines()[-1]
     assert expected in last and last.startswith("lmdbloader")
-
-
-def test_a_measurement_from_end_to_end(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lmdbloader.convert(photos, tmp_path / "db", workers=1)
-    words = [
-        "--only",
-        "oversubscription",
-        "--batch-sizes",
-        "4",
-        "--crops",
-        "16",
-        "--seconds",
-        "0.002",
-        "--repeats",
-        "1",
-    ]
-    assert main(["bench", str(tmp_path / "db"), *words, "--json", "-"]) == 0
-    study = json.loads(capsys.readouterr().out)
-    assert study["facts"]["dataset"].startswith(str(tmp_path / "db")) and min(study["rows"][0]["turns"]) > 0

@@ -69,35 +69,6 @@ def test_it_prints_a_summary(src: Path, out: Path, capsys: Capture) -> None:
     assert len(lmdbloader.LMDBDataset(out)) == 18
 
 
-def size_line(capsys: Capture) -> str:
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("  source "))
-    return line
-
-
-def test_it_says_how_large_the_dataset_is_compared_with_its_files(photos: Path, out: Path, capsys: Capture) -> None:
-    assert main(["convert", str(photos), str(out), "--patch-size", "96", "--workers", "1", "--parts", "2"]) == 0
-    files = sum(path.stat().st_size for path in photos.iterdir())
-    data = sum(path.stat().st_size for path in out.glob("*.mdb"))
-    assert size_line(capsys).endswith(f" is {data / files:.2f} x that")
-
-
-def test_write_modes_reach_the_conversion(src: Path, out: Path) -> None:
-    words = (
-        "--write-mode proportion --compress-probability 0.25 --jpeg-quality 70 --max-resolution 9 --seed 5 --subset 2"
-    )
-    assert main(["convert", str(src), str(out), *words.split(), "--workers", "1", "--quiet"]) == 0
-    dataset = lmdbloader.LMDBDataset(out)
-    assert len(dataset) == 2
-    assert dataset.reader.manifest.made_by["options"]["storage"] == {
-        "mode": "proportion",
-        "max_resolution": 9,
-        "jpeg_quality": 70,
-        "compress_probability": 0.25,
-        "smart_threshold": None,
-        "seed": 5,
-    }
-
-
 def test_splits_become_datasets_with_common_labels(src: Path, out: Path, tmp_path: Path, capsys: Capture) -> None:
     splits = tmp_path / "splits"
     for split, classes in (("train", "ab"), ("val", "bc")):
@@ -176,33 +147,6 @@ def test_errors_are_one_line_and_a_status(
     assert left(out) == []
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["SRC"], "expected SRC and OUT, or --hr, --lr and OUT"),
-        (["SRC", "OUT", "more"], "expected SRC and OUT, or --hr, --lr and OUT"),
-        (["SRC", "--scale", "2", "OUT", "more"], "expected SRC and OUT"),
-        (["SRC", "OUT", "--patchsize", "2"], "unrecognized arguments: --patchsize 2"),
-        (["SRC", "OUT", "--write-mode", "jpeg"], "argument --write-mode: invalid choice: 'jpeg'"),
-        (
-            ["SRC", "OUT", "--max-resolution", "4k"],
-            "argument --max-resolution: '4k': expected a whole number of pixels",
-        ),
-        (["SRC", "OUT", "--min-pair-psnr", "nan"], "argument --min-pair-psnr: 'nan': expected a number such as"),
-        (["SRC", "OUT", "--layout", "heap"], "invalid choice: 'heap'"),
-        (
-            ["SRC", "OUT", "--scale", "two"],
-            "argument --scale: 'two': expected a whole number",
-        ),
-    ],
-)
-def test_wrong_usage(src: Path, capsys: Capture, words: list[str], message: str) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["convert", *words])
-    assert caught.value.code == 2
-    assert message in capsys.readouterr().err
-
-
 def test_a_path_that_the_terminal_cannot_show(src: Path, tmp_path: Path) -> None:
     target = os.fsencode(tmp_path) + b"/\xff.lmdb"
     command = [sys.executable, "-m", "lmdbloader", "convert", str(src), target]
@@ -211,17 +155,6 @@ def test_a_path_that_the_terminal_cannot_show(src: Path, tmp_path: Path) -> None
     )
     assert (child.returncode, child.stderr) == (0, b"")
     assert b"\\udcff.lmdb: 3 samples" in child.stdout
-
-
-def test_the_script_converts(src: Path, out: Path, tmp_path: Path) -> None:
-    child = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "convert.py"), str(src), str(out), "--patch-size", "8"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert (child.returncode, child.stderr) == (0, "")
-    assert f"{out}: 18 samples in " in child.stdout
 
 
 def endless(folder: Path) -> Path:
@@ -271,14 +204,6 @@ def interrupt(out: Path, send: Callable[[subprocess.Popen[str]], None], *words: 
 def test_an_interrupted_conversion_leaves_nothing(out: Path) -> None:
     assert interrupt(out, lambda child: child.send_signal(signal.SIGTERM)) == (130, "lmdbloader: interrupted\n")
     assert left(out) == []
-
-
-def test_a_killed_conversion_does_not_block_the_next_one(src: Path, out: Path) -> None:
-    status, _ = interrupt(out, lambda child: child.kill())
-    assert status == -signal.SIGKILL
-    assert left(out) == ["out.lmdb.partial"]
-    assert main(["convert", str(src), str(out), "--quiet"]) == 0
-    assert left(out) == ["out.lmdb"]
 
 
 def test_a_full_disk_leaves_nothing(out: Path, tmp_path: Path) -> None:

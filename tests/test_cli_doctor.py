@@ -76,9 +76,3 @@ def test_wrong_usage(words: list[str], named: str, capsys: Capture) -> None:
     except SystemExit as stopped:
         status = stopped.code
     assert status == 2 and named in capsys.readouterr().err
-
-
-def test_a_missing_dataset_is_status_one(tmp_path: Path, capsys: Capture) -> None:
-    assert main(["doctor", str(tmp_path)]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == "" and "no manifest.json" in captured.err

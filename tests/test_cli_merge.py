@@ -43,22 +43,6 @@ def test_merge_says_what_it_made(place: Path, tmp_path: Path, capsys: Capture) -
     assert len(LMDBDataset(out)) == 10
 
 
-def test_messages_name_options(place: Path, tmp_path: Path, capsys: Capture) -> None:
-    out = tmp_path / "out"
-    status, _, errors = run(capsys, "merge", place / "a", place / "labels", "-o", out)
-    assert status == 2 and "Copy only those that all of them have: fields=['label']." in errors
-    status, _, errors = run(capsys, "merge", place / "a", place / "labels", "-o", out, "--fields", "label")
-    assert status == 2 and "add them after those: add_classes=True." in errors
-    status, said, errors = run(
-        capsys, "merge", place / "a", place / "labels", "-o", out, "--fields", "label", "--add-classes"
-    )
-    assert (status, errors) == (0, "") and "note: label: the labels of labels are renumbered: bird 0 to 2" in said
-    assert run(capsys, "merge", place / "a", "-o", place / "a", "--overwrite")[0] == 1
-    with pytest.raises(SystemExit):
-        main(["merge", str(place / "a")])
-    assert "-o/--out" in capsys.readouterr().err
-
-
 def test_subset_takes_an_expression(place: Path, tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / "out"
     status, said, errors = run(capsys, "subset", place / "a", 'label == "dog" and image.width > 8', "-o", out)
@@ -73,18 +57,6 @@ def test_subset_takes_an_expression(place: Path, tmp_path: Path, capsys: Capture
     status, _, errors = run(capsys, "subset", place / "a", "-o", tmp_path / "more")
     assert status == 2 and "indices, names, limit, fraction" in errors
     assert not (tmp_path / "more").exists()
-
-
-def test_subset_takes_a_share(place: Path, tmp_path: Path, capsys: Capture) -> None:
-    assert run(capsys, "subset", place / "a", "-o", tmp_path / "a", "--fraction", "30%", "--seed", 4)[0] == 0
-    lmdbloader.subset(place / "a", tmp_path / "b", fraction=0.3, seed=4)
-    shades = [LMDBDataset(tmp_path / name)[i].image.max().item() for name in "ab" for i in range(3)]
-    assert shades[:3] == shades[3:]
-    status, _, errors = run(capsys, "subset", place / "a", "-o", tmp_path / "c", "--limit", 99)
-    assert (status, errors) == (2, "lmdbloader: limit=99 of 10 samples: expected 1 to 10\n")
-    with pytest.raises(SystemExit):
-        main(["subset", str(place / "a"), "-o", "x", "--max-samples", "3"])
-    assert "--max-samples" in capsys.readouterr().err
 
 
 def test_subset_reads_numbers_from_a_file(

@@ -15,7 +15,7 @@ from skimage import data as photographs
 
 import lmdbloader
 from lmdbloader.cli import main
-from lmdbloader.errors import OptionError, SourceError
+from lmdbloader.errors import SourceError
 
 Capture = pytest.CaptureFixture[str]
 NAMES = ("astronaut", "cat", "coffee", "rocket", "retina", "immunohistochemistry")
@@ -101,13 +101,6 @@ def test_inputs_that_cannot_be_used_are_counted(pieces: Path, tmp_path: Path) ->
         path.unlink()
     with pytest.raises(SourceError, match="none of the 10 inputs tried can be used; the first: bad0"):
         lmdbloader.estimate(tmp_path / "src", workers=1)
-
-
-def test_options_are_checked_as_convert_checks_them(pieces: Path) -> None:
-    with pytest.raises(OptionError, match="sample=3: expected a whole number of at least 4"):
-        lmdbloader.estimate(pieces, sample=3)
-    with pytest.raises(OptionError, match="jpeg_quality has no effect"):
-        lmdbloader.estimate(pieces, jpeg_quality=90)
 
 
 def test_the_command_says_it_in_words_and_in_json(pieces: Path, capsys: Capture) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
@@ -179,22 +178,6 @@ def test_what_a_value_is_taken_for(out: Path) -> None:
     assert (back.text, back.data, back.nothing, back.things) == ("ö", b"\0\xff", None, [1, {"a": None}])
 
 
-def test_an_image_like_array_is_an_array_when_asked(out: Path) -> None:
-    write([{"mask": PIXELS[:, :, 0], "image": PIXELS}], out, fields={"mask": Array(), "image": None})
-    assert kinds(out) == {"mask": "array", "image": "image"}
-    assert LMDBDataset(out)[0].mask.shape == (5, 7)
-
-
-@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
-def test_arrays_of_other_classes_are_stored_by_content() -> None:
-    grey = PIXELS[:, :, 0]
-    masked = np.ma.masked_array(PIXELS, mask=False)
-    (found,) = written([{"a": np.asmatrix(grey), "b": np.asmatrix(np.eye(3)), "c": masked}])
-    np.testing.assert_array_equal(found.a.numpy(), grey[None])
-    np.testing.assert_array_equal(found.b.numpy(), np.eye(3))
-    np.testing.assert_array_equal(found.c.numpy(), np.moveaxis(PIXELS, 2, 0))
-
-
 # --- who owns the memory (tests/faults/reused.py has the many kinds of it) ---
 
 
@@ -212,14 +195,6 @@ def test_a_buffer_that_is_filled_again_gives_each_sample_as_it_was(out: Path) ->
     for number, found in enumerate(LMDBDataset(out)):
         assert (found.image == number).all()
         assert found.more == {"at": [number]} and found.label == number
-
-
-def test_memory_stays_bounded_if_large_bytes_come_in_one_buffer(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmdbloader.conversion.samples.GROUP_NBYTES", 10_000)
-    done: list[int] = []
-    buffer, text = bytearray(4000), ["x" * 4000]
-    write(({"data": buffer, "text": text} for _ in range(12)), out, progress=done.append)
-    assert max(done) == 2 and sum(done) == 12
 
 
 # --- whatever samples come from ---
@@ -311,12 +286,6 @@ def test_a_dataset_can_be_written_from_another_one_and_over_it(out: Path) -> Non
     np.testing.assert_array_equal(LMDBDataset(out)[0].image.numpy(), np.moveaxis(samples[4]["image"], 2, 0))
 
 
-@pytest.mark.parametrize("key", ["1", "true", "null", "-1.5", "1e+16", '"1": ', "kNaN"])
-def test_keys_of_json_that_look_like_others_come_back(key: str) -> None:
-    value = {key: [{key: key}, {"a": {key: '"1": '}}], "b": "\\"}
-    assert written([{"x": value}])[0].x == value
-
-
 def test_tuples_in_json_come_back_as_lists() -> None:
     assert written([{"x": {"size": (3, (4,)), "pair": Pair(0, 1)}}])[0].x == {"size": [3, [4]], "pair": [0, 1]}
 
@@ -347,21 +316,6 @@ def test_codecs_field_by_field(out: Path) -> None:
     for codec in ("raw", "lz4"):
         write([sample], out, codec=codec, overwrite=True)
         assert set(codecs(out).values()) == {codec, None}
-
-
-@pytest.mark.parametrize(
-    ("codec", "message"),
-    [
-        ("zip", "codec='zip': expected one of auto, raw, lz4"),
-        ({"image": "zip"}, "codec='zip': expected one of"),
-        ({"picture": "lz4"}, r"codec for 'picture': expected one of the fields with a codec: image"),
-        ({"label": "lz4"}, r"fields with a codec: image; it is a field of kind int, which has none"),
-    ],
-)
-def test_codecs_that_do_not_exist(out: Path, codec: Any, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        write([{"image": PIXELS, "label": 1}], out, codec=codec)
-    assert os.listdir(out.parent) == []
 
 
 # --- refusals ---
@@ -421,37 +375,9 @@ def test_odd_pil_modes_are_refused_clearly(out: Path, mode: str) -> None:
     refused(out, [{"x": picture}], rf"sample 0, field 'x': a PIL image of mode {mode}; expected L, RGB or I;16")
 
 
-def test_a_pil_image_that_does_not_load_is_named(out: Path) -> None:
-    buffer = io.BytesIO()
-    PilImage.fromarray(RNG.integers(0, 256, (60, 60, 3)).astype(np.uint8)).save(buffer, "PNG")
-    cut = PilImage.open(io.BytesIO(buffer.getvalue()[:3000]))
-    refused(out, [{"x": PIXELS}, {"x": cut}], r"sample 1, field 'x': the PIL image does not load \(")
-
-
 def test_json_that_only_looks_odd_is_stored() -> None:
     values = ["\U0001f600 \\ud800 \\\\ud800", {"digits": "1" * 5000}, [10**4299, -(10**4299)], 1e308, "9" * 4300 + "e"]
     assert [s.x for s in written([{"x": value} for value in values], fields={"x": Json()})] == values
-
-
-@pytest.mark.parametrize(
-    ("first", "message"),
-    [
-        ({"a": 1}, "a value of type int cannot be stored .*4300 digits"),
-        (1, "a value of type int where the first sample had int of 64 bits"),
-        (1.5, "a value of type int where the first sample had float"),
-        ("x", "a value of type int where the first sample had text"),
-        (PIXELS, "int; expected uint8"),
-    ],
-)
-def test_an_integer_that_python_does_not_even_show_is_refused(out: Path, first: Any, message: str) -> None:
-    refused(out, [{"x": first}, {"x": 10**6000}], f"^sample 1, field 'x': {message}")
-
-
-def test_deep_json_is_refused(out: Path) -> None:
-    deep: list[Any] = []
-    for _ in range(100_000):
-        deep = [deep]
-    refused(out, [{"x": deep}], "sample 0, field 'x': .*cannot be stored")
 
 
 @pytest.mark.parametrize(
@@ -514,46 +440,6 @@ def test_an_existing_dataset_is_replaced_only_on_request_and_only_by_a_complete_
     assert os.listdir(out.parent) == ["out.lmdb"]
 
 
-def test_foreign_folders_are_never_replaced_and_empty_ones_are_used(out: Path) -> None:
-    out.mkdir()
-    (out / "mine.txt").touch()
-    with pytest.raises(DestinationError, match="never replaced"):
-        write([{"x": 1}], out, overwrite=True)
-    (out / "mine.txt").unlink()
-    write([{"x": 1}], out)
-    with pytest.raises(DestinationError, match="Create it first"):
-        write([{"x": 1}], out.parent / "missing" / "out")
-
-
-class ImageFolder:
-    """Like torchvision's ImageFolder: PIL images with class numbers, by index only, and class names."""
-
-    def __init__(self, root: Path) -> None:
-        self.classes = sorted(p.name for p in root.iterdir())
-        self.samples = [(p, i) for i, name in enumerate(self.classes) for p in sorted((root / name).iterdir())]
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> tuple[PilImage.Image, int]:
-        path, label = self.samples[index]
-        return PilImage.open(path).convert("RGB"), label
-
-
-def test_an_image_folder_keeps_its_labels_and_the_names_of_its_classes(tmp_path: Path, out: Path) -> None:
-    for number in range(6):
-        path = tmp_path / "root" / ("cat", "dog", "newt")[number % 3] / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        PilImage.fromarray(np.full((5 + number, 7, 3), number, np.uint8)).save(path)
-    folder = ImageFolder(tmp_path / "root")
-    write(folder, out, fields=("image", "label"), classes={"label": folder.classes})
-    ds = LMDBDataset(out)
-    assert ds.classes == ("cat", "dog", "newt")
-    for (image, label), found in zip((folder[i] for i in range(6)), ds, strict=True):
-        assert found.label == label
-        np.testing.assert_array_equal(np.moveaxis(found.image.numpy(), 0, 2), np.asarray(image))
-
-
 def test_the_labels_of_boxes_have_names_too(out: Path) -> None:
     sample = {"image": np.zeros((8, 8, 3), np.uint8), "boxes": [[1, 1, 5, 5]], "labels": [1], "scene": 0}
     kinds = {"boxes": fields.Boxes(), "labels": fields.Labels()}
@@ -589,21 +475,6 @@ def test_boxes_and_points_that_would_not_move_are_refused(tmp_path: Path, sample
     assert lmdbloader.LMDBDataset(tmp_path / "d").fields[name].kind == kind.kind
 
 
-@pytest.mark.parametrize(
-    "sample",
-    [
-        {"image": PLAIN, "box": {"left": 1}},
-        {"image": PLAIN, "points": 3},
-        {"image": PLAIN, "boxes": "two"},
-        {"image": PLAIN, "numbers": [[1, 2, 3, 4]]},
-        {"image": PLAIN, "boxes": [[1, 2], [3]]},
-        {"boxes": [[1, 2, 3, 4]]},
-    ],
-)
-def test_values_that_are_not_boxes_are_written(tmp_path: Path, sample: Any) -> None:
-    assert lmdbloader.write([sample], tmp_path / "d").num_samples == 1
-
-
 def test_a_mask_of_0_and_255_is_warned_of(tmp_path: Path) -> None:
     mask = np.zeros((20, 30), np.uint8)
     mask[3:9] = 255
@@ -629,14 +500,6 @@ def test_coordinates_that_float32_would_round_are_refused(out: Path, given: Any)
             lmdbloader.write([{"x": points}], out, fields={"x": lmdbloader.fields.Points()})
     lmdbloader.write([{"x": [[2**24, 2**30], [0.1, 7]]}], out, fields={"x": lmdbloader.fields.Points()})
     assert lmdbloader.LMDBDataset(out)[0].x[0].tolist() == [2**24, 2**30]
-
-
-@pytest.mark.parametrize(
-    "given", [5, True, "x", b"x", [5], [["x"]], ("x", "x"), {5: None}, {"x"}, iter(["x"]), lmdbloader.fields.Int()]
-)
-def test_fields_are_names_or_types_by_name(out: Path, given: Any) -> None:
-    with pytest.raises(OptionError, match=r"^fields=.*: expected"):
-        lmdbloader.write([{"x": 5}], out, fields=given)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -18,8 +17,7 @@ from PIL import Image
 
 import lmdbloader
 from lmdbloader import LMDBDataset, fields
-from lmdbloader.cli import main
-from lmdbloader.errors import CorruptError, DestinationError, NotFoundError, OptionError
+from lmdbloader.errors import CorruptError, DestinationError, OptionError
 from lmdbloader.store import read_manifest
 from lmdbloader.transforms import RandomHorizontalFlip
 
@@ -292,46 +290,6 @@ def test_destinations_that_are_taken_are_refused(place: Path, tmp_path: Path) ->
     assert content(tmp_path / "out") == content(tmp_path / "a")
     again = lmdbloader.merge([tmp_path / "a"], tmp_path / "out")
     assert again.was_finished and again.content_digest == content(tmp_path / "a")
-
-
-@pytest.mark.parametrize(
-    "made_by",
-    [
-        {"options": None, "inputs": 3},
-        {
-            "options": {"storage": 5, "policy": {"a": [1]}},
-            "inputs": {"datasets": [3, {"made_by": []}, {"made_by": {}}]},
-        },
-        {"options": {"a": {"b": {"c": {}}}}, "layout": ["x"]},
-    ],
-    ids=str,
-)
-def test_any_record_of_an_input_is_copied(place: Path, tmp_path: Path, made_by: dict[str, Any]) -> None:
-    """Whatever a manifest with a right digest of its own says."""
-    for name in "ab":
-        shutil.copytree(place / "b.lmdb", tmp_path / name)
-    manifest = dataclasses.replace(read_manifest(tmp_path / "b"), made_by=made_by)
-    (tmp_path / "b" / "manifest.json").write_bytes(manifest.to_json())
-    lmdbloader.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
-    assert lmdbloader.verify(tmp_path / "out").is_sound
-    lmdbloader.info(tmp_path / "out")
-    assert main(["info", str(tmp_path / "out")]) == 0
-
-
-def test_wrong_arguments_get_the_line_to_write(place: Path, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"expected a list of datasets. Write merge\(\[\.\.\.\], out\)"):
-        lmdbloader.merge(place / "a.lmdb", tmp_path / "out")  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="there are no datasets"):
-        lmdbloader.merge([], tmp_path / "out")
-    with pytest.raises(OptionError, match="expected the path of a dataset of lmdbloader, or an LMDBDataset"):
-        lmdbloader.merge([[1, 2, 3]], tmp_path / "out")
-    with pytest.raises(NotFoundError):
-        lmdbloader.merge([place / "none"], tmp_path / "out")
-    with pytest.raises(OptionError, match="Leave one out"):
-        lmdbloader.merge([place / "a.lmdb"], tmp_path / "out", prefix_sources=True, drop_sources=True)
-    with pytest.raises(OptionError, match="the datasets have no sources"):
-        lmdbloader.merge([place / "a.lmdb"], tmp_path / "out", prefix_sources=True)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_jpeg_files_are_copied_unchanged(photos: Path, tmp_path: Path) -> None:

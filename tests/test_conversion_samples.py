@@ -78,13 +78,6 @@ def test_arrays_alike_or_not_come_back(
         np.testing.assert_array_equal(np.asarray(found.x), expected)
 
 
-def test_a_masked_array_between_plain_ones_is_refused(out: Path) -> None:
-    plain = np.zeros((4, 4, 3), np.uint8)
-    masked = np.ma.masked_array(plain, np.eye(4, dtype=bool)[:, :, None].repeat(3, 2))
-    with pytest.raises(OptionError, match=r"sample 2, field 'image': an array with masked values"):
-        write([{"image": image} for image in (plain, plain, masked)], out)
-
-
 def test_records_of_images_alike_are_those_of_images_of_pillow(tmp_path: Path) -> None:
     from PIL import Image
 
@@ -106,17 +99,6 @@ def test_arrays_whose_shapes_change_take_little_more_memory_than_their_values(ou
 
 
 # --- the order of bytes ---
-
-
-@pytest.mark.parametrize("dtype", [">u2", "<u2"])
-def test_images_of_any_byte_order_are_the_same(out: Path, dtype: str) -> None:
-    """A TIFF of 16 bits may be read with its own order of bytes."""
-    image = np.random.default_rng(0).integers(0, 2**16, (6, 5, 3)).astype(dtype)
-    write([{"image": image}, *({"image": image.astype(f"{order}u2")} for order in "><<>")], out)
-    dataset = LMDBDataset(out)
-    assert {name: f.kind for name, f in dataset.fields.items()} == {"image": "image"}
-    for found in dataset:
-        np.testing.assert_array_equal(found.image.numpy(), np.moveaxis(image, 2, 0))
 
 
 @pytest.mark.parametrize("dtype", [">i8", "<i8"])
@@ -160,16 +142,6 @@ def test_prepare_runs_once_for_each_sample_in_order(out: Path, kind: str) -> Non
     write(samples, out, prepare=noted)
     assert seen == list(range(200))
     assert [s.number for s in LMDBDataset(out)] == seen
-
-
-def test_a_prepare_that_forgets_to_return_is_named(out: Path) -> None:
-    with pytest.raises(OptionError, match=r"sample 0: prepare returned None: .* Is a `return` missing\?"):
-        write(pairs(2), out, prepare=lambda sample: None)
-
-
-def test_prepare_must_be_a_function(out: Path) -> None:
-    with pytest.raises(OptionError, match=r"prepare='no'.* a function"):
-        write(pairs(2), out, prepare="no")
 
 
 class Named:

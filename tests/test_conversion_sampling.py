@@ -137,26 +137,9 @@ def test_nineteen_of_twenty_intervals_hold_the_total(
     assert width < (0.8 if count == 24 else 0.35), "it is narrow enough to be of use"
 
 
-def test_without_guesses_the_sizes_of_files_are_enough_for_photographs_and_heavy_tails() -> None:
-    for make in (photographs, jpegs_again, heavy_tail, patches, limited):
-        assert coverage(make(np.random.default_rng(0), 3000), 100, is_guessed=False)[0] >= ENOUGH, make.__name__
-
-
 def test_a_guess_that_is_exact_leaves_the_uncertainty_of_the_survey_alone() -> None:
     folder = photographs(np.random.default_rng(0), 900)
     assert coverage(folder, 24, is_guessed=True, draws=20) == (1.0, pytest.approx(0))
     surveyed = photographs(np.random.default_rng(0), 20_000)
     _, width = coverage(surveyed, 24, is_guessed=True, draws=20)
     assert 0 < width < 0.1
-
-
-def test_a_survey_looks_at_a_thousand_inputs() -> None:
-    asked: list[int] = []
-
-    def guess(rows: Any) -> Any:
-        asked.extend(rows.tolist())
-        return np.ones(len(rows))
-
-    sample = draw_sample(np.arange(10**5) + 1, 24, 0, guess=guess)
-    assert len(asked) == len(set(asked)) == 1000
-    assert set(sample.rows.tolist()) <= set(asked)

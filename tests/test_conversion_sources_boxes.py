@@ -130,20 +130,6 @@ def test_every_storage_and_the_file_by_name(coco: Path, tmp_path: Path, write_mo
     assert (found.layout, found.num_sources) == ("coco", 3)
 
 
-def test_the_command_takes_annotations(coco: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = str(coco / "annotations" / "instances_train2017.json")
-    assert main(["convert", str(coco / "train2017"), str(tmp_path / "a"), "--annotations", file]) == 0
-    check(tmp_path / "a")
-    assert "note: left out: 1 box of a crowd (iscrowd)." in capsys.readouterr().out
-    assert main(["estimate", str(coco), "--layout", "coco"]) == 0
-    assert main(["info", str(tmp_path / "a")]) == 0
-    assert "train, boat, toothbrush" in capsys.readouterr().out
-    assert main(["extract", str(tmp_path / "a"), str(tmp_path / "files")]) == 0
-    lines = [json.loads(line) for line in (tmp_path / "files" / "samples.jsonl").read_text().splitlines()]
-    assert lines[2]["boxes"] == EXPECTED["deep/c.jpg"][0]
-    assert (lines[2]["labels"], lines[2]["labels.class"]) == ([2, 0], ["toothbrush", "train"])
-
-
 def test_splits_of_coco(coco: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(coco / "train2017", coco / "val2017")
     with pytest.raises(SystemExit):

@@ -322,26 +322,6 @@ def test_samples_from_python_of_every_mode(tmp_path: Path) -> None:
     assert set(made(tmp_path / "raw", samples, write_mode="raw")[1]["image"]) == {"raw"}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"write_mode": "original"}, "but this image was made in Python"),
-        ({"write_mode": {"label": "jpg"}}, "write_mode of 'label': expected one of the image fields: image"),
-        ({"write_mode": "raw", "jpeg_quality": 5}, "jpeg_quality has no effect"),
-        ({"jpeg_quality": 5}, "jpeg_quality has no effect"),
-        ({"write_mode": "jpg", "seed": 5}, "seed has no effect"),
-        ({"write_mode": "jpg", "smart_threshold": 5}, "smart_threshold has no effect"),
-        ({"write_mode": {"image": "proportion"}, "compress_probability": 2}, "from 0 to 1"),
-        ({"write_mode": "jpeg"}, "expected raw, jpg"),
-        ({"max_resolution": 0}, "max_resolution=0"),
-    ],
-)
-def test_options_for_samples_from_python_are_checked(tmp_path: Path, options: Any, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        lmdbloader.write([{"image": PHOTOGRAPH, "label": 0}], tmp_path / "out", **options)
-    assert not list(tmp_path.iterdir())
-
-
 @given(st.integers(1, 60), st.integers(1, 60), st.data())
 def test_a_shrunk_mask_has_the_labels_of_pillow_s_nearest(height: int, width: int, data: Any) -> None:
     new = [data.draw(st.integers(1, side)) for side in (height, width)]

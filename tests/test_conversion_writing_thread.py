@@ -51,15 +51,6 @@ def test_an_error_of_the_writer_ends_the_caller_and_holds_nobody_up(fails_at: in
     assert len(writer.added) == fails_at
 
 
-def test_after_an_error_of_the_caller_nothing_more_is_written() -> None:
-    writer = Recorder()
-    with pytest.raises(KeyboardInterrupt), WritingThread(writer) as sink:  # type: ignore[arg-type]
-        sink.add(part(1))
-        raise KeyboardInterrupt
-    assert writer.added in ([], [1])
-    assert not any(thread.name.startswith("lmdbloader-writer") for thread in threading.enumerate())
-
-
 class Slow(Recorder):
     """A writer that is interrupted while it adds the second part, as by Ctrl-C, and goes on for a while."""
 
