@@ -38,9 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
     [
         (["verify", "{place}/db"], "data.mdb", signal.SIGINT, True),
         (["extract", "{place}/db", "{own}/out"], "data.mdb", signal.SIGTERM, True),
-        (["repair", "{place}/db", "{own}/out"], "data.mdb", signal.SIGTERM, False),
         (["merge", "{place}/db", "{place}/db", "-o", "{own}/out"], "plan.json", signal.SIGINT, True),
-        (["estimate", "{photos}"], "cat.png", signal.SIGINT, True),
     ],
 )
 def test_an_interrupted_command_says_one_line(

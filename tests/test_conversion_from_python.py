@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +22,7 @@ from torch.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset,
 import lmdbloader
 from lmdbloader import LMDBDataset, fields, write
 from lmdbloader.errors import DestinationError, OptionError
-from lmdbloader.fields import Array, Bytes, Float, Image, Int, Json, Text
+from lmdbloader.fields import Array, Bytes, Float, Int, Json, Text
 
 FEW = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 RNG = np.random.default_rng(0)
@@ -49,7 +48,6 @@ def kinds(path: Path) -> dict[str, str]:
 
 # --- round trips ---
 
-OTHER_KEYS = (True, False, None, 0, -12, 1.5, -0.0, 1e300, 5e-324, np.float64(2.5))
 NUMBERS = st.one_of(
     hnp.boolean_dtypes(),
     hnp.integer_dtypes(endianness="?"),
@@ -215,61 +213,38 @@ class Indexed(Dataset[Any]):
         return torch.full((3, 4, 4), index, dtype=torch.uint8), index * 10
 
 
-class Streamed(IterableDataset[Any]):
-    """An IterableDataset with a length; its base class has a __getitem__ that only raises."""
-
-    def __len__(self) -> int:
-        return 3
+class Endless(IterableDataset[Any]):
+    """An IterableDataset without a length."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter(Indexed()[i] for i in range(3))
 
 
-class Endless(IterableDataset[Any]):
-    """An IterableDataset without a length."""
+class Liar(Endless):
+    """An iterable whose length is wrong."""
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(Streamed())
-
-
-class Liar:
-    """An iterable whose length is wrong, or an error."""
-
-    def __init__(self, length: Any) -> None:
+    def __init__(self, length: int) -> None:
         self.length = length
 
     def __len__(self) -> int:
-        if isinstance(self.length, Exception):
-            raise self.length
-        return int(self.length)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(Streamed())
+        return self.length
 
 
 @pytest.mark.parametrize(
     "samples",
     [
         [Indexed()[i] for i in range(3)],
-        [list(Indexed()[i]) for i in range(3)],
         (Indexed()[i] for i in range(3)),
-        (Pair(*Indexed()[i]) for i in range(3)),
         ({"image": i, "label": n} for i, n in (Indexed()[i] for i in range(3))),
         Indexed(),
-        Streamed(),
         Subset(Indexed(), [0, 1, 2]),
         DataLoader(Indexed(), batch_size=None),
-        # These two have a __len__ that raises TypeError.
-        DataLoader(Endless(), batch_size=None),
-        ChainDataset([Endless()]),
-        Liar(NotImplementedError("not known")),
+        ChainDataset([Endless()]),  # whose __len__ raises TypeError
         Liar(-3),
         Liar(10**15),
-        Liar(10**30),
     ],
     ids=[
-        "tuples", "lists", "generator", "namedtuples", "dicts", "Dataset", "IterableDataset", "Subset", "DataLoader",
-        "DataLoader without length", "ChainDataset", "failing", "negative", "too long", "no length at all",
+        "tuples", "generator", "dicts", "Dataset", "Subset", "DataLoader", "ChainDataset", "negative", "too long",
     ],
 )  # fmt: skip
 def test_samples_of_every_origin_keep_their_order(samples: Any) -> None:
@@ -333,43 +308,27 @@ def refused(out: Path, samples: Any, message: str, **options: Any) -> None:
         (PIXELS, np.zeros((4, 4, 4), np.uint8), r"\(4, 4, 4\) uint8; expected uint8 or uint16 pixels"),
         (PIXELS, PIXELS.astype(np.float32), r"\(5, 7, 3\) float32; expected uint8 or uint16"),
         (PIXELS, np.zeros((0, 7, 3), np.uint8), r"\(0, 7, 3\) uint8"),
-        (PIXELS, "a.png", "str; expected uint8 or uint16"),
         (PIXELS, PilImage.fromarray(PIXELS).convert("P"), "a PIL image of mode P; expected L, RGB or I;16"),
-        (np.zeros(3), "three", "str where the first sample had an array or a tensor"),
-        (np.zeros(3), [1, 2, 3], "list where the first sample had an array or a tensor"),
-        (np.zeros(3), np.array(["a"]), "an array of <U1"),
         (np.zeros(3), np.ma.masked_equal([1, 2, 3], 2), "an array with masked values. Fill them"),
-        (PIXELS, np.ma.masked_less(PIXELS, 9), "an array with masked values. Fill them"),
         (np.zeros(3), torch.zeros(3, dtype=torch.bfloat16), "a tensor of torch.bfloat16 that NumPy cannot hold"),
         (1, 2.5, "2.5 where the first sample had int"),
-        (1, 2**63, f"{2**63} where the first sample had int of 64 bits"),
         (1, True, "True where the first sample had int"),
-        (1.5, "x", "'x' where the first sample had float"),
         (1.5, 2**53 + 1, r"9007199254740993 would be rounded to 9007199254740992\.0\. .*fields\.Int\(\)"),
-        (1.5, np.int64(-(2**53) - 1), r"would be rounded to -9007199254740992\.0"),
         (1.5, np.uint64(2**64 - 1), "would be rounded to 1.8446744073709552e"),
-        ("x", 1, "1 where the first sample had text"),
         ("x", "\ud800", "text that is not valid Unicode"),
         (b"x", "x", "str where the first sample had bytes"),
-        ({"a": 1}, {"a": {1, 2}}, "cannot be stored"),
         ({"a": 1}, {"a": math.nan}, "cannot be stored"),
-        ({"a": 1}, np.zeros(2), "cannot be stored"),
         ({"a": 1}, {1: "int", "1": "str"}, "the key 1 is of type int"),
-        ({"a": 1}, {"b": [{}, ({"c": {None: 2}},)]}, "the key None is of type NoneType"),
-        *(({"a": 1}, [{key: 0}], f"the key {re.escape(repr(key))} is of type") for key in OTHER_KEYS),
+        ({"a": 1}, [{1.5: 0}], "the key 1.5 is of type"),
         ({"a": 1}, {"a": ["\ud800"]}, "'.ud800'.* cannot be stored .*surrogates not allowed"),
-        ({"a": 1}, {"\udfff": 1}, "surrogates not allowed"),
-        ({"a": 1}, {"a": "\ud83d\ude00"}, "surrogates not allowed"),
-        ({"a": 1}, {"a": [-(10**4300)]}, "cannot be stored .*4300 digits"),
     ],
 )
-@pytest.mark.parametrize("codec", ["auto", "lz4"])
-def test_a_later_sample_that_does_not_fit_is_named(out: Path, first: Any, later: Any, message: str, codec: str) -> None:
+def test_a_later_sample_that_does_not_fit_is_named(out: Path, first: Any, later: Any, message: str) -> None:
     samples = [{"n": 0, "x": first}] * 2 + [{"n": 0, "x": later}]
-    refused(out, iter(samples), rf"^sample 2, field 'x': .*{message}", codec=codec)
+    refused(out, iter(samples), rf"^sample 2, field 'x': .*{message}")
 
 
-@pytest.mark.parametrize("mode", ["1", "P", "RGBA", "LA", "CMYK", "YCbCr", "I", "F", "HSV", "LAB"])
+@pytest.mark.parametrize("mode", ["1", "P", "RGBA", "CMYK", "I", "F"])
 def test_odd_pil_modes_are_refused_clearly(out: Path, mode: str) -> None:
     picture = PilImage.new(mode, (4, 4))
     refused(out, [{"x": picture}], rf"sample 0, field 'x': a PIL image of mode {mode}; expected L, RGB or I;16")
@@ -384,30 +343,15 @@ def test_json_that_only_looks_odd_is_stored() -> None:
     ("samples", "options", "message"),
     [
         ([], {}, r"there is nothing to write: `samples` is empty"),
-        (iter(()), {}, "there is nothing to write"),
-        (5, {}, "samples of type int: expected an iterable"),
         ([5], {}, "sample 0 is of type int: expected a dict, a named tuple or a tuple"),
-        ({"a": 1}, {}, "samples is a dict: expected"),
         ([(1, 2)], {}, r"sample 0 is a plain tuple of 2 values: name them, for example fields=\('image', 'label'\)"),
         ([(1, 2)], {"fields": ("a",)}, "sample 0 has 2 values, but fields names 1: a"),
         ([(1, 2), (1,)], {"fields": ("a", "b")}, "sample 1 has 1 values, but fields names 2: a, b"),
         ([{"a": 1}, {"b": 1}], {}, "sample 1 has the fields b; the first one had a"),
-        ([{"a": 1}, {"a": 1, "b": 1}], {}, "sample 1 has the fields a, b; the first one had a"),
-        ([{"a": 1}], {"fields": {"b": Image()}}, "fields names b, but the first sample has a"),
-        (
-            [{"a": 1, "b": 2}],
-            {"fields": ["a"]},
-            "fields names a, but the first sample has a, b",
-        ),
         ([{"a": 1}], {"fields": {"a": "image"}}, r"fields\['a'\] is 'image': expected Image\(\)"),
-        ([{"a": 1}], {"fields": {"a": Image}}, r"fields\['a'\] is <class .*Image'>: expected Image\(\)"),
         ([{"class": 1}], {}, "field name 'class': expected a Python identifier"),
-        ([{"two words": 1}], {}, "field name 'two words'"),
-        ([{"_x": 1}], {}, "field name '_x'"),
         ([{"source": "a"}], {}, "field name 'source'"),
         ([{1: 2}], {}, "sample 0 has a key 1 of type int: expected str"),
-        ([{}], {}, "sample 0 has no fields"),
-        ([()], {"fields": ()}, "sample 0 has no fields"),
     ],
 )
 def test_samples_and_fields_that_make_no_sense(out: Path, samples: Any, options: Any, message: str) -> None:

@@ -88,8 +88,7 @@ lmdbloader.write(given, sys.argv[1], progress=progress, **eval(sys.argv[4]))
 """
 
 
-@pytest.mark.parametrize("source", ["list", "dataset"])
-@pytest.mark.parametrize("options", ["{}", "{'workers': 2, 'threads': True}"], ids=["alone", "threads"])
+@pytest.mark.parametrize(("source", "options"), [("list", "{}"), ("dataset", "{'workers': 2, 'threads': True}")])
 def test_a_write_that_is_killed_twice_has_the_result_of_a_whole_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, options: str
 ) -> None:

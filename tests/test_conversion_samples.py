@@ -35,6 +35,8 @@ def with_layout(array: np.ndarray[Any, Any], layout: str) -> np.ndarray[Any, Any
     """Return an equal array that lies differently in memory."""
     if layout == "columns first":
         return np.asfortranarray(array)
+    if layout == "other order of bytes":
+        return array.astype(array.dtype.newbyteorder())
     if layout == "reversed":
         return np.ascontiguousarray(array[::-1])[::-1]
     if layout == "every second":
@@ -44,7 +46,7 @@ def with_layout(array: np.ndarray[Any, Any], layout: str) -> np.ndarray[Any, Any
     return array
 
 
-LAYOUTS = ("plain", "columns first", "reversed", "every second")
+LAYOUTS = ("plain", "columns first", "reversed", "every second", "other order of bytes")
 SHAPES = ((4, 6), (4, 6, 1), (4, 6, 3), (6, 4, 3), (1, 1, 3))
 
 

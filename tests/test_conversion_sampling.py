@@ -51,7 +51,6 @@ def test_an_input_as_large_as_many_is_drawn_for_certain() -> None:
 # --- the files of folders: (size of the file, guess from its header, bytes in the dataset) ---
 
 Folder = tuple[Any, Any, Any]
-Draws = Callable[[float, float], Any]
 
 
 def photographs(rng: np.random.Generator, n: int) -> Folder:

@@ -13,8 +13,6 @@ import pytest
 from lmdbloader import LMDBDataset, write
 from lmdbloader.errors import OptionError
 
-HERE = Path(__file__).name
-
 
 def number(sample: Any) -> dict[str, int]:
     return {"number": sample}

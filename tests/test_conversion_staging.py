@@ -18,7 +18,6 @@ from lmdbloader.cli import main
 from lmdbloader.conversion import staging
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, LockedError, OptionError
 
-ROOT = Path(__file__).resolve().parent.parent
 FILES = ["data.mdb", "index.arrow", "manifest.json"]
 Capture = pytest.CaptureFixture[str]
 

@@ -24,9 +24,6 @@ from lmdbloader.images.decode import DecodePolicy, decode_image
 from lmdbloader.images.downscale import psnr_between
 
 PHOTOGRAPH = photographs.astronaut()[:120, :160]
-NOTHING: dict[str, Any] = dict.fromkeys(
-    ("max_resolution", "jpeg_quality", "compress_probability", "smart_threshold", "seed")
-)  # fmt: skip
 
 
 def save(path: Path, pixels: np.ndarray, **options: Any) -> bytes:
