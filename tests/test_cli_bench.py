@@ -59,26 +59,3 @@ def test_a_study_is_stored_and_reported(
     assert kept == json.loads(json.dumps(make_study().as_json()))
     assert main(["bench", "train.lmdb", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out) == kept
-
-
-@pytest.mark.parametrize(
-    ("words", "status", "expected"),
-    [
-        (["train.lmdb", "--json", "none/study.json"], 1, "none/study.json"),
-        (["train.lmdb", "--report", "none/report.html"], 1, "none/report.html"),
-        (["db", "--only", "tape"], 2, "invalid choice: 'tape'"),
-        (["db", "--crops", "wide"], 2, "argument --crops: 'wide'"),
-    ],
-)
-def test_what_makes_no_sense_is_one_line_before_anything_is_measured(
-    words: list[str], status: int, expected: str, asked: dict[str, Any], tmp_path: Path,
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    try:
-        found = main(["bench", *words])
-    except SystemExit as leaving:
-        found = int(str(leaving.code))
-    assert found == status and not asked
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert expected in last and last.startswith("lmdbloader")

@@ -69,11 +69,9 @@ def test_a_plan_by_size_tells_the_number_of_parts(src: Path, out: Path, capsys: 
     [
         (["--part", "2/2"], "--part 2/2: parts are counted from 0: expected 0/2 to 1/2"),
         (["--part", "1"], "--part 1: expected I/N, such as 0/16"),
-        (["--part", "0/0"], "expected I/N"),
         (["--part", "0/2", "--parts", "3"], "--part 0/2 with --parts 3: leave --parts out"),
         (["--part", "0/2", "--plan-only"], "leave one out"),
         (["--part", "0/2", "--split"], "--split makes several datasets"),
-        (["--num-shards", "3"], "--num-shards"),
     ],
 )
 def test_wrong_usage(src: Path, out: Path, capsys: Capture, words: list[str], message: str) -> None:

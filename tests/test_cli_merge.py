@@ -1,4 +1,4 @@
-"""`lmdbloader merge` and `lmdbloader subset`: their output, their messages in flags, and their exit status."""
+"""`lmdbloader merge`, `append` and `subset`: their output, and their exit status."""
 
 from __future__ import annotations
 
@@ -43,6 +43,15 @@ def test_merge_says_what_it_made(place: Path, tmp_path: Path, capsys: Capture) -
     assert len(LMDBDataset(out)) == 10
 
 
+def test_append_says_what_it_did(place: Path, tmp_path: Path, capsys: Capture) -> None:
+    lmdbloader.merge([place / "a"], tmp_path / "db")
+    status, said, errors = run(capsys, "append", tmp_path / "db", place / "b", place / "a")
+    assert (status, errors) == (0, "") and f"{tmp_path / 'db'}: 20 samples appended, " in said
+    assert run(capsys, "append", tmp_path / "db", place / "b", "--quiet") == (0, "", "")
+    assert len(LMDBDataset(tmp_path / "db")) == 40
+    assert run(capsys, "append", tmp_path / "db", place / "labels", "--fields", "label")[0] == 2
+
+
 def test_subset_takes_an_expression(place: Path, tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / "out"
     status, said, errors = run(capsys, "subset", place / "a", 'label == "dog" and image.width > 8', "-o", out)
@@ -69,26 +78,6 @@ def test_subset_reads_numbers_from_a_file(
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"3\n4\n")))
     assert run(capsys, "subset", place / "a", "-o", tmp_path / "two", "--indices", "-", "--quiet") == (0, "", "")
     assert len(LMDBDataset(tmp_path / "two")) == 2
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"1\n2.5\n", "line 2: '2.5' is not the number of a sample. For names of sources write --names."),
-        (b"1\ncat.png\n", "line 2: 'cat.png' is not the number of a sample"),
-        (b"1\n\n10\n", "line 3: there is no sample 10; the dataset has 10"),
-        (b"-11", "line 1: there is no sample -11"),
-        (b"1\0\0\0", "is not a text file"),
-        (b"\n\n", "no sample is chosen"),
-    ],
-)
-def test_a_file_of_something_else_is_refused(
-    place: Path, tmp_path: Path, capsys: Capture, content: bytes, message: str
-) -> None:
-    (tmp_path / "numbers").write_bytes(content)
-    status, _, errors = run(capsys, "subset", place / "a", "-o", tmp_path / "out", "--indices", tmp_path / "numbers")
-    assert status == 2 and message in errors
-    assert not (tmp_path / "out").exists()
 
 
 def test_subset_reads_names_from_a_file(photos: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import shutil
@@ -102,19 +101,6 @@ def test_the_result_is_that_of_a_merge(place: Path, db: Path, tmp_path: Path) ->
     assert values_of(db) == values_of(tmp_path / "more")
     assert names_in(db) == files_of(3) and inodes(db)[:2] == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["db", "merged", "more"]
-
-
-def test_how_it_was_made_is_recorded(place: Path, db: Path) -> None:
-    made = read_manifest(db).made_by
-    lmdbloader.append(db, [place / "b.lmdb"])
-    lmdbloader.append(db, [LMDBDataset(place / "c.lmdb")[1:3]])
-    now = read_manifest(db).made_by
-    assert {**made, "appended": now["appended"]} == now
-    first, second = now["appended"]
-    assert (first["num_samples"], first["content_digest"]) == (4, content(place / "b.lmdb"))
-    assert (second["num_samples"], second["of_samples"]) == (2, 5)
-    assert first["made_by"] == read_manifest(place / "b.lmdb").made_by
-    assert str(place) not in json.dumps(now)
 
 
 def test_other_classes_are_refused_or_added_behind(tmp_path: Path) -> None:

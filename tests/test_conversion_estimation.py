@@ -41,13 +41,9 @@ def pieces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "options",
     [
         {},
-        {"write_mode": "raw"},
-        {"codec": "lz4"},
         {"write_mode": "jpg", "jpeg_quality": 50, "max_resolution": 96},
-        {"write_mode": "proportion", "compress_probability": 0.7},
         {"write_mode": "smart", "smart_threshold": 40_000},
         {"patch_size": 24, "codec": "raw", "layout": "images"},
-        {"patch_size": 24, "scale": 2, "codec": "auto"},
     ],
     ids=str,
 )

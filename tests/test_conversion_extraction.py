@@ -16,7 +16,7 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image, features
 
 import lmdbloader
-from lmdbloader.conversion.extraction import FILE_SUFFIXES, encode_png, extract, safe_stem, unique_stems, with_position
+from lmdbloader.conversion.extraction import FILE_SUFFIXES, encode_png, extract, safe_stem, unique_stems
 from lmdbloader.errors import CorruptError, DestinationError, OptionError
 from lmdbloader.images.decode import decode_image
 from lmdbloader.store import Reader, read_manifest
@@ -81,16 +81,6 @@ def test_no_two_files_and_no_file_and_folder_get_one_path(names: list[str]) -> N
     assert folders.isdisjoint(files)
     assert folders.isdisjoint({"samples.jsonl"})
     assert stems == unique_stems(names)
-
-
-positions = st.tuples(
-    st.sampled_from(["a", "a_r00000_c00000", "a_r1_c1"]), st.integers(0, 2**32), st.integers(0, 2**32)
-)
-
-
-@given(positions, positions)
-def test_different_patches_get_different_names(first: tuple[str, int, int], second: tuple[str, int, int]) -> None:
-    assert (with_position(*first) == with_position(*second)) == (first == second)
 
 
 # --- Folders ---

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from light_samples import COUNT, Pictures, die, drawn, fail, numbered, picture, prepared
+from light_samples import COUNT, Pictures, die, drawn, fail, picture, prepared
 from torch.utils.data import Dataset
 
 from lmdbloader import LMDBDataset, fields, write
-from lmdbloader.conversion import pool
 from lmdbloader.errors import OptionError, WorkerError
 
 FILES = ("data.mdb", "index.arrow", "manifest.json")
@@ -51,23 +49,6 @@ def test_samples_of_any_size_and_storage_are_the_same_in_processes(tmp_path: Pat
     write(range(COUNT), tmp_path / "one", prepare=drawn, **options)
     write(range(COUNT), tmp_path / "many", prepare=drawn, workers=2, **options)
     assert content(tmp_path / "one") == content(tmp_path / "many")
-
-
-def test_tensors_in_a_list_are_sent_to_processes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of one tensor, whose memory pickle would send whole with each task."""
-    sent, send = [], pool._send_memory
-
-    def noted(pieces: list[Any], connection: Any) -> None:
-        sent.append(sum(map(len, pieces)))
-        send(pieces, connection)
-
-    monkeypatch.setattr(pool, "_send_memory", noted)
-    images = torch.arange(COUNT * 300, dtype=torch.int64).to(torch.uint8).reshape(COUNT, 3, 10, 10)
-    samples = [{"image": images[i], "more": [{"number": torch.tensor(i)}]} for i in range(COUNT)]
-    write(samples, tmp_path / "one", prepare=numbered)
-    write(samples, tmp_path / "many", prepare=numbered, workers=2)
-    assert content(tmp_path / "one") == content(tmp_path / "many")
-    assert sent and max(sent) < images.nbytes
 
 
 # --- tasks ---

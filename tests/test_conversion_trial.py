@@ -50,11 +50,9 @@ def guesses(folder: Path, **options: Any) -> Any:
 @pytest.mark.parametrize(
     "options",
     [
-        {"write_mode": "raw"},
         {"codec": "raw", "max_resolution": 300},
         {"patch_size": 24, "stride": 48, "codec": "raw"},
         {"write_mode": "smart", "smart_threshold": 10**9},
-        {"write_mode": "proportion", "compress_probability": 0},
     ],
     ids=str,
 )
@@ -78,12 +76,9 @@ def test_guesses_know_which_images_become_jpegs(mixed: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"write_mode": "raw"},
-        {"codec": "lz4"},
         {},
         {"write_mode": "jpg", "jpeg_quality": 60},
         {"patch_size": 24, "stride": 48, "codec": "raw"},
-        {"write_mode": "original"},
     ],
     ids=str,
 )

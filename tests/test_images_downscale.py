@@ -88,19 +88,11 @@ def test_pillow_method_is_pillow(channels):
 @pytest.mark.parametrize(
     ("image", "scale", "method", "message"),
     [
-        (
-            np.zeros((5, 4, 3), np.uint8),
-            2,
-            "matlab",
-            "4x5 pixels are not a multiple .* 2; crop to 4x4 first",
-        ),
-        (np.zeros((4, 4, 3), np.uint8), 3, "pillow", "4x4 pixels are not a multiple of the scale, 3"),
+        (np.zeros((5, 4, 3), np.uint8), 2, "matlab", "4x5 pixels are not a multiple .* 2"),
         (np.zeros((4, 4, 3), np.uint8), 1, "matlab", "scale is 1; expected an integer from 2 to 128"),
-        (np.zeros((4, 4, 3), np.uint8), 2.0, "matlab", "scale is 2.0"),
         (np.zeros((4, 4, 3), np.uint8), 2, "lanczos", "'lanczos'; expected one of matlab, pillow"),
         (np.zeros((4, 4, 3), np.float32), 2, "matlab", "cannot downscale float32"),
         (np.zeros((4, 4), np.uint8), 2, "matlab", r"shape \(4, 4\)"),
-        (np.zeros((0, 4, 3), np.uint8), 2, "matlab", r"shape \(0, 4, 3\)"),
     ],
 )
 def test_invalid_arguments_of_downscale_are_refused(image, scale, method, message):
