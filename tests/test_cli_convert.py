@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -148,53 +147,32 @@ def test_a_path_that_the_terminal_cannot_show(src: Path, tmp_path: Path) -> None
     assert b"\\udcff.lmdb: 3 samples" in child.stdout
 
 
-def endless(folder: Path) -> Path:
-    """A folder that takes minutes to convert."""
-    save(folder / "one.png", 500, 700)
-    for i in range(4000):
-        (folder / f"{i}.png").symlink_to("one.png")
-    return folder
-
-
-def interrupt(out: Path, send: Callable[[subprocess.Popen[str]], None], *words: str) -> tuple[int, str]:
-    """Start a conversion with two workers, stop it once it writes; return its status and output."""
-    folder = endless(out.parent / "endless")
-    command = [
-        sys.executable,
-        "-m",
-        "lmdbloader",
-        "convert",
-        str(folder),
-        str(out),
-        "--patch-size",
-        "96",
-        "--scale",
-        "2",
-    ]
+@pytest.mark.parametrize(
+    ("number", "status", "said"),
+    [(signal.SIGTERM, 130, "lmdbloader: interrupted\n"), (signal.SIGKILL, -signal.SIGKILL, "")],
+)
+def test_a_conversion_that_is_stopped_leaves_no_worker_and_does_not_block_the_next_one(
+    src: Path, out: Path, number: signal.Signals, status: int, said: str
+) -> None:
+    save(out.parent / "endless" / "one.png", 500, 700)
+    for i in range(4000):  # which take minutes
+        (out.parent / "endless" / f"{i}.png").symlink_to("one.png")
+    words = ["convert", str(out.parent / "endless"), str(out), "--patch-size", "96", "--scale", "2", "--workers", "2"]
     with subprocess.Popen(
-        [*command, "--workers", "2", *words],
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as child:
-        partial = out.with_name(out.name + ".partial")
+        [sys.executable, "-m", "lmdbloader", *words],
+        env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    ) as child:  # fmt: skip
         until = time.monotonic() + 60
-        while not any(partial.glob("part-*/data.mdb")) and child.poll() is None and time.monotonic() < until:
+        while not any(out.parent.glob("out.lmdb.partial/part-*/data.mdb")) and time.monotonic() < until:
             time.sleep(0.01)
         workers = psutil.Process(child.pid).children(recursive=True)
-        assert len(workers) == 2 and partial.exists()
-        send(child)
-        _, error = child.communicate(timeout=60)
-    _, alive = psutil.wait_procs(workers, timeout=20)
-    assert alive == []
-    return child.returncode, error
-
-
-def test_an_interrupted_conversion_leaves_nothing(out: Path) -> None:
-    assert interrupt(out, lambda child: child.send_signal(signal.SIGTERM)) == (130, "lmdbloader: interrupted\n")
-    assert left(out) == []
+        assert len(workers) == 2
+        child.send_signal(number)
+        assert (child.communicate(timeout=60)[1], child.returncode) == (said, status)
+    assert psutil.wait_procs(workers, timeout=20)[1] == []
+    assert left(out) == (["out.lmdb.partial"] if number == signal.SIGKILL else [])
+    assert main(["convert", str(src), str(out), "--quiet"]) == 0
+    assert left(out) == ["out.lmdb"]
 
 
 def test_a_full_disk_leaves_nothing(out: Path, tmp_path: Path) -> None:

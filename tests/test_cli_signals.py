@@ -83,11 +83,3 @@ def test_a_signal_that_comes_twice_at_once_interrupts_once(
     monkeypatch.setattr(info, "run", run)
     assert cli.main(["info", "anything"]) == 130
     assert done == expected
-
-
-def test_a_command_that_is_killed_leaves_no_worker(nursery: Nursery, photos: Path, tmp_path: Path) -> None:
-    words = ["convert", str(photos), str(tmp_path / "out"), "--workers", "2"]
-    program = nursery.start(f"NAME, WORDS = 'cat.png', {words!r}\n" + STOP, tmp_path / "program")
-    program.wait_for("there")
-    program.signal(signal.SIGKILL)
-    assert program.end() == -signal.SIGKILL

@@ -52,14 +52,7 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "TASK_NBYTES", 1)
 
 
-_others: set[int] = set()
-
-
-@pytest.fixture(autouse=True)
-def others() -> None:
-    """Remember the processes of other tests and of multiprocessing."""
-    _others.clear()
-    _others.update(child.pid for child in psutil.Process().children(recursive=True))
+_others: set[int] = set()  # processes of other tests and of multiprocessing
 
 
 def children() -> list[int]:
@@ -81,13 +74,13 @@ def _command(process: psutil.Process) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def no_process_is_left() -> Iterator[None]:
-    before = set(children())
+    _others.clear()
+    _others.update(child.pid for child in psutil.Process().children(recursive=True))
     yield
-    for _ in range(1000):  # on a busy machine a process may still be ending
-        if set(children()) <= before:
-            return
+    until = time.monotonic() + 10
+    while children() and time.monotonic() < until:  # on a busy machine a process may still be ending
         time.sleep(0.01)
-    assert set(children()) <= before
+    assert children() == []
 
 
 def test_any_number_of_workers_gives_the_same_three_files(folder: Path, tmp_path: Path) -> None:
