@@ -68,6 +68,23 @@ def test_it_prints_a_summary(src: Path, out: Path, capsys: Capture) -> None:
     assert len(lmdbloader.LMDBDataset(out)) == 18
 
 
+def test_write_modes_reach_the_conversion(src: Path, out: Path) -> None:
+    words = (
+        "--write-mode proportion --compress-probability 0.25 --jpeg-quality 70 --max-resolution 9 --seed 5 --subset 2"
+    )
+    assert main(["convert", str(src), str(out), *words.split(), "--workers", "1", "--quiet"]) == 0
+    dataset = lmdbloader.LMDBDataset(out)
+    assert len(dataset) == 2
+    assert dataset.reader.manifest.made_by["options"]["storage"] == {
+        "mode": "proportion",
+        "max_resolution": 9,
+        "jpeg_quality": 70,
+        "compress_probability": 0.25,
+        "smart_threshold": None,
+        "seed": 5,
+    }
+
+
 def test_splits_become_datasets_with_common_labels(src: Path, out: Path, tmp_path: Path, capsys: Capture) -> None:
     splits = tmp_path / "splits"
     for split, classes in (("train", "ab"), ("val", "bc")):

@@ -120,17 +120,6 @@ def test_splits_next_to_an_image_are_splits_too(tmp_path: Path, capsys: Capture)
     ]
 
 
-def test_a_conversion_of_classes_counts_them(tmp_path: Path, capsys: Capture) -> None:
-    src = make(tmp_path / "src", "b/1.png", "a/2.png", "a/3.png")
-    report = lmdbloader.convert(src, tmp_path / "out", classes=["a", "b", "none"], patch_size=4, layout="classes")
-    assert dict(report.classes) == {"a": 2, "b": 1, "none": 0}
-    assert report.num_samples == 18
-    assert main(["convert", str(src), str(tmp_path / "other")]) == 0
-    assert "\n2 classes: a (2), b (1)\n" in capsys.readouterr().out
-    assert dict(lmdbloader.convert(src, tmp_path / "other").classes) == {"a": 2, "b": 1}  # was finished
-    assert lmdbloader.convert(src / "a", tmp_path / "images").classes == {}
-
-
 def test_swapped_arguments_are_recognised(tmp_path: Path) -> None:
     src, out = make(tmp_path / "my photos", "a/1.png"), tmp_path / "train.lmdb"
     with pytest.raises(SourceError, match=r"train\.lmdb: there is no such folder, and .*photos holds images"):

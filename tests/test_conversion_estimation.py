@@ -110,10 +110,6 @@ def test_the_command_says_it_in_words_and_in_json(pieces: Path, capsys: Capture)
     found = json.loads(capsys.readouterr().out)
     assert set(found) == {f.name for f in dataclasses.fields(lmdbloader.conversion.Estimate)}
     assert found["dataset_nbytes"]["low"] < found["dataset_nbytes"]["value"] < found["dataset_nbytes"]["high"]
-    for wrong in (["estimate"], ["estimate", "a", "b"], ["estimate", "a", "--hr", "b", "--lr", "c"]):
-        with pytest.raises(SystemExit):
-            main(wrong)
-        assert "expected SRC, or --hr and --lr" in capsys.readouterr().err
 
 
 def test_the_command_estimates_every_split(pieces: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -250,6 +250,14 @@ def test_what_exists_is_not_replaced(small: Path, tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["db", "empty", "file", "link"]
 
 
+def test_a_folder_that_another_extraction_fills_is_left_alone(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "files.partial").mkdir()
+    (tmp_path / "files.partial" / "theirs").touch()
+    with pytest.raises(DestinationError, match=r"files\.partial: exists\. Another extraction"):
+        extract(small, tmp_path / "files")
+    assert (tmp_path / "files.partial" / "theirs").exists()
+
+
 def test_a_damaged_sample_is_named_and_nothing_is_left(small: Path, tmp_path: Path) -> None:
     extract(small, tmp_path / "old", samples=[0])
     offset = int(Reader(small).index.arrays["image.offset"][2])

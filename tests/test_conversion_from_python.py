@@ -310,6 +310,7 @@ def refused(out: Path, samples: Any, message: str, **options: Any) -> None:
         (PIXELS, np.zeros((0, 7, 3), np.uint8), r"\(0, 7, 3\) uint8"),
         (PIXELS, PilImage.fromarray(PIXELS).convert("P"), "a PIL image of mode P; expected L, RGB or I;16"),
         (np.zeros(3), np.ma.masked_equal([1, 2, 3], 2), "an array with masked values. Fill them"),
+        (PIXELS, np.ma.masked_less(PIXELS, 9), "an array with masked values. Fill them"),
         (np.zeros(3), torch.zeros(3, dtype=torch.bfloat16), "a tensor of torch.bfloat16 that NumPy cannot hold"),
         (1, 2.5, "2.5 where the first sample had int"),
         (1, True, "True where the first sample had int"),
@@ -382,6 +383,10 @@ def test_an_existing_dataset_is_replaced_only_on_request_and_only_by_a_complete_
     write([{"x": 2}], out, overwrite=True)
     assert [s.x for s in LMDBDataset(out)] == [2]
     assert os.listdir(out.parent) == ["out.lmdb"]
+    (out.parent / "thesis").mkdir()
+    (out.parent / "thesis" / "mine.txt").touch()
+    with pytest.raises(DestinationError, match="never replaced"):
+        write([{"x": 1}], out.parent / "thesis", overwrite=True)
 
 
 def test_the_labels_of_boxes_have_names_too(out: Path) -> None:

@@ -6,7 +6,6 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import lmdbloader
@@ -40,11 +39,6 @@ def test_the_signature_of_convert() -> None:
 def test_the_signature_of_estimate() -> None:
     assert keywords(lmdbloader.estimate) == {**SHARED, "sample": 100, "sample_seed": 0}
     assert next(iter(inspect.signature(lmdbloader.estimate).parameters)) == "src"
-
-
-def test_values_become_those_of_python() -> None:
-    found = checked(ConvertOptions(patch_size=np.int64(8), min_pair_psnr=np.float32(12.5)))  # type: ignore[arg-type]
-    assert (type(found.patch_size), type(found.min_pair_psnr)) == (int, float)
 
 
 @pytest.mark.parametrize(

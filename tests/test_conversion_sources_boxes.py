@@ -127,6 +127,8 @@ def test_every_storage_and_the_file_by_name(coco: Path, tmp_path: Path, write_mo
     check(tmp_path / "out")
     found = lmdbloader.estimate(coco / "train2017", **named)
     assert (found.layout, found.num_sources) == ("coco", 3)
+    line = ["convert", str(coco / "train2017"), str(tmp_path / "b"), "--annotations", str(named["annotations"])]
+    assert write_mode or (main(line) == 0 and check(tmp_path / "b"))
 
 
 def test_splits_of_coco(coco: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

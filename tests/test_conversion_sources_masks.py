@@ -72,6 +72,8 @@ def test_the_folder_of_the_masks_may_be_named(folder: Path, tmp_path: Path) -> N
     assert lmdbloader.LMDBDataset(tmp_path / "out").fields["mask"].kind == "mask"
     found = lmdbloader.estimate(folder / "images", **named)
     assert (found.layout, found.num_sources) == ("masks", 3)
+    line = ["convert", str(folder / "images"), str(tmp_path / "other"), "--masks", str(named["masks"])]
+    assert main(line) == 0 and lmdbloader.LMDBDataset(tmp_path / "other").fields["mask"].kind == "mask"
 
 
 @pytest.mark.parametrize("write_mode", [None, "raw", "jpg", "original"])

@@ -192,6 +192,19 @@ def test_an_image_whose_key_has_a_dot_is_not_lost_silently(tmp_path: Path) -> No
         list_sources(tmp_path / "a.tar")
 
 
+def test_everything_in_a_folder_of_tars_is_read_or_named(tmp_path: Path) -> None:
+    shards(tmp_path, "a.tar", "deep/b.tar")
+    for name in ("c.zip", "labels.csv", "d.tar.part"):
+        (tmp_path / name).touch()
+    listing = list_sources(tmp_path)
+    assert listing.ignored == (
+        ("deep/", "a folder, which is not searched for tars"),
+        ("*.csv", "1 not read: labels.csv"),
+        ("*.part", "1 not read: d.tar.part"),
+        ("*.zip", "1 not read: c.zip"),
+    )
+
+
 def test_what_systems_leave_in_a_tar_gives_no_samples(tmp_path: Path) -> None:
     names = (
         "1.jpg",

@@ -110,6 +110,15 @@ def test_another_dataset_of_that_name_is_replaced_only_when_asked(db: Path, node
     assert content(node / "train.lmdb") == content(db)
 
 
+def test_other_things_are_never_replaced(db: Path, node: Path) -> None:
+    (node / "train.lmdb").mkdir(parents=True)
+    (node / "train.lmdb" / "thesis.txt").write_text("mine")
+    with pytest.raises(DestinationError, match="with other things in it"):
+        lmdbloader.stage(db, node, overwrite=True)
+    assert content(node / "train.lmdb") == {"thesis.txt": b"mine"}
+    assert [p.name for p in node.iterdir()] == ["train.lmdb"]
+
+
 def test_only_finished_datasets_are_staged(tmp_path: Path, node: Path, db: Path) -> None:
     with pytest.raises(FileNotFoundError, match="there is no such folder"):
         lmdbloader.stage(tmp_path / "nothing", node)
