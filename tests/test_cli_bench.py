@@ -1,4 +1,4 @@
-"""`lmdbloader bench`: tables or JSON on the standard output, progress on stderr, and errors in one line."""
+"""`lmdbloader bench`: tables or JSON on the standard output, and progress on stderr."""
 
 from __future__ import annotations
 

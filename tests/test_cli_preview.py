@@ -1,4 +1,4 @@
-"""`lmdbloader preview` writes one PNG file, or says why not."""
+"""`lmdbloader preview` writes one PNG file."""
 
 from __future__ import annotations
 

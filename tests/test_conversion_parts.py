@@ -202,12 +202,10 @@ def test_equal_inputs_give_equal_files_whoever_makes_them(src: Path, tmp_path: P
     by_hand(src, tmp_path / "hand", 3, **options)
     elsewhere = tmp_path / "elsewhere"
     plan_parts(src, elsewhere, parts=3, **options)
-    code = "import sys; from lmdbloader.conversion import convert_part; convert_part(sys.argv[1], int(sys.argv[2]))"
-    for number in (1, 0):
-        assert run(code, elsewhere, number).returncode == 0
-    for words in (["convert", str(src), str(elsewhere), "--part", "2/3", "--patch-size", "8", "--on-error", "skip"],):
-        assert cli.main(words) == 0
-    assert run("import sys; from lmdbloader.conversion import join; join(sys.argv[1])", elsewhere).returncode == 0
+    code = "import sys; from lmdbloader.conversion import convert_part; [convert_part(sys.argv[1], n) for n in (1, 0)]"
+    assert run(code, elsewhere).returncode == 0
+    words = ["convert", str(src), str(elsewhere), "--part", "2/3", "--patch-size", "8", "--on-error", "skip"]
+    assert cli.main(words) == 0 and cli.main(["join", str(elsewhere)]) == 0
     expected = files(tmp_path / "two")
     assert all(files(tmp_path / name) == expected for name in ("one", "hand", "elsewhere"))
     data = ["data-00001.mdb", "data-00002.mdb", "data.mdb"]
