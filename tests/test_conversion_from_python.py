@@ -234,7 +234,7 @@ class Liar(Endless):
     "samples",
     [
         [Indexed()[i] for i in range(3)],
-        (Indexed()[i] for i in range(3)),
+        (Pair(*Indexed()[i]) for i in range(3)),
         ({"image": i, "label": n} for i, n in (Indexed()[i] for i in range(3))),
         Indexed(),
         Subset(Indexed(), [0, 1, 2]),
