@@ -1,4 +1,4 @@
-"""`lmdbloader bench`: tables or JSON on the standard output, progress on stderr, and errors in one line."""
+"""`lmdbloader bench`: tables or JSON on the standard output, and progress on stderr."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from study_example import make_study
 
-import lmdbloader
 from lmdbloader.cli import main
 from lmdbloader.lab import Study
 
@@ -60,45 +59,3 @@ def test_a_study_is_stored_and_reported(
     assert kept == json.loads(json.dumps(make_study().as_json()))
     assert main(["bench", "train.lmdb", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out) == kept
-
-
-@pytest.mark.parametrize(
-    ("words", "status", "expected"),
-    [
-        (["train.lmdb", "--json", "none/study.json"], 1, "none/study.json"),
-        (["train.lmdb", "--report", "none/report.html"], 1, "none/report.html"),
-        (["db", "--only", "tape"], 2, "invalid choice: 'tape'"),
-        (["db", "--crops", "wide"], 2, "argument --crops: 'wide'"),
-    ],
-)
-def test_what_makes_no_sense_is_one_line_before_anything_is_measured(
-    words: list[str], status: int, expected: str, asked: dict[str, Any], tmp_path: Path,
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    try:
-        found = main(["bench", *words])
-    except SystemExit as leaving:
-        found = int(str(leaving.code))
-    assert found == status and not asked
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert expected in last and last.startswith("lmdbloader")
-
-
-def test_a_measurement_from_end_to_end(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lmdbloader.convert(photos, tmp_path / "db", workers=1)
-    words = [
-        "--only",
-        "oversubscription",
-        "--batch-sizes",
-        "4",
-        "--crops",
-        "16",
-        "--seconds",
-        "0.002",
-        "--repeats",
-        "1",
-    ]
-    assert main(["bench", str(tmp_path / "db"), *words, "--json", "-"]) == 0
-    study = json.loads(capsys.readouterr().out)
-    assert study["facts"]["dataset"].startswith(str(tmp_path / "db")) and min(study["rows"][0]["turns"]) > 0

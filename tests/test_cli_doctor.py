@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from machines import healthy
@@ -58,27 +57,3 @@ def test_json_is_alone_on_stdout(dataset: Path, capsys: Capture, monkeypatch: py
     assert status == (0 if found["is_healthy"] else 1)
     assert found["dataset"]["num_samples"] == 48
     assert found["profile"]["bottleneck"]
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["DB", "--batch-size", "8"], "step_seconds"),
-        (["DB", "--step-seconds", "1"], "batch_size"),
-        (["--batch-size", "8", "--step-seconds", "1"], "dataset"),
-        (["DB", "--crop", "8"], "crop"),
-        (["DB", "--batch-size", "few"], "argument --batch-size: 'few': expected a whole number such as"),
-    ],
-)
-def test_wrong_usage(words: list[str], named: str, capsys: Capture) -> None:
-    try:
-        status: Any = main(["doctor", *words])
-    except SystemExit as stopped:
-        status = stopped.code
-    assert status == 2 and named in capsys.readouterr().err
-
-
-def test_a_missing_dataset_is_status_one(tmp_path: Path, capsys: Capture) -> None:
-    assert main(["doctor", str(tmp_path)]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == "" and "no manifest.json" in captured.err

@@ -28,12 +28,6 @@ def files_in(folder: Path) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*.png"))
 
 
-def test_everything_is_extracted_and_counted(dataset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["extract", dataset, str(tmp_path / "files")]) == 0
-    assert capsys.readouterr().out.startswith(f"{tmp_path / 'files'}: 9 samples in 18 files, ")
-    assert len(files_in(tmp_path / "files")) == 18
-
-
 def test_fields_and_samples_are_heeded(dataset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = tmp_path / "files"
     assert main(["extract", dataset, str(files), "--fields", "image, label", "--samples", "0:2,-1", "--quiet"]) == 0
@@ -42,23 +36,6 @@ def test_fields_and_samples_are_heeded(dataset: str, tmp_path: Path, capsys: pyt
     assert main(["extract", dataset, str(files)]) == 1
     assert main(["extract", dataset, f"{files}2", "--fields", "depth,image", "--samples", "4"]) == 0
     assert files_in(tmp_path / "files2") == ["depth/000004.png", "image/000004.png"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--samples", "9"], "'9' is neither the number of a sample of 9"),
-        (["--samples", "5:2"], "no sample to extract"),
-        (["--fields", "mask"], "no field 'mask'; it has image, depth, label"),
-        (["--fields", ","], "no field to extract"),
-    ],
-)
-def test_wrong_options_are_refused(
-    dataset: str, tmp_path: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["extract", dataset, str(tmp_path / "files"), *options]) == 2
-    assert message in capsys.readouterr().err
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["db"]
 
 
 ends = st.none() | st.integers(-30, 30)

@@ -83,11 +83,3 @@ def test_json_stays_json_if_numbers_are_not_finite(tmp_path: Path, capsys: pytes
 
     (field,) = json.loads(capsys.readouterr().out, parse_constant=refuse)["fields"]
     assert field == {"name": "x", "kind": "float", "num_not_finite": 2}
-
-
-def test_other_things_than_datasets_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["info", str(tmp_path / "absent")]) == 1
-    assert main(["info", str(tmp_path)]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "there is no such folder" in captured.err and "no manifest.json" in captured.err

@@ -56,21 +56,6 @@ def test_a_set_is_planned_converted_and_joined(src: Path, out: Path, capsys: Cap
     assert sorted(os.listdir(out.parent)) == ["out", "src"]
 
 
-def test_a_part_of_a_set_that_is_in_place_is_complete(src: Path, out: Path, capsys: Capture) -> None:
-    for name in ("0.png", "1.png"):
-        (src / name).write_bytes(b"no image")
-    words = ("convert", src, out, "--on-error", "skip", "--part")
-    for number in range(4):
-        assert run(capsys, *words, f"{number}/4")[0] == 0
-    assert run(capsys, "join", out)[1].startswith(f"{out}: 2 samples in ")
-    expected = f"{out}: the dataset is complete, with this part; nothing to do\n"
-    assert run(capsys, *words, "3/4") == (0, expected, "")
-    assert run(capsys, *words, "3/4", "--quiet", "--overwrite") == (0, "", "")
-    status, _, errors = run(capsys, *words, "3/4", "--codec", "raw")
-    assert status == 1 and "made from other inputs or with other options" in errors
-    assert sorted(os.listdir(out.parent)) == ["out", "src"]
-
-
 def test_a_plan_by_size_tells_the_number_of_parts(src: Path, out: Path, capsys: Capture) -> None:
     assert "planned 4 parts" in run(capsys, "convert", src, out, "--part-size", "1KiB", "--plan-only")[1]
     status, _, errors = run(capsys, "convert", src, out, "--part-size", "1KiB", "--part", "0/3")
@@ -84,11 +69,9 @@ def test_a_plan_by_size_tells_the_number_of_parts(src: Path, out: Path, capsys: 
     [
         (["--part", "2/2"], "--part 2/2: parts are counted from 0: expected 0/2 to 1/2"),
         (["--part", "1"], "--part 1: expected I/N, such as 0/16"),
-        (["--part", "0/0"], "expected I/N"),
         (["--part", "0/2", "--parts", "3"], "--part 0/2 with --parts 3: leave --parts out"),
         (["--part", "0/2", "--plan-only"], "leave one out"),
         (["--part", "0/2", "--split"], "--split makes several datasets"),
-        (["--num-shards", "3"], "--num-shards"),
     ],
 )
 def test_wrong_usage(src: Path, out: Path, capsys: Capture, words: list[str], message: str) -> None:
@@ -96,30 +79,3 @@ def test_wrong_usage(src: Path, out: Path, capsys: Capture, words: list[str], me
         main(["convert", str(src), str(out), *words])
     assert raised.value.code == 2 and message in " ".join(capsys.readouterr().err.split())
     assert os.listdir(out.parent) == ["src"]
-
-
-def test_refusals_name_options(src: Path, out: Path, capsys: Capture) -> None:
-    status, _, errors = run(capsys, "join", out)
-    assert status == 1 and f"Plan it: `lmdbloader convert SRC {out} --plan-only" in errors
-    status, _, errors = run(capsys, "convert", src, out, "--part", "0/9")
-    assert status == 2 and "parts=9 of 4 inputs: no part may be empty, so expected 1 to 4" in errors
-    status, _, errors = run(capsys, "convert", src, out, "--part", "0/2", "--restart")
-    assert status == 2 and "restart=True discards all parts" in errors
-    assert os.listdir(out.parent) == ["src"]
-    (src / "1.png").write_bytes((src / "1.png").read_bytes()[:100])
-    status, _, errors = run(capsys, "convert", src, out, "--part", "0/2")
-    assert status == 1 and "1.png" in errors
-    status, _, errors = run(capsys, "convert", src, out, "--part", "0/2", "--on-error", "skip")
-    assert status == 0 and errors.startswith("skipped: 1.png: ")
-
-
-def test_the_folder_of_an_unfinished_set_is_not_its_name(src: Path, out: Path, capsys: Capture) -> None:
-    run(capsys, "convert", src, out, "--parts", 2, "--plan-only")
-    partial = out.with_name("out.partial")
-    for words in (["join", partial], ["convert", src, partial, "--part", "0/2"]):
-        status, _, errors = run(capsys, *words)
-        assert (
-            status == 1
-            and f"unfinished dataset is there until it is complete. Name the dataset itself: {out}\n" in errors
-        )
-    assert run(capsys, "convert", src, out, "--part", "0/2", "--quiet") == (0, "", "")

@@ -1,4 +1,4 @@
-"""`lmdbloader merge` and `lmdbloader subset`: their output, their messages in flags, and their exit status."""
+"""`lmdbloader merge`, `append` and `subset`: their output, and their exit status."""
 
 from __future__ import annotations
 
@@ -43,20 +43,13 @@ def test_merge_says_what_it_made(place: Path, tmp_path: Path, capsys: Capture) -
     assert len(LMDBDataset(out)) == 10
 
 
-def test_messages_name_options(place: Path, tmp_path: Path, capsys: Capture) -> None:
-    out = tmp_path / "out"
-    status, _, errors = run(capsys, "merge", place / "a", place / "labels", "-o", out)
-    assert status == 2 and "Copy only those that all of them have: fields=['label']." in errors
-    status, _, errors = run(capsys, "merge", place / "a", place / "labels", "-o", out, "--fields", "label")
-    assert status == 2 and "add them after those: add_classes=True." in errors
-    status, said, errors = run(
-        capsys, "merge", place / "a", place / "labels", "-o", out, "--fields", "label", "--add-classes"
-    )
-    assert (status, errors) == (0, "") and "note: label: the labels of labels are renumbered: bird 0 to 2" in said
-    assert run(capsys, "merge", place / "a", "-o", place / "a", "--overwrite")[0] == 1
-    with pytest.raises(SystemExit):
-        main(["merge", str(place / "a")])
-    assert "-o/--out" in capsys.readouterr().err
+def test_append_says_what_it_did(place: Path, tmp_path: Path, capsys: Capture) -> None:
+    lmdbloader.merge([place / "a"], tmp_path / "db")
+    status, said, errors = run(capsys, "append", tmp_path / "db", place / "b", place / "a")
+    assert (status, errors) == (0, "") and f"{tmp_path / 'db'}: 20 samples appended, " in said
+    assert run(capsys, "append", tmp_path / "db", place / "b", "--quiet") == (0, "", "")
+    assert len(LMDBDataset(tmp_path / "db")) == 40
+    assert run(capsys, "append", tmp_path / "db", place / "labels", "--fields", "label")[0] == 2
 
 
 def test_subset_takes_an_expression(place: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -70,21 +63,11 @@ def test_subset_takes_an_expression(place: Path, tmp_path: Path, capsys: Capture
     assert status == 2 and "label = 3" in errors
     status, _, errors = run(capsys, "subset", place / "a", "len(label) == 3", "-o", tmp_path / "more")
     assert status == 2 and "len(label) is not a column" in errors
+    share = ("subset", place / "a", "-o", tmp_path / "share", "--fraction", "30%", "--seed", 4)
+    assert run(capsys, *share)[1].startswith(f"{tmp_path / 'share'}: 3 of 10 samples")
     status, _, errors = run(capsys, "subset", place / "a", "-o", tmp_path / "more")
     assert status == 2 and "indices, names, limit, fraction" in errors
     assert not (tmp_path / "more").exists()
-
-
-def test_subset_takes_a_share(place: Path, tmp_path: Path, capsys: Capture) -> None:
-    assert run(capsys, "subset", place / "a", "-o", tmp_path / "a", "--fraction", "30%", "--seed", 4)[0] == 0
-    lmdbloader.subset(place / "a", tmp_path / "b", fraction=0.3, seed=4)
-    shades = [LMDBDataset(tmp_path / name)[i].image.max().item() for name in "ab" for i in range(3)]
-    assert shades[:3] == shades[3:]
-    status, _, errors = run(capsys, "subset", place / "a", "-o", tmp_path / "c", "--limit", 99)
-    assert (status, errors) == (2, "lmdbloader: limit=99 of 10 samples: expected 1 to 10\n")
-    with pytest.raises(SystemExit):
-        main(["subset", str(place / "a"), "-o", "x", "--max-samples", "3"])
-    assert "--max-samples" in capsys.readouterr().err
 
 
 def test_subset_reads_numbers_from_a_file(
@@ -97,26 +80,6 @@ def test_subset_reads_numbers_from_a_file(
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"3\n4\n")))
     assert run(capsys, "subset", place / "a", "-o", tmp_path / "two", "--indices", "-", "--quiet") == (0, "", "")
     assert len(LMDBDataset(tmp_path / "two")) == 2
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"1\n2.5\n", "line 2: '2.5' is not the number of a sample. For names of sources write --names."),
-        (b"1\ncat.png\n", "line 2: 'cat.png' is not the number of a sample"),
-        (b"1\n\n10\n", "line 3: there is no sample 10; the dataset has 10"),
-        (b"-11", "line 1: there is no sample -11"),
-        (b"1\0\0\0", "is not a text file"),
-        (b"\n\n", "no sample is chosen"),
-    ],
-)
-def test_a_file_of_something_else_is_refused(
-    place: Path, tmp_path: Path, capsys: Capture, content: bytes, message: str
-) -> None:
-    (tmp_path / "numbers").write_bytes(content)
-    status, _, errors = run(capsys, "subset", place / "a", "-o", tmp_path / "out", "--indices", tmp_path / "numbers")
-    assert status == 2 and message in errors
-    assert not (tmp_path / "out").exists()
 
 
 def test_subset_reads_names_from_a_file(photos: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -1,4 +1,4 @@
-"""`lmdbloader preview` writes one PNG file, or says why not."""
+"""`lmdbloader preview` writes one PNG file."""
 
 from __future__ import annotations
 
@@ -50,34 +50,3 @@ def test_count_columns_and_seed_are_heeded(dataset: str, tmp_path: Path) -> None
     assert pictures["plain"] == pictures["again"]
     assert pictures["seed 1"] == pictures["seed 1 again"]
     assert len({pictures[name] for name in ("plain", "seed 0", "seed 1")}) == 3
-
-
-@pytest.mark.parametrize(
-    ("options", "status", "message"),
-    [
-        (["-o", "sheet.jpg"], 2, "ends in .png"),
-        (["-o", "absent/sheet.png"], 1, "does not exist"),
-        (["-o", "s.png", "--count", "0"], 2, "count 0"),
-        (["-o", "s.png", "--columns", "0"], 2, "columns 0"),
-        (["-o", "s.png", "--seed", "-1"], 2, "seed -1"),
-    ],
-)
-def test_what_cannot_be_is_refused_and_writes_nothing(
-    dataset: str,
-    tmp_path: Path,
-    options: list[str],
-    status: int,
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["preview", dataset, *options]) == status
-    assert message in capsys.readouterr().err
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["db"]
-
-
-def test_a_dataset_without_images_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lmdbloader.write([{"label": 1}], tmp_path / "db")
-    assert main(["preview", str(tmp_path / "db"), "-o", str(tmp_path / "sheet.png")]) == 2
-    assert "no image field to show; it has label (int)" in capsys.readouterr().err

@@ -19,12 +19,6 @@ def dataset(photos: Path, tmp_path: Path) -> Path:
     return tmp_path / "made.lmdb"
 
 
-def test_nothing_to_do(dataset: Path, tmp_path: Path, capsys: Capture) -> None:
-    assert main(["repair", str(dataset), str(tmp_path / "out")]) == 0
-    assert capsys.readouterr() == (f"{dataset}: is sound, nothing was done\n", "")
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_lost_index_comes_back(dataset: Path, capsys: Capture) -> None:
     expected = (dataset / "index.arrow").read_bytes()
     (dataset / "index.arrow").unlink()
@@ -50,10 +44,3 @@ def test_damaged_samples_are_said_and_left_out(dataset: Path, tmp_path: Path, ca
     assert main(["verify", str(out)]) == 0
     assert main(["repair", str(dataset), str(out)]) == 1
     assert "is there already" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("arguments", [[], ["a", "b", "c"], ["a", "--overwrite"]])
-def test_wrong_usage(arguments: list[str], capsys: Capture) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["repair", *arguments])
-    assert caught.value.code == 2

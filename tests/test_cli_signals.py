@@ -37,10 +37,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
     ("words", "name", "number", "everyone"),
     [
         (["verify", "{place}/db"], "data.mdb", signal.SIGINT, True),
-        (["extract", "{place}/db", "{own}/out"], "data.mdb", signal.SIGTERM, True),
-        (["repair", "{place}/db", "{own}/out"], "data.mdb", signal.SIGTERM, False),
+        (["extract", "{place}/db", "{own}/out"], "data.mdb", signal.SIGTERM, False),
         (["merge", "{place}/db", "{place}/db", "-o", "{own}/out"], "plan.json", signal.SIGINT, True),
-        (["estimate", "{photos}"], "cat.png", signal.SIGINT, True),
     ],
 )
 def test_an_interrupted_command_says_one_line(
@@ -85,11 +83,3 @@ def test_a_signal_that_comes_twice_at_once_interrupts_once(
     monkeypatch.setattr(info, "run", run)
     assert cli.main(["info", "anything"]) == 130
     assert done == expected
-
-
-def test_a_command_that_is_killed_leaves_no_worker(nursery: Nursery, photos: Path, tmp_path: Path) -> None:
-    words = ["convert", str(photos), str(tmp_path / "out"), "--workers", "2"]
-    program = nursery.start(f"NAME, WORDS = 'cat.png', {words!r}\n" + STOP, tmp_path / "program")
-    program.wait_for("there")
-    program.signal(signal.SIGKILL)
-    assert program.end() == -signal.SIGKILL

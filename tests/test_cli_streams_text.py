@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from damage import flip_payload
-from tars import png, save_tar
+from tars import png
 
 import lmdbloader
 from lmdbloader.cli import main
@@ -92,18 +92,6 @@ def test_what_is_damaged_is_named_likewise(
     assert status == 0
     lines = (tmp_path / "mended" / "left_out.tsv").read_text("utf-8").split("\n")
     assert len(lines) == 3 and all(harmless(line.replace("\t", "")) for line in lines)
-
-
-def test_a_tars_members_are_named_likewise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    src = save_tar(
-        tmp_path / "a.tar", (f"{HOSTILE}.png", png(1)), ("b.png", png(2)), ("b.cls", b"\x1b[2J"), (HOSTILE, b"")
-    )
-    status, said = run(capsys, "convert", src, tmp_path / "out", "--on-error", "skip", "--workers", 1)
-    assert status == 1 and "\\x1b[2J" in said
-    for member in (f"../{HOSTILE}.png", f"{HOSTILE}.png"):
-        src = save_tar(tmp_path / "b.tar", (f"{HOSTILE}.png", png(1)), (member, png(2)))
-        status, said = run(capsys, "convert", src, tmp_path / "out")
-        assert status == 1 and "\\x1b[2J" in said
 
 
 def test_a_script_gets_the_path_as_it_is_and_a_terminal_does_not(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import shutil
@@ -22,7 +21,7 @@ from hypothesis import strategies as st
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader, fields
 from lmdbloader.conversion import combining
-from lmdbloader.errors import CorruptError, DestinationError, FormatError, NotFoundError, OptionError
+from lmdbloader.errors import CorruptError, DestinationError, OptionError
 from lmdbloader.store import read_manifest
 
 CLASSES = ("ant", "bee", "cat")
@@ -104,19 +103,6 @@ def test_the_result_is_that_of_a_merge(place: Path, db: Path, tmp_path: Path) ->
     assert sorted(path.name for path in tmp_path.iterdir()) == ["db", "merged", "more"]
 
 
-def test_how_it_was_made_is_recorded(place: Path, db: Path) -> None:
-    made = read_manifest(db).made_by
-    lmdbloader.append(db, [place / "b.lmdb"])
-    lmdbloader.append(db, [LMDBDataset(place / "c.lmdb")[1:3]])
-    now = read_manifest(db).made_by
-    assert {**made, "appended": now["appended"]} == now
-    first, second = now["appended"]
-    assert (first["num_samples"], first["content_digest"]) == (4, content(place / "b.lmdb"))
-    assert (second["num_samples"], second["of_samples"]) == (2, 5)
-    assert first["made_by"] == read_manifest(place / "b.lmdb").made_by
-    assert str(place) not in json.dumps(now)
-
-
 def test_other_classes_are_refused_or_added_behind(tmp_path: Path) -> None:
     samples = [{"image": np.full((8, 8), i, np.uint8), "label": i % 2} for i in range(4)]
     lmdbloader.write(samples, tmp_path / "a", classes={"label": ["cat", "dog"]})
@@ -132,29 +118,6 @@ def test_other_classes_are_refused_or_added_behind(tmp_path: Path) -> None:
     # A further part knows the classes of all before it.
     lmdbloader.append(tmp_path / "a", [tmp_path / "b"])
     assert LMDBDataset(tmp_path / "a").targets[-4:] == (2, 0, 2, 0)
-
-
-def test_fields_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    lmdbloader.write([{"n": 0, "x": 1}], tmp_path / "a")
-    lmdbloader.write([{"n": 1, "x": 2, "y": 3}], tmp_path / "more")
-    lmdbloader.write([{"n": 1}], tmp_path / "less")
-    lmdbloader.write([{"n": "text", "x": 1}], tmp_path / "other")
-    lmdbloader.write([{"z": 1}], tmp_path / "none")
-    a = tmp_path / "a"
-    for name, options, message in (
-        ("more", {}, r"more has the fields n, x, y; a has n, x\. .*: fields=\['n', 'x'\]"),
-        ("less", {}, r"less has the fields n; a has n, x\. .*: fields=\['n'\]"),
-        ("less", {"fields": ["n"]}, "the fields of the grown dataset .* lmdbloader merge"),
-        ("other", {}, "'n' is of kind int in a and is of kind text in other"),
-        ("none", {}, "no field in common"),
-        ("more", {"fields": ["n", "z"]}, "a: no field 'z'"),
-    ):
-        with pytest.raises(OptionError, match=message):
-            lmdbloader.append(a, [tmp_path / name], **options)  # type: ignore[arg-type]
-    assert names_in(a) == ["data.mdb", "index.arrow", "manifest.json"]
-    lmdbloader.append(a, [tmp_path / "more"], fields=["x", "n"])
-    lmdbloader.append(a, [LMDBDataset(tmp_path / "more", fields=["n", "x"])])
-    assert values_of(a) == [[0, 1], [1, 2], [1, 2]]
 
 
 def test_sources_are_those_of_the_dataset_that_grows(photos: Path, tmp_path: Path) -> None:
@@ -174,29 +137,6 @@ def test_sources_are_those_of_the_dataset_that_grows(photos: Path, tmp_path: Pat
     assert not (tmp_path / "db.lmdb" / "sources.json").exists()
     with pytest.raises(DestinationError, match="a dataset is there already"):
         lmdbloader.convert(photos, tmp_path / "db.lmdb", patch_size=96, workers=1)
-
-
-def test_what_cannot_be_appended_is_refused(place: Path, db: Path, tmp_path: Path) -> None:
-    before = names_in(db)
-    with pytest.raises(OptionError, match="nothing to append: the datasets have no samples"):
-        lmdbloader.append(db, [LMDBDataset(place / "b.lmdb")[:0]])
-    with pytest.raises(OptionError, match="expected at least one dataset"):
-        lmdbloader.append(db, [])
-    with pytest.raises(OptionError, match=r"expected a list of datasets\. Write append\(db, \[\.\.\.\]\)"):
-        lmdbloader.append(db, place / "b.lmdb")  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="expected the path of a dataset"):
-        lmdbloader.append(LMDBDataset(db), [place / "b.lmdb"])  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="a view with transforms"):
-        lmdbloader.append(db, [LMDBDataset(place / "b.lmdb", transform=str)])
-    with pytest.raises(NotFoundError):
-        lmdbloader.append(db, [tmp_path / "nothing"])
-    with pytest.raises(NotFoundError):
-        lmdbloader.append(tmp_path / "nothing", [db])
-    with pytest.raises(FormatError):
-        (tmp_path / "empty").mkdir()
-        lmdbloader.append(tmp_path / "empty", [db])
-    assert names_in(db) == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["db", "empty"]
 
 
 def test_damage_leaves_the_dataset_as_it_was(place: Path, db: Path, tmp_path: Path) -> None:

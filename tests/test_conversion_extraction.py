@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import json
 import os
@@ -17,9 +16,8 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image, features
 
 import lmdbloader
-from lmdbloader.conversion import extraction
-from lmdbloader.conversion.extraction import FILE_SUFFIXES, encode_png, extract, safe_stem, unique_stems, with_position
-from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, OptionError
+from lmdbloader.conversion.extraction import FILE_SUFFIXES, encode_png, extract, safe_stem, unique_stems
+from lmdbloader.errors import CorruptError, DestinationError, OptionError
 from lmdbloader.images.decode import decode_image
 from lmdbloader.store import Reader, read_manifest
 
@@ -49,20 +47,6 @@ def test_an_image_of_several_parts_decodes_to_itself_and_is_read_by_pillow() -> 
     assert len(data) < image.nbytes / 20  # the differences of rows are small
     with Image.open(io.BytesIO(data)) as picture:
         assert (np.asarray(picture) == image).all()
-
-
-@pytest.mark.parametrize(
-    "image",
-    [
-        np.zeros((2, 2), np.uint8),
-        np.zeros((2, 2, 2), np.uint8),
-        np.zeros((2, 2, 1), np.float32),
-        np.zeros((0, 2, 1), np.uint8),
-    ],
-)
-def test_what_png_cannot_hold_is_refused(image: np.ndarray) -> None:
-    with pytest.raises(OptionError, match="expected \\(H, W, 1 or 3\\)"):
-        encode_png(image)
 
 
 # --- Names ---
@@ -97,19 +81,6 @@ def test_no_two_files_and_no_file_and_folder_get_one_path(names: list[str]) -> N
     assert folders.isdisjoint(files)
     assert folders.isdisjoint({"samples.jsonl"})
     assert stems == unique_stems(names)
-
-
-names = st.lists(st.text("abc _-.é", min_size=1, max_size=8), min_size=1, max_size=3)
-
-
-positions = st.tuples(
-    st.sampled_from(["a", "a_r00000_c00000", "a_r1_c1"]), st.integers(0, 2**32), st.integers(0, 2**32)
-)
-
-
-@given(positions, positions)
-def test_different_patches_get_different_names(first: tuple[str, int, int], second: tuple[str, int, int]) -> None:
-    assert (with_position(*first) == with_position(*second)) == (first == second)
 
 
 # --- Folders ---
@@ -298,16 +269,6 @@ def test_a_damaged_sample_is_named_and_nothing_is_left(small: Path, tmp_path: Pa
     assert sorted(p.name for p in tmp_path.iterdir()) == ["db", "old"]
     assert images_in(tmp_path / "old") == ["000000.png"]
     extract(small, tmp_path / "sound", samples=[0, 1])
-
-
-def test_a_full_disk_says_so_and_leaves_nothing(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(image: np.ndarray) -> bytes:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(extraction, "encode_png", full)
-    with pytest.raises(DiskFullError, match="disk full"):
-        extract(small, tmp_path / "files")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["db"]
 
 
 @pytest.fixture

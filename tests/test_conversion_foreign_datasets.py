@@ -17,7 +17,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 import lmdbloader
 from lmdbloader import LMDBDataset, fields, write
 from lmdbloader.errors import OptionError
-from lmdbloader.fields import Array, Bytes, Image, Int, Mask, Text
+from lmdbloader.fields import Image, Mask
 
 RNG = np.random.default_rng(0)
 PIXELS = [RNG.integers(0, 256, (24, 32, 3)).astype(np.uint8) for _ in range(4)]
@@ -286,26 +286,6 @@ def test_images_that_a_transform_made_floats_are_refused(out: Path) -> None:
     assert kinds(out) == {"image": "array", "label": "int"}
 
 
-@pytest.mark.parametrize(
-    ("samples", "message"),
-    [
-        ("photos", "samples is a str: expected"),
-        (Path("photos"), "samples is a PosixPath: expected"),
-        ({"image": PIXELS, "label": [1, 2]}, "samples is a dict: expected"),
-        (
-            DataLoader(Folder(), batch_size=2),
-            r"a DataLoader, which makes batches of 2: .* write\(loader\.dataset, out\)",
-        ),
-        ([(PIXELS[0], "cat")], r"a plain tuple of 2 values: name them, for example fields=\('image', 'label'\)"),
-        ([(PIXELS[0], True)], r"a plain tuple of 2 values: name them"),
-    ],
-)
-def test_other_things_that_are_given_for_samples(out: Path, samples: Any, message: str) -> None:
-    with pytest.raises(OptionError, match=message.replace(" write", ".*write")):
-        write(samples, out)
-    assert not out.exists()
-
-
 # --- encoded images ---
 
 
@@ -336,14 +316,6 @@ def test_encoded_images_are_stored_as_files_or_decoded_once(out: Path, tmp_path:
                 np.testing.assert_array_equal(sample.image.numpy(), pixels_of(data))
 
 
-def test_other_kinds_of_fields_keep_bytes_and_texts(out: Path) -> None:
-    sample = {"data": FILES[0], "name": "a.png", "other": {"bytes": None, "path": "a.txt"}}
-    write([sample], out)
-    assert kinds(out) == {"data": "bytes", "name": "text", "other": "json"}
-    write([sample], out, fields={"data": Bytes(), "name": Text()}, overwrite=True)
-    assert LMDBDataset(out)[0].data == FILES[0]
-
-
 @pytest.mark.parametrize("alpha", ["drop", "white"])
 def test_transparency_of_files_and_of_pillow_images_goes_the_same_way(out: Path, alpha: Any) -> None:
     pixels = RNG.integers(0, 256, (6, 5, 4)).astype(np.uint8)
@@ -356,30 +328,6 @@ def test_transparency_of_files_and_of_pillow_images_goes_the_same_way(out: Path,
     assert torch.equal(first.image, second.image)
     if alpha == "drop":
         np.testing.assert_array_equal(first.image.numpy(), np.moveaxis(pixels[:, :, :3], 2, 0))
-
-
-@pytest.mark.parametrize(
-    ("samples", "options", "message"),
-    [
-        ([{"a": b"no image"}], {"fields": {"a": Image()}}, "sample 0, field 'a': not an image of a supported kind"),
-        ([{"a": FILES[0]}, {"a": FILES[0][:400]}], {"fields": {"a": Image()}}, "sample 1, field 'a': "),
-        ([{"a": "nowhere.png"}], {"fields": {"a": Image()}}, "sample 0, field 'a': nowhere.png cannot be read"),
-        ([{"a": FILES[0]}], {"fields": {"a": Image()}, "max_pixels": 9}, "more than the limit of 9; raise max_pixels"),
-        ([{"a": FILES[0]}], {"write_mode": "original"}, "no image fields. If a field has encoded images, declare it"),
-        ([{"a": 1}], {"write_mode": "jpg"}, "write_mode='jpg' has no effect: there are no image fields"),
-        ([{"a": PIXELS[0]}], {"write_mode": "original"}, r"this image was made in Python \(ndarray\)"),
-        (
-            [{"a": PIXELS[0], "b": 1}],
-            {"fields": {"b": Int()}, "write_mode": {"b": "jpg"}},
-            "one of the image fields: a",
-        ),
-        ([{"a": np.zeros(3)}], {"fields": {"a": Array()}, "write_mode": "original"}, "no image fields"),
-    ],
-)
-def test_encoded_images_that_make_no_sense(out: Path, samples: Any, options: Any, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        write(samples, out, **options)
-    assert not out.exists()
 
 
 # --- masks that come encoded ---

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,7 @@ from PIL import Image
 
 import lmdbloader
 from lmdbloader import LMDBDataset, fields
-from lmdbloader.cli import main
-from lmdbloader.errors import CorruptError, DestinationError, NotFoundError, OptionError
+from lmdbloader.errors import CorruptError, DestinationError, OptionError
 from lmdbloader.store import read_manifest
 from lmdbloader.transforms import RandomHorizontalFlip
 
@@ -166,21 +163,6 @@ def test_masks_of_another_kind_are_refused(tmp_path: Path) -> None:
         lmdbloader.merge([tmp_path / "a", tmp_path / "c"], tmp_path / "out")
 
 
-def test_images_and_options_that_differ_are_noted(photos: Path, tmp_path: Path) -> None:
-    lmdbloader.convert(photos, tmp_path / "a", patch_size=96, workers=1)
-    (tmp_path / "grey").mkdir()
-    Image.fromarray(np.full((64, 64), 7, np.uint16)).save(tmp_path / "grey" / "deep.png")
-    lmdbloader.convert(tmp_path / "grey", tmp_path / "b", patch_size=48, workers=1)
-    done = lmdbloader.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
-    assert "image: 8-bit RGB in a; 16-bit grey in b" in done.notes
-    assert "the datasets were made with different options: patch_size is 96 in a; 48 in b" in done.notes
-    made = read_manifest(tmp_path / "out").made_by
-    assert "patch_size" not in made["options"] and made["options"]["bicubic"] == "matlab"
-    assert [d["made_by"]["options"]["patch_size"] for d in made["inputs"]["datasets"]] == [96, 48]
-    assert str(tmp_path) not in json.dumps(made)
-    assert "inputs" in "\n".join(map(str, lmdbloader.info(tmp_path / "out").made_by))
-
-
 def folders(photos: Path, place: Path) -> list[Path]:
     """Divide photographs into two folders, in one."""
     files = sorted(photos.iterdir())
@@ -294,46 +276,6 @@ def test_destinations_that_are_taken_are_refused(place: Path, tmp_path: Path) ->
     assert again.was_finished and again.content_digest == content(tmp_path / "a")
 
 
-@pytest.mark.parametrize(
-    "made_by",
-    [
-        {"options": None, "inputs": 3},
-        {
-            "options": {"storage": 5, "policy": {"a": [1]}},
-            "inputs": {"datasets": [3, {"made_by": []}, {"made_by": {}}]},
-        },
-        {"options": {"a": {"b": {"c": {}}}}, "layout": ["x"]},
-    ],
-    ids=str,
-)
-def test_any_record_of_an_input_is_copied(place: Path, tmp_path: Path, made_by: dict[str, Any]) -> None:
-    """Whatever a manifest with a right digest of its own says."""
-    for name in "ab":
-        shutil.copytree(place / "b.lmdb", tmp_path / name)
-    manifest = dataclasses.replace(read_manifest(tmp_path / "b"), made_by=made_by)
-    (tmp_path / "b" / "manifest.json").write_bytes(manifest.to_json())
-    lmdbloader.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
-    assert lmdbloader.verify(tmp_path / "out").is_sound
-    lmdbloader.info(tmp_path / "out")
-    assert main(["info", str(tmp_path / "out")]) == 0
-
-
-def test_wrong_arguments_get_the_line_to_write(place: Path, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"expected a list of datasets. Write merge\(\[\.\.\.\], out\)"):
-        lmdbloader.merge(place / "a.lmdb", tmp_path / "out")  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="there are no datasets"):
-        lmdbloader.merge([], tmp_path / "out")
-    with pytest.raises(OptionError, match="expected the path of a dataset of lmdbloader, or an LMDBDataset"):
-        lmdbloader.merge([[1, 2, 3]], tmp_path / "out")
-    with pytest.raises(NotFoundError):
-        lmdbloader.merge([place / "none"], tmp_path / "out")
-    with pytest.raises(OptionError, match="Leave one out"):
-        lmdbloader.merge([place / "a.lmdb"], tmp_path / "out", prefix_sources=True, drop_sources=True)
-    with pytest.raises(OptionError, match="the datasets have no sources"):
-        lmdbloader.merge([place / "a.lmdb"], tmp_path / "out", prefix_sources=True)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_jpeg_files_are_copied_unchanged(photos: Path, tmp_path: Path) -> None:
     for number, file in enumerate(sorted(photos.iterdir())):
         folder = tmp_path / "all" / ("one" if number < 3 else "two")
@@ -347,22 +289,3 @@ def test_jpeg_files_are_copied_unchanged(photos: Path, tmp_path: Path) -> None:
     lmdbloader.extract(tmp_path / "out", tmp_path / "files")
     for file in (tmp_path / "all").rglob("*.jpg"):
         assert (tmp_path / "files" / file.relative_to(tmp_path / "all")).read_bytes() == file.read_bytes()
-
-
-def test_long_texts_and_short_ones_are_merged(tmp_path: Path) -> None:
-    texts = {"short": ["a", "b"], "long": ["c" * 500, "é" * 300]}
-    for name, captions in texts.items():
-        images = (np.full((8, 9, 3), len(caption) % 251, np.uint8) for caption in captions)
-        lmdbloader.write(({"image": i, "caption": c} for i, c in zip(images, captions, strict=True)), tmp_path / name)
-    lmdbloader.merge([tmp_path / "short", tmp_path / "long"], tmp_path / "both")
-    assert LMDBDataset(tmp_path / "both").table.column("caption").to_pylist() == [*texts["short"], *texts["long"]]
-    assert lmdbloader.verify(tmp_path / "both").is_sound
-    lmdbloader.subset(tmp_path / "both", tmp_path / "few", where="caption == 'b'")
-    lmdbloader.write(LMDBDataset(tmp_path / "short")[1:], tmp_path / "expected")
-    assert content(tmp_path / "few") == content(tmp_path / "expected")
-    damaged = bytearray((tmp_path / "long" / "data.mdb").read_bytes())
-    damaged[damaged.index(b"c" * 500) + 7] ^= 1
-    (tmp_path / "long" / "data.mdb").write_bytes(bytes(damaged))
-    with pytest.raises(CorruptError, match=r"caption.*checksum"):
-        lmdbloader.merge([tmp_path / "short", tmp_path / "long"], tmp_path / "again")
-    assert not (tmp_path / "again").exists()

@@ -6,11 +6,10 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import lmdbloader
-from lmdbloader.conversion.options import ConvertOptions, EstimateOptions, RunOptions, checked
+from lmdbloader.conversion.options import ConvertOptions, RunOptions, checked
 from lmdbloader.errors import OptionError
 
 SHARED = {
@@ -40,31 +39,6 @@ def test_the_signature_of_convert() -> None:
 def test_the_signature_of_estimate() -> None:
     assert keywords(lmdbloader.estimate) == {**SHARED, "sample": 100, "sample_seed": 0}
     assert next(iter(inspect.signature(lmdbloader.estimate).parameters)) == "src"
-
-
-@pytest.mark.parametrize("function", [lmdbloader.convert, lmdbloader.estimate])
-def test_the_docstring_explains_every_parameter(function: Any) -> None:
-    args = function.__doc__.split("\nArgs:\n")[1].split("\n\nReturns:\n")[0]
-    for name in inspect.signature(function).parameters:
-        assert f"\n    {name}: " in f"\n{args}"
-    assert "{" not in args and max(map(len, args.splitlines())) <= 120
-
-
-def test_unknown_keywords_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="patchsize"):
-        lmdbloader.convert(tmp_path, tmp_path / "out", patchsize=3)  # type: ignore[call-arg]
-    with pytest.raises(TypeError):
-        lmdbloader.convert(tmp_path, tmp_path / "out", "images")  # type: ignore[call-arg, arg-type]
-
-
-@pytest.mark.parametrize("options", [ConvertOptions, RunOptions, EstimateOptions])
-def test_the_defaults_are_sound(options: type[ConvertOptions]) -> None:
-    assert checked(options()) == options()
-
-
-def test_values_become_those_of_python() -> None:
-    found = checked(ConvertOptions(patch_size=np.int64(8), min_pair_psnr=np.float32(12.5)))  # type: ignore[arg-type]
-    assert (type(found.patch_size), type(found.min_pair_psnr)) == (int, float)
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import errno
-import io
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -205,12 +202,10 @@ def test_equal_inputs_give_equal_files_whoever_makes_them(src: Path, tmp_path: P
     by_hand(src, tmp_path / "hand", 3, **options)
     elsewhere = tmp_path / "elsewhere"
     plan_parts(src, elsewhere, parts=3, **options)
-    code = "import sys; from lmdbloader.conversion import convert_part; convert_part(sys.argv[1], int(sys.argv[2]))"
-    for number in (1, 0):
-        assert run(code, elsewhere, number).returncode == 0
-    for words in (["convert", str(src), str(elsewhere), "--part", "2/3", "--patch-size", "8", "--on-error", "skip"],):
-        assert cli.main(words) == 0
-    assert run("import sys; from lmdbloader.conversion import join; join(sys.argv[1])", elsewhere).returncode == 0
+    code = "import sys; from lmdbloader.conversion import convert_part; [convert_part(sys.argv[1], n) for n in (1, 0)]"
+    assert run(code, elsewhere).returncode == 0
+    words = ["convert", str(src), str(elsewhere), "--part", "2/3", "--patch-size", "8", "--on-error", "skip"]
+    assert cli.main(words) == 0 and cli.main(["join", str(elsewhere)]) == 0
     expected = files(tmp_path / "two")
     assert all(files(tmp_path / name) == expected for name in ("one", "hand", "elsewhere"))
     data = ["data-00001.mdb", "data-00002.mdb", "data.mdb"]
@@ -258,13 +253,6 @@ def test_a_part_of_which_no_input_can_be_used_leaves_no_gap(src: Path, out: Path
     assert (plan.is_finished, plan.num_parts) == (True, 8)
     # Which of the parts that are left was this one is not known.
     assert convert_part(out, 7) == ConvertedPart(7, 0, 0, was_finished=True)
-
-
-def test_nothing_but_unusable_inputs_is_refused(src: Path, out: Path) -> None:
-    for path in src.iterdir():
-        damage(path)
-    with pytest.raises(SourceError, match=r"none of the 8 inputs could be used; the first: 00\.png"):
-        lmdbloader.convert(src, out, parts=2, on_error="skip", workers=1)
 
 
 def test_an_input_that_stops_a_part_can_be_left_out_afterwards(src: Path, out: Path) -> None:
@@ -389,12 +377,12 @@ def count_steps(work: Any, kill_at: int = -1) -> int:
 
 
 def test_the_same_call_continues_after_a_kill_at_any_moment(src: Path, out: Path) -> None:
-    done = run(KILLS, src, out, 12)
+    done = run(KILLS, src, out, 8)
     assert done.stdout.startswith("done"), done.stderr
 
 
 def test_several_conversions_at_once_make_one_dataset(src: Path, out: Path) -> None:
-    done = run(AT_ONCE, src, out, 4)
+    done = run(AT_ONCE, src, out, 2)
     assert done.stdout == "done\n", done.stderr
 
 
@@ -500,26 +488,13 @@ def test_parts_that_are_missing_are_named(src: Path, out: Path) -> None:
     shutil.rmtree(out.with_name("out.partial") / "part-00003")
     with pytest.raises(DestinationError, match=r"2 parts are not complete"):
         join(out)
-    with pytest.raises(OptionError, match=r"number=4: .* has 4 parts, numbered from 0: expected 0 to 3"):
-        convert_part(out, 4)
-    with pytest.raises(OptionError, match=r"on_error='never': expected stop or skip"):
-        convert_part(out, 1, on_error="never")
     for call in (lambda: convert_part(out.with_name("other"), 0), lambda: join(out.with_name("other"))):
         with pytest.raises(NotFoundError):
             call()
     assert names(out.parent) == ["out.partial", "src"]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"parts": 3},
-        {"parts": 2, "codec": "raw"},
-        {"parts": 2, "shuffle": 1},
-        {"parts": 2, "subset": 3},
-        {"part_size": 5},
-    ],
-)
+@pytest.mark.parametrize("options", [{"parts": 3}, {"parts": 2, "codec": "raw", "shuffle": 1}])
 def test_other_options_than_those_of_the_plan_are_refused(src: Path, out: Path, options: dict[str, Any]) -> None:
     plan_parts(src, out, parts=2)
     convert_part(out, 0)
@@ -635,31 +610,6 @@ def test_a_damaged_plan_and_a_part_cut_short_have_a_way_out(src: Path, out: Path
     assert lmdbloader.convert(src, out, parts=2, workers=1, restart=True).num_samples == 8
 
 
-def test_a_disk_that_cannot_read_is_not_a_part_that_is_missing(
-    src: Path, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan_parts(src, out, parts=2)
-    for number in range(2):
-        convert_part(out, number)
-
-    class Failing(io.FileIO):
-        """A file on a disk that fails."""
-
-        def read(self, *size: Any) -> Any:
-            raise OSError(errno.EIO, "Input/output error")
-
-    real = open
-    with monkeypatch.context() as patch, pytest.raises(OSError, match=r"facts\.json"):
-
-        def opened(path: Any, *rest: Any, **more: Any) -> Any:
-            place = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else path
-            return Failing(path) if str(place).endswith("facts.json") else real(path, *rest, **more)
-
-        patch.setattr("builtins.open", opened)
-        join(out)
-    assert join(out).num_samples == 8
-
-
 def test_files_that_are_in_the_way_are_never_replaced(src: Path, out: Path) -> None:
     plan_parts(src, out, parts=2)
     for number in range(2):
@@ -680,21 +630,6 @@ def test_files_that_are_in_the_way_are_never_replaced(src: Path, out: Path) -> N
 # --- sources that only this process sees, places, room ---
 
 
-@pytest.fixture
-def memory() -> Iterator[Any]:
-    fsspec = pytest.importorskip("fsspec")
-    filesystem = fsspec.filesystem("memory")
-    yield filesystem
-    filesystem.store.clear()
-
-
-def test_inputs_in_memory_are_converted_by_this_process(memory: Any, out: Path) -> None:
-    for i in range(4):
-        memory.pipe(f"/photos/{i}.png", png(i))
-    assert plan_parts("memory://photos", out, parts=2).in_process
-    assert lmdbloader.convert("memory://photos", out, parts=2, workers=4).num_samples == 4
-
-
 def test_parts_may_be_made_in_other_folders(src: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(src.parent)
     plan_parts("src", "out", parts=2)
@@ -705,37 +640,14 @@ def test_parts_may_be_made_in_other_folders(src: Path, out: Path, monkeypatch: p
     assert join(out).num_samples == 8
 
 
-def test_a_resumed_conversion_needs_no_room_for_what_is_complete(
-    tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first part has few bytes of the inputs, and half of those of the dataset."""
-    src = tmp_path / "mixed"
-    for i in range(12):
-        save(src / f"b{i:02}.png", i, side=64)
-        Image.fromarray(np.full((64, 64, 3), i, np.uint8)).save(src / f"a{i:02}.jpg")
-    options: dict[str, Any] = {"parts": 4, "workers": 1, "patch_size": 64, "codec": "raw"}
-    whole = lmdbloader.convert(src, tmp_path / "whole", **options)
-    left = whole.sizes["data_nbytes"] - (tmp_path / "whole" / "data.mdb").stat().st_size
-    usage = shutil.disk_usage(src)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=left + 10_000))
-    with pytest.raises(DiskFullError, match=r"at least .* are missing"):
-        lmdbloader.convert(src, out, **options)
-    monkeypatch.undo()
-    plan_parts(src, out, **{**options, "workers": None})
-    convert_part(out, 0)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=left + 10_000))
-    assert lmdbloader.convert(src, out, **options).sizes == whole.sizes
-
-
-@pytest.mark.parametrize("options", [{"parts": 3}, {}])
 def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(
-    src: Path, out: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+    src: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(src)
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2000))
         with pytest.raises(DiskFullError, match=r"1\.95 KiB are free: at least .* missing"):
-            lmdbloader.convert(src, out, workers=1, **options)
+            lmdbloader.convert(src, out, workers=1, parts=3)
     assert not out.exists()
-    lmdbloader.convert(src, out, workers=1, **options)
+    lmdbloader.convert(src, out, workers=1, parts=3)
     assert len(Reader(out)) == 8

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from PIL import Image
 from torch.utils.data import ConcatDataset, Subset
 
 from lmdbloader import LMDBDataset, convert, write
-from lmdbloader.conversion.sample_progress import identity_of, is_indexed
+from lmdbloader.conversion.sample_progress import identity_of
 from lmdbloader.errors import DestinationError, OptionError
 from lmdbloader.store import Work
 from lmdbloader.store.writing.part import num_committed
@@ -90,8 +88,7 @@ lmdbloader.write(given, sys.argv[1], progress=progress, **eval(sys.argv[4]))
 """
 
 
-@pytest.mark.parametrize("source", ["list", "dataset"])
-@pytest.mark.parametrize("options", ["{}", "{'workers': 2, 'threads': True}"], ids=["alone", "threads"])
+@pytest.mark.parametrize(("source", "options"), [("list", "{}"), ("dataset", "{'workers': 2, 'threads': True}")])
 def test_a_write_that_is_killed_twice_has_the_result_of_a_whole_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, options: str
 ) -> None:
@@ -118,16 +115,6 @@ def test_a_write_that_is_killed_twice_has_the_result_of_a_whole_one(
     for found, other in zip(LMDBDataset(out), LMDBDataset(whole), strict=True):
         assert found.name == other.name and bytes(found.image.numpy()) == bytes(other.image.numpy())
     assert sorted(os.listdir(out)) == sorted(os.listdir(whole))
-
-
-def test_more_names_of_classes_than_a_manifest_holds_are_refused_before_anything_is_written(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = [f"{number:05d}" for number in range(6000)]
-    monkeypatch.setattr("lmdbloader.format.manifest.MAX_MANIFEST_NBYTES", 100_000)
-    with pytest.raises(OptionError, match=r"the names of 6,000 classes, more than a reader accepts"):
-        write(Samples(), out, classes={"label": names})
-    assert os.listdir(out.parent) == []
 
 
 # --- what a run that continues reads ---
@@ -240,13 +227,6 @@ def test_a_dataset_that_draws_at_random_is_refused_with_the_reason(out: Path) ->
         write(Drawn(), out)
 
 
-def test_an_unfinished_write_is_not_continued_by_an_iterator(out: Path) -> None:
-    interrupt(Samples(200), out)
-    with pytest.raises(DestinationError, match="another dataset is unfinished there"):
-        write((sample(i) for i in range(5)), out)
-    assert write((sample(i) for i in range(5)), out, restart=True).num_samples == 5
-
-
 def test_a_conversion_does_not_take_the_place_of_an_unfinished_write(out: Path) -> None:
     interrupt(Samples(200), out)
     (out.parent / "src").mkdir()
@@ -302,58 +282,3 @@ def test_lists_of_files_count_but_not_the_place_of_their_folder() -> None:
     assert identity_of(subsets[0], 1) != identity_of(subsets[1], 1)
     whole = ConcatDataset([Files("/a", ["x"]), Files("/a", ["y"])])  # type: ignore[list-item]
     assert identity_of(whole, 2) != identity_of(ConcatDataset([Files("/a", ["x"]), Files("/a", ["z"])]), 2)  # type: ignore[list-item]
-
-
-@pytest.mark.parametrize(
-    "attributes",
-    [
-        {"root": object(), "samples": [1]},
-        {"root": b"/a"},
-        {"root": 3},
-        {"datasets": 2},
-        {"datasets": np.zeros(3)},
-        {"dataset": "imagenet"},
-        {"class_to_idx": {"a": "x", "b": 1}},
-    ],
-    ids=lambda attributes: ", ".join(f"{name} {type(value).__name__}" for name, value in attributes.items()),
-)
-def test_attributes_with_torchvisions_names_may_be_anything(out: Path, attributes: dict[str, Any]) -> None:
-    samples = Samples()
-    vars(samples).update(attributes)
-    assert write(samples, out).num_samples == COUNT
-
-
-class Both:
-    """A class with indices and an iterator of its own."""
-
-    def __len__(self) -> int:
-        return 1
-
-    def __getitem__(self, key: str) -> Any:
-        raise KeyError(key)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter([sample(0)])
-
-
-def test_what_has_an_iterator_of_its_own_is_iterated(out: Path) -> None:
-    assert not is_indexed(Both()) and is_indexed(Samples()) and is_indexed([])
-    assert write(Both(), out).num_samples == 1
-
-
-def test_an_interruption_says_what_is_stored_and_that_the_same_call_continues(out: Path) -> None:
-    is_pressed = True
-
-    class Interrupted(Samples):
-        def __getitem__(self, index: int) -> Any:
-            if index == 170 and is_pressed:
-                raise KeyboardInterrupt
-            return super().__getitem__(index)
-
-    with pytest.raises(KeyboardInterrupt) as caught:
-        write(Interrupted(), out)
-    if sys.version_info >= (3, 11):
-        note = caught.value.__notes__[-1]
-        assert re.search(r"^lmdbloader\.write: what is stored is kept in .*out\.partial\. The same call", note)
-    is_pressed = False
-    assert write(Interrupted(), out).num_samples == COUNT

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmdbloader.conversion.sampling import Guess, draw_sample
+from lmdbloader.conversion.sampling import draw_sample
 
 # 19 of 20, less two standard deviations of a share in 200 draws.
 ENOUGH = 0.95 - 2 * (0.95 * 0.05 / 200) ** 0.5
@@ -51,7 +51,6 @@ def test_an_input_as_large_as_many_is_drawn_for_certain() -> None:
 # --- the files of folders: (size of the file, guess from its header, bytes in the dataset) ---
 
 Folder = tuple[Any, Any, Any]
-Draws = Callable[[float, float], Any]
 
 
 def photographs(rng: np.random.Generator, n: int) -> Folder:
@@ -113,13 +112,12 @@ def limited(rng: np.random.Generator, n: int) -> Folder:
 FOLDERS = [photographs, jpegs_again, heavy_tail, thumbnails, screenshots, blank_scans, patches, limited]
 
 
-def coverage(folder: Folder, count: int, *, is_guessed: bool, draws: int = 200) -> tuple[float, float]:
+def coverage(folder: Folder, count: int) -> tuple[float, float]:
     """Return the share of samples whose interval holds the total, and the median width of the interval."""
     nbytes = np.maximum(folder[0], 200).astype(np.int64)
-    guess: Guess | None = (lambda rows: folder[1][rows]) if is_guessed else None
-    total, held, widths = float(folder[2].sum()), 0, []
+    total, held, widths, draws = float(folder[2].sum()), 0, [], 200
     for seed in range(draws):
-        sample = draw_sample(nbytes, count, seed, guess=guess)
+        sample = draw_sample(nbytes, count, seed, guess=lambda rows: folder[1][rows])
         found = sample.estimate_total(folder[2][sample.rows])
         held += found.low * (1 - 1e-9) <= total <= found.high * (1 + 1e-9)
         widths.append((found.high - found.low) / total)
@@ -132,31 +130,6 @@ def coverage(folder: Folder, count: int, *, is_guessed: bool, draws: int = 200) 
 def test_nineteen_of_twenty_intervals_hold_the_total(
     make: Callable[[np.random.Generator, int], Folder], count: int, number: int
 ) -> None:
-    held, width = coverage(make(np.random.default_rng(0), number), count, is_guessed=True)
+    held, width = coverage(make(np.random.default_rng(0), number), count)
     assert held >= ENOUGH
     assert width < (0.8 if count == 24 else 0.35), "it is narrow enough to be of use"
-
-
-def test_without_guesses_the_sizes_of_files_are_enough_for_photographs_and_heavy_tails() -> None:
-    for make in (photographs, jpegs_again, heavy_tail, patches, limited):
-        assert coverage(make(np.random.default_rng(0), 3000), 100, is_guessed=False)[0] >= ENOUGH, make.__name__
-
-
-def test_a_guess_that_is_exact_leaves_the_uncertainty_of_the_survey_alone() -> None:
-    folder = photographs(np.random.default_rng(0), 900)
-    assert coverage(folder, 24, is_guessed=True, draws=20) == (1.0, pytest.approx(0))
-    surveyed = photographs(np.random.default_rng(0), 20_000)
-    _, width = coverage(surveyed, 24, is_guessed=True, draws=20)
-    assert 0 < width < 0.1
-
-
-def test_a_survey_looks_at_a_thousand_inputs() -> None:
-    asked: list[int] = []
-
-    def guess(rows: Any) -> Any:
-        asked.extend(rows.tolist())
-        return np.ones(len(rows))
-
-    sample = draw_sample(np.arange(10**5) + 1, 24, 0, guess=guess)
-    assert len(asked) == len(set(asked)) == 1000
-    assert set(sample.rows.tolist()) <= set(asked)

@@ -13,8 +13,6 @@ import pytest
 from lmdbloader import LMDBDataset, write
 from lmdbloader.errors import OptionError
 
-HERE = Path(__file__).name
-
 
 def number(sample: Any) -> dict[str, int]:
     return {"number": sample}
@@ -98,38 +96,10 @@ def test_a_script_may_define_the_dataset_if_it_guards_its_main_part(out: Path, t
     assert [s.number for s in LMDBDataset(out)][:3] == [0, 1, 4]
 
 
-NAMED = """
-import sys
-import typing
-import lmdbloader
-
-class Named(typing.NamedTuple):
-    number: int
-
-if __name__ == "__main__":
-    lmdbloader.write([Named(i) for i in range(3000)], sys.argv[1], workers=2)
-"""
-
-
-def test_a_script_may_define_the_samples_of_a_list(out: Path, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(NAMED)
-    done = run(str(script), str(out))
-    assert done.returncode == 0, done.stderr
-    assert len(LMDBDataset(out)) == 3000
-
-
 def test_a_script_without_a_guard_is_told_to_have_one(out: Path, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(guard=""))
     done = run(str(script), str(out))
     assert done.returncode == 1
     assert "Put that call below `if __name__ == '__main__':`" in done.stderr
-    assert not out.exists()
-
-
-def test_definitions_at_the_prompt_are_refused(out: Path) -> None:
-    done = run("-", str(out), text=SCRIPT.format(guard=""))
-    assert done.returncode == 1
-    assert "defined at the prompt or in a notebook" in done.stderr and "threads=True" in done.stderr
     assert not out.exists()

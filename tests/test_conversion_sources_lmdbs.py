@@ -19,7 +19,7 @@ from tars import png
 import lmdbloader
 from lmdbloader.conversion.sources.layouts import list_sources
 from lmdbloader.conversion.sources.reading import read
-from lmdbloader.errors import OptionError, SourceError
+from lmdbloader.errors import SourceError
 
 
 def save_lmdb(path: Path, entries: dict[bytes, bytes], *, meta: str | None = None, subdir: bool = True) -> Path:
@@ -167,20 +167,6 @@ def test_a_dataset_of_ours_is_not_converted_again(tmp_path: Path) -> None:
     lmdbloader.write([{"image": np.zeros((4, 4, 3), np.uint8)}], tmp_path / "ours.lmdb")
     with pytest.raises(SourceError, match=r"ours\.lmdb: is a dataset of lmdbloader already\. Read it with"):
         list_sources(tmp_path / "ours.lmdb")
-
-
-def test_other_things_than_lmdbs_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(SourceError, match="folder: is not an LMDB"):
-        list_sources(tmp_path / "folder", layout="lmdb")
-    with pytest.raises(SourceError, match=r"nowhere\.lmdb: there is no such LMDB"):
-        list_sources(tmp_path / "nowhere.lmdb", layout="lmdb")
-    with pytest.raises(SourceError, match=r"empty\.lmdb: holds no values"):
-        list_sources(save_lmdb(tmp_path / "empty.lmdb", {}))
-    with pytest.raises(OptionError, match=r"s3://bucket/a\.lmdb: an LMDB is read from a disk"):
-        list_sources("s3://bucket/a.lmdb", layout="lmdb")
-    with pytest.raises(OptionError, match="layout='tar' with hr and lr"):
-        list_sources(None, hr=tmp_path, lr=tmp_path, layout="tar")
 
 
 def test_one_bad_value_does_not_refuse_the_others(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from faults.tarmakers import MAKERS, header, member, write_tar
-from s3_server import NoRanges, serve
-from tars import png, tar_bytes
+from s3_server import serve
+from tars import png
 
 from lmdbloader.conversion.sources.layouts import list_sources
 from lmdbloader.conversion.sources.listing import Listing
@@ -31,14 +31,6 @@ def _registered() -> Iterator[None]:
     register()
     yield
     register()
-
-
-class SaysNoRanges(NoRanges):
-    """Whole files only, and every answer says so."""
-
-    def end_headers(self) -> None:
-        self.send_header("Accept-Ranges", "none")
-        super().end_headers()
 
 
 def listed(kind: Kind, place: str = "a.tar") -> Listing:
@@ -148,14 +140,6 @@ def test_the_error_is_of_the_first_tar_that_has_one(tmp_path: Path) -> None:
         listed(AtOnce, "set")
 
 
-def test_a_service_without_sizes_is_refused() -> None:
-    OneByOne.objects["a.tar"] = tar_bytes([("a.png", b"x")])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(OneByOne, "facts", lambda self, path: {"name": path, "size": None, "type": "file"})
-        with pytest.raises(SourceError, match=r"a\.tar: the server gives no size for it\. Copy it to a disk first"):
-            listed(OneByOne)
-
-
 def test_a_listing_from_s3_requests_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed: pip install 'lmdbloader[remote]'")
     path = sparse_tar(tmp_path / "a.tar", 120, 27_000)
@@ -172,14 +156,3 @@ def test_a_listing_from_s3_requests_ranges(tmp_path: Path, monkeypatch: pytest.M
     ranges = [re.search(r"/set/.* bytes=(\d+)-(\d+)$", request) for request in requests]
     assert sum(found is not None for found in ranges) >= 6
     assert sum(found is None for found in ranges) <= 5  # none asks for a file, or for facts that the folder's list has
-
-
-@pytest.mark.parametrize("handler", [NoRanges, SaysNoRanges])
-def test_a_server_that_sends_whole_files_only_is_refused_at_once(handler: type[NoRanges]) -> None:
-    """A conversion would ask for the whole tar again and again, in vain."""
-    pytest.importorskip("aiohttp")
-    whole = tar_bytes([(f"{i:03}.png", b"%d" % i * 10_000) for i in range(100)])
-    with serve({"files": {"x.tar": whole}}, handler) as (url, requests):
-        with pytest.raises(SourceError, match=r"x\.tar: .* does not send parts of files: copy it to a disk first"):
-            list_sources(locate(f"{url}/x.tar"))
-        assert requests.count("GET /x.tar") <= 2

@@ -18,7 +18,6 @@ from lmdbloader.cli import main
 from lmdbloader.conversion import staging
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, LockedError, OptionError
 
-ROOT = Path(__file__).resolve().parent.parent
 FILES = ["data.mdb", "index.arrow", "manifest.json"]
 Capture = pytest.CaptureFixture[str]
 
@@ -177,19 +176,6 @@ def test_a_byte_that_changes_on_its_way_is_found(db: Path, node: Path, monkeypat
     with pytest.raises(CorruptError, match="the copy's digest is"):
         lmdbloader.stage(db, node)
     assert not (node / "train.lmdb").exists()
-
-
-def test_of_a_dataset_that_has_grown_only_the_new_parts_are_copied(
-    db: Path, node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = lmdbloader.stage(db, node)
-    before, copied = (path / "data.mdb").stat().st_ino, []
-    lmdbloader.append(db, [make(tmp_path / "more", 1)])
-    real = staging._copy
-    monkeypatch.setattr(staging, "_copy", lambda origin, name, *rest: (copied.append(name), real(origin, name, *rest)))
-    assert lmdbloader.stage(db, node) == path and content(path) == content(db)
-    assert sorted(copied) == ["data-00001.mdb", "index.arrow"]
-    assert (path / "data.mdb").stat().st_ino == before and len(lmdbloader.LMDBDataset(path)) == 40
 
 
 def test_others_wait_for_the_one_that_copies_and_say_so(db: Path, node: Path) -> None:

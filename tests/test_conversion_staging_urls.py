@@ -10,7 +10,6 @@ from part_sets import tree
 from remote_store import Server, objects_of, same, serving, write_dataset, write_parts
 
 from lmdbloader import LMDBDataset, errors, stage
-from lmdbloader.cli import main
 
 URL = "s3://bucket/train.lmdb"
 
@@ -42,11 +41,6 @@ def test_a_copy_is_equal_and_made_once(server: Server, local: LMDBDataset, tmp_p
     assert "staged already" in lines[-1]
 
 
-def test_the_command_takes_a_url(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["stage", URL, str(tmp_path), "--quiet"]) == 0
-    assert capsys.readouterr().out == f"{tmp_path / 'train.lmdb'}\n"
-
-
 @pytest.mark.parametrize("name", ["data.mdb", "index.arrow"])
 def test_a_damaged_original_is_not_put_in_place(server: Server, tmp_path: Path, name: str) -> None:
     damaged = bytearray(server.objects[f"train.lmdb/{name}"])
@@ -60,14 +54,6 @@ def test_a_damaged_original_is_not_put_in_place(server: Server, tmp_path: Path, 
 def test_faults_that_pass_are_tried_again(server: Server, tmp_path: Path) -> None:
     server.fault = lambda number, start: "cut" if number == 0 else ""
     assert (stage(URL, tmp_path) / "data.mdb").read_bytes() == server.objects["train.lmdb/data.mdb"]
-
-
-def test_what_is_no_dataset_is_refused(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(errors.NotFoundError, match="there is no dataset"):
-        stage("s3://bucket/none.lmdb", tmp_path)
-    with pytest.raises(errors.OptionError, match="has no name for the copy"):
-        stage("s3://", tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture(scope="module")

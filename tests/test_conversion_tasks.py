@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.conversion.sources.listing import Source
 from lmdbloader.conversion.tasks import PART_NBYTES, Recipe, convert_sources, hash_files, patch_positions
-from lmdbloader.errors import ImageError
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.layout import make_field
 
@@ -56,15 +54,6 @@ def test_parts_stay_small_and_together_hold_everything(tmp_path: Path) -> None:
     assert len(sizes) == 3 and max(sizes) <= 2 * PART_NBYTES
 
 
-def test_a_part_that_skips_everything_has_no_samples(tmp_path: Path) -> None:
-    source = Source("a.png", bytes(tmp_path / "a.png"), 0)
-    (part,) = convert_sources(RECIPE.changed(on_error="skip"), [source])
-    assert part.chunk is None and part.blocks == ()
-    assert part.skipped == (("a.png", "cannot be read (No such file or directory)"),)
-    with pytest.raises(ImageError, match=r"^a\.png: cannot be read"):
-        list(convert_sources(RECIPE, [source]))
-
-
 def test_file_hashes_tell_every_file_and_both_halves_apart(tmp_path: Path) -> None:
     a, b = (save(tmp_path / f"{v}.pgm", 2, 2, v) for v in (1, 2))
     pairs = [replace(a, lr_file=b.file), replace(b, lr_file=a.file), replace(a, lr_file=a.file)]
@@ -72,13 +61,6 @@ def test_file_hashes_tell_every_file_and_both_halves_apart(tmp_path: Path) -> No
     content = Path(tmp_path / "1.pgm").read_bytes()
     assert hash_files([a]) == [checksum(bytes(8) + checksum(content).to_bytes(8, "little"))]
     assert hash_files([Source("gone", bytes(tmp_path / "gone"), 0)]) == [0]
-
-
-def test_the_unreadable_half_of_a_pair_is_named(tmp_path: Path) -> None:
-    a = save(tmp_path / "1.pgm", 4, 4)
-    pair = replace(a, lr_file=bytes(tmp_path / "1x2.pgm"), lr_name=b"1x2.pgm")
-    with pytest.raises(ImageError, match=r"^1\.pgm: its LR image 1x2\.pgm: cannot be read"):
-        list(convert_sources(RECIPE, [pair]))
 
 
 def test_encoding_is_the_same_whatever_the_memory_order(tmp_path: Path) -> None:

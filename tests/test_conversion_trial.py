@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from pathlib import Path
 from typing import Any
@@ -51,11 +50,9 @@ def guesses(folder: Path, **options: Any) -> Any:
 @pytest.mark.parametrize(
     "options",
     [
-        {"write_mode": "raw"},
         {"codec": "raw", "max_resolution": 300},
         {"patch_size": 24, "stride": 48, "codec": "raw"},
         {"write_mode": "smart", "smart_threshold": 10**9},
-        {"write_mode": "proportion", "compress_probability": 0},
     ],
     ids=str,
 )
@@ -76,33 +73,12 @@ def test_guesses_know_which_images_become_jpegs(mixed: Path) -> None:
     assert guesses(mixed, write_mode="original") is None, "the size of the file is the answer"
 
 
-def test_a_header_that_says_nothing_gets_the_ratio_of_the_others(tmp_path: Path) -> None:
-    image = photographs.astronaut()
-    for name in ("a", "b", "c"):
-        save(tmp_path / f"{name}.png", image)
-    (tmp_path / "d.png").write_bytes(b"no image" * 1000)
-    # An EXIF preview before the size, longer than what is read.
-    exif = Image.Exif()
-    exif[0x9C9B] = b"x" * 60_000
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, "JPEG", exif=exif, icc_profile=b"y" * 30_000)
-    (tmp_path / "e.jpg").write_bytes(buffer.getvalue())
-    found = guesses(tmp_path, write_mode="raw")
-    ratio = image.nbytes / (tmp_path / "a.png").stat().st_size
-    assert found[:3].tolist() == [image.nbytes] * 3
-    assert found[3] == pytest.approx(8000 * ratio)
-    assert found[4] == pytest.approx(len(buffer.getvalue()) * ratio)
-
-
 @pytest.mark.parametrize(
     "options",
     [
-        {"write_mode": "raw"},
-        {"codec": "lz4"},
         {},
         {"write_mode": "jpg", "jpeg_quality": 60},
         {"patch_size": 24, "stride": 48, "codec": "raw"},
-        {"write_mode": "original"},
     ],
     ids=str,
 )
@@ -118,15 +94,3 @@ def test_a_conversion_says_about_how_large_data_mdb_will_be(mixed: Path, tmp_pat
     assert low * 0.99 <= made.sizes["data_nbytes"] <= high * 1.01
     assert 0.75 < value / made.sizes["data_nbytes"] < 1.25
     assert made.map_growths == 0 and made.map_nbytes >= high
-
-
-def test_if_no_input_that_is_tried_can_be_used_the_files_give_the_map_size(tmp_path: Path) -> None:
-    src = tmp_path / "src"
-    src.mkdir()
-    for number in range(500):
-        (src / f"{number:03d}.png").write_bytes(b"no image" * (1000 if number < 400 else 1))
-    save(src / "450.png", np.zeros((4, 4, 3), np.uint8))
-    lines: list[str] = []
-    made = lmdbloader.convert(src, tmp_path / "made", workers=1, on_error="skip", log=lines.append)
-    assert made.num_samples == 1
-    assert any(line.startswith("map size: ") and ", from the size of the files; codec: " in line for line in lines)

@@ -72,17 +72,6 @@ def test_a_step_by_hand():
     assert downscale(image, 2)[:, :, 0].tolist() == [[0, 0, 0, 13, 187, 202, 200, 200]] * 2
 
 
-def test_borders_are_mirrored_by_hand():
-    # Columns 10, 90 seen from outside: ... 10 90 | 90 10 | 10 90 | 90 10 10 90 ...: taps -3..4 of the only output are
-    # 90 90 10 | 10 90 | 90 10 10, as (-12 * 90 + 140 * 10 + 140 * 90 - 12 * 10) / 256 = 50 exactly.
-    assert downscale(np.array([[[10], [90]]] * 2, np.uint8), 2).tolist() == [[[50]]]
-
-
-def test_halves_round_up():
-    # Scale 2 on 0 and 1, side by side and mirrored: 128 / 256.
-    assert downscale(np.array([[[0], [1]]] * 2, np.uint8), 2).tolist() == [[[1]]]
-
-
 def test_both_directions_are_rounded_like_matlab():
     # One pass in exact arithmetic gives 0.25, which would round to 0; the first pass rounds 0.5 up to 1.
     assert downscale(np.array([[[0], [0]], [[0], [1]]], np.uint8), 2).tolist() == [[[1]]]
@@ -99,19 +88,11 @@ def test_pillow_method_is_pillow(channels):
 @pytest.mark.parametrize(
     ("image", "scale", "method", "message"),
     [
-        (
-            np.zeros((5, 4, 3), np.uint8),
-            2,
-            "matlab",
-            "4x5 pixels are not a multiple .* 2; crop to 4x4 first",
-        ),
-        (np.zeros((4, 4, 3), np.uint8), 3, "pillow", "4x4 pixels are not a multiple of the scale, 3"),
+        (np.zeros((5, 4, 3), np.uint8), 2, "matlab", "4x5 pixels are not a multiple .* 2"),
         (np.zeros((4, 4, 3), np.uint8), 1, "matlab", "scale is 1; expected an integer from 2 to 128"),
-        (np.zeros((4, 4, 3), np.uint8), 2.0, "matlab", "scale is 2.0"),
         (np.zeros((4, 4, 3), np.uint8), 2, "lanczos", "'lanczos'; expected one of matlab, pillow"),
         (np.zeros((4, 4, 3), np.float32), 2, "matlab", "cannot downscale float32"),
         (np.zeros((4, 4), np.uint8), 2, "matlab", r"shape \(4, 4\)"),
-        (np.zeros((0, 4, 3), np.uint8), 2, "matlab", r"shape \(0, 4, 3\)"),
     ],
 )
 def test_invalid_arguments_of_downscale_are_refused(image, scale, method, message):
@@ -138,17 +119,3 @@ def test_psnr_is_its_formula(dtype, seed):
     expected = 10 * np.log10(top**2 / np.mean((a.astype(np.float64) - b.astype(np.float64)) ** 2))
     assert psnr_between(a, b) == pytest.approx(expected, rel=1e-12)
     assert psnr_between(a[::-1], a[::-1].copy()) == math.inf
-
-
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        (np.zeros((2, 2, 3), np.uint8), np.zeros((2, 3, 3), np.uint8)),
-        (np.zeros((2, 2, 3), np.uint8), np.zeros((2, 2, 3), np.uint16)),
-        (np.zeros((2, 2, 3), np.float32), np.zeros((2, 2, 3), np.float32)),
-        (np.zeros((0, 2, 3), np.uint8), np.zeros((0, 2, 3), np.uint8)),
-    ],
-)
-def test_images_that_cannot_be_compared_are_refused(a, b):
-    with pytest.raises(OptionError, match="cannot compare"):
-        psnr_between(a, b)
