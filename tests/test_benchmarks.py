@@ -167,16 +167,6 @@ def test_every_store_hands_out_the_pairs_that_were_written(
         store.close(tmp_path / "store")
 
 
-def test_a_store_with_other_pixels_is_not_compared(module: Callable[[str], Any], tmp_path: Path) -> None:
-    common, stores, read = module("common"), module("stores"), module("read")
-    pairs = common.cut_pairs(3)
-    store = stores.Store("other", stores.write_hdf5, stores.Hdf5Pairs)
-    store.write(common.Pairs(pairs.lr, 255 - pairs.hr), tmp_path / "other")
-
-    with pytest.raises(SystemExit, match="other: pair 0 is not the one that was written"):
-        read.check_stores([store], tmp_path, pairs)
-
-
 def test_pairs_are_aligned_pieces_of_photographs(module: Callable[[str], Any]) -> None:
     pairs = module("common").cut_pairs(9)
 
@@ -185,18 +175,6 @@ def test_pairs_are_aligned_pieces_of_photographs(module: Callable[[str], Any]) -
     error = np.abs(means - pairs.lr).mean((1, 2, 3))
     assert (error < 6).all()  # a piece of another place differs by tens
     assert np.abs(means - pairs.lr[::-1]).mean() > 20
-
-
-def test_start_up_is_compared_with_its_bounds(run: Run, tmp_path: Path) -> None:
-    text, found = run("start.py", tmp_path, "--markdown")
-    ((header, *rows),) = tables(text)
-
-    assert header[1:4] == ["seconds", "processor seconds", "bound"]
-    assert [row[0] for row in rows] == list(found["start"])
-    assert {"import lmdbloader", "the first ds[0] after it", "lmdbloader info"} <= set(found["start"])
-    for row, figure in zip(rows, found["start"].values(), strict=True):
-        assert figure["seconds"] > 0
-        assert row[4] == ("reached" if figure["seconds"] <= figure["bound"] else "MISSED")
 
 
 def test_accuracy_is_told_for_each_quality_of_jpegs(run: Run, tmp_path: Path) -> None:
