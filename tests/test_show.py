@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import lmdbloader
-from lmdbloader.errors import DestinationError, OptionError
+from lmdbloader.errors import DestinationError
 from lmdbloader.show import contact_sheet, info, spread
 from lmdbloader.store import Reader
 
@@ -90,12 +90,6 @@ def test_spread_numbers_are_distinct_ascending_and_inside(length: int, count: in
         steps = np.diff(found)
         assert not len(steps) or steps.max() - steps.min() <= 1
         assert abs(found[0] - (length - 1 - found[-1])) <= 1
-
-
-@pytest.mark.parametrize("count", [0, -1, 1001])
-def test_an_invalid_count_is_refused(count: int) -> None:
-    with pytest.raises(OptionError, match=f"count {count}: expected 1 to 1000"):
-        spread(10, count)
 
 
 def pixels_of(sheet: Image.Image) -> np.ndarray:
