@@ -75,12 +75,8 @@ BENCHMARKS = {
     "images.py --sections speed disk": (2, IMAGES * 2, 0),
     "loader.py --sections pairs references crops orders threads": (5, ORDERS[::-1], 3),
     "many_samples.py": (3, ORDERS, 0),
-    "memory.py": (2, ["16x16", "96x96", "192x192"], 1),
     "overhead.py": (3, ["1", "10", "100"], 0),
-    "parts.py --small-pages": (1, ORDERS, 0),
-    "profiling.py": (2, ["healthy"], 1),
     "read.py": (2, READ, 0),
-    "tune.py": (1, None, 0),
     "write.py": (1, WRITTEN, 0),
 }
 
