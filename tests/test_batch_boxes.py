@@ -206,14 +206,6 @@ def test_images_are_not_mixed_without_their_masks_and_boxes(tmp_path: Path, mix:
     assert found.label.shape == (4, 2) and found.key == ["a.jpg"] * 4 and found.raw == [b""] * 4
 
 
-@pytest.mark.parametrize("shape", [(0, 2), (3, 2), (2, 17, 2), (0, 17, 2)])
-def test_points_keep_their_shape(tmp_path: Path, shape: Any) -> None:
-    points = np.arange(np.prod(shape), dtype=np.float64).reshape(shape)
-    lmdbloader.write([{"points": torch.from_numpy(points)}], tmp_path / "d", fields={"points": fields.Points()})
-    found = lmdbloader.LMDBDataset(tmp_path / "d")[0].points
-    assert found.shape == shape and np.array_equal(found.numpy(), points)
-
-
 @pytest.mark.parametrize(
     ("name", "data"), [("boxes", bytes(15)), ("points", bytes(3)), ("points", bytes(9)), ("labels", b"1")]
 )
@@ -305,11 +297,6 @@ def test_boxes_belong_to_the_image_and_not_to_a_mask_of_its_size(tmp_path: Path)
         assert flipped[0].boxes.tolist() == expected
 
 
-def test_images_are_not_shrunk_without_their_boxes(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="max_resolution=9 with boxes, points: only the images would shrink"):
-        lmdbloader.write([sample_of(20, 30, 0)], tmp_path / "d", fields=DECLARED, max_resolution=9)
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_torchvision_moves_them_to_the_same_places(tmp_path: Path, seed: int) -> None:
     v2 = pytest.importorskip("torchvision.transforms.v2")
@@ -335,26 +322,6 @@ def test_torchvision_moves_them_to_the_same_places(tmp_path: Path, seed: int) ->
     assert type(expected.boxes) is torch.Tensor
     torch.testing.assert_close(found.boxes, expected.boxes, rtol=0, atol=1e-4)
     torch.testing.assert_close(found.points, expected.points, rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize("as_", [None, "dict", {"target": "boxes", "image": "image"}])
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_samples_collated_by_hand_have_lists_even_if_all_are_equally_long(
-    tmp_path: Path, as_: Any, num_workers: int
-) -> None:
-    lmdbloader.write((sample_of(20, 30, k, 2) for k in range(4)), tmp_path / "d", fields=DECLARED)
-    dataset = lmdbloader.LMDBDataset(tmp_path / "d", as_=as_)
-    name = "target" if isinstance(as_, dict) else "boxes"
-    (expected,) = lmdbloader.Loader(dataset, 4)
-    one_by_one = [dataset[i] for i in range(4)]
-    copied = [{**sample, "image": sample["image"] // 2} for sample in one_by_one] if as_ else one_by_one
-    read: Any = DataLoader(one_by_one, 4, collate_fn=lmdbloader.collate, num_workers=num_workers)
-    for batch in (*read, lmdbloader.collate(copied), lmdbloader.collate(pickle.loads(pickle.dumps(one_by_one)))):
-        assert type(batch) is type(expected) and type(batch[name]) is list
-        assert all(torch.equal(a, b) for a, b in zip(batch[name], expected[name], strict=True))
-        assert batch["image"].shape == expected["image"].shape
-        assert as_ is None or [type(key) for key in batch] == [str] * len(expected)
-    assert as_ is None or [type(key) for key in expected] == [str] * len(expected)
 
 
 @pytest.mark.parametrize("as_", ["dict", "tuple"])

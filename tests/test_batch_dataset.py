@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import lmdbloader
 from lmdbloader import LMDBDataset
 from lmdbloader.batch.sample import Batch
-from lmdbloader.errors import CorruptError, OptionError
+from lmdbloader.errors import OptionError
 
 COUNT = 24
 PATCHES_A_PHOTO = 6
@@ -114,18 +114,6 @@ def names_of(ds: LMDBDataset) -> list[str]:
     return [sample.name for sample in ds]
 
 
-def test_a_pair_is_a_named_tuple_of_lr_and_hr(pairs: LMDBDataset) -> None:
-    lr, hr = pairs[0]
-
-    assert len(pairs) == 8 * PATCHES_A_PHOTO
-    assert list(pairs.fields) == ["lr", "hr"]
-    assert (lr.shape, lr.dtype) == ((3, 48, 48), torch.uint8)
-    assert (hr.shape, hr.dtype) == ((3, 96, 96), torch.uint8)
-    assert pairs[0].hr.equal(hr)
-    assert pairs[0]._asdict()["lr"].equal(lr)
-    assert hr.is_contiguous()
-
-
 def test_every_kind_of_field_comes_back_as_it_was_written(mixed: LMDBDataset, written: list[dict[str, Any]]) -> None:
     for i, expected in enumerate(written):
         check_equal(mixed[i], expected)
@@ -142,12 +130,6 @@ def test_a_number_is_an_index_as_in_a_list(mixed: LMDBDataset, kind: Callable[[i
             mixed[kind(number)]
 
 
-@pytest.mark.parametrize("index", [1.5, None, [0.5], {1, 2}, [[1, 2]]], ids=repr)
-def test_an_index_that_is_not_a_number_is_refused(mixed: LMDBDataset, index: Any) -> None:
-    with pytest.raises(TypeError, match="expected a list of ints"):
-        mixed[index]
-
-
 @pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor], ids=["list", "tuple", "array", "tensor"])
 @pytest.mark.parametrize("numbers", [[5], [3, 0, 3], [-1, 1], [COUNT - 1, -COUNT]])
 def test_numbers_are_a_view(mixed: LMDBDataset, kind: Callable[[list[int]], Any], numbers: list[int]) -> None:
@@ -155,15 +137,6 @@ def test_numbers_are_a_view(mixed: LMDBDataset, kind: Callable[[list[int]], Any]
 
     assert isinstance(view, LMDBDataset)
     assert names_of(view) == [f"sample {i % COUNT} é" for i in numbers]
-
-
-def test_a_range_and_no_numbers_are_views_too(mixed: LMDBDataset) -> None:
-    assert names_of(mixed.select(range(2, 8, 3))) == ["sample 2 é", "sample 5 é"]
-    assert len(mixed[[]]) == len(mixed[5:5]) == 0
-    assert list(mixed[[]]) == []
-    assert mixed[[]].table.num_rows == 0
-    with pytest.raises(IndexError):
-        mixed[[]][0]
 
 
 @pytest.mark.parametrize("kind", [list, np.array, torch.tensor], ids=["list", "array", "tensor"])
@@ -187,17 +160,6 @@ def test_views_of_views_count_from_the_view(mixed: LMDBDataset, data: st.DataObj
 
     assert names_of(view) == [f"sample {i} é" for i in expected]
     assert view.table.column("name").to_pylist() == [f"sample {i} é" for i in expected]
-
-
-@given(numbers=st.lists(st.integers(-COUNT, COUNT - 1), max_size=40))
-def test_getitems_gives_the_sample_of_each_number(
-    mixed: LMDBDataset, written: list[dict[str, Any]], numbers: list[int]
-) -> None:
-    samples = mixed._many(numbers)
-
-    assert len(samples) == len(numbers)
-    for sample, i in zip(samples, numbers, strict=True):
-        check_equal(sample, written[i])
 
 
 def test_fields_are_chosen_and_ordered(mixed: LMDBDataset, written: list[dict[str, Any]]) -> None:
@@ -285,15 +247,6 @@ def test_samples_batches_and_datasets_pickle(name: str, request: pytest.FixtureR
             same(found, ds[number])
 
 
-def test_a_split_keeps_the_patches_of_a_photograph_on_one_side(pairs: LMDBDataset) -> None:
-    first, second = pairs.split([0.75, 0.25])
-    sources = [set(view.table.column("source").to_pylist()) for view in (first, second)]
-
-    assert (len(first), len(second)) == (6 * PATCHES_A_PHOTO, 2 * PATCHES_A_PHOTO)
-    assert (len(sources[0]), len(sources[1])) == (6, 2)
-    assert not sources[0] & sources[1]
-
-
 @settings(max_examples=50)
 @given(
     weights=st.lists(st.integers(1, 50), min_size=1, max_size=8),
@@ -346,35 +299,12 @@ def test_the_table_has_the_small_columns(mixed: LMDBDataset, written: list[dict[
     assert not {name for name in table.column_names if name.endswith(("offset", "checksum", "codec"))}
 
 
-def test_where_filters_without_touching_pixels(mixed: LMDBDataset) -> None:
-    assert names_of(mixed.where("weight > 2.5")) == ["sample 21 é", "sample 22 é", "sample 23 é"]
-    assert names_of(mixed[::-1].where("label == 3 and weight < 1")) == [
-        "sample 7 é",
-        "sample 3 é",
-    ]
-    assert len(mixed.where("label == 99")) == 0
-
-
 def test_options_of_a_cache_are_refused_for_a_dataset_on_a_disk(folder: Path, pairs: LMDBDataset) -> None:
     options: tuple[dict[str, Any], ...] = ({"cache_fraction": 0.2}, {"cache_fraction": 1.0}, {"cache_dir": "cache"})
     for option in options:
         ((name, value),) = option.items()
         with pytest.raises(OptionError, match=rf"{name}={value!r}.*pairs is on a disk, and only a dataset"):
             LMDBDataset(folder / "pairs", **option)
-
-
-def test_repr_names_the_path_the_samples_and_the_fields(mixed: LMDBDataset) -> None:
-    text = repr(LMDBDataset(mixed.path, fields=["image", "label"])[:5])
-
-    assert text == f"LMDBDataset({mixed.path!r}: 5 samples of image (image), label (int))"
-
-
-def test_images_of_any_size_and_depth_read_alone_and_together(large: LMDBDataset) -> None:
-    for sample, expected in zip(large._many(range(4)), LARGE, strict=True):
-        np.testing.assert_array_equal(sample.image.numpy(), chw(expected))
-        assert sample.image.numpy().dtype == expected.dtype
-    for i, expected in enumerate(LARGE):
-        np.testing.assert_array_equal(large[i].image.numpy(), chw(expected))
 
 
 @given(data=st.data(), number=st.integers(-4, 3))
@@ -408,17 +338,6 @@ def test_a_crop_needs_a_clear_field_and_a_sample(pairs: LMDBDataset, large: LMDB
         large.crop(4, **window)
     assert pairs.crop(3, **window, field="lr").equal(pairs[3].lr[:, :2, :3])
     assert pairs[10:].crop(3, **window, field="hr").equal(pairs[13].hr[:, :2, :3])
-
-
-def test_a_file_that_is_cut_short_does_not_open(tmp_path: Path) -> None:
-    lmdbloader.write([{"label": 1}], tmp_path / "d")
-    for name in ("data.mdb", "index.arrow"):
-        whole = (tmp_path / "d" / name).read_bytes()
-        (tmp_path / "d" / name).write_bytes(whole[:-100])
-        with pytest.raises(CorruptError, match=rf"{name}.*cut short"):
-            LMDBDataset(tmp_path / "d")
-        (tmp_path / "d" / name).write_bytes(whole)
-    assert LMDBDataset(tmp_path / "d")[0].label == 1
 
 
 def test_a_tensor_outlives_the_dataset(folder: Path, pairs: LMDBDataset) -> None:

@@ -14,9 +14,8 @@ from torch.utils.data import DataLoader
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.batch.collate import collate
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms import CenterCrop, RandomHorizontalFlip
+from lmdbloader.transforms import CenterCrop
 
 READS: dict[str, Callable[[LMDBDataset], Any]] = {
     "ds[i]": lambda ds: [ds[i] for i in range(len(ds))],
@@ -105,17 +104,6 @@ def test_a_transform_that_crops_makes_batches_of_images_of_different_sizes(
     assert [name for batch in batches for name in batch.name] == list("01234567")
 
 
-def test_a_transform_that_leaves_the_sizes_different_is_refused(different: Path) -> None:
-    with pytest.raises(RuntimeError, match="equal size"):
-        list(Loader(LMDBDataset(different, transform=lambda sample: sample), 4, order="random"))
-    # Compiled transforms are for images of one size; the error says what to add.
-    flips = [RandomHorizontalFlip()]
-    with pytest.raises(OptionError, match=r"different shapes, 4 to 11 rows and 5 to 7 columns\. Add a crop"):
-        Loader(LMDBDataset(different, transform=crop), 4, transforms=flips)
-    with pytest.raises(OptionError, match="different shapes"):
-        Loader(LMDBDataset(different), 4)
-
-
 @pytest.mark.parametrize("io", [None, "pread"])
 def test_a_transform_assigned_later_reaches_what_was_made_before(path: Path, io: Any) -> None:
     """timm assigns one to datasets that it is given."""
@@ -129,26 +117,3 @@ def test_a_transform_assigned_later_reaches_what_was_made_before(path: Path, io:
     assert next(iter(Loader(ds.transformed([CenterCrop(2)]), 4, order="sequential"))).tolist() == [100, 101, 102, 103]
     ds.transform = None  # type: ignore[assignment, method-assign]
     assert next(iter(loader)).label.tolist() == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("fields", [["label"], ["label", "is_even", "name"]])
-def test_compiled_transforms_of_a_dataset_without_images_are_refused(different: Path, fields: list[str]) -> None:
-    ds = LMDBDataset(different, fields=fields)
-    for given in (
-        lambda: Loader(ds, 4, order="random", transforms=[CenterCrop(2)]),
-        lambda: ds.transformed([CenterCrop(2)]),
-    ):
-        with pytest.raises(OptionError, match=r"CenterCrop\(size=2\).*no image field; it is read with label \(int\)"):
-            given()
-    assert len(next(iter(Loader(ds, 4, order="random", transforms=[lambda batch: batch])))) == len(fields)
-
-
-def test_json_values_of_several_types_stay_a_list(tmp_path: Path) -> None:
-    columns = {"mixed": [True, None, 3], "numbers": [1, 2.5, 3], "bools": [True, False, True], "first": [2, None, True]}
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    lmdbloader.write(rows, tmp_path / "d", fields={name: lmdbloader.fields.Json() for name in columns})
-    ds = LMDBDataset(tmp_path / "d")
-    for batch in (next(iter(Loader(ds, 3, order="sequential"))), collate(ds._many([0, 1, 2]))):
-        assert batch.bools.dtype == torch.bool
-        for name in ("mixed", "numbers", "first"):
-            assert getattr(batch, name) == columns[name]

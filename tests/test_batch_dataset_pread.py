@@ -17,7 +17,7 @@ from payloads import EACH, one_of_each, write_payloads
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.errors import CorruptError, OptionError
+from lmdbloader.errors import CorruptError
 from lmdbloader.store import Reader
 
 PROGRAM = Path(__file__).with_name("reading_cut_short.py")
@@ -104,17 +104,6 @@ def test_how_it_is_read_survives_pickling_views_and_forks(written: Path, io: Any
     if (pid := os.fork()) == 0:  # where torch must not compute: its threads did not come along
         os._exit(0 if np.array_equal(ds[1].jpeg.numpy(), expected) else 1)
     assert os.waitpid(pid, 0)[1] == 0
-
-
-def test_another_way_to_read_is_refused(written: Path) -> None:
-    for make in (
-        lambda: Reader(written, io="read"),  # type: ignore[arg-type]
-        lambda: LMDBDataset(written, io="read"),  # type: ignore[arg-type]
-        lambda: LMDBDataset(written).with_io("read"),  # type: ignore[arg-type]
-        lambda: Loader(LMDBDataset(written), 2, shuffle=True, io="read"),  # type: ignore[arg-type]
-    ):
-        with pytest.raises(OptionError, match="io='read': expected 'mmap' or 'pread'"):
-            make()
 
 
 def test_no_descriptor_is_left(written: Path) -> None:

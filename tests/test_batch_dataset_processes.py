@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Subset
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
@@ -63,28 +63,6 @@ def test_workers_of_every_start_method_read_epoch_after_epoch(path: Path, method
     for _ in range(2):
         check_epoch(loader, list(reversed(range(COUNT))))
     assert ds[4].number == 4
-
-
-def test_workers_read_datasets_made_of_ours(path: Path) -> None:
-    ds = LMDBDataset(path)
-    for stacked, expected in (
-        (Subset(ds, [5, 3]), [5, 3]),
-        (ConcatDataset([ds[:2], LMDBDataset(path)[10:12]]), [0, 1, 10, 11]),
-    ):
-        stacked_dataset: Dataset[Any] = stacked
-        check_epoch(DataLoader(stacked_dataset, batch_size=3, num_workers=1), expected)
-
-
-def test_a_workers_error_names_the_sample(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (4, 32, 32, 3), dtype=np.uint8)
-    lmdbloader.write([{"image": image} for image in images], tmp_path / "d", codec="raw")
-    data = bytearray((tmp_path / "d/data.mdb").read_bytes())
-    data[data.find(np.moveaxis(images[2], 2, 0).tobytes())] ^= 1
-    (tmp_path / "d/data.mdb").write_bytes(data)
-
-    with pytest.raises(CorruptError, match="sample 2: its checksum does not match"):
-        list(DataLoader(LMDBDataset(tmp_path / "d"), batch_size=4, num_workers=1))
 
 
 def exit_status_of_child(job: Any) -> int:
@@ -174,18 +152,6 @@ def test_an_epoch_goes_on_on_both_sides_of_a_fork(path: Path, order: Any, batch_
 
         assert exit_status_of_child(rest) == 0
         assert rest()
-    loader.close()
-
-
-def test_forks_at_any_moment_find_no_lock_taken(path: Path) -> None:
-    """Children of a process whose threads read all the time, each of which reads an epoch of its own."""
-    loader = Loader(LMDBDataset(path), 1, shuffle=True)
-    batches = (batch for _ in range(10_000) for batch in loader)
-
-    for _ in range(20):
-        next(batches)
-        assert exit_status_of_child(lambda: sum(len(batch.number) for batch in loader) == COUNT) == 0
-    batches.close()
     loader.close()
 
 

@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.batch.collate import collate
-from lmdbloader.errors import OptionError
 from lmdbloader.transforms import CenterCrop, RandomCrop, RandomDihedral, ToDtype
 
 COUNT = 40
@@ -89,19 +88,3 @@ def test_views_of_views_keep_their_transforms_and_number_their_own_samples(ds: L
     chosen = ds.select([5, 5]).transformed([RandomCrop(2)])
     positions = [(chosen._many([0, 1]))[k].hr for k in range(2)]
     assert not torch.equal(*positions)
-
-
-def test_a_transform_that_does_not_suit_is_refused_at_once(ds: LMDBDataset) -> None:
-    with pytest.raises(OptionError, match="a crop or a Cutout is larger than the image"):
-        ds.transformed([RandomCrop(20)])
-    with pytest.raises(OptionError, match="seed=-1"):
-        ds.transformed(RANDOM, seed=-1)
-
-
-def test_data_is_in_main_memory_whatever_the_default_device_is(ds: LMDBDataset) -> None:
-    with torch.device("meta"):
-        view = ds.transformed([RandomCrop(8)], seed=1)
-        batch = next(iter(lmdbloader.Loader(view, 4, shuffle=True)))
-        mixed = next(iter(lmdbloader.Loader(lmdbloader.mix([view, view]), 4, shuffle=True)))
-        for sample in (view[0], batch, mixed):
-            assert {value.device.type for value in sample if isinstance(value, torch.Tensor)} == {"cpu"}

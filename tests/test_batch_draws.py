@@ -98,15 +98,6 @@ def test_a_plain_dataloader_draws_new_choices_in_every_epoch(
     assert num_distinct(loader) >= 0.99 * of_the_loader
 
 
-@pytest.mark.parametrize("seed", [None, 3])
-@pytest.mark.parametrize("options", LOADERS.values(), ids=LOADERS)
-def test_our_dataloader_gives_every_epoch_other_crops(
-    ds: LMDBDataset, options: dict[str, Any], seed: int | None, of_the_loader: int
-) -> None:
-    loader = lmdbloader.dataloader(ds.transformed(RANDOM, seed=seed), 66, shuffle=True, **options)
-    assert num_distinct(loader) >= 0.99 * of_the_loader
-
-
 @pytest.mark.parametrize("options", LOADERS.values(), ids=LOADERS)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_torchs_seed_gives_the_same_run_again(
@@ -199,15 +190,6 @@ def test_many_passes_with_the_same_choices_are_worth_one_warning(ds: LMDBDataset
             view[0]
     for _ in range(6):
         images(DataLoader(view, 66, collate_fn=collate))
-
-
-def test_no_warning_where_the_same_choices_are_meant(ds: LMDBDataset) -> None:
-    view = ds.transformed(RANDOM, seed=3)
-    view.set_epoch(0)
-    advanced = lmdbloader.dataloader(ds.transformed(RANDOM, seed=3), 66, num_workers=0)
-    for _ in range(7):
-        images(DataLoader(view, 66, collate_fn=collate))
-        images(advanced)
 
 
 @pytest.mark.parametrize("is_transformed", [False, True])

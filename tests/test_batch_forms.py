@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms import LabelSmoothing, WithIndices
+from lmdbloader.transforms import LabelSmoothing
 
 COUNT = 13
 RENAMED = {"pixel_values": "image", "labels": "label"}
@@ -92,35 +92,7 @@ def test_a_transform_and_functions_get_named_tuples(path: Path) -> None:
     assert type(next(iter(Loader(ds, 4, order="random", as_="tuple")))) is tuple
 
 
-def test_a_function_may_return_a_dict(path: Path) -> None:
-    ds, made = LMDBDataset(path), [lambda batch: {"x": batch.image, "y": batch.label}]
-    assert list(next(iter(Loader(ds, 4, order="random", transforms=made, as_="dict")))) == ["x", "y"]
-    assert list(next(iter(Loader(ds, 4, order="random", transforms=made, as_={"z": "y"})))) == ["z"]
-    with pytest.raises(OptionError, match=r"as_={'z': 'label'}: no field 'label'; there are x, y$"):
-        next(iter(Loader(ds, 4, order="random", transforms=made, as_={"z": "label"})))
-    with pytest.raises(OptionError, match="as_='tuple': a function returned a dict; expected a named tuple"):
-        next(iter(Loader(ds, 4, order="random", transforms=made, as_="tuple")))
-
-
-@pytest.mark.parametrize("as_", ["list", {}, {"x": 1}, 3, ("image",)])
-@pytest.mark.parametrize("make", [LMDBDataset, lambda path, as_: Loader(LMDBDataset(path), 4, order="random", as_=as_)])
-def test_other_forms_are_refused(path: Path, make: Any, as_: Any) -> None:
-    with pytest.raises(OptionError, match=r"^as_=.*expected 'tuple', 'dict', None for named tuples, or a dict"):
-        make(path, as_=as_)
-
-
 @pytest.mark.parametrize("make", [LMDBDataset, lambda path, as_: Loader(LMDBDataset(path), 4, order="random", as_=as_)])
 def test_a_field_that_is_not_there_is_named_at_once(path: Path, make: Any) -> None:
     with pytest.raises(OptionError, match=r"no field 'img'; there are image, label, name$"):
         make(path, as_={"x": "img"})
-
-
-@pytest.mark.parametrize("batch_size", [1, 4, 100])
-def test_functions_get_sample_numbers_if_they_ask(path: Path, batch_size: int) -> None:
-    def numbered(batch: Any, indices: torch.Tensor) -> Any:
-        assert indices.dtype == torch.int64
-        return {"label": batch.label, "number": indices}
-
-    view = LMDBDataset(path)[::-1]
-    for batch in Loader(view, batch_size, order="random", transforms=[WithIndices(numbered)]):
-        assert torch.equal(batch["number"], COUNT - 1 - batch["label"])

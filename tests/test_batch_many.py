@@ -87,17 +87,6 @@ def test_ways_of_reading_give_the_same_samples(path: Path, make: Callable[[Any],
             assert [sample[label] for sample in found] == [dataset[k][label] for k in range(len(dataset))]
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
-@pytest.mark.parametrize("as_", [None, "dict", {"meta": "info", "y": "label"}])
-def test_json_values_are_a_list_in_a_batch_of_samples_read_one_by_one(path: Path, as_: Any, num_workers: int) -> None:
-    (expected,) = Loader(path, COUNT, as_=as_)
-    for make in (DataLoader, lmdbloader.dataloader):
-        (found,) = make(LMDBDataset(path, as_=as_), COUNT, collate_fn=lmdbloader.collate, num_workers=num_workers)
-        assert type(found) is type(expected)
-        name = "meta" if isinstance(as_, dict) else "info"
-        assert found[name] == expected[name] == [{"n": [i] * (i % 3)} for i in range(COUNT)]
-
-
 VIEWS: dict[str, tuple[Callable[[Any], Any], list[int]]] = {
     "select": (lambda ds: ds.select([7, 2, -1]), [7, 2, 11]),
     "select a slice": (lambda ds: ds.select(slice(8, 2, -2)), [8, 6, 4]),
@@ -123,16 +112,6 @@ def test_a_view_calls_a_subclass_with_the_numbers_of_its_dataset(
         assert [sample for batch in make(part) for sample in batch] == expected
     with pytest.raises(OptionError, match="overrides __getitem__"):
         Loader(part, 4)
-
-
-def test_a_subclass_may_read_many_by_itself(path: Path) -> None:
-    class Many(LMDBDataset):
-        def __getitems__(self, numbers: list[int]) -> list[int]:
-            return [number + 100 for number in numbers]
-
-    for make in LOADERS.values():
-        assert next(iter(make(Many(path)))) == [100, 101, 102, 103]
-        assert next(iter(make(Many(path).select([5, 3])))) == [105, 103]
 
 
 @pytest.mark.parametrize("make", [Wrapper, lambda ds: Noted(Path(ds.path))], ids=["wrapper", "subclass"])

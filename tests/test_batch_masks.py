@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 from transform_lists import lists_of_transforms
 from transform_reference import COLORS, apply_all
 
@@ -146,18 +145,6 @@ def test_masks_of_different_sizes_are_a_list_of_planes(tmp_path: Path) -> None:
     assert [tuple(s.mask.shape) for s in cut] == [(5, 8)]
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_views_under_a_dataloader_have_masks(datasets: Any, num_workers: int) -> None:
-    path, images = datasets("alike", np.uint16, "lz4")
-    transforms = [T.RandomCrop(20), T.ToDtype(torch.float32, True), T.Normalize(0.5, 0.5)]
-    view = lmdbloader.LMDBDataset(path).transformed(transforms, seed=0)
-    loader = DataLoader(view, 2, num_workers=num_workers, collate_fn=lmdbloader.dataloader(view).collate_fn)
-    found = torch.cat([batch.mask.to(torch.int32) for batch in loader])
-    for i in range(COUNT):
-        expected = apply_all(images[i], transforms, 0, 0, i, columns_first=False, masks={"mask": IGNORED})["mask"]
-        np.testing.assert_array_equal(found[i].numpy(), expected.values[0])
-
-
 @pytest.mark.parametrize(
     ("transform", "advice"),
     [
@@ -172,12 +159,6 @@ def test_a_transform_that_would_change_labels_is_refused(datasets: Any, transfor
         lmdbloader.LMDBDataset(path).transformed([transform])
 
 
-def test_a_transform_of_images_alone_is_refused_without_images(datasets: Any) -> None:
-    path, _ = datasets("alone", np.uint8, "raw")
-    with pytest.raises(OptionError, match=r"mask holds masks.*Leave RandomErasing out"):
-        lmdbloader.Loader(lmdbloader.LMDBDataset(path), 2, transforms=[T.RandomErasing()])
-
-
 @pytest.mark.parametrize("size", [(5, 5), (13, 40), (50, 9), 11])
 def test_a_resize_takes_the_labels_that_torchvision_takes(datasets: Any, size: Any) -> None:
     v2 = pytest.importorskip("torchvision.transforms.v2")
@@ -187,16 +168,3 @@ def test_a_resize_takes_the_labels_that_torchvision_takes(datasets: Any, size: A
     for sample, resized in zip(dataset, dataset.transformed([T.Resize(size)]), strict=True):
         expected = v2.Resize(size)(tensors.Mask(sample.mask))
         assert torch.equal(resized.mask, expected.as_subclass(torch.Tensor))
-
-
-def test_the_advice_for_sizes_that_do_not_fit_keeps_masks_in_their_place(tmp_path: Path) -> None:
-    pixels, mask = np.zeros((60, 60, 3), np.uint8), np.zeros((45, 45), np.uint8)
-    pixels[20:40, 20:40], mask[15:30, 15:30] = 255, 1
-    lmdbloader.write([{"image": pixels, "mask": mask}] * 8, tmp_path / "ds", fields={"mask": fields.Mask()})
-    ds = lmdbloader.LMDBDataset(tmp_path / "ds")
-    crop = T.RandomCrop(10)
-    with pytest.raises(OptionError, match=r"Give each a size first, Resize\(size, fields=\('image',\)\)"):
-        next(iter(lmdbloader.Loader(ds, 8, seed=0, shuffle=True, transforms=[crop])))
-    sizes = [T.Resize((30, 30), fields=(name,)) for name in ("image", "mask")]
-    batch = next(iter(lmdbloader.Loader(ds, 8, seed=0, shuffle=True, transforms=[*sizes, crop])))
-    assert torch.equal(batch.image[:, 0] > 127, batch.mask == 1) and batch.mask.any()

@@ -18,7 +18,6 @@ from lmdbloader.batch.shared_memory import (
     in_shared_memory,
     shared_tensor,
 )
-from lmdbloader.errors import DiskFullError
 
 SHAPE = (3, 64, 64)
 COUNT = 16  # with SHAPE, more bytes than a batch that is too small to keep
@@ -29,25 +28,6 @@ def make(kind: type[BatchMemory] = BatchMemory, dtype: Any = np.uint8, keep: int
 
 
 kinds = pytest.mark.parametrize("kind", [BatchMemory, SharedMemory])
-
-
-@kinds
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int16, np.float32])
-@pytest.mark.parametrize("count", [0, 1, COUNT])
-def test_memory_has_the_shape_the_type_and_the_address_asked_for(
-    kind: type[BatchMemory], dtype: Any, count: int
-) -> None:
-    tensor, address = make(kind, dtype).take(count)
-    assert tensor.shape == (count, *SHAPE) and tensor.numpy().dtype == dtype and tensor.is_contiguous()
-    assert address == tensor.data_ptr() or count == 0
-
-
-@kinds
-def test_memory_that_is_free_is_given_out_again(kind: type[BatchMemory]) -> None:
-    memory = make(kind)
-    first, address = memory.take(COUNT)
-    del first
-    assert memory.take(COUNT)[1] == address
 
 
 @kinds
@@ -73,15 +53,6 @@ def test_any_view_of_memory_keeps_it(kind: type[BatchMemory], hold: Any) -> None
     others = [memory.take(COUNT) for _ in range(20)]
     assert len({address, *(other for _, other in others)}) == 21
     del held
-
-
-def test_no_more_than_asked_is_kept() -> None:
-    memory = make(keep=2)
-    held = [memory.take(COUNT) for _ in range(5)]
-    kept = {address for _, address in held[-2:]}
-    held.clear()
-    again = [memory.take(COUNT) for _ in range(2)]
-    assert {address for _, address in again} == kept
 
 
 def test_threads_never_share_memory_that_is_in_use() -> None:
@@ -137,16 +108,6 @@ def test_shared_memory_is_in_no_file_system_and_its_descriptor_is_closed_with_it
     assert os.readlink(f"/proc/self/fd/{own}").startswith("/memfd:lmdbloader")
     del memory
     assert set(os.listdir("/proc/self/fd")) <= before
-
-
-def test_a_full_file_system_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(nbytes: int) -> Any:
-        raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)")
-
-    forbid_memory_without_name(monkeypatch)
-    monkeypatch.setattr(torch.UntypedStorage, "_new_shared", full)
-    with pytest.raises(DiskFullError, match=r"/dev/shm is full: .* 5,000 bytes"):
-        shared_tensor(5000)
 
 
 def test_a_batch_is_moved_with_its_structure() -> None:

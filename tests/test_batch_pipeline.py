@@ -186,18 +186,6 @@ def test_a_turned_image_is_resized_and_turned_again(datasets: Any, padding: int,
         compare(found[s], [apply_all(images[0], transforms, 0, 0, s, columns_first=c)["image"] for c in (False, True)])
 
 
-@pytest.mark.parametrize("layout", ["one", "dot", "two", "three", "pyramid"])
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
-@pytest.mark.parametrize("side", [6, 12, 30, 66])
-def test_a_resize_of_the_shorter_side_keeps_the_ratio(
-    datasets: Any, side: int, interpolation: Any, layout: str
-) -> None:
-    reader, images = datasets(layout, 3, np.uint8, "lz4")
-    check(reader, images, [T.Resize(side, interpolation)])
-    output = Pipeline(reader, [max(images[0])], [T.Resize(side, interpolation)]).outputs[0]
-    assert min(output.shape[1:]) == side
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_images_of_different_shapes_come_out_alike(tmp_path: Path, kind: str) -> None:
     sizes = [(50, 12), (9, 70), (33, 34)]
@@ -334,12 +322,6 @@ def _read_guarded(reader: Reader, transforms: Any) -> None:
         assert all((part[-GUARD:] == 77).all() for part in guarded)
 
 
-def test_memory_for_resizing_grows_with_the_longest_side_not_with_its_square(tmp_path: Path) -> None:
-    lmdbloader.write([{"image": picture(1, 70_000, 3, np.uint8, 0)}], tmp_path / "d")
-    scratch = Pipeline(Reader(tmp_path / "d"), ["image"], [T.RandomResizedCrop(64)]).scratch()
-    assert sum(part.nbytes for part in scratch.resize) < 2**27
-
-
 @pytest.fixture(scope="module")
 def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a dataset of images, and arrays of their size or not."""
@@ -364,18 +346,3 @@ def test_an_array_that_moving_images_would_leave_behind_is_refused(arrays: Path,
         with pytest.raises(OptionError, match=message) as caught:
             use()
         assert f"name the fields that do: {kind}(..., fields=('image',))." in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("names", "transforms"),
-    [
-        (["image", "depth"], [T.RandomHorizontalFlip(fields=("image",))]),
-        (["image", "depth"], [T.ColorJitter(0.5), T.RandomErasing(), T.ToDtype(torch.float32)]),
-        (["image", "turned", "vector"], [T.RandomHorizontalFlip(), T.RandomCrop(4)]),
-        (["half", "depth"], [T.RandomHorizontalFlip()]),
-    ],
-)
-def test_an_array_that_should_stay_or_is_not_a_picture_stays(arrays: Path, names: Any, transforms: Any) -> None:
-    dataset = lmdbloader.LMDBDataset(arrays, fields=names)
-    assert dataset.transformed(transforms)[1]._fields == tuple(names)
-    lmdbloader.Loader(dataset, 2, shuffle=True, transforms=transforms)

@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import lmdbloader
-from lmdbloader import LMDBDataset, Loader
+from lmdbloader import LMDBDataset
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms import WithIndices
 
 LABELS = [k % 3 for k in range(12)]
 
@@ -25,12 +23,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_the_line_for_other_labels_works(path: Path) -> None:
-    labels = torch.tensor([label + 10 for label in LABELS])
-    step = WithIndices(lambda batch, i: batch._replace(label=labels[i]))
-    assert [n for batch in Loader(path, 5, transforms=[step]) for n in batch.label.tolist()] == labels.tolist()
-
-
 OPTIONS = ("as_", "cache_dir", "cache_fraction", "io", "fields", "reader")
 OF_OTHERS = ("data", "imgs", "indices", "labels", "loader", "samples", "target_transform", "transforms")
 
@@ -41,12 +33,6 @@ def test_what_would_have_no_effect_is_refused(path: Path, name: str) -> None:
         with pytest.raises(OptionError, match=rf"dataset\.{name} = "):
             setattr(dataset, name, [1] * len(dataset))
         assert dataset[0].label in LABELS and list(dataset.fields) == ["image", "label"]
-
-
-@pytest.mark.parametrize("name", ["classes", "class_to_idx", "targets"])
-def test_stored_facts_cannot_be_changed(path: Path, name: str) -> None:
-    with pytest.raises(AttributeError):
-        setattr(LMDBDataset(path), name, [1] * len(LABELS))
 
 
 def test_a_subclass_has_attributes_of_its_own(path: Path) -> None:

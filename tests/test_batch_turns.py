@@ -20,7 +20,7 @@ from torch import nn
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader, fields
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms import MixUp, WithIndices, thread_safe
+from lmdbloader.transforms import WithIndices, thread_safe
 
 COUNT, THREADS = 128, 4
 
@@ -156,52 +156,6 @@ def test_marked_functions_are_called_at_once(path: Path) -> None:
     loader = Loader(LMDBDataset(path, transform=thread_safe(Meeting())), COUNT // 4)
     assert len(list(loader)) == 4
     loader.close()
-
-
-class Counting:
-    """Notes whether two threads were in it at once."""
-
-    def __init__(self) -> None:
-        self.inside, self.most = 0, 0
-
-    def __call__(self, batch: Any) -> Any:
-        self.inside += 1
-        self.most = max(self.most, self.inside)
-        time.sleep(0.002)
-        self.inside -= 1
-        return batch
-
-
-def test_what_is_made_of_marked_functions_is_not_marked(path: Path) -> None:
-    class Marked:
-        def __call__(self, batch: Any) -> Any:
-            return batch
-
-    class Derived(thread_safe(Marked)):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.counting = Counting()
-
-        def __call__(self, batch: Any) -> Any:
-            return self.counting(batch)
-
-    class Mixing(MixUp):
-        counting = Counting()
-
-        def apply(self, batch: Any, random: np.random.Generator) -> Any:
-            return self.counting(batch)
-
-    counting = Counting()
-    derived, wrapped = Derived(), functools.wraps(thread_safe(lambda batch: batch))(lambda batch: counting(batch))
-    within = of_torchvision(lambda batch: batch)
-    within.append(OfTwo(Counting()))  # type: ignore[arg-type]
-    found = [
-        (derived, derived.counting), (Mixing(), Mixing.counting), (wrapped, counting), (within, within[-1].flip),
-    ]  # fmt: skip
-    for function, counted in found:
-        loader = Loader(path, COUNT // 16, transforms=[function])
-        assert len(list(loader)) == 16
-        assert counted.most == 1
-        loader.close()
 
 
 def test_a_function_reads_from_another_loader(path: Path) -> None:

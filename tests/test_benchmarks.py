@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -76,12 +75,8 @@ BENCHMARKS = {
     "images.py --sections speed disk": (2, IMAGES * 2, 0),
     "loader.py --sections pairs references crops orders threads": (5, ORDERS[::-1], 3),
     "many_samples.py": (3, ORDERS, 0),
-    "memory.py": (2, ["16x16", "96x96", "192x192"], 1),
     "overhead.py": (3, ["1", "10", "100"], 0),
-    "parts.py --small-pages": (1, ORDERS, 0),
-    "profiling.py": (2, ["healthy"], 1),
     "read.py": (2, READ, 0),
-    "tune.py": (1, None, 0),
     "write.py": (1, WRITTEN, 0),
 }
 
@@ -98,15 +93,6 @@ def test_a_benchmark_writes_its_tables(run: Run, tmp_path: Path, command: str) -
     for row in (row for rows in written for row in rows):
         assert "nan" not in row and "inf" not in row
     assert "environment" in found and len(found) > 1
-
-
-def test_kernels_agree_with_the_c_functions_that_they_stand_for(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # To optimise takes most of the time; what functions return does not depend on it.
-    monkeypatch.setenv("NUMBA_OPT", "0")
-    text, _ = run("kernels_against_c.py", tmp_path, "--markdown")  # it ends with an error where they do not
-    assert len(tables(text)) == 3
 
 
 def test_mixing_and_reads_differ_between_orders(module: Callable[[str], Any]) -> None:
@@ -128,16 +114,6 @@ def test_mixing_and_reads_differ_between_orders(module: Callable[[str], Any]) ->
     # 1,000 blocks of 20 samples, of which 96 lanes may cut 95.
     assert 500 < reads[1][0] <= 1095
     assert reads[1][0] * reads[1][1] == 200_000
-
-
-def test_a_dataset_behind_a_link_is_compared_with_one_on_the_disk(run: Run, tmp_path: Path) -> None:
-    pytest.importorskip("s3fs", reason="s3fs is not installed: pip install 'lmdbloader[remote]'")
-    text, found = run("remote.py", tmp_path, "--markdown")
-    assert [row[0] for row in tables(text)[1][1:]] == [f"0.2 is kept, epoch {k}" for k in (1, 2)]
-    ((*_, figure),) = found["everything is fetched"]
-    assert figure["bytes"] == 1
-    assert 0 < figure["requests"] <= 1
-    assert len(found["everything is cached"]) == 2
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -167,16 +143,6 @@ def test_every_store_hands_out_the_pairs_that_were_written(
         store.close(tmp_path / "store")
 
 
-def test_a_store_with_other_pixels_is_not_compared(module: Callable[[str], Any], tmp_path: Path) -> None:
-    common, stores, read = module("common"), module("stores"), module("read")
-    pairs = common.cut_pairs(3)
-    store = stores.Store("other", stores.write_hdf5, stores.Hdf5Pairs)
-    store.write(common.Pairs(pairs.lr, 255 - pairs.hr), tmp_path / "other")
-
-    with pytest.raises(SystemExit, match="other: pair 0 is not the one that was written"):
-        read.check_stores([store], tmp_path, pairs)
-
-
 def test_pairs_are_aligned_pieces_of_photographs(module: Callable[[str], Any]) -> None:
     pairs = module("common").cut_pairs(9)
 
@@ -185,40 +151,6 @@ def test_pairs_are_aligned_pieces_of_photographs(module: Callable[[str], Any]) -
     error = np.abs(means - pairs.lr).mean((1, 2, 3))
     assert (error < 6).all()  # a piece of another place differs by tens
     assert np.abs(means - pairs.lr[::-1]).mean() > 20
-
-
-def test_start_up_is_compared_with_its_bounds(run: Run, tmp_path: Path) -> None:
-    text, found = run("start.py", tmp_path, "--markdown")
-    ((header, *rows),) = tables(text)
-
-    assert header[1:4] == ["seconds", "processor seconds", "bound"]
-    assert [row[0] for row in rows] == list(found["start"])
-    assert {"import lmdbloader", "the first ds[0] after it", "lmdbloader info"} <= set(found["start"])
-    for row, figure in zip(rows, found["start"].values(), strict=True):
-        assert figure["seconds"] > 0
-        assert row[4] == ("reached" if figure["seconds"] <= figure["bound"] else "MISSED")
-
-
-def test_accuracy_is_told_for_each_quality_of_jpegs(run: Run, tmp_path: Path) -> None:
-    text, found = run("jpeg_quality.py", tmp_path, "--markdown", "--svg", str(tmp_path / "chart.svg"))
-    (cells,) = tables(text)
-    assert [row[0] for row in cells] == ["quality", "10", "90", "pixels"]
-    (results,) = (value for name, value in found.items() if name != "environment")
-    assert list(results) == ["10", "90", "pixels"]
-    for name, each in results.items():
-        assert len(each) == 2, "one of each seed"
-        for result in each:
-            assert 0 <= result["top1"] <= 1 and result["loss"] > 0 and result["val_loss"] > 0
-            assert (result["psnr"] is None) == (name == "pixels")
-    low, high, pixels = (results[name][0] for name in ("10", "90", "pixels"))
-    assert pixels["payload"] == 64 * 64 * 3
-    assert pixels["top1"] == pixels["top1_pixels"]
-    assert low["payload"] < high["payload"] < pixels["payload"]
-    assert 20 < low["psnr"] < high["psnr"] < 50
-    words = [element.text.strip() for element in ElementTree.parse(tmp_path / "chart.svg").iter() if element.text]
-    assert {"10", "90", "pixels", "bytes an image, as stored (logarithmic)"} <= set(words)
-    top1 = sum(each["top1"] for each in results["pixels"]) / 2
-    assert f"top-1 accuracy: points more than from pixels, which give {top1:.1%}".replace("%", " %") in words
 
 
 def test_the_page_of_scale_has_the_stored_figures() -> None:

@@ -92,16 +92,6 @@ def test_the_committed_page_follows_from_the_stored_results(build: Build) -> Non
         assert 'data-md-color-scheme="slate"' in chart and not re.findall(r"<text[^>]*fill: #", chart)
 
 
-def test_without_results_nothing_is_claimed(build: Build, tmp_path: Path) -> None:
-    page, charts = build(tmp_path / "nothing")
-
-    assert "There are no figures from a GPU yet." in page
-    asked = [line for line in page.splitlines() if line.startswith("| ") and "?" in line]
-    assert len(asked) > 15
-    assert all("not measured yet" in line for line in asked)
-    assert charts == {}
-
-
 def test_rehearsals_do_not_count_as_results(build: Build, tmp_path: Path) -> None:
     runs = write_run(tmp_path / "all" / "2031-05-06-a", {"cores": stored("cores")}, small=True)
 
@@ -120,25 +110,6 @@ def test_the_last_run_that_has_a_stage_counts(build: Build, tmp_path: Path) -> N
     assert f"{fastest / 1000:,.0f}" in page and f"{fastest:,.0f}" not in page
     assert f"{stored('copies')['link']['gb_per_s']:.1f} GB/s" in page
     assert lines_of(page, "2031-05-07-a", "betons", "failed", "exit status 1")
-
-
-def test_where_the_loader_is_slower_is_in_the_first_paragraph(build: Build, tmp_path: Path) -> None:
-    behind = stored("cores")
-    for row in behind["pairs"]:
-        row["samples_per_s"] *= 0.01 if row["what"] == "Loader" else 1.0
-    first = build(write_run(tmp_path / "all" / "2031-05-07-b", {"cores": behind}))[0]
-    assert "is slower than FFCV with pairs of patches (0." in first.partition("-->")[2].strip().partition("\n\n")[0]
-
-
-def test_a_missing_figure_does_not_affect_others(build: Build, tmp_path: Path) -> None:
-    rows = [row for row in stored("fed")["training"] if row["model"] == "resnet18" and row["feed"] == "resident"]
-    page, charts = build(write_run(tmp_path / "all" / "2031-05-06-a", {"fed": {"training": rows}}))
-
-    assert lines_of(page, "ResNet-18")
-    assert "## Copies" not in page
-    assert lines_of(page, "| copies", "everything")
-    assert lines_of(page, "How many images a second does ResNet-50 train on?", "not measured yet")
-    assert charts == {}
 
 
 def test_a_comparison_has_its_conclusion_and_its_tables(build: Build, tmp_path: Path) -> None:
@@ -170,12 +141,3 @@ def test_differences_have_the_interval_of_welchs_test(
 
     assert (found["low"], found["high"]) == pytest.approx((wanted.low, wanted.high), abs=1e-9)
     assert found["contains_0"] == (found["low"] <= 0 <= found["high"])
-
-
-def test_single_runs_have_no_interval_and_equal_ones_one_without_width(module: Callable[[str], Any]) -> None:
-    accuracy = module("accuracy")
-
-    assert accuracy.mean_and_half([0.5]) == (0.5, None)
-    assert accuracy.difference([0.5], [0.6, 0.7])["contains_0"] is None
-    assert accuracy.difference([1.0, 1.0], [1.0, 1.0])["contains_0"]
-    assert not accuracy.difference([1.0, 1.0], [0.9, 0.9])["contains_0"]

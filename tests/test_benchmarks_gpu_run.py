@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -96,30 +94,6 @@ def test_a_stage_that_hangs_fails_or_dies_costs_no_other_its_results(
     assert json.loads((tmp_path / "out" / "works.json").read_text())["left_out"] == {"third": "no time"}
 
 
-def test_processes_of_a_stage_end_with_it(
-    modules: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    child = (
-        "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)']).pid)"
-    )
-    pid = tmp_path / "pid"
-    then = f"{child.replace('print(', f'open({str(pid)!r}, chr(119)).write(str(')})"
-    found = benchmark(modules, tmp_path, monkeypatch, {"leaves": (then, 30)})
-    assert found["leaves"]["status"] == "done"
-    until = time.monotonic() + 20
-    while _is_alive(int(pid.read_text())) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert not _is_alive(int(pid.read_text()))
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
 def test_continuing_keeps_the_earlier_figures(
     modules: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,26 +118,3 @@ def test_continuing_keeps_the_earlier_figures(
     kept = json.loads((tmp_path / "out" / "sums.json").read_text())
     assert kept["figures"] == {"sum": 7, "other": 1}
     assert kept["left_out"] == {"never": "x"}
-
-
-def test_the_rehearsal_takes_the_network_away(modules: dict[str, ModuleType]) -> None:
-    words = modules["rehearse"].without_network()
-    if not words:
-        pytest.skip("this user may not make a network namespace")
-    code = "import socket; socket.create_connection(('127.0.0.1', 9), 5)"
-    found = subprocess.run([*words, sys.executable, "-c", code], capture_output=True, text=True)
-    assert "Network is unreachable" in found.stderr
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="older Pythons always look into the current folder first")
-def test_a_stage_runs_with_the_packed_wheel_and_not_with_the_clone(
-    modules: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The clone's kernels are not built on that machine."""
-    package = tmp_path / "work" / "site" / "lmdbloader"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("packed = True\n")
-    code = "import lmdbloader; lmdbloader.packed"
-    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', '{code}'], check=True)"
-    outcomes = benchmark(modules, tmp_path, monkeypatch, {"stage": (code, 20), "child": (child, 20)})
-    assert [kept["status"] for kept in outcomes.values()] == ["done", "done"], outcomes

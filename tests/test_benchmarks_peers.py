@@ -193,14 +193,6 @@ def test_our_loader_is_checked_and_timed(module: Load, tmp_path: Path, name: str
 # --- What is timed in which turn ---
 
 
-def test_each_turn_after_the_first_takes_the_fastest_workers(module: Load) -> None:
-    run, jobs = module("run"), module("job").JOBS
-    first = run.settings_of_turn(jobs["crops"], [], (0, 1, 2), 0)
-    assert first == [[0, 64], [1, 64], [2, 64]]
-    rows = [{"turn": 0, "workers": w, "batch_size": 64, "images_per_s": s} for w, s in ((0, 5), (1, 9), (2, 7))]
-    assert run.settings_of_turn(jobs["crops"], rows, (0, 1, 2), 1) == [[1, 64], [1, 256]]
-
-
 # --- The page ---
 
 
@@ -214,12 +206,3 @@ def test_the_stored_page_is_that_of_the_stored_results(module: Load, tmp_path: P
 
 
 # --- The environment ---
-
-
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*_peer.py")), ids=lambda path: path.stem)
-def test_each_peer_has_what_a_run_reads(module: Load, path: Path) -> None:
-    peer = module(path.stem)
-    described = module("measure").describe(peer)
-    assert set(described["jobs"]) | set(described["not"]) == set(module("job").JOBS)
-    assert described["title"] and described["settings"] and not described["settings"].endswith(".")
-    assert callable(peer.write) and callable(peer.open)

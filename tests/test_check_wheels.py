@@ -180,10 +180,3 @@ def test_files_that_do_not_belong_into_a_wheel_are_named(check_wheels: ModuleTyp
         f"{BUILT} holds units/a.bc, which is not for users",
         "tests/a.py does not belong in a wheel",
     ]
-
-
-def test_other_tags_than_those_in_the_name_are_found(check_wheels: ModuleType) -> None:
-    text = "Root-Is-Purelib: false\nTag: py3-none-manylinux_2_17_x86_64\nTag: py3-none-manylinux2014_x86_64\n"
-    assert check_wheels.check_tags(text, "manylinux_2_17_x86_64.manylinux2014_x86_64") == []
-    assert "expected ['py3-none-win_amd64']" in check_wheels.check_tags(text, "win_amd64")[0]
-    assert check_wheels.check_tags(text.replace("false", "true"), "manylinux_2_17_x86_64.manylinux2014_x86_64")

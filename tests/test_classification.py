@@ -11,7 +11,6 @@ from classification import (
     blur_pool,
     build_model,
     evaluate,
-    five_crops,
     learning_rate,
     mirrored,
     parameter_groups,
@@ -110,15 +109,6 @@ def test_the_rate_rises_to_its_peak_and_falls_to_0(epoch: float, num_epochs: int
     assert later >= rate(epoch) if epoch + 0.5 <= warmup else (epoch < warmup or later <= rate(epoch))
 
 
-def test_biases_and_normalisations_do_not_decay() -> None:
-    model = tiny()
-    decaying, rest = parameter_groups(model, 0.1)
-    assert (decaying["weight_decay"], rest["weight_decay"]) == (0.1, 0.0)
-    assert all(p.ndim >= 2 for p in decaying["params"])
-    assert len(decaying["params"]) + len(rest["params"]) == len(list(model.parameters()))
-    assert any(p is model.fc.bias for p in rest["params"])
-
-
 # --- Steps and scores ---
 
 
@@ -170,18 +160,6 @@ def test_views_are_scored_by_their_mean_probability() -> None:
     assert evaluate(model, batches, precision=FLOAT, views=lambda seen: [seen, seen]).loss == pytest.approx(
         evaluate(model, batches, precision=FLOAT).loss, rel=1e-5
     )
-
-
-def test_five_crops_are_the_middle_and_the_corners_and_their_mirror_images() -> None:
-    images = torch.arange(7.0 * 10).view(1, 1, 7, 10)
-    views = five_crops(images, 5)
-    assert len(views) == 10
-    corners = [float(view[0, 0, 0, 0]) for view in views[::2]]
-    assert corners == [12, 0, 5, 20, 25]  # at (1, 2), (0, 0), (0, 5), (2, 0), (2, 5)
-    for view, mirror in zip(views[::2], views[1::2], strict=True):
-        assert view.shape == (1, 1, 5, 5)
-        assert torch.equal(mirror, view.flip(-1))
-    assert torch.equal(five_crops(images[..., :7], 7)[4], images[..., :7])
 
 
 @pytest.mark.parametrize(

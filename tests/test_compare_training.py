@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,23 +14,18 @@ import torch
 from comparison import findings, report
 from comparison.arms import PairFiles, opened
 from comparison.material import Pairs, Photos, make_pairs, make_photos
-from comparison.page import page_of
 from comparison.plan import Plan, Run, Speed, TurnOf, make_plan
 from comparison.results import Results, load
 from comparison.settings import ARMS, SWEEPS, Arm, Setting
-from comparison.statistics import difference, mean
-from comparison.training import take_turn
+from comparison.statistics import difference
 from comparison_example import BASE, made_up
 from demos.class_folders import find_photographs, make_class_folders
 from hypothesis import given
 from hypothesis import strategies as st
 from loading_scripts import load_script
-from nvml import Nvml
 from PIL import Image
 
-from lmdbloader.errors import OptionError, SourceError
 from lmdbloader.lab.machine import describe_environment
-from lmdbloader.lab.reporting import write_page
 
 compare_training = load_script("compare_training")
 CPU = torch.device("cpu")
@@ -102,16 +96,6 @@ def test_what_is_held_out_is_not_trained_on(classes: Path, tmp_path: Path) -> No
     assert not trained & set(held_out)
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_too_few_photographs_are_an_error(photographs: Path, tmp_path: Path, number: int) -> None:
-    source = tmp_path / "few"
-    source.mkdir()
-    for path in sorted(photographs.iterdir())[:number]:
-        (source / path.name).write_bytes(path.read_bytes())
-    with pytest.raises(SourceError, match=f"found {number} photograph.*at least 2"):
-        make_pairs(source, tmp_path / "data", limit=10, say=lambda line: None)
-
-
 # The arms
 
 
@@ -131,12 +115,6 @@ def test_every_arm_gives_the_same_kind_of_batches(pairs: Pairs, photos: Photos, 
     assert shapes[1] == [((4, 3, 32, 32), floats), ((4,), torch.int64)]
 
 
-@pytest.mark.parametrize("arm", ARMS)
-def test_a_turn_repeats_the_data(pairs: Pairs, arm: Arm) -> None:
-    with opened(pairs, arm, Setting("srcnn", 4, 32, 0), device=CPU, seed=0, samples=50) as next_epoch:
-        assert sum(len(batch[0]) for batch in next_epoch()) == 48
-
-
 def test_pairs_from_files_are_cut_and_flipped_together(tmp_path: Path) -> None:
     """In an image whose pixels are all different, the window of lr is the one of hr."""
     lr = np.arange(12 * 12 * 3, dtype=np.uint8).reshape(12, 12, 3)
@@ -153,14 +131,6 @@ def test_pairs_from_files_are_cut_and_flipped_together(tmp_path: Path) -> None:
 
 
 # Statistics
-
-
-@given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=9), st.floats(-1e3, 1e3))
-def test_an_interval_moves_with_its_values(values: list[float], by: float) -> None:
-    before, after = mean(values), mean([value + by for value in values])
-    for first, second in ((before.value, after.value), (before.low, after.low), (before.high, after.high)):
-        assert first is not None and second is not None
-        assert second - first == pytest.approx(by, abs=1e-6)
 
 
 def test_intervals_hold_about_as_often_as_they_say() -> None:
@@ -195,54 +165,7 @@ def test_a_plan_fits_into_its_time_or_says_so(
     assert Plan.from_json(json.loads(json.dumps(plan.as_json()))) == plan
 
 
-def test_an_early_end_has_every_arm_and_model() -> None:
-    plan = Plan(BASE, (0, 1, 2), {"srcnn": 2, "tiny": 2}, {"srcnn": ("batch-size",), "tiny": ()}, 1.0, (), 60.0)
-    items = list(plan.items(2))
-    first = items[: len(items) // 3 + 6]
-    assert {(item.model, item.arm) for item in first if isinstance(item, Run)} == {(m, a) for m in BASE for a in ARMS}
-
-
-def test_a_sweep_changes_one_thing() -> None:
-    for sweep in SWEEPS.values():
-        setting = BASE["tiny" if sweep.only == "classes" else "srcnn"]
-        for value in sweep.values(setting, 4):
-            changed = sweep.change(setting, value).as_json()
-            differing = {name for name, kept in setting.as_json().items() if changed[name] != kept}
-            allowed = {"memory": 1, "copies": 2, "resize": 2, "memory-format": 2}.get(sweep.name, 1)
-            assert len(differing) <= allowed, (sweep.name, value, differing)
-            assert sweep.show(value)
-
-
 # The findings
-
-
-def test_the_report_begins_with_the_conclusion() -> None:
-    text = report.as_text(made_up())
-    first = re.sub(r"\s+", " ", text.split("\n- ")[0]).strip()
-    assert first == (
-        "Loader trains SRCNN 4.0 times as fast and a small ResNet 4.0 times as fast as image files do; no "
-        "difference in quality was found."
-    )
-    assert "an epoch from image files takes 10 s in batches of 8 and 2 s in batches of 128; from Loader 2.5 s and " in (
-        re.sub(r"\s+", " ", text)
-    )
-    assert "with 16 times the samples, the forward pass takes 1.0 times as long" in re.sub(r"\s+", " ", text)
-    assert "left out." in text
-
-
-def test_a_turn_is_watched_through_nvml(pairs: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a stand-in for NVML, and the CPU in place of the device that it watches."""
-    monkeypatch.setitem(sys.modules, "pynvml", Nvml())
-    monkeypatch.setattr("comparison.training.nvml_name", lambda device: 0)
-    turn = take_turn(pairs, "lmdbloader", Setting("srcnn", 4, 16, 1), device=CPU, seconds=0.4)
-    assert turn.gpu is not None
-    assert turn.gpu["power_watts"] == 70 and turn.gpu["fan_percent"] == 30
-    assert turn.gpu["temperature_celsius"] in (61, 62, 63, 64) and turn.gpu["performance_state"] in (2, 8)
-    results = made_up(sweeps=("batch-size",))
-    results.turns[next(iter(results.turns))] = turn
-    results.save(tmp_path / "results.json")
-    found = load(tmp_path / "results.json")
-    assert found is not None and turn in found.turns.values()
 
 
 def test_image_files_are_compared_at_their_best_number_of_workers() -> None:
@@ -277,18 +200,6 @@ def test_speeds_that_vary_more_than_they_differ_are_no_conclusion() -> None:
     assert re.search(r"vary too much to compare speeds: Loader is between 0\.\d+ and [\d,.]+ times as fast", text)
 
 
-def test_an_unfinished_comparison_says_so_first() -> None:
-    results = made_up()
-    del results.turns[next(iter(results.turns))]
-    assert (
-        findings.summary(results)[0] == "Not finished: 1 part of the plan not measured yet. The same command goes on."
-    )
-
-
-def test_a_difference_in_quality_is_said() -> None:
-    assert findings.headline(made_up(better=0.05)).endswith("but the quality differs")
-
-
 def test_one_seed_claims_no_equal_quality() -> None:
     text = report.as_text(made_up(seeds=1))
     assert "does not tell whether the quality is the same" in re.sub(r"\s+", " ", text)
@@ -308,24 +219,6 @@ def test_results_are_written_and_read_back(tmp_path: Path) -> None:
     found = load(tmp_path / "results.json", results.wanted)
     assert found == results
     assert found is not None and report.as_text(found) == report.as_text(results)
-
-
-def test_results_of_other_options_are_refused(tmp_path: Path) -> None:
-    made_up().save(tmp_path / "results.json")
-    with pytest.raises(OptionError, match="was begun with --source photographs"):
-        load(tmp_path / "results.json", {"source": "others"})
-
-
-def test_the_page_has_a_chart_for_each_section(tmp_path: Path) -> None:
-    results = made_up(sweeps=("batch-size", "patch", "workers", "resize", "memory-format", "ema"))
-    write_page(page_of(results), tmp_path / "page.html")
-    html = (tmp_path / "page.html").read_text("utf-8")
-    names = [section.name for section in findings.sections(results)]
-    assert len(names) == len(set(names)) == 16
-    for name in names:
-        assert f'id="{name}"' in html
-    assert html.count("data:image/svg+xml;base64,") == len(names)
-    assert "NaN" not in html
 
 
 # The command
@@ -382,22 +275,3 @@ def test_wrong_options_are_errors(arguments: list[str], message: str, capsys: py
     with pytest.raises(SystemExit):
         compare("photographs", *arguments)
     assert message in capsys.readouterr().err
-
-
-def test_reports_are_written_again_from_the_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert compare("anywhere", "--out", tmp_path, "--report") == 1
-    assert "there are no results" in capsys.readouterr().err
-    made_up().save(tmp_path / "results.json")
-    assert compare("anywhere", "--out", tmp_path, "--report") == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"results.json", "report.txt", "report.html"}
-
-
-@pytest.mark.parametrize("device", ["cuda:7", "tpu"])
-def test_a_device_that_is_not_here_is_an_error(device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert compare_training.main([str(tmp_path), "--device", device]) == 1
-    assert f"--device {device}" in capsys.readouterr().err
-
-
-def test_a_source_that_is_not_there_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert compare(tmp_path / "nothing", "--out", tmp_path / "out") == 1
-    assert "there is no such folder" in capsys.readouterr().err

@@ -178,26 +178,5 @@ def complaints(row: Row) -> Iterator[str]:
         yield "no date"
 
 
-@pytest.mark.parametrize(
-    ("changed", "why"),
-    [
-        ({"claim": ""}, "a cell is empty"),
-        ({"places": "`lmdbloader/nothing.py`"}, "lmdbloader/nothing.py is not there"),
-        ({"places": "[Nothing](how-to/nothing.md#at-all)"}, "docs/how-to/nothing.md is not there"),
-        ({"places": "somewhere"}, "no place is named"),
-        ({"commands": "read the page"}, "no command shows it"),
-        ({"commands": "`python benchmarks/gpu/run.py --stages fed --out x`"}, "a row is of a GPU stage"),
-        ({"seen": "**GPU stage** `fed`, 2026-11-22"}, "a row is of a GPU stage"),
-        ({"seen": "**seen** 2026-11-23"}, "'seen' is not a state"),
-        ({"seen": "**measured** yesterday"}, "no date"),
-        ({"seen": "**measured** 2026-11-23: TODO"}, "still to be done"),
-    ],
-)
-def test_a_planted_gap_in_a_row_is_found(changed: dict[str, str], why: str) -> None:
-    whole = {"claim": "Says.", "places": "`README.md`", "commands": "`make test`", "seen": "**measured** 2026-11-23: 3"}
-    assert list(complaints(Row("A1", **whole))) == []
-    assert any(why in complaint for complaint in complaints(Row("A1", **{**whole, **changed})))
-
-
 def test_every_command_is_one_that_can_be_run() -> None:
     assert {command: problem for command in COMMANDS if (problem := problem_of(command))} == {}

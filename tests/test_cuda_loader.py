@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import subprocess
 import sys
 import threading
@@ -196,18 +195,6 @@ def test_a_state_of_one_goes_on_with_the_other(ds: LMDBDataset) -> None:
 # --- Which device ---
 
 
-def test_a_loader_pickles_with_its_device_and_place(ds: LMDBDataset) -> None:
-    loader = Loader(ds, 5, shuffle=True, seed=1, num_threads=2, device=DEVICE)
-    batches = iter(loader)
-    next(batches)
-    copy = pickle.loads(pickle.dumps(loader))
-    assert copy.device == loader.device
-    for one, other in zip(copy, on_cpu(ds, 5, seed=1, num_threads=2)[1:], strict=True):
-        assert_same(one, other)
-    batch = next(batches)
-    assert_same(pickle.loads(pickle.dumps(batch)), batch)
-
-
 # --- Epochs left early, several at once ---
 
 
@@ -292,17 +279,6 @@ def test_several_loaders_and_iterators_at_once(ds: LMDBDataset, labelled: LMDBDa
         for epoch, found in enumerate((a, b, c)):
             assert_same(found, wanted[epoch * count + number], where=f"iterator {epoch}, batch {number}")
     assert number == len(second) - 1
-
-
-def test_an_iterator_that_another_thread_goes_on_with(ds: LMDBDataset) -> None:
-    batches = iter(Loader(ds, 4, shuffle=True, seed=0, num_threads=2, device=DEVICE))
-    found = [next(batches) for _ in range(3)]
-    rest = threading.Thread(target=lambda: found.extend(batches))
-    rest.start()
-    rest.join()
-    torch.cuda.synchronize()
-    for one, other in zip(found, on_cpu(ds, 4, num_threads=2), strict=True):
-        assert_same(one, other)
 
 
 # --- Processes ---

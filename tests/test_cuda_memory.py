@@ -17,7 +17,6 @@ from cuda_device import DEVICE, NEEDS_CUDA, assert_all_same, hold_up, on_cpu, re
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.errors import OptionError
 from lmdbloader.transforms import ToDtype
 
 pytestmark = NEEDS_CUDA
@@ -135,10 +134,6 @@ def test_a_batch_that_is_dropped_while_its_copy_is_pending(images: LMDBDataset, 
     copy_in_the_loop(many(images, batch_size), batch_size, way, must_run_ahead=way not in MAY_WAIT)
 
 
-def test_what_is_not_pinned(images: LMDBDataset) -> None:
-    copy_in_the_loop(many(images, 64), 64, "a slice", must_run_ahead=False, pin_memory=False)
-
-
 def test_several_epochs_left_early_with_copies_pending(images: LMDBDataset) -> None:
     dataset = many(images, 64)
     loader = Loader(dataset, 64, **OPTIONS)
@@ -163,17 +158,6 @@ def test_several_epochs_left_early_with_copies_pending(images: LMDBDataset) -> N
 
 
 # --- Which memory is pinned ---
-
-
-def test_the_option_says_what_is_pinned(images: LMDBDataset) -> None:
-    for device in (None, "cpu"):
-        for wanted in (True, False):
-            loader = Loader(images, 8, device=device, pin_memory=wanted, **OPTIONS)
-            assert loader.pin_memory is wanted
-            assert next(iter(loader)).image.is_pinned() is wanted
-    assert Loader(images, 8, device=DEVICE, **OPTIONS).pin_memory is True
-    with pytest.raises(OptionError, match="pin_memory"):
-        Loader(images, 8, device=DEVICE, pin_memory=False, **OPTIONS)
 
 
 # --- Batches that the Loader copies ---

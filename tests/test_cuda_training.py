@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,21 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from classification import build_model as build_classifier
-from classification import train_epoch as train_classifier_epoch
-from classification.precision import choose_precision
 from cuda_device import DEVICE, NEEDS_CUDA
 from loading_scripts import interrupt_at_save, load_script
-from torch import nn
 
 import lmdbloader
-from lmdbloader.transforms import Normalize, RandomHorizontalFlip, ToDtype
 
 pytestmark = NEEDS_CUDA
 
 train_sr = load_script("train_sr")
 train_classifier = load_script("train_classifier")
-HAS_COMPILER = (Path(sysconfig.get_path("include")) / "Python.h").exists()
 
 
 def smooth(rng: np.random.Generator, side: int) -> np.ndarray:
@@ -168,16 +161,6 @@ def test_a_classifier_trains_in_every_precision(
     assert found[-1]["top1"] >= 0.5, "chance is 0.25"
 
 
-def test_a_classifier_trains_as_on_the_cpu(classes: Path, tmp_path: Path) -> None:
-    options = ("--amp", "fp32", "--epochs", 2, "--seed", 3, "--lr", 0.1, "--log-json")
-    for device in (DEVICE, "cpu"):
-        val = ("--val", classes / "val.lmdb")
-        assert run_classifier(classes / "train.lmdb", *val, *options, tmp_path / device, device=device) == 0
-    here, there = entries(tmp_path / "cpu"), entries(tmp_path / DEVICE)
-    assert [entry["loss"] for entry in there] == pytest.approx([entry["loss"] for entry in here], rel=0.02)
-    assert [entry["val_loss"] for entry in there] == pytest.approx([entry["val_loss"] for entry in here], rel=0.1)
-
-
 @pytest.mark.parametrize("amp", ["bf16", "fp16"])
 def test_a_classifier_that_is_resumed_within_an_epoch(
     classes: Path, tmp_path: Path, amp: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -202,32 +185,3 @@ def test_a_classifier_that_is_resumed_within_an_epoch(
 
 
 # --- Compiled models ---
-
-needs_compiler = [
-    pytest.mark.skipif(not HAS_COMPILER, reason="torch.compile needs Python.h, the package python3-dev"),
-    pytest.mark.filterwarnings("default"),  # torch's compiler warns of torch
-]
-
-
-@pytest.mark.parametrize("mode", [pytest.param(mode, marks=needs_compiler) for mode in ("default", "reduce-overhead")])
-def test_a_compiled_classifier_learns_what_the_plain_one_does(classes: Path, mode: str) -> None:
-    """In the mode "reduce-overhead" steps are CUDA graphs, which read from memory of their own."""
-    precision = choose_precision("fp32", torch.device(DEVICE))
-    losses = {}
-    for name in ("plain", mode):
-        torch.manual_seed(0)
-        loader = lmdbloader.Loader(
-            lmdbloader.LMDBDataset(classes / "train.lmdb"),
-            16,
-            shuffle=True,
-            num_threads=2,
-            drop_last=True,
-            device=DEVICE,
-            memory_format=torch.channels_last,
-            transforms=[RandomHorizontalFlip(), ToDtype(torch.float32, scale=True), Normalize(0.5, 0.25)],
-        )
-        bare: nn.Module = build_classifier("tiny", 4).to(DEVICE, memory_format=torch.channels_last)
-        optimizer = torch.optim.SGD(bare.parameters(), lr=0.05)
-        model: Any = bare if name == "plain" else torch.compile(bare, mode=mode)
-        losses[name] = [train_classifier_epoch(model, optimizer, loader, precision=precision).loss for _ in range(3)]
-    assert losses[mode] == pytest.approx(losses["plain"], rel=0.05)

@@ -124,23 +124,3 @@ def test_unusable_photographs_are_left_out_and_too_few_are_an_error(folder: Path
         path.unlink()
     with pytest.raises(SourceError, match="1 of 4 images can be used; the demo needs two or more"):
         superres.find_photographs(folder, tmp_path / "out")
-
-
-def test_scikit_images_photographs_are_there_and_never_on_both_sides(tmp_path: Path) -> None:
-    training, held_out = superres.find_photographs(None, tmp_path)
-
-    assert all(superres.is_usable(path) for path in [*training, *held_out])
-    names = [{re.split(r"[._]", path.name)[0] for path in side} for side in (training, held_out)]
-    assert not names[0] & names[1]
-
-
-def test_the_demo_fails_when_a_model_is_not_better_than_none(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(superres, "run", lambda *_: False)
-    monkeypatch.setattr(classification, "run", lambda *_: False)
-
-    assert demo.main(["--images", str(folder), "--output", str(tmp_path / "out")]) == 1
-    complaints = capsys.readouterr().err
-    assert "SRCNN is not better than bicubic after 60 s; try --seconds 120" in complaints
-    assert "the classifier is not better than chance" in complaints

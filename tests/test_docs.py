@@ -265,58 +265,6 @@ def test_pages_open_from_disk_in_a_browser(site: Path, browser: Browser, dark: b
             page.close()
 
 
-HIGHEST = 6000
-# Pages to look something up in, of any height: the reference, tables, and answers by message.
-LOOKED_UP = (
-    "reference/", "benchmarks/tables", "benchmarks/gpu-tables", "benchmarks/peers-tables", "coverage",
-    "troubleshooting",
-)  # fmt: skip
-
-
-def heights(paths: list[Path], browser: Browser) -> Iterator[tuple[Path, float]]:
-    """Yield each page with its height in a window of 1280, without its scripts: about as with them, and faster."""
-    page = browser.open(paths[0], width=1280)
-    page.call("Emulation.setScriptExecutionDisabled", value=True)
-    for path in paths:
-        page.is_loaded = False
-        page.call("Page.navigate", url=path.resolve().as_uri())
-        while not page.is_loaded:
-            page.call("Page.getLayoutMetrics")
-        yield path, page.call("Page.getLayoutMetrics")["cssContentSize"]["height"]
-    page.close()
-
-
-def too_high(site: Path, browser: Browser) -> dict[str, float]:
-    """Return the heights of pages over 6,000 pixels in a window of 1280, without those to look something up in."""
-    names = {path: path.relative_to(site).with_suffix("").as_posix() for path in sorted(site.rglob("*.html"))}
-    paths = [path for path, name in names.items() if name != "404" and not name.startswith(LOOKED_UP)]
-    found = {}
-    for path in [path for path, height in heights(paths, browser) if height > 0.95 * HIGHEST]:
-        page = browser.open(path, width=1280)
-        height = page.evaluate("document.documentElement.scrollHeight")
-        page.close()
-        if height > HIGHEST:
-            found[names[path]] = height
-    return found
-
-
-def test_no_page_but_references_and_tables_is_over_6000_pixels_high(site: Path, browser: Browser) -> None:
-    assert too_high(site, browser) == {}, "move rules and tables to docs/reference, or a second task to its own page"
-
-
-def test_the_gallery_shows_its_pictures_in_one_page_of_readable_length(site: Path, browser: Browser) -> None:
-    for width, dark in ((1280, False), (1280, True), (400, False)):
-        page = browser.open(site / "reference" / "transform-gallery.html", width=width, dark=dark)
-        shown = "[...document.querySelectorAll('.gallery img')].map(image => image.naturalWidth && image.width)"
-        widths = page.evaluate(shown)
-        assert len(widths) > 15 and min(widths) > 300
-        assert page.evaluate("document.querySelectorAll('.gallery svg.drawing').length") == 3
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert width < 1280 or page.evaluate("document.documentElement.scrollHeight") < 6500
-        assert page.errors == []
-        page.close()
-
-
 # Types each term into the search field, as a person does, and returns the first links.
 SEARCH_ALL = """(async terms => {
     const field = document.querySelector("[data-md-component=search-query]");

@@ -202,24 +202,3 @@ def test_commands_named_in_sentences_exist() -> None:
 def test_a_command_that_is_wrong_is_found(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises((SystemExit, AssertionError)):
         parse(shlex.split(command), monkeypatch)
-
-
-def test_commands_are_found_in_shell_lines() -> None:
-    block = """
-        DB=$(lmdbloader stage a "$TMPDIR" --quiet) || exit 1   # lmdbloader x
-        OPTIONS="photos out.lmdb --scale 2"
-        plan=$(sbatch --parsable --wrap "lmdbloader convert $OPTIONS --plan-only")
-        docker run --rm -v "$PWD:/data" lmdbloader lmdbloader info a.lmdb
-        docker build -t lmdbloader .
-        taskset -c 0-7 lmdbloader tune a.lmdb | head
-        torchrun --nproc-per-node 8 scripts/train_sr.py \\
-            "$DB" > log
-        pip install lmdbloader
-    """
-    assert [" ".join(words) for words in commands_in(block)] == [
-        "lmdbloader stage a $TMPDIR --quiet",
-        "lmdbloader convert photos out.lmdb --scale 2 --plan-only",
-        "lmdbloader info a.lmdb",
-        "lmdbloader tune a.lmdb",
-        "torchrun --nproc-per-node 8 scripts/train_sr.py $DB",
-    ]

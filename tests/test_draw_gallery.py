@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +18,6 @@ ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
 PAGE = (REFERENCE / "transform-gallery.md").read_text("utf-8")
 SECTIONS = {text.partition("\n")[0]: text for text in re.split(r"(?m)^### ", PAGE)[1:]}
-TORCHVISIONS = json.loads((Path(__file__).parent / "data/torchvision/signatures.json").read_text())["names"]
 # Bases that do nothing by themselves, a tuple of dtypes, and a mark of functions.
 SHOWN = sorted({*T.__all__} - {"DTYPES", "Geometry", "Transform", "thread_safe"})
 # In levels: a codec or a resampler of another version may round otherwise.
@@ -97,36 +95,3 @@ def test_the_stored_pictures_are_current(gallery: ModuleType, drawn: Path) -> No
         if not is_current:
             stale.append(path.name)
     assert stale == [], "run `python scripts/draw_gallery.py` and commit docs/reference/pictures"
-
-
-def tiles_of(gallery: ModuleType, picture: Image.Image, columns: int) -> list[Image.Image]:
-    """Return the cells of a picture with two rows, without their captions."""
-    width, height = (
-        (side + gallery.GAP) // n - gallery.GAP for side, n in zip(picture.size, (columns, 2), strict=True)
-    )
-    cells = [
-        (column * (width + gallery.GAP), row * (height + gallery.GAP)) for row in (0, 1) for column in range(columns)
-    ]
-    bottom = height - gallery.LETTERS - 8
-    return [picture.crop((left, top, left + width, top + bottom)) for left, top in cells]
-
-
-def test_a_picture_shows_what_the_line_does(gallery: ModuleType) -> None:
-    def tiles(code: str) -> list[Image.Image]:
-        return tiles_of(gallery, gallery.draw_choices(gallery.Card("Any", code, "any.jpg")), 3)
-
-    original, *same = tiles("T.RandomHorizontalFlip(0.0)")
-    assert [distance(original, tile) for tile in same] == [0.0] * 5
-    mirrored = original.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    _, *flipped = tiles("T.RandomHorizontalFlip(1.0)")
-    assert max(distance(mirrored, tile) for tile in flipped) < 1 < distance(original, mirrored)
-
-
-def test_a_mask_moves_with_its_image(gallery: ModuleType) -> None:
-    def tiles(code: str) -> list[Image.Image]:
-        return tiles_of(gallery, gallery.draw_masks(gallery.Card("Masks", code, "any.jpg")), 4)
-
-    still, moved = tiles("T.CenterCrop(300)"), tiles("[T.CenterCrop(300), T.RandomHorizontalFlip(1.0)]")
-    for number in (1, 2, 3, 5, 6, 7):
-        assert distance(still[number].transpose(Image.Transpose.FLIP_LEFT_RIGHT), moved[number]) < 1
-        assert distance(still[number], moved[number]) > 5

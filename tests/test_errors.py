@@ -41,13 +41,3 @@ def test_messages_escape_control_characters(kind: type[LmdbloaderError]) -> None
     assert r"a\x1b[2J\x9b\r" in shown and r"\u202egnp.\udcff漢" in shown
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.args) == (str(error), error.args)
-
-
-def test_the_place_of_damage_is_keyword_only() -> None:
-    with pytest.raises(TypeError):
-        CorruptError("damaged", 3)  # type: ignore[misc]
-
-
-def test_an_image_error_survives_pickling() -> None:
-    error = pickle.loads(pickle.dumps(ImageError("a.png", "is cut short")))
-    assert (str(error), error.name, error.reason) == ("a.png: is cut short", "a.png", "is cut short")

@@ -14,7 +14,6 @@ from PIL import Image
 import lmdbloader
 from lmdbloader import fields
 from lmdbloader.errors import CorruptError, OptionError
-from lmdbloader.show.labels import in_colors
 
 LABELS = np.array([[0, 1, 2], [7, 255, 1]])
 
@@ -84,18 +83,6 @@ def test_a_value_that_is_not_a_mask_is_refused_with_its_sample(tmp_path: Path, v
     assert not (tmp_path / "d").exists()
 
 
-@pytest.mark.parametrize("number", [-1, -100, 2**16, 2.0, True, None, "255"])
-def test_a_number_that_no_mask_can_store_is_refused(number: Any) -> None:
-    with pytest.raises(OptionError, match=r"from 0 to 65535.*Write Mask"):
-        fields.Mask(number)
-
-
-def test_the_ignored_label_fits_the_labels(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"labels of uint8 cannot hold ignore_index=300.*give masks as uint16"):
-        write(tmp_path / "d", LABELS, ignore_index=300)
-    assert write(tmp_path / "d", LABELS.astype(np.uint16), ignore_index=300).fields["mask"].ignore_index == 300
-
-
 @pytest.mark.parametrize("count", [1, 5000])  # in the first group of samples, and in a later one
 def test_labels_of_two_types_are_refused_when_they_are_written(tmp_path: Path, count: int) -> None:
     with pytest.raises(
@@ -152,16 +139,6 @@ def test_extract_writes_the_numbers_as_png(tmp_path: Path) -> None:
     write(tmp_path / "e", LABELS + 300)
     lmdbloader.extract(tmp_path / "e", tmp_path / "wide")
     np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / "wide" / "000000.png")), LABELS + 300)
-
-
-def test_info_and_preview_show_masks(tmp_path: Path) -> None:
-    write(tmp_path / "d", LABELS, LABELS)
-    (summary,) = lmdbloader.info(tmp_path / "d").fields
-    assert summary.describe() == "3 x 2, 8-bit labels, 255 is ignored"
-    assert (summary.kind, summary.ignore_index) == ("mask", 255)
-    sheet = lmdbloader.preview(tmp_path / "d").image
-    colors = {tuple(color) for color in in_colors(LABELS, 255).reshape(3, -1).T.tolist()}
-    assert colors <= {color for _, color in sheet.getcolors(1 << 20)}
 
 
 def test_a_damaged_mask_is_found_and_left_out(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from damage import flip
 from hypothesis import HealthCheck, given, settings
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.errors import CorruptError, DestinationError
+from lmdbloader.errors import DestinationError
 
 FILES = ("data.mdb", "index.arrow", "manifest.json")
 # Of every length from none to far beyond the limit, of one to four bytes a character.
@@ -87,18 +86,6 @@ def test_long_texts_are_not_in_the_index(path: Path, earlier: Path) -> None:
     assert text not in (path / "index.arrow").read_bytes()
     assert (path / "data.mdb").read_bytes().count(text) == 1
     assert text in (earlier / "index.arrow").read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("text", "is_long"), [("x" * 128, False), ("x" * 129, True), ("é" * 64, False), ("é" * 65, True)]
-)
-@pytest.mark.parametrize("place", [0, 40, 59])
-def test_one_text_of_more_than_128_bytes_moves_the_field(tmp_path: Path, text: str, is_long: bool, place: int) -> None:
-    captions = ["a"] * 60
-    captions[place] = text
-    lmdbloader.write(samples(captions), tmp_path / "d")
-    assert codecs_of(tmp_path / "d")["caption"] == ("raw" if is_long else None)
-    assert [sample.caption for sample in LMDBDataset(tmp_path / "d")] == captions
 
 
 class Breaking:
@@ -177,17 +164,6 @@ def test_samples_and_batches_have_the_texts(stored: Path, io: Any) -> None:
     assert sorted(shuffled) == sorted(CAPTIONS)
 
 
-def test_the_table_has_the_texts(stored: Path, earlier: Path) -> None:
-    dataset = LMDBDataset(stored)
-    assert dataset.table.equals(LMDBDataset(earlier).table)
-    assert dataset.table.schema.field("caption").type == pa.large_string()
-    assert dataset.table["caption"].to_pylist() == CAPTIONS
-    view = dataset.select([59, 3, 3])
-    assert view.table["caption"].to_pylist() == [CAPTIONS[59], CAPTIONS[3], CAPTIONS[3]]
-    assert view[1:].table.column_names == dataset.table.column_names
-    assert dataset.select([]).table["caption"].to_pylist() == []
-
-
 def test_conditions_and_splits_see_the_texts(stored: Path) -> None:
     dataset = LMDBDataset(stored)
     empty = [number for number, text in enumerate(CAPTIONS) if not text]
@@ -200,17 +176,6 @@ def test_conditions_and_splits_see_the_texts(stored: Path) -> None:
     assert not {s.caption for s in one} & {s.caption for s in other}
     assert len(one) + len(other) == len(dataset)
     assert len(one[:20].split([0.5, 0.5], by="caption")) == 2
-
-
-def test_a_condition_reads_only_the_texts_that_it_names(path: Path, tmp_path: Path) -> None:
-    shutil.copytree(path, tmp_path / "d")
-    number = CAPTIONS.index(max(CAPTIONS, key=len))
-    flip(tmp_path / "d", int(LMDBDataset(path).reader.index.arrays["caption.offset"][number]) + 1)
-    dataset = LMDBDataset(tmp_path / "d")
-    assert len(dataset.where("label == 1")) == 20
-    for read in (lambda: dataset.where("caption == ''"), lambda: dataset.table, lambda: dataset[number]):
-        with pytest.raises(CorruptError, match=rf"field 'caption' of sample {number}: its checksum does not match"):
-            read()
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

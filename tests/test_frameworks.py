@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
 import json
-import pickle
 import subprocess
 import sys
 import types
@@ -171,64 +169,6 @@ def test_lightning_continues_with_the_very_batch(path: Path, tmp_path: Path, way
         assert rest == full[step:], step
 
 
-@pytest.mark.parametrize("every", [1])
-def test_lightning_continues_when_it_reloads_its_loaders(path: Path, tmp_path: Path, every: int) -> None:
-    data = pytest.importorskip("lightning").LightningDataModule
-    options = {"max_epochs": 4, "reload_dataloaders_every_n_epochs": every}
-
-    class Data(data):  # type: ignore[misc,valid-type]
-        def train_dataloader(self) -> Loader:
-            return loader_of(path)
-
-    full = fit_lightning(Data(), tmp_path, **options)
-    assert full == seen_by_the_loader(path, 4)
-    for step in (2, STEPS, STEPS + 2, 2 * STEPS + 1, 3 * STEPS, 3 * STEPS + 5):
-        rest = fit_lightning(Data(), tmp_path / "again", ckpt_path=tmp_path / f"step={step}.ckpt", **options)
-        assert rest == full[step:], step
-
-
-@pytest.mark.parametrize("mode", ["max_size_cycle", "min_size"])
-def test_lightning_continues_several_loaders(path: Path, tmp_path: Path, mode: str) -> None:
-    pytest.importorskip("lightning")
-    from lightning.pytorch.utilities.combined_loader import CombinedLoader
-
-    class Module(type(lightning_module())):  # type: ignore[misc]
-        def training_step(self, batch: Any, number: int) -> Any:
-            noted_ones = [one and noted(one.image, one.label) for one in (batch["long"], batch["short"])]
-            self.both.append(noted_ones)
-            return self.network.weight.weight.sum()
-
-    def fit(ckpt_path: Path | None = None) -> list[Any]:
-        loaders = {
-            "long": loader_of(path, seed=4),
-            "short": Loader(LMDBDataset(path)[:9], BATCH, shuffle=True, seed=1, transforms=[RandomCrop(8)]),
-        }
-        module = Module()
-        module.both = []
-        trainer = lightning_trainer(tmp_path if ckpt_path is None else tmp_path / "again", max_epochs=3)
-        trainer.fit(module, CombinedLoader(loaders, mode), ckpt_path=ckpt_path)
-        return list(module.both)
-
-    full = fit()
-    steps = len(full) // 3
-    for step in (1, steps - 1, steps + 1, 3 * steps - 1):
-        assert fit(tmp_path / f"step={step}.ckpt") == full[step:], step
-
-
-def test_lightning_trains_twice_with_one_loader(path: Path, tmp_path: Path) -> None:
-    loader = without_a_seed(path)
-    seen = [fit_lightning(loader, tmp_path, max_epochs=2) for _ in range(3)]
-    check_new(seen)
-
-
-def check_new(runs: list[Seen]) -> None:
-    """Check that runs, of whole epochs, have no order twice and few crops twice."""
-    epochs = [run[i : i + STEPS] for run in runs for i in range(0, len(run), STEPS)]
-    orders = {tuple(label for labels, _ in epoch for label in labels) for epoch in epochs}
-    assert len(orders) == len(epochs) and {len(order) for order in orders} == {COUNT}
-    assert crops(one for run in runs for one in run) > 0.96 * len(epochs) * COUNT
-
-
 # Fabric
 
 
@@ -275,23 +215,6 @@ def test_the_lightning_module_evaluates_without_random_transforms_and_on_the_sam
     DataModule(train, batch_size=2, transforms=random)
 
 
-def test_lightning_overfits_with_the_module_and_names_the_order_for_a_loader(path: Path, tmp_path: Path) -> None:
-    pytest.importorskip("lightning")
-    from lmdbloader.integrations.lightning import DataModule
-
-    steps = [RandomCrop(8), ToDtype(torch.float32, scale=True)]
-    data = DataModule(path, batch_size=BATCH, transforms=steps)
-    seen = fit_lightning(data, tmp_path, overfit_batches=2, max_epochs=2)
-    assert [labels for labels, _ in seen] == [[0, 1, 2, 3], [4, 5, 6, 7]] * 2
-    with pytest.raises(OptionError, match=r'SequentialSampler.*Write Loader\(..., order="sequential"\)'):
-        fit_lightning(loader_of(path), tmp_path, overfit_batches=2, max_epochs=2)
-
-
-def test_lightning_predicts_every_sample_once(path: Path, tmp_path: Path) -> None:
-    found = lightning_trainer(tmp_path).predict(lightning_module(), loader_of(path, order="sequential"))
-    assert torch.cat(found).tolist() == list(range(COUNT))
-
-
 # Accelerate
 
 
@@ -314,19 +237,6 @@ def test_accelerate_skips_batches_without_reading_them(path: Path, count: int, w
     expected = seen_by_the_loader(path, 3)[2 * STEPS :]
     assert [noted(batch.image, batch.label) for batch in rest] == expected[count:]
     assert loader.stage_times().num_samples == COUNT - count * BATCH
-
-
-@pytest.mark.parametrize("way", ["prepare", "integration"])
-def test_accelerate_prepares_a_loader_again(path: Path, way: str) -> None:
-    accelerate = pytest.importorskip("accelerate")
-    from lmdbloader.integrations.accelerate import prepare
-
-    accelerator, loader = accelerate.Accelerator(cpu=True), without_a_seed(path)
-    ways: dict[str, Callable[[], Any]] = {
-        "prepare": lambda: accelerator.prepare(loader),
-        "integration": lambda: prepare(accelerator, loader),
-    }
-    check_new([[noted(batch.image, batch.label) for batch in ways[way]()] for _ in range(4)])
 
 
 @pytest.mark.parametrize("way", ["prepare", "integration"])
@@ -398,34 +308,6 @@ def test_transformers_continues_with_the_augmentation_of_the_epoch(path: Path, t
         assert again == full[step:], step
 
 
-def test_transformers_trains_twice_with_one_loader(path: Path, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    from lmdbloader.integrations.transformers import Trainer
-
-    arguments = transformers.TrainingArguments(
-        str(tmp_path), num_train_epochs=2, use_cpu=True, report_to=[], disable_tqdm=True, save_strategy="no"
-    )
-    loader = loader_of(path, as_=NAMES, seed=None)
-    networks = [Network() for _ in range(3)]
-    for network in networks:
-        Trainer(network, arguments, train_dataset=loader).train()
-    trainer = Trainer(again := Network(), arguments, train_dataset=loader)
-    trainer.train(), trainer.train()
-    check_new([*(network.seen for network in networks), again.seen])
-
-
-def test_transformers_evaluates_a_loader(path: Path, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    from lmdbloader.integrations.transformers import Trainer
-
-    arguments = transformers.TrainingArguments(str(tmp_path), use_cpu=True, report_to=[], disable_tqdm=True)
-    ordered = loader_of(path, as_=NAMES, order="sequential")
-    trainer = Trainer(Network(), arguments, eval_dataset={"val": ordered})
-    found = trainer.predict(ordered)
-    assert found.label_ids.tolist() == list(range(COUNT))
-    assert "eval_val_loss" in trainer.evaluate()
-
-
 # Several processes
 
 
@@ -494,13 +376,6 @@ def test_two_processes_never_read_the_same(
     assert child.returncode and "OptionError" in child.stderr and line in child.stderr, child.stderr
 
 
-def test_accelerate_dispatches_the_batches_of_a_whole_loader(path: Path, tmp_path: Path) -> None:
-    options = {"dispatch": True, "directly": True, "shard": [0, 1], "seed": None}
-    ranks = seen_by_ranks("accelerate", path, tmp_path, **options)
-    for epoch in (slice(0, 3), slice(3, 6)):
-        assert {label for seen in ranks for labels, _ in seen[epoch] for label in labels} == {*range(COUNT)}
-
-
 @pytest.mark.parametrize("framework", ["lightning", "accelerate", "transformers", "fastai"])
 def test_two_processes_without_a_seed_share_every_epoch(path: Path, tmp_path: Path, framework: str) -> None:
     ranks = seen_by_ranks(framework, path, tmp_path, shard="auto", pad=True, seed=None)
@@ -543,19 +418,6 @@ def test_timm_evaluates_as_its_own_loader(path: Path) -> None:
     theirs = [expected(Image.fromarray(sample.image.permute(1, 2, 0).numpy())) for sample in LMDBDataset(path)]
     assert float((ours - torch.stack(theirs)).abs().max()) < 0.02  # one level of a pixel
     assert [label for _, labels in loader for label in labels.tolist()] == list(range(COUNT))
-
-
-def test_timm_trains_with_new_crops(path: Path) -> None:
-    pytest.importorskip("timm")
-    from lmdbloader.integrations.timm import create_loader
-
-    options = {"re_prob": 0.3, "num_workers": 4, "persistent_workers": True, "device": "cpu"}
-    loader = create_loader(LMDBDataset(path), 8, 2, True, **options)
-    seen = []
-    for epoch in range(EPOCHS):
-        loader.sampler.set_epoch(epoch)  # as timm's train.py
-        seen += [noted(images, labels) for images, labels in loader]
-    check_crops(path, seen)
 
 
 # The others
@@ -601,31 +463,6 @@ def test_keras_continues_with_the_very_batch(path: Path, epoch: int, num_steps: 
     loader.load_state_dict({**loader.state_dict(), "epoch": epoch, "position": num_steps * BATCH})
     model.fit(loader, initial_epoch=epoch, epochs=3, verbose=0, callbacks=[Epochs(loader)])
     assert seen == seen_by_the_loader(path, 3)[epoch * STEPS + num_steps :]
-
-
-@pytest.mark.usefixtures("on_torch")
-def test_keras_restores_an_interrupted_run_and_its_callbacks_see_the_position(path: Path, tmp_path: Path) -> None:
-    keras = pytest.importorskip("keras")
-    from lmdbloader.integrations.keras import Epochs
-
-    positions: list[int] = []
-
-    def stop(batch: int, logs: Any) -> None:
-        positions.append(loader.state_dict()["position"])
-        if len(positions) == STEPS + 2:
-            raise KeyboardInterrupt
-
-    seen: Seen = []
-    for on_batch in (stop, None):
-        model, loader = keras_model(seen), loader_of(path, as_="tuple")
-        backup = keras.callbacks.BackupAndRestore(str(tmp_path / "backup"))
-        callbacks = [backup, Epochs(loader), keras.callbacks.LambdaCallback(on_train_batch_end=on_batch)]
-        with contextlib.suppress(KeyboardInterrupt):
-            model.fit(loader, epochs=3, verbose=0, callbacks=callbacks)
-    full = seen_by_the_loader(path, 3)
-    assert seen == full[: STEPS + 2] + full[STEPS:]  # Keras repeats the epoch in which it was interrupted
-    assert positions[: STEPS - 1] == [BATCH * (step + 1) for step in range(STEPS - 1)]
-    assert positions[STEPS:] == [BATCH, 2 * BATCH]
 
 
 def flat_layers() -> tuple[torch.nn.Module, torch.nn.Module]:
@@ -831,18 +668,6 @@ def test_basicsr_trains_on_the_registered_type(tmp_path: Path, monkeypatch: pyte
         seen |= {image.numpy().tobytes() for batch in loader for image in batch["gt"]}
     # 33 * 33 places in 8 ways: the Loader gives as many crops as it draws.
     assert len(seen) >= 0.99 * EPOCHS * 3 * COUNT
-
-
-def test_ray_sends_and_prepares_a_loader(path: Path) -> None:
-    cloudpickle = pytest.importorskip("ray.cloudpickle")
-    loader = loader_of(path, memory_format=torch.channels_last)
-    next(iter(loader))
-    for dumps in (cloudpickle.dumps, pickle.dumps):
-        again = pickle.loads(dumps(loader))
-        assert [batch.label.tolist() for batch in again] == [batch.label.tolist() for batch in loader_of(path)][1:]
-    train = pytest.importorskip("ray.train.torch")
-    shared = loader_of(path, shard=(1, 2))
-    assert isinstance(shared.sampler, torch.utils.data.DistributedSampler) and train  # what Ray leaves alone
 
 
 def test_two_workers_of_ray_share_an_epoch_and_continue_after_a_failure(

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,8 @@ from PIL import Image
 
 import lmdbloader
 from lmdbloader import LMDBDataset, fields
-from lmdbloader.errors import CorruptError, DestinationError, ImageError, OptionError, WorkerError
+from lmdbloader.errors import DestinationError, ImageError, OptionError, WorkerError
 from lmdbloader.ray import engine, read_lmdb, write_lmdb
-from lmdbloader.store import read_manifest
 from lmdbloader.transforms import RandomCrop, ToDtype
 
 ray = pytest.importorskip("ray")
@@ -110,29 +108,6 @@ def check_equal(row: dict[str, Any], sample: dict[str, Any]) -> None:
             assert row[name] == value and type(row[name]) is type(value), name
 
 
-def test_names_of_classes_that_would_be_lost_are_named(cluster: None, tmp_path: Path) -> None:
-    names = ["ant", "bee", "cat"]
-    lmdbloader.write(({"label": i % 3, "number": i} for i in range(9)), tmp_path / "a", classes={"label": names})
-    data = read_lmdb(tmp_path / "a")
-    changed = data.map(lambda row: row).union(data)
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        write_lmdb(changed, tmp_path / "b")
-    (message,) = [str(warning.message) for warning in told if "write_lmdb" in str(warning.message)]
-    assert f"the names of classes that {tmp_path / 'a'} has for label." in message
-    assert "reader.manifest.classes; for no names, classes={}." in message
-    assert not read_manifest(tmp_path / "b").classes
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        write_lmdb(data, tmp_path / "c", classes={"label": names})
-        write_lmdb(data, tmp_path / "d", classes={})
-        write_lmdb(data, tmp_path / "e", fields=["number"])
-        write_lmdb(read_lmdb(tmp_path / "a", ["number"]), tmp_path / "f")
-    assert not [warning for warning in told if "write_lmdb" in str(warning.message)]
-    assert read_manifest(tmp_path / "c").classes == {"label": tuple(names)}
-    assert LMDBDataset(tmp_path / "d").classes == ()
-
-
 @pytest.mark.parametrize("num_blocks", [1, 3, None])
 def test_rows_are_the_samples(cluster: None, path: Path, num_blocks: int | None) -> None:
     data = read_lmdb(path, override_num_blocks=num_blocks)
@@ -169,19 +144,6 @@ def test_transforms_of_a_view_are_applied_as_the_view_applies_them(cluster: None
         assert np.array_equal(row["boxes"], sample.boxes.numpy())
 
 
-def test_only_the_columns_that_are_needed_are_read(cluster: None, tmp_path: Path) -> None:
-    path = tmp_path / "d.lmdb"
-    lmdbloader.write(({"image": np.full((64, 64, 3), i, np.uint8), "label": i} for i in range(9)), path, codec="raw")
-    reader = LMDBDataset(path).reader
-    with (path / "data.mdb").open("r+b") as file:
-        file.seek(int(reader.index.arrays["image.offset"][4]) + 5)
-        file.write(b"damage")
-    data = read_lmdb(path, override_num_blocks=3)
-    assert sorted(row["label"] for row in data.select_columns(["label"]).take_all()) == list(range(9))
-    with pytest.raises(CorruptError, match="field 'image' of sample 4"):
-        data.materialize()
-
-
 def plain_of(value: Any) -> Any:
     """Return a value with its type, its shape and its bytes, to compare."""
     return (str(value.dtype), tuple(value.shape), value.numpy().tobytes()) if isinstance(value, torch.Tensor) else value
@@ -204,12 +166,6 @@ def check_round_trip(path: Path, out: Path, num_parts: int) -> None:
 def the_first_block_last(batch: dict[str, Any]) -> dict[str, Any]:
     time.sleep(0 if batch["number"][0] else 5)
     return batch
-
-
-def test_a_dataset_that_was_read_is_written_again(cluster: None, path: Path, tmp_path: Path) -> None:
-    written = write_lmdb(read_lmdb(path, override_num_blocks=5), tmp_path / "d.lmdb", fields=TYPES)
-    assert (written.num_samples, written.content_digest) == (COUNT, LMDBDataset(path).reader.manifest.content_digest)
-    check_round_trip(path, tmp_path / "d.lmdb", 5)
 
 
 def test_samples_are_in_the_order_of_the_blocks(cluster: None, tmp_path: Path) -> None:

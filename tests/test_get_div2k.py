@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import io
-import stat
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -146,21 +145,6 @@ def test_a_server_without_ranges_or_a_usable_version_starts_over(site: Site, tmp
     assert site.requests[1] == ("bytes=1000-" if etag == '"one"' else None)
 
 
-def test_a_part_that_is_the_whole_file_already_is_taken(site: Site, tmp_path: Path) -> None:
-    (tmp_path / "file.zip.part").write_bytes(BYTES)
-    (tmp_path / "file.zip.part.etag").write_text(site.etag)
-
-    assert fetch(site, tmp_path).read_bytes() == BYTES
-    assert site.requests == [f"bytes={len(BYTES)}-"]
-
-
-def test_a_connection_that_brings_nothing_is_given_up(site: Site, tmp_path: Path) -> None:
-    site.failures = 100
-    with pytest.raises(get_div2k.DownloadError, match="gave up after 3 connections"):
-        fetch(site, tmp_path)
-    assert len(site.requests) == 3
-
-
 # --- The command ---
 
 
@@ -218,17 +202,6 @@ def test_an_archive_that_leads_out_of_the_folder_is_refused_whole(
     assert run(site, tmp_path / "out", "--parts", "valid_hr") == 1
     assert "leads out of the folder" in capsys.readouterr().err
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["DIV2K_valid_HR.zip"]
-
-
-def test_a_link_in_an_archive_is_refused(tmp_path: Path) -> None:
-    archive = tmp_path / "links.zip"
-    link = zipfile.ZipInfo("folder/link.png")
-    link.external_attr = (stat.S_IFLNK | 0o777) << 16
-    with zipfile.ZipFile(archive, "w") as zipped:
-        zipped.writestr(link, "/etc/passwd")
-
-    with pytest.raises(get_div2k.DownloadError, match="is a link"):
-        get_div2k.unpack(archive, "folder", tmp_path)
 
 
 def test_an_archive_that_does_not_fit_is_refused_before_anything_is_written(

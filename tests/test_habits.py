@@ -231,14 +231,6 @@ def test_an_unknown_argument_is_pythons_own_error(place: Path, call: Any) -> Non
         call(LMDBDataset(place / "train.lmdb"))
 
 
-@pytest.mark.parametrize("words", [["--num-workers", "2"], ["--write_mode", "jpg"], ["--crop", "2"]])
-def test_an_unknown_flag_is_argparses_own_error(place: Path, tmp_path: Path, words: list[str]) -> None:
-    with pytest.raises(SystemExit) as error:
-        main(["convert", str(place / "photos"), str(tmp_path / "out"), *words])
-    assert error.value.code == 2
-    assert not (tmp_path / "out").exists()
-
-
 # Arguments of torch's DataLoader
 
 NEUTRAL: dict[str, Any] = {

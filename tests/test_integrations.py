@@ -28,11 +28,6 @@ def test_no_framework_is_imported_with_the_package() -> None:
     assert {name.partition(".")[0] for name in child.stdout.split()}.isdisjoint(lmdbloader.integrations.__all__)
 
 
-def test_another_name_is_an_error_with_the_names() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'jax'; it has accelerate, basicsr, fastai, keras"):
-        lmdbloader.integrations.jax  # noqa: B018
-
-
 class Registry(dict[str, Any]):
     """What those programs' registries are, as far as a dataset type needs them."""
 
@@ -99,14 +94,6 @@ def test_basicsr_gets_new_crops_for_repeated_indices_and_in_every_epoch(
     assert len(seen) >= 0.96 * 5 * COUNT * 3
 
 
-def test_basicsr_validates_on_whole_pairs_in_order(registry: Registry, path: Path) -> None:
-    dataset = registry["LmdbloaderDataset"](options(path, phase="val"))
-    stored = lmdbloader.LMDBDataset(path)
-    for number, sample in enumerate(DataLoader(dataset, 1)):
-        assert torch.equal((sample["gt"][0] * 255).round().to(torch.uint8), stored[number].hr)
-        assert sample["gt_path"] == sample["lq_path"] == [str(number)]
-
-
 def test_basicsr_normalizes_and_flips_as_asked(registry: Registry, path: Path) -> None:
     plain = registry["LmdbloaderDataset"](options(path, phase="val"))[3]["lq"]
     normalized = registry["LmdbloaderDataset"](options(path, phase="val", mean=[0.5] * 3, std=[0.5] * 3))[3]["lq"]
@@ -131,15 +118,6 @@ def test_options_of_basicsr_that_are_not_here_are_errors(
 ) -> None:
     with pytest.raises(OptionError, match=line):
         registry["LmdbloaderDataset"](options(path, **others))
-
-
-def test_without_such_a_program_the_module_says_which_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "lmdbloader.integrations.basicsr", raising=False)
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("basicsr", "neosr", "traiNNer")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match="needs one of basicsr, neosr, traiNNer"):
-        importlib.import_module("lmdbloader.integrations.basicsr")
 
 
 @pytest.fixture

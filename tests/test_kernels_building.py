@@ -20,7 +20,7 @@ from PIL import Image
 
 import lmdbloader
 from lmdbloader import transforms as T
-from lmdbloader.kernels.building.targets import TARGETS, targets_here, targets_of_wheel
+from lmdbloader.kernels.building.targets import targets_here
 from lmdbloader.kernels.calls import libraries
 from lmdbloader.kernels.entries import all_entries
 
@@ -213,20 +213,3 @@ def test_no_library_is_built_that_this_machine_would_not_load(
     monkeypatch.setattr(linking.llvm, "get_host_cpu_features", lambda: features)
     highest = max(int(target.kind[-1]) for target in targets_here())
     assert linking.best_here().kind == f"x86-64-v{min(level, highest)}"
-
-
-def test_the_linker_needs_no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "ZIG_GLOBAL_CACHE_DIR"
-    monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert name not in linking.zig_environment(tmp_path)
-    for home in ("", str(tmp_path / "missing")):
-        monkeypatch.setenv("HOME", home)
-        assert linking.zig_environment(tmp_path)[name] == str(tmp_path / "zig")
-
-
-def test_every_target_is_in_one_wheel() -> None:
-    wheels = {target.wheel for target in TARGETS}
-    assert sorted(t.name for wheel in wheels for t in targets_of_wheel(wheel)) == sorted(t.name for t in TARGETS)
-    assert {target.system for target in TARGETS} == {"Linux", "Windows", "Darwin"}
-    assert set(targets_here()) <= set(TARGETS)

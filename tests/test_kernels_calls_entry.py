@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 
 import numpy as np
@@ -91,46 +90,3 @@ def test_a_prepared_call_uses_what_was_set_last() -> None:
     set_verify(False)
     assert call() == OK
     assert out.tobytes() == b"CCCEEEEE"
-
-
-def test_an_item_of_a_tuple_is_replaced_alone() -> None:
-    data, _, columns = gathering([b"first", b"second"])
-    geometry = columns[1], columns[1], columns[4], columns[4]
-    out, failed = np.zeros(5, np.uint8), np.zeros(1, np.int64)
-    call = entries.gather.prepare(
-        (0, data.size, -1, 0, 0), np.array([0]), columns, True, geometry, 1, out, np.array([0]), np.array([5]), NOTHING,
-        NOTHING, NOTHING, failed,
-    )  # fmt: skip
-    set_base, set_size = call.number("file", 0), call.number("file", 1)
-    set_base(data.ctypes.data)
-    assert call() == OK
-    assert out.tobytes() == b"first"
-    set_size(3)  # the file is too short now
-    assert call() != OK
-
-
-def test_prepared_calls_of_several_threads_do_not_disturb_each_other() -> None:
-    payloads = [bytes([i]) * 1000 for i in range(64)]
-    data, _, columns = gathering(payloads)
-    geometry = columns[1], columns[1], columns[4], columns[4]
-    wrong: list[int] = []
-
-    def work(seed: int) -> None:
-        out, failed = np.zeros(1000, np.uint8), np.zeros(1, np.int64)
-        call = entries.gather.prepare(
-            (data.ctypes.data, data.size, -1, 0, 0), np.array([0]), columns, True, geometry, 1, out, np.array([0]),
-            np.array([1000]), NOTHING, NOTHING, NOTHING, failed,
-        )  # fmt: skip
-        set_rows, set_out = call.copied("rows"), call.array("out")
-        for row in np.random.default_rng(seed).integers(0, 64, 300).tolist():
-            set_rows(np.array([row]))
-            set_out(out := np.zeros(1000, np.uint8))
-            if call() != OK or out.tobytes() != payloads[row]:
-                wrong.append(row)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong

@@ -72,11 +72,6 @@ def test_one_level_may_be_asked_for(built: Path, monkeypatch: pytest.MonkeyPatch
         loaded(monkeypatch, 4)
 
 
-def test_the_library_of_this_machine_says_a_level_that_it_can_run() -> None:
-    level = libraries.load().lmdbloader_level()
-    assert level >= 2 if len(processor_kinds()) > 1 else level == 0
-
-
 @pytest.mark.parametrize("damage", ["cut", "bit"])
 def test_a_damaged_library_is_not_loaded(built: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
     path = built / file_name(processor_kinds()[-1], HERE)
@@ -101,21 +96,6 @@ def test_a_missing_library_is_named(built: Path) -> None:
 def test_a_damaged_inventory_is_named(built: Path, content: str) -> None:
     (built / INVENTORY).write_text(content)
     with pytest.raises(KernelError, match=rf"{built / INVENTORY} cannot be read"):
-        libraries.load.__wrapped__()
-
-
-def test_another_machine_is_named(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libraries.platform, "machine", lambda: "riscv64")
-    with pytest.raises(KernelError, match=r"no kernels for this machine .* on riscv64"):
-        libraries.load.__wrapped__()
-
-
-def test_a_system_that_maps_no_code_is_named(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: str) -> Any:
-        raise OSError(f"{path}: failed to map segment from shared object")
-
-    monkeypatch.setattr(libraries.ctypes, "CDLL", refuse)
-    with pytest.raises(KernelError, match="failed to map segment"):
         libraries.load.__wrapped__()
 
 
@@ -193,13 +173,4 @@ def test_a_build_that_leaves_other_kernels_is_an_error_each_time(clone: Path, mo
         with pytest.raises(KernelError, match=r"building them failed: a source was written meanwhile"):
             libraries.refresh()
     monkeypatch.setenv("SOURCES", libraries.source_digest())
-    libraries.refresh()
-
-
-def test_what_editors_and_systems_leave_among_the_sources_does_not_count(clone: Path) -> None:
-    libraries.refresh()
-    before = libraries.source_digest()
-    (clone / "lmdbloader" / "kernels" / ".#orders.py").symlink_to("somebody@a-machine.17")  # leads to nothing
-    (clone / "lmdbloader" / "kernels" / "._orders.py").write_bytes(b"\0\5\x16\7")
-    assert libraries.source_digest() == before
     libraries.refresh()

@@ -15,7 +15,6 @@ from skimage import data as photographs
 
 from lmdbloader.kernels.codec_numbers import CODEC_JPEG, OK, SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES
 from lmdbloader.kernels.entries import count_entries, jpeg_room, read_window, scan
-from lmdbloader.kernels.jpeg.decode import decode_planes
 
 MARK, GUARD = 0xA5, 4096
 ORIENTATION_TAG = 0x0112
@@ -124,27 +123,6 @@ def test_images_are_turned_as_exif_says(pixels: np.ndarray, orientation: int, da
     assert payload is not None
     found = decoded(payload, (height, width, len(upright)), (top, bottom, left, right))
     np.testing.assert_array_equal(found, upright[:, top:bottom, left:right])
-
-
-@pytest.mark.parametrize("shrink", [2, 4, 8])
-@pytest.mark.parametrize("subsampling", [0, 2])
-def test_smaller_blocks_are_libjpegs(shrink: int, subsampling: int) -> None:
-    file = encoded(PHOTOGRAPHS[0][:160, :128], subsampling=subsampling, quality=90)
-    image = Image.open(io.BytesIO(file))
-    image.draft("YCbCr", (128 // shrink, 160 // shrink))
-    expected = np.asarray(image)[:, :, 0]
-    assert expected.shape == (160 // shrink, 128 // shrink)
-    payload = packed(file, 4)
-    assert payload is not None
-    work = np.zeros(jpeg_room(len(payload), 160, 128), np.uint8)
-    source = np.frombuffer(payload, np.uint8)
-    fine, plane, row, *_ = decode_planes(
-        np.uint64(source.ctypes.data), len(payload), (0, 160), (0, 128), shrink, np.uint64(work.ctypes.data),
-        (160, 128, 3),
-    )  # fmt: skip
-    assert fine
-    found = work[int(plane) - work.ctypes.data :][: row * len(expected)].reshape(len(expected), row)
-    np.testing.assert_array_equal(found[:, : expected.shape[1]], expected)
 
 
 def with_bytes(file: bytes, at: int, value: int) -> bytes:

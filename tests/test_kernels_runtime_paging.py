@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lmdbloader.kernels.entries import advise, any_absent, load
-from lmdbloader.kernels.runtime.paging_words import LOADED, PIECE_NBYTES, STOPPED, UNREADABLE
+from lmdbloader.kernels.runtime.paging_words import LOADED, PIECE_NBYTES, UNREADABLE
 
 PAGE = mmap.PAGESIZE
 NUM_PAGES = 24 * 2**20 // PAGE
@@ -107,11 +107,3 @@ def test_advise_has_the_system_read_its_ranges(cold: Mapped) -> None:
     while any(map(cold.is_absent, wanted)) and time.monotonic() < give_up:  # nothing waits for the disk
         time.sleep(0.01)
     assert [page for page in range(NUM_PAGES) if not cold.is_absent(page)] == wanted
-
-
-def test_both_end_early_when_told(cold: Mapped) -> None:
-    cold.stopping[0] = 1
-    starts, stops = np.array([0]), np.array([NUM_PAGES * PAGE])
-    assert cold.load(starts, stops, -1) == STOPPED
-    assert advise(cold.base, starts, stops, mmap.MADV_WILLNEED, PIECE_NBYTES, cold.stopping) == STOPPED
-    assert all(cold.is_absent(page) for page in range(NUM_PAGES))

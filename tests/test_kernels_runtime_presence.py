@@ -139,8 +139,3 @@ def test_memory_that_the_system_took_back_is_asked_for_again(tmp_path: Path) -> 
         if len(guarded.marked()) < NUM_PAGES:
             return
     raise AssertionError("nobody saw that the pages are gone")
-
-
-def test_nothing_is_asked_of_memory() -> None:
-    look(0)
-    forget(0, np.zeros(1, np.int64), np.ones(1, np.int64))

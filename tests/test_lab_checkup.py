@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-from machines import GIB, healthy, plant
-from torch.utils.data import DataLoader, IterableDataset
+from machines import GIB, healthy
 
 import lmdbloader
 from lmdbloader.errors import FormatError, OptionError
-from lmdbloader.lab import machine as machines
 from lmdbloader.lab.checkup import Checkup, DatasetFacts, dataset_facts, doctor, examine
 from lmdbloader.lab.checkup.rehearsal import judge_pass
 from lmdbloader.lab.machine import Device, FileSystem, Machine, filesystem_of
@@ -171,37 +167,6 @@ def test_each_planted_fault_of_a_dataset_is_named(
     assert found.is_healthy == ("problem" not in expected.values())
 
 
-def test_the_memory_left_in_a_control_group_decides_whether_a_dataset_fits() -> None:
-    tight = memory(limit_nbytes=8 * GIB, limit_left_nbytes=4 * GIB)(healthy())
-    assert verdicts(examine(tight, DATASET)) == {"page cache": "note", "order": "note"}
-    assert verdicts(examine(tight, replace(DATASET, filesystem=TMPFS))) == {"file system": "note"}
-
-
-def test_facts_from_files_that_were_planted(tmp_path: Path, pairs: Path) -> None:
-    mounts = (
-        f"27 1 254:0 / / rw - ext4 /dev/vda rw\n28 27 0:30 / {pairs.parent} rw - nfs server:/export rw,rsize=8192\n"
-    )
-    root = plant(
-        tmp_path,
-        {
-            "proc/self/mountinfo": mounts,
-            "proc/meminfo": f"MemTotal: {1 << 20} kB\nMemAvailable: 500 kB\n",
-            "proc/self/cgroup": "0::/\n",
-            "sys/fs/cgroup/cpu.max": "100000 100000\n",
-            "proc/driver/nvidia/gpus/0/information": "Model: NVIDIA H100\n",
-        },
-    )
-    found = examine(machines.describe(root), dataset_facts(pairs, root))
-    named = verdicts(found)
-    assert named["file system"] == "problem" and named["memory"] == "problem"
-    if (os.cpu_count() or 1) > 1:
-        assert named["cores"] == "problem"
-    if not found.machine.libraries.sees_accelerator:
-        assert named["GPU"] == "problem"
-    assert named["/dev/shm"] == "note"
-    json.dumps(found.as_json())
-
-
 @pytest.fixture(scope="module")
 def pairs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("checkup") / "pairs.lmdb"
@@ -303,54 +268,6 @@ def test_a_slow_python_function_is_named(pairs: Path) -> None:
     assert feeding.verdict == "problem" and "what holds them up is function" in feeding.value
     assert feeding.remedy and not found.is_healthy
     assert ("steps of 2 ms" in feeding.value and "1 problem" in found.summary()) or len(found.problems) > 1
-
-
-def test_small_batches_of_a_fast_loader_take_few_long_steps(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    clock = SimpleNamespace(perf_counter=time.perf_counter, sleep=slept.append)
-    monkeypatch.setattr("lmdbloader.lab.checkup.rehearsal.time", clock)
-    monkeypatch.setattr("lmdbloader.lab.checkup.rehearsal._SECONDS", 0.0)
-    doctor(pairs, batch_size=2, step_seconds=60)
-    assert set(slept) == {60} and len(slept) < 20  # more than a hundred batches are read ahead
-
-
-def test_very_long_steps_end_a_pass_after_two_and_it_says_so(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    clock = SimpleNamespace(perf_counter=lambda: time.perf_counter() + sum(slept), sleep=slept.append)
-    monkeypatch.setattr("lmdbloader.lab.checkup.rehearsal.time", clock)
-    found = doctor(pairs, batch_size=2, step_seconds=90)
-    assert slept == [90, 90]
-    assert found.profile is not None and found.profile.num_steps == 1
-    assert "steps of 9e+04 ms (of 1 only)" in found.finding("feeding").value
-    slept.clear()
-    doctor(pairs, batch_size=2, step_seconds=7)  # catching up is included if there is time for it
-    assert sum(slept) == 63
-
-
-@pytest.mark.usefixtures("short")
-def test_a_dataloader_of_a_stream_which_has_no_length_is_tried(pairs: Path) -> None:
-    class Stream(IterableDataset[torch.Tensor]):
-        def __iter__(self) -> Iterator[torch.Tensor]:
-            return iter(torch.zeros(4000, 3))
-
-    found = doctor(loader=DataLoader(Stream(), 4), step_seconds=0.01)
-    assert found.profile is not None and found.profile.num_steps >= 12
-
-
-def test_a_slow_loader_is_watched_for_as_long_as_its_batches_come_at_once(
-    pairs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def slow(batch: Any) -> Any:
-        time.sleep(0.02)
-        return batch
-
-    monkeypatch.setattr("lmdbloader.lab.checkup.rehearsal._SECONDS", 0.0)
-    with closing(
-        lmdbloader.Loader(lmdbloader.LMDBDataset(pairs), 8, shuffle=True, transforms=[slow], num_threads=1)
-    ) as loader:
-        found = doctor(loader=loader, step_seconds=0.001)
-    assert found.profile is not None and found.profile.num_steps >= 16
-    assert found.finding("feeding").verdict == "problem"
 
 
 @pytest.mark.usefixtures("short")

@@ -16,7 +16,6 @@ from machines import plant
 
 import lmdbloader
 from lmdbloader.lab.machine import describe, describe_environment, environment_rows
-from lmdbloader.lab.machine.gpu import describe_driver
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the files are Linux's")
 
@@ -71,22 +70,6 @@ def test_a_server_states_everything(tmp_path: Path) -> None:
     assert rows["driver"] == "550.54.14"
 
 
-@pytest.mark.parametrize("files", [{}, {"proc/cpuinfo": "", "etc/os-release": "nonsense\nPRETTY_NAME\n"}])
-def test_what_a_system_does_not_state_is_null(tmp_path: Path, files: dict[str, str]) -> None:
-    """As on other systems, and in containers without /sys."""
-    found = describe_environment(tmp_path, root=plant(tmp_path, files))
-    unknown = {"driver"}
-    if sys.platform == "linux":
-        unknown.add("distribution")
-        names = ("sockets", "cores", "has_smt", "numa_nodes")
-        assert [found["processor"][name] for name in names] == [None] * 4
-        assert found["storage"] == {"type": None, "kind": "unknown", "device": None, "text": "unknown"}
-    assert {found[name] for name in unknown} == {None}
-    assert json.loads(json.dumps(found)) == found
-    assert all(text for _, text in environment_rows(found))
-    assert describe_environment()["storage"] is None
-
-
 @on_linux
 @pytest.mark.parametrize(
     ("files", "layout"),
@@ -103,19 +86,6 @@ def test_what_a_system_does_not_state_is_null(tmp_path: Path, files: dict[str, s
 def test_layouts_of_processors(tmp_path: Path, files: dict[str, str], layout: tuple[Any, ...]) -> None:
     processor = describe_environment(root=plant(tmp_path, files))["processor"]
     assert tuple(processor[name] for name in ("sockets", "cores", "has_smt", "numa_nodes")) == layout
-
-
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n", "535.104.05"),
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.65  Release Build\n", "580.65"),
-        ("nonsense 1.2\n", None),
-    ],
-)
-def test_the_driver_from_its_file(tmp_path: Path, text: str, version: str | None) -> None:
-    found = describe_driver(plant(tmp_path, {"proc/driver/nvidia/version": text}))
-    assert (found and found.version) == version
 
 
 @on_linux

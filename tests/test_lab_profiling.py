@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import time
 import types
 from collections.abc import Callable, Iterator
@@ -19,10 +17,7 @@ from torch.utils.data import DataLoader
 
 import lmdbloader
 from lmdbloader.errors import OptionError
-from lmdbloader.lab.machine import describe_environment
 from lmdbloader.lab.profiling import Profile, Recorder, profile, rehearse
-from lmdbloader.lab.profiling.loader_facts import facts_of
-from lmdbloader.lab.profiling.threads import ThreadWatch
 
 PHASES = ("data", "copy", "forward", "backward", "update", "compute")
 
@@ -69,23 +64,6 @@ def test_a_loop_marks_its_phases_and_the_rest_is_compute() -> None:
     assert (found.bottleneck, found.is_healthy, found.advice.gain_seconds) == ("model", True, 0)
 
 
-def test_a_generator_is_profiled_until_it_ends() -> None:
-    found = profile(batches(12), lambda batch: None, steps=100, warmup=2)
-    assert found.num_steps == 10
-    with pytest.raises(OptionError, match="2 steps were recorded, and the first 2"):
-        profile(batches(2), lambda batch: None, steps=100, warmup=2)
-
-
-def test_stage_times_that_somebody_takes_go_on(patches: lmdbloader.LMDBDataset) -> None:
-    loader = lmdbloader.Loader(patches, 64, shuffle=True)
-    assert not loader.time_stages()
-    with Recorder(loader, warmup=0) as recorder:
-        list(recorder)
-    assert recorder.profile().stages is not None
-    assert is_timed(loader)
-    assert loader.time_stages(False)
-
-
 def test_batches_that_come_on_the_device_are_not_copied(
     patches: lmdbloader.LMDBDataset, fake_cuda: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,38 +105,6 @@ def test_the_gpu_that_trains_is_looked_at_or_none(
     assert seen == [expected]
 
 
-class Stranger:
-    """A child of this process that loads nothing; it does what this thread does."""
-
-    pid = os.getpid()
-
-
-def test_a_child_that_loads_nothing_is_not_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multiprocessing, "active_children", lambda: [Stranger()])
-    assert facts_of([torch.zeros(1)]).kind == "main"
-    watch = ThreadWatch("workers")
-    work()
-    watch.look()
-    assert not watch.is_there
-
-
-@pytest.mark.parametrize("is_persistent", [False, True])
-def test_of_workers_only_the_loaders_own_are_watched(is_persistent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = DataLoader(Slow(wait), 4, num_workers=1, persistent_workers=is_persistent)
-    if is_persistent:
-        next(iter(loader))
-    recorder = Recorder(loader, warmup=1)
-    monkeypatch.setattr(multiprocessing, "active_children", lambda: [Stranger()])  # it has come since
-    with recorder:
-        for _ in recorder:
-            until = time.thread_time() + 0.02
-            while time.thread_time() < until:
-                pass
-    loading = recorder.profile().loading
-    assert loading is not None
-    assert 0 < loading.running < 0.15  # of 0.3 s that the loop computes
-
-
 def test_a_step_that_is_left_early_counts_and_time_left_out_does_not() -> None:
     with Recorder(list(batches()), warmup=0) as recorder:
         for number, _ in enumerate(recorder):
@@ -189,22 +135,6 @@ def test_a_loader_that_waits_in_python_gets_that_advice(patches: lmdbloader.LMDB
     assert "compiled ones of lmdbloader.transforms" in str(found)
     assert found.advice.is_bound
     assert not is_timed(loader)
-
-
-def test_a_loader_that_something_wraps_is_found(patches: lmdbloader.LMDBDataset) -> None:
-    class Numbered:
-        def __init__(self, loader: lmdbloader.Loader) -> None:
-            self.loader = loader
-
-        def __iter__(self) -> Iterator[Any]:
-            return iter(self.loader)
-
-    # One thread: many cores read all batches before the first step.
-    loader = lmdbloader.Loader(patches, 64, shuffle=True, num_threads=1)
-    found = rehearse(Numbered(loader), 0.001, steps=2, warmup=1)
-    assert found.loader == "Loader"
-    assert found.stages is not None
-    assert found.stages.num_batches > 0
 
 
 class Slow(torch.utils.data.Dataset[torch.Tensor]):
@@ -258,24 +188,6 @@ def test_a_step_function_with_lap_marks_its_phases() -> None:
     assert [name for name, phase in found.phases.items() if phase.p50 >= 0.001] == list(PHASES[1:5])
 
 
-def test_without_lap_the_optimisers_work_is_update() -> None:
-    model = torch.nn.Linear(3, 1)
-    adam = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def step(batch: torch.Tensor, scale: float = 1.0) -> None:
-        adam.zero_grad()
-        (scale * model(batch).sum()).backward()
-        adam.step()
-
-    found = profile([torch.zeros(2, 3)] * 4, step, steps=4, warmup=0)
-    assert set(found.phases) == {"data", "update", "compute"}
-    # A recorder without laps has no optimiser phase.
-    with Recorder([torch.zeros(2, 3)] * 2, warmup=0) as recorder:
-        for batch in recorder:
-            step(batch)
-    assert set(recorder.profile().phases) == {"data", "compute"}
-
-
 @pytest.mark.parametrize(
     ("loader", "options", "message"),
     [
@@ -289,36 +201,12 @@ def test_a_loader_that_gives_no_steps_is_refused(loader: list[Any], options: dic
         profile(loader, lambda batch: None, **options)
 
 
-def test_too_few_steps_and_a_step_without_a_length_say_so() -> None:
-    with Recorder(list(batches(2)), warmup=2) as recorder:
-        assert len(list(recorder)) == 2
-    with pytest.raises(OptionError, match=r"2 steps were recorded, and the first 2 .*warmup=0"):
-        recorder.profile()
-    with pytest.raises(OptionError, match="not recording"):
-        next(iter(recorder))
-    with pytest.raises(OptionError, match=r"step_seconds=-1: expected seconds"):
-        rehearse([torch.zeros(1)], -1)
-
-
 # --- What comes out ---
 
 
 @pytest.fixture(scope="module")
 def found() -> Profile:
     return rehearse(list(batches(4)), 0.01, steps=6, warmup=1)
-
-
-def test_a_profile_becomes_json_and_text(found: Profile, patches: lmdbloader.LMDBDataset) -> None:
-    loaded = rehearse(lmdbloader.Loader(patches, 64, shuffle=True), 0.0, steps=4, warmup=1)
-    stored, ours = (json.loads(json.dumps(one.as_json())) for one in (found, loaded))
-    assert ours["bottleneck"] == loaded.bottleneck and ours["stages"]["num_batches"] > 0
-    assert stored["environment"]["packages"]["torch"] == torch.__version__
-    assert stored["environment"]["storage"] is None  # there was no dataset
-    assert ours["environment"]["storage"] == describe_environment(patches.path)["storage"]
-    assert str(found).startswith("Loading keeps up: the loop waits for data")
-    for part in ("phase", "mean ms", "p99", "compute", "6 steps in"):
-        assert part in str(found)
-    assert "(of all its threads)" in str(loaded)
 
 
 @pytest.mark.parametrize(

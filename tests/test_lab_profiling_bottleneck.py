@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from lmdbloader.base.stage_times import StageTimes
-from lmdbloader.lab.profiling.bottleneck import Advice, Bottleneck, TypicalStep, advise, loading_cost, name_bottleneck
+from lmdbloader.lab.profiling.bottleneck import Advice, TypicalStep, advise, loading_cost, name_bottleneck
 from lmdbloader.lab.profiling.loader_facts import LoaderFacts, StoredImages
 from lmdbloader.lab.profiling.threads import ThreadTimes
 
@@ -89,23 +88,6 @@ def test_the_loops_wait_for_a_core_does_not_make_cpu_the_bottleneck_of_a_slow_pi
     assert named(replace(found, loop=ThreadTimes(0.001, 0.035)))[0] == "cpu"
 
 
-def test_delays_between_two_batches_are_not_those_of_a_batch() -> None:
-    """The threads waited for cores for longer than their stages took: the rest was before they had a batch to read."""
-    found = replace(figures(100, 10, decode=200), loading=ThreadTimes(0.1, 0.3))
-    assert loading_cost(found, "loader", 2).delayed == pytest.approx(0.15)
-
-
-def test_the_copy_is_named_only_where_there_is_a_device_to_copy_to() -> None:
-    found = figures(100, 95, copy=40, transform=5)
-    name, advice = named(found, is_copied=True)
-    assert (name, advice.gain_seconds) == ("copy", pytest.approx(0.04))
-    assert "device='cuda'" in advice.text
-    assert named(found)[0] == "model"
-    assert "pin_memory=True" in named(found, replace(FACTS, kind="workers"), is_copied=True)[1].text
-    assert "device='cuda:1'" in named(found, is_copied=True, device="cuda:1")[1].text
-    assert "Loader(" not in named(found, is_copied=True, device="mps")[1].text
-
-
 # --- What would help ---
 
 
@@ -176,19 +158,3 @@ def test_the_core_time_of_the_loops_own_thread_shows_its_bottleneck(waiting: flo
 
 
 seconds = st.floats(0, 10)
-
-
-@given(
-    st.tuples(*[seconds] * 6), seconds, seconds, seconds, st.sampled_from(["loader", "workers", "main"]), st.booleans()
-)
-def test_whatever_was_measured_there_is_a_name_and_a_step_that_can_be(
-    stages: tuple[float, ...], data: float, busy: float, delayed: float, kind: Any, is_copied: bool
-) -> None:
-    times = StageTimes(*stages) if kind == "loader" else None
-    found = TypicalStep(
-        data + busy, data, busy / 3, times, ThreadTimes(sum(stages), delayed), ThreadTimes(busy, delayed), data / 2, 10
-    )
-    name, advice = named(found, replace(FACTS, kind=kind), is_copied=is_copied)
-    assert name in get_args(Bottleneck)
-    assert 0 <= advice.gain_seconds <= found.step
-    assert advice.step_seconds == pytest.approx(found.step - advice.gain_seconds)

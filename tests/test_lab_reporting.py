@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import base64
-import importlib
-import re
-import sys
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pytest
 from study_example import make_study
 
-from lmdbloader.errors import OptionError
 from lmdbloader.lab import Study
 from lmdbloader.lab.reporting import draw, write_report
 
@@ -69,18 +63,3 @@ def test_charts_show_the_medians_of_every_source() -> None:
         for source in ("lmdbloader", "dataloader", "folder")
     ]
     assert drawn == expected
-
-
-def test_names_are_text(tmp_path: Path) -> None:
-    hostile = '<script>alert(1)</script>\x1b[2J" onload="x'
-    study = make_study()
-    html = written(replace(study, facts={**study.facts, "dataset": hostile}, notes=(hostile,)), tmp_path)
-    assert "<script" not in html and "\x1b" not in html and "onload" not in re.sub(r">[^<]*<", "><", html)
-
-
-def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "matplotlib", None)
-        patch.delitem(sys.modules, "lmdbloader.lab.reporting")
-        with pytest.raises(OptionError, match=r"lmdbloader\[report\]"):
-            importlib.import_module("lmdbloader.lab.reporting")

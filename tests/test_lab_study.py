@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from study_example import make_study
 
 import lmdbloader
 from lmdbloader.errors import OptionError
@@ -78,38 +77,6 @@ def test_workers_and_processes_are_counted_up(pairs: Path, monkeypatch: pytest.M
     ]
     for row in rows:
         assert 0 < row.figures["slowest"] <= row.figures["fastest"] <= max(row.turns)
-
-
-def test_what_does_not_fit_is_left_out(photos: Path, tmp_path: Path) -> None:
-    images = [np.asarray(Image.open(file)) for file in sorted(photos.iterdir())]
-    images.append(images[0][:100, :90])
-    lmdbloader.write(({"image": image, "name": str(i)} for i, image in enumerate(images)), tmp_path / "db")
-    study = survives(
-        bench(tmp_path / "db", batch_sizes=[4, 8, 16], crops=[64, 200, None], only=["oversubscription"], **QUICK)
-    )
-    assert {(row.crop, row.batch_size) for row in study.rows} == {(64, 8)}
-    assert [note.partition(":")[0] for note in study.notes] == ["Crop 200", "Whole images", "Batches above 8"]
-    with pytest.raises(OptionError, match="no crop suits"):
-        bench(tmp_path / "db", batch_sizes=[2], crops=[200], **QUICK)
-
-
-def test_a_crop_that_is_no_multiple_of_the_scale_is_left_out(pairs: Path) -> None:
-    study = bench(pairs, batch_sizes=[2], crops=[15, 16], only=["oversubscription"], **QUICK)
-    assert {row.crop for row in study.rows} == {16} and study.notes[0].startswith("Crop 15: left out")
-
-
-def test_images_with_odd_sides_train(tmp_path: Path) -> None:
-    lmdbloader.write(({"image": np.full((33, 47, 3), i, np.uint8)} for i in range(4)), tmp_path / "odd")
-    study = bench(tmp_path / "odd", batch_sizes=[2], crops=[15, None], only=["sweep"], **QUICK)
-    assert {row.crop for row in study.section("training")} == {15, None}
-
-
-def test_a_dataset_without_images_is_loaded(tmp_path: Path) -> None:
-    lmdbloader.write(({"signal": np.arange(5, dtype=np.float32), "label": i} for i in range(6)), tmp_path / "db")
-    study = survives(bench(tmp_path / "db", batch_sizes=[2], only=["sweep"], **QUICK))
-    assert [(row.section, row.source) for row in study.rows] == [("loading", "lmdbloader"), ("loading", "dataloader")]
-    with pytest.raises(OptionError, match="no image field"):
-        bench(tmp_path / "db", baseline="auto", **QUICK)
 
 
 def test_a_view_is_measured_as_it_is(pairs: Path) -> None:
@@ -193,27 +160,4 @@ def test_fields_are_folders_whose_files_pair_up_by_name(six: lmdbloader.LMDBData
         find_files(tmp_path / "lr", six)
 
 
-@pytest.mark.parametrize(
-    ("mode", "is_deep"), [("RGB", False), ("L", False), ("P", False), ("RGBA", False), ("I;16", True)]
-)
-def test_files_of_every_mode_get_the_channels_of_the_dataset(
-    six: lmdbloader.LMDBDataset, tmp_path: Path, mode: str, is_deep: bool
-) -> None:
-    image = Image.new("I;16", (5, 4), 40000) if is_deep else Image.new("RGB", (5, 4), (51, 51, 51)).convert(mode)
-    (tmp_path / "f").mkdir()
-    image.save(tmp_path / "f" / "a.png")
-    lmdbloader.write([{"hr": ramp(8, 8)[:, :, 0]}], tmp_path / "grey")
-    for path, channels in ((six.path, 3), (tmp_path / "grey", 1)):
-        (pixels,) = find_files(tmp_path / "f", lmdbloader.LMDBDataset(path, fields=["hr"]))[0]
-        assert pixels.shape == (channels, 4, 5) and int(pixels[0, 0, 0]) == (40000 if is_deep else 51)
-
-
 # Results
-
-
-def test_the_tables_have_every_row_and_one_line_each() -> None:
-    study = survives(make_study())
-    lines = str(study).splitlines()
-    assert sum("DataLoader (files)" in line for line in lines) > len([r for r in study.rows if r.source == "folder"])
-    assert sum(line.startswith("  The Loader is ") for line in lines) == 5
-    assert "43 %" in str(study) and "120 W" in str(study)

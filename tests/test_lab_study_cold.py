@@ -63,30 +63,3 @@ def test_all_parts_are_dropped(place: Path) -> None:
     study = bench(place / "parts.lmdb", only=["cold"], **QUICK)
     assert [row.figures["num_samples"] for row in study.section("cold")] == [len(list((place / "files").iterdir()))] * 3
     assert all(row.figures["held"] < 0.05 for row in study.section("cold"))
-
-
-def test_a_file_that_is_mapped_stays_and_a_note_says_so(place: Path) -> None:
-    ds = lmdbloader.LMDBDataset(place / "made.lmdb")
-    assert [ds[i].image.shape[0] for i in range(len(ds))]  # its pages are mapped now
-    study = study_of(place)
-    assert max(row.figures["held"] for row in study.section("cold")) > 0.5
-    assert any("too high" in note for note in study.notes)
-    del ds
-
-
-def test_it_is_left_out_where_it_cannot_be_measured(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(system, "CAN_DROP_CACHE", False)
-        study = study_of(place)
-        assert not study.rows and any(note.startswith("Cold reads were not measured") for note in study.notes)
-    memory = filesystem_of("/dev/shm")
-    if memory.kind == "memory":
-        monkeypatch.setattr("lmdbloader.lab.study.cold.filesystem_of", lambda path: memory)
-        assert any("file system in memory" in note for note in study_of(place).notes)
-
-
-def test_a_dataset_at_a_url_is_not_measured(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("fsspec")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(place / "home"))
-    study = bench(f"file://{place / 'made.lmdb'}", only=["cold"], **QUICK)
-    assert not study.rows and "at a URL" in str(study.notes)

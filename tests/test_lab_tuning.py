@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import TensorDataset
@@ -21,8 +20,8 @@ from lmdbloader.lab import tune
 from lmdbloader.lab.tuning import tuner
 from lmdbloader.lab.tuning.reading import DatasetReading, OpenLoader, ReadSetting
 from lmdbloader.lab.tuning.tuner import try_steps
-from lmdbloader.loader import torch_loader, tuning_cache
-from lmdbloader.transforms import RandomCrop, RandomDihedral, RandomResizedCrop, ToDtype
+from lmdbloader.loader import tuning_cache
+from lmdbloader.transforms import RandomCrop, RandomDihedral, ToDtype
 
 Capture = pytest.CaptureFixture[str]
 
@@ -120,20 +119,6 @@ def test_the_best_is_chosen_and_remembered(path: Path, speeds: dict[ReadSetting,
     assert tune(path, 4, step_seconds=0.01, seconds=0.1).workers == ReadSetting("workers", 2)
 
 
-def test_with_an_accelerator_pinned_memory_is_measured_and_remembered(
-    path: Path, speeds: dict[ReadSetting, float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (tuner, torch_loader):
-        monkeypatch.setattr(module, "accelerator", lambda: torch.device("cuda"))
-    for count, rate in ((0, 110.0), (1, 200.0), (2, 600.0)):
-        speeds[ReadSetting("workers", count, pinned=True)] = rate
-    assert tune(path, 4).workers == ReadSetting("workers", 2, pinned=True)
-    assert lmdbloader.dataloader(LMDBDataset(path), 4).pin_memory
-    speeds[ReadSetting("workers", 1)] = 601.0
-    assert tune(path, 4).workers == ReadSetting("workers", 1)
-    assert not lmdbloader.dataloader(LMDBDataset(path), 4).pin_memory
-
-
 @pytest.mark.parametrize("setting", [ReadSetting("threads", 1), ReadSetting("workers", 0)], ids=str)
 def test_batches_are_copied_to_the_accelerator_and_the_users_random_state_stays(
     path: Path, setting: ReadSetting
@@ -145,19 +130,6 @@ def test_batches_are_copied_to_the_accelerator_and_the_users_random_state_stays(
     with read.open(setting) as opened:
         assert next(opened.batches).hr.device.type == "meta"
     assert torch.get_rng_state().equal(before)
-
-
-def test_functions_of_batches_are_measured_with_threads_only(path: Path, speeds: dict[ReadSetting, float]) -> None:
-    found = tune(path, 4, transforms=[RandomCrop(32), tuple])
-    assert found.workers is None and "transforms=transforms" in found.line
-
-
-def test_crops_are_those_that_people_use(path: Path, jpegs: Path, speeds: dict[ReadSetting, float]) -> None:
-    assert tune(path, 4, crop=32).transforms == repr(RandomCrop(32))
-    assert tune(jpegs, 4, crop=64).transforms == repr(RandomResizedCrop(64))
-    one = LMDBDataset(path, fields=["hr"])
-    assert tune(one, 4, crop=96).transforms == repr(RandomCrop(96))
-    assert tune(one, 4, crop=97).transforms == repr(RandomResizedCrop(97))
 
 
 @pytest.mark.parametrize(
@@ -184,15 +156,6 @@ def test_datasets_that_do_not_suit_are_refused_with_a_remedy(path: Path, jpegs: 
     assert cli.main(["tune", str(tmp_path / "none"), "--batch-size", "8"]) == 1
     with pytest.raises(SystemExit):
         cli.main(["tune", str(path)])
-
-
-def test_grey_and_colour_images_are_tuned_for_the_loader(tmp_path: Path) -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (12, 16, 16, 3), np.uint8)
-    samples = [{"image": image[:, :, 0] if i % 2 else image} for i, image in enumerate(noise)]
-    lmdbloader.write(samples, tmp_path / "mixed")
-    found = tune(tmp_path / "mixed", 8, seconds=0.1)
-    assert found.workers is None and found.threads is not None
-    assert "The DataLoader was not measured" in str(found) and "grey" in found.note
 
 
 def test_a_damaged_dataset_is_an_error_and_nothing_is_remembered(path: Path, tmp_path: Path, cache: Path) -> None:
@@ -268,9 +231,3 @@ def test_a_step_is_fed_or_not(clock: Time, seconds: float, late: float, passed: 
     assert verdict.passed is passed and str(verdict).startswith("PASS" if passed else "FAIL")
     if seconds == 0.12:
         assert verdict.p99_wait_seconds == pytest.approx(0.02, abs=1e-3)
-
-
-@pytest.mark.parametrize(("step", "steps"), [(10.0, 1), (1.0, 2), (1e-3, 500)])
-def test_steps_are_tried_for_the_time_there_is_and_500_times_at_most(clock: Time, step: float, steps: int) -> None:
-    verdict = try_steps(OpenLoader(iter(range(1000)), 1, 2), 1, step, 2.5, 1e4)
-    assert verdict.num_steps == steps and clock.now < max(2.5, step) + step

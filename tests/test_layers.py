@@ -152,17 +152,3 @@ def test_a_planted_violation_is_found(tmp_path: Path, file: str, text: str, expe
     package = plant(tmp_path / "planted", {file: text})
     (found,) = violations(package, PLANTED, {"lmdb": "store"}, {"errors": "base"})
     assert expected in found
-
-
-@pytest.mark.parametrize(
-    "back",
-    [
-        "from planted.store.reader import read",
-        "def f():\n    from planted.store import reader",
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .reader import read",
-        "from planted.store import read",
-    ],
-)
-def test_a_planted_cycle_is_found(tmp_path: Path, back: str) -> None:
-    (found,) = cycles(plant(tmp_path / "planted", {"store/pages.py": back}))
-    assert {"planted.store.pages", "planted.store.reader"} <= set(found)

@@ -156,27 +156,6 @@ def test_memory_is_used_again(ds: LMDBDataset) -> None:
     assert len(places) <= (2 + 1 + 2) * 8
 
 
-def test_memory_stays_flat_over_hundreds_of_epochs(ds: LMDBDataset) -> None:
-    def anonymous() -> int:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("RssAnon:"):
-                return int(line.split()[1]) * 1024
-        pytest.skip("the system does not tell")
-
-    loader = Loader(ds, 16, order="random", seed=0, transforms=[RandomDihedral()], num_threads=2)
-    for _ in range(50):
-        for _ in loader:
-            pass
-    gc.collect()
-    before = anonymous()
-    for _ in range(300):
-        for _ in loader:
-            pass
-    gc.collect()
-    assert anonymous() - before < 4 * 2**20
-    assert len(loader_threads()) == loader.num_threads
-
-
 def damaged(path: Path, into: Path, sample: int) -> LMDBDataset:
     """Return a copy of a dataset in which one byte of a sample's `hr` was changed."""
     into.mkdir()
@@ -248,19 +227,6 @@ def test_functions_that_return_no_batch_are_named(ds: LMDBDataset) -> None:
         loader.close()
 
 
-def test_functions_get_whole_batches_after_the_compiled_transforms(ds: LMDBDataset) -> None:
-    def function(batch: Any) -> Any:
-        assert batch.hr.dtype == torch.float32
-        return batch.hr.mean((1, 2, 3)), batch.number
-
-    loader = Loader(
-        ds, 10, order="random", transforms=[ToDtype(torch.float32, scale=False), function, lambda pair: pair[::-1]]
-    )
-    for batch_numbers, means in loader:
-        expected = torch.stack([ds[n].hr.float().mean() for n in batch_numbers.tolist()])
-        assert torch.allclose(means, expected)
-
-
 def test_a_datasets_own_transform_is_called_sample_by_sample(path: Path) -> None:
     class Mine(LMDBDataset):
         def transform(self, sample: Any) -> Any:
@@ -273,13 +239,6 @@ def test_a_datasets_own_transform_is_called_sample_by_sample(path: Path) -> None
     for mine, expected in zip(loader, plain, strict=True):
         assert mine["n"].tolist() == expected.number.tolist()
         assert torch.allclose(mine["hr"], expected.hr)
-
-
-def test_a_transformed_view_is_read_as_such(ds: LMDBDataset) -> None:
-    loader = Loader(ds.transformed([RandomCrop(4), RandomDihedral()], seed=7), 8, order="sequential", seed=7)
-    view = ds.transformed([RandomCrop(4), RandomDihedral()], seed=7)
-    batches = list(loader)
-    assert torch.equal(torch.cat([b.hr for b in batches]), torch.stack([view[i].hr for i in range(COUNT)]))
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.bfloat16, torch.float32])
@@ -316,24 +275,12 @@ def test_deleting_the_loader_in_the_middle_ends_its_threads(ds: LMDBDataset) -> 
     del batches
 
 
-def test_iterators_that_outlive_their_loader_finish(ds: LMDBDataset) -> None:
-    assert sorted(numbers(iter(Loader(ds, 4, order="random", seed=0, num_threads=2)))) == list(range(COUNT))
-
-
 def test_threads_and_buffers_survive_from_epoch_to_epoch(ds: LMDBDataset) -> None:
     loader = Loader(ds, 4, order="random", seed=0, num_threads=2)
     numbers(loader)
     before = {t.ident for t in threading.enumerate() if t.name.startswith("lmdbloader")}
     numbers(loader)
     assert {t.ident for t in threading.enumerate() if t.name.startswith("lmdbloader")} == before
-
-
-def test_an_empty_dataset_and_one_without_images(tmp_path: Path, ds: LMDBDataset) -> None:
-    assert list(Loader(ds[:0], 4, order="random", seed=0)) == []
-    lmdbloader.write(({"n": i, "v": np.full((2, 2), i, np.float32)} for i in range(9)), tmp_path / "n")
-    loader = Loader(LMDBDataset(tmp_path / "n"), 4, order="sequential")
-    assert [b.n.tolist() for b in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
-    assert next(iter(loader)).v.shape == (4, 2, 2)
 
 
 @pytest.mark.parametrize("io", ["mmap", "pread"])

@@ -21,7 +21,6 @@ from lmdbloader.errors import OptionError
 from lmdbloader.loader.options import orders_of
 from lmdbloader.loader.orders import Layout, Orders, Share
 from lmdbloader.transforms import RandomCrop, RandomDihedral
-from lmdbloader.transforms.functions import WithIndices
 
 COUNT = 41
 STEPS = [RandomCrop(8), RandomDihedral()]
@@ -118,30 +117,6 @@ def test_a_list_is_read_as_given_and_each_occurrence_has_its_own_crop(ds: LMDBDa
     assert {pixels for _, pixels in read(loader)}.isdisjoint(pixels for _, pixels in first)  # the next epoch
 
 
-def test_functions_of_batches_get_the_numbers_of_samples(ds: LMDBDataset) -> None:
-    seen: list[int] = []
-
-    def note(batch: Any, indices: torch.Tensor) -> Any:
-        assert batch.number.tolist() == indices.tolist()
-        seen.extend(indices.tolist())
-        return batch
-
-    for options in ({"order": [7, 7, 3]}, {"repeat": 2, "shuffle": True}, {"weights": np.ones(COUNT)}):
-        seen.clear()
-        assert numbers(make(ds, transforms=[*STEPS, WithIndices(note)], **options)) == seen
-
-
-def test_a_list_cannot_change_afterwards(ds: LMDBDataset) -> None:
-    listed = [3, 1]
-    loader = make(ds, order=listed)
-    listed[0] = 40
-    assert numbers(loader) == [3, 1]
-    with pytest.raises(ValueError, match="read-only"):
-        loader.order[0] = 5
-    with pytest.raises(OptionError, match="order"):
-        loader.order = [1]  # type: ignore[assignment]
-
-
 # --- Functions of the epoch ---
 
 
@@ -197,18 +172,6 @@ def test_samples_are_drawn_in_proportion_to_their_weights() -> None:
         assert abs(((pairs - likely) ** 2 / likely).sum() - 15) < 5 * math.sqrt(30)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.sampled_from([0.0, 1e-200, 1e-9, 1.0, 3.0, 1e300]), min_size=1, max_size=9), st.integers(0, 99))
-def test_samples_without_weight_never_come(weights: list[float], epoch: int) -> None:
-    if not any(weights):
-        with pytest.raises(OptionError, match="add up to 0"):
-            orders(len(weights), weights=weights)
-        return
-    found = draws_of(orders(len(weights), weights=weights, draws=50), epoch, len(weights))
-    assert all(weights[draw % len(weights)] > 0 for draw in found)
-    assert len(set(found.tolist())) == 50  # each draw has random choices of its own
-
-
 def test_a_loader_draws_by_weight(ds: LMDBDataset) -> None:
     weights = [0.0] * COUNT
     weights[3] = weights[17] = 1.0
@@ -237,23 +200,6 @@ def test_a_loader_draws_by_weight(ds: LMDBDataset) -> None:
 def test_other_weights_are_refused(ds: LMDBDataset, weights: Any) -> None:
     with pytest.raises(OptionError, match="weights"):
         make(ds, weights=weights)
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [torch.bfloat16, torch.float8_e5m2, torch.int64, np.float16, np.uint64, np.bool_, ">f4"],
-    ids=str,
-)
-def test_weights_may_be_of_any_real_type(ds: LMDBDataset, kind: Any) -> None:
-    ones = [float(number % 2) for number in range(COUNT)]
-    is_torchs = isinstance(kind, torch.dtype)
-    weights = torch.tensor(ones).to(kind) if is_torchs else np.array(ones).astype(kind)
-    expected = make(ds, weights=ones)
-    for given_ones in (weights, list(weights)):
-        assert numbers(make(ds, weights=given_ones)) == numbers(make(ds, weights=ones))
-    assert numbers(make(ds, sampler=WeightedRandomSampler(ones, COUNT))) == numbers(expected)
-    learned = make(ds, weights=torch.tensor(ones, requires_grad=True))
-    assert pickle.loads(pickle.dumps(learned)).state_dict() == make(ds, weights=ones).state_dict()
 
 
 # --- Repeats ---
@@ -348,15 +294,6 @@ def test_a_state_of_another_order_is_refused(ds: LMDBDataset, options: dict[str,
         with pytest.raises(OptionError, match=r"the state is of another (order|number of samples)"):
             make(ds, **other).load_state_dict(state)
     make(ds, **options).load_state_dict(state)
-
-
-def test_a_function_that_returns_another_list_is_noticed(ds: LMDBDataset) -> None:
-    state = make(ds, order=lambda epoch: [1, 2, 3]).state_dict()
-    with pytest.raises(OptionError, match="the state is of another order: its order is 'listed xxh64:"):
-        make(ds, order=lambda epoch: [1, 3, 2]).load_state_dict(state)
-    for nonsense in ({"epoch": "1"}, None, {**state, "epoch": -1}):
-        with pytest.raises(OptionError, match="load_state_dict"):
-            make(ds, order=lambda epoch: [1, 2, 3]).load_state_dict(nonsense)  # type: ignore[arg-type]
 
 
 # --- Options ---

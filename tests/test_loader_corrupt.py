@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from payloads import Stored, write_payloads
 from PIL import Image
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.errors import CorruptError, OptionError
-from lmdbloader.transforms import MixUp, RandomCrop, RandomDihedral, ToDtype
+from lmdbloader.transforms import RandomCrop, RandomDihedral
 
 COUNT = 60
 TRANSFORMS = [RandomCrop(8), RandomDihedral()]
@@ -119,21 +118,6 @@ def test_raising_is_the_default_and_other_errors_raise_anyway(path: Path, tmp_pa
         Loader(ds, 4, on_corrupt="ignore")  # type: ignore[arg-type]
 
 
-def test_functions_get_the_shorter_batch_and_the_numbers_of_the_whole_one(path: Path, tmp_path: Path) -> None:
-    mix = [ToDtype(torch.float32, scale=True), MixUp(0.5, num_classes=3)]
-    names = ["image", "label"]
-    whole = list(Loader(LMDBDataset(path, fields=names), 10, transforms=mix, seed=0, order="sequential"))
-    damaged(path, tmp_path / "x", samples=[20, 35])
-    ds = LMDBDataset(tmp_path / "x", fields=names)
-    found = list(Loader(ds, 10, transforms=mix, seed=0, order="sequential", on_corrupt="skip"))
-    assert [len(batch.label) for batch in found] == [10, 10, 9, 9, 10, 10]
-    # Sample 22 still has the one before it, blended with the same share.
-    assert torch.equal(found[2].image[1:], whole[2].image[2:])
-    assert torch.equal(found[3].image[6:], whole[3].image[7:])
-    assert torch.equal(found[2].label[1:], whole[2].label[2:])
-    assert torch.equal(found[0].image, whole[0].image)
-
-
 def test_a_batch_of_nothing_but_damaged_samples_is_left_out(path: Path, tmp_path: Path) -> None:
     lost = [4, 5, 6, 7, 56, 57, 58, 59]
     ds = damaged(path, tmp_path / "x", samples=lost)
@@ -175,14 +159,6 @@ def test_a_restored_epoch_skips_the_same(path: Path, tmp_path: Path) -> None:
         assert numbers(other) == expected[taken:]
 
 
-def test_samples_of_a_view_are_named_as_the_dataset_names_them(path: Path, tmp_path: Path) -> None:
-    ds = damaged(path, tmp_path / "x", samples=[40])
-    loader = Loader(ds[30:50], 8, order="random", seed=0, on_corrupt="skip")
-    assert sorted(n for batch in numbers(loader) for n in batch) == [*range(30, 40), *range(41, 50)]
-    assert [damage.sample for damage in loader.corrupt] == [40]
-    assert lmdbloader.verify(ds.path).damaged[0].sample == 40
-
-
 def test_sources_are_named_and_files_that_pillow_decodes_are_skipped_too(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     rng = np.random.default_rng(0)
@@ -208,13 +184,3 @@ def test_a_file_that_is_cut_short_while_it_is_read_loses_its_end_only(io: Any, p
     assert seen == list(range(41))
     assert sorted([*seen, *(damage.sample for damage in loader.corrupt)]) == list(range(COUNT))
     assert all(f"data.mdb was cut to {end} bytes" in damage.reason for damage in loader.corrupt)
-
-
-def test_invalid_json_is_left_out(tmp_path: Path) -> None:
-    texts = [b"[1]", b"[2", b"[3]", b"", b"[5]"]
-    rows = [{"notes": Stored(text, len(text))} for text in texts]
-    loader = Loader(
-        LMDBDataset(write_payloads(tmp_path / "d", {"notes": "json"}, rows)), 5, order="sequential", on_corrupt="skip"
-    )
-    assert [batch.notes for batch in loader] == [[[1], [3], [5]]]
-    assert [(damage.sample, damage.field) for damage in loader.corrupt] == [(1, "notes"), (3, "notes")]

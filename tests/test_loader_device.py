@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-import re
 from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +15,9 @@ import torch
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.errors import OptionError
-from lmdbloader.loader.device import Copies, on_device, usable_device
+from lmdbloader.loader.device import Copies, on_device
 from lmdbloader.transforms import RandomCrop, ToDtype
-from tests.faults.late_copies import WAYS, in_the_loop, not_from_the_beginning, num_wrong, of_strided_views
+from tests.faults.late_copies import WAYS, not_from_the_beginning, num_wrong, of_strided_views
 from tests.faults.late_cuda import late_cuda
 from tests.faults.small import write_small
 
@@ -122,26 +120,6 @@ def test_memory_is_held_until_its_copy_is_done(cuda: FakeCuda) -> None:
     assert cuda.log[-2:] == ["synchronize 3", "synchronize 4"]
 
 
-@pytest.mark.parametrize("device", ["meta", "mps", "abacus", "cuda:7", torch.device("cuda", 7), 7])
-def test_a_device_that_is_not_there_is_named(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(OptionError, match=f"{device}.*expected 'cpu', 'cuda' or 'cuda:N'"):
-        usable_device(device)
-    assert usable_device("cuda:1") == usable_device(1) == torch.device("cuda", 1)
-
-
-def test_every_epoch_is_copied_on_one_stream(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: made.append(device) or f"stream {len(made)}")
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    copies = Copies(torch.device("cuda"))
-    assert [list(copies.of(iter(()))) for _ in range(2)] == [[], []]
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    assert [list(one.of(iter(()))) for one in (copies, Copies(torch.device("cuda:1")))] == [[], []]
-    assert made == [1, 0, 1]
-
-
 def test_the_batch_that_is_copied_ahead_does_not_count_as_given(cuda: FakeCuda, tmp_path: Path) -> None:
     lmdbloader.write(({"n": i, "image": np.zeros((4, 4, 3), np.uint8)} for i in range(10)), tmp_path / "d")
     loader = lmdbloader.Loader(lmdbloader.LMDBDataset(tmp_path / "d"), 3, order="random", seed=0)
@@ -187,30 +165,6 @@ def test_memory_is_pinned_where_something_may_be_copied(
         assert pickle.loads(pickle.dumps(copy)).pin_memory is False
 
 
-@pytest.mark.parametrize("pin_memory", [True, False, "auto"])
-def test_without_cuda_nothing_is_pinned(ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch, pin_memory: Any) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    loader = Loader(ds, 8, order="random", seed=0, pin_memory=pin_memory)
-    assert loader.pin_memory is False
-    assert sorted(number for batch in loader for number in batch.number.tolist()) == list(range(96))
-    assert pickle.loads(pickle.dumps(loader))._options["pin_memory"] == pin_memory
-    assert "pin" not in repr(loader)
-    if pin_memory is not False:
-        assert Loader(ds, 8, order="random", seed=0, device="cuda", pin_memory=pin_memory).pin_memory is False
-
-
-@pytest.mark.parametrize("has_cuda", [True, False])
-@pytest.mark.parametrize("device", ["cuda", torch.device("cuda", 1)])
-def test_copies_ahead_need_pinned_memory(
-    ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch, device: Any, has_cuda: bool
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2 * has_cuda)
-    line = re.escape(f"Use Loader(..., device='{device}'), or Loader(..., pin_memory=False) and images.to('{device}')")
-    with pytest.raises(OptionError, match=line):
-        Loader(ds, 8, device=device, pin_memory=False)
-
-
 @pytest.mark.parametrize(("way", "device"), WAYS, ids=[way.__name__ for way, _ in WAYS])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float16])
 def test_a_late_copy_reads_its_own_batch(ds: LMDBDataset, way: Any, device: str | None, dtype: torch.dtype) -> None:
@@ -233,13 +187,6 @@ def test_a_copy_ahead_holds_memory_that_a_function_reached_through_numpy(ds: LMD
         cuda.synchronize()
         assert cuda.num_late == len(copies) == 36
         assert num_wrong(copies) == 0
-
-
-def test_memory_that_is_not_pinned_is_read_before_a_copy_returns(ds: LMDBDataset) -> None:
-    with late_cuda(most_lag=40) as cuda:
-        loader = Loader(ds, 8, order="random", seed=0, pin_memory=False)
-        copies = list(in_the_loop(loader, cuda))
-        assert cuda.num_late == 0 and num_wrong(copies) == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.float16, torch.bfloat16, torch.float32])

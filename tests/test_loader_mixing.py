@@ -152,15 +152,6 @@ def test_weights_are_shares_of_the_draws(both: list[LMDBDataset], order: Any) ->
         assert all(len(set(mine[k : k + n])) == n for k in range(0, len(mine) - n, n))
 
 
-def test_a_sample_that_comes_again_has_a_crop_of_its_own(both: list[LMDBDataset]) -> None:
-    found = read(make(mix(both, weights=[1, 1], length=240)))
-    again = [sample[0] for sample in found if sample[1] == 100]
-    assert len(again) == 10 and len(set(again)) >= 9
-    # The same dataset twice counts twice.
-    twice = Counter(numbers(make(mix([both[0], both[0]]))))
-    assert twice == dict.fromkeys(range(FIRST), 2)
-
-
 @pytest.mark.parametrize("order", KINDS, ids=str)
 @pytest.mark.parametrize("world_size", WORLDS)
 def test_ranks_share_a_mixture(both: list[LMDBDataset], order: Any, world_size: int) -> None:
@@ -212,12 +203,6 @@ def test_states_of_other_mixtures_are_refused_with_the_reason(both: list[LMDBDat
     ):
         with pytest.raises(OptionError, match=reason):
             make(other).load_state_dict(state)
-
-
-@pytest.mark.parametrize("options", [{"weights": [1.0]}, {"repeat": 2}, {"order": [1]}, {"num_samples": 3}])
-def test_a_mixture_chooses_the_samples_itself(both: list[LMDBDataset], options: dict[str, Any]) -> None:
-    with pytest.raises(OptionError, match="the dataset is a mixture"):
-        Loader(mix(both), 4, **options)
 
 
 def test_transforms_of_the_datasets_are_kept(both: list[LMDBDataset], paths: list[Path]) -> None:
@@ -286,20 +271,6 @@ def test_a_dataset_without_a_draw_is_noticed(both: list[LMDBDataset]) -> None:
 
 
 # --- What does not fit ---
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ([], "0 datasets without samples"),
-        ("a.lmdb", "expected a list"),
-        ({"a": "a.lmdb"}, "expected a list"),
-        (ConcatDataset([[1], [2]]), "expected a list"),  # type: ignore[list-item]
-    ],
-)
-def test_lists_of_datasets_are_expected(given: Any, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        mix(given)
 
 
 def test_weights_and_lengths_are_checked(both: list[LMDBDataset]) -> None:
@@ -393,9 +364,3 @@ def test_datasets_on_a_disk_and_at_a_url_are_read_together(tmp_path: Path, io: A
         assert mixed.union[150].caption == local.union[150].caption
         found = Loader(mixed, 32, shuffle=True, io=io)
         assert sum(len(batch.label) for batch in found) == 550
-
-
-@pytest.mark.parametrize("name", ["weights", "transform"])
-def test_what_a_mixture_would_not_notice_cannot_be_set(both: list[LMDBDataset], name: str) -> None:
-    with pytest.raises(OptionError, match=rf"mixed\.{name} = .*mix\(datasets, weights, length\) again"):
-        setattr(mix(both), name, None)

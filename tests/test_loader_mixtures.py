@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmdbloader.errors import OptionError
 from lmdbloader.loader.mixtures import Mixture, whole_shares
 from lmdbloader.loader.orders import Layout, Share
 from lmdbloader.loader.quasi_random import QuasiRandom
@@ -93,30 +92,6 @@ def test_every_rank_gets_its_share_of_each_dataset(shares: tuple[int, ...], worl
             assert abs(first - share / sum(shares)) < 0.25
 
 
-@given(st.lists(st.integers(1, 2**40), min_size=1, max_size=5))
-def test_lengths_as_weights_are_exact(lengths: list[int]) -> None:
-    shares = whole_shares(lengths, lengths)
-    assert [Fraction(share, sum(shares)) for share in shares] == [Fraction(n, sum(lengths)) for n in lengths]
-
-
-@given(st.lists(st.floats(0, 1e300, allow_nan=False), min_size=1, max_size=4))
-def test_any_weights_are_met_closely(weights: list[float]) -> None:
-    if not (total := sum(map(Fraction, weights))):
-        return
-    if any(0 < Fraction(weight) / total < Fraction(1, 10**10) for weight in weights):
-        # Of floats; a small whole number beside a large one is exact.
-        with pytest.raises(OptionError, match="its share of the draws"):
-            whole_shares(weights, [3] * len(weights))
-        return
-    shares = whole_shares(weights, [3] * len(weights))
-    assert math.gcd(*shares) == 1 and sum(shares) <= 2**50
-    for share, weight in zip(shares, weights, strict=True):
-        assert (share > 0) == (weight > 0)
-        assert abs(Fraction(share, sum(shares)) - Fraction(weight) / total) <= max(
-            Fraction(weight) / total / 10**8, 2**-40
-        )
-
-
 # --- Orders ---
 
 
@@ -159,19 +134,6 @@ def test_each_dataset_comes_whole_before_it_comes_again(
             assert len(set(one)) == len(one) and (times[first : first + n] == first // n).all()
             if kind == "sequential":
                 assert one == list(range(len(one)))
-
-
-def test_epochs_seeds_datasets_and_times_differ() -> None:
-    mixed = Mixture((40, 40), (1, 1), 240)
-    for kind in ("random", QuasiRandom(200, 800)):
-        seen = set()
-        for seed in range(2):
-            for epoch in range(3):
-                found = np.array(draws_of(mixed, kind, epoch, seed)) % 80
-                piles = found[found < 40], found[found >= 40] - 40
-                seen |= {tuple(pile[k : k + 40].tolist()) for pile in piles for k in (0, 40, 80)}
-        assert len(seen) == 2 * 3 * 2 * 3
-    assert sorted(draws_of(Mixture((40, 40), (1, 1), 80), "random")) == list(range(80))
 
 
 @pytest.mark.parametrize("kind", ["random", QuasiRandom(10**6, 10**7)])

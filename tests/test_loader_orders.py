@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmdbloader.errors import OptionError
 from lmdbloader.loader.orders import EpochOrder, Layout, RandomOrder, RankPositions, Share
-from lmdbloader.loader.quasi_random import QuasiRandom, check_order, epoch_order
+from lmdbloader.loader.quasi_random import QuasiRandom, epoch_order
 
 MIB = 2**20
 ORDERS = ("random", "quasi_random", "sequential", QuasiRandom(1, 1), QuasiRandom(100, 1000), QuasiRandom(7, 10**9))
@@ -137,21 +136,6 @@ def test_random_positions_and_neighbours_are_uniform(count: int) -> None:
     assert abs(deviation(pairs, epochs / count, count * (count - 1) - 1)) < 5
 
 
-@pytest.mark.parametrize("count", [10**5, 2**17, 10**9])
-def test_a_large_random_order_has_no_structure(count: int) -> None:
-    cells, each = 64, 40_000
-    for epoch in range(3):
-        positions = np.linspace(0, count - 2, each).astype(np.int64)
-        order = RandomOrder(count, 5, epoch)
-        here, there = (order.samples(positions + k) * cells // count for k in (0, 1))
-        assert abs(deviation(np.bincount(here, minlength=cells), each / cells, cells - 1)) < 5
-        # Where the next sample is does not depend on where this one is, nor does it between epochs.
-        together = np.bincount(here * cells + there, minlength=cells**2)
-        assert abs(deviation(together, each / cells**2, cells**2 - 1)) < 5
-        other = RandomOrder(count, 5, epoch + 1).samples(positions) * cells // count
-        assert abs(deviation(np.bincount(here * cells + other, minlength=cells**2), each / cells**2, cells**2 - 1)) < 5
-
-
 def test_samples_of_a_block_are_shuffled_uniformly() -> None:
     count, positions = 6, np.arange(6)
     source, epochs = alike(6, 10), 3000
@@ -248,17 +232,6 @@ def test_a_dataset_sorted_by_class_is_mixed(count: int, num_classes: int, nbytes
     assert np.mean(distinct) >= least
 
 
-@given(st.lists(st.integers(0, 30), max_size=200))
-def test_samples_in_the_same_place_keep_their_order(offsets: list[int]) -> None:
-    # As where a view has a sample twice. Sorting could leave their order to NumPy's version and the processor.
-    offset, nbytes = np.array(offsets, np.int64), np.full(len(offsets), 7)
-    apart = offset * 1000 + np.arange(len(offsets))
-    found, expected = (
-        all_of(epoch_order(QuasiRandom(20, 60), layout_of(o, nbytes), seed=5, epoch=2)) for o in (offset, apart)
-    )
-    assert found == expected
-
-
 def test_the_order_of_storage_is_read_in_windows_too() -> None:
     found = epoch_order("sequential", alike(9, 2**24), seed=0, epoch=3)
     assert all_of(found) == list(range(9))
@@ -340,14 +313,6 @@ def test_ranks_share_the_order_out_from_any_position_on(length: int, start: int,
     assert not repeats or share.pad
 
 
-@given(st.integers(0, 200), st.integers(0, 99), st.integers(0, 99), SHARES)
-def test_positions_between_two_places(length: int, low: int, more: int, share: Share) -> None:
-    for rank in range(share.world_size):
-        positions = replace(share, rank=rank).positions(length)
-        expected = [p for p in positions.of_batches(0, len(positions)).tolist() if low <= p < low + more]
-        assert positions.between(low, low + more).tolist() == expected
-
-
 @given(st.integers(0, 200), SHARES)
 def test_padding_gives_every_rank_as_many_batches_of_the_same_sizes(length: int, share: Share) -> None:
     share = replace(share, drop_last=False, pad=True)
@@ -382,15 +347,3 @@ def test_the_rest_is_divided_again_after_any_number_of_steps(
     seen += [p for rank in rest for batch in rank for p in batch]
     assert sorted({p for p in seen if p < length}) == list(range(length))
     assert len([p for p in seen if p < length]) == length
-
-
-@pytest.mark.parametrize("order", ["Random", None])
-def test_unknown_orders_are_refused(order: Any) -> None:
-    with pytest.raises(OptionError, match="expected 'random', 'quasi_random', 'sequential'"):
-        check_order(order)
-
-
-@pytest.mark.parametrize("sizes", [(0, 5), (10, 5), (1, 2**63), (1.0, 5), ("1", "5")])
-def test_invalid_sizes_are_refused(sizes: tuple[Any, Any]) -> None:
-    with pytest.raises(OptionError, match="QuasiRandom"):
-        QuasiRandom(*sizes)

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader, ProgressiveResize, QuasiRandom
 from lmdbloader.errors import OptionError, WorkerError
-from lmdbloader.store import Readahead
 from lmdbloader.transforms import RandomCrop, RandomDihedral
 
 COUNT = 83
@@ -221,35 +220,6 @@ def test_iterations_that_a_framework_does_not_number_go_on_where_they_were(ds: L
     assert cycle(loader, 2) == expected[2]
 
 
-def test_leaving_the_loop_means_the_next_epoch_but_its_place_can_be_saved(ds: LMDBDataset) -> None:
-    loader = make(ds)
-    epochs = [numbers(make(ds)), None]
-    for _ in loader:
-        break
-    state = loader.state_dict()
-    assert (state["epoch"], state["position"]) == (0, 4)
-    epochs[1] = numbers(loader)
-    fresh = make(ds)
-    fresh.set_epoch(1)
-    assert numbers(fresh) == epochs[1]
-    loader.load_state_dict(state)
-    assert numbers(loader) == epochs[0][1:]
-    for _ in loader:
-        break
-    loader.set_epoch(2)  # the rest is given up
-    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (2, 0)
-    loader.set_epoch(2)
-    assert len(numbers(loader)) == len(loader)
-
-
-def test_set_epoch_within_the_loop_is_about_the_next_iteration(ds: LMDBDataset) -> None:
-    loader = make(ds)
-    for number, _ in enumerate(loader):
-        loader.set_epoch(7)
-        assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (0, min(4 * number + 4, COUNT))
-    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (7, 0)
-
-
 def test_the_state_is_that_of_the_iterator_that_began_last(ds: LMDBDataset) -> None:
     loader = make(ds)
     first, second = iter(loader), iter(loader)
@@ -290,26 +260,6 @@ def test_an_error_leaves_the_place_before_it(ds: LMDBDataset) -> None:
     fails[0] = False
     loader.load_state_dict(state)
     assert seen + numbers(loader) == expected
-
-
-def test_an_iterator_of_a_loader_that_was_closed_is_an_error_and_its_place_is_kept(ds: LMDBDataset) -> None:
-    loader = make(ds, prefetch=0)
-    batches, found = iter(loader), []
-    with pytest.raises(WorkerError, match="closed"):
-        for batch in batches:
-            found.append(batch.number.tolist())
-            loader.close()
-    loader.load_state_dict(loader.state_dict())
-    assert [*found, *numbers(loader)] == numbers(make(ds))
-
-
-def test_a_closed_iterator_gives_no_more_and_is_not_complete(ds: LMDBDataset) -> None:
-    loader = make(ds)
-    batches: Any = iter(loader)
-    next(batches)
-    batches.close()
-    assert next(batches, None) is None
-    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (0, 4)
 
 
 def test_pickles_and_copies_go_on_at_the_same_place(ds: LMDBDataset) -> None:
@@ -421,38 +371,3 @@ JSON = st.recursive(
 @pytest.fixture(scope="module")
 def loader(ds: LMDBDataset) -> Loader:
     return make(ds, transforms=[])
-
-
-@given(st.data())
-def test_mutated_states_are_refused_or_mean_a_place(loader: Loader, data: st.DataObject) -> None:
-    loader.set_epoch(0)
-    state = loader.state_dict()
-    for name in data.draw(st.sets(st.sampled_from(sorted(state)), max_size=2)):
-        state[name] = data.draw(JSON | st.integers(0, COUNT))
-    try:
-        loader.load_state_dict(state)
-    except OptionError:
-        return
-    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (state["epoch"], state["position"])
-    assert 0 <= state["position"] <= COUNT
-
-
-def test_restoring_reads_nothing_that_was_given(ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = []
-
-    def function(batch: Any) -> Any:
-        read.extend(batch.number.tolist())
-        return batch
-
-    asked: list[int] = []
-    is_resident = Readahead.is_resident
-    monkeypatch.setattr(Readahead, "is_resident", lambda self, rows: (asked.extend(rows), is_resident(self, rows))[1])
-    for order in ORDERS:
-        loader = make(ds, order=order, transforms=[function])
-        whole = [n for batch in numbers(loader) for n in batch]
-        loader.load_state_dict({**loader.state_dict(), "epoch": 0, "position": 60})
-        read.clear()
-        asked.clear()
-        assert [n for batch in numbers(loader) for n in batch] == whole[60:]
-        assert sorted(read) == sorted(whole[60:])
-        assert set(asked) <= set(whole[60:])

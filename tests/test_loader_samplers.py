@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import pickle
 from typing import Any
@@ -169,30 +168,10 @@ def test_samples_chosen_by_others_are_an_error_with_the_line(ds: LMDBDataset, sa
         next(iter(DataLoader(loader.dataset, 4, sampler=loader.sampler, collate_fn=loader.collate_fn)))
 
 
-@pytest.mark.parametrize(
-    ("sampler", "line"),
-    [(DistributedSampler, r'shard="auto"'), (SequentialSampler, r'order="sequential"'), (RandomSampler, "dataloader")],
-)
-def test_a_batch_sampler_with_the_sampler_of_another_is_an_error(ds: LMDBDataset, sampler: Any, line: str) -> None:
-    options = {"num_replicas": 2, "rank": 0} if sampler is DistributedSampler else {}
-    batches = loader_of(ds).batch_sampler
-    with pytest.raises(OptionError, match=f"{sampler.__name__}.*{line}"):
-        type(batches)(sampler(ds, **options), batch_size=4, drop_last=False)
-
-
 def test_worker_processes_of_others_are_an_error(ds: LMDBDataset) -> None:
     (ticket, *_) = loader_of(ds).batch_sampler
     with pytest.raises(OptionError, match="reads it in worker processes"):
         pickle.dumps(ticket)
-
-
-def test_a_loader_rebuilt_from_a_batch_sampler_is_a_copy(ds: LMDBDataset) -> None:
-    loader = loader_of(ds, seed=5, memory_format=torch.channels_last, as_={"x": "image"})
-    next(iter(loader))
-    again = Loader(dataset=ds, batch_size=1, batch_sampler=loader.batch_sampler, sampler=None, drop_last=False)
-    found, expected = list(again), list(loader)
-    assert all(torch.equal(a["x"], b["x"]) for a, b in zip(found, expected, strict=True))
-    assert found[0]["x"].is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize("name", [*(n for n in inspect.signature(Loader).parameters if n != "foreign"), "num_workers"])
@@ -201,24 +180,3 @@ def test_what_a_loader_would_not_notice_cannot_be_set(ds: LMDBDataset, name: str
     for owner in (loader, loader.sampler, loader.batch_sampler, loader_of(ds, shard=(0, 2)).sampler):
         with pytest.raises(OptionError, match=rf"{name} = .*it cannot change"):
             setattr(owner, name, None)
-
-
-def test_other_attributes_of_a_loader_are_those_of_who_sets_them(ds: LMDBDataset) -> None:
-    loader = loader_of(ds)
-    loader.mine = 3  # type: ignore[attr-defined]
-    assert loader.mine == 3  # type: ignore[attr-defined]
-
-
-class Named(Loader):
-    """A Loader whose batches have a name."""
-
-    def __iter__(self) -> Any:
-        return (("named", batch) for batch in super().__iter__())
-
-
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
-def test_a_copy_of_a_subclass_is_of_the_subclass(ds: LMDBDataset, copied: Any) -> None:
-    loader = Named(ds, 4)
-    loader.note = "mine"  # type: ignore[attr-defined]
-    other = copied(loader)
-    assert type(other) is Named and other.note == "mine" and next(iter(other))[0] == "named"

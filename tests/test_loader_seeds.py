@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import pytest
 import torch
 from torch import distributed
 from torch.multiprocessing.spawn import start_processes
-from torch.utils.data import DataLoader, IterableDataset
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
@@ -118,27 +116,6 @@ def test_a_copy_has_the_seed_and_the_place(ds: LMDBDataset, copied: Any) -> None
     loader.set_epoch(0)
     assert seen(other) == seen(loader)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-class Samples(IterableDataset[Any]):
-    """A user's class around a Loader."""
-
-    def __init__(self, loader: Loader) -> None:
-        self.loader = loader
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.loader)
-
-
-@pytest.mark.parametrize("persistent", [False, True])
-def test_workers_of_torch_have_epochs_of_their_own(ds: LMDBDataset, persistent: bool) -> None:
-    loader = make(ds, num_threads=1)
-    workers = DataLoader(Samples(loader), batch_size=None, num_workers=2, persistent_workers=persistent)
-    epochs: list[Epoch] = []
-    for _ in range(2):
-        batches = list(workers)  # the workers take turns
-        epochs += [seen(batches[0::2]), seen(batches[1::2])]
-    check_new(epochs)
 
 
 def of_rank(rank: int, folder: str, path: str, when: str) -> None:

@@ -74,13 +74,6 @@ def test_an_error_in_one_thread_is_no_end_of_the_epoch_in_the_others(ds: LMDBDat
     assert all("ZeroDivisionError: mine" in str(o) for o in outcomes if isinstance(o, WorkerError))
 
 
-def test_closing_an_iterator_ends_it_in_every_thread(ds: LMDBDataset) -> None:
-    batches: Any = iter(Loader(ds, 1, order="random", seed=0))
-    next(batches)
-    batches.close()
-    assert in_threads(3, lambda: numbers(batches)) == [[], [], []]
-
-
 @pytest.mark.parametrize("is_waiting", [False, True], ids=["between batches", "in the middle of one"])
 def test_a_forked_child_makes_an_iterator_of_its_own(ds: LMDBDataset, is_waiting: bool) -> None:
     entered, leave = threading.Event(), threading.Event()

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from damage import flip_payload
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
@@ -106,21 +105,3 @@ def test_functions_see_what_is_around_the_loop(path: Path, name: str) -> None:
     assert batched.seen == own.seen == again.seen == {seen()}
     loader.close()
     plain.close()
-
-
-def test_functions_see_it_in_batches_that_are_shared_or_damaged(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Large batches are read by several threads; those with a damaged sample are read a second time."""
-    lmdbloader.write(({"image": np.full((8, 8, 3), i, np.uint8), "label": i} for i in range(COUNT)), tmp_path / "d")
-    flip_payload(tmp_path / "d", "image", 3)
-    noting = Noting()
-    damaged = Loader(tmp_path / "d", 4, transforms=[noting], on_corrupt="skip")
-    monkeypatch.setattr("lmdbloader.loader.epoch._GROUPS_NBYTES", 1)
-    shared = Loader(path, 8, transforms=[noting])
-    with torch.no_grad():
-        assert sum(len(batch.label) for batch in damaged) == COUNT - 1
-        assert sum(len(batch.label) for batch in shared) == COUNT
-    assert [found[0] for found in noting.seen] == [False]
-    damaged.close()
-    shared.close()

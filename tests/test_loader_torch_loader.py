@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,19 +93,6 @@ def test_keywords_are_passed_through_and_win(ds: LMDBDataset, cache: Path) -> No
     assert loader.generator is generator
 
 
-def test_an_unknown_keyword_is_refused(ds: LMDBDataset) -> None:
-    with pytest.raises(TypeError, match="shufle"):
-        lmdbloader.dataloader(ds, 4, num_workers=0, shufle=True)
-
-
-def test_samplers_are_passed_through(ds: LMDBDataset) -> None:
-    loader = lmdbloader.dataloader(ds, 2, sampler=[7, 3, 5], num_workers=0)
-    assert [batch.number.tolist() for batch in loader] == [[7, 3], [5]]
-
-    loader = lmdbloader.dataloader(ds, batch_sampler=[[1], [4, 2]], num_workers=0)
-    assert [batch.number.tolist() for batch in loader] == [[1], [4, 2]]
-
-
 def test_without_a_batch_size_samples_come_alone(ds: LMDBDataset, cache: Path) -> None:
     loader = lmdbloader.dataloader(ds, None, sampler=[3, 1])
 
@@ -124,15 +110,3 @@ def test_the_result_of_tune_is_taken(ds: LMDBDataset, cache: Path, monkeypatch: 
     assert lmdbloader.dataloader(ds, 4, pin_memory=True).pin_memory
     tuning_cache.remember_workers(tuning_cache.case_of(ds, 8), tuning_cache.Workers(0))
     assert lmdbloader.dataloader(ds, 8).pin_memory  # not measured: on
-
-
-def test_dataloader_takes_torchs_own_keywords() -> None:
-    """Every keyword that torch's DataLoader has can be given by name, and none of them means something else here."""
-    own = inspect.signature(lmdbloader.dataloader).parameters
-    theirs = inspect.signature(DataLoader.__init__).parameters
-
-    assert list(own)[:2] == ["dataset", "batch_size"]
-    assert {name for name, p in own.items() if p.kind is not inspect.Parameter.VAR_KEYWORD} & set(theirs) == {
-        "dataset",
-        "batch_size",
-    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -126,25 +125,3 @@ def test_a_damaged_or_foreign_file_is_as_good_as_none(file: Path, content: bytes
     assert (recall_threads("case"), recall_workers("case")) == (8, None)
     remember_threads("case", 2)
     assert recall_threads("case") == 2
-
-
-@pytest.mark.parametrize("entry", [None, True, -1, 1.5, 10**6, "4", [], [10**6, True], [1, 2], {"a": 1}], ids=str)
-def test_no_entry_makes_anything_fail_or_starts_hundreds_of_processes(file: Path, entry: Any) -> None:
-    file.parent.mkdir(parents=True)
-    file.write_text(json.dumps({"threads; case": entry, "workers; case": entry}))
-    assert 1 <= recall_threads("case") <= 8
-    assert recall_workers("case") is None
-
-
-def test_a_home_that_cannot_be_written_to_only_means_measuring_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # no folder can be made in it, not even by root
-    remember_threads("case", 2)
-    assert recall_threads("case") == 8
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    monkeypatch.setenv("HOME", "also/relative")
-    monkeypatch.chdir(tmp_path)
-    remember_threads("case", 2)
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]

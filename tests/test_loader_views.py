@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, random_split
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, random_split
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
@@ -47,11 +46,6 @@ def in_order(dataset: Any) -> list[int]:
     assert isinstance(loader.dataset, LMDBDataset)
     assert numbers(pickle.loads(pickle.dumps(loader))) == numbers(Loader(dataset, 3, order="sequential"))
     return numbers(loader)
-
-
-@pytest.mark.parametrize("spelled", [Path, os.fsencode])
-def test_a_loader_opens_a_path(path: Path, spelled: Any) -> None:
-    assert in_order(spelled(path)) == list(range(COUNT))
 
 
 def test_the_parts_of_random_split_are_read(ds: LMDBDataset) -> None:
@@ -178,18 +172,6 @@ def test_a_view_of_a_loader_takes_a_transform_and_refuses_other_attributes(path:
     assert next(iter(loader)).tolist() == [-1] * 4 and ds[0] == 0
 
 
-@pytest.mark.parametrize("of", [ConcatDataset, lmdbloader.mix])
-def test_parts_whose_transforms_differ_later_are_refused(path: Path, of: Any) -> None:
-    parts: list[Any] = [LMDBDataset(path)[:10], LMDBDataset(path)[10:]]
-    loader = Loader(of(parts), 4)
-    assert next(iter(loader)).number.tolist() == [0, 1, 2, 3] if of is ConcatDataset else True
-    parts[1].transform = lambda sample: 0
-    with pytest.raises(OptionError, match="transforms of its parts differ"):
-        next(iter(loader))
-    parts[0].transform = parts[1].transform
-    assert next(iter(loader)).tolist() == [0] * 4
-
-
 def renumber(subset: Any) -> None:
     subset.indices[0] = 9
 
@@ -225,13 +207,3 @@ def test_samples_that_change_between_epochs_are_seen_or_refused(path: Path, chan
         change(subset)
         with pytest.raises(OptionError, match=r"samples of the Subset have changed.*Loader\(dataset, batch_size"):
             iter(changed)
-
-
-@pytest.mark.parametrize(
-    "dataset",
-    [TensorDataset(torch.zeros(3)), [1, 2], DataLoader([1, 2]), None],
-    ids=lambda value: type(value).__name__,
-)
-def test_another_dataset_is_refused(dataset: Any) -> None:
-    with pytest.raises(OptionError, match="expected an LMDBDataset, or the path of one"):
-        Loader(dataset, 4)

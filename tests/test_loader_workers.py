@@ -11,7 +11,6 @@ import pytest
 from nursery import Nursery
 
 import lmdbloader
-from lmdbloader.loader.torch_loader import WorkerStart
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +30,6 @@ def test_a_batch_that_cannot_be_sent_is_an_error_and_not_a_wait(nursery: Nursery
     assert program.end() == 1
     assert "in DataLoader worker process 0" in program.errors
     assert re.search("Can't (pickle|get) local object", program.errors)
-
-
-def test_in_the_process_itself_nothing_is_changed() -> None:
-    calls: list[int] = []
-    WorkerStart(calls.append)(3)
-    WorkerStart()(4)
-    assert calls == [3]
 
 
 FULL = """

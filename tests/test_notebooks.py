@@ -27,11 +27,11 @@ SHORTER = {
         ("SECONDS = 1.0", "SECONDS = 0.02"),
         ("(0, 1, 2, 4, 8, 16)", "(0,)"),
         ("(8, 16, 32, 64, 128)", "(8, 128)"),
-        ("stride=24", "stride=48"),
+        ("stride=24", "stride=96"),
     ),
     "3_super_resolution": (("EPOCHS = 5", "EPOCHS = 1"),),
-    "4_doctor": (("STEPS = 60", "STEPS = 25"), ("range(len(os.sched_getaffinity(0)) + 1)", "range(1)")),
-    "5_classifier": (("EPOCHS = 8", "EPOCHS = 2"), ("range(CORES + 1)", "(0, 1)"), ("range(4)", "range(2)")),
+    "4_doctor": (("STEPS = 60", "STEPS = 10"), ("range(len(os.sched_getaffinity(0)) + 1)", "range(1)")),
+    "5_classifier": (("EPOCHS = 8", "EPOCHS = 1"), ("range(CORES + 1)", "(0,)"), ("range(4)", "range(2)")),
 }
 # The output of these cells depends on the machine, or on the version of Pillow that wrote the inputs.
 VARYING = (

@@ -95,14 +95,6 @@ def test_the_lowest_versions_that_are_declared_are_those_that_are_tested(metadat
         )
 
 
-def test_no_call_of_pyarrow_needs_pandas() -> None:
-    """pyarrow's version decides which of its methods import pandas, which is not a requirement."""
-    named = {"to_pandas", "from_pandas"}
-    for path in MODULES:
-        nodes = ast.walk(ast.parse(path.read_text("utf-8")))
-        assert not [node for node in nodes if isinstance(node, ast.Attribute) and node.attr in named], path
-
-
 def test_no_module_touches_pickle() -> None:
     """But for the one that packs what a process sends to its own workers."""
     uses = {str(path): list(pickle_uses(path.read_text("utf-8"))) for path in MODULES if path != SHIPPING}

@@ -15,10 +15,9 @@ import torch
 
 import lmdbloader
 from lmdbloader import LMDBDataset
-from lmdbloader.cli import main
 from lmdbloader.conversion.options import RunOptions
 from lmdbloader.conversion.part_writers import convert_parts
-from lmdbloader.errors import DestinationError, OptionError
+from lmdbloader.errors import OptionError
 from lmdbloader.ray import read_lmdb, write_lmdb
 from lmdbloader.ray.cluster import connected
 from lmdbloader.transforms import RandomHorizontalFlip, ToDtype
@@ -74,13 +73,6 @@ def test_datasets_whose_samples_are_no_rows_are_refused(path: Path) -> None:
         read_lmdb(LMDBDataset(path, ["image"]), ["label"])
 
 
-@without_ray
-def test_without_ray_nothing_is_written(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"^write_lmdb needs Ray with ray\.data, .*pip install 'lmdbloader\[ray\]'"):
-        write_lmdb(object(), tmp_path / "d.lmdb")
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -93,20 +85,6 @@ def test_arguments_of_writing_are_checked_before_ray_is_needed(
 ) -> None:
     with pytest.raises(OptionError, match=message):
         write_lmdb(None, tmp_path / "d.lmdb", **options)
-
-
-def test_the_name_of_an_unfinished_dataset_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DestinationError, match=r"names that end in \.partial"):
-        write_lmdb(None, tmp_path / "d.lmdb.partial")  # type: ignore[arg-type]
-
-
-@without_ray
-def test_without_ray_nothing_is_converted(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(OptionError, match=r"^converting with Ray needs Ray, .*pip install 'lmdbloader\[ray\]'"):
-        lmdbloader.ray.convert(photos, tmp_path / "d.lmdb", parts=2)
-    assert main(["convert", str(photos), str(tmp_path / "d.lmdb"), "--parts", "2", "--engine", "ray"]) == 2
-    assert "needs Ray, which cannot be imported" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])

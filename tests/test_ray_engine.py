@@ -59,20 +59,6 @@ class _FakeRay:
         return self.results[reference]
 
 
-def test_what_a_part_logs_last_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def convert_part(target: str, number: int, *, log: Any, **options: Any) -> ConvertedPart:
-        log(f"part {number} was taken over")
-        return ConvertedPart(number, 1, 1)
-
-    monkeypatch.setattr(engine, "convert_part", convert_part)
-    lines: list[str] = []
-    made = engine.make_parts(
-        _FakeRay(), tmp_path, range(3), {}, lambda *counts: None, lines.append, at_once=1, is_local=True
-    )
-    assert [part.number for part in made] == [0, 1, 2]
-    assert lines[1:] == [f"part {number} was taken over" for number in range(3)]
-
-
 def test_the_error_of_a_part_is_raised_though_the_cluster_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

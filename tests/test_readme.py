@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from xml.etree import ElementTree
 
 import demos.superres
 import pytest
@@ -24,16 +23,11 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
 PICTURES = ROOT / "docs" / "pictures"
 RUN = ROOT / "benchmarks" / "results" / "gpu" / "2026-11-22-h100-b"
-TEMPLATES = ROOT / ".github" / "ISSUE_TEMPLATE"
 
 
 @pytest.fixture
 def draw() -> ModuleType:
     return load_script("draw_readme")
-
-
-def texts(drawing: str) -> list[str]:
-    return ["".join(element.itertext()) for element in ElementTree.fromstring(drawing).iter() if "text" in element.tag]
 
 
 # The chart
@@ -102,11 +96,6 @@ def metadata_with(url: str, tmp_path: Path) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-def test_without_a_repository_nothing_is_invented(tmp_path: Path) -> None:
-    assert metadata_with("", tmp_path) == {}
-    assert not re.search(r"github\.com|pypi\.org|shields\.io", README)
-
-
 def test_with_a_repository_every_link_of_the_long_description_is_absolute(tmp_path: Path) -> None:
     url = "https://git.example/who/lmdbloader"
     told = metadata_with(url + "/", tmp_path)
@@ -128,14 +117,3 @@ def test_the_citation_is_true() -> None:
     assert told["license"] == config["metadata"]["license_expression"].partition(" AND ")[0]
     assert f"  - name: {config['metadata']['author']}" in text
     assert told.get("repository-code", "") == config["repository"]["url"], "add or remove the line repository-code"
-
-
-def test_issue_templates_ask_for_what_helps() -> None:
-    yaml = pytest.importorskip("yaml")
-    forms = {path.stem: yaml.safe_load(path.read_text("utf-8")) for path in TEMPLATES.glob("*.yml")}
-    for name in ("bug", "question"):
-        assert {"name", "description", "body"} <= forms[name].keys()
-        ids = [field["id"] for field in forms[name]["body"]]
-        assert len(ids) == len({*ids}) and all(field["attributes"]["label"] for field in forms[name]["body"])
-    bug = (TEMPLATES / "bug.yml").read_text("utf-8")
-    assert "lmdbloader doctor" in bug and "lmdbloader --version" in bug

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import lmdbloader
-from lmdbloader.errors import CorruptError, FormatError, OptionError
+from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.format import codecs
 from lmdbloader.format.codecs import CodecEntry
 from lmdbloader.kernels import codec_numbers
@@ -92,16 +92,6 @@ def test_batches_of_images_of_one_size_are_read_and_transformed(tmp_path: Path) 
     np.testing.assert_array_equal(torch.stack([sample.image for sample in dataset[[4, 1]]]).numpy(), expected[[4, 1]])
     (batch,) = lmdbloader.Loader(dataset, 6, order="sequential", transforms=[lmdbloader.transforms.CenterCrop(4)])
     np.testing.assert_array_equal(batch.image.numpy(), expected[:, :, 2:6, 2:6])
-
-
-@pytest.mark.usefixtures("registered")
-def test_a_changed_byte_is_found(tmp_path: Path) -> None:
-    lmdbloader.write(SAMPLES, tmp_path / "xor", codec="xor")
-    data = (tmp_path / "xor" / "data.mdb").read_bytes()
-    at = data.index(bytes(byte ^ MASK for byte in b"abcabcabc"))
-    (tmp_path / "xor" / "data.mdb").write_bytes(data[:at] + b"?" + data[at + 1 :])
-    with pytest.raises(CorruptError, match="checksum does not match"):
-        lmdbloader.LMDBDataset(tmp_path / "xor")[1]
 
 
 def test_without_its_row_it_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

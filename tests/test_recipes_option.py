@@ -63,17 +63,6 @@ def test_a_field_is_checked(options: dict[str, Any], message: str) -> None:
         convert("a", "b", **options)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options"),
-    [
-        (("a", "b", 96), {}), (("a",), {}), (("a", "b"), {"speckle": 96}), (("a", "b"), {"options": WithSpeckles()}),
-    ],
-)  # fmt: skip
-def test_wrong_arguments_are_pythons_own_error(arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-    with pytest.raises(TypeError):
-        convert(*arguments, **options)
-
-
 def test_a_field_is_a_flag() -> None:
     parser = argparse.ArgumentParser()
     add_flags(parser, WithSpeckles)

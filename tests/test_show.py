@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import lmdbloader
-from lmdbloader.errors import DestinationError, OptionError
+from lmdbloader.errors import DestinationError
 from lmdbloader.show import contact_sheet, info, spread
 from lmdbloader.store import Reader
 
@@ -92,12 +92,6 @@ def test_spread_numbers_are_distinct_ascending_and_inside(length: int, count: in
         assert abs(found[0] - (length - 1 - found[-1])) <= 1
 
 
-@pytest.mark.parametrize("count", [0, -1, 1001])
-def test_an_invalid_count_is_refused(count: int) -> None:
-    with pytest.raises(OptionError, match=f"count {count}: expected 1 to 1000"):
-        spread(10, count)
-
-
 def pixels_of(sheet: Image.Image) -> np.ndarray:
     return np.asarray(sheet)
 
@@ -131,15 +125,6 @@ def test_16_bit_images_are_shown_up_to_the_brightest_pixel_of_the_sheet_and_the_
     assert contact_sheet(Reader(tmp_path / "plain"), [0]).note == ""
 
 
-def test_large_images_are_reduced_and_columns_decide_the_width(photos: Path, tmp_path: Path) -> None:
-    lmdbloader.convert(photos, tmp_path / "db", workers=1)
-    reader = Reader(tmp_path / "db")
-    one, four = (contact_sheet(reader, range(8), columns=n).image for n in (1, 4))
-    assert four.width == 2 * 24 + 4 * 240 + 3 * 20
-    assert one.width < four.width and one.height > four.height
-    assert contact_sheet(reader, range(8)).image.width <= 1600
-
-
 @settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(1, 600), st.integers(1, 600)), min_size=1, max_size=4))
 def test_images_of_any_shape_make_a_sheet(tmp_path_factory: pytest.TempPathFactory, shapes: list) -> None:
@@ -148,18 +133,6 @@ def test_images_of_any_shape_make_a_sheet(tmp_path_factory: pytest.TempPathFacto
     lmdbloader.write(images, path)
     sheet = contact_sheet(Reader(path), range(len(shapes)))
     assert sheet.image.mode == "RGB" and sheet.image.width <= 4200
-
-
-def test_captions_take_any_text(tmp_path: Path) -> None:
-    texts = ["", "long " * 100, "Übermut 漢字 \x1b[2J\n\0 😀", "\u202e"]
-    lmdbloader.write([{"image": np.zeros((9, 9), np.uint8), "text": text} for text in texts], tmp_path / "db")
-    assert contact_sheet(Reader(tmp_path / "db"), range(4)).rows == (0, 1, 2, 3)
-
-
-def test_a_dataset_without_images_is_refused_with_its_fields(tmp_path: Path) -> None:
-    lmdbloader.write([{"label": 1, "text": "a"}], tmp_path / "db")
-    with pytest.raises(OptionError, match=r"no image field to show; it has label \(int\), text \(text\)"):
-        contact_sheet(Reader(tmp_path / "db"), [0])
 
 
 def test_a_sheet_replaces_a_file_but_not_a_folder_and_leaves_no_partial_file(mixed: Path, tmp_path: Path) -> None:

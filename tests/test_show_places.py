@@ -41,13 +41,6 @@ def test_a_box_surrounds_its_object(tmp_path: Path) -> None:
     assert (found[24:96, 44:116] == GREY).all() and (found[:19] == GREY).all()
 
 
-def test_labels_have_colors(tmp_path: Path) -> None:
-    boxes = [[2, 2, 12, 12], [20, 2, 30, 12], [40, 2, 50, 12]]
-    found = picture_of(tmp_path / "d", boxes=boxes, labels=[3, 8, 3])
-    first, second, third = (tuple(found[8, 4 * int(left)].tolist()) for left, *_ in boxes)
-    assert first == third != second
-
-
 @pytest.mark.parametrize("shape", [(1, 2), (1, 1, 2)])
 def test_a_point_is_on_its_pixel(tmp_path: Path, shape: tuple[int, ...]) -> None:
     found = picture_of(tmp_path / "d", points=np.reshape([30, 20], shape))
@@ -60,9 +53,3 @@ def test_places_outside_the_image_and_without_area_are_drawn_or_left_out(tmp_pat
     boxes = [[-far, -far, far, far], [5, 5, 5, 9], [far, far, far, far]]
     found = picture_of(tmp_path / "d", boxes=boxes, points=[[far, far], [-far, 3]])
     assert drawn(found)[0].all() and drawn(found)[:, 0].all()
-
-
-def test_masks_are_shown_without_boxes(tmp_path: Path) -> None:
-    sample = {"mask": np.zeros((40, 60), np.uint8), "boxes": [[10, 5, 30, 25]]}
-    lmdbloader.write([sample], tmp_path / "d", fields={"mask": fields.Mask(), "boxes": fields.Boxes()})
-    assert {color for _, color in lmdbloader.preview(tmp_path / "d").image.getcolors(1 << 20)} >= {(0, 0, 0)}

@@ -86,16 +86,6 @@ def test_a_job_without_the_command_says_what_to_set(name: str, cluster: Cluster,
     assert not (cluster.folder / "submitted").exists()
 
 
-def test_setup_is_the_folder_of_an_environment(cluster: Cluster, images: Path, content: str) -> None:
-    (cluster.folder / "venv" / "bin").mkdir(parents=True)
-    activate = cluster.folder / "venv" / "bin" / "activate"
-    activate.write_text(f'PATH="{cluster.folder / "bin"}:$PATH"\necho "$MISSING"\n')
-    more = {"PATH": "/usr/bin:/bin", "SETUP": str(activate.parent.parent)}
-    job = cluster.submit("convert", **settings(cluster, images, **more))
-    assert job.end() == 0, job.log
-    assert digest(cluster.folder / "the vault" / "train.lmdb") == content
-
-
 # --- Converting ---
 
 
@@ -145,19 +135,6 @@ def test_a_job_that_got_no_further_is_not_queued_again(cluster: Cluster, images:
     job = cluster.submit("convert", **settings(cluster, images), STOP_AT="001.png", STOP_EARLY="1")
     assert job.wait_until_there().warn().end() == 1
     assert "made no progress within its time limit" in job.log and not cluster.is_requeued
-
-
-def test_two_jobs_at_once_make_one_dataset(cluster: Cluster, images: Path, content: str) -> None:
-    variables = settings(cluster, images)
-    first = cluster.submit("convert", **variables, STOP_AT=STOP_AT).wait_until_there()
-    for node in ("node1", "node2"):
-        second = cluster.submit("convert", **variables, NODE=node)
-        assert second.end() == 0, second.log
-    assert first.cancel().end() in (130, 143)
-    first.variables.pop("STOP_AT")
-    assert cluster.requeue(first).end() == 0
-    vault = cluster.folder / "the vault"
-    assert names(vault) == ["train.lmdb"] and digest(vault / "train.lmdb") == content
 
 
 def test_the_tasks_of_an_array_make_datasets_of_their_own(cluster: Cluster, images: Path) -> None:
@@ -249,20 +226,6 @@ def test_parts_are_planned_made_and_joined_by_jobs(
     assert len(LMDBDataset(vault / "my train.lmdb").reader.manifest.parts) == 3
 
 
-def test_a_plan_that_fails_keeps_parts_back_and_a_part_that_fails_does_not_keep_the_join_back(
-    cluster: Cluster, noted: Callable[[], list[list[str]]], images: Path
-) -> None:
-    variables = settings(cluster, images, PARTS="2", SLURM_JOB_ID="")
-    job = cluster.submit("convert_parts", **variables, FAIL="--plan-only")
-    assert job.end() == 0 and [command[0] for command in noted()] == ["convert", "join"]
-    job = cluster.submit("convert_parts", **variables, FAIL="--part 0/2")
-    assert job.end() == 0 and [command[-1] for command in noted()][1:3] == ["0/2", "1/2"]
-    job = cluster.submit("convert_parts", **{**variables, "SLURM_JOB_ID": "7"})
-    assert job.end() == 2 and "run it with bash on a login node" in job.log
-    job = cluster.submit("convert_parts", **variables, STEP="parts")
-    assert job.end() == 2 and "expected plan, part or join" in job.log
-
-
 # --- Training ---
 
 
@@ -334,17 +297,6 @@ def test_training_that_is_stopped_goes_on_from_its_checkpoint(cluster: Cluster, 
     assert job.end() == 0, job.log
     assert "--resume" in words_of(cluster)
     assert (cluster.folder / "steps").read_text().split() == ["0", "1", "2", "3", "3", "3", "4", "5"]
-
-
-def test_of_two_jobs_at_once_one_trains(cluster: Cluster, datasets: Path) -> None:
-    variables = training(cluster, datasets)
-    first = cluster.submit("train", **variables, WAIT_AT_STEP="1").wait_until_there()
-    second = Cluster(cluster.folder / "second").submit("train", **variables, LOCK_SECONDS="0.1")
-    assert second.end() == 1 and "another job trains into" in second.log
-    first.lose_node()
-    first.end()
-    third = cluster.submit("train", **variables, LOCK_SECONDS="0.1")
-    assert third.end() == 0, third.log
 
 
 def test_the_tasks_of_an_array_train_into_folders_of_their_own(cluster: Cluster, datasets: Path) -> None:

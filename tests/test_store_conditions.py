@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -140,16 +139,6 @@ def test_the_table_has_the_long_texts_of_the_fields_that_are_read(damaged_texts:
         labels["note"]
 
 
-def test_nan_is_null(ds: LMDBDataset) -> None:
-    scores = ds.where("score is null").table["score"].to_pylist()
-    assert scores and all(math.isnan(score) for score in scores)
-
-
-def test_a_view_is_chosen_from_a_view(ds: LMDBDataset) -> None:
-    once, twice = ds[::2].where("label >= 1").where("label < 3"), ds[::2].where("1 <= label < 3")
-    assert once.targets == twice.targets
-
-
 def test_the_source_of_patches_can_be_asked_for(photos: Path, tmp_path: Path) -> None:
     lmdbloader.convert(photos, tmp_path / "d", patch_size=96, workers=1)
     ds = LMDBDataset(tmp_path / "d")
@@ -194,20 +183,4 @@ def test_the_source_of_patches_can_be_asked_for(photos: Path, tmp_path: Path) ->
 )  # fmt: skip
 def test_other_texts_are_refused(ds: LMDBDataset, condition: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        ds.where(condition)
-
-
-@given(condition=st.text(st.sampled_from("label=31 (),'\"&|~<>!in ot.andr[]{}:\\\n\t"), max_size=30))
-def test_any_text_is_a_condition_or_refused(ds: LMDBDataset, condition: str) -> None:
-    try:
-        assert len(ds.where(condition)) <= COUNT
-    except OptionError as error:
-        assert str(error).startswith("where(")
-
-
-@pytest.mark.parametrize(
-    "condition", [lambda row: True, {"label": 3}, [True] * COUNT, np.ones(COUNT, bool), 3, None, b"label == 3"]
-)
-def test_other_arguments_are_refused(ds: LMDBDataset, condition: Any) -> None:
-    with pytest.raises(OptionError, match="expected a text"):
         ds.where(condition)

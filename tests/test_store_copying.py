@@ -51,12 +51,6 @@ def test_payloads_are_those_of_the_samples(path: Path, rows: list[int]) -> None:
     assert at == len(rows)
 
 
-def test_some_fields_are_copied(path: Path) -> None:
-    reader = Reader(path)
-    (chunk,) = copied_samples(reader, range(2, 5), [reader.fields["number"], reader.fields["blob"]])
-    assert chunk.num_samples == 3 and list(chunk.payloads) == ["blob"] and list(chunk.columns) == ["number"]
-
-
 @given(row=st.integers(0, COUNT - 1), name=st.sampled_from(["image", "blob"]), share=st.floats(0, 1, exclude_max=True))
 @example(row=4, name="image", share=0.0)
 @example(row=4, name="image", share=0.001)

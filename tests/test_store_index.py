@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -21,11 +20,11 @@ from hypothesis import strategies as st
 
 import lmdbloader
 from lmdbloader import Loader
-from lmdbloader.errors import CorruptError, OptionError
+from lmdbloader.errors import CorruptError
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.layout import make_field
 from lmdbloader.store import Chunk, Reader
-from lmdbloader.store.spool import Spool, content_digest
+from lmdbloader.store.spool import Spool
 
 
 def samples(count: int = 40) -> Iterator[dict[str, Any]]:
@@ -176,16 +175,6 @@ def test_the_content_digest_does_not_depend_on_offsets(tmp_path: Path) -> None:
     assert digest("renamed", renamed) != first
 
 
-@given(st.lists(st.text(max_size=4), max_size=5), st.lists(st.text(max_size=4), max_size=5))
-def test_different_texts_have_different_digests(a: list[str], b: list[str]) -> None:
-    columns = [pa.array(texts, pa.large_string()) for texts in (a, b)]
-    digests = [content_digest(pa.record_batch({"caption": column})) for column in columns]
-    assert (digests[0] == digests[1]) == (a == b)
-    # Names have the digest of texts, also in the middle of a longer column.
-    longer = pa.array(["ab", *a, "c"], pa.large_string()).dictionary_encode().slice(1, len(a))
-    assert content_digest(pa.record_batch({"caption": longer})) == digests[0]
-
-
 def add_sources(spool: Spool, names: Sequence[str]) -> None:
     numbers = np.arange(len(names))
     spool.add(Chunk(len(names), {}, {"source": list(names), "top": numbers, "left": numbers, "label": numbers}), [])
@@ -208,29 +197,3 @@ def test_sources_are_numbered_in_order(tmp_path_factory: pytest.TempPathFactory,
     # Each name is stored once, also of a source whose samples are apart: a split keeps samples of one number together.
     assert column.dictionary.to_pylist() == list(numbers)
     assert column.indices.to_pylist() == [numbers[name] for name in rows]
-
-
-def test_more_names_than_an_index_can_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmdbloader.store.spool.MAX_NAMES", 2)
-    spool = Spool(tmp_path / "columns", [make_field("label", "int")], with_source=True)
-    add_sources(spool, ["abc", "abc", "def"])
-    with pytest.raises(OptionError, match=r"more than 2 sources, the most that one dataset can hold"):
-        add_sources(spool, ["g"])
-    spool.close()
-
-
-def test_a_spool_keeps_no_file_open_whether_it_is_filled_mapped_or_closed(tmp_path: Path) -> None:
-    def descriptors() -> int:
-        return len(os.listdir("/proc/self/fd"))
-
-    names = [f"n{j}" for j in range(50)]
-    before = descriptors()
-    spool = Spool(tmp_path / "columns", [make_field(name, "int") for name in names], with_source=False)
-    rows = np.arange(5000)
-    for _ in range(3):
-        spool.add_columns({name: rows + j for j, name in enumerate(names)}, len(rows), [len(rows)])
-    columns = [spool.column(name) for name in names]
-    assert descriptors() == before
-    spool.close()  # the maps outlive their files
-    for j, column in enumerate(columns):
-        assert (column == np.tile(rows + j, 3)).all()

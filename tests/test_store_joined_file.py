@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import subprocess
@@ -16,8 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from part_sets import make_set
 
-from lmdbloader.base import system
-from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import PART_ALIGNMENT
 from lmdbloader.kernels.runtime.presence import forget, is_there, look
 from lmdbloader.store.joined_file import JoinedFile
@@ -116,40 +113,6 @@ def test_a_file_that_is_cut_short_is_noticed(contents: tuple[list[Path], list[by
     assert not is_there(guard, base, last, np.int64(10))
     assert is_there(guard, base, np.int64(file.begins[0]), np.int64(10))
     assert file.lost() == ("1", PAGE)
-
-
-def test_a_system_that_maps_one_file_at_a_time_says_what_to_do(
-    contents: tuple[list[Path], list[bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(files: Any, nbytes: int) -> Any:
-        raise OSError(errno.ENOTSUP, "no")
-
-    monkeypatch.setattr(system, "map_in_a_row", refuse)
-    with pytest.raises(OptionError, match=r'has 4 parts.*io="pread"'):
-        joined(contents[0])
-    assert joined(contents[0], "pread").read(0, 4) == contents[1][0][:4]
-
-
-def test_too_little_address_space_is_explained(contents: tuple[list[Path], list[bytes]]) -> None:
-    # In a process of its own: the limit is for good.
-    code = f"""
-import resource, sys
-from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_store_joined_file import joined
-from lmdbloader.errors import OptionError
-paths = {[str(path) for path in contents[0]]!r}
-used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + 2**21, used + 2**21))
-try:
-    joined([Path(path) for path in paths])
-except OptionError as error:
-    print(error)
-"""
-    if not sys.platform.startswith("linux"):
-        pytest.skip("counts addresses as Linux does")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "the system refuses to map" in done.stdout and 'io="pread"' in done.stdout
 
 
 _MANY_PARTS = """

@@ -185,16 +185,6 @@ def test_there_is_one_thread_and_close_ends_it(reader: Reader, monkeypatch: pyte
     assert num_threads() == 0
 
 
-def test_the_thread_ends_with_its_owner_and_keeps_nothing_alive(written: Path) -> None:
-    reader = Reader(written)
-    readahead = Readahead(reader, ["image"])
-    assert readahead.load(SMALL).wait(60)
-    readers = sum(type(found) is Reader for found in gc.get_objects())
-    del readahead, reader
-    assert until(lambda: num_threads() == 0)
-    assert sum(type(found) is Reader for found in gc.get_objects()) == readers - 1
-
-
 def test_closing_ends_every_wait(reader: Reader, blocked: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_JOIN_SECONDS", 0.05)  # as with storage that does not answer
     readahead = Readahead(reader, ["image"])
@@ -208,27 +198,6 @@ def test_closing_ends_every_wait(reader: Reader, blocked: threading.Event, monke
     for thread in threads:
         thread.join(20)
     assert done == [True, True]
-
-
-def test_an_error_in_the_thread_reaches_waiting_and_later_callers(
-    reader: Reader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    go = threading.Event()
-
-    def fail(*_: object) -> None:
-        go.wait(60)
-        raise ZeroDivisionError("planted")
-
-    monkeypatch.setattr(module, "_serve", fail)
-    readahead = Readahead(reader, ["image"])
-    tickets = [readahead.load(SMALL), readahead.load(SMALL)]
-    go.set()
-    for ticket in tickets:
-        with pytest.raises(ZeroDivisionError, match="planted"):
-            ticket.wait(20)
-    assert until(lambda: num_threads() == 0)
-    with pytest.raises(ZeroDivisionError, match="planted"):
-        readahead.will_need(SMALL)
 
 
 @IO

@@ -162,14 +162,6 @@ def test_a_part_is_kept_and_the_rest_comes_and_goes(
     assert len(server.ranges()) == before  # what others have kept is used
 
 
-def test_single_samples_fetch_little_of_what_is_not_kept(server: Server, local: LMDBDataset, tmp_path: Path) -> None:
-    dataset = LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=0)
-    rows = np.random.default_rng(0).permutation(NUM_SAMPLES)[:100].tolist()
-    assert all(same(dataset[row], local[row]) for row in rows)
-    assert fetched(server) <= len(rows) * 4 * 2**16  # an image and a text, each in one block or two
-    assert in_memory(dataset) <= 3 * MIB
-
-
 @pytest.mark.parametrize("order", ["random", "sequential", ORDER])
 def test_threads_never_read_a_block_that_was_freed(
     server: Server, local: LMDBDataset, tmp_path: Path, order: Any

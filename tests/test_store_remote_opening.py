@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import pickle
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +11,6 @@ from typing import Any
 import fsspec
 import pytest
 import torch
-from PIL import Image
 from remote_store import Server, objects_of, same, serving, write_dataset, write_parts
 
 import lmdbloader
@@ -154,17 +151,6 @@ def test_what_is_made_of_a_url(
     assert main(["verify", URL]) != 0 and main(["repair", URL, str(tmp_path / "out")]) != 0
 
 
-def test_sources_at_a_url_keep_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    data = io.BytesIO()
-    Image.new("RGB", (8, 8)).save(data, "png")
-    with serving({"photos/a.png": data.getvalue()}) as server:
-        lmdbloader.convert("S3://bucket/photos", tmp_path / "own.lmdb", workers=1)
-        server.objects.update(objects_of(tmp_path / "own.lmdb", "photos.lmdb"))
-        lmdbloader.extract("s3://bucket/photos.lmdb", tmp_path / "files")
-    assert (tmp_path / "files" / "a.png").exists()
-
-
 # -- What goes wrong
 
 
@@ -270,12 +256,6 @@ def test_what_is_no_dataset_is_refused(server: Server, local: LMDBDataset, tmp_p
         LMDBDataset(URL, cache_dir=tmp_path / "other")
 
 
-@pytest.mark.parametrize("wrong", [1.5, True, float("nan"), "0.2", -1])
-def test_a_fraction_is_a_share(tmp_path: Path, wrong: Any) -> None:
-    with pytest.raises(errors.OptionError, match="cache_fraction="):
-        LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=wrong)
-
-
 def test_a_disk_without_room_is_an_error(
     server: Server, local: LMDBDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,12 +274,6 @@ def test_a_disk_without_room_is_an_error(
     monkeypatch.setattr(system, "write_at", full)
     with pytest.raises(errors.DiskFullError, match="disk full"):
         LMDBDataset(URL, cache_dir=tmp_path)[LAST]
-
-
-def test_a_cache_folder_that_cannot_be_written_to_is_named(server: Server, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(errors.OptionError, match=re.escape(str(tmp_path / "file"))):
-        LMDBDataset(URL, cache_dir=tmp_path / "file")
 
 
 # -- Without the server

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import random
 import time
 import tracemalloc
@@ -69,28 +68,6 @@ def test_a_missing_file_is_an_error_at_once(server: Server) -> None:
         with pytest.raises(errors.NotFoundError, match="nothing is there"):
             Service(url).size("data.mdb")
     assert time.monotonic() - start < 20  # nothing was tried for half a minute
-
-
-@pytest.mark.parametrize("url", ["s3://bucket/train.lmdb", "http://127.0.0.1:9/train.lmdb"])
-def test_nobody_there_is_an_error_that_names_the_server(url: str, soon: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("s3fs", reason="s3fs is not installed: pip install 'lmdbloader[remote]'")
-    for name, value in (("ENDPOINT_URL", "http://127.0.0.1:9"), ("ACCESS_KEY_ID", "k"), ("SECRET_ACCESS_KEY", "s")):
-        monkeypatch.setenv(f"AWS_{name}", value)
-    with pytest.raises(errors.DiskError, match=r"127\.0\.0\.1:9") as caught:
-        Service(url).size("data.mdb")
-    assert "FileNotFoundError" not in str(caught.value)  # which fsspec raises for whatever a web server does
-
-
-def test_a_pickle_has_the_server_and_no_keys(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = pickle.dumps(Service("s3://bucket/train.lmdb"))
-    assert b"secret" not in data and server.url.encode() in data
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    assert pickle.loads(data).size("data.mdb") == len(DATA)
-
-
-def test_a_url_that_nobody_knows_is_an_option_error() -> None:
-    with pytest.raises(errors.OptionError, match="nosuch"):
-        Service("nosuch://bucket/x").size("data.mdb")
 
 
 @pytest.mark.parametrize("sends_ranges", [True, False])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -130,15 +129,6 @@ def test_sources_and_classes_are_rebuilt_too(patches: Path, tmp_path: Path) -> N
     assert (path / "index.arrow").read_bytes() == (patches / "index.arrow").read_bytes()
 
 
-def test_a_sound_dataset_is_left_alone(path: Path, tmp_path: Path) -> None:
-    before = bytes_of(path)
-    lines: list[str] = []
-    done = repair(path, tmp_path / "out", log=lines.append)
-    assert (done.replaced, done.out, done.num_samples, done.left_out) == ((), None, COUNT, ())
-    assert lines == [f"{path}: is sound, nothing was done"]
-    assert bytes_of(path) == before and not (tmp_path / "out").exists()
-
-
 def test_damaged_samples_are_left_out_and_listed(path: Path, tmp_path: Path) -> None:
     last = int(Reader(path).index.arrays["image.stored_nbytes"][7]) - 9
     for field, row, more in (("blob", 3, 100), ("image", 7, last), ("image", 50, 30), ("extra", 50, 0)):
@@ -250,17 +240,6 @@ def test_without_data_nothing_can_be_repaired(path: Path, tmp_path: Path, out: s
     assert not (tmp_path / "out").exists()
 
 
-def test_a_dataset_without_a_sound_sample_is_not_written(path: Path, tmp_path: Path) -> None:
-    for name in DATA:
-        (path / name).write_bytes(bytes((path / name).stat().st_size))
-    for name in ("index.arrow", None):
-        with pytest.raises(CorruptError):
-            repair(path, tmp_path / "out")
-        if name:
-            lose(path, name)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["d"]
-
-
 def test_no_destination_is_replaced(path: Path, tmp_path: Path, written: Path) -> None:
     flip_at(path, "blob", 3, 0)
     for out in (written, tmp_path, path):
@@ -294,11 +273,3 @@ def test_files_of_another_dataset_are_not_taken(path: Path, tmp_path: Path, name
         lose(path, MANIFEST_FILE)
         repair(path)
         assert bytes_of(path) == expected
-
-
-def test_an_open_reader_is_not_disturbed(path: Path) -> None:
-    reader = Reader(path)
-    expected = reader.read_bytes("blob", 11).tobytes()
-    os.rename(path / "index.arrow", path.parent / "away")
-    repair(path)
-    assert reader.read_bytes("blob", 11).tobytes() == Reader(path).read_bytes("blob", 11).tobytes() == expected

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import tracemalloc
-from itertools import pairwise
-from typing import Any
-
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lmdbloader.format.codecs import checksum
@@ -16,7 +12,6 @@ from lmdbloader.store.reader import check_rows
 from lmdbloader.store.rows import (
     as_array,
     choose,
-    compact,
     digest_of,
     extremes,
     join,
@@ -79,23 +74,6 @@ def test_negative_places_count_from_the_end(start: int, stop: int, step: int) ->
         assert list(found) == expected
 
 
-@given(rows=st.lists(st.integers(0, 60), max_size=12) | ranges().map(list))
-@example(rows=[4, 4, 4])
-def test_equal_rows_have_one_text_however_they_were_given(rows: list[int]) -> None:
-    array = np.array(rows, np.int64)
-    compacted = compact(array)
-    assert list(compacted) == rows
-    assert text_of(compacted) == text_of(array) == text_of(array[::-1][::-1])
-    steps = {b - a for a, b in pairwise(rows)}
-    assert isinstance(compacted, range) == (len(steps) <= 1 and steps != {0})
-
-
-@given(rows=st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=2, max_size=2))
-def test_other_rows_have_another_text(rows: list[list[int]]) -> None:
-    first, second = (text_of(np.array(numbers, np.int64)) for numbers in rows)
-    assert (first == second) == (rows[0] == rows[1])
-
-
 def test_texts_of_ranges_are_pinned() -> None:
     found = {text_of(rows) for rows in (range(0), range(5, 5), range(9, 2), np.empty(0, np.int64))}
     assert found == {"0:0:1"}
@@ -106,26 +84,6 @@ def test_texts_of_ranges_are_pinned() -> None:
     assert text_of(np.append(others, others)) == digest_of(others, others) == expected
 
 
-@given(many=st.lists(ranges() | st.lists(st.integers(0, 9), max_size=4).map(lambda r: np.array(r, np.int64))))
-def test_joined_rows(many: list[Any]) -> None:
-    assert list(join(many)) == [int(row) for rows in many for row in rows]
-
-
 def test_neighbours_join_without_an_array() -> None:
     assert join([range(10**12), range(10**12, 10**13), range(0)]) == range(10**13)
     assert join([range(9, 5, -2), range(5, 4, -1), range(3, 0, -2)]) == range(9, 0, -2)
-
-
-@pytest.mark.parametrize("rows", [range(3_000_000), range(2_999_999, -1, -3)])
-def test_looking_at_a_column_takes_little_memory(rows: range) -> None:
-    column = np.zeros(3_000_000, np.uint32)
-    column[1_500_000] = 3
-    array = as_array(rows)
-    tracemalloc.start()
-    try:
-        assert extremes(column, rows)[0] == extremes(column, array)[0] == 0
-        assert text_of(array) == text_of(rows)
-        assert digest_of(array, array)
-        assert tracemalloc.get_traced_memory()[1] < 2 * 2**20
-    finally:
-        tracemalloc.stop()

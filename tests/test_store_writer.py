@@ -16,8 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from damage import flip
-from hypothesis import given
-from hypothesis import strategies as st
 from part_sets import tree
 from payloads import write_chunks
 
@@ -27,7 +25,7 @@ from lmdbloader.format.codecs import encode_many
 from lmdbloader.format.layout import make_field, parse_record_key
 from lmdbloader.format.manifest import Description
 from lmdbloader.images.downscale import downscale
-from lmdbloader.store import Chunk, PartFacts, Work, encode_blocks, estimate_map_nbytes, join, read_manifest
+from lmdbloader.store import Chunk, PartFacts, Work, encode_blocks, join, read_manifest
 
 FIELDS = [make_field("blob", "bytes")]
 DESCRIPTION = Description(tuple(FIELDS), False, {}, {})
@@ -201,26 +199,6 @@ def test_other_files_are_never_taken_for_those_of_a_dataset(tmp_path: Path) -> N
     assert (tmp_path / "e" / "mine.txt").read_text() == "mine"
 
 
-def test_a_dataset_is_replaced_only_on_request_and_an_open_reader_keeps_the_old_one(tmp_path: Path) -> None:
-    lmdbloader.write([{"blob": b"old"}], tmp_path / "d")
-    old = lmdbloader.LMDBDataset(tmp_path / "d")
-    work = begun(tmp_path / "d")
-    facts = add_part(work, 0, PARTS[0])
-    with pytest.raises(DestinationError, match="already"):
-        join(work, [facts], DESCRIPTION)
-    join(work, [facts], DESCRIPTION, overwrite=True)
-    assert old[0].blob == b"old"
-    assert blobs(tmp_path / "d") == PARTS[0]
-    assert os.listdir(tmp_path) == ["d"]
-
-
-@given(st.floats(0, 1e12), st.integers(0, 10**9))
-def test_the_estimated_map_has_room_and_is_whole_pages(payload_nbytes: float, num_samples: int) -> None:
-    estimate = estimate_map_nbytes(payload_nbytes, num_samples)
-    assert estimate % 4096 == 0
-    assert estimate >= MOST * payload_nbytes + 2**20
-
-
 def mixed(count: int = 300) -> Iterator[dict[str, Any]]:
     rng = np.random.default_rng(1)
     for i in range(count):
@@ -233,13 +211,6 @@ def mixed(count: int = 300) -> Iterator[dict[str, Any]]:
             "blob": bytes(i % 3),
             "extra": {"i": [i, None]},
         }
-
-
-def test_two_writes_give_the_same_bytes(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        lmdbloader.write(mixed(), tmp_path / name, codec="lz4")
-    for file in ("data.mdb", "index.arrow", "manifest.json"):
-        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
 
 
 def test_samples_come_back_as_they_went_in(tmp_path: Path) -> None:

@@ -13,14 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from classification import ResNet
 from classification.processes import choose_device
 from loading_scripts import interrupt_at_save, load_script, make_class_datasets
-from training.classifier_options import parse_options
 
 import lmdbloader
 from lmdbloader.errors import OptionError
-from lmdbloader.loader.checkpoints import load_checkpoint, save_checkpoint
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "scripts" / "train_classifier.py"
@@ -95,30 +92,6 @@ def test_an_epoch_prints_and_logs_top1_speed_and_waiting(
         assert (entry["top1"] * 24) == pytest.approx(round(entry["top1"] * 24))
 
 
-def test_a_log_begins_with_the_machine_and_the_settings_of_its_run(photographs: Path, tmp_path: Path) -> None:
-    log, checkpoint = tmp_path / "log.jsonl", tmp_path / "run.pt"
-    options = ("--limit-steps", 1, "--seed", 7, "--log-json", log, "--checkpoint", checkpoint)
-    assert run(photographs / "train.lmdb", "--epochs", 2, *options) == 0
-    checkpoint.unlink()
-    assert run("--folder", photographs / "train", "--epochs", 1, *options) == 0
-    assert run("--folder", photographs / "train", "--epochs", 1, *options, "--resume") == 0
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [entry.get("epoch") for entry in lines] == [None, 1, 2, None, 1]
-    for head in (lines[0], lines[3]):
-        assert head["environment"]["packages"]["torch"] == torch.__version__
-        assert head["environment"]["lmdbloader"] == lmdbloader.__version__
-        assert (head["settings"]["seed"], head["settings"]["limit_steps"]) == (7, 1)
-        assert str(tmp_path) not in json.dumps(head), "a log may be published"
-
-
-def test_thumbnails_train_at_their_own_size(thumbnails: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(thumbnails, "--preset", "cifar", "--epochs", 1, "--limit-steps", 2, size=None) == 0
-
-    first, second = capsys.readouterr().out.splitlines()
-    assert "64 images of 10 classes, 2 steps of 16" in first
-    assert "top-1" not in second
-
-
 def test_the_same_seed_gives_the_same_weights_and_another_does_not(photographs: Path, tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         options = ("--epochs", 1, "--limit-steps", 2, "--seed", seed, "--checkpoint", tmp_path / name)
@@ -126,26 +99,6 @@ def test_the_same_seed_gives_the_same_weights_and_another_does_not(photographs: 
     first, same, other = (weights(tmp_path / name)["fc.weight"] for name in "abc")
     assert torch.equal(first, same)
     assert not torch.equal(first, other)
-
-
-def test_images_grow_from_epoch_to_epoch(
-    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    seen: list[int] = []
-    forward = ResNet.forward
-
-    def watched(self: ResNet, images: torch.Tensor) -> torch.Tensor:
-        seen.append(images.shape[-1])
-        return forward(self, images)
-
-    monkeypatch.setattr(ResNet, "forward", watched)
-    growing = ("--progressive", "--delay-fraction", 0.25, "--finetune-fraction", 0.25, "--size-increment", 8)
-    options = ("--epochs", 4, "--limit-steps", 1, "--log-json", tmp_path / "log.jsonl")
-    assert run(photographs / "train.lmdb", *growing, *options, size=64) == 0
-    assert seen == [32, 32, 48, 64]
-    assert [entry["size"] for entry in entries_of(tmp_path / "log.jsonl")] == seen
-    assert run(photographs / "train.lmdb", "--progressive", "--delay-fraction", 0.9) == 1
-    assert "together at most 1" in capsys.readouterr().err
 
 
 # --- Class folders ---
@@ -169,21 +122,6 @@ def test_a_folder_trains_like_the_dataset_that_is_made_from_it(
     # The first step's rate is so low that the losses differ by the draws alone.
     assert logs["folder"][0]["loss"] == pytest.approx(logs["dataset"][0]["loss"], rel=0.2)
     assert min(entries[-1]["top1"] for entries in logs.values()) >= 0.5, "chance is 0.25"
-
-
-def test_the_same_weights_score_alike_on_files_and_dataset(
-    photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = train_classifier.build_model("tiny", 4).eval()
-    scores = []
-    for source in ([str(photographs)], ["--folder", str(photographs)]):
-        options = parse_options([*source, "--model", "tiny", "--size", "32", "--batch-size", "16"], None)
-        scored = train_classifier.Run(options, torch.device("cpu"))
-        scored.bare.load_state_dict(model.state_dict())
-        scores.append(scored.score())
-        scored.close()
-    assert scores[0].num_images == scores[1].num_images == 24
-    assert scores[0].loss == pytest.approx(scores[1].loss, rel=0.02)
 
 
 # --- Final scores ---
@@ -260,26 +198,6 @@ def test_a_run_is_resumed_with_its_own_options_only(
     assert "all its epochs are done" in capsys.readouterr().out
 
 
-def test_the_rest_of_an_epoch_may_be_less_than_a_step(photographs: Path, tmp_path: Path) -> None:
-    options = (photographs / "train.lmdb", "--epochs", 1, "--checkpoint", tmp_path / "run.pt")
-    assert run(*options) == 0
-    content = torch.load(tmp_path / "run.pt", weights_only=True)
-    content["epoch"] = 0
-    content["loader"] |= {"epoch": 0, "position": content["loader"]["length"] - 1}
-    torch.save(content, tmp_path / "run.pt")
-    assert run(*options, "--resume") == 0
-
-
-def test_the_state_of_a_gradient_scaler_comes_back(tmp_path: Path) -> None:
-    model = torch.nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-    save_checkpoint(tmp_path / "a.pt", model=model, optimizer=optimizer, epoch=1, settings={}, scaler=scaler)
-    other = torch.amp.GradScaler("cpu", init_scale=2.0)
-    load_checkpoint(tmp_path / "a.pt", model=model, optimizer=optimizer, settings={}, scaler=other)
-    assert other.get_scale() == 8.0
-
-
 # --- Several processes ---
 
 
@@ -339,14 +257,6 @@ def test_each_process_of_a_node_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     with pytest.raises(OptionError, match=r"2 processes of this node would share it\. Use --device cuda\."):
         choose_device("cuda:0")
-
-
-def test_processes_that_srun_has_started_each_for_itself_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
-    with pytest.raises(OptionError, match=r"srun has started 4 processes .* torchrun"):
-        choose_device("cpu")
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    assert choose_device("cpu") == torch.device("cpu")
 
 
 @pytest.mark.parametrize(

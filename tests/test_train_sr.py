@@ -13,19 +13,17 @@ import pytest
 import torch
 from loading_scripts import interrupt_at_save, load_script
 from PIL import Image
-from superresolution import ResidualSR, build_model, train_epoch, train_step
+from superresolution import ResidualSR, build_model, train_step
 from torch import Tensor
 
 import lmdbloader
-from lmdbloader.errors import OptionError, TrainingError
 from lmdbloader.superres import (
-    StepTimer,
     bicubic,
     evaluate,
     predict,
     psnr,
 )
-from lmdbloader.superres.evaluation import Evaluation, Scores, pair_scale, score
+from lmdbloader.superres.evaluation import Evaluation, Scores, score
 
 train_sr = load_script("train_sr")
 Pairs = list[tuple[Tensor, Tensor]]
@@ -126,18 +124,6 @@ def test_a_run_resumed_within_an_epoch_ends_where_an_unbroken_one_does(
     assert "lr=0.001" in capsys.readouterr().err
 
 
-def test_what_would_fail_after_an_epoch_fails_before_it(
-    patches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(patches, "--checkpoint", tmp_path / "no" / "run.pt") == 1
-    assert "run.pt: " in (said := capsys.readouterr().err) and "is not a folder. Make it first" in said
-    assert run(patches, "--checkpoint", tmp_path / "run.pt", "--resume") == 1
-    assert "there is no checkpoint yet. Start the run without --resume" in capsys.readouterr().err
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    assert run(patches) == 1
-    assert "each would train the same" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -153,22 +139,6 @@ def test_bad_usage_exits_with_2(arguments: list[str], message: str, capsys: pyte
 
     assert exit_info.value.code == 2
     assert message in capsys.readouterr().err
-
-
-def test_a_missing_device_is_named(patches: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(patches, "--device", "cuda:99") == 1
-    assert "--device cuda:99: " in capsys.readouterr().err
-
-
-def test_a_note_says_that_the_scored_photographs_are_those_of_training(
-    photos: Path, patches: Path, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lmdbloader.convert(photos, tmp_path / "val.lmdb", layout="images", scale=2, workers=1)
-    quick = ("--epochs", 1, "--limit-steps", 1, "--batch-size", 2)
-    for val, is_same in [(patches, True), (tmp_path / "val.lmdb", True), (whole, False)]:
-        assert run(patches, "--val", val, *quick) == 0
-        said = capsys.readouterr().out
-        assert (f"note: {val} was made from the files of {patches}" in said) == is_same, val
 
 
 def test_datasets_that_do_not_suit_are_named(
@@ -226,33 +196,7 @@ def test_every_crop_is_another_window_and_that_of_lr_is_the_same(
         assert here < 0.5 * shifted
 
 
-@pytest.mark.parametrize(
-    ("crop", "message"),
-    [
-        (17, "expected a multiple of 2"),
-        (50, "wide.png (64 x 48)"),
-        (1000, "tall.png (50 x 66), wide.png (64 x 48)"),
-    ],
-)
-def test_a_crop_that_does_not_fit_the_images_is_refused(
-    crop: int, message: str, whole: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(whole, "--crop", crop) == 1
-    assert message in capsys.readouterr().err
-
-
 # --- Steps ---
-
-
-@pytest.mark.parametrize("name", ["srcnn915", "residual"])
-def test_training_lowers_the_loss(name: str) -> None:
-    torch.manual_seed(0)
-    model = build_model("srcnn915", 2) if name == "srcnn915" else ResidualSR(2, num_features=8, num_blocks=1)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    batch = batch_of(make_pairs(2))
-    losses = [train_epoch(model, optimizer, [batch] * 5) for _ in range(6)]
-
-    assert losses[-1] < 0.8 * losses[0]
 
 
 @pytest.mark.parametrize(("channels", "dtype"), [(1, np.uint8), (3, np.uint16)])
@@ -267,50 +211,6 @@ def test_grey_and_16_bit_images_train_and_score(name: str, channels: int, dtype:
     assert 0 < loss.item() < 0.1
     # Untrained, both are bicubic but for SRCNN's luma being rounded after and not before.
     assert scores.model.psnr == pytest.approx(scores.bicubic.psnr, abs=0.2)
-
-
-def test_every_phase_of_every_step_is_timed() -> None:
-    model = build_model("srcnn915", 2)
-    timer = StepTimer(torch.device("cpu"))
-    steps: list[int] = []
-    train_epoch(
-        model,
-        torch.optim.SGD(model.parameters(), lr=0.1),
-        [batch_of(make_pairs(1))] * 3,
-        timer=timer,
-        before_step=steps.append,
-    )
-
-    assert steps == [0, 1, 2]
-    assert timer.num_steps == 3
-    assert all(timer.seconds[phase] > 0 for phase in ("data", "copy", "forward", "backward", "update"))
-    assert re.fullmatch(r"\d+\.\d ms/step \(data \d+%, .*update \d+%\)", timer.summary())
-    assert StepTimer(torch.device("cpu")).summary() == "no steps"
-
-
-def test_an_epoch_without_a_batch_or_with_an_infinite_loss_is_an_error() -> None:
-    model = build_model("srcnn915", 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1)
-    with pytest.raises(TrainingError, match="no batch"):
-        train_epoch(model, optimizer, [])
-    lr, hr = batch_of(make_pairs(1))
-    with pytest.raises(TrainingError, match="the loss is nan; a lower learning rate"):
-        train_epoch(model, optimizer, [(lr, hr.float() * float("nan"))])
-
-
-@pytest.mark.parametrize(
-    ("dataset", "message"),
-    [
-        ([], "empty"),
-        ([(torch.zeros(3, 4, 4), torch.zeros(3, 8, 9))], "lr 4 x 4 and hr 8 x 9"),
-        ([(torch.zeros(3, 8, 8), torch.zeros(3, 4, 4))], "lr 8 x 8 and hr 4 x 4"),
-        ([(torch.zeros(3, 8, 8),)], "found 1 values"),
-        ([(torch.zeros(3, 8, 8), 3)], "found 2 values"),
-    ],
-)
-def test_a_dataset_without_pairs_is_named(dataset: Pairs, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        pair_scale(dataset)
 
 
 # --- Scores ---

@@ -66,15 +66,6 @@ def resize_columns_first(image: Image.Image, size: tuple[int, int], resample: in
 # --- Equal to a dataset ---
 
 
-def test_files_labels_and_classes_are_those_of_the_dataset(folder: Path) -> None:
-    found, dataset = list_classes(folder / "train"), lmdbloader.LMDBDataset(folder / "train.lmdb")
-    assert len(found) == len(dataset) == 21
-    assert found.classes == tuple(dataset.classes)
-    assert list(found.labels) == dataset.table.column("label").to_pylist()
-    names = [path.relative_to(folder / "train").as_posix() for path in found.files]
-    assert names == dataset.table.column("source").to_pylist()
-
-
 @pytest.mark.parametrize("size", [24, 37])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_images_that_are_scored_have_the_same_pixels(
@@ -110,19 +101,6 @@ def test_files_labels_and_scored_pixels_are_those_of_torchvisions_image_folder(f
     assert (tuple(expected.classes), tuple(expected.targets)) == (found.classes, found.labels)
     files = make_loader(folder, recipe.evaluation_transforms(28, torch.float32), order="sequential")
     torch.testing.assert_close(torch.cat(tagged(files)), torch.stack([image for image, _ in expected]))
-
-
-def test_epochs_have_the_order_of_a_loader(folder: Path) -> None:
-    files = make_loader(folder, [CenterCrop(8)], seed=5, drop_last=True)
-    dataset = lmdbloader.LMDBDataset(folder / "train.lmdb")
-    loader = lmdbloader.Loader(dataset, 4, shuffle=True, seed=5, drop_last=True, transforms=[CenterCrop(8)])
-    assert len(files) == len(loader) == 5
-    orders = []
-    for _ in range(2):
-        batches, expected = list(files), list(loader)
-        assert all(torch.equal(a, b[0]) for (a, _), b in zip(batches, expected, strict=True))
-        orders.append(torch.cat([labels for _, labels in batches]).tolist())
-    assert orders[0] != orders[1]
 
 
 def test_processes_share_an_epoch_as_they_share_a_loaders(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

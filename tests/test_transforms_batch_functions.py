@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections import namedtuple
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,12 +138,6 @@ def words_of(dataset: Any, batch_size: int, count: int, functions: int = 1, epoc
     return [words.found for words in found]
 
 
-def test_an_epoch_of_random_words_has_no_word_twice(numbers: Any) -> None:
-    found = words_of(numbers, 16, 12_288, functions=2, shuffle=True, seed=1)
-    words = np.concatenate([words for batches in found for _, words in batches])
-    assert len(words) == len(np.unique(words)) == 2 * 63 * 12_288
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -190,46 +182,6 @@ def test_a_tuple_of_all_fields_gets_their_names_again() -> None:
     assert type(plain(list)) is list
     with pytest.raises(OptionError, match=r"MixUp\(.* comes after a function that returned a list"):
         call(T.MixUp(1, num_classes=4), list(batch()), seed=0, epoch=0, position=0)
-
-
-def returns_none(batch: Any) -> None:
-    batch.image.mul_(2)
-
-
-class Forgetful(T.BatchFunction):
-    def apply(self, batch: Any, random: np.random.Generator) -> Any:
-        batch.image.mul_(2)
-
-
-class Callable_:
-    def __call__(self, batch: Any) -> None:
-        pass
-
-
-def with_argument(argument: int, batch: Any) -> None:
-    pass
-
-
-@pytest.mark.parametrize("on_corrupt", ["raise", "skip"])
-@pytest.mark.parametrize(
-    ("function", "name"),
-    [
-        (returns_none, rf"the function returns_none \({re.escape(__file__)}, line \d+\)"),
-        (lambda batch: None, r"the function <lambda> \(.*, line \d+\)"),
-        (partial(with_argument, 3), r"the function with_argument \(.*, line \d+\)"),
-        (Forgetful(), r"the function Forgetful \(.*, line \d+\)"),
-        (Callable_(), "the function Callable_"),
-    ],
-    ids=["function", "lambda", "partial", "ours", "object"],
-)
-def test_a_function_that_returns_nothing_is_named(tmp_path: Path, function: Any, name: str, on_corrupt: Any) -> None:
-    lmdbloader.write(({"image": np.zeros((9, 8, 3), np.uint8), "label": i} for i in range(19)), tmp_path / "d")
-    dataset = lmdbloader.LMDBDataset(tmp_path / "d")
-    loader = lmdbloader.Loader(dataset, 1, shuffle=True, transforms=[function], on_corrupt=on_corrupt)
-    message = rf"^{name} returned None for a batch; expected the batch.*`return batch`"
-    for read in (lambda: list(loader), lambda: loader.benchmark(0.01)):
-        with pytest.raises(OptionError, match=message):
-            read()
 
 
 def test_a_transform_of_samples_that_returns_nothing_is_an_error(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 
 import lmdbloader
 from lmdbloader import transforms as T
-from lmdbloader.errors import KernelError, OptionError
+from lmdbloader.errors import OptionError
 
 pytestmark = pytest.mark.filterwarnings("ignore:Loader:UserWarning")
 COUNT = 60
@@ -49,12 +48,6 @@ def halve(image: Any, out: Any) -> None:
 
 def leave(image: Any, out: Any) -> None:
     out[0, 0, 0] = image[0, 0, 0]
-
-
-def fails(image: Any, out: Any, level: int) -> None:
-    if image[0, 0, 0] == level:
-        raise ValueError("there is no such level")
-    out[:] = image
 
 
 def outside(image: Any, out: Any) -> None:
@@ -156,31 +149,6 @@ def test_samples_that_come_twice_have_draws_of_their_own(pairs: Any) -> None:
     assert 10 < (first != second).flatten(1).any(1).sum() < COUNT
 
 
-def test_two_functions_have_draws_of_their_own(pairs: Any) -> None:
-    found, stored = read(pairs, [shading(), shading()]), read(pairs, [])
-    draws = [shading().drawn(np.arange(COUNT), seed=5, number=number) for number in (0, 1)]
-    for k in range(COUNT):
-        image = stored.lr[k].numpy()
-        for chosen, values in draws:
-            image = shaded(image, *values[k], 180) if chosen[k] else image
-        np.testing.assert_array_equal(found.lr[k].numpy(), image)
-
-
-def test_drawn_values_are_spread_evenly() -> None:
-    function = T.CompiledFunction(leave_all, draw={"a": (-1.0, 3.0), "b": range(10, 0, -3), "c": (2, 2)}, p=0.25)
-    chosen, values = function.drawn(np.arange(20_000), seed=2**64 - 1, epoch=7)
-    assert abs(chosen.mean() - 0.25) < 0.02
-    assert values[:, 0].min() >= -1 and values[:, 0].max() < 3 and abs(values[:, 0].mean() - 1) < 0.05
-    numbers, counts = np.unique(values[:, 1], return_counts=True)
-    assert numbers.tolist() == [1, 4, 7, 10] and counts.min() > 4_500
-    assert (values[:, 2] == 2).all()
-    assert abs(np.corrcoef(values[:, 0], values[:, 1])[0, 1]) < 0.03
-
-
-def leave_all(image: Any, out: Any, a: float, b: int, c: float) -> None:
-    out[0, 0, 0] = image[0, 0, 0]
-
-
 def test_it_changes_floats_that_are_converted_before_it(pairs: Any) -> None:
     steps = [T.ToDtype(torch.float32, scale=True)]
     expected, found = read(pairs, steps), read(pairs, [*steps, halving()])
@@ -221,23 +189,6 @@ def test_what_a_function_returned_stays_as_it_is(pairs: Any) -> None:
     batch = next(iter(lmdbloader.Loader(pairs, 8, transforms=[keep, mirroring()])))
     assert torch.equal(kept[0], stored.hr)
     assert torch.equal(batch.hr, stored.hr.flip(-1)) and torch.equal(batch.lr, batch.hr)
-
-
-def test_a_function_that_raises_is_an_error_of_its_own(pairs: Any) -> None:
-    level = int(next(iter(lmdbloader.Loader(pairs, 16))).lr[5, 0, 0, 0])
-    loader = lmdbloader.Loader(pairs, 16, transforms=[T.CompiledFunction(fails, parameters={"level": level})])
-    with pytest.raises(ValueError, match="there is no such level"):
-        list(loader)
-
-
-def test_it_is_for_a_loader(pairs: Any) -> None:
-    with pytest.raises(OptionError, match=r"CompiledFunction\(mirror\) is called by a Loader only"):
-        pairs.transformed([mirroring()])
-    own = lmdbloader.LMDBDataset(pairs.path, transform=mirroring())
-    with pytest.raises(OptionError, match=r"only a Loader calls it\. .*use \.check\(images\)"):
-        own[0]
-    with pytest.raises(OptionError, match="expected a function of a batch"):
-        T.WithIndices(mirroring())
 
 
 @pytest.mark.parametrize(
@@ -310,10 +261,6 @@ def test_an_unsound_function_fails_its_test(image: Any, function: Any, error: An
         T.CompiledFunction(function).check(image)
 
 
-def set_channel(image: Any, out: Any, channel: int) -> None:
-    out[channel, 0, 0] = 1
-
-
 def returns(image: Any, out: Any) -> Any:
     return 255 - image
 
@@ -332,14 +279,6 @@ def assigns_and_returns(image: Any, out: Any) -> Any:
     return out
 
 
-@pytest.mark.parametrize("channels", [range(4), range(-4, 3)])
-def test_the_lowest_and_the_highest_drawn_values_are_tested(image: Any, channels: range) -> None:
-    function = T.CompiledFunction(set_channel, draw={"channel": channels})
-    for seed in range(8):
-        with pytest.raises(IndexError, match="out of bounds"):
-            function.check(image, seed=seed)
-
-
 def test_a_function_whose_result_would_be_lost_is_refused(image: Any) -> None:
     for function in (returns, assigns, changes_in_place, lambda image, out: image):
         with pytest.raises(OptionError, match=r"never uses `out`, so nothing changes. Write into it, out\[:\] = "):
@@ -348,19 +287,4 @@ def test_a_function_whose_result_would_be_lost_is_refused(image: Any) -> None:
         T.CompiledFunction(assigns_and_returns).check(image)
 
 
-def test_what_numba_does_not_take_is_an_option_error(image: Any) -> None:
-    with pytest.raises(OptionError, match=r"Numba compiles no \*\*keywords"):
-        T.CompiledFunction(lambda image, out, **more: None)
-    floats = torch.ones(2, dtype=torch.bfloat16)
-    T.CompiledFunction(lambda image, out, a: out.fill(a[0]), parameters={"a": floats}).check(image)
-    with pytest.raises(OptionError, match=r"Numba cannot compile it for uint8 pixels\. NotImplementedError: float16"):
-        T.CompiledFunction(lambda image, out, a: out.fill(a[0]), parameters={"a": floats.half()}).check(image)
-
-
 # Numba
-
-
-def test_without_numba_there_is_a_line_to_paste(pairs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "numba", None)
-    with pytest.raises(KernelError, match="pip install numba"):
-        lmdbloader.Loader(pairs, 4, transforms=[T.CompiledFunction(leave)])

@@ -13,13 +13,6 @@ from lmdbloader import transforms as T
 from lmdbloader.errors import OptionError
 
 
-def test_a_function_among_compiled_transforms_is_named(tmp_path: Any) -> None:
-    lmdbloader.write([{"image": torch.zeros(3, 8, 8, dtype=torch.uint8)}] * 3, tmp_path / "d")
-    dataset = lmdbloader.LMDBDataset(tmp_path / "d")
-    with pytest.raises(OptionError, match=r"the function len is not compiled; .*LMDBDataset\(path, transform=...\)"):
-        dataset.transformed([len])  # type: ignore[list-item]
-
-
 class _OfTorchvision(torch.nn.Module):
     __module__ = "torchvision.transforms.v2._transform"
 

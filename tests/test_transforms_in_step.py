@@ -266,16 +266,6 @@ def test_one_draw_for_a_whole_batch_is_warned_of(path: Path, transform: Any, nam
     assert caught[0].filename == __file__
 
 
-@pytest.mark.usefixtures("torchvision")
-def test_what_draws_nothing_is_not_warned_of(path: Path) -> None:
-    dataset = lmdbloader.LMDBDataset(path)
-    for transform in (
-        Mirror(), RandomMirror(1.0), Compose([Mirror()]), torch.nn.Flatten(0), mirror_inside, MixUp(),
-        RandomChoice([MixUp(), MixUp()]),
-    ):  # fmt: skip
-        lmdbloader.Loader(dataset, 2, order="random", transforms=[transform])
-
-
 class Lambda(Transform):
     __module__ = "torchvision.transforms.v2._misc"
 

@@ -97,12 +97,6 @@ def test_transforms_change_in_proportion() -> None:
     assert resize.size == 80 and crop.size == (20, 40)
 
 
-@pytest.mark.parametrize("transforms", [[], [T.RandomHorizontalFlip()], [T.CenterCrop(9), T.Resize(5)]])
-def test_without_a_size_there_is_no_other_one(transforms: Any) -> None:
-    with pytest.raises(OptionError, match="resolution:"):
-        with_resolution(transforms, (4, 4))
-
-
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> lmdbloader.LMDBDataset:
     rng = np.random.default_rng(0)
