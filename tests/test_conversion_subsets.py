@@ -122,7 +122,7 @@ def test_a_share_is_chosen_at_random_and_a_smaller_one_is_a_part_of_it(path: Pat
         ({}, r"nothing says which samples to take"),
         ({"where": "lable == 'cat'"}, "there is no column 'lable'"),
         ({"where": "label == 'dog'"}, r"label has no class 'dog'. Its classes are \('ant', 'bee', 'cat'\)"),
-        ({"where": "number == 'a'"}, "number holds whole numbers, and 'a' is none"),
+        ({"where": "number == 'a'"}, "number holds whole numbers, and 'a' is not one"),
         ({"where": "number > 99"}, "no sample fits the condition number > 99, of 40 samples"),
         ({"where": "__import__('os').system('true')"}, "cannot read "),
         ({"where": lambda row: True}, "expected a text"),

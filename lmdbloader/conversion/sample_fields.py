@@ -202,7 +202,7 @@ def settle_masks(watches: Mapping[str, LabelWatch], schema: Sequence[Field]) -> 
         looks = "looks like a mask by its name and values" if watch.looks_like_labels else "may be a mask"
         message = (
             f"field {name!r} {looks} ({watch.describe()}), and {why}. Declare it in `fields`, as fields.Mask(), or as "
-            f"fields.{kind}() if it is none."
+            f"fields.{kind}() if it is not a mask."
         )
         if watch.looks_like_labels:
             raise OptionError(message)

@@ -286,7 +286,7 @@ def container_name(root: Path = ROOT) -> str | None:
 
 
 def hypervisor_name(root: Path = ROOT) -> str | None:
-    """Return the maker of this virtual machine, or "unknown"; None if it is no virtual machine that is known."""
+    """Return the maker of this virtual machine, or "unknown"; None if it is not one that is known."""
     if "microsoft" in read_text(root / "proc" / "sys" / "kernel" / "osrelease").lower():
         return "Windows Subsystem for Linux"
     kind = read_text(root / "sys" / "hypervisor" / "type").strip()
