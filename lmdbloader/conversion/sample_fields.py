@@ -16,7 +16,6 @@ from lmdbloader.fields import (
     IGNORED,
     Boxes,
     FieldType,
-    Image,
     Mask,
     Points,
     image_size,
@@ -207,12 +206,6 @@ def settle_masks(watches: Mapping[str, LabelWatch], schema: Sequence[Field]) -> 
         if watch.looks_like_labels:
             raise OptionError(message)
         warnings.warn(message, stacklevel=4)
-
-
-def declared_images(given: Given) -> dict[str, str]:
-    """Return the fields that are named like masks but declared as images, for the manifest: readers accept them."""
-    declared = declared_types(given).items()
-    return {name: "image" for name, kind in declared if isinstance(kind, Image) and likeness(name) == "mask"}
 
 
 def fields_of_labels(fields: Sequence[Field]) -> list[str]:
