@@ -129,7 +129,7 @@ DEBIANS = (
         # The last one that is known to come without CUDA for this processor.
         torch="torch==2.9.1",
         requirements=(
-            "aiohttp", "h5py", "hypothesis", "jinja2", "matplotlib", "numba", "psutil", "pytest", "pytest-xdist",
+            "aiohttp", "h5py", "hypothesis", "matplotlib", "numba", "psutil", "pytest", "pytest-xdist",
             "s3fs", "scikit-image",
         ),
         extras=(),

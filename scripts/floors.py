@@ -15,7 +15,7 @@ FLOORS = ROOT / "constraints-floors.txt"
 INPUTS = (FLOORS, ROOT / "setup.cfg", Path(__file__))
 # The packages of the tests below; the extra of all tests holds documentation tools that need newer versions.
 TOOLS = (
-    "h5py", "hypothesis", "jinja2", "matplotlib", "numba", "psutil", "pytest", "pytest-xdist", "scikit-image",
+    "h5py", "hypothesis", "matplotlib", "numba", "psutil", "pytest", "pytest-xdist", "scikit-image",
     "setuptools",
 )  # fmt: skip
 # Tests whose results may depend on versions: files, formats, conversion, storage, reading and transforms.

@@ -19,7 +19,7 @@ OUT` writes.
 
 The datasets need the fields of DB. If they name the same classes in another
 order, labels are renumbered as in DB; other classes are refused (see
---add-classes). What differs is listed.
+--add-classes). All differences are listed.
 """
 EPILOG = """\
 DB changes in one step. Until then, and after a crash, it is the old dataset;

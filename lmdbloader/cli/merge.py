@@ -16,8 +16,8 @@ would store, with the same content digest.
 
 The datasets need the same fields (see --fields). If they name the same classes
 in another order, labels are renumbered as in the first one; other classes are
-refused (see --add-classes). What differs is listed. A
-dataset that is given twice is stored twice.
+refused (see --add-classes). All differences are listed. A dataset that is
+given twice is stored twice.
 """
 EPILOG = """\
 An OUT that was made of the same samples is left as it is. OUT.partial keeps the

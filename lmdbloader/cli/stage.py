@@ -15,7 +15,7 @@ DESCRIPTION = """\
 Copy a finished dataset into the folder DIR, where it keeps its name, and print
 the path of the copy: onto a node's own disk before training, or to archive
 storage after a conversion. The dataset may be at a URL, such as
-s3://bucket/train.lmdb; the copy of one is compared with its digests.
+s3://bucket/train.lmdb. The copy is compared with the dataset's digests.
 
 A copy that is already there is reused if it has the source's manifest, and
 files of its lengths; with --check, all of it is read and compared. A damaged

@@ -17,8 +17,8 @@ HELP = "put some samples of a dataset into a new one"
 USAGE = "lmdbloader subset DB [EXPRESSION] -o OUT [options]"
 DESCRIPTION = """\
 Write the samples of DB that EXPRESSION describes, or that are listed in a file,
-into the dataset OUT. The stored bytes are copied: nothing is encoded
-again, and every checksum is verified. Labels keep their numbers.
+into the dataset OUT. The stored bytes are copied: nothing is encoded again, and
+every checksum is verified. Labels keep their numbers.
 
 EXPRESSION compares columns with numbers and texts, in Python's syntax. It is
 parsed, never run as a program. The columns are those of LMDBDataset(DB).table:

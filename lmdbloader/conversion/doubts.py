@@ -44,7 +44,7 @@ def refuse_swapped(src: str | os.PathLike[str] | None, out: Path) -> None:
 
 
 def refuse_mistaken(src: Location, listing: Listing) -> None:
-    """Refuse a folder that was taken for images or classes without being told so, if its names say something else.
+    """Refuse a folder that was detected as images or classes, if its names say something else.
 
     Args:
         src: The folder.

@@ -22,7 +22,6 @@ from lmdbloader.conversion.sample_fields import (
     check_classes,
     check_given,
     codecs_by_field,
-    declared_images,
     declared_types,
     fields_of_labels,
     infer_fields,
@@ -215,8 +214,6 @@ def write(
     options: dict[str, Any] = {"codec": codecs if isinstance(codecs, str) else dict(codecs)}
     if kept := {name: asdict(storage) for name, storage in storages.items() if storage != PIXELS}:
         options["storage"] = kept
-    if images := declared_images(fields):
-        options["fields"] = images
     if prepare is not None:
         options["prepare"] = getattr(prepare, "__qualname__", type(prepare).__qualname__)
     made_by = {"lmdbloader": __version__, "layout": "python", "options": options}

@@ -71,7 +71,7 @@ def refuse_soft(source: Source, mask: Pixels) -> None:
         raise ImageError(
             source.name,
             f"its mask has 0, {IGNORED} and {numbers} numbers between them, which are soft edges of objects and not "
-            f"labels; {IGNORED} is the label of pixels that have none. Save it with a label for each pixel.",
+            f"labels; {IGNORED} marks pixels without a label. Save it with a label for each pixel.",
         )
 
 
@@ -175,8 +175,7 @@ def check_numbers(sources: Sources, *, is_binary: bool) -> tuple[str, ...]:
     elif others:
         have, advice = f"the shades {', '.join(map(str, [0, *others, IGNORED]))} only", "Number the classes 0, 1, 2 ..."
     raise SourceError(
-        f"the masks have {have} ({read}), and {IGNORED} is the label of pixels that have none, which losses leave out. "
-        f"{advice}"
+        f"the masks have {have} ({read}), and {IGNORED} marks pixels without a label, which losses leave out. {advice}"
     )
 
 

@@ -115,7 +115,7 @@ def append(
 
     They become further parts. The existing parts are not changed: the grown dataset, with a new index and manifest, has
     the same files by hard links, or copies of them where there are no links. It has the samples of `merge([db,
-    *datasets], out)`, and its content digest unless one of them alone has long texts.
+    *datasets], out)`, and its content digest unless only one of them has long texts.
 
     The dataset changes in one step: until then, and after a crash, it is the old one. Processes that have it open keep
     the old one. A Loader refuses a state that was saved with the old one. After an interruption the same call keeps the

@@ -16,7 +16,6 @@ from lmdbloader.fields import (
     IGNORED,
     Boxes,
     FieldType,
-    Image,
     Mask,
     Points,
     image_size,
@@ -202,17 +201,11 @@ def settle_masks(watches: Mapping[str, LabelWatch], schema: Sequence[Field]) -> 
         looks = "looks like a mask by its name and values" if watch.looks_like_labels else "may be a mask"
         message = (
             f"field {name!r} {looks} ({watch.describe()}), and {why}. Declare it in `fields`, as fields.Mask(), or as "
-            f"fields.{kind}() if it is none."
+            f"fields.{kind}() if it is not a mask."
         )
         if watch.looks_like_labels:
             raise OptionError(message)
         warnings.warn(message, stacklevel=4)
-
-
-def declared_images(given: Given) -> dict[str, str]:
-    """Return the fields that are named like masks but declared as images, for the manifest: readers accept them."""
-    declared = declared_types(given).items()
-    return {name: "image" for name, kind in declared if isinstance(kind, Image) and likeness(name) == "mask"}
 
 
 def fields_of_labels(fields: Sequence[Field]) -> list[str]:

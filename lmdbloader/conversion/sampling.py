@@ -20,8 +20,8 @@ Guess: TypeAlias = Callable[[I64], F64]
 _SURVEYED = 1000
 # More than 97.5 %: sizes of photographs are skewed, and a small sample often has none of the largest.
 _QUANTILE = 0.985
-# Of n inputs none is of a kind; then this number over n is about the most that the kind's share is. With it, intervals
-# of simulated conversions held the truth in 93 to 100 of 100 cases (`tests/test_conversion_sampling.py`).
+# If none of n inputs is of a kind, the share of that kind is at most about this number over n. With it, intervals of
+# simulated conversions held the truth in 93 to 100 of 100 cases (`tests/test_conversion_sampling.py`).
 _ROOM = 1.5
 # Guesses that are this close to the measured values hold for inputs that were not tried, too.
 _EXACT = 1e-3
@@ -61,11 +61,11 @@ class Sample:
 
     Attributes:
         rows: (n,) int64, the indices of the sample's inputs, ascending.
-        represents: (n,) float64, how many inputs each stands for, 1 of those that were drawn for certain.
-        known: (n,) float64, a quantity that is known of the sample's inputs beforehand.
+        represents: (n,) float64, how many inputs each stands for; 1 for those that are always drawn.
+        known: (n,) float64, a quantity of the sample's inputs that is known beforehand.
         total: Its total over all inputs.
-        variance: Of that total; 0 if it is known of all inputs.
-        num_inputs: Of which the sample was drawn.
+        variance: Of that total; 0 if the quantity is known of all inputs.
+        num_inputs: The number of all inputs.
     """
 
     rows: I64
@@ -80,8 +80,8 @@ class Sample:
 
         The ratio estimator of sampling with unequal probabilities (Cochran, Sampling Techniques, 3rd edition, chapters
         6 and 9A), with the t distribution. On both sides the interval also leaves room for a kind of input that is not
-        in the sample and takes no bytes at all, or twice those of the others. What is the same for the whole sample is
-        taken to be the same for all inputs.
+        in the sample and takes no bytes at all, or twice those of the others. A value that all inputs of the sample
+        share is assumed for all inputs.
 
         Args:
             values: (n,) measured values.
@@ -110,8 +110,8 @@ class Sample:
 def draw_sample(nbytes: I64, count: int, seed: int, guess: Guess | None = None) -> Sample:
     """Return a sample of `count` inputs, or all inputs if there are fewer.
 
-    Large inputs are drawn more often: in proportion to the size, of which the mean is added to every input, as the size
-    may be of little use. Those that are as large as many are drawn for certain.
+    Large inputs are drawn more often: in proportion to their size plus the mean size, because the size alone may say
+    little. Inputs that are as large as many others are always drawn.
 
     Args:
         nbytes: (N,) int64, the size of every input.

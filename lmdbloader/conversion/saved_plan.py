@@ -37,7 +37,7 @@ class SavedPlan:
 
     Attributes:
         made_by: How the dataset is made, for the manifest.
-        decisions: What a few inputs have settled.
+        decisions: The choices that were made from a few inputs.
         asked: The source and the options as given, by name, with values as in JSON.
         overwrite: Whether an existing dataset may be replaced.
         listing: The listing without its sources.

@@ -30,7 +30,7 @@ def make_guess(recipe: Recipe, sources: Sources) -> Guess | None:
     """Return a function that guesses the stored size of inputs from their headers; None if their size says as much.
 
     A header is read in about 30 us from a local file. An input whose header says nothing gets the others' ratio to the
-    size of its file. Files behind URLs are not read.
+    size of its file. Files at URLs are not read.
     """
     places = sources.spans.paths if sources.spans is not None else (sources.names.folder,)
     keeps_all = recipe.storage.mode == "original" and recipe.storage.max_resolution is None

@@ -81,7 +81,7 @@ def time_examples(
         seconds: To spend, about; the examples with the most pixels are timed in any case.
 
     Raises:
-        OptionError: It is no dataset or an empty one, or the transforms do not suit it.
+        OptionError: It is not a dataset, or it is empty, or the transforms do not suit it.
     """
     if isinstance(dataset, str | os.PathLike):
         dataset = LMDBDataset(dataset)

@@ -58,7 +58,7 @@ class PageSection:
     """A section of a page.
 
     Attributes:
-        name: In addresses.
+        name: The section's id, to link to it.
         figure: Its chart; None if it has none.
         table: Its figures; the caption is the heading.
         lines: Sentences below the heading.

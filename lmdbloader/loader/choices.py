@@ -83,7 +83,7 @@ class WeightedOrder:
 
 
 class ListedOrders(Orders):
-    """Orders of sample numbers that a user or his function gives; those of the last epochs are kept."""
+    """Orders of sample numbers that a user or a user's function gives; those of the last epochs are kept."""
 
     follow_the_seed = False
 

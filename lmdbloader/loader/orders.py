@@ -273,8 +273,8 @@ class Orders:
 class SeededOrders(Orders):
     """Random orders, and that of the dataset.
 
-    With `repeat` the order is one of num_samples * repeat numbers, of which number k is sample k % num_samples: random
-    numbers that depend on k differ between the times.
+    With `repeat` the order has num_samples * repeat numbers, and number k is sample k % num_samples. So a sample gets
+    other random numbers each time, because they depend on k.
     """
 
     def __init__(self, num_samples: int, shown: Any, repeat: int = 1) -> None:

@@ -43,9 +43,9 @@ def dataloader(
         as_: The form of batches, as for `LMDBDataset`; None leaves that of the dataset.
         **options: Those of `torch.utils.data.DataLoader`. Defaults: `num_workers` and `pin_memory` are those that
             `lmdbloader.lab.tune` found for this dataset, batch size and machine; else there are no workers, as with
-            torch. With `num_workers=None` or none given other options of workers may have no effect. `pin_memory` is on
-            only if there is an accelerator; `collate_fn` is `collate`. `persistent_workers=True` saves the start of
-            the workers in each epoch, but they keep the transform that the dataset had in the first one.
+            torch. If `num_workers` is not given, other options of workers may have no effect. `pin_memory` is on only
+            if there is an accelerator; `collate_fn` is `collate`. `persistent_workers=True` saves the start of the
+            workers in each epoch, but they keep the transform that the dataset had in the first one.
             `worker_init_fn` is called after our own, which makes a batch that cannot be sent an error.
 
     Returns:

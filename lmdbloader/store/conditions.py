@@ -242,4 +242,4 @@ class _Condition:
             if isinstance(value, float) or -(2**63) <= value < 2**63:
                 return int(value) if isinstance(value, bool) else value
             self.refuse(f"{value} has more than 64 bits")
-        self.refuse(f"{column} holds {kind}s, and {ast.unparse(node)!s:.80} is none; {_EXPECTED}")
+        self.refuse(f"{column} holds {kind}s, and {ast.unparse(node)!s:.80} is not one; {_EXPECTED}")

@@ -58,8 +58,8 @@ def lmdb_file(path: Path) -> Path | None:
 def page_problems(file: Path) -> list[str]:
     """Return the errors in an LMDB's pages, one sentence each; of values only their places are checked.
 
-    LMDB aborts the process on some damaged pages, and where a page or a value ends behind the file. Unreferenced pages
-    do not count: a process that was killed may leave some, and no reader visits them.
+    LMDB aborts the process on some damaged pages, and on a page or a value that ends past the end of the file.
+    Unreferenced pages do not count: a process that was killed may leave some, and no reader visits them.
     """
     try:
         found = [p for p in check_pages(os.fsencode(file), subdir=False) if _LEAK not in p]  # type: ignore[no-untyped-call]

@@ -100,7 +100,7 @@ def shifted(rows: Rows, by: int) -> Rows:
 
 
 def join(many: list[Rows]) -> Rows:
-    """Return all rows of several, one behind the other.
+    """Return all rows of several, one after another.
 
     >>> join([range(0, 4, 2), range(4, 8, 2)]), join([range(3), range(5, 6)])
     (range(0, 7, 2), array([0, 1, 2, 5]))
@@ -135,7 +135,7 @@ def text_of(rows: Rows) -> str:
 
 
 def digest_of(*columns: I64) -> str:
-    """Return the digest of the numbers of columns, one behind the other."""
+    """Return the digest of the numbers of columns, one after another."""
     running = RunningChecksum()
     for column in columns:
         for first in range(0, len(column), _ROWS_AT_ONCE):

@@ -269,7 +269,7 @@ class CompiledFunction(BatchFunction):
 
         Raises:
             KernelError: Numba is not installed.
-            OptionError: The results differ; or the images are none.
+            OptionError: The results differ, or `images` are not images.
             IndexError: The function uses an index outside of an array.
         """
         given = torch.as_tensor(images, device="cpu")

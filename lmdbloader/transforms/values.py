@@ -42,7 +42,7 @@ class Normalize(Transform):
 
     - For pixels from 0 to 1, a mean above 2, or a std above 10: none have these.
     - For pixels from 0 to 255 (or 65535), in all channels a mean m between 0 and 1 with a std at least 2 % below
-      sqrt(m * (1 - m)), which no whole numbers have; or with std=1; or a mean and a std of 0.5.
+      sqrt(m * (1 - m)), which whole numbers cannot have; or with std=1; or a mean and a std of 0.5.
 
     Attributes:
         mean: One for each of three channels, or one for all, in the units of the converted pixels: 0 to 1 after a

@@ -105,7 +105,7 @@ def few(names: Sequence[str], reason: str) -> list[tuple[str, str]]:
 def _find(src: Location) -> tuple[Path, Path]:
     """Return the folder of the images, and the file with their boxes."""
     if isinstance(src, str):
-        raise SourceError(f"{src}: folders behind URLs are not searched. Name the JSON file: {option('annotations')}.")
+        raise SourceError(f"{src}: folders at URLs are not searched. Name the JSON file: {option('annotations')}.")
     if not src.is_dir():
         raise SourceNotFoundError(f"{src}: there is no such folder")
     found = [(src, path) for path in _candidates(src) if path.is_file()]

@@ -1,4 +1,4 @@
-"""Folders of images, local or behind URLs: the images below one, class folders, and pairs of folders."""
+"""Folders of images, local or at URLs: the images below one, class folders, and pairs of folders."""
 
 from __future__ import annotations
 

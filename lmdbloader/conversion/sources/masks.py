@@ -1,4 +1,4 @@
-"""Images with masks: two folders, local or behind URLs, whose files are matched by name."""
+"""Images with masks: two folders, local or at URLs, whose files are matched by name."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _find_folders(src: Location) -> tuple[Path, Path]:
     """Return the folder of the images and that of the masks in a folder."""
     if isinstance(src, str):
         raise SourceError(
-            f"{src}: folders behind URLs are not searched. Name the folder of the masks with {option('masks')}."
+            f"{src}: folders at URLs are not searched. Name the folder of the masks with {option('masks')}."
         )
     if not src.is_dir():
         raise SourceError(f"{src}: there is no such folder")

@@ -1,4 +1,4 @@
-"""The bytes of sources: of whole files and of parts of larger ones, on local disks and behind URLs."""
+"""The bytes of sources: of whole files and of parts of larger ones, on local disks and at URLs."""
 
 from __future__ import annotations
 

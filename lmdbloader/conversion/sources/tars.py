@@ -44,11 +44,11 @@ _IMAGES = frozenset(suffix[1:] for suffix in IMAGE_SUFFIXES)
 _KEY = re.compile(r"((?:.*/|)[^./][^./]*)\.([^/]+)", re.DOTALL)
 # As in a shell, other braces are a part of the name.
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
-# Tars behind URLs that are listed at the same time, and what is read of one at once. Smaller blocks would pass over
+# Tars at URLs that are listed at the same time, and what is read of one at once. Smaller blocks would pass over
 # more bytes of large members, and take a request for every few small ones.
 _MOST_AT_ONCE = 16
 _BLOCK_NBYTES = 2**20
-# The most for the headers of one member: names, times, access lists.
+# The most bytes that the headers of one member may have: names, times, access lists.
 _MOST_DESCRIPTION_NBYTES = 2**20
 _NO_PARTS = "its server does not send parts of files: copy it to a disk first"
 _PACKED = re.compile(rb"\.(tgz|tar\.(gz|bz2|xz|zst))$", re.IGNORECASE)
@@ -204,7 +204,7 @@ def _list_tar(file: Any, prefix: str) -> _Tar:
 
 
 class _Headers:
-    """A tar as `tarfile` reads it: its headers alone, and few bytes of them, as it believes every size that they give.
+    """A tar as `tarfile` reads it: headers only, of a limited length, because `tarfile` trusts every size in them.
 
     Attributes:
         left: Bytes that may be read for the next member.
@@ -257,7 +257,7 @@ def _members(file: Any) -> Iterator[tarfile.TarInfo]:
 
 
 def _list_tars(paths: Sequence[bytes], names: Sequence[bytes]) -> list[_Tar]:
-    """Return the samples of tars in order; several behind URLs are read at once."""
+    """Return the samples of tars in order; several at URLs are read at once."""
     if not is_url(paths[0]):
         return list(map(_list_local, paths, names))
     filesystem, _ = remote.open_place(os.fsdecode(paths[0]))

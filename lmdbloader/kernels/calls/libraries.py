@@ -109,7 +109,7 @@ def _remedy() -> str:
 def is_checkout() -> bool:
     """Return whether the package is in a clone, where its sources may change.
 
-    A project that has a copy of the package beside its own files is none, nor are installed packages.
+    A project that has a copy of the package among its own files does not count, nor do installed packages.
     """
     with contextlib.suppress(OSError):
         return f"\nname = {_PACKAGE}\n" in (_CHECKOUT / "setup.cfg").read_text("utf-8", "replace")

@@ -7,12 +7,12 @@
 DESCRIPTOR, LENGTH, LOOKS, POPULATE, TELLS, PAGE_BITS, NUM_MARKS, BYTE = range(8)
 NUM_HEAD = 8
 
-# Several files, one behind the other in one map, have a directory instead: as NUM_MARKS the number of files, negated;
-# as LENGTH the bytes of the map; as TURN how often some payloads were read. Behind the head is a row for no file, and
+# Several files, one after another in one map, have a directory instead: as NUM_MARKS the number of files, negated;
+# as LENGTH the bytes of the map; as TURN how often some payloads were read. After the head comes a row for no file, and
 # then one for each: where it begins in the map, its bytes when it was opened, the address of its own guard, whose pages
 # count from the file's first byte, its descriptor, and the turn when its length was last looked at. Files begin at
-# multiples of 2^UNIT_BITS bytes, and behind the rows is a table of these units: where the row of its file begins, in
-# words behind the head.
+# multiples of 2^UNIT_BITS bytes, and after the rows comes a table of these units: where the row of its file begins, in
+# words after the head.
 BEGIN, NBYTES, GUARD, FILE, LOOKED = range(5)
 NUM_ENTRY = 5
 TURN = BYTE

@@ -67,9 +67,9 @@ class GpuSampler:
         """Prepare.
 
         Args:
-            gpu: Number of the GPU as NVML counts them, which knows nothing of CUDA_VISIBLE_DEVICES, or its UUID; see
-                `nvml_name`. None looks at nothing.
-            seconds: Between two looks.
+            gpu: Number of the GPU as NVML counts them, without regard to CUDA_VISIBLE_DEVICES, or its UUID; see
+                `nvml_name`. With None nothing is sampled.
+            seconds: Between two samples.
         """
         self.use: GpuUse | None = None
         self._gpu, self._seconds = gpu, seconds

@@ -166,13 +166,13 @@ def _storage(found: Plan) -> Iterator[str]:
         )
     elif alone.reads_per_s >= _MANY_READS and alone.read_nbytes < 256 * KIB:
         yield (
-            f"{alone.reads_per_s:,.0f} small reads a second are an expensive problem for shared storage. Pack the "
+            f"{alone.reads_per_s:,.0f} small reads a second are expensive on shared storage. Pack the "
             "samples (`lmdbloader convert`), keep a part on local disks, or take weaker GPUs or share them."
         )
     elif alone.reads_per_s <= _FEW_READS:
         yield (
-            f"{alone.reads_per_s:,.0f} reads a second of {show_size(alone.read_nbytes)} are what a decent NFS serves: "
-            "large files, relaxed steps."
+            "The files are large and the steps relaxed: a decent NFS serves "
+            f"{alone.reads_per_s:,.0f} reads a second of {show_size(alone.read_nbytes)}."
         )
     for kind in STORAGE:
         limit = kind.machine_nbytes_per_s

@@ -17,7 +17,7 @@ from lmdbloader.lab.study.rows import StudyRow, row_of
 
 # How long a process goes on loading after its own time, as a share of it: the others may have begun later.
 _OVERTIME = 0.5
-# Of a loading process: what it reads, and where all of them wait for each other.
+# In a loading process: what it reads, and the barrier at which all of them wait for each other.
 _here: list[Any] = []
 
 
@@ -56,7 +56,7 @@ def _together(pool: ProcessPoolExecutor, count: int, seconds: float, arm: Arm) -
 
 
 def _begin(material: Material, barrier: Any, start_method: str) -> None:
-    # Worker processes start as they do elsewhere, and not as this one.
+    # This process was spawned; worker processes start as they would in the main process.
     multiprocessing.set_start_method(start_method, force=True)
     _here[:] = material, barrier
 
