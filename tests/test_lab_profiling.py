@@ -72,7 +72,7 @@ def test_batches_that_come_on_the_device_are_not_copied(
     expected = {None: "copy", "cuda:1": "copy", "cuda": "model", "cuda:0": "model"}
     for device, name in expected.items():
         loader = lmdbloader.Loader(patches, 64, shuffle=True)
-        monkeypatch.setattr(lmdbloader.Loader, "device", torch.device(device or "cpu"))
+        loader.__dict__["device"] = torch.device(device or "cpu")
         fake_cuda[:] = np.cumsum([0, 0, 0] + [1, 50, 50] * 20).tolist()
         with Recorder(loader, warmup=0, device="cuda:0") as recorder:
             for _ in recorder:

@@ -86,7 +86,7 @@ def test_slices_hold_the_samples_of_their_numbers(ds: LMDBDataset) -> None:
     ):
         assert [sample.label for sample in view] == list(expected)
         assert [int(sample.image[0, 0, 0]) for sample in view] == [number % 251 for number in expected]
-        assert view.table.column("label").to_pylist() == view.targets == list(expected)
+        assert view.table.column("label").to_pylist() == list(view.targets) == list(expected)
         batches = [batch.label.tolist() for batch in Loader(view, 2)]
         assert [label for batch in batches for label in batch] == list(expected)
         shuffled = np.concatenate([batch.label for batch in Loader(view, 2, order="quasi_random", seed=1)])

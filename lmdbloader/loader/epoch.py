@@ -40,6 +40,8 @@ Run = Callable[[Callable[[], Any]], Any] | None
 # only so far that they are still in memory when they are read.
 _SAMPLES_AHEAD = 512
 _NBYTES_AHEAD = 256 * 2**20
+# Windows of more samples than that are looked at in a few places before the numbers of all are made.
+_MANY_SAMPLES, _PROBED_WINDOWS = 2**15, 4
 # A call that computes the order costs as much as some 50 samples, so it is made for a stretch of about this many.
 _SAMPLES_TOGETHER, _STRETCHES_KEPT = 1024, 3
 
@@ -172,11 +174,24 @@ class EpochReadahead:
             for number in range(first, end):
                 rows = self._rows_of(self._windows.samples(number, number + 1))
                 self._releases[number] = self._readahead.hold(rows)
-        if first < end:
+        if first < end and not self._seem_resident(first, end):
             rows = self._rows_of(self._windows.samples(first, end))
             if len(rows) and not self._readahead.is_resident(rows):
                 ticket = self._readahead.load(rows)
         self._tickets += [ticket] * (end - first)
+
+    def _seem_resident(self, first: int, end: int) -> bool:
+        """Return whether windows of very many samples seem to be in memory, judged by a sample in each of a few.
+
+        The numbers of all of them, which `load` needs, would take a second for a window of 10 million tiny samples.
+        """
+        assert self._windows is not None
+        if (end - first) * self._order.length < _MANY_SAMPLES * len(self._windows.begins):
+            return False
+        few = range(first, end, -(-(end - first) // _PROBED_WINDOWS))
+        return self._readahead.is_resident(
+            self._rows_of(np.concatenate([self._windows.samples(k, k + 1)[:1] for k in few]))
+        )
 
     def _give_back(self, batch: int) -> None:
         """Say which windows are over when a batch begins; batches shortly before it may be in work."""
