@@ -61,8 +61,6 @@ def test_subset_takes_an_expression(place: Path, tmp_path: Path, capsys: Capture
     assert status == 0 and "num_samples 3" in said and "of_samples 10" in said
     status, _, errors = run(capsys, "subset", place / "a", "label = 3", "-o", tmp_path / "more")
     assert status == 2 and "label = 3" in errors
-    status, _, errors = run(capsys, "subset", place / "a", "len(label) == 3", "-o", tmp_path / "more")
-    assert status == 2 and "len(label) == 3" in errors
     share = ("subset", place / "a", "-o", tmp_path / "share", "--fraction", "30%", "--seed", 4)
     assert run(capsys, *share)[1].startswith(f"{tmp_path / 'share'}: 3 of 10 samples")
     status, _, errors = run(capsys, "subset", place / "a", "-o", tmp_path / "more")

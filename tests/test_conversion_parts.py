@@ -581,7 +581,7 @@ def test_a_part_that_was_damaged_is_found(src: Path, out: Path, name: str) -> No
     flip(place, (place / name).stat().st_size // 2, name)
     try:
         join(out)
-    except (CorruptError, DestinationError):  # a part without its facts is one that is not complete
+    except (CorruptError, DestinationError):  # the part is damaged, or not complete
         assert not out.exists()
         shutil.rmtree(place)
         convert_part(out, 1)

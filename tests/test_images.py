@@ -153,7 +153,7 @@ def test_every_kind_of_file_has_the_pixels_that_pillow_gives():
         shown = Image.open(io.BytesIO(data)).convert("L" if picture.mode in ("L", "1") else "RGB")
         check(data, np.asarray(shown).reshape(*shown.size[::-1], -1))
     for maximum in (1, 20, 255):
-        data = pnm(noise(5, 7, 3) % (maximum + 1), maximum, comment=b"# a comment\n")
+        data = pnm(np.minimum(noise(5, 7, 3), maximum), maximum, comment=b"# a comment\n")
         check(data, np.asarray(Image.open(io.BytesIO(data))))
 
 
