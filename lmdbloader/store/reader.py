@@ -25,6 +25,7 @@ from lmdbloader.fields import kind_named
 from lmdbloader.format.codecs import CodecEntry, by_number, checksum, codec_of
 from lmdbloader.format.layout import (
     CODEC_TILES,
+    DATA_FILE,
     INDEX_FILE,
     MANIFEST_FILE,
     Field,
@@ -243,7 +244,7 @@ class Reader:
 
     def damaged(self, name: str, row: int, status: int, said: OSError | None = None) -> CorruptError:
         """Return the error for a kernel's status; `said` is the system's error, if known."""
-        reason = (status == OUT_OF_BOUNDS and self._why_unread(name, row, said)) or DAMAGES[status]
+        reason = self._why_unread(name, row, said) if status == OUT_OF_BOUNDS else DAMAGES[status]
         if self._remote is not None:
             file, _ = self.data_file.place(self.index.value(f"{name}.offset", row))
             advice = f"{self.place}/{file} is damaged, or was replaced. Open the dataset again, or upload it again."
@@ -254,7 +255,7 @@ class Reader:
         return self.corrupt(name, row, f"{reason}. {advice}")
 
     def _why_unread(self, name: str, row: int, said: OSError | None) -> str:
-        """Return why a payload was not read; empty if the system gives no reason."""
+        """Return why a payload was not read."""
         at, nbytes = self.index.value(f"{name}.offset", row), self.index.value(f"{name}.stored_nbytes", row)
         is_inside = 0 <= at <= self.data_file.nbytes - nbytes
         try:
@@ -264,9 +265,9 @@ class Reader:
                 self.data_file.read(at, nbytes)
         except OSError as error:
             said = error
-        if said is None or said.errno not in DISK_FAILED:
-            return ""
         name, at = self.data_file.place(at)
+        if said is None or said.errno not in DISK_FAILED:
+            return DAMAGES[OUT_OF_BOUNDS].replace(DATA_FILE, name)
         return f"the disk cannot read bytes {at} to {at + nbytes} of {name} ({said.strerror})"
 
     def corrupt(self, name: str, row: int, reason: str) -> CorruptError:

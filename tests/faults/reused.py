@@ -33,7 +33,7 @@ def _unchanged(sample: Any) -> Any:
 
 
 # Read ahead, samples are copied before threads encode them.
-_AHEAD: tuple[dict[str, Any], ...] = ({}, {"workers": 2}, {"workers": 2, "prepare": _unchanged})
+_AHEAD: tuple[dict[str, Any], ...] = ({}, {"prepare": _unchanged})
 
 
 def run(count: int, seed: int, folder: Path) -> Outcome:
@@ -63,7 +63,7 @@ def _case(rng: random.Random, name: str, folder: Path) -> tuple[str, int, str, s
     fields = {} if make in (_dicts, _one_dict) else {"fields": ("x", "number")}
     limit = rng.choice(_GROUP_NBYTES)
     # A path is no memory: it is read when the sample is, and a preparation gets it as a path.
-    ahead = rng.choice(_AHEAD[:2] if isinstance(refill(0), Path) else _AHEAD)
+    ahead = rng.choice(_AHEAD[:1] if isinstance(refill(0), Path) else _AHEAD)
     refill = CONTAINERS[name](folder, height, width)
     with mock.patch("lmdbloader.conversion.samples.GROUP_NBYTES", limit):
         reused = _digest(make(refill, num_samples), folder, {**options, **fields, **ahead})

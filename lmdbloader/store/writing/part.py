@@ -105,7 +105,7 @@ class PartWriter:
         self._pending_nbytes = 0
         fields, with_source = description.fields, description.with_source
         self._schema = record_schema(fields, with_source=with_source)
-        self.num_committed = num_committed(folder)
+        self.num_committed = num_committed(folder) or 0
         if self.num_committed:
             map_nbytes = max(map_nbytes, self._data.stat().st_size + 2 * TRANSACTION_NBYTES)
         else:
@@ -134,7 +134,11 @@ class PartWriter:
             return lmdb.open(path, subdir=False, map_size=map_nbytes, lock=False, readahead=False)
 
     def _take_over(self) -> None:
-        with explain_full_disk(self.folder, self._missing_nbytes), self._env.begin(buffers=True) as transaction:
+        with (
+            explain_full_disk(self.folder, self._missing_nbytes),
+            naming(self._data),
+            self._env.begin(buffers=True) as transaction,
+        ):
             _spool_records(transaction, self._spool, self._schema, self._data)
         if self.num_samples != self.num_committed:
             has = counted(self.num_samples, "sample")
@@ -251,25 +255,28 @@ class PartWriter:
         return np.array(at, np.int64)
 
 
-def num_committed(partial: Path) -> int:
-    """Return how many samples the last transaction left in a part that is being written; 0 if its file is damaged.
+def num_committed(partial: Path) -> int | None:
+    """Return how many samples the last transaction left in a part that is being written; None if its file is damaged.
 
     Only data on the disk counts: after a failed write, the page cache may hold more.
+
+    Raises:
+        OSError: The disk cannot read the file.
     """
     data = partial / DATA_FILE
     if not data.exists():
         return 0
+    with naming(data), open(data, "rb", buffering=0) as file:
+        system.drop_cache(file.fileno())
+        read_digest(file.fileno())  # before LMDB maps it
     try:
-        with open(data, "rb", buffering=0) as file:
-            system.drop_cache(file.fileno())
-            read_digest(file.fileno())  # before LMDB maps it
         # A power cut may leave any content in LMDB's first pages, and any file length.
         if not has_transactions(data) or page_problems(data):
-            return 0
+            return None
         with reading(data) as transaction:
             return int(json.loads(bytes(transaction.get(PROGRESS_KEY, b"")))["num_samples"])
-    except (OSError, lmdb.Error, ValueError, LookupError, TypeError):
-        return 0
+    except (lmdb.Error, ValueError, LookupError, TypeError):
+        return None
 
 
 def _spool_records(transaction: lmdb.Transaction, spool: Spool, schema: pa.Schema, where: Path) -> None:

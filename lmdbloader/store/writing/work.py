@@ -30,7 +30,7 @@ from lmdbloader.base import system
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.files import occupy_standard_descriptors, read_regular
 from lmdbloader.base.option_names import option
-from lmdbloader.errors import DestinationError
+from lmdbloader.errors import CorruptError, DestinationError
 from lmdbloader.format.digests import digest_of, read_digest
 from lmdbloader.format.layout import (
     DATA_FILE,
@@ -44,7 +44,7 @@ from lmdbloader.format.layout import (
     SOURCES_FILE,
 )
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Description
-from lmdbloader.store.writing.part import ROWS_FILE, PartWriter
+from lmdbloader.store.writing.part import ROWS_FILE, PartWriter, num_committed
 
 _FACTS_FILE = "facts.json"
 _MAX_FACTS_NBYTES = 2**30
@@ -319,11 +319,11 @@ class Work:
         folder = self.folder / f"{part_folder(number)}.{own_tag()}"
         folder.mkdir()
         link(data, folder / DATA_FILE)
-        with (
-            explain_full_disk(folder),
-            contextlib.closing(PartWriter(folder, description, map_nbytes=data.stat().st_size)) as writer,
-        ):
-            return self.complete(number, writer, {})
+        with explain_full_disk(folder / DATA_FILE):
+            if num_committed(folder) is None:  # a part in work would be made again
+                raise CorruptError(f"{data}: its records are damaged")
+            with contextlib.closing(PartWriter(folder, description, map_nbytes=data.stat().st_size)) as writer:
+                return self.complete(number, writer, {})
 
     def _abandoned(self, number: int) -> Path | None:
         """Return the folder of a part that an ended process of this machine was writing; None if there is none."""
