@@ -86,16 +86,12 @@ class Debian:
 NOT_EMULATED = (
     # It accepts any advice on memory and does nothing.
     "test_kernels_runtime_paging.py::test_a_page_that_was_touched_is_in_memory_and_a_far_one_is_not",
-    "test_kernels_runtime_paging.py::test_load_past_the_end_says_so[library-22]",  # 22: MADV_POPULATE_READ
+    "test_kernels_runtime_paging.py::test_load_past_the_end_says_so[22]",  # 22: MADV_POPULATE_READ
     "test_kernels_runtime_paging.py::test_advise_has_the_system_read_its_ranges",
     "test_kernels_runtime_paging.py::test_load_brings_in_its_ranges_and_no_others",
     "test_kernels_runtime_presence.py::test_pages_behind_the_end_are_not_there_though_the_length_is_not_looked_at",
     "test_store_readahead.py::test_load_brings_in_all_samples_before_the_ticket_is_done",
-    "test_store_readahead.py::test_load_of_one_field_leaves_the_others_alone",
     "test_store_readahead.py::test_will_need_brings_samples_in_but_no_large_tiled_image",
-    "test_store_readahead.py::test_nothing_counts_as_resident_if_the_system_hides_residency",
-    # A step of training takes 17 s.
-    "test_loader_exit.py::test_a_training_script_ends_with_a_line",
     # The store at which torchrun's processes meet does not answer; other tests there fork the processes.
     "test_loader_ranks.py::test_an_epoch_goes_through_groups_of_all_sizes",
     # It gives no process a limit of the address space.

@@ -27,8 +27,10 @@ TOOLS = ("cython", "hypothesis", "numba", "psutil", "pytest", "scikit-image", "s
 ALONE = ("basicsr",)
 NEEDED_BY_ALONE = ("addict", "opencv-python-headless", "requests", "scipy", "tqdm", "yapf")
 TESTS = (
-    *("tests/test_frameworks.py", "tests/test_frameworks_ray.py", "tests/test_integrations.py"),
-    *("tests/test_lab_profiling_lightning.py", "tests/test_ray.py"),
+    "tests/test_frameworks.py",
+    "tests/test_frameworks_ray.py",
+    "tests/test_integrations.py",
+    "tests/test_ray.py",
 )
 PAGES = tuple(
     f"tests/test_snippets.py::test_the_snippets_of_a_document_run[docs/how-to/{name}.md]"

@@ -54,10 +54,15 @@ class ExampleTimes:
         usual = self.batch_size * self.p50_seconds
         longer = usual - self.p50_seconds + self.slowest_seconds
         name = f"sample {self.slowest:,}" + (f" ({plain(self.slowest_name)})" if self.slowest_name else "")
-        return (
+        times = (
             f"Single examples in one thread: p50 {show(self.p50_seconds)}, p99 {show(self.p99_seconds)}, the longest "
-            f"{show(self.longest_seconds)}. The slowest is {name}: {show(self.slowest_seconds)}; with it a batch of "
-            f"{self.batch_size} takes {show(longer)} instead of {show(usual)}."
+            f"{show(self.longest_seconds)}."
+        )
+        if self.slowest_seconds <= self.p50_seconds:
+            return f"{times} None of them is slow when it is read again."
+        return (
+            f"{times} The slowest is {name}: {show(self.slowest_seconds)}; with it a batch of {self.batch_size} takes "
+            f"{show(longer)} instead of {show(usual)}."
         )
 
 

@@ -137,8 +137,8 @@ def compiled_and_functions(
     early = [t for t in transforms[:last] if not isinstance(t, Transform)]
     if early:
         raise OptionError(
-            f"transforms: {described(early[0])} comes before {type(transforms[last]).__name__}. Functions are called "
-            "with whole batches, after all compiled transforms."
+            f"transforms: {described(early[0])} comes before {type(transforms[last]).__name__}. Functions, compiled "
+            "or not, come after the built-in transforms."
         )
     for function in functions:
         _warn_of_one_draw(function)
