@@ -129,32 +129,6 @@ def test_threads_that_read_at_random_agree(path: Path) -> None:
     assert wrong == []
 
 
-def slowly(batch: Any) -> Any:
-    """A batch function that is at work most of the time."""
-    time.sleep(0.002 + len(batch.number) / 5000)
-    return batch
-
-
-@pytest.mark.parametrize("order", ["random", "quasi_random"])
-@pytest.mark.parametrize("batch_size", [2, 40])
-def test_an_epoch_goes_on_on_both_sides_of_a_fork(path: Path, order: Any, batch_size: int) -> None:
-    ds = LMDBDataset(path)
-    loader = Loader(ds[np.tile(np.arange(COUNT), 4)], batch_size, order=order, transforms=[slowly], seed=0)
-    expected = [batch.number.tolist() for batch in loader]
-    for stop in (0, 1, len(loader) - 1):
-        loader.set_epoch(0)
-        batches = iter(loader)
-        begun = [next(batches).number.tolist() for _ in range(stop)]
-
-        def rest(batches: Iterator[Any] = batches, begun: list[list[int]] = begun) -> bool:
-            all_right = begun + [batch.number.tolist() for batch in batches] == expected
-            return all_right and sum(len(batch.number) for batch in loader) == 4 * COUNT
-
-        assert exit_status_of_child(rest) == 0
-        assert rest()
-    loader.close()
-
-
 def test_a_child_forked_while_a_thread_takes_memory_takes_its_own(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entered, leave = threading.Event(), threading.Event()
     original = BatchMemory._allocate

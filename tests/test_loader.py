@@ -214,17 +214,13 @@ def test_functions_are_called_once_for_each_batch_also_where_they_fail(ds: LMDBD
 
 
 def test_functions_that_return_no_batch_are_named(ds: LMDBDataset) -> None:
-    async def later(batch: Any) -> Any:
-        return batch
-
     def through(batch: Any) -> Any:
         return next(iter(()))
 
-    for function, message in ((later, "later .*coroutine.*Write `def`"), (through, "through .*StopIteration")):
-        loader = Loader(ds, 4, order="random", seed=0, transforms=[function], num_threads=1)
-        with pytest.raises(OptionError, match=message):
-            list(loader)
-        loader.close()
+    loader = Loader(ds, 4, order="random", seed=0, transforms=[through], num_threads=1)
+    with pytest.raises(OptionError, match=r"through .*StopIteration"):
+        list(loader)
+    loader.close()
 
 
 def test_a_datasets_own_transform_is_called_sample_by_sample(path: Path) -> None:

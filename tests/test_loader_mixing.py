@@ -108,7 +108,7 @@ def test_the_union_is_a_dataset(both: list[LMDBDataset], merged: LMDBDataset) ->
         assert torch.equal(one.image, other.image) and torch.equal(one.array, other.array)
         assert (one.number, one.name, one.tags, one.label) == (other.number, other.name, other.tags, other.label)
     assert union.table.to_pylist() == merged.table.to_pylist()
-    assert union.where("number >= 100 and label == 'odd'").targets == [1] * 6
+    assert union.where("number >= 100 and label == 'odd'").targets == (1,) * 6
     assert union.targets == merged.targets and union.classes == ("even", "odd")
     assert torch.equal(union.crop(31, top=2, left=3, height=4, width=5), union[31].image[:, 2:6, 3:8])
     copied = pickle.loads(pickle.dumps(union))
