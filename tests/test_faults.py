@@ -17,7 +17,7 @@ NAMES = {fault.name: fault for fault in FAULTS}
 FEW: dict[str, tuple[int, int, dict[str, int]]] = {
     "kills": (4, 6, {"kills": 4, "steps killed at": 2, "same digest": 1}),
     "power_cuts": (12, 3, {"same digest": 12, "in windows": 3}),
-    "disk_full": (2, 1, {"full disks": 2, "same digest": 1}),
+    "disk_full": (2, 1, {"full disks": 2}),
     "bad_sectors": (6, 1, {"an error that names the sample or its rows": 1}),
     "io_errors": (10, 2, {"an error": 4, "read": 1, "write": 1}),
     "flips": (60, 1, {"cut, refused at open": 5, "an error that names the sample or its rows": 2, "the same bytes": 2}),
