@@ -31,7 +31,12 @@ SHORTER = {
         ("--num-train 32 --num-val 8", "--num-train 8 --num-val 2"),
         ("--epochs 2", "--epochs 1"),
     ),
-    "docs/how-to/train-sr.md": (("--epochs 2", "--epochs 1"), ("--limit-steps 5", "--limit-steps 1")),
+    "docs/how-to/train-sr.md": (
+        ("--epochs 2", "--epochs 1"),
+        ("--limit-steps 5", "--limit-steps 1"),
+        ("batch_size=16", "batch_size=4"),
+        ("RandomCrop(96)", "RandomCrop(32)"),
+    ),
     "docs/how-to/tune.md": (("--seconds 2", "--seconds 0.2"), ("seconds=1)", "seconds=0.1)")),
 }
 # Of the photographs, so that trainings score fewer of them.
