@@ -77,7 +77,8 @@ class Nursery:
         """Start the interpreter that is forked; `folder` is empty."""
         # So that it has loaded the kernels.
         lmdbloader.write([{"image": np.zeros((8, 8, 3), np.uint8), "label": 0}], folder / "d")
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+        # Read when torch is imported: beside other tests a second thread makes training slower.
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
         self._imported: set[str] = set()
         self._parent = subprocess.Popen(
             [sys.executable, "-c", _MAIN, str(folder / "d")],

@@ -21,7 +21,7 @@ import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.batch.collate import collate
 from lmdbloader.batch.memory import BatchMemory
-from lmdbloader.errors import CorruptError, WorkerError
+from lmdbloader.errors import CorruptError
 from lmdbloader.transforms import RandomCrop, ToDtype
 
 COUNT = 30
@@ -47,7 +47,7 @@ def check_epoch(loader: DataLoader[Any], expected: list[int]) -> None:
     assert numbers == expected
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_of_every_start_method_read_epoch_after_epoch(path: Path, method: str) -> None:
     ds = LMDBDataset(path)
     assert ds[3].number == 3  # used before the workers start
@@ -127,33 +127,6 @@ def test_threads_that_read_at_random_agree(path: Path) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
-
-
-def slowly(batch: Any) -> Any:
-    """A batch function that is at work most of the time."""
-    time.sleep(0.002 + len(batch.number) / 5000)
-    return batch
-
-
-@pytest.mark.parametrize("order", ["random", "quasi_random"])
-@pytest.mark.parametrize("batch_size", [2, 40])
-def test_after_a_fork_an_epoch_goes_on_in_the_parent_alone(path: Path, order: Any, batch_size: int) -> None:
-    ds = LMDBDataset(path)
-    loader = Loader(ds[np.tile(np.arange(COUNT), 4)], batch_size, order=order, transforms=[slowly], seed=0)
-    expected = [batch.number.tolist() for batch in loader]
-    for stop in (0, 1, len(loader) - 1):
-        loader.set_epoch(0)
-        batches = iter(loader)
-        begun = [next(batches).number.tolist() for _ in range(stop)]
-
-        def child(batches: Iterator[Any] = batches) -> bool:
-            with pytest.raises(WorkerError, match="before the process was forked"):
-                next(batches)
-            return sum(len(batch.number) for batch in loader) == 4 * COUNT
-
-        assert exit_status_of_child(child) == 0
-        assert begun + [batch.number.tolist() for batch in batches] == expected
-    loader.close()
 
 
 def test_a_child_forked_while_a_thread_takes_memory_takes_its_own(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,8 +65,9 @@ class ReportSharing:
         return _is_shared(collate(samples))
 
 
-@pytest.mark.parametrize("transforms", [(), RANDOM, (ToDtype(torch.bfloat16, scale=True),)])
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize(
+    ("transforms", "context"), [((), "fork"), (RANDOM, "spawn"), ((ToDtype(torch.bfloat16, scale=True),), "fork")]
+)
 def test_a_workers_batch_is_written_in_shared_memory(ds: LMDBDataset, transforms: Any, context: str) -> None:
     view = ds.transformed(transforms, seed=0)
     loader = DataLoader(view, 10, num_workers=1, collate_fn=ReportSharing(), multiprocessing_context=context)

@@ -73,7 +73,7 @@ WRITTEN = [
 BENCHMARKS = {
     "convert.py": (1, JOBS, 0),
     "images.py --sections speed disk": (2, IMAGES * 2, 0),
-    "loader.py --sections pairs references crops orders threads": (5, ORDERS[::-1], 3),
+    "loader.py --sections pairs orders": (2, ORDERS[::-1], 1),
     "many_samples.py": (3, ORDERS, 0),
     "overhead.py": (3, ["1", "10", "100"], 0),
     "read.py": (2, READ, 0),

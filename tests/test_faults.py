@@ -15,11 +15,11 @@ from tests.faults.tarmakers import MAKERS
 NAMES = {fault.name: fault for fault in FAULTS}
 # How many of it, the seed, and what came out at least so often.
 FEW: dict[str, tuple[int, int, dict[str, int]]] = {
-    "kills": (5, 5, {"kills": 5, "other interruptions": 1, "steps killed at": 3, "same digest": 2}),
-    "power_cuts": (25, 3, {"same digest": 25, "in windows": 8, "before the first commit": 1}),
-    "disk_full": (5, 1, {"full disks": 5, "write and stage": 1, "same digest": 1}),
-    "bad_sectors": (15, 1, {"an error that names the sample or its rows": 3}),
-    "io_errors": (24, 2, {"an error": 10, "read": 3, "write": 3, "after a failed flush": 1}),
+    "kills": (4, 6, {"kills": 4, "steps killed at": 2, "same digest": 1}),
+    "power_cuts": (12, 3, {"same digest": 12, "in windows": 3}),
+    "disk_full": (2, 1, {"full disks": 2}),
+    "bad_sectors": (6, 1, {"an error that names the sample or its rows": 1}),
+    "io_errors": (10, 2, {"an error": 4, "read": 1, "write": 1}),
     "flips": (60, 1, {"cut, refused at open": 5, "an error that names the sample or its rows": 2, "the same bytes": 2}),
     "fuzz": (300, 1, {"refused": 3, "refused at open": 3, "refused at reading": 3, "read": 3}),
     "hostile_tars": (4 * len(MAKERS), 1, {"refused": 3, "read": 3, "read, some samples skipped": 1}),

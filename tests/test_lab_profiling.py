@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -62,25 +61,6 @@ def test_a_loop_marks_its_phases_and_the_rest_is_compute() -> None:
     assert sum(phase.share for phase in found.phases.values()) == pytest.approx(1)
     assert found.step.mean == pytest.approx(sum(phase.mean for phase in found.phases.values()))
     assert (found.bottleneck, found.is_healthy, found.advice.gain_seconds) == ("model", True, 0)
-
-
-def test_batches_that_come_on_the_device_are_not_copied(
-    patches: lmdbloader.LMDBDataset, fake_cuda: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the loop does on the device before the model is long, and nothing a Loader's device= would take from it."""
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: types.SimpleNamespace(uuid="0"))
-    expected = {None: "copy", "cuda:1": "copy", "cuda": "model", "cuda:0": "model"}
-    for device, name in expected.items():
-        loader = lmdbloader.Loader(patches, 64, shuffle=True)
-        loader.__dict__["device"] = torch.device(device or "cpu")
-        fake_cuda[:] = np.cumsum([0, 0, 0] + [1, 50, 50] * 20).tolist()
-        with Recorder(loader, warmup=0, device="cuda:0") as recorder:
-            for _ in recorder:
-                recorder.lap("copy")
-        found = recorder.profile()
-        assert found.phases["copy"].share > 0.3
-        assert found.bottleneck == name
-        assert ("device='cuda:0'" in str(found)) is (name == "copy")
 
 
 @pytest.mark.parametrize(

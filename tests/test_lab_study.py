@@ -68,12 +68,12 @@ def test_pairs_are_compared_with_their_files(pairs: Path) -> None:
 def test_workers_and_processes_are_counted_up(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmdbloader.lab.study.experiment.count_cores", lambda: 2)
     only: Any = ["oversubscription", "isolation"]
-    study = survives(bench(pairs, batch_sizes=[8, 48], crops=[16], only=only, processes=[1, 2], **QUICK))
+    study = survives(bench(pairs, batch_sizes=[8], crops=[16], only=only, processes=[1, 2], **{**QUICK, "repeats": 1}))
     found = [(row.source, row.num_workers) for row in study.section("oversubscription")]
     assert found == [(source, 2 * n) for source in ("lmdbloader", "dataloader") for n in (1, 2, 3, 4)]
     rows = study.section("isolation")
     assert [(row.num_processes, row.batch_size, row.source, row.num_workers) for row in rows] == [
-        (n, size, source, 2 // n) for n in (1, 2) for size in (8, 48) for source in ("lmdbloader", "dataloader")
+        (n, size, source, 2 // n) for n in (1, 2) for size in (8,) for source in ("lmdbloader", "dataloader")
     ]
     for row in rows:
         assert 0 < row.figures["slowest"] <= row.figures["fastest"] <= max(row.turns)

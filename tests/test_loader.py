@@ -218,7 +218,7 @@ def test_functions_that_return_no_batch_are_named(ds: LMDBDataset) -> None:
         return next(iter(()))
 
     loader = Loader(ds, 4, order="random", seed=0, transforms=[through], num_threads=1)
-    with pytest.raises(OptionError, match="through .*StopIteration"):
+    with pytest.raises(OptionError, match=r"through .*StopIteration"):
         list(loader)
     loader.close()
 

@@ -42,7 +42,7 @@ def check_message(program: Program, status: int) -> None:
         ("for batch in loader: raise ValueError('mine')", 1),
         ("kept = [iter(loader) for _ in range(3)]; [next(it) for it in kept]; kept.append(kept)", 0),
         (
-            "def slow(b): time.sleep(0.2); return b\n"
+            "def slow(b): time.sleep(0.05); return b\n"
             "it = iter(lmdbloader.Loader(ds, 4, shuffle=True, transforms=[slow])); next(it)",
             0,
         ),
@@ -76,7 +76,7 @@ def test_the_interpreter_does_not_wait_for_a_function_that_does_not_return(
 
 def test_ctrl_c_ends_a_loop_that_waits_for_a_batch(nursery: Nursery, path: Path, tmp_path: Path) -> None:
     code = begin(path) + (
-        "def slow(batch): time.sleep(0.3); return batch\n"
+        "def slow(batch): time.sleep(0.05); return batch\n"
         "loader = lmdbloader.Loader(ds, 4, shuffle=True, transforms=[slow], num_threads=1)\n"
         "try:\n"
         # In one write: the signal may come between the word and the end of its line.

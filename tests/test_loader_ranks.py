@@ -108,7 +108,7 @@ def test_processes_take_the_same_steps_of_two_epochs(
 def test_an_epoch_goes_through_groups_of_all_sizes(folder: str, orders: list[list[list[int]]], tmp_path: Path) -> None:
     states: list[dict[str, Any]] = []
     start, plan = 0, {"folder": folder, "batch_size": BATCH_SIZE}
-    for number, (world_size, steps) in enumerate([(8, 2), (1, 3), (4, 4)]):
+    for number, (world_size, steps) in enumerate([(8, 2), (2, 8)]):
         found = run(world_size, tmp_path / str(number), launcher="fork", **plan, before=states, steps=steps)
         states = check(found, orders, start=start, steps=steps)
         start += BATCH_SIZE * world_size * steps

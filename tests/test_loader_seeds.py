@@ -162,7 +162,7 @@ def of_a_copy(rank: int, loader: Loader, folder: str) -> None:
     distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork"])
 def test_ranks_that_get_one_loader_share_its_order(ds: LMDBDataset, tmp_path: Path, method: str) -> None:
     loader = make(ds, shard="auto", num_threads=1)
     start_processes(of_a_copy, (loader, str(tmp_path)), nprocs=2, start_method=method)  # type: ignore[no-untyped-call]

@@ -163,7 +163,7 @@ def test_a_fault_that_passes_changes_no_pixel(
     assert are_equal(LMDBDataset(URL, cache_dir=tmp_path, cache_fraction=fraction), local)
 
 
-@pytest.mark.parametrize("fault", ["503", "cut"])
+@pytest.mark.parametrize("fault", ["503"])
 def test_a_server_that_fails_for_good_is_an_error_and_what_is_cached_stays(
     server: Server, local: LMDBDataset, tmp_path: Path, soon: None, fault: str
 ) -> None:

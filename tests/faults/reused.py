@@ -28,14 +28,6 @@ _OF_IMAGES: tuple[dict[str, Any], ...] = (
 )
 
 
-def _unchanged(sample: Any) -> Any:
-    return sample
-
-
-# Read ahead, samples are copied before threads encode them.
-_AHEAD: tuple[dict[str, Any], ...] = ({}, {"prepare": _unchanged})
-
-
 def run(count: int, seed: int, folder: Path) -> Outcome:
     """Write `count` datasets of samples in reused memory, each container in turn."""
     found = dict.fromkeys(("written", "kinds of memory", "samples", "same digest", "other digest"), 0)
@@ -62,17 +54,12 @@ def _case(rng: random.Random, name: str, folder: Path) -> tuple[str, int, str, s
     make = rng.choice((_dicts, _one_dict, _one_list, _tuples))
     fields = {} if make in (_dicts, _one_dict) else {"fields": ("x", "number")}
     limit = rng.choice(_GROUP_NBYTES)
-    # A path is no memory: it is read when the sample is, and a preparation gets it as a path.
-    ahead = rng.choice(_AHEAD[:1] if isinstance(refill(0), Path) else _AHEAD)
-    refill = CONTAINERS[name](folder, height, width)
     with mock.patch("lmdbloader.conversion.samples.GROUP_NBYTES", limit):
-        reused = _digest(make(refill, num_samples), folder, {**options, **fields, **ahead})
+        reused = _digest(make(refill, num_samples), folder, {**options, **fields})
         refill = CONTAINERS[name](folder, height, width)
         copies = [(copied_of(refill(number)), number) for number in range(num_samples)]
         copied = _digest(copies, folder, {**options, "fields": ("x", "number")})
-    what = (
-        f"{num_samples} of {height} x {width}, {make.__name__.strip('_')}, {options}, groups of {limit} bytes, {ahead}"
-    )
+    what = f"{num_samples} of {height} x {width}, {make.__name__.strip('_')}, {options}, groups of {limit} bytes"
     return what, num_samples, reused, copied
 
 
