@@ -231,6 +231,14 @@ def test_an_error_in_the_thread_reaches_waiting_and_later_callers(
         readahead.will_need(SMALL)
 
 
+def test_a_thread_without_memory_leaves_no_caller_waiting(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PIECE_NBYTES", 2**62)
+    readahead = Readahead(reader, ["image"])
+    with pytest.raises(MemoryError):
+        readahead.load(SMALL).wait(20)
+    readahead.close()
+
+
 @IO
 def test_a_file_that_cannot_be_read_ends_the_ticket(reader: Reader, io: Any, tmp_path: Path) -> None:
     readahead = Readahead(reader.with_io(io), ["image"])
