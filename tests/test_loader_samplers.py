@@ -195,7 +195,13 @@ def test_a_loader_rebuilt_from_a_batch_sampler_is_a_copy(ds: LMDBDataset) -> Non
     assert found[0]["x"].is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize("name", [*(n for n in inspect.signature(Loader).parameters if n != "foreign"), "num_workers"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(name for name in inspect.signature(Loader).parameters if name != "foreign"),
+        *("batch_sampler", "collate_fn", "epoch", "generator", "num_workers", "persistent_workers", "sampler"),
+    ],
+)
 def test_what_a_loader_would_not_notice_cannot_be_set(ds: LMDBDataset, name: str) -> None:
     loader = loader_of(ds)
     for owner in (loader, loader.sampler, loader.batch_sampler, loader_of(ds, shard=(0, 2)).sampler):
