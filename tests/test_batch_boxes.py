@@ -343,6 +343,8 @@ def test_an_own_transform_leaves_boxes_lists_in_every_form(tmp_path: Path, as_: 
     [
         ({"bbox": [[1, 2, 3, 4]]}, r"name, bbox holds boxes, "),
         ({"boxes": np.zeros((2, 4))}, "name, boxes holds boxes, which R"),
+        ({"objects": {"bbox": [[1, 2, 3, 4]], "category": [0]}}, r"name, objects\['bbox'\] holds boxes"),
+        ({"notes": [{"keypoints": [1, 2]}]}, r"name, notes\['keypoints'\] holds points"),
     ],
 )
 def test_boxes_that_were_not_declared_are_not_left_behind(tmp_path: Path, field: dict[str, Any], found: str) -> None:

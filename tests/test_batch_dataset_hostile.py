@@ -258,6 +258,14 @@ def test_scratch_is_for_the_largest_image_not_for_one_as_high_and_wide_as_any(
             reader.read_image("image", row)
 
 
+@pytest.mark.parametrize("transforms", [[], [T.RandomHorizontalFlip()]], ids=["stored", "flipped"])
+def test_no_memory_is_taken_for_more_pixels_than_there_can_be(tmp_path: Path, transforms: list[T.Transform]) -> None:
+    rows = [{"image": Stored(bytes(3), 3, shape=(side, side, 3))} for side in (1, 46_000)]
+    dataset = LMDBDataset(write_payloads(tmp_path / "d", {"image": "image"}, rows))
+    with pytest.raises(CorruptError, match=r"'image' of sample 1 .* contradicts the manifest"):
+        next(iter(Loader(dataset.select([1] * 64), 64, shuffle=False, transforms=transforms)))
+
+
 def bomb(nbytes: int) -> bytes:
     """Return an lz4 block that decodes to so many bytes: a literal, a match of it, and twelve literals."""
     times, rest = divmod(nbytes - 1 - 12 - 4 - 15, 255)

@@ -29,7 +29,10 @@ OF_OTHERS = ("data", "imgs", "indices", "labels", "loader", "samples", "target_t
 
 @pytest.mark.parametrize("name", [*OPTIONS, *OF_OTHERS])
 def test_what_would_have_no_effect_is_refused(path: Path, name: str) -> None:
-    for dataset in (LMDBDataset(path), LMDBDataset(path)[2:]):
+    class Named(LMDBDataset):
+        """Makes the samples that its base makes."""
+
+    for dataset in (LMDBDataset(path), Named(path), LMDBDataset(path)[2:]):
         with pytest.raises(OptionError, match=rf"dataset\.{name} = "):
             setattr(dataset, name, [1] * len(dataset))
         assert dataset[0].label in LABELS and list(dataset.fields) == ["image", "label"]

@@ -163,6 +163,22 @@ def test_an_lmdb_that_was_copied_in_part_is_refused(tmp_path: Path, num_pages: i
         lmdbloader.convert(path, tmp_path / "out", workers=0)
 
 
+def test_values_that_were_replaced_by_smaller_ones_are_read_unless_the_file_was_cut(tmp_path: Path) -> None:
+    """They keep all their pages, which lmdb.verify reports; reading behind a file's end would end the process."""
+    path = tmp_path / "a.lmdb"
+    with lmdb.open(str(path), map_size=2**26) as env, env.begin(write=True) as transaction:
+        for nbytes in (50_000, 5_000):
+            for i in range(20):
+                transaction.put(b"%03d" % i, png(i) + bytes(nbytes))
+    lmdbloader.convert(path, tmp_path / "out", workers=0)
+    images = [np.asarray(sample.image) for sample in lmdbloader.LMDBDataset(tmp_path / "out")]
+    assert [image.tobytes() for image in images] == [pixels(i).tobytes() for i in range(20)]
+    # The last value has 13 pages and needs two: one of these is kept.
+    os.truncate(path / "data.mdb", (path / "data.mdb").stat().st_size - 12 * 4096)
+    with pytest.raises(SourceError, match="it was cut or copied in part"):
+        lmdbloader.convert(path, tmp_path / "again", workers=0)
+
+
 def test_a_dataset_of_ours_is_not_converted_again(tmp_path: Path) -> None:
     lmdbloader.write([{"image": np.zeros((4, 4, 3), np.uint8)}], tmp_path / "ours.lmdb")
     with pytest.raises(SourceError, match=r"ours\.lmdb: is a dataset of lmdbloader already\. Read it with"):

@@ -174,7 +174,13 @@ def test_worker_processes_of_others_are_an_error(ds: LMDBDataset) -> None:
         pickle.dumps(ticket)
 
 
-@pytest.mark.parametrize("name", [*(n for n in inspect.signature(Loader).parameters if n != "foreign"), "num_workers"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(name for name in inspect.signature(Loader).parameters if name != "foreign"),
+        *("batch_sampler", "collate_fn", "epoch", "generator", "num_workers", "persistent_workers", "sampler"),
+    ],
+)
 def test_what_a_loader_would_not_notice_cannot_be_set(ds: LMDBDataset, name: str) -> None:
     loader = loader_of(ds)
     for owner in (loader, loader.sampler, loader.batch_sampler, loader_of(ds, shard=(0, 2)).sampler):

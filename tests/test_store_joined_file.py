@@ -81,7 +81,8 @@ def test_ranges_are_split_at_the_ends_of_files(
 
 
 def test_a_guard_lets_through_what_is_in_one_file(contents: tuple[list[Path], list[bytes]]) -> None:
-    file = joined(contents[0])
+    paths = contents[0]
+    file = joined(paths)
     base, _, descriptor, guard = file.for_kernels()
     assert descriptor == -1
 
@@ -96,6 +97,10 @@ def test_a_guard_lets_through_what_is_in_one_file(contents: tuple[list[Path], li
         forget(guard, starts, starts + nbytes)
         assert has(begin, nbytes)
     assert not has(-1, 1) and not has(file.nbytes, 1)
+    whole = joined(paths[:2])  # it ends where another file could begin
+    directory = np.append(whole._directory, 0)  # a word that is not of the directory
+    base, guard = whole.data.ctypes.data, directory.ctypes.data
+    assert whole.nbytes % PART_ALIGNMENT == 0 and has(whole.nbytes, 0) and not has(whole.nbytes, 1)
 
 
 def test_a_file_that_is_cut_short_is_noticed(contents: tuple[list[Path], list[bytes]], tmp_path: Path) -> None:
@@ -103,16 +108,21 @@ def test_a_file_that_is_cut_short_is_noticed(contents: tuple[list[Path], list[by
     for path in contents[0]:
         copies.append(tmp_path / path.name)
         copies[-1].write_bytes(path.read_bytes())
-    file = joined(copies)
-    base, _, _, guard = file.for_kernels()
-    last = np.int64(file.begins[1] + PART_ALIGNMENT - 10)
-    assert is_there(guard, base, last, np.int64(10)) and file.lost() is None
+    files = [joined(copies) for _ in range(8)]  # one payload of 16 is looked at in any case
+    places = [np.int64(file.begins[1] + PART_ALIGNMENT - 10 * k) for k, file in enumerate(files, 1)]
+
+    def are_there(begin: Any) -> list[bool]:
+        return [
+            bool(is_there(file.for_kernels()[3], file.for_kernels()[0], np.int64(at), np.int64(10)))
+            for file, at in zip(files, begin, strict=True)
+        ]
+
+    assert all(are_there(places)) and files[0].lost() is None
     os.truncate(copies[1], PAGE)
-    for _ in range(8):  # as many batches
-        look(guard)
-    assert not is_there(guard, base, last, np.int64(10))
-    assert is_there(guard, base, np.int64(file.begins[0]), np.int64(10))
-    assert file.lost() == ("1", PAGE)
+    for file in files:
+        look(file.for_kernels()[3])  # as the next batch does
+    assert not any(are_there(places)) and all(are_there([0] * 8))
+    assert files[0].lost() == ("1", PAGE)
 
 
 _MANY_PARTS = """

@@ -200,6 +200,35 @@ def test_closing_ends_every_wait(reader: Reader, blocked: threading.Event, monke
     assert done == [True, True]
 
 
+def test_an_error_in_the_thread_reaches_waiting_and_later_callers(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+
+    def fail(*_: object) -> None:
+        go.wait(60)
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(module, "_serve", fail)
+    readahead = Readahead(reader, ["image"])
+    tickets = [readahead.load(SMALL), readahead.load(SMALL)]
+    go.set()
+    for ticket in tickets:
+        with pytest.raises(ZeroDivisionError, match="planted"):
+            ticket.wait(20)
+    assert until(lambda: num_threads() == 0)
+    with pytest.raises(ZeroDivisionError, match="planted"):
+        readahead.will_need(SMALL)
+
+
+def test_a_thread_without_memory_leaves_no_caller_waiting(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PIECE_NBYTES", 2**62)
+    readahead = Readahead(reader, ["image"])
+    with pytest.raises(MemoryError):
+        readahead.load(SMALL).wait(20)
+    readahead.close()
+
+
 @IO
 def test_a_file_that_cannot_be_read_ends_the_ticket(reader: Reader, io: Any, tmp_path: Path) -> None:
     readahead = Readahead(reader.with_io(io), ["image"])

@@ -121,13 +121,15 @@ class LMDBDataset(ReadsMany):
         """Set an attribute.
 
         Raises:
-            OptionError: It cannot change, or it would have no effect; a subclass has attributes of its own.
+            OptionError: It cannot change, or it would have no effect: a subclass that makes samples in a method of its
+                own may have such attributes.
         """
         own = self.__dict__
         is_fixed = name in own and name in ("fields", "reader")
         # A view that stands for torch's Subset or ConcatDataset: the samples come from the dataset inside.
         is_of_another = own.get("_source") is not None and name[0] != "_" and name != "transform"
-        if is_fixed or is_of_another or (name in WITHOUT_EFFECT and type(self) is LMDBDataset):
+        is_used = overridden(self) or type(self).transform is not LMDBDataset.transform or hasattr(type(self), name)
+        if is_fixed or is_of_another or (name in WITHOUT_EFFECT and not is_used):
             raise OptionError(
                 f"dataset.{name} = ...: it would have no effect. Write LMDBDataset(path, ...) with other options, "
                 "dataset.select(numbers) for some of the samples, or dataset.transform = function to change them."

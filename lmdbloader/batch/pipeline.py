@@ -17,6 +17,7 @@ from lmdbloader.errors import OptionError
 from lmdbloader.kernels import assemble_columns as at
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.calls.entry import Prepared
+from lmdbloader.kernels.codec_numbers import CHANGED
 from lmdbloader.kernels.transform import opcodes
 from lmdbloader.store import Reader
 from lmdbloader.store.rows import Rows, as_array, parts_of
@@ -250,6 +251,10 @@ class Pipeline:
 
     def _measure_part(self, rows: I64) -> I64:
         self.reader.index.check(rows)
+        for f, columns in enumerate(self._columns):  # memory is allocated by these sizes
+            most = self.reader.index.facts[self.fields[f]].extremes["raw_nbytes"][1]
+            if (wrong := columns[at.IMAGE_HEIGHT][rows] > most // np.maximum(columns[at.IMAGE_WIDTH][rows], 1)).any():
+                raise self.reader.damaged(self.fields[f], int(rows[int(wrong.argmax())]), CHANGED)
         shapes, failed = np.zeros((len(self.fields), 4), np.int64), np.zeros(2, np.int64)
         status = entries.measure(self._addresses, self._operations, rows, self._drawn(self._most), shapes, failed)
         if status:

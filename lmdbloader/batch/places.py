@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from lmdbloader.batch.pipeline import Pipeline
-from lmdbloader.errors import OptionError
+from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.fields import named_places
 from lmdbloader.format.layout import Field, image_of
 from lmdbloader.transforms import Geometry
@@ -25,7 +27,8 @@ def refuse_to_leave(pipeline: Pipeline, fields: Sequence[Field]) -> None:
         fields: All fields.
 
     Raises:
-        OptionError: A field holds arrays of the images' size; or by its name boxes or points that were not declared.
+        OptionError: A field holds arrays of the images' size; or boxes or points that were not declared, by its name
+            or, in JSON, by a key of its first value.
     """
     moving = next((t for t in pipeline.transforms if isinstance(t, Geometry) and t.moves and t.fields is None), None)
     if moving is None or not pipeline.fields or not len(pipeline.rows):
@@ -37,11 +40,23 @@ def refuse_to_leave(pipeline: Pipeline, fields: Sequence[Field]) -> None:
                 f"{pipeline.reader.place}: field {f.name!r} holds arrays of the size of {image!r}, which {moving} "
                 f"would leave behind. If it holds labels of pixels, write it as lmdbloader.fields.Mask(). {only}"
             )
-        if f.kind in ("array", "json") and (kind := named_places(f.name)):
-            raise OptionError(
-                f"{pipeline.reader.place}: to judge by its name, {f.name} holds {kind.lower()}, which {moving} would "
-                f"not move. Write it as lmdbloader.fields.{kind}(), which moves with the images. {only}"
-            )
+        for name in [f.name, *_keys(pipeline, f)] if f.kind in ("array", "json") else ():
+            if kind := named_places(name):
+                raise OptionError(
+                    f"{pipeline.reader.place}: to judge by its name, {name} holds {kind.lower()}, which {moving} would "
+                    f"not move. Write it as a field lmdbloader.fields.{kind}(), which moves with the images. {only}"
+                )
+
+
+def _keys(pipeline: Pipeline, f: Field) -> list[str]:
+    """Return the lists and dicts in a JSON field's first value, or in its first item, such as objects['bbox']."""
+    value: Any = None
+    if f.kind == "json":
+        with suppress(CorruptError):  # it is reported when its sample is read
+            value = pipeline.reader.read_value(f.name, int(pipeline.rows[0]))
+    first = value[0] if isinstance(value, list) and value else value
+    items = first.items() if isinstance(first, dict) else ()
+    return [f"{f.name}[{key!r}]" for key, item in items if isinstance(item, list | dict)]
 
 
 def image_of_size(pipeline: Pipeline, name: str) -> str:

@@ -701,8 +701,9 @@ def _fill(
         loader.set_resolution(size)
 
 
-# What code sets on a loader that it was given.
-_FIXED = {*inspect.signature(Loader.__init__).parameters} - {"self", "foreign"} | {"epoch", "num_workers"}
+# What code sets on a loader that it was given. Lightning sets `worker_init_fn`, for worker processes.
+_OF_LOADERS = {name for kind in (Loader, DataLoader) for name in inspect.signature(kind.__init__).parameters}
+_FIXED = _OF_LOADERS - {"self", "foreign", "worker_init_fn"} | {"epoch"}
 
 
 def _extents(dataset: LMDBDataset, first: int, end: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -67,7 +67,7 @@ def page_problems(file: Path) -> list[str]:
         return [str(error)]
     with open(file, "rb", buffering=0) as opened:
         nbytes, (stated, _) = os.fstat(opened.fileno()).st_size, _newest(opened.fileno())
-    return found or ([f"{nbytes} bytes, expected {stated}: it was cut or copied in part"] if nbytes < stated else [])
+    return found + [f"{nbytes} bytes, expected {stated}: it was cut or copied in part"] * (nbytes < stated)
 
 
 def _has_pages_left(problem: str) -> bool:

@@ -147,8 +147,8 @@ class _Worker:
         self._requests.put(None)
 
     def _run(self) -> None:
-        buffer = np.empty(PIECE_NBYTES, np.uint8)
         try:
+            buffer = np.empty(PIECE_NBYTES, np.uint8)
             while (request := self._requests.get()) is not None and not self._stopping[0]:
                 with suppress(OSError):  # reading the samples raises an error that names them
                     _serve(request, buffer, self._stopping)
