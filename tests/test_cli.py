@@ -78,6 +78,8 @@ def test_the_help_of_every_command_fits_80_columns(
         (["extract", "a", "b", "--form", "png"], "--form"),
         (["extract", "a", "b", "--format", "PNG"], "PNG"),
         (["stage", "a", "b", "--timeout", "10m"], "argument --timeout: '10m': expected a number such as"),
+        (["convert", "--hr", "a", "--lr", "X2", "b", "--lr", "X3"], "argument --lr: given twice"),
+        (["bench", "a", "--crops", "8", "9", "--crops", "7"], "argument --crops: given twice"),
         (["verify"], "the following arguments are required: DB"),
         (["verify", "a", "b"], "unrecognized arguments: b"),
         (["verify", "a", "--quick"], "unrecognized arguments: --quick"),
