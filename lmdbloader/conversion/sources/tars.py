@@ -225,6 +225,19 @@ class _Headers:
             raise SourceError(_NO_PARTS) from error
 
 
+class _Member(tarfile.TarInfo):
+    """A member: `tarfile` takes the times in a header of GNU's incremental tars for the start of a long name."""
+
+    @classmethod
+    def frombuf(cls, buf: Any, encoding: Any, errors: Any) -> _Member:
+        """Return the member of a header."""
+        found = super().frombuf(buf, encoding, errors)
+        if buf[257:265] == tarfile.GNU_MAGIC:
+            times = buf[345:500].partition(b"\0")[0].decode(encoding, errors)
+            found.name = found.name.removeprefix(f"{times}/")
+        return found
+
+
 def _members(file: Any) -> Iterator[tarfile.TarInfo]:
     """Yield the members of a tar. `tarfile` takes damage after the first member for the end: nothing may follow it.
 
@@ -234,7 +247,7 @@ def _members(file: Any) -> Iterator[tarfile.TarInfo]:
     nbytes, end, headers = file.seek(0, os.SEEK_END), 0, _Headers(file)
     file.seek(0)
     try:
-        with tarfile.open(fileobj=headers, mode="r:") as tar:  # type: ignore[call-overload]
+        with tarfile.open(fileobj=headers, mode="r:", tarinfo=_Member) as tar:  # type: ignore[call-overload]
             while (member := tar.next()) is not None:
                 tar.members = []  # it would hold all of them
                 if not end < tar.offset <= nbytes or member.size < 0:
