@@ -185,6 +185,15 @@ def test_an_image_like_array_is_an_array_when_asked(out: Path) -> None:
     assert LMDBDataset(out)[0].mask.shape == (5, 7)
 
 
+@pytest.mark.parametrize("shape", [(3, 6, 5), (1, 6, 5), (6, 5, 4)])
+def test_an_image_of_another_shape_is_an_array_with_a_warning(out: Path, shape: tuple[int, ...]) -> None:
+    image = np.zeros(shape, np.uint8)
+    with pytest.warns(UserWarning, match="field 'hr'"):  # flips of lr alone would part the pair
+        write([{"lr": PIXELS, "hr": image}], out)
+    assert kinds(out) == {"lr": "image", "hr": "array"}
+    write([{"lr": PIXELS, "hr": image}], out, fields={"lr": None, "hr": Array()}, overwrite=True)
+
+
 @pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
 def test_arrays_of_other_classes_are_stored_by_content() -> None:
     grey = PIXELS[:, :, 0]
