@@ -186,6 +186,9 @@ def test_the_times_in_incremental_tars_are_no_names(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(data)
     (source,) = list_sources(tmp_path / "a.tar").sources
     assert source.name == "a.png" and contents(source)["label"] == b"1"
+    name = "14537661000/a.png"
+    save_tar(tmp_path / "b.tar", (name, b"x"), format=tarfile.GNU_FORMAT)
+    assert [source.name for source in list_sources(tmp_path / "b.tar").sources] == [name]
 
 
 def test_folders_and_fifos_in_a_tar_give_no_samples(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ ATTACHED: dict[str, tuple[str, Kind]] = {"cls": ("label", "int"), "json": ("json
 _IMAGES = frozenset(suffix[1:] for suffix in IMAGE_SUFFIXES)
 # webdataset's rule: the key ends at the first dot of the base name, and the rest is the extension.
 _KEY = re.compile(r"((?:.*/|)[^./][^./]*)\.([^/]+)", re.DOTALL)
+_TIME = re.compile(r"[0-7]{11}/")
 # As in a shell, other braces are a part of the name.
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
 # Tars behind URLs that are listed at the same time, and what is read of one at once. Smaller blocks would pass over
@@ -225,19 +226,6 @@ class _Headers:
             raise SourceError(_NO_PARTS) from error
 
 
-class _Member(tarfile.TarInfo):
-    """A member: `tarfile` takes the times in a header of GNU's incremental tars for the start of a long name."""
-
-    @classmethod
-    def frombuf(cls, buf: Any, encoding: Any, errors: Any) -> _Member:
-        """Return the member of a header."""
-        found = super().frombuf(buf, encoding, errors)
-        if buf[257:265] == tarfile.GNU_MAGIC:
-            times = buf[345:500].partition(b"\0")[0].decode(encoding, errors)
-            found.name = found.name.removeprefix(f"{times}/")
-        return found
-
-
 def _members(file: Any) -> Iterator[tarfile.TarInfo]:
     """Yield the members of a tar. `tarfile` takes damage after the first member for the end: nothing may follow it.
 
@@ -247,12 +235,18 @@ def _members(file: Any) -> Iterator[tarfile.TarInfo]:
     nbytes, end, headers = file.seek(0, os.SEEK_END), 0, _Headers(file)
     file.seek(0)
     try:
-        with tarfile.open(fileobj=headers, mode="r:", tarinfo=_Member) as tar:  # type: ignore[call-overload]
+        with tarfile.open(fileobj=headers, mode="r:") as tar:  # type: ignore[call-overload]
             while (member := tar.next()) is not None:
                 tar.members = []  # it would hold all of them
                 if not end < tar.offset <= nbytes or member.size < 0:
                     raise tarfile.ReadError(f"the member at byte {end} is damaged, or cut short")
                 end, headers.left = tar.offset, _MOST_DESCRIPTION_NBYTES
+                if _TIME.match(member.name):
+                    # GNU's incremental tars have a time where POSIX has the start of a long name.
+                    file.seek(member.offset_data - tarfile.BLOCKSIZE)
+                    header = file.read(tarfile.BLOCKSIZE)
+                    if header[257:265] == tarfile.GNU_MAGIC and header[345:356] == os.fsencode(member.name[:11]):
+                        member.name = member.name[12:]
                 yield member
             end = tar.offset
     except SourceError:
