@@ -176,6 +176,15 @@ def test_what_a_value_is_taken_for(out: Path) -> None:
     assert (back.text, back.data, back.nothing, back.things) == ("ö", b"\0\xff", None, [1, {"a": None}])
 
 
+@pytest.mark.parametrize("shape", [(3, 6, 5), (1, 6, 5), (6, 5, 4)])
+def test_an_image_of_another_shape_is_an_array_with_a_warning(out: Path, shape: tuple[int, ...]) -> None:
+    image = np.zeros(shape, np.uint8)
+    with pytest.warns(UserWarning, match="field 'hr'"):  # flips of lr alone would part the pair
+        write([{"lr": PIXELS, "hr": image}], out)
+    assert kinds(out) == {"lr": "image", "hr": "array"}
+    write([{"lr": PIXELS, "hr": image}], out, fields={"lr": None, "hr": Array()}, overwrite=True)
+
+
 # --- who owns the memory (tests/faults/reused.py has the many kinds of it) ---
 
 

@@ -105,6 +105,7 @@ def test_coco_becomes_one_dataset(coco: Path, tmp_path: Path) -> None:
         "left out: 1 box of a crowd (iscrowd)",
         "clipped to the image: 1 box",
         "left out: 1 box without area in the image",
+        "not read, only boxes are: 2 segmentation",
     )
     assert "3 classes: train (2), boat (0), toothbrush (1)" in lines
     assert lmdbloader.convert(coco, tmp_path / "out", layout="coco").was_finished
@@ -421,12 +422,24 @@ def test_no_label_of_yolo_is_lost_by_the_spelling_of_a_name(yolo: Path) -> None:
     (yolo / "labels" / "a.txt").rename(yolo / "labels" / "a.TXT")
     (yolo / "labels" / "b.text").write_text("0 0.5 0.5 0.1 0.1")
     (yolo / "images" / "b.txt").write_text("0 0.5 0.5 0.1 0.1")
+    (yolo / "coco8.yaml").write_text("names: [x, y, z]")
+    (yolo / "classes.TXT").write_text("x")
     listing = list_sources(yolo, layout="yolo")
     assert [len(source.annotation.labels) // 8 for source in listing.sources if source.annotation] == [1, 0, 2]
-    assert listing.ignored == (("*.txt", "1 not read: b.txt"), ("*.text", "1 not read: b.text"))
+    known = "not read: the names of the classes are those of data.yaml"
+    names = (("classes.TXT", known), ("coco8.yaml", known))
+    assert listing.ignored == (("*.txt", "1 not read: b.txt"), ("*.text", "1 not read: b.text"), *names)
     (yolo / "labels" / "a.txt").write_text("")
     with pytest.raises(SourceError, match=r"a\.TXT and a\.txt have the same stem|a\.txt and a\.TXT have the same stem"):
         list_sources(yolo, layout="yolo")
+
+
+def test_keys_of_coco_that_are_not_read_are_noted(coco: Path) -> None:
+    value = content()
+    value["annotations"][0] |= {"isCrowd": 1, "attributes": {"occluded": True}, "score": 0}
+    change(coco, value)
+    notes = list_sources(coco / "train2017", layout="coco").notes
+    assert "not read, only boxes are: 1 attributes" in notes and "not read, only boxes are: 1 isCrowd" in notes
 
 
 def test_trees_of_yolo(yolo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -527,6 +540,7 @@ def test_places_that_are_not_yolos(yolo: Path, tmp_path: Path) -> None:
             for text in (
                 "nc: 3", "names:\n", "names: *others", "names: [a, [b]]", "names: [a", "names: {}", "[names]",
                 "names:\n  0: a\n  2: b", "names:\n  cat: 0", "names: {0: a, b}", "names:\n  - a: b",
+                "names: [a]\nnames: [b]", "names: {0: a, 1: b, 1: c}",
             )
         ),
     ],

@@ -177,6 +177,19 @@ def test_a_value_that_is_a_link_or_sparse_loses_nothing_silently(tmp_path: Path,
         list_sources(tmp_path / "a.tar")
 
 
+def test_the_times_in_incremental_tars_are_no_names(tmp_path: Path) -> None:
+    data = bytearray(tar_bytes([("a.png", b"x"), ("a.cls", b"1")], format=tarfile.GNU_FORMAT))
+    for number, at in enumerate((0, 1024)):
+        data[at + 345 : at + 357] = b"1453766100%d\0" % number
+        data[at + 148 : at + 156] = b"%06o\0 " % (sum(data[at : at + 148]) + 256 + sum(data[at + 156 : at + 512]))
+    (tmp_path / "a.tar").write_bytes(data)
+    (source,) = list_sources(tmp_path / "a.tar").sources
+    assert source.name == "a.png" and contents(source)["label"] == b"1"
+    name = "14537661000/a.png"
+    save_tar(tmp_path / "b.tar", (name, b"x"), format=tarfile.GNU_FORMAT)
+    assert [source.name for source in list_sources(tmp_path / "b.tar").sources] == [name]
+
+
 def test_folders_and_fifos_in_a_tar_give_no_samples(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(
         tar_of(("d", tarfile.DIRTYPE, ""), ("d/a.png", FILE, ""), ("b.png", b"6", ""), ("latest", LINK, "d"))

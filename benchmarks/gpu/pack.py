@@ -28,7 +28,7 @@ MOST_MIB = 40.0
 # The machine's Python (install.py takes the wheels that fit whichever runs it).
 MACHINES_PYTHON = "3.12"
 # The dependencies of lmdbloader that such a machine lacks.
-MISSING = ("lmdb", "lz4", "simplejpeg")
+MISSING = ("lmdb", "lz4", "pyyaml", "simplejpeg")
 # The platform of the packed wheel of lmdbloader.
 OWN_PLATFORM = "manylinux_2_17_x86_64.manylinux2014_x86_64"
 FFCV = "ffcv==1.0.2"

@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TORCH, TORCHVISION = "2.13.0", "0.28.0"
-OURS = ("lmdb", "lz4", "numpy", "pillow", "pyarrow", "simplejpeg", "tqdm")
+OURS = ("lmdb", "lz4", "numpy", "pillow", "pyarrow", "pyyaml", "simplejpeg", "tqdm")
 
 
 @dataclass(frozen=True, slots=True)

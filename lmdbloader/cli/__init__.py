@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Sequence
 from types import FrameType, ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from lmdbloader import __version__
 from lmdbloader.base.limits import has_address_limit, no_memory, refused_memory
@@ -135,6 +135,17 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the error in the arguments, and exit."""
         super().error(plain(message))
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, and refuse an option that is given twice with different values: argparse would take the last one."""
+        self._given: dict[str, Any] = {}
+        return super().parse_known_args(args, namespace)
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        is_one = action.option_strings and not isinstance(action, argparse._AppendAction)
+        if is_one and self._given.setdefault(action.dest, arg_strings) != arg_strings:
+            raise argparse.ArgumentError(action, "given twice, with different values. Give it once")
+        return super()._get_values(action, arg_strings)
 
 
 class _Stop:

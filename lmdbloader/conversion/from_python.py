@@ -28,6 +28,7 @@ from lmdbloader.conversion.sample_fields import (
     settle_masks,
     settle_places,
     settle_storages,
+    warn_of_arrays,
     watch_labels,
 )
 from lmdbloader.conversion.sample_progress import check_same, check_stored, identity_of, is_indexed
@@ -210,6 +211,7 @@ def write(
         },
     )
     settle_places(schema, values, fields)
+    warn_of_arrays(schema, values, fields)
     asked = codecs_by_field(schema, codecs)
     options: dict[str, Any] = {"codec": codecs if isinstance(codecs, str) else dict(codecs)}
     if kept := {name: asdict(storage) for name, storage in storages.items() if storage != PIXELS}:

@@ -177,6 +177,23 @@ def settle_places(schema: Sequence[Field], values: Mapping[str, Any], given: Giv
     )
 
 
+def warn_of_arrays(schema: Sequence[Field], values: Mapping[str, Any], given: Given) -> None:
+    """Warn about arrays that are named like images and have the pixels of one, but in another shape."""
+    declared = declared_types(given)
+    for f in schema:
+        if f.kind != "array" or f.name in declared or likeness(f.name) != "image":
+            continue
+        value = values[f.name]
+        shape, dtype = tuple(value.shape), str(value.dtype).removeprefix("torch.")
+        if len(shape) == 3 and dtype in ("uint8", "uint16") and (shape[2] == 4 or {shape[0], shape[2]} & {1, 3}):
+            warnings.warn(
+                f"field {f.name!r}: {dtype} {shape} is stored as an array, which crops and flips do not move. Images "
+                "are arrays (H, W) or (H, W, 1 or 3), or tensors (1 or 3, H, W). If it is none, declare it in "
+                "`fields`, as fields.Array().",
+                stacklevel=3,
+            )
+
+
 def settle_masks(watches: Mapping[str, LabelWatch], schema: Sequence[Field]) -> None:
     """Refuse undeclared fields that look like masks; warn about those that may be masks.
 

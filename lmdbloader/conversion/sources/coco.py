@@ -6,6 +6,7 @@ import json
 import math
 import os
 from array import array
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,9 @@ FIELDS = (("boxes", Boxes().kind), ("labels", Labels().kind))
 #: The folder of the JSON files, next to the folders of the images or above them.
 ANNOTATIONS = "annotations"
 _NAMES_SHOWN = 5
+# The keys of an annotation that are read, or say nothing more. Others are counted, up to a number of them.
+_READ = {"id", "image_id", "category_id", "bbox", "iscrowd", "area", "num_keypoints"}
+_MOST_NOT_READ = 20
 _ROBOFLOW = "_annotations.coco.json"
 # Beyond the rounding of sums: boxes that reach farther out of their image are counted.
 _BEYOND = 1e-3
@@ -151,6 +155,7 @@ class _Content:
     boxes: array[float] = field(default_factory=lambda: array("d"))
     labels: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
     num_crowds: int = 0
+    not_read: Counter[str] = field(default_factory=Counter)
 
 
 def _read(path: Path) -> _Content:
@@ -226,6 +231,9 @@ def _add_image(content: _Content, element: dict[str, Any], where: str) -> None:
 
 
 def _add_annotation(content: _Content, element: dict[str, Any], where: str) -> None:
+    for name in element.keys() - _READ:
+        if element[name] and (name in content.not_read or len(content.not_read) < _MOST_NOT_READ):
+            content.not_read[name] += 1
     if "bbox" not in element:
         have = "captions" if "caption" in element else ", ".join(map(repr, list(element)[:10]))
         raise SourceError(
@@ -369,6 +377,7 @@ def _boxes_of(content: _Content, rows: I64) -> tuple[Annotations, tuple[str, ...
         *note("left out", content.num_crowds, "box of a crowd (iscrowd)", "boxes of crowds (iscrowd)"),
         *note("left out", num_unlisted, "box of an image", "boxes of images", " that the file does not list"),
         *notes_on(num_clipped, int((~keep).sum())),
+        *(f"not read, only boxes are: {count:,} {name}" for name, count in sorted(content.not_read.items())),
     )
     return found, notes
 

@@ -42,6 +42,7 @@ ATTACHED: dict[str, tuple[str, Kind]] = {"cls": ("label", "int"), "json": ("json
 _IMAGES = frozenset(suffix[1:] for suffix in IMAGE_SUFFIXES)
 # webdataset's rule: the key ends at the first dot of the base name, and the rest is the extension.
 _KEY = re.compile(r"((?:.*/|)[^./][^./]*)\.([^/]+)", re.DOTALL)
+_TIME = re.compile(r"[0-7]{11}/")
 # As in a shell, other braces are a part of the name.
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
 # Tars at URLs that are listed at the same time, and what is read of one at once. Smaller blocks would pass over
@@ -240,6 +241,12 @@ def _members(file: Any) -> Iterator[tarfile.TarInfo]:
                 if not end < tar.offset <= nbytes or member.size < 0:
                     raise tarfile.ReadError(f"the member at byte {end} is damaged, or cut short")
                 end, headers.left = tar.offset, _MOST_DESCRIPTION_NBYTES
+                if _TIME.match(member.name):
+                    # GNU's incremental tars have a time where POSIX has the start of a long name.
+                    file.seek(member.offset_data - tarfile.BLOCKSIZE)
+                    header = file.read(tarfile.BLOCKSIZE)
+                    if header[257:265] == tarfile.GNU_MAGIC and header[345:356] == os.fsencode(member.name[:11]):
+                        member.name = member.name[12:]
                 yield member
             end = tar.offset
     except SourceError:

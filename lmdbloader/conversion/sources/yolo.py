@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -87,6 +88,7 @@ def list_yolo(src: Location, classes: Sequence[str] | None = None) -> Listing:
     )
     if not names:
         notes += (f"the classes have no names: there is no {_NAMES_TXT} or {NAMES_YAML[0]} in {tree.root}",)
+    others += _other_names(tree, file, are_known=bool(names))
     known = {"*.yaml", "*.yml", "*.cache"} | ({"*.txt"} if tree.labels == tree.images else set())
     ignored = [(name, reason) for name, reason in images.ignored if name not in known]
     return Listing(
@@ -276,6 +278,13 @@ def _find_names(tree: _Tree) -> tuple[tuple[str, ...], Path | None]:
     return _checked(path, names), path
 
 
+def _other_names(tree: _Tree, file: Path | None, *, are_known: bool) -> list[tuple[str, str]]:
+    """Return (name, reason) of files that may have names of the classes, but for the one whose names are taken."""
+    there = {path.name for place in _places(tree)[:2] for path in place.iterdir() if _OF_NAMES.fullmatch(path.name)}
+    names = f"those of {file.name}" if file else "given" if are_known else "not known"
+    return [(name, f"not read: the names of the classes are {names}") for name in sorted(there - {file and file.name})]
+
+
 def _checked(path: Path, names: list[str]) -> tuple[str, ...]:
     if not names or not all(names) or len(set(names)) != len(names):
         twice = next((name for name in names if names.count(name) > 1), "")
@@ -295,14 +304,24 @@ def parse_names(text: str) -> list[str]:
     import yaml  # type: ignore[import-untyped]
 
     try:
-        content = yaml.load(text, yaml.BaseLoader)  # all of whose values are texts: `no` and `1` are names
+        # The nodes: all texts as they are (`no` and `1` are names), and both of two values that have the same key.
+        content = yaml.compose(text, yaml.BaseLoader)
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError("it is not YAML") from error
-    names = content.get("names") if isinstance(content, dict) else None
-    if isinstance(names, dict):
-        if not all(str(number) in names for number in range(len(names))):
+    values = [value for name, value in content.value if name.value == "names"] if _is(content, "mapping") else []
+    if len(values) != 1:
+        raise ValueError(f"it has {len(values)} lists of names")
+    nodes = values[0].value
+    if _is(values[0], "mapping"):
+        by_number = {name.value: node for name, node in nodes if _is(name, "scalar")}
+        if len(by_number) < len(nodes) or not all(str(number) in by_number for number in range(len(nodes))):
             raise ValueError("the numbers of the names are not 0, 1, 2 ...")
-        names = [names[str(number)] for number in range(len(names))]
-    if not names or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        nodes = [by_number[str(number)] for number in range(len(nodes))]
+    if not nodes or _is(values[0], "scalar") or not all(_is(node, "scalar") for node in nodes):
         raise ValueError("it has no list of names")
-    return names
+    return [node.value for node in nodes]
+
+
+def _is(node: Any, kind: str) -> bool:
+    """Return whether a node of YAML, None without any, is a scalar, a sequence or a mapping."""
+    return node is not None and node.id == kind
