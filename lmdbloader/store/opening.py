@@ -20,7 +20,6 @@ from lmdbloader.base import system
 from lmdbloader.base.arguments import local_path
 from lmdbloader.base.disk_errors import unreadable_is_corrupt
 from lmdbloader.base.files import NotRegularError, open_regular
-from lmdbloader.base.limits import no_address_space
 from lmdbloader.base.text import command
 from lmdbloader.errors import CorruptError, FormatError, NotFoundError, OptionError
 from lmdbloader.format.layout import (
@@ -134,6 +133,8 @@ class DataFile:
                 if error.errno != errno.ENOMEM:
                     raise
                 advice = 'Read it without a map, with io="pread".'
+                from lmdbloader.base.limits import no_address_space
+
                 raise OptionError(no_address_space(path, self.nbytes, advice)) from error
         self.data: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
         self._guard = guard_of(self.descriptor, self.nbytes) if self._map else None
