@@ -34,6 +34,19 @@ def loaded_by(code: str, *arguments: str | Path, before: str = "") -> set[str]:
     return set(child.stdout.splitlines()[-1].split()[1:])
 
 
+def test_the_loader_is_few_files() -> None:
+    """So that a reader of the code can hold it: at most 60 files and 12,000 lines are behind the import."""
+    code = (
+        "import sys; from lmdbloader import Loader\n"
+        "files = {m.__file__ for n, m in sys.modules.items() if n.split('.')[0] == 'lmdbloader' and m.__file__}\n"
+        "files = [file for file in files if file.endswith('.py')]\n"
+        "print(len(files), sum(open(file).read().count(chr(10)) for file in files))"
+    )
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    num_files, num_lines = map(int, child.stdout.split())
+    assert 40 < num_files <= 60 and 8000 < num_lines <= 12_000
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a dataset of every kind of field, and one of JPEGs with sources."""
