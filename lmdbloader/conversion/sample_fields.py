@@ -188,7 +188,7 @@ def warn_of_arrays(schema: Sequence[Field], values: Mapping[str, Any], given: Gi
         if len(shape) == 3 and dtype in ("uint8", "uint16") and (shape[2] == 4 or {shape[0], shape[2]} & {1, 3}):
             warnings.warn(
                 f"field {f.name!r}: {dtype} {shape} is stored as an array, which crops and flips do not move. Images "
-                "are arrays (H, W) or (H, W, 1 or 3), or tensors (1 or 3, H, W). If it is none, declare it in "
+                "are arrays (H, W) or (H, W, 1 or 3), or tensors (1 or 3, H, W). If it is not an image, declare it in "
                 "`fields`, as fields.Array().",
                 stacklevel=3,
             )

@@ -279,7 +279,7 @@ def _find_names(tree: _Tree) -> tuple[tuple[str, ...], Path | None]:
 
 
 def _other_names(tree: _Tree, file: Path | None, *, are_known: bool) -> list[tuple[str, str]]:
-    """Return (name, reason) of files that may have names of the classes, but for the one whose names are taken."""
+    """Return (name, reason) of files that may have names of the classes, except the one whose names are taken."""
     there = {path.name for place in _places(tree)[:2] for path in place.iterdir() if _OF_NAMES.fullmatch(path.name)}
     names = f"those of {file.name}" if file else "given" if are_known else "not known"
     return [(name, f"not read: the names of the classes are {names}") for name in sorted(there - {file and file.name})]
