@@ -24,7 +24,7 @@ from lmdbloader import LMDBDataset, fields, write
 from lmdbloader.errors import DestinationError, OptionError
 from lmdbloader.fields import Array, Bytes, Float, Int, Json, Text
 
-FEW = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (5, 7, 3)).astype(np.uint8)
 

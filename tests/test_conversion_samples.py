@@ -49,7 +49,7 @@ LAYOUTS = ("plain", "columns first", "reversed", "every second", "other order of
 SHAPES = ((4, 6), (4, 6, 1), (4, 6, 3), (6, 4, 3), (1, 1, 3))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data(), codec=st.sampled_from(["raw", "lz4", "auto"]), bits=st.sampled_from([8, 16]))
 def test_images_alike_or_not_come_back(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, codec: str, bits: int
@@ -65,7 +65,7 @@ def test_images_alike_or_not_come_back(
         np.testing.assert_array_equal(found.image.numpy(), planes)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data(), codec=st.sampled_from(["raw", "lz4", "auto"]))
 def test_arrays_alike_or_not_come_back(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, codec: str

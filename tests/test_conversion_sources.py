@@ -208,7 +208,7 @@ def test_worker_processes_read_from_s3(tmp_path: Path, out: Path, monkeypatch: p
         assert not (tmp_path / "none.lmdb").exists()
         objects["set/dog/9.png"] = b"no image at all"
         with pytest.raises(ImageError, match=r"^dog/9\.png: not an image"):
-            convert("s3://bucket/set", tmp_path / "bad.lmdb", workers=2)
+            convert("s3://bucket/set", tmp_path / "bad.lmdb")
         s3fs.S3FileSystem.clear_instance_cache()
 
 

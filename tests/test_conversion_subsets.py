@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lmdbloader
@@ -62,6 +62,7 @@ def test_a_condition_chooses_what_a_view_has(path: Path, tmp_path: Path, where: 
     assert read_manifest(tmp_path / "out").made_by["choices"] == {"where": str(where)}
 
 
+@settings(max_examples=20)
 @given(rows=st.lists(st.integers(-COUNT, COUNT - 1), min_size=1, max_size=60))
 def test_numbers_choose_samples_in_their_order(path: Path, tmp_path_factory: Any, rows: list[int]) -> None:
     folder = tmp_path_factory.mktemp("any")
