@@ -199,6 +199,7 @@ REFUSED = [
     ({"write_mode": "original", "patch_size": 8}, "whole files: it cannot be combined with patches"),
     ({"write_mode": "smart"}, "give the limit with smart_threshold"),
     ({"write_mode": "raw", "jpeg_quality": 80}, "jpeg_quality has no effect without write_mode='jpg'"),
+    ({"write_mode": "raw", "seed": 1}, "seed has no effect without write_mode='proportion'"),
     ({"write_mode": "jpg", "jpeg_quality": 0}, "jpeg_quality=0: expected a whole number from 1 to 100"),
     ({"max_resolution": 0}, "max_resolution=0: expected a whole number from 1 to 65500"),
     ({"jpeg_quality": 80}, "jpeg_quality has no effect"),

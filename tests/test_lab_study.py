@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -65,8 +67,12 @@ def test_pairs_are_compared_with_their_files(pairs: Path) -> None:
     assert lines[0].startswith("baseline: writing") and "sweep: trains" in lines
 
 
-def test_workers_and_processes_are_counted_up(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_and_processes_are_counted_up(pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmdbloader.lab.study.experiment.count_cores", lambda: 2)
+    program = ModuleType("__main__")  # a script without a guard, which no process may run again
+    program.__file__ = str(tmp_path / "script.py")
+    (tmp_path / "script.py").write_text("raise SystemExit(1)")
+    monkeypatch.setitem(sys.modules, "__main__", program)
     only: Any = ["oversubscription", "isolation"]
     study = survives(bench(pairs, batch_sizes=[8], crops=[16], only=only, processes=[1, 2], **{**QUICK, "repeats": 1}))
     found = [(row.source, row.num_workers) for row in study.section("oversubscription")]

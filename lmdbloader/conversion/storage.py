@@ -122,8 +122,10 @@ def _refuse_unused(given: Mapping[str, Any], modes: Set[str | None], *, has_subs
         has_effect = any(_encodes(mode, given) for mode in modes) if needed is None else needed in modes
         if given[name] is None or has_effect or (name == "seed" and has_subset):
             continue
-        to_jpeg = f"{option('write_mode', 'jpg')}, proportion or smart, or original with {option('max_resolution')}"
-        raise OptionError(f"{option(name)} has no effect without {to_jpeg if needed is None else needed}")
+        what = f"{option('write_mode', 'jpg')}, proportion or smart, or original with {option('max_resolution')}"
+        if needed is not None:
+            what = option("write_mode", needed)
+        raise OptionError(f"{option(name)} has no effect without {what}")
 
 
 def choose_storages(

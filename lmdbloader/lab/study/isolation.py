@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 from lmdbloader.errors import WorkerError
@@ -52,7 +54,13 @@ def isolate(plan: Plan) -> Iterator[StudyRow]:
 
 def _together(pool: ProcessPoolExecutor, count: int, seconds: float, arm: Arm) -> list[float]:
     """Return the samples a second of processes that begin together: each waits for the others, so none gets two."""
-    return [future.result() for future in [pool.submit(_load, arm, seconds) for _ in range(count)]]
+    # They start here, and would run the caller's program again, which may have no guard.
+    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    try:
+        futures = [pool.submit(_load, arm, seconds) for _ in range(count)]
+    finally:
+        sys.modules["__main__"] = main
+    return [future.result() for future in futures]
 
 
 def _begin(material: Material, barrier: Any, start_method: str) -> None:
