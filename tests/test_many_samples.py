@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from many import write_many
 
-from lmdbloader import LMDBDataset, Loader
+from lmdbloader import LMDBDataset, Loader, QuasiRandom
 from lmdbloader.transforms import RandomHorizontalFlip
 
 COUNT = 400_000
@@ -116,3 +116,13 @@ def test_the_next_epoch_of_a_quasi_random_order(ds: LMDBDataset) -> None:
         next(iter(loader))
     # Of a window in memory: 24 bytes for each of its samples.
     assert peak_of(lambda: next(iter(loader))) < MOST_NBYTES + 24 * COUNT
+
+
+def test_windows_of_many_samples_that_are_in_memory_are_not_listed(ds: LMDBDataset) -> None:
+    # 48 of 60 blocks are in use at a time: the numbers of their samples take 3 MB.
+    loader = Loader(ds, 64, order=QuasiRandom(20_000, 1_000_000), seed=0, num_threads=1)
+    expected = Loader(ds, 64, order=QuasiRandom(20_000, 1_000_000), seed=0, num_threads=1, io="pread", prefetch=0)
+    for _ in range(2):  # in the first one the blocks are found
+        batch = next(iter(loader))
+        assert batch.label.tolist() == next(iter(expected)).label.tolist()
+    assert peak_of(lambda: next(iter(loader))) < MOST_NBYTES

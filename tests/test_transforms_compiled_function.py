@@ -279,12 +279,76 @@ def assigns_and_returns(image: Any, out: Any) -> Any:
     return out
 
 
+def generates(image: Any, out: Any) -> Any:
+    out[0, 0, 0] = 1
+    yield
+
+
 def test_a_function_whose_result_would_be_lost_is_refused(image: Any) -> None:
     for function in (returns, assigns, changes_in_place, lambda image, out: image):
         with pytest.raises(OptionError, match=r"never uses `out`, so nothing changes. Write into it, out\[:\] = "):
             T.CompiledFunction(function)
+    with pytest.raises(OptionError, match="has `yield` or `async`, so a call does nothing"):
+        T.CompiledFunction(generates)
     with pytest.raises(OptionError, match="it returned a ndarray, which is ignored"):
         T.CompiledFunction(assigns_and_returns).check(image)
 
 
 # Numba
+
+
+SHIFT, TABLE = 3, np.arange(256, dtype=np.uint8)
+
+
+def shift_by_globals(image: Any, out: Any) -> None:
+    for c in range(image.shape[0]):
+        for y in range(image.shape[1]):
+            for x in range(image.shape[2]):
+                out[c, y, x] = (int(TABLE[image[c, y, x]]) + SHIFT) % 256
+
+
+def shift_by(amount: Any) -> T.CompiledFunction:
+    def shift(image: Any, out: Any) -> None:
+        for c in range(image.shape[0]):
+            for y in range(image.shape[1]):
+                for x in range(image.shape[2]):
+                    out[c, y, x] = image[c, y, x] + amount
+
+    return T.CompiledFunction(shift)
+
+
+def test_numba_compiles_equal_functions_once(image: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    numba = pytest.importorskip("numba")
+    calls, cfunc = [], numba.cfunc
+    monkeypatch.setattr(numba, "cfunc", lambda *arguments: calls.append(1) or cfunc(*arguments))
+    for _ in range(20):
+        for function in (
+            shift_by(5),
+            shift_by(6),
+            T.CompiledFunction(shift_by_globals),
+            T.CompiledFunction(mirror),
+            T.CompiledFunction(shade, draw={"amount": (0.0, 1.0)}, parameters={"step": 1, "top": 200}),
+        ):
+            function.prepare(torch.uint8)
+    assert len(calls) <= 5
+
+
+def test_functions_with_other_values_are_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+
+    def changed(function: T.CompiledFunction) -> int:
+        images = torch.full((1, 1, 2, 2), 10, dtype=torch.uint8)
+        function.change(images, np.ones(1, np.bool_), np.zeros((1, len(function.draw))))
+        return int(images[0, 0, 0, 0])
+
+    assert [changed(shift_by(amount)) for amount in (1, 2, np.uint8(3), 1)] == [11, 12, 13, 11]
+    assert changed(T.CompiledFunction(shift_by_globals)) == 13
+    monkeypatch.setitem(globals(), "SHIFT", 4)
+    assert changed(T.CompiledFunction(shift_by_globals)) == 14
+    monkeypatch.setitem(globals(), "TABLE", TABLE + 20)
+    assert changed(T.CompiledFunction(shift_by_globals)) == 34
+    TABLE[10] = 50  # in place
+    assert changed(T.CompiledFunction(shift_by_globals)) == 54
+    for top in (200, 12, 200.0):
+        given = {"step": 40, "top": top}
+        assert changed(T.CompiledFunction(shade, draw={"amount": (0.0, 1.0)}, parameters=given)) == min(45, top)

@@ -40,7 +40,8 @@ class CompiledFunction(BatchFunction):
 
     `function(image, out, ...)` gets two arrays (C, H, W), and changes `out`, which starts as a copy of `image`; masks
     are (1, H, W). The drawn values and the parameters are passed by name. Numba compiles it when a Loader is made, and
-    keeps the code until the process ends, 1 to 2 MB for each CompiledFunction: make it once.
+    keeps the code until the process ends, 1 to 2 MB each: functions with equal code, that use equal values and have
+    equal parameters, share it.
 
     The drawn values depend on the seed, the epoch and the sample's number alone. All fields of a sample get the same.
 
@@ -113,6 +114,10 @@ class CompiledFunction(BatchFunction):
 
     def _check_code(self, python: FunctionType) -> None:
         """Refuse a function that surely changes no image, or that starts threads of its own."""
+        if python.__code__.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+            raise OptionError(
+                f"CompiledFunction: {self._name} has `yield` or `async`, so a call does nothing. Leave it out."
+            )
         if python.__code__.co_argcount > 1 and _never_uses(python, 1):
             raise OptionError(
                 f"CompiledFunction: {self._name} never uses `out`, so nothing changes. Write into it, out[:] = ..., "

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -36,6 +39,12 @@ def call_each(count, images, room, shape, drawn):
 """
 _FLAT = "array_at({at}, values, like).reshape((channels, height, width))"
 _CHANNELS_LAST = "array_at({at}, values, like).reshape((height, width, channels)).transpose((2, 0, 1))"
+# Numba compiles in one thread at a time.
+_lock = threading.Lock()
+# What was compiled, by what it was made of: Numba never frees compiled code.
+_compiled: dict[Hashable, Callee] = {}
+# Modules whose functions and numbers do not change.
+_CONSTANT_MODULES = frozenset({"cmath", "math", "numba", "numpy", "operator"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,23 +100,75 @@ def compile_function(
         arguments="".join(arguments),
     )  # fmt: skip
     python = getattr(function, "py_func", function)
-    if boundscheck or python is function:
-        function = numba.njit(boundscheck=boundscheck)(python)
-    namespace: dict[str, Any] = {
-        "carray": numba.carray, "array_at": memory.array_at, "like": np.empty(0, dtype), "function": function,
-        "int64": numba.int64, **named,
-    }  # fmt: skip
-    exec(text, namespace)
-    types = numba.types
-    words, reals = types.CPointer(types.int64), types.CPointer(types.float64)
-    signature = types.int64(types.int64, words, types.uint64, words, reals)
-    try:
-        code = numba.cfunc(signature)(namespace["call_each"])
-    except (numba.core.errors.NumbaError, AssertionError, NotImplementedError, TypeError, ValueError) as error:
-        raise OptionError(
-            f"CompiledFunction({name}): Numba cannot compile it for {dtype} pixels. {type(error).__name__}: {error}"
-        ) from error
-    return Callee(_PROTOTYPE(code.address), code)
+    key = _content(
+        (python if boundscheck else function, tuple(drawn), *parameters, *parameters.values(), dtype.str,
+         channels_last, boundscheck),
+    )  # fmt: skip
+    with _lock:
+        if key in _compiled:
+            return _compiled[key]
+        if boundscheck or python is function:
+            function = numba.njit(boundscheck=boundscheck)(python)
+        namespace: dict[str, Any] = {
+            "carray": numba.carray, "array_at": memory.array_at, "like": np.empty(0, dtype), "function": function,
+            "int64": numba.int64, **named,
+        }  # fmt: skip
+        exec(text, namespace)
+        types = numba.types
+        words, reals = types.CPointer(types.int64), types.CPointer(types.float64)
+        signature = types.int64(types.int64, words, types.uint64, words, reals)
+        try:
+            code = numba.cfunc(signature)(namespace["call_each"])
+        except (numba.core.errors.NumbaError, AssertionError, NotImplementedError, TypeError, ValueError) as error:
+            raise OptionError(
+                f"CompiledFunction({name}): Numba cannot compile it for {dtype} pixels. {type(error).__name__}: {error}"
+            ) from error
+        callee = Callee(_PROTOTYPE(code.address), code)
+        if key is not None:
+            _compiled[key] = callee
+    return callee
+
+
+def _content(value: Any, within: tuple[CodeType, ...] = ()) -> Hashable:
+    """Return what is equal for values of which Numba makes equal code; None if that is not known.
+
+    Args:
+        value: A function, or what one uses.
+        within: The code of the functions that are being looked at, which may call each other.
+    """
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | np.generic):
+        return type(value), repr(value)
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return "array", value.dtype.str, value.shape, value.strides, hashlib.sha256(value.tobytes()).digest()
+    if isinstance(value, tuple):
+        parts = [_content(item, within) for item in value]
+    elif isinstance(value, FunctionType):
+        code = value.__code__
+        if code in within:
+            return code
+        used = {name: value.__globals__[name] for name in sorted(_names(code)) if name in value.__globals__}
+        cells = (cell.cell_contents for cell in value.__closure__ or ())
+        try:
+            values = (*used, *used.values(), *cells, value.__defaults__, tuple((value.__kwdefaults__ or {}).items()))
+        except ValueError:  # a cell without contents so far
+            return None
+        parts = [_content(item, (*within, code)) for item in values]
+        parts.append(code)
+    elif isinstance(value, type | BuiltinFunctionType | np.ufunc) or hasattr(value, "py_func"):
+        return value  # Numba has compiled its own functions with what they used then
+    elif isinstance(value, ModuleType) and value.__name__.partition(".")[0] in _CONSTANT_MODULES:
+        return value
+    else:
+        return None
+    return None if None in parts else (type(value), *parts)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield the names in a function's code, and in that of functions inside it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
 
 
 def _numba() -> Any:
