@@ -52,7 +52,7 @@ def stored(out: Path) -> int:
     work = Work(out)
     facts = (work.facts(number) for number in range(1000))
     done = sum(found.num_samples for found in takewhile(lambda found: found is not None, facts) if found)
-    return done + sum(map(num_committed, partial_of(out).glob("part-*.*")))
+    return done + sum(num_committed(part) or 0 for part in partial_of(out).glob("part-*.*"))
 
 
 def interrupt(samples: Any, out: Path, **options: Any) -> None:
