@@ -37,7 +37,7 @@ def prepare_manifests(paths: dict[str, str], folder: Path, seed: int) -> Case:
             places = list(_places(body))
             holder, key = rng.choice(places)
             other, other_key = rng.choice(places)
-            value = rng.choice((rng.choice(_VALUES), copy_of(other[other_key])))
+            value = copy_of(rng.choice((rng.choice(_VALUES), other[other_key])))
             how = rng.choice(("put", "put", "drop", "add"))
             if how == "put":
                 holder[key] = value

@@ -181,7 +181,8 @@ class PartWriter:
         """
         self._commit()
         with explain_full_disk(self.folder, lambda: _ROW_NBYTES * self.num_samples):
-            at = self._harvest()
+            with naming(self._data):
+                at = self._harvest()
             self._env.close()
             self._spool.write_rows(self.folder / ROWS_FILE, at)
         self._spool.close()

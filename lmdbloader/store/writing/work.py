@@ -320,9 +320,10 @@ class Work:
         folder.mkdir()
         link(data, folder / DATA_FILE)
         with explain_full_disk(folder / DATA_FILE):
-            if num_committed(folder) is None:  # a part in work would be made again
-                raise CorruptError(f"{data}: its records are damaged")
+            committed = num_committed(folder)
             with contextlib.closing(PartWriter(folder, description, map_nbytes=data.stat().st_size)) as writer:
+                if writer.num_committed != committed:  # a damaged part in work would be made again
+                    raise CorruptError(f"{folder / DATA_FILE} ({data.name}): its pages are damaged or cannot be read.")
                 return self.complete(number, writer, {})
 
     def _abandoned(self, number: int) -> Path | None:
@@ -414,7 +415,8 @@ def put_in_place(work: Path, out: Path, *, overwrite: bool, is_damaged: bool = F
 
 
 def _replace(work: Path, out: Path) -> None:
-    mine = (work / MANIFEST_FILE).read_bytes()
+    with naming(work / MANIFEST_FILE):
+        mine = (work / MANIFEST_FILE).read_bytes()
     aside = out.with_name(f"{out.name}.replaced-{own_tag()}")
     if system.exchange(work, out):
         # Under a name that no other process knows, so that it cannot exchange it again meanwhile.
@@ -426,7 +428,9 @@ def _replace(work: Path, out: Path) -> None:
         except OSError:  # another machine has put the same dataset in place
             os.rename(aside, out)
             raise
-    if (out / MANIFEST_FILE).read_bytes() != mine:
+    with naming(out / MANIFEST_FILE):
+        found = (out / MANIFEST_FILE).read_bytes()
+    if found != mine:
         raise DestinationError(f"{out}: another process has replaced it at the same time. Run it again.")
     system.flush_path(out.absolute().parent)
     shutil.rmtree(aside, ignore_errors=True)
