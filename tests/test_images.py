@@ -21,6 +21,7 @@ from lmdbloader.images.decode import (
     decode_image,
     decode_labels,
     image_info,
+    inspect_image,
     palette_of,
 )
 
@@ -478,8 +479,9 @@ def test_of_a_jpeg_with_further_images_the_first_is_taken():
     data = saved(frames[0], "MPO", save_all=True, append_images=frames[1:])
     first = np.asarray(Image.open(io.BytesIO(saved(frames[0], "JPEG"))))
     end = data.index(b"\xff\xd9") + 2
-    for file in (data, data[:end]):
+    for file, others in ((data, 1), (data[:end], 0), (saved(frames[0], "JPEG"), 0)):
         check(file, first)
+        assert inspect_image(file).num_others == others
     check(with_xmp("JPEG", noise(8, 8, 3), b'<x hdrgm:Version="1.0"/>'), first)
 
 
@@ -808,3 +810,13 @@ def test_unusual_files_are_converted_and_loaded_as_others_read_them(tmp_path, wr
         batch = next(iter(lmdbloader.Loader(dataset.select([number]), 1, shuffle=False)))
         for image in (dataset[number].image, batch.image[0]):
             assert np.array_equal(np.broadcast_to(image.numpy(), expected.shape), expected), name
+
+
+def test_a_conversion_notes_jpegs_with_further_images(tmp_path):
+    (tmp_path / "src").mkdir()
+    picture = Image.fromarray(noise(8, 8, 3))
+    (tmp_path / "src" / "phone.jpg").write_bytes(saved(picture, "MPO", save_all=True, append_images=[picture]))
+    picture.save(tmp_path / "src" / "plain.jpg")
+    report = lmdbloader.convert(tmp_path / "src", tmp_path / "out", workers=1, progress=False)
+    further = "phone.jpg is followed by others in its file, such as a preview or a gain map, which are not stored"
+    assert further in "\n".join(report.notes)

@@ -43,7 +43,7 @@ from lmdbloader.conversion.saved_plan import (
 )
 from lmdbloader.conversion.sources.listing import Listing, Source, Sources, Span, is_url
 from lmdbloader.conversion.sources.remote import locate
-from lmdbloader.conversion.tasks import TURNED_BOXES, Recipe
+from lmdbloader.conversion.tasks import FURTHER_IMAGES, TURNED_BOXES, Recipe
 from lmdbloader.errors import DestinationError, DiskFullError, ImageError, NotFoundError, OptionError, SourceError
 from lmdbloader.format.layout import SKIPPED_FILE, SOURCES_FILE
 from lmdbloader.format.manifest import Description, Manifest
@@ -635,6 +635,10 @@ def _notes_on_doubts(target: Path, doubts: Mapping[str, tuple[int, str]]) -> tup
     notes = []
     for kind, (count, first) in sorted(doubts.items()):
         those = first if count == 1 else f"{count:,} images, such as {first},"
+        if kind == FURTHER_IMAGES:
+            other = "is followed by others in its file" if count == 1 else "are followed by others in their files"
+            notes.append(f"{those} {other}, such as a preview or a gain map, which are not stored")
+            continue
         turned = "are turned by their EXIF or XMP data, and their"
         if count == 1:
             turned = "is turned by its EXIF or XMP data, and its"

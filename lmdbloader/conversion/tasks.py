@@ -35,7 +35,7 @@ PART_NBYTES = 16 * 2**20
 # The most for a label, JSON or text of a sample in a tar.
 _MOST_ATTACHED_NBYTES = 64 * 2**20
 #: Kinds of `Part.doubts`.
-TURNED_MASK, TURNED_BOXES = "mask", "boxes"
+TURNED_MASK, TURNED_BOXES, FURTHER_IMAGES = "mask", "boxes", "images"
 Pixels = npt.NDArray[Any]
 
 
@@ -84,7 +84,7 @@ class Part:
         nbytes: Total size of their files.
         seconds: Time of the work in its process.
         doubts: (kind, name) of the images, of those done, that a note is about: TURNED_MASK or TURNED_BOXES, whose mask
-            or boxes may have to be turned too.
+            or boxes may have to be turned too, and FURTHER_IMAGES, after which others follow in the file.
         colors: Of the palettes of the masks.
     """
 
@@ -172,10 +172,10 @@ def _fit_values(
         ImageError: They are not for such an image, or the mask has other values than the first one.
         SourceError: Its palette differs from `colors`, those of the masks before it, to which its own are added.
     """
-    if source.annotation is None and "mask" not in values:
+    if source.annotation is None and "mask" not in values and not is_jpeg(files[0]):
         return []
     header = inspect_image(files[0], recipe.policy, name=source.name)
-    doubts: list[str] = []
+    doubts = [FURTHER_IMAGES] if header.num_others else []
     if source.annotation is not None:
         values |= _place_boxes(source, source.annotation, header, stored)
         if header.orientation != 1 and source.annotation.size in (None, (header.height, header.width)):

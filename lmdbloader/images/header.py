@@ -43,6 +43,7 @@ class ImageHeader:
         num_unnamed: Samples of a pixel that are neither colour nor transparency, such as near infrared, and that
             `decode` leaves out.
         palette: Returns red, green and blue of each number; nothing if the numbers are not those of a palette.
+        num_others: Images in the file besides this one, such as a preview or a gain map.
     """
 
     height: int
@@ -56,6 +57,7 @@ class ImageHeader:
     numbers: Callable[[], Pixels] | None = None
     num_unnamed: int = 0
     palette: Callable[[], bytes] = bytes
+    num_others: int = 0
 
 
 def find_orientation(exif: bytes, xmp: bytes = b"") -> int:
@@ -81,6 +83,11 @@ def xmp_orientation(xmp: bytes) -> int:
     """Return the orientation that XMP gives, 1 if it gives none; it may be 0 or 9."""
     found = _XMP_ORIENTATION.search(xmp)
     return int(found[1]) if found else 1
+
+
+def tiff_integer(block: bytes | memoryview, tag: int) -> int | None:
+    """Return the first value of an integer tag in the first directory of a TIFF-structured block, None if absent."""
+    return next((value for _, _, value in tiff_tags(block, tag) if value is not None), None)
 
 
 def tiff_tags(block: bytes | memoryview, tag: int) -> Iterator[tuple[int, str, int | None]]:

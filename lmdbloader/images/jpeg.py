@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ import simplejpeg
 from PIL import Image, JpegImagePlugin
 
 from lmdbloader.errors import ImageError
-from lmdbloader.images.header import ImageHeader, Pixels, find_orientation
+from lmdbloader.images.header import ImageHeader, Pixels, find_orientation, tiff_integer, tiff_tags
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.codec_numbers import SEEK_ENTRY_NBYTES
 
@@ -18,9 +19,10 @@ SIGNATURE = b"\xff\xd8\xff"
 
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _HUFFMAN, _ARITHMETIC = (0xC0, 0xC1, 0xC2), (0xC9, 0xCA)
-_START_OF_SCAN, _END_OF_IMAGE, _APP1 = 0xDA, 0xD9, 0xE1
+_START_OF_SCAN, _END_OF_IMAGE, _APP1, _APP2 = 0xDA, 0xD9, 0xE1, 0xE2
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})
-_EXIF, _XMP = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"
+_EXIF, _XMP, _MPF = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0", b"MPF\0"
+_NUMBER_OF_IMAGES_TAG, _IMAGES_TAG, _IMAGE_NBYTES, _OFFSET_IN_IMAGE = 0xB001, 0xB002, 16, 8
 _COLORSPACES = {1: "GRAY", 3: "RGB", 4: "CMYK"}
 _SOUND = (0, 3)  # FINE and CODES_ONLY of kernels/jpeg/head.py
 
@@ -33,6 +35,7 @@ class _Frame:
     width: int
     num_components: int
     orientation: int
+    num_others: int
 
 
 def read_header(data: memoryview, name: str) -> ImageHeader:
@@ -51,13 +54,14 @@ def read_header(data: memoryview, name: str) -> ImageHeader:
         orientation=frame.orientation,
         decode=lambda: _decode(data, frame, name),
         decode_smaller=lambda height, width: _decode(data, frame, name, (height, width)),
+        num_others=frame.num_others,
     )
 
 
 def _read_frame(data: memoryview, name: str) -> _Frame:
     size: tuple[int, int, int] | None = None
     exif: bytes | None = None
-    xmp, position = b"", 2
+    xmp, num_others, position = b"", 0, 2
     while True:
         marker, position = _next_marker(data, position, name)
         if marker in _STANDALONE:
@@ -75,16 +79,37 @@ def _read_frame(data: memoryview, name: str) -> _Frame:
             exif = body
         elif marker == _APP1 and body.startswith(_XMP):
             xmp = body
+        elif marker == _APP2 and body.startswith(_MPF):
+            num_others = _count_others(data[position + 2 + len(_MPF) :])
         position = stop
     if size is None:
         raise ImageError(name, "the JPEG file is damaged: no frame header before its first scan")
-    return _Frame(*size, orientation=find_orientation(exif or b"", xmp))
+    return _Frame(*size, orientation=find_orientation(exif or b"", xmp), num_others=num_others)
 
 
 def _check_process(marker: int, name: str) -> None:
     if marker not in _HUFFMAN:
         process = "arithmetic codes" if marker in _ARITHMETIC else "a lossless or hierarchical process"
         raise ImageError(name, f"a JPEG with {process} (SOF{marker - 0xC0}), which is not supported; save it again")
+
+
+def _count_others(block: memoryview) -> int:
+    """Return how many images follow the first one in a file, given what follows "MPF" in it.
+
+    A program that removed them may have left their list in place.
+    """
+    found = next(tiff_tags(block, _IMAGES_TAG), None)
+    if found is None:
+        return 0
+    (start,) = struct.unpack_from(found[1], block, found[0])
+    count = 0
+    for entry in range(1, tiff_integer(block, _NUMBER_OF_IMAGES_TAG) or 0):
+        at = start + _IMAGE_NBYTES * entry + _OFFSET_IN_IMAGE
+        if at + 4 > len(block):
+            break
+        (offset,) = struct.unpack_from(found[1][0] + "I", block, at)
+        count += offset > 0 and bytes(block[offset : offset + len(SIGNATURE)]) == SIGNATURE
+    return count
 
 
 def _next_marker(data: memoryview, position: int, name: str) -> tuple[int, int]:
