@@ -31,7 +31,7 @@ from classification import (
 )
 from classification.evaluation import Views
 from classification.precision import Precision, choose_precision
-from classification.processes import choose_device, is_first, process_group, total, world_size
+from classification.processes import choose_device, is_first, leave, process_group, total, world_size
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from training.class_folders import ClassFolder, FolderLoader, list_classes
@@ -436,4 +436,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

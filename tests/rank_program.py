@@ -103,3 +103,5 @@ def as_forked(rank: int, world_size: int, folder: str) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1])
+    # A thread of gloo that still drops a tensor while the interpreter ends would abort the process.
+    os._exit(0)

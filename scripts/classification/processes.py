@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import torch
 from torch import distributed
 
 from lmdbloader.errors import OptionError
 
-__all__ = ["choose_device", "is_first", "process_group", "total", "world_size"]
+__all__ = ["choose_device", "is_first", "leave", "process_group", "total", "world_size"]
 
 
 @contextmanager
@@ -23,10 +25,21 @@ def process_group(device: torch.device) -> Iterator[None]:
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield
-        # A thread of gloo that still drops its last tensor when the interpreter ends would abort the process.
-        distributed.barrier()
     finally:
         distributed.destroy_process_group()
+
+
+def leave(status: int) -> NoReturn:
+    """End this process with an exit status.
+
+    A thread of gloo that still drops a tensor while the interpreter ends aborts the process (pytorch issue 190489), so
+    one of several processes ends without that.
+    """
+    if "WORLD_SIZE" not in os.environ:
+        sys.exit(status)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def choose_device(name: str) -> torch.device:
