@@ -28,9 +28,9 @@ from training.command import positive, rate
 import lmdbloader
 from lmdbloader.base.files import replacing
 from lmdbloader.errors import LmdbloaderError, OptionError
+from lmdbloader.lab.arms import LOADER_NAMES
 from lmdbloader.lab.machine import describe as describe_machine
 from lmdbloader.lab.machine import describe_environment, environment_rows
-from lmdbloader.lab.study.arms import LOADER_NAMES
 
 EPILOG = """\
 --out gets report.html, report.txt, results.json, and the datasets that are made. The report begins with the conclusion.
@@ -241,10 +241,9 @@ def write_reports(results: Results, folder: Path) -> None:
         hidden.write_text(text, "utf-8")
     _say(text)
     try:
+        from comparison.html_page import write_page
         from comparison.page import page_of
-
-        from lmdbloader.lab.reporting import write_page
-    except OptionError as error:
+    except (OptionError, ImportError) as error:
         _say(f"No report.html: {error}\nThen --report writes it from {folder / 'results.json'}.")
         return
     write_page(page_of(results), folder / "report.html")

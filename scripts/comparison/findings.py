@@ -15,8 +15,8 @@ from comparison.settings import ARMS, SWEEPS, Arm, Sweep
 from comparison.statistics import Interval, difference, mean
 from comparison.training import PHASES, Epoch, Turn
 from lmdbloader.base.text import counted
+from lmdbloader.lab.arms import LOADER_NAMES
 from lmdbloader.lab.formatting import Column, Table, number, percent, seconds, times
-from lmdbloader.lab.study.arms import LOADER_NAMES
 
 MODEL_NAMES = {
     "srcnn": "SRCNN", "edsr": "EDSR", "tiny": "a small ResNet", "resnet18": "ResNet-18", "resnet50": "ResNet-50",

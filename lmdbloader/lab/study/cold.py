@@ -14,8 +14,8 @@ from pathlib import Path
 from lmdbloader.base import system
 from lmdbloader.base.arguments import is_url
 from lmdbloader.format.layout import INDEX_FILE, MANIFEST_FILE
+from lmdbloader.lab.arms import Arm, Material, open_arm, take_turns
 from lmdbloader.lab.machine import filesystem_of, residency
-from lmdbloader.lab.study.arms import Arm, Material, open_arm, take_turns
 from lmdbloader.lab.study.plan import Plan
 from lmdbloader.lab.study.rows import StudyRow, row_of
 
@@ -105,11 +105,10 @@ def _pass(material: Material, arm: Arm, seconds: float, most: int | None) -> tup
     count = 0
     with open_arm(opened, arm, is_long=False) as feed:
         began = time.perf_counter()
-        with feed.stream() as batches:
-            for batch in islice(batches, len(feed.loader)):
-                count += len(batch[0] if isinstance(batch, tuple | list) else batch)
-                del batch
-                took = time.perf_counter() - began
-                if took >= seconds or (most is not None and count >= most):
-                    break
+        for batch in islice(feed.batches, len(feed.loader)):
+            count += len(batch[0] if isinstance(batch, tuple | list) else batch)
+            del batch
+            took = time.perf_counter() - began
+            if took >= seconds or (most is not None and count >= most):
+                break
     return count, took

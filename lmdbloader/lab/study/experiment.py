@@ -7,16 +7,15 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-import torch
 
 from lmdbloader import __version__
 from lmdbloader.base import system
+from lmdbloader.base.arguments import number, whole
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.stage_times import STAGES
 from lmdbloader.base.stopwatch import BatchTimes
@@ -24,16 +23,15 @@ from lmdbloader.base.text import counted
 from lmdbloader.base.units import show_nbytes
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
+from lmdbloader.lab.arms import Arm, Material, open_arm, take_turn, take_turns
+from lmdbloader.lab.image_files import extract_files, find_files
 from lmdbloader.lab.machine import describe, describe_environment, environment_rows, residency_of_all
-from lmdbloader.lab.study.arms import Arm, Material, open_arm, take_turn, take_turns
-from lmdbloader.lab.study.choices import choose_batch_sizes, choose_crops, choose_dataset, choose_device, has_images
+from lmdbloader.lab.study.choices import choose_crops, choose_dataset, has_images
 from lmdbloader.lab.study.cold import read_cold
-from lmdbloader.lab.study.image_files import extract_files, find_files
 from lmdbloader.lab.study.isolation import isolate
 from lmdbloader.lab.study.plan import Plan
 from lmdbloader.lab.study.results import Study
 from lmdbloader.lab.study.rows import StudyRow, row_of
-from lmdbloader.lab.study.training import MODEL_NAMES, ModelName, Trainer, figures_of
 from lmdbloader.loader import Loader
 from lmdbloader.show import info
 
@@ -45,7 +43,7 @@ BATCH_SIZES, CROPS = (8, 16, 32, 64, 128), (16, 64)
 # As the folder of files: files that are extracted from the dataset for the study.
 AUTO = "auto"
 _PER_CORE = (1, 2, 3, 4)
-# The study had 16 worker processes; more than there are cores would only take turns.
+# As many as the study of 2019 had; more than there are cores would only take turns.
 _MOST_WORKERS = 16
 
 
@@ -55,13 +53,11 @@ def bench(
     baseline: str | os.PathLike[str] | None = None,
     batch_sizes: Sequence[int] = BATCH_SIZES,
     crops: Sequence[int | None] = CROPS,
-    model: ModelName | None = "srcnn915",
     only: Sequence[Section] = SECTIONS,
     seconds: float = 0.2,
     repeats: int = 3,
     processes: Sequence[int] | None = None,
     num_workers: int | None = None,
-    device: str | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Study:
     """Measure how fast a dataset is loaded on this machine, compared with other ways to load the same images.
@@ -74,11 +70,9 @@ def bench(
         baseline: A folder with the same images as files: one that `lmdbloader extract` wrote, or any for one image
             field, or one with a folder for each image field whose files pair up by name. "auto" extracts samples as PNG
             files into a temporary folder; all sources then read these samples.
-        batch_sizes: Samples in a batch; sizes above the number of samples are left out.
+        batch_sizes: Samples in a batch.
         crops: Sides of a random window in pixels of each sample's largest image; None stands for whole images. Sizes
             that do not fit are left out.
-        model: Network that is trained on the batches, to restore the larger image of a pair from the smaller one, or
-            a single image from its half-size copy; None: batches are only loaded.
         only: The sections to measure; "cold" only if it is named, because dropping files from the page cache slows
             down whoever else reads them.
         seconds: Length of one turn of one setting.
@@ -86,7 +80,6 @@ def bench(
         processes: How many processes load at the same time in the isolation test, one number after the other; by
             default 1, and as many as cores, from 2 to 8.
         num_workers: Worker processes of torch's DataLoader; by default one for each core, 16 at most.
-        device: Where to train: "cuda", "cuda:1", "cpu"; by default CUDA if there is a device.
         progress: Called with a line of text when a part of the study begins.
 
     Returns:
@@ -99,32 +92,32 @@ def bench(
     cores = count_cores()
     counts = tuple(processes) if processes is not None else (1, max(2, min(8, cores)))
     workers = num_workers if num_workers is not None else min(cores, _MOST_WORKERS)
-    _check(only, seconds, repeats, counts, workers, model)
-    where = choose_device(device)
+    if not only or not set(only) <= set(ALL_SECTIONS):
+        raise OptionError(f"only={list(only)}: expected some of {', '.join(ALL_SECTIONS)}")
+    whole("repeats", repeats, 1)
+    whole("num_workers", workers, 0)
+    if not 0 < number("seconds", seconds) < 3600:
+        raise OptionError(f"seconds={seconds}: expected more than 0, and less than an hour")
+    for name, numbers in (("batch_sizes", batch_sizes), ("processes", counts)):
+        if not numbers or min(numbers) < 1:
+            raise OptionError(f"{name}={list(numbers)}: expected numbers of at least 1")
     notes: list[str] = []
     chosen = choose_dataset(dataset)
     with ExitStack() as stack:
         material = _material(chosen, baseline, notes, stack, progress)
         windows = choose_crops(material.dataset, crops, notes)
-        sizes = choose_batch_sizes(material.dataset, batch_sizes, notes)
         environment = describe_environment(chosen.path)
         facts = _facts(chosen, material, environment)
-        trains = model is not None and "sweep" in only and has_images(chosen)
-        trainer = Trainer(model, material.dataset, where) if trains and model is not None else None
-        plan = Plan(
-            material, len(chosen), sizes, windows, seconds, repeats, counts, cores, workers, where, trainer, progress,
-            notes,
-        )  # fmt: skip
+        sizes = sorted(set(batch_sizes))
+        plan = Plan(material, len(chosen), sizes, windows, seconds, repeats, counts, cores, workers, notes)
         rows: list[StudyRow] = []
         # Cold reads first, as long as nothing in this process has touched the data.
         for section in sorted(only, key=lambda section: section != "cold"):
             progress(f"{section}: begins")
             rows += _MEASURES[section](plan)
-    named = torch.cuda.get_device_name(where) if where.type == "cuda" else "CPU"
     return Study(
         facts={
             **facts,
-            "model": f"{model} on {named}" if trainer is not None else "none",
             "loaders": f"{counted(cores, 'thread')} of the Loader, {counted(workers, 'worker')} of the DataLoader",
             "measured": f"{datetime.now(timezone.utc):%Y-%m-%d}, {counted(repeats, 'turn')} of {seconds:g} s each",
             "lmdbloader": __version__,
@@ -133,20 +126,6 @@ def bench(
         rows=tuple(rows),
         notes=tuple(notes),
     )
-
-
-def _check(
-    only: Sequence[str], seconds: float, repeats: int, processes: Sequence[int], workers: int, model: str | None
-) -> None:
-    if not only or not set(only) <= set(ALL_SECTIONS):
-        raise OptionError(f"only={list(only)}: expected some of {', '.join(ALL_SECTIONS)}")
-    if not 0 < seconds < 3600 or repeats < 1 or min(processes, default=0) < 1 or workers < 0:
-        raise OptionError(
-            f"seconds={seconds}, repeats={repeats}, processes={list(processes)}, num_workers={workers}: expected more "
-            "than 0 seconds and less than an hour, at least 1 turn, at least 1 process, at least 0 workers"
-        )
-    if model is not None and model not in MODEL_NAMES:
-        raise OptionError(f"model={model!r}: expected one of {', '.join(MODEL_NAMES)}, or None to load only")
 
 
 def _material(
@@ -176,23 +155,9 @@ def _material(
 
 
 def _sweep(plan: Plan) -> Iterator[StudyRow]:
-    """Yield a row of loading alone for every setting, then, with a model, a row of training."""
+    """Yield a row for every setting."""
     ways = itertools.product(plan.crops, plan.batch_sizes, plan.material.sources)
-    is_pinned = plan.device.type != "cpu"
-    arms = [plan.arm(source, batch_size=size, crop=crop, is_pinned=is_pinned) for crop, size, source in ways]
-    yield from _load(plan, "loading", arms)
-    trainer = plan.trainer
-    if trainer is None:
-        return
-
-    def train(arm: Arm) -> Any:
-        with open_arm(plan.material, replace(arm, device=str(plan.device))) as feed:
-            return trainer.take_turn(feed, plan.seconds)
-
-    plan.progress("sweep: trains")
-    for arm, turns in zip(arms, take_turns(arms, plan.repeats, train), strict=True):
-        speeds = [turn.samples_per_s for turn in turns]
-        yield row_of("training", arm, speeds, figures_of(turns) | _epoch(plan, speeds))
+    yield from _load(plan, "loading", [plan.arm(source, batch_size=size, crop=crop) for crop, size, source in ways])
 
 
 def _oversubscribe(plan: Plan) -> Iterator[StudyRow]:
@@ -221,16 +186,11 @@ def _load(plan: Plan, section: str, arms: Sequence[Arm]) -> Iterator[StudyRow]:
             "wait_p50_seconds": float(p50),
             "wait_p99_seconds": float(p99),
             "cpu_seconds_per_sample": sum(t.cpu_seconds for t in turns) / sum(t.num_samples for t in turns),
-            **_epoch(plan, speeds),
+            "epoch_seconds": plan.num_samples / float(np.median(speeds)),
         }
         if section == "loading" and arm.source == "lmdbloader":
             figures |= _stages(plan, arm)
         yield row_of(section, arm, speeds, figures)
-
-
-def _epoch(plan: Plan, speeds: Sequence[float]) -> dict[str, float]:
-    """Return the seconds of the dataset's samples at the median speed."""
-    return {"epoch_seconds": plan.num_samples / float(np.median(speeds))}
 
 
 def _stages(plan: Plan, arm: Arm) -> dict[str, float]:

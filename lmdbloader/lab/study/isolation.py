@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from lmdbloader.errors import WorkerError
-from lmdbloader.lab.study.arms import Arm, Material, open_arm, take_turn, take_turns
+from lmdbloader.lab.arms import Arm, Material, open_arm, take_turn, take_turns
 from lmdbloader.lab.study.plan import Plan
 from lmdbloader.lab.study.rows import StudyRow, row_of
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
-from lmdbloader.lab.study.arms import Arm, LoaderKind, Material
-from lmdbloader.lab.study.training import Trainer
+from lmdbloader.lab.arms import Arm, LoaderKind, Material
+from lmdbloader.loader.torch_loader import accelerator
 
 # Of the sections that do not go through all sizes: the one that is nearest to this.
 _BATCH_SIZE = 32
@@ -23,27 +21,23 @@ class Plan:
         material: What is read.
         num_samples: Of the whole dataset, for the time of an epoch.
         cores: That this process may use: as many threads the Loader has.
-        trainer: Trains in the sweep; None: batches are only loaded.
-        progress: Gets a line when something begins.
         notes: Gets a sentence about each thing that is left out.
     """
 
     material: Material
     num_samples: int
-    batch_sizes: tuple[int, ...]
-    crops: tuple[int | None, ...]
+    batch_sizes: Sequence[int]
+    crops: Sequence[int | None]
     seconds: float
     repeats: int
     processes: Sequence[int]
     cores: int
     num_workers: int
-    device: torch.device
-    trainer: Trainer | None
-    progress: Callable[[str], None]
     notes: list[str]
 
     def arm(self, source: LoaderKind, **changes: Any) -> Arm:
         """Return the arm of a source with the middle batch size and the last crop, where nothing else is given."""
         size = min(self.batch_sizes, key=lambda size: abs(size - _BATCH_SIZE))
         workers = self.cores if source == "lmdbloader" else self.num_workers
-        return replace(Arm(source, size, self.crops[-1], workers), **changes)
+        made = Arm(source, size, workers, self.crops[-1], is_pinned=accelerator() is not None)
+        return replace(made, **changes)

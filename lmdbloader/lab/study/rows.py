@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lmdbloader.lab.study.arms import Arm, LoaderKind
+from lmdbloader.lab.arms import Arm, LoaderKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class StudyRow:
     """What one arm of an experiment gave.
 
     Attributes:
-        section: loading, training, oversubscription, isolation, cold or warm.
+        section: loading, oversubscription, isolation, cold or warm.
         source: Who makes the batches: lmdbloader, dataloader or folder.
         batch_size: Samples in a batch.
         crop: Side of the random window in pixels of the largest image; None: whole images.

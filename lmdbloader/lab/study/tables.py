@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmdbloader.base.stage_times import STAGES
+from lmdbloader.lab.arms import LOADER_NAMES
 from lmdbloader.lab.formatting import Column, Table, number, percent, seconds
-from lmdbloader.lab.study.arms import LOADER_NAMES
 from lmdbloader.lab.study.rows import StudyRow, ratio, show_times
-from lmdbloader.lab.study.training import PHASES
 
 # The value of a column for a row, and for the row that it is compared with; None if it is unknown.
 Value = Callable[[StudyRow, StudyRow], Any]
@@ -43,11 +42,6 @@ def sections(every: Sequence[StudyRow]) -> Iterator[Section]:
         if rows:
             table = Table(title, tuple(columns[place][0] for place in known), shown)
             yield Section(name, table, _line(rows) if name == of else "")
-
-
-def step_seconds(row: StudyRow) -> float:
-    """Return the mean seconds of a step of training."""
-    return sum(row.figures[f"{phase}_seconds"] for phase in PHASES)
 
 
 def _peer(rows: Sequence[StudyRow], row: StudyRow) -> StudyRow:
@@ -112,23 +106,6 @@ _SECTIONS: dict[str, tuple[str, str, Columns]] = {
             *_SETTING, *_SPEED, _LOADER_IS, _EPOCH,
             (Column("a batch", seconds), lambda row, _: row.batch_size / row.samples_per_s), _P99,
             _figure("CPU a sample", "cpu_seconds_per_sample", seconds),
-        ),
-    ),
-    "training": (
-        "Training", "training",
-        (
-            *_SETTING, *_SPEED, _LOADER_IS, _EPOCH,
-            (Column("waiting", percent), lambda row, _: row.figures["data_seconds"] / step_seconds(row)),
-            _figure("GPU busy", "gpu_utilization_percent", "{:.0f} %".format),
-            _figure("power", "gpu_power_watts", "{:.0f} W".format),
-            _figure("GPU memory", "gpu_memory_mib", "{:,.0f} MiB".format),
-        ),
-    ),
-    "steps": (
-        "A step of training", "training",
-        (
-            *_SETTING, (Column("step", seconds), lambda row, _: step_seconds(row)),
-            *(_figure(phase, f"{phase}_seconds", seconds) for phase in PHASES), _P99,
         ),
     ),
     "stages": (

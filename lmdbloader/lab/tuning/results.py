@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from lmdbloader.base.text import plain
+from lmdbloader.lab.arms import Arm
 from lmdbloader.lab.example_times import ExampleTimes
 from lmdbloader.lab.formatting import align
-from lmdbloader.lab.tuning.reading import ReadSetting
 
 # Of the step: handing over a batch that is ready takes some microseconds, too.
 _ALLOWED_SHARE = 0.05
@@ -61,7 +61,7 @@ class TuningRow:
             batches are taken as fast as they come.
     """
 
-    setting: ReadSetting
+    setting: Arm
     samples_per_s: float
     p50_seconds: float
     p99_seconds: float
@@ -77,7 +77,7 @@ class Tuning:
         transforms: The transforms, as text to show.
         cores: That this process may use.
         device: Where batches were copied to; None without an accelerator.
-        rows: All settings that were measured, by kind and cost.
+        rows: All settings that were measured, by source and cost.
         threads: Best for a Loader of this dataset, batch size and size of images.
         workers: Best for torch's DataLoader; None if none was measured.
         best: The better of both.
@@ -94,9 +94,9 @@ class Tuning:
     cores: int
     device: str | None
     rows: tuple[TuningRow, ...]
-    threads: ReadSetting
-    workers: ReadSetting | None
-    best: ReadSetting
+    threads: Arm
+    workers: Arm | None
+    best: Arm
     line: str
     verdict: StepTrial | None
     examples: ExampleTimes

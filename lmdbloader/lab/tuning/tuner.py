@@ -19,11 +19,11 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.shared_memory import free_nbytes
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import CODEC_FILE, CODEC_JPEG
+from lmdbloader.lab.arms import Arm, Feed, Material, open_arm, take_turn
 from lmdbloader.lab.example_times import time_examples
 from lmdbloader.lab.machine import describe_environment
 from lmdbloader.lab.profiling import rehearse
 from lmdbloader.lab.stored import column, image_sizes
-from lmdbloader.lab.tuning.reading import DatasetReading, OpenLoader, ReadSetting
 from lmdbloader.lab.tuning.results import StepTrial, Tuning, TuningRow
 from lmdbloader.loader import Loader
 from lmdbloader.loader.options import compiled_and_functions
@@ -44,7 +44,7 @@ _NEAR = 0.96
 # The DataLoader is recommended if it is faster by this factor: the Loader offers more and takes less memory.
 _CLEARLY_BETTER = 1.05
 
-Turns = dict[ReadSetting, list[BatchTimes]]
+Turns = dict[Arm, list[BatchTimes]]
 
 
 def tune(
@@ -93,41 +93,38 @@ def tune(
         raise OptionError(f"batch_size={batch_size}: {ds!r} has fewer samples than one batch")
     everything = [*([] if crop is None else [crop_of(ds, crop)]), *transforms]
     compiled, functions = compiled_and_functions(everything)
-    reading = DatasetReading(ds, batch_size, everything, accelerator())
+    material = Material(ds, None, everything, accelerator())
     _load(ds, batch_size, everything, crop)
-    settings = _settings(reading, has_dataloader=not functions)
+    settings = _settings(material, batch_size, has_dataloader=not functions)
     left = seconds * (1.0 if step_seconds is None else _TURNS_SHARE)
-    turns, note = _measure(reading, settings, min(left / (_ROUNDS * len(settings)), _LONGEST_TURN))
+    turns, note = _measure(material, settings, min(left / (_ROUNDS * len(settings)), _LONGEST_TURN))
     # Without reading ahead, each step waits for its batch.
     pause = 0.0 if step_seconds is None else step_seconds / batch_size
-    rates = {
-        s: 1 / (1 / _rate(found) + (pause if s == ReadSetting("workers", 0, s.pinned) else 0.0))
-        for s, found in turns.items()
-    }
-    threads, workers = _pick(rates, "threads"), _pick(rates, "workers")
+    rates = {s: 1 / (1 / _rate(found) + pause * (s.num_workers == 0)) for s, found in turns.items()}
+    threads, workers = _pick(rates, "lmdbloader"), _pick(rates, "dataloader")
     assert threads is not None
     best = threads
-    remember_threads(case_of(ds, batch_size, compiled, functions), threads.count)
+    remember_threads(case_of(ds, batch_size, compiled, functions), threads.num_workers)
     if workers is not None:
         if rates[workers] >= _CLEARLY_BETTER * rates[threads]:
             best = workers
-        pinned = workers.pinned if reading.device is not None else None
-        remember_workers(case_of(ds, batch_size, compiled), Workers(workers.count, pinned))
+        pinned = workers.is_pinned if material.device is not None else None
+        remember_workers(case_of(ds, batch_size, compiled), Workers(workers.num_workers, pinned))
     verdict = None
     if step_seconds is not None:
-        with reading.open(best) as opened:
-            verdict = try_steps(opened, batch_size, step_seconds, seconds - left, _rate(turns[best]))
+        with open_arm(material, best) as feed:
+            verdict = try_steps(feed, step_seconds, seconds - left, _rate(turns[best]))
     return Tuning(
         dataset=ds.path,
         batch_size=batch_size,
         transforms=", ".join(map(repr, everything)) or "no transforms",
         cores=count_cores(),
-        device=None if reading.device is None else str(reading.device),
+        device=None if material.device is None else str(material.device),
         rows=tuple(_row(setting, found) for setting, found in turns.items()),
         threads=threads,
         workers=workers,
         best=best,
-        line=line_of(reading, best, path),
+        line=line_of(material, best, path),
         verdict=verdict,
         examples=time_examples(
             ds, batch_size, transforms=compiled, seconds=min(_EXAMPLES_SECONDS, _EXAMPLES_SHARE * seconds)
@@ -174,35 +171,36 @@ def counts(most: int) -> list[int]:
     return sorted({n for n in (1, 2, 3, 4, 6, 8, 12, *(2**power for power in range(4, 20))) if n < most} | {most})
 
 
-def _settings(reading: DatasetReading, *, has_dataloader: bool) -> list[ReadSetting]:
-    """Return the settings to measure."""
+def _settings(material: Material, batch_size: int, *, has_dataloader: bool) -> list[Arm]:
+    """Return the settings to measure; of each source those that cost less come first."""
     cores = count_cores()
-    found = [ReadSetting("threads", n) for n in counts(cores)]
+    found = [Arm("lmdbloader", batch_size, n) for n in counts(cores)]
     if has_dataloader:
         has_room = not system.QUEUES_NEED_FILES or free_nbytes()  # for the queues of workers
-        pinning = (False, True) if reading.device is not None else (False,)
+        pinning = (False, True) if material.device is not None else (False,)
         workers = [0, *counts(cores)] if has_room else [0]
-        found += [ReadSetting("workers", n, pinned) for n in workers for pinned in pinning]
+        found += [Arm("dataloader", batch_size, n, is_pinned=pinned) for n in workers for pinned in pinning]
     return found
 
 
-def _measure(reading: DatasetReading, settings: Sequence[ReadSetting], seconds: float) -> tuple[Turns, str]:
+def _measure(material: Material, settings: Sequence[Arm], seconds: float) -> tuple[Turns, str]:
     """Return the turns of each setting, and why the DataLoader was left out, if it was."""
     turns: Turns = {}
     note = ""
     numbered = [(number, setting) for number in range(_ROUNDS) for setting in settings]
     with shown_steps():
         for number, setting in watched("measuring each setting", numbered, len(numbered)):
-            if note and setting.kind == "workers":
+            if note and setting.source == "dataloader":
                 continue
             try:
-                turns.setdefault(setting, []).append(reading.take_turn(setting, seconds, number))
+                with open_arm(material, setting, seed=number) as feed:
+                    turns.setdefault(setting, []).append(take_turn(feed, seconds))
             except OptionError as error:
                 # Images that a Loader makes alike, and a DataLoader cannot put into one batch.
-                if setting.kind == "threads":
+                if setting.source == "lmdbloader":
                     raise
                 note = f"The DataLoader was not measured: {str(error).splitlines()[-1]}"
-                turns = {measured: found for measured, found in turns.items() if measured.kind == "threads"}
+                turns = {measured: found for measured, found in turns.items() if measured.source == "lmdbloader"}
     return turns, note
 
 
@@ -210,51 +208,48 @@ def _rate(turns: Sequence[BatchTimes]) -> float:
     return median(turn.samples_per_s for turn in turns)
 
 
-def _pick(rates: dict[ReadSetting, float], kind: str) -> ReadSetting | None:
-    """Return the cheapest setting of a kind that is near the best, None if there is none."""
-    of_kind = sorted(setting for setting in rates if setting.kind == kind)
-    most = max((rates[setting] for setting in of_kind), default=0.0)
-    return next((setting for setting in of_kind if rates[setting] >= _NEAR * most), None)
+def _pick(rates: dict[Arm, float], source: str) -> Arm | None:
+    """Return the cheapest setting of a source that is near the best, None if there is none."""
+    of_source = [setting for setting in rates if setting.source == source]
+    most = max((rates[setting] for setting in of_source), default=0.0)
+    return next((setting for setting in of_source if rates[setting] >= _NEAR * most), None)
 
 
-def _row(setting: ReadSetting, turns: Sequence[BatchTimes]) -> TuningRow:
+def _row(setting: Arm, turns: Sequence[BatchTimes]) -> TuningRow:
     p50, p99 = np.percentile(list(chain.from_iterable(turn.waits for turn in turns)), [50, 99])
     return TuningRow(setting, _rate(turns), float(p50), float(p99))
 
 
-def try_steps(
-    opened: OpenLoader, batch_size: int, step_seconds: float, seconds: float, samples_per_s: float
-) -> StepTrial:
+def try_steps(feed: Feed, step_seconds: float, seconds: float, samples_per_s: float) -> StepTrial:
     """Take batches as a training loop does whose steps take some time, in which the processor is free.
 
     Args:
-        opened: Gives batches.
-        batch_size: Samples in each.
+        feed: Gives batches.
         step_seconds: Of each step.
         seconds: To use, for at most 500 steps; one is measured in any case, after those that are not.
         samples_per_s: Speed of the loader without steps.
     """
-    needed = batch_size / step_seconds
-    steps = int(min(max(seconds / max(step_seconds, batch_size / samples_per_s), 1), _MOST_STEPS))
+    needed = feed.batch_size / step_seconds
+    steps = int(min(max(seconds / max(step_seconds, feed.batch_size / samples_per_s), 1), _MOST_STEPS))
     # If reading is slower than the step, batches that were read ahead must not hide it.
-    skip = min(opened.ahead if samples_per_s < _HEADROOM * needed else 1, steps // 3)
-    found = rehearse(opened.batches, step_seconds, steps=steps, warmup=skip)
+    skip = min(feed.ahead if samples_per_s < _HEADROOM * needed else 1, steps // 3)
+    found = rehearse(feed.batches, step_seconds, steps=steps, warmup=skip)
     return StepTrial(step_seconds, found.phases["data"].p99, found.num_steps, samples_per_s, needed)
 
 
-def line_of(reading: DatasetReading, setting: ReadSetting, path: str | None = None) -> str:
+def line_of(material: Material, setting: Arm, path: str | None = None) -> str:
     """Return a line that makes a loader with a setting; it names the dataset by `dataset` if its path is not given."""
     source = "dataset" if path is None else f"lmdbloader.LMDBDataset({path!r})"
     described = ""
-    if reading.transforms:
-        texts = ", ".join(f"lmdbloader.transforms.{t!r}" for t in reading.transforms)
-        described = f"[{texts}]" if all(isinstance(t, Transform) for t in reading.transforms) else "transforms"
-    if setting.kind == "threads":
-        name, more = "Loader", f"{f', transforms={described}' if described else ''}, num_threads={setting.count}"
+    if material.transforms:
+        texts = ", ".join(f"lmdbloader.transforms.{t!r}" for t in material.transforms)
+        described = f"[{texts}]" if all(isinstance(t, Transform) for t in material.transforms) else "transforms"
+    if setting.source == "lmdbloader":
+        name, more = "Loader", f"{f', transforms={described}' if described else ''}, num_threads={setting.num_workers}"
     else:
         source = f"{source}.transformed({described})" if described else source
-        pinning = f", pin_memory={setting.pinned}" if reading.device is not None else ""
-        name, more = "dataloader", f", num_workers={setting.count}{pinning}"
+        pinning = f", pin_memory={setting.is_pinned}" if material.device is not None else ""
+        name, more = "dataloader", f", num_workers={setting.num_workers}{pinning}"
     imports = "lmdbloader, torch" if "torch." in described else "lmdbloader"
-    made = f"lmdbloader.{name}({source}, batch_size={reading.batch_size}, shuffle=True{more})"
+    made = f"lmdbloader.{name}({source}, batch_size={setting.batch_size}, shuffle=True{more})"
     return f"import {imports}; loader = {made}"

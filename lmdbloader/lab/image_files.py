@@ -37,20 +37,17 @@ class ImageFiles:
         samples: Paths of each sample's images.
         channels: 1 or 3, of each of a sample's images, which are converted.
         crop: Side of a random window in pixels of the largest image; None: the whole images.
-        repeats: How often the samples come, one after the other.
     """
 
     samples: Sequence[tuple[str, ...]]
     channels: Sequence[int]
     crop: int | None = None
-    repeats: int = 1
 
     def __len__(self) -> int:
-        return len(self.samples) * self.repeats
+        return len(self.samples)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
-        paths = self.samples[index % len(self.samples)]
-        images = [_read(path, count) for path, count in zip(paths, self.channels, strict=True)]
+        images = [_read(path, count) for path, count in zip(self.samples[index], self.channels, strict=True)]
         if self.crop is not None:
             images = _cut(images, self.crop)
         return tuple(torch.from_numpy(np.moveaxis(image, 2, 0).copy()) for image in images)

@@ -1,10 +1,7 @@
-"""Draws charts with matplotlib, of studies and others, and writes reports, each one HTML file that needs no others."""
+"""Draws charts with matplotlib, of studies and others."""
 
 from __future__ import annotations
 
-import base64
-import html
-import io
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -13,23 +10,20 @@ from pathlib import Path
 
 from lmdbloader.base.files import replacing
 from lmdbloader.base.stage_times import STAGES
-from lmdbloader.base.text import plain
 from lmdbloader.errors import OptionError
-from lmdbloader.lab.formatting import Table, number
-from lmdbloader.lab.study.arms import LOADER_NAMES, LoaderKind
+from lmdbloader.lab.arms import LOADER_NAMES, LoaderKind
+from lmdbloader.lab.formatting import number
 from lmdbloader.lab.study.results import Study
 from lmdbloader.lab.study.rows import StudyRow
-from lmdbloader.lab.study.tables import sections
-from lmdbloader.lab.study.training import PHASES
 
 try:
-    import matplotlib
     from matplotlib.axes import Axes
+    from matplotlib.backends.backend_pdf import PdfPages
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, NullFormatter
 except ModuleNotFoundError as error:
     raise OptionError(
-        "a report's charts are drawn with matplotlib, which is not installed. Install the extra: "
+        "charts are drawn with matplotlib, which is not installed. Install the extra: "
         'pip install "lmdbloader[report]", in a clone pip install ".[report]"'
     ) from error
 
@@ -37,60 +31,16 @@ COLOURS: dict[LoaderKind, str] = {"lmdbloader": "#1763b6", "dataloader": "#c2571
 _WIDTH, _HEIGHT = 9.0, 3.2
 # An axis is in powers of ten if its values differ by more.
 _WIDE = 20
-_STYLE = """
-body { margin: 0 auto; max-width: 62rem; padding: 2rem 1.25rem; color: #1d2126; background: #fff;
-  font: 1rem/1.5 system-ui, sans-serif; }
-h1, h2 { line-height: 1.25; overflow-wrap: anywhere; }
-img { max-width: 100%; height: auto; }
-pre { overflow-x: auto; font-size: .8125rem; }
-"""
 # Of a study: section -> the place of a row on the horizontal axis, and the name of the axis.
 _LINES: dict[str, tuple[Callable[[StudyRow], float], str]] = {
     "loading": (lambda row: row.batch_size, "samples in a batch"),
-    "training": (lambda row: row.batch_size, "samples in a batch"),
     "oversubscription": (lambda row: row.num_workers, "threads or worker processes"),
     "isolation": (lambda row: row.batch_size, "samples in a batch"),
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PageSection:
-    """A section of a page.
-
-    Attributes:
-        name: The section's id, to link to it.
-        figure: Its chart; None if it has none.
-        table: Its figures; the caption is the heading.
-        lines: Sentences below the heading.
-    """
-
-    name: str
-    figure: Figure | None
-    table: Table
-    lines: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A report as it is shown.
-
-    Attributes:
-        title: Its heading.
-        sections: In their order.
-        facts: Names and values of what was measured on what.
-        lines: Sentences below the heading.
-        notes: Sentences for the page's end.
-    """
-
-    title: str
-    sections: Sequence[PageSection]
-    facts: Sequence[tuple[str, str]]
-    lines: Sequence[str] = ()
-    notes: Sequence[str] = ()
-
-
-def write_report(study: Study, path: str | os.PathLike[str]) -> None:
-    """Write a study's report as one HTML file; an existing file is replaced once the new one is complete.
+def write_charts(study: Study, path: str | os.PathLike[str]) -> None:
+    """Write a study's charts as a PDF file, one on each page; an existing file is replaced at the end.
 
     Args:
         study: The study.
@@ -100,57 +50,9 @@ def write_report(study: Study, path: str | os.PathLike[str]) -> None:
         OSError: It cannot be written.
         DiskFullError: The disk is full.
     """
-    figures = draw(study)
-    shown = [
-        PageSection(section.name, figures.get(section.name), section.table, [section.line])
-        for section in sections(study.rows)
-    ]
-    write_page(Page(study.facts["dataset"], shown, list(study.facts.items()), (), study.notes), path)
-
-
-def write_page(page: Page, path: str | os.PathLike[str]) -> None:
-    """Write a report as one HTML file that loads nothing, as `write_report` does; it raises the same errors."""
-    with replacing(Path(path)) as hidden:
-        hidden.write_text("\n".join(_html(page)), "utf-8")
-
-
-def _html(page: Page) -> list[str]:
-    """Return the lines of a page."""
-    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-    lines = [
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{_text(page.title)}</title><style>{_STYLE}</style></head><body>",
-        f"<h1>{_text(page.title)}</h1>",
-        *_paragraphs(page.lines),
-    ]
-    for section in page.sections:
-        caption = _text(section.table.caption)
-        lines += [f'<section id="{_text(section.name)}"><h2>{caption}</h2>', *_paragraphs(section.lines)]
-        if section.figure is not None:
-            lines.append(f'<img src="{_address(section.figure)}" alt="Chart of the figures in the table: {caption}">')
-        table = "\n".join(map(_text, section.table.lines()[1:]))
-        lines.append(f'<details><summary>Figures</summary><pre tabindex="0">{table}</pre></details></section>')
-    facts = [f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in page.facts]
-    lines += ['<section id="facts"><h2>What was measured on what</h2><dl>', *facts, "</dl>", *_paragraphs(page.notes)]
-    return [*lines, "</section></body></html>"]
-
-
-def _text(text: str) -> str:
-    return html.escape(plain(text))
-
-
-def _paragraphs(lines: Sequence[str]) -> list[str]:
-    return [f"<p>{_text(line)}</p>" for line in lines if line]
-
-
-def _address(figure: Figure) -> str:
-    """Return a chart as the address of an image that needs no file."""
-    out = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "lmdbloader"}):  # the same chart gives the same bytes
-        figure.savefig(out, format="svg", metadata={"Date": None})
-    return "data:image/svg+xml;base64," + base64.b64encode(out.getvalue()).decode()
+    with replacing(Path(path)) as hidden, PdfPages(hidden, metadata={"Title": study.facts["dataset"]}) as pages:
+        for figure in draw(study).values():
+            pages.savefig(figure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +84,8 @@ def draw(study: Study) -> dict[str, Figure]:
                 for title, sources in panels.items()
             }
             found[name] = draw_lines(curves, "samples/s", label)
-    if rows := study.section("training"):
-        found["steps"] = _draw_parts(rows, PHASES, 1e3, "ms a step")
     if rows := tuple(row for row in study.section("loading") if "read_seconds" in row.figures):
-        found["stages"] = _draw_parts(rows, STAGES, 1e6, "µs a sample")
+        found["stages"] = _draw_stages(rows)
     return found
 
 
@@ -266,13 +166,13 @@ def _add_legend(figure: Figure, grid: Sequence[Axes]) -> None:
         figure.legend(found.values(), found.keys(), loc="outside upper left", ncols=min(len(found), 6), frameon=False)
 
 
-def _draw_parts(rows: Sequence[StudyRow], parts: Sequence[str], scale: float, values: str) -> Figure:
-    """Return stacked bars of figures in seconds: a panel for each source and window, a bar for each batch size."""
+def _draw_stages(rows: Sequence[StudyRow]) -> Figure:
+    """Return a panel for each source and window, with a bar for each batch size."""
     panels: dict[str, dict[str, dict[str, float]]] = {}
     for row in rows:
-        found = {part: scale * row.figures[f"{part}_seconds"] for part in parts}
+        found = {stage: 1e6 * row.figures[f"{stage}_seconds"] for stage in STAGES}
         panels.setdefault(f"{LOADER_NAMES[row.source]}, {_window(row)}", {})[f"{row.batch_size:,}"] = found
-    return draw_bars(panels, values)
+    return draw_bars(panels, "µs a sample")
 
 
 def _window(row: StudyRow) -> str:
