@@ -27,7 +27,7 @@ def reads(found: Plan) -> dict[str, int]:
 def test_resnet_50_on_a_v100() -> None:
     found = plan(preset="resnet50-v100")
     preset = found.preset
-    assert preset is not None and preset.theoretical_images_per_s == 1750
+    assert preset is not None and found.flops_samples_per_s == 1750
     assert round(found.step_seconds, 4) == 0.0879 and int(1000 * found.step_seconds) == 87
     assert round(found.most.samples_per_s) == 1457
     assert found.fit is not None

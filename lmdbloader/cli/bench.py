@@ -30,7 +30,7 @@ by torch's DataLoader over the same images as files. The sections:
 
 The settings take turns, because other programs disturb the measurement: speeds
 are medians, and loaders are compared by turns that are neighbours in time. By
-default it takes about a minute on 2 cores.
+default it takes one to two minutes on 2 cores.
 """
 EPILOG = """\
 examples:
