@@ -17,7 +17,7 @@ import lmdbloader
 from lmdbloader.errors import OptionError
 from lmdbloader.lab import Study, bench
 from lmdbloader.lab.image_files import extract_files, find_files
-from lmdbloader.lab.machine import describe_environment
+from lmdbloader.lab.machine import describe
 from lmdbloader.transforms import RandomHorizontalFlip
 
 QUICK: dict[str, Any] = {"seconds": 0.002, "repeats": 2, "num_workers": 1}
@@ -59,7 +59,7 @@ def test_pairs_are_compared_with_their_files(pairs: Path) -> None:
         stages = [f"{name}_seconds" for name in ("read", "verify", "decode", "transform", "function", "buffer")]
         assert all((stage in row.figures) == (row.source == "lmdbloader") for stage in stages)
     assert "files (png)" in study.facts["files"]
-    assert study.environment["storage"] == describe_environment(pairs)["storage"]
+    assert study.environment["storage"] == describe(pairs).storage
     assert lines[0].startswith("baseline: writing") and "sweep: begins" in lines
 
 

@@ -11,7 +11,7 @@ from lmdbloader.base.option_names import option
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.checkup.findings import Checkup, DatasetFacts, dataset_facts
 from lmdbloader.lab.checkup.rules import judge_dataset, judge_machine
-from lmdbloader.lab.machine import Machine, describe, describe_environment
+from lmdbloader.lab.machine import Machine, describe
 
 
 def doctor(
@@ -55,9 +55,9 @@ def doctor(
             f"a pass through a Loader needs a dataset, {option('batch_size')} and {option('step_seconds')}, and takes "
             f"{option('crop')}; with a loader of your own {option('step_seconds')} alone"
         )
-    machine = describe()
+    machine = describe(path)
     facts = None if path is None else dataset_facts(path)
-    found = replace(examine(machine, facts), environment=describe_environment(path))
+    found = examine(machine, facts)
     if step_seconds is None:
         return found
     from lmdbloader.lab.checkup.rehearsal import judge_pass, loader_for, try_out

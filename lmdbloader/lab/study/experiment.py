@@ -5,15 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
-from lmdbloader import __version__
 from lmdbloader.base import system
 from lmdbloader.base.arguments import number, whole
 from lmdbloader.base.cores import count_cores
@@ -25,7 +24,7 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.arms import Arm, Material, open_arm, take_turn, take_turns
 from lmdbloader.lab.image_files import extract_files, find_files
-from lmdbloader.lab.machine import describe, describe_environment, environment_rows, residency_of_all
+from lmdbloader.lab.machine import Machine, describe, residency_of_all
 from lmdbloader.lab.study.choices import choose_crops, choose_dataset, has_images
 from lmdbloader.lab.study.cold import read_cold
 from lmdbloader.lab.study.isolation import isolate
@@ -106,8 +105,8 @@ def bench(
     with ExitStack() as stack:
         material = _material(chosen, baseline, notes, stack, progress)
         windows = choose_crops(material.dataset, crops, notes)
-        environment = describe_environment(chosen.path)
-        facts = _facts(chosen, material, environment)
+        machine = describe(chosen.path)
+        facts = _facts(chosen, material, machine)
         sizes = sorted(set(batch_sizes))
         plan = Plan(material, len(chosen), sizes, windows, seconds, repeats, counts, cores, workers, notes)
         rows: list[StudyRow] = []
@@ -120,9 +119,9 @@ def bench(
             **facts,
             "loaders": f"{counted(cores, 'thread')} of the Loader, {counted(workers, 'worker')} of the DataLoader",
             "measured": f"{datetime.now(timezone.utc):%Y-%m-%d}, {counted(repeats, 'turn')} of {seconds:g} s each",
-            "lmdbloader": __version__,
+            "lmdbloader": machine.lmdbloader,
         },
-        environment=environment,
+        environment=machine.as_json(),
         rows=tuple(rows),
         notes=tuple(notes),
     )
@@ -203,7 +202,7 @@ def _stages(plan: Plan, arm: Arm) -> dict[str, float]:
     return {f"{name}_seconds": getattr(times, name) / max(times.num_samples, 1) for name in STAGES}
 
 
-def _facts(dataset: LMDBDataset, material: Material, environment: Mapping[str, Any]) -> dict[str, str]:
+def _facts(dataset: LMDBDataset, material: Material, machine: Machine) -> dict[str, str]:
     """Return what is measured on what, as it is before anything is measured."""
     summary = info(dataset.path)
     read = [f"{f.name} ({f.describe()})" for f in summary.fields if f.name in dataset.fields]
@@ -213,8 +212,7 @@ def _facts(dataset: LMDBDataset, material: Material, environment: Mapping[str, A
         "read": "; ".join(read),
         "stored": f"{show_nbytes(stored)}, decoded {show_nbytes(raw)}, manifest {summary.digests['manifest']}",
         "files": "none, --baseline names or makes them" if material.files is None else material.files.describe(),
-        **dict(describe().rows()),
-        **dict(environment_rows(environment)),
+        **dict(machine.rows()),
     }
     if (share := residency_of_all(dataset.reader.on_disk)) is not None:
         facts["page cache"] = f"held {share:.0%} of the dataset before the first turn"

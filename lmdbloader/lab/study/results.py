@@ -18,7 +18,7 @@ class Study:
 
     Attributes:
         facts: What was measured on what, as text by name: dataset, machine and so on.
-        environment: All that reproduces it: `machine.describe_environment(path)`.
+        environment: All that reproduces it: `machine.describe(path).as_json()`.
         rows: Every figure.
         notes: What was left out and why, in sentences.
     """

@@ -85,7 +85,7 @@ class Tuning:
         verdict: Whether the best one feeds a step of the given time; None without one.
         examples: The times of single examples, the longest of which holds up its batch.
         note: Why the DataLoader was not measured; empty if it was.
-        environment: All that reproduces it: `machine.describe_environment(path)`.
+        environment: All that reproduces it: `machine.describe(path).as_json()`.
     """
 
     dataset: str

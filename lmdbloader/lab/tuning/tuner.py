@@ -21,7 +21,7 @@ from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import CODEC_FILE, CODEC_JPEG
 from lmdbloader.lab.arms import Arm, Feed, Material, open_arm, take_turn
 from lmdbloader.lab.example_times import time_examples
-from lmdbloader.lab.machine import describe_environment
+from lmdbloader.lab.machine import describe
 from lmdbloader.lab.profiling import rehearse
 from lmdbloader.lab.stored import column, image_sizes
 from lmdbloader.lab.tuning.results import StepTrial, Tuning, TuningRow
@@ -130,7 +130,7 @@ def tune(
             ds, batch_size, transforms=compiled, seconds=min(_EXAMPLES_SECONDS, _EXAMPLES_SHARE * seconds)
         ),
         note=note,
-        environment=describe_environment(ds.path),
+        environment=describe(ds.path).as_json(),
     )
 
 
