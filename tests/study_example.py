@@ -33,16 +33,14 @@ def make_study() -> Study:
             "wait_p50_seconds": 1e-3,
             "wait_p99_seconds": 4e-3,
             "cpu_seconds_per_sample": 2e-5,
-            "epoch_seconds": 2,
         }
         if source == "lmdbloader":
             stages = ("read", "verify", "decode", "transform", "function", "buffer")
             figures |= {f"{stage}_seconds": 1e-6 for stage in stages}
         rows.append(make_row("loading", source, size, crop, figures=figures))
-    for count, size, source in itertools.product((1, 2), BATCH_SIZES, _SPEED):
+    for count, size, source in itertools.product((2,), BATCH_SIZES, _SPEED):
         figures = {"slowest": 10.0, "fastest": 20.0}
-        rows.append(make_row("isolation", source, size, num_processes=count, figures=figures))
-    rows += [make_row("oversubscription", source, num_workers=2 * n) for source in _SPEED for n in (1, 2)]
+        rows.append(make_row("loading", source, size, num_processes=count, figures=figures))
     for section, source in itertools.product(("cold", "warm"), _SPEED):
         rows.append(make_row(section, source, figures={"num_samples": 12_000, "held": 0.0}))
     return Study(_FACTS, {"python": "3.12.4"}, tuple(rows), ("Crop 200: left out.",))

@@ -19,7 +19,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def bench(dataset: str, **options: Any) -> Study:
-        options.pop("progress")("sweep: begins")
+        options.pop("progress")("loading: begins")
         found.update(options, dataset=dataset)
         return make_study()
 
@@ -31,19 +31,19 @@ def test_tables_go_to_stdout_and_progress_to_stderr(asked: dict[str, Any], capsy
     assert main(["bench", "train.lmdb"]) == 0
     out, err = capsys.readouterr()
     assert out == f"{make_study()}\n"
-    assert err.endswith("s] sweep: begins\n")
-    assert asked == {"dataset": "train.lmdb"}
+    assert err.endswith("s] loading: begins\n")
+    assert asked == {"dataset": "train.lmdb", "cold": False}
 
 
 def test_every_option_is_passed_on(asked: dict[str, Any]) -> None:
     words = (
-        "bench train.lmdb --baseline auto --only sweep isolation --batch-sizes 4 8 --crops 32 whole "
-        "--seconds 2 --repeats 5 --processes 1 8 --num-workers 0"
+        "bench train.lmdb --baseline auto --cold --batch-sizes 4 8 --crops 32 whole "
+        "--seconds 2 --repeats 5 --processes 1 8 --num-workers 0 4"
     )
     assert main(words.split()) == 0
     assert asked == {
         "dataset": "train.lmdb", "baseline": "auto", "batch_sizes": [4, 8], "crops": [32, None],
-        "only": ["sweep", "isolation"], "seconds": 2.0, "repeats": 5, "processes": [1, 8], "num_workers": 0,
+        "cold": True, "seconds": 2.0, "repeats": 5, "processes": [1, 8], "num_workers": [0, 4],
     }  # fmt: skip
 
 

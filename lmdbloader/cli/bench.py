@@ -18,30 +18,27 @@ HELP = "measure how fast batches are loaded, compared with other ways to load th
 DESCRIPTION = """\
 Measure how fast batches of a dataset are loaded on this machine: by the Loader
 of lmdbloader, by torch's DataLoader over the same dataset and, with --baseline,
-by torch's DataLoader over the same images as files. The sections:
+by torch's DataLoader over the same images as files: samples/s, waits, processor
+time, and the stages of the Loader's threads. Every batch size and crop is
+measured, with every number of workers, in every number of processes at once.
 
-  sweep             batch sizes 8 to 128 and crops 16 and 64: samples/s, waits,
-                    processor time, and the stages of the Loader's threads
-  oversubscription  one to four threads or workers for each core
-  isolation         several processes at the same time, each with a loader
-  cold              the first epoch from storage: the page cache is dropped for
-                    these files alone, which slows down whoever else reads them,
-                    so it is measured only with --only cold (Linux)
+--cold measures the first epoch from storage instead: the page cache is dropped
+for these files alone, which slows down whoever else reads them (Linux).
 
 The settings take turns, because other programs disturb the measurement: speeds
 are medians, and loaders are compared by turns that are neighbours in time. By
-default it takes one to two minutes on 2 cores.
+default it takes about a minute on 2 cores.
 """
 EPILOG = """\
 examples:
   lmdbloader bench train.lmdb --baseline auto
-  lmdbloader bench train.lmdb --only sweep --batch-sizes 16 256
-  lmdbloader bench train.lmdb --baseline photos --only cold
+  lmdbloader bench train.lmdb --batch-sizes 16 --num-workers 0 1 2 4
+  lmdbloader bench train.lmdb --batch-sizes 8 128 --processes 1 2 8
+  lmdbloader bench train.lmdb --baseline photos --cold
   lmdbloader bench train.lmdb --json study.json --charts study.pdf
 """
-_SECTIONS = ("sweep", "oversubscription", "isolation", "cold")
 # What is given is passed on to `bench`, which has the defaults.
-_MEASURING = ("baseline", "only", "batch_sizes", "crops", "seconds", "repeats", "processes", "num_workers")
+_MEASURING = ("baseline", "batch_sizes", "crops", "num_workers", "processes", "cold", "seconds", "repeats")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compare with torch's DataLoader over this folder of the same images as files; for several image fields "
         "it has a folder for each; 'auto' writes PNG files of up to 4,000 samples into a temporary folder",
     )
-    add("--only", metavar="SECTION", nargs="+", choices=_SECTIONS, help="measure only these sections")
     add(
         "--batch-sizes", metavar="N", type=number(WHOLE), nargs="+", help="samples in a batch (default: 8 16 32 64 128)"
     )
@@ -68,18 +64,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seconds", metavar="S", type=number(REAL), help="seconds of one turn of a setting (default: 0.2)")
     add("--repeats", metavar="N", type=number(WHOLE), help="turns of each setting (default: 3)")
     add(
-        "--processes",
-        metavar="K",
-        type=number(WHOLE),
-        nargs="+",
-        help="processes of the isolation test (default: 1, and one for each core, 2 to 8)",
-    )
-    add(
         "--num-workers",
         metavar="N",
         type=number(WHOLE),
+        nargs="+",
         help="worker processes of torch's DataLoader (default: one for each core, 16 at most)",
     )
+    add("--processes", metavar="K", type=number(WHOLE), nargs="+", help="processes that load at once (default: 1)")
+    add("--cold", action="store_true", help="measure the first epoch from storage")
     add("--json", metavar="FILE", help="write every figure as JSON; '-' writes to stdout, in place of tables")
     add("--charts", metavar="FILE", help="write the charts as a PDF file (needs lmdbloader[report])")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,12 +31,6 @@ COLOURS: dict[LoaderKind, str] = {"lmdbloader": "#1763b6", "dataloader": "#c2571
 _WIDTH, _HEIGHT = 9.0, 3.2
 # An axis is in powers of ten if its values differ by more.
 _WIDE = 20
-# Of a study: section -> the place of a row on the horizontal axis, and the name of the axis.
-_LINES: dict[str, tuple[Callable[[StudyRow], float], str]] = {
-    "loading": (lambda row: row.batch_size, "samples in a batch"),
-    "oversubscription": (lambda row: row.num_workers, "threads or worker processes"),
-    "isolation": (lambda row: row.batch_size, "samples in a batch"),
-}
 
 
 def write_charts(study: Study, path: str | os.PathLike[str]) -> None:
@@ -73,18 +67,24 @@ class Curve:
 def draw(study: Study) -> dict[str, Figure]:
     """Return the charts of a study, by the names of its sections."""
     found: dict[str, Figure] = {}
-    for name, (place, label) in _LINES.items():
-        panels: dict[str, dict[LoaderKind, dict[float, Sequence[float]]]] = {}
-        for row in study.section(name):
-            title = f"{row.num_processes} at once" if name == "isolation" else _window(row)
-            panels.setdefault(title, {}).setdefault(row.source, {})[place(row)] = row.turns
-        if panels:
-            curves = {
-                title: [Curve(LOADER_NAMES[source], COLOURS[source], points) for source, points in sources.items()]
-                for title, sources in panels.items()
-            }
-            found[name] = draw_lines(curves, "samples/s", label)
-    if rows := tuple(row for row in study.section("loading") if "read_seconds" in row.figures):
+    rows = study.section("loading")
+    by_workers = len({row.batch_size for row in rows}) == 1
+    panels: dict[str, dict[LoaderKind, dict[float, Sequence[float]]]] = {}
+    # Of several numbers of workers the fastest counts, unless they are the places.
+    for row in sorted(rows, key=lambda row: row.samples_per_s):
+        title = f"{_window(row)}, {row.num_processes} at once"
+        place = row.num_workers if by_workers else row.batch_size
+        panels.setdefault(title, {}).setdefault(row.source, {})[place] = row.turns
+    if panels:
+        curves = {
+            title: [
+                Curve(LOADER_NAMES[source], COLOURS[source], panel[source]) for source in COLOURS if source in panel
+            ]
+            for title, panel in sorted(panels.items())
+        }
+        label = "threads or worker processes" if by_workers else "samples in a batch"
+        found["loading"] = draw_lines(curves, "samples/s", label)
+    if rows := tuple(row for row in rows if "read_seconds" in row.figures):
         found["stages"] = _draw_stages(rows)
     return found
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
+from numbers import Integral, Real
 from typing import Any
 
-from lmdbloader.base.arguments import number, optional, whole
 from lmdbloader.base.option_names import option
 from lmdbloader.base.units import FLOPS, KIB, parse_nbytes
 from lmdbloader.errors import OptionError
@@ -76,7 +76,8 @@ def plan(
     def either(name: str, given: Any) -> Any:
         return own.get(name) if given is None else given
 
-    count = optional(_count, "batch_size", either("batch_size", batch_size))
+    given = either("batch_size", batch_size)
+    count = None if given is None else _count("batch_size", given)
     has_flops = example_flops is not None or device_flops is not None
     by_flops = _by_flops(
         either("example_flops", example_flops), either("device_flops", device_flops), utilization, needed=has_flops
@@ -100,19 +101,19 @@ def plan(
             f"preset. Instead of the time you can give {option('example_flops')} and {option('device_flops')}."
         )
     step_seconds = _positive("step_seconds", step_seconds, "seconds, more than 0")
-    example_nbytes = optional(_nbytes, "example_size", either("example_size", example_size)) or _EXAMPLE_NBYTES
-    dataset_nbytes = optional(_nbytes, "dataset_size", either("dataset_size", dataset_size))
+    example_nbytes = _nbytes("example_size", either("example_size", example_size)) or _EXAMPLE_NBYTES
+    dataset_nbytes = _nbytes("dataset_size", either("dataset_size", dataset_size))
     if dataset_nbytes is not None and dataset_nbytes < example_nbytes:
         raise OptionError(
             f"{option('dataset_size', dataset_size)}: is smaller than one sample of {example_nbytes} bytes"
         )
-    if not 0 <= number("cache_fraction", cache_fraction) <= 1:
-        raise OptionError(f"{option('cache_fraction', cache_fraction)}: expected a share from 0 to 1")
+    if cache_fraction != 0:
+        _positive("cache_fraction", cache_fraction, "a share from 0 to 1", 1.0)
     gpus = _count("gpus", own.get("gpus", 1) if gpus is None else gpus)
     ends = _range(own.get("experiments", 1) if experiments is None else experiments)
     fewest, most = (demand(count, step_seconds, example_nbytes, gpus, each) for each in ends)
     memory = {"gpu_memory": gpu_memory, "example_memory": example_memory, "model_memory": model_memory}
-    sizes = [optional(_nbytes, name, either(name, given)) for name, given in memory.items()]
+    sizes = [_nbytes(name, either(name, given)) for name, given in memory.items()]
     fit = _gpu_fit(count, *sizes)
     if fit is None and any(given is not None for given in memory.values()):
         raise OptionError(
@@ -151,13 +152,15 @@ def _flops(name: str, given: float | str) -> float:
 
 
 def _positive(name: str, value: Any, expected: str, most: float = sys.float_info.max) -> float:
-    if not 0 < number(name, value) <= most:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value <= most:  # type: ignore[operator]
         raise OptionError(f"{option(name, value)}: expected {expected}")
     return float(value)
 
 
 def _count(name: str, value: Any) -> int:
-    return whole(name, value, 1)
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise OptionError(f"{option(name, value)}: expected a whole number of at least 1")
+    return int(value)
 
 
 def _range(experiments: int | tuple[int, int]) -> tuple[int, int]:
@@ -168,8 +171,8 @@ def _range(experiments: int | tuple[int, int]) -> tuple[int, int]:
     return counts[0], counts[1]
 
 
-def _nbytes(name: str, given: int | str) -> int:
-    return parse_nbytes(given, name=name)
+def _nbytes(name: str, given: int | str | None) -> int | None:
+    return None if given is None else parse_nbytes(given, name=name)
 
 
 def _gpu_fit(batch_size: int, gpu: int | None, example: int | None, model: int | None) -> GpuFit | None:

@@ -1,4 +1,4 @@
-"""`bench`: the experiments that a dataset and this machine allow, one after the other."""
+"""`bench`: every setting that a dataset and this machine allow, in turns."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
 
 import numpy as np
 
@@ -22,28 +22,25 @@ from lmdbloader.base.text import counted
 from lmdbloader.base.units import show_nbytes
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
-from lmdbloader.lab.arms import Arm, Material, open_arm, take_turn, take_turns
+from lmdbloader.lab.arms import Arm, LoaderKind, Material, open_arm, take_turn, take_turns
 from lmdbloader.lab.image_files import extract_files, find_files
 from lmdbloader.lab.machine import Machine, describe, residency_of_all
 from lmdbloader.lab.study.choices import choose_crops, choose_dataset, has_images
 from lmdbloader.lab.study.cold import read_cold
-from lmdbloader.lab.study.isolation import isolate
-from lmdbloader.lab.study.plan import Plan
+from lmdbloader.lab.study.processes import load_together
 from lmdbloader.lab.study.results import Study
 from lmdbloader.lab.study.rows import StudyRow, row_of
 from lmdbloader.loader import Loader
+from lmdbloader.loader.torch_loader import accelerator
 from lmdbloader.show import info
 
-Section = Literal["sweep", "oversubscription", "isolation", "cold"]
-ALL_SECTIONS: tuple[Section, ...] = get_args(Section)
-# Dropping the page cache slows down whoever reads the same files, so it has to be asked for.
-SECTIONS: tuple[Section, ...] = ("sweep", "oversubscription", "isolation")
 BATCH_SIZES, CROPS = (8, 16, 32, 64, 128), (16, 64)
 # As the folder of files: files that are extracted from the dataset for the study.
 AUTO = "auto"
-_PER_CORE = (1, 2, 3, 4)
 # As many as the study of 2019 had; more than there are cores would only take turns.
 _MOST_WORKERS = 16
+# Cold reads take long: of the batch sizes the one that is nearest to this.
+_COLD_BATCH_SIZE = 32
 
 
 def bench(
@@ -52,11 +49,11 @@ def bench(
     baseline: str | os.PathLike[str] | None = None,
     batch_sizes: Sequence[int] = BATCH_SIZES,
     crops: Sequence[int | None] = CROPS,
-    only: Sequence[Section] = SECTIONS,
+    num_workers: Sequence[int] | None = None,
+    processes: Sequence[int] = (1,),
+    cold: bool = False,
     seconds: float = 0.2,
     repeats: int = 3,
-    processes: Sequence[int] | None = None,
-    num_workers: int | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Study:
     """Measure how fast a dataset is loaded on this machine, compared with other ways to load the same images.
@@ -72,13 +69,13 @@ def bench(
         batch_sizes: Samples in a batch.
         crops: Sides of a random window in pixels of each sample's largest image; None stands for whole images. Sizes
             that do not fit are left out.
-        only: The sections to measure; "cold" only if it is named, because dropping files from the page cache slows
-            down whoever else reads them.
+        num_workers: Worker processes of torch's DataLoader; by default one for each core, 16 at most. The Loader has a
+            thread for each core.
+        processes: How many processes load at the same time, with the threads and workers shared out among them.
+        cold: Measure the first epoch from storage instead, in middle batches of the largest windows: the page cache is
+            dropped for the files that are read, which slows down whoever else reads them.
         seconds: Length of one turn of one setting.
         repeats: Turns of each setting.
-        processes: How many processes load at the same time in the isolation test, one number after the other; by
-            default 1, and as many as cores, from 2 to 8.
-        num_workers: Worker processes of torch's DataLoader; by default one for each core, 16 at most.
         progress: Called with a line of text when a part of the study begins.
 
     Returns:
@@ -86,38 +83,43 @@ def bench(
 
     Raises:
         OptionError: An option is out of its range, or does not suit the dataset.
-        WorkerError: A process of the isolation test ended.
+        WorkerError: One of several processes ended.
     """
     cores = count_cores()
-    counts = tuple(processes) if processes is not None else (1, max(2, min(8, cores)))
-    workers = num_workers if num_workers is not None else min(cores, _MOST_WORKERS)
-    if not only or not set(only) <= set(ALL_SECTIONS):
-        raise OptionError(f"only={list(only)}: expected some of {', '.join(ALL_SECTIONS)}")
+    workers = (min(cores, _MOST_WORKERS),) if num_workers is None else tuple(num_workers)
     whole("repeats", repeats, 1)
-    whole("num_workers", workers, 0)
     if not 0 < number("seconds", seconds) < 3600:
         raise OptionError(f"seconds={seconds}: expected more than 0, and less than an hour")
-    for name, numbers in (("batch_sizes", batch_sizes), ("processes", counts)):
-        if not numbers or min(numbers) < 1:
-            raise OptionError(f"{name}={list(numbers)}: expected numbers of at least 1")
+    for name, numbers, least in (
+        ("batch_sizes", batch_sizes, 1), ("processes", processes, 1), ("num_workers", workers, 0),
+    ):  # fmt: skip
+        if not numbers or min(numbers) < least:
+            raise OptionError(f"{name}={list(numbers)}: expected numbers of at least {least}")
     notes: list[str] = []
     chosen = choose_dataset(dataset)
+    rows: list[StudyRow] = []
     with ExitStack() as stack:
         material = _material(chosen, baseline, notes, stack, progress)
-        windows = choose_crops(material.dataset, crops, notes)
+        windows, sizes = choose_crops(material.dataset, crops, notes), sorted(set(batch_sizes))
         machine = describe(chosen.path)
         facts = _facts(chosen, material, machine)
-        sizes = sorted(set(batch_sizes))
-        plan = Plan(material, len(chosen), sizes, windows, seconds, repeats, counts, cores, workers, notes)
-        rows: list[StudyRow] = []
-        # Cold reads first, as long as nothing in this process has touched the data.
-        for section in sorted(only, key=lambda section: section != "cold"):
-            progress(f"{section}: begins")
-            rows += _MEASURES[section](plan)
+        threads: dict[LoaderKind, Sequence[int]] = dict.fromkeys(material.sources, workers)
+        threads["lmdbloader"] = (cores,)
+        if cold:
+            progress("cold: begins")
+            size = min(sizes, key=lambda size: abs(size - _COLD_BATCH_SIZE))
+            arms = [_arm(source, size, found[0], windows[-1], 1) for source, found in threads.items()]
+            rows += read_cold(material, arms, repeats, seconds, notes)
+        else:
+            for count in processes:
+                progress(f"loading, {count} at once: begins")
+                ways = itertools.product(windows, sizes, threads)
+                arms = [_arm(source, size, n, crop, count) for crop, size, source in ways for n in threads[source]]
+                measure = _load if count == 1 else partial(load_together, count)
+                rows += measure(material, arms, repeats, seconds)
     return Study(
         facts={
             **facts,
-            "loaders": f"{counted(cores, 'thread')} of the Loader, {counted(workers, 'worker')} of the DataLoader",
             "measured": f"{datetime.now(timezone.utc):%Y-%m-%d}, {counted(repeats, 'turn')} of {seconds:g} s each",
             "lmdbloader": machine.lmdbloader,
         },
@@ -125,6 +127,12 @@ def bench(
         rows=tuple(rows),
         notes=tuple(notes),
     )
+
+
+def _arm(source: LoaderKind, batch_size: int, num_workers: int, crop: int | None, processes: int) -> Arm:
+    """Return the arm of one of some processes, among which threads and workers are shared out."""
+    each = max(num_workers // processes, min(num_workers, 1))
+    return Arm(source, batch_size, each, crop, is_pinned=accelerator() is not None)
 
 
 def _material(
@@ -153,51 +161,31 @@ def _material(
     return Material(dataset.select(samples), files)
 
 
-def _sweep(plan: Plan) -> Iterator[StudyRow]:
-    """Yield a row for every setting."""
-    ways = itertools.product(plan.crops, plan.batch_sizes, plan.material.sources)
-    yield from _load(plan, "loading", [plan.arm(source, batch_size=size, crop=crop) for crop, size, source in ways])
-
-
-def _oversubscribe(plan: Plan) -> Iterator[StudyRow]:
-    """Yield the speed of every source with one to four threads or worker processes for each core."""
-    ways = itertools.product(plan.material.sources, _PER_CORE)
-    arms = [plan.arm(source, num_workers=each * plan.cores) for source, each in ways]
-    yield from _load(plan, "oversubscription", arms)
-
-
-_MEASURES: dict[str, Callable[[Plan], Iterator[StudyRow]]] = {
-    "sweep": _sweep, "oversubscription": _oversubscribe, "isolation": isolate, "cold": read_cold,
-}  # fmt: skip
-
-
-def _load(plan: Plan, section: str, arms: Sequence[Arm]) -> Iterator[StudyRow]:
-    """Yield a row of loading alone for each arm; all of them take turns."""
+def _load(material: Material, arms: Sequence[Arm], repeats: int, seconds: float) -> Iterator[StudyRow]:
+    """Yield a row for each arm; all of them take turns."""
 
     def measure(arm: Arm) -> BatchTimes:
-        with open_arm(plan.material, arm) as feed:
-            return take_turn(feed, plan.seconds)
+        with open_arm(material, arm) as feed:
+            return take_turn(feed, seconds)
 
-    for arm, turns in zip(arms, take_turns(arms, plan.repeats, measure), strict=True):
+    for arm, turns in zip(arms, take_turns(arms, repeats, measure), strict=True):
         p50, p99 = np.percentile([wait for turn in turns for wait in turn.waits], [50, 99])
-        speeds = [turn.samples_per_s for turn in turns]
         figures = {
             "wait_p50_seconds": float(p50),
             "wait_p99_seconds": float(p99),
             "cpu_seconds_per_sample": sum(t.cpu_seconds for t in turns) / sum(t.num_samples for t in turns),
-            "epoch_seconds": plan.num_samples / float(np.median(speeds)),
         }
-        if section == "loading" and arm.source == "lmdbloader":
-            figures |= _stages(plan, arm)
-        yield row_of(section, arm, speeds, figures)
+        if arm.source == "lmdbloader":
+            figures |= _stages(material, arm, seconds)
+        yield row_of("loading", arm, [turn.samples_per_s for turn in turns], figures)
 
 
-def _stages(plan: Plan, arm: Arm) -> dict[str, float]:
+def _stages(material: Material, arm: Arm, seconds: float) -> dict[str, float]:
     """Return seconds of thread time for each sample by stage, from a turn of its own: watching costs a little."""
-    with open_arm(plan.material, arm) as feed:
+    with open_arm(material, arm) as feed:
         assert isinstance(feed.loader, Loader)
         feed.loader.time_stages()
-        take_turn(feed, plan.seconds / 2)
+        take_turn(feed, seconds / 2)
         times = feed.loader.stage_times()
     return {f"{name}_seconds": getattr(times, name) / max(times.num_samples, 1) for name in STAGES}
 

@@ -11,10 +11,10 @@ from lmdbloader.lab.arms import Arm, LoaderKind
 
 @dataclass(frozen=True, slots=True)
 class StudyRow:
-    """What one arm of an experiment gave.
+    """The figures of one arm.
 
     Attributes:
-        section: loading, oversubscription, isolation, cold or warm.
+        section: loading, cold or warm.
         source: Who makes the batches: lmdbloader, dataloader or folder.
         batch_size: Samples in a batch.
         crop: Side of the random window in pixels of the largest image; None: whole images.

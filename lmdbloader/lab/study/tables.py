@@ -45,9 +45,7 @@ def sections(every: Sequence[StudyRow]) -> Iterator[Section]:
 
 
 def _peer(rows: Sequence[StudyRow], row: StudyRow) -> StudyRow:
-    """Return what a row is compared with: the Loader's of its setting, or the first of its source by workers."""
-    if row.section == "oversubscription":
-        return next(other for other in rows if other.source == row.source)
+    """Return what a row is compared with: the Loader's of its setting."""
     like = row.batch_size, row.crop, row.num_processes
     ours = (other for other in rows if other.source == "lmdbloader")
     return next(other for other in ours if (other.batch_size, other.crop, other.num_processes) == like)
@@ -88,40 +86,30 @@ _SPEED: Columns = (
     (Column("samples/s", number), lambda row, _: row.samples_per_s),
     (Column("±", _unless_none(percent)), lambda row, _: _half_range(row)),
 )
-_WORKERS: tuple[Column, Value] = Column("workers"), lambda row, _: row.num_workers
-_PROCESSES: tuple[Column, Value] = Column("processes"), lambda row, _: row.num_processes
 _ORDER: tuple[Column, Value] = Column("order", is_text=True), lambda row, _: row.order
 _LOADER_IS: tuple[Column, Value] = (
     Column("Loader is, times", _unless_none(str)),
     lambda row, peer: None if row is peer else ratio(peer, row),
 )
-_TIMES_FIRST: tuple[Column, Value] = Column("times the first"), lambda row, peer: ratio(row, peer)
-_EPOCH, _P99 = _figure("epoch", "epoch_seconds", seconds), _figure("wait p99", "wait_p99_seconds", seconds)
 _COLD = (*_SETTING, _ORDER, _figure("samples", "num_samples", "{:,.0f}".format), *_SPEED, _LOADER_IS)
 # The title, the section of the rows, and the columns.
 _SECTIONS: dict[str, tuple[str, str, Columns]] = {
     "loading": (
-        "Loading alone", "loading",
+        "Loading", "loading",
         (
-            *_SETTING, *_SPEED, _LOADER_IS, _EPOCH,
-            (Column("a batch", seconds), lambda row, _: row.batch_size / row.samples_per_s), _P99,
+            *_SETTING,
+            (Column("processes"), lambda row, _: row.num_processes),
+            (Column("workers"), lambda row, _: row.num_workers),
+            *_SPEED, _LOADER_IS,
+            (Column("a batch", seconds), lambda row, _: row.batch_size / row.samples_per_s),
+            _figure("wait p99", "wait_p99_seconds", seconds),
             _figure("CPU a sample", "cpu_seconds_per_sample", seconds),
+            _figure("slowest", "slowest", number), _figure("fastest", "fastest", number),
         ),
     ),
     "stages": (
         "Time of the Loader's threads for a sample, by stage", "loading",
         (*_SETTING, *(_figure(stage, f"{stage}_seconds", seconds) for stage in STAGES)),
-    ),
-    "oversubscription": (
-        "One to four threads or workers for each core", "oversubscription",
-        (*_SETTING, _WORKERS, *_SPEED, _TIMES_FIRST),
-    ),
-    "isolation": (
-        "Several processes at once, a loader each: samples/s of all, of the slowest and of the fastest", "isolation",
-        (
-            *_SETTING, _PROCESSES, _WORKERS, *_SPEED,
-            _figure("slowest", "slowest", number), _figure("fastest", "fastest", number), _LOADER_IS,
-        ),
     ),
     "cold": ("From a cold page cache, with the start of threads and workers", "cold", _COLD),
     "warm": ("The same again, from memory", "warm", _COLD),
