@@ -154,9 +154,3 @@ def test_fields_are_folders_whose_files_pair_up_by_name(six: lmdbloader.LMDBData
     (tmp_path / "f" / "hr" / "deep" / "010.png").unlink()
     with pytest.raises(OptionError, match="found 3 for lr, 2 for hr"):
         find_files(tmp_path / "f", six)
-    extract_files(lmdbloader.LMDBDataset(six.path, fields=["lr"]), tmp_path / "lr")
-    with pytest.raises(OptionError, match=r"samples\.jsonl, line 1: no file of field 'hr'"):
-        find_files(tmp_path / "lr", six)
-
-
-# Results

@@ -23,7 +23,6 @@ def plan(
     step_seconds: float | None = None,
     example_flops: float | str | None = None,
     device_flops: float | str | None = None,
-    utilization: float = 1.0,
     example_size: int | str | None = None,
     preset: str | None = None,
     gpus: int | None = None,
@@ -45,9 +44,8 @@ def plan(
         step_seconds: Time of a step on the GPU, forward, backward and update.
         example_flops: Instead of that: floating-point operations to train on one sample. Tables of models usually count
             the multiply-adds of a forward pass: two operations each, and training does about three times as much.
-        device_flops: Floating-point operations per second of the GPU, at the precision of the training.
-        utilization: The share of these that the model reaches. With 1, a step takes the least possible time, so the
-            demand is an upper bound.
+        device_flops: Floating-point operations per second of the GPU, at the precision of the training. A model reaches
+            a share of them: with all of them the demand is an upper bound.
         example_size: A sample on storage, 64KiB by default.
         preset: The name of a published workload, whose options stand for what is not given here; see `PRESETS` in
             `lmdbloader.lab.planning`.
@@ -79,9 +77,7 @@ def plan(
     given = either("batch_size", batch_size)
     count = None if given is None else _count("batch_size", given)
     has_flops = example_flops is not None or device_flops is not None
-    by_flops = _by_flops(
-        either("example_flops", example_flops), either("device_flops", device_flops), utilization, needed=has_flops
-    )
+    by_flops = _by_flops(either("example_flops", example_flops), either("device_flops", device_flops), needed=has_flops)
     if has_flops and step_seconds is not None:
         raise OptionError(
             f"{option('step_seconds', step_seconds)} together with {option('example_flops')} and "
@@ -126,23 +122,20 @@ def plan(
     )  # fmt: skip
 
 
-def _by_flops(
-    example_flops: float | str | None, device_flops: float | str | None, utilization: float, *, needed: bool
-) -> float | None:
+def _by_flops(example_flops: float | str | None, device_flops: float | str | None, *, needed: bool) -> float | None:
     """Return how many samples a GPU trains a second by its FLOPS; None if they are not known.
 
     Raises:
         OptionError: One is missing although they are needed, or out of its range.
     """
-    _positive("utilization", utilization, "a share of more than 0, up to 1", 1.0)
-    both = f"{option('example_flops')} and {option('device_flops')}"
-    if utilization != 1 and not needed:
-        raise OptionError(f"{option('utilization', utilization)} has no effect without {both}")
     if example_flops is not None and device_flops is not None:
-        return _flops("device_flops", device_flops) * utilization / _flops("example_flops", example_flops)
+        return _flops("device_flops", device_flops) / _flops("example_flops", example_flops)
     if needed:
         missing = option("example_flops" if example_flops is None else "device_flops")
-        raise OptionError(f"{missing}: not given. The time of a step follows from {both}: give both.")
+        raise OptionError(
+            f"{missing}: not given. The time of a step follows from {option('example_flops')} and "
+            f"{option('device_flops')}: give both."
+        )
     return None
 
 

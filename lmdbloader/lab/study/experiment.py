@@ -63,8 +63,8 @@ def bench(
 
     Args:
         dataset: A dataset's folder, or an open dataset; a view's own fields and samples are read.
-        baseline: A folder with the same images as files: one that `lmdbloader extract` wrote, or any for one image
-            field, or one with a folder for each image field whose files pair up by name. "auto" extracts samples as PNG
+        baseline: A folder with the same images as files; for several image fields with a folder for each, as
+            `lmdbloader extract` writes them, whose files pair up by name. "auto" extracts samples as PNG
             files into a temporary folder; all sources then read these samples.
         batch_sizes: Samples in a batch.
         crops: Sides of a random window in pixels of each sample's largest image; None stands for whole images. Sizes

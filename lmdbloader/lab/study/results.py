@@ -9,7 +9,7 @@ from typing import Any
 from lmdbloader.base.text import plain
 from lmdbloader.lab.formatting import WIDTH, define, wrap
 from lmdbloader.lab.study.rows import StudyRow
-from lmdbloader.lab.study.tables import sections
+from lmdbloader.lab.study.tables import tables_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Study:
     def __str__(self) -> str:
         """Return what was measured on what, and the tables."""
         parts = ["\n".join(define([(name, plain(value)) for name, value in self.facts.items()], width=WIDTH))]
-        for section in sections(self.rows):
-            parts.append("\n".join([*section.table.lines(), *wrap(section.line, "  ", "  ")]))
+        for table, line in tables_of(self.rows):
+            parts.append("\n".join([*table.lines(), *wrap(line, "  ", "  ")]))
         if self.notes:
             parts.append("\n".join(line for note in self.notes for line in wrap(plain(note), "- ", "  ")))
         return "\n\n".join(parts)

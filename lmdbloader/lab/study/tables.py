@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from lmdbloader.base.stage_times import STAGES
@@ -16,23 +15,8 @@ Value = Callable[[StudyRow, StudyRow], Any]
 Columns = tuple[tuple[Column, Value], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A section of a study as it is shown.
-
-    Attributes:
-        name: Of the section.
-        table: Its figures; the caption is the title.
-        line: One sentence on how the sources compare; "" if there is only one.
-    """
-
-    name: str
-    table: Table
-    line: str
-
-
-def sections(every: Sequence[StudyRow]) -> Iterator[Section]:
-    """Yield the sections that have rows among those of a study."""
+def tables_of(every: Sequence[StudyRow]) -> Iterator[tuple[Table, str]]:
+    """Yield the tables of a study, each with one sentence on how the sources compare; "" if there is only one."""
     for name, (title, of, columns) in _SECTIONS.items():
         rows = [row for row in every if row.section == of and (name != "stages" or "read_seconds" in row.figures)]
         cells = [[value(row, _peer(rows, row)) for _, value in columns] for row in rows]
@@ -41,7 +25,7 @@ def sections(every: Sequence[StudyRow]) -> Iterator[Section]:
         shown = tuple(tuple(row[place] for place in known) for row in cells)
         if rows:
             table = Table(title, tuple(columns[place][0] for place in known), shown)
-            yield Section(name, table, _line(rows) if name == of else "")
+            yield table, _line(rows) if name == of else ""
 
 
 def _peer(rows: Sequence[StudyRow], row: StudyRow) -> StudyRow:
