@@ -15,7 +15,7 @@ from machines import GIB, healthy, plant
 from lmdbloader.lab import machine
 from lmdbloader.lab.machine import Device, filesystem_of, residency
 from lmdbloader.lab.machine.description import describe_memory
-from lmdbloader.lab.machine.gpu import describe_devices
+from lmdbloader.lab.machine.gpu import describe_gpus
 
 MEMINFO = "MemTotal:       16777216 kB\nMemFree:         1048576 kB\nMemAvailable:    8388608 kB\nHugePages_Total: 0\n"
 
@@ -234,10 +234,12 @@ def test_gpus_from_nvml(monkeypatch: pytest.MonkeyPatch, broken: str | None) -> 
         nvmlDeviceGetHandleByIndex=lambda number: number,
         nvmlDeviceGetName=lambda number: (f"GPU {number}", b"GPU 1")[number],  # older releases give bytes
         nvmlDeviceGetMemoryInfo=lambda number: SimpleNamespace(total=80 * GIB),
+        nvmlSystemGetCudaDriverVersion=lambda: 12040,
+        nvmlSystemGetDriverVersion=lambda: "550.54.14",
     )
     if broken:
         setattr(nvml, broken, fail)
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     expected = () if broken else (Device("GPU 0", 80 * GIB), Device("GPU 1", 80 * GIB))
     if not broken or not Path("/proc/driver/nvidia").exists():
-        assert describe_devices() == expected
+        assert describe_gpus()[0] == expected

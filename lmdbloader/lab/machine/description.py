@@ -17,7 +17,7 @@ from lmdbloader.base import system
 from lmdbloader.base.text import counted
 from lmdbloader.base.units import show_nbytes
 from lmdbloader.lab.formatting import WIDTH, define
-from lmdbloader.lab.machine.gpu import Device, Driver, describe_devices, describe_driver
+from lmdbloader.lab.machine.gpu import Device, Driver, describe_gpus
 from lmdbloader.lab.machine.storage import filesystem_of
 
 _ROOT = Path("/")
@@ -153,18 +153,19 @@ def describe(data: str | os.PathLike[str] | None = None, *, root: Path = _ROOT) 
     >>> describe().processor.num_usable >= 1
     True
     """
+    devices, driver = describe_gpus(root)
     return Machine(
         describe_processor(root),
         describe_memory(root),
         describe_libraries(),
         describe_thread_pools(),
-        describe_devices(root),
+        devices,
         f"{platform.system()} {platform.release()}",
         platform.python_version(),
         architecture=platform.machine() or None,
         distribution=system.distribution(root),
         packages={name: release for name in _PACKAGES if (release := _version(name)) is not None},
-        driver=describe_driver(root),
+        driver=driver,
         cudnn=_cudnn(),
         storage=None if data is None else _storage(data, root),
         variables={name: os.environ[name] for name in _VARIABLES if name in os.environ},
