@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from lmdbloader.base import system
 from lmdbloader.base.arguments import number, whole
@@ -31,7 +32,6 @@ from lmdbloader.lab.study.processes import load_together
 from lmdbloader.lab.study.results import Study
 from lmdbloader.lab.study.rows import StudyRow, row_of
 from lmdbloader.loader import Loader
-from lmdbloader.loader.torch_loader import accelerator
 from lmdbloader.show import info
 
 BATCH_SIZES, CROPS = (8, 16, 32, 64, 128), (16, 64)
@@ -132,7 +132,7 @@ def bench(
 def _arm(source: LoaderKind, batch_size: int, num_workers: int, crop: int | None, processes: int) -> Arm:
     """Return the arm of one of some processes, among which threads and workers are shared out."""
     each = max(num_workers // processes, min(num_workers, 1))
-    return Arm(source, batch_size, each, crop, is_pinned=accelerator() is not None)
+    return Arm(source, batch_size, each, crop, is_pinned=torch.cuda.is_available())
 
 
 def _material(

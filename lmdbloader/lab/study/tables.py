@@ -20,7 +20,7 @@ def tables_of(every: Sequence[StudyRow]) -> Iterator[tuple[Table, str]]:
     for name, (title, of, columns) in _SECTIONS.items():
         rows = [row for row in every if row.section == of and (name != "stages" or "read_seconds" in row.figures)]
         cells = [[value(row, _peer(rows, row)) for _, value in columns] for row in rows]
-        # What is unknown of every row, such as the use of a GPU, has no column.
+        # What is unknown of every row, such as the slowest process, has no column.
         known = [place for place in range(len(columns)) if any(row[place] is not None for row in cells)]
         shown = tuple(tuple(row[place] for place in known) for row in cells)
         if rows:
