@@ -123,6 +123,11 @@ def test_reads_a_second_of_one_device(storage: str, read_nbytes: int, reads_per_
     assert kind.reads_of(read_nbytes) == pytest.approx(reads_per_s)
 
 
+def test_one_machine_gets_only_so_much_of_a_network_file_system() -> None:
+    text = str(plan(batch_size=256, step_seconds=0.1, example_size="1MiB", gpus=8))
+    assert "NFS, AWS EFS elastic gives one machine at most 1.57 GB/s" in " ".join(text.split())
+
+
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_every_preset_names_its_source_and_makes_a_plan(name: str) -> None:
     found = plan(preset=name)

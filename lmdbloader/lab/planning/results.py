@@ -174,6 +174,10 @@ def _storage(found: Plan) -> Iterator[str]:
             "The files are large and the steps relaxed: a decent NFS serves "
             f"{alone.reads_per_s:,.0f} reads a second of {show_size(alone.read_nbytes)}."
         )
+    for kind in STORAGE:
+        limit = kind.machine_nbytes_per_s
+        if limit is not None and found.most.nbytes_per_s / found.most.experiments > limit:
+            yield f"{kind.name} gives one machine at most {show_decimal_nbytes(limit)}/s, less than one experiment."
 
 
 def _caching(found: Plan) -> Iterator[str]:
