@@ -27,7 +27,7 @@ import lmdbloader
 from lmdbloader import LMDBDataset
 from lmdbloader.base.cores import count_cores
 from lmdbloader.lab.arms import Arm, Material, open_arm, take_turn
-from lmdbloader.lab.tuning.tuner import counts
+from lmdbloader.lab.tuning import counts
 from lmdbloader.loader.torch_loader import accelerator
 from lmdbloader.transforms import RandomResizedCrop
 

@@ -17,9 +17,9 @@ from lmdbloader import LMDBDataset, Loader, cli
 from lmdbloader.base.stopwatch import BatchTimes
 from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.lab import tune
+from lmdbloader.lab import tuning as tuner
 from lmdbloader.lab.arms import Arm, Feed, Material, open_arm, take_turn
-from lmdbloader.lab.tuning import tuner
-from lmdbloader.lab.tuning.tuner import try_steps
+from lmdbloader.lab.tuning import try_steps
 from lmdbloader.loader import tuning_cache
 from lmdbloader.transforms import RandomCrop, RandomDihedral, ToDtype
 

@@ -13,8 +13,7 @@ from lmdbloader.base.stage_times import STAGES
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.arms import LOADER_NAMES, LoaderKind
 from lmdbloader.lab.formatting import number
-from lmdbloader.lab.study.results import Study
-from lmdbloader.lab.study.rows import StudyRow
+from lmdbloader.lab.study.results import Study, StudyRow
 
 try:
     from matplotlib.axes import Axes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from lmdbloader.lab.study.experiment import BATCH_SIZES, CROPS, bench
-from lmdbloader.lab.study.results import Study
-from lmdbloader.lab.study.rows import StudyRow
+from lmdbloader.lab.study.results import Study, StudyRow
 
 __all__ = ["BATCH_SIZES", "CROPS", "Study", "StudyRow", "bench"]

@@ -16,7 +16,7 @@ from lmdbloader.base.arguments import is_url
 from lmdbloader.format.layout import INDEX_FILE, MANIFEST_FILE
 from lmdbloader.lab.arms import Arm, Material, open_arm, take_turns
 from lmdbloader.lab.machine import filesystem_of, residency
-from lmdbloader.lab.study.rows import StudyRow, row_of
+from lmdbloader.lab.study.results import StudyRow, row_of
 
 # A cold pass is an epoch, or ends after this many turns' time; of a disk the first reads say little.
 _TURNS = 20

@@ -23,14 +23,12 @@ from lmdbloader.base.text import counted
 from lmdbloader.base.units import show_nbytes
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
-from lmdbloader.lab.arms import Arm, LoaderKind, Material, open_arm, take_turn, take_turns
+from lmdbloader.lab.arms import Arm, LoaderKind, Material, open_arm, random_crop, take_turn, take_turns
 from lmdbloader.lab.image_files import extract_files, find_files
 from lmdbloader.lab.machine import Machine, describe, residency_of_all
-from lmdbloader.lab.study.choices import choose_crops, choose_dataset, has_images
 from lmdbloader.lab.study.cold import read_cold
 from lmdbloader.lab.study.processes import load_together
-from lmdbloader.lab.study.results import Study
-from lmdbloader.lab.study.rows import StudyRow, row_of
+from lmdbloader.lab.study.results import Study, StudyRow, row_of
 from lmdbloader.loader import Loader
 from lmdbloader.show import info
 
@@ -207,3 +205,55 @@ def _facts(dataset: LMDBDataset, material: Material, machine: Machine) -> dict[s
     if (load := system.load_average()) is not None:
         facts["load"] = f"{load:.1f} (average of the minute before)"
     return facts
+
+
+def choose_dataset(given: str | os.PathLike[str] | LMDBDataset) -> LMDBDataset:
+    """Return the dataset with its image fields only, or with all fields if it has no images.
+
+    Raises:
+        OptionError: It has no samples, or transforms of its own, which files would not go through.
+    """
+    dataset = given if isinstance(given, LMDBDataset) else LMDBDataset(given)
+    if dataset.has_own_transform or dataset.all_transforms:
+        raise OptionError(
+            f"bench({dataset!r}): it has transforms of its own, but a study compares the loading of stored images. "
+            "Give the dataset's folder; lmdbloader.lab.profile times a loader as you use it."
+        )
+    if not len(dataset):
+        raise OptionError(f"{dataset.path}: the dataset has no samples; there is nothing to measure")
+    names = [name for name, f in dataset.fields.items() if f.kind == "image"] or list(dataset.fields)
+    return LMDBDataset(dataset.path, fields=names).with_rows(dataset.stored_rows)
+
+
+def has_images(dataset: LMDBDataset) -> bool:
+    """Return whether there are image fields; `choose_dataset` has left only those, then."""
+    return any(f.kind == "image" for f in dataset.fields.values())
+
+
+def choose_crops(dataset: LMDBDataset, crops: Sequence[int | None], notes: list[str]) -> tuple[int | None, ...]:
+    """Return the windows that the images allow, smallest first, whole images last.
+
+    Args:
+        dataset: Of image fields.
+        crops: Asked for.
+        notes: Gets a sentence for each that is left out.
+
+    Raises:
+        OptionError: One is not a size, or none suits the images.
+    """
+    if not crops or any(crop is not None and crop < 1 for crop in crops):
+        raise OptionError(f"crops={list(crops)}: expected sizes of at least 1, or None for whole images")
+    if not has_images(dataset):
+        return (None,)
+    found = []
+    for crop in sorted(set(crops), key=lambda crop: crop or np.inf):
+        try:
+            Loader(dataset, 2, order="random", num_threads=1, transforms=random_crop(crop)).close()
+        except OptionError as error:
+            named = "Whole images" if crop is None else f"Crop {crop}"
+            notes.append(f"{named}: left out. {error}")
+        else:
+            found.append(crop)
+    if not found:
+        raise OptionError(f"{dataset.path}: no crop suits its images. {' '.join(notes)} Give --crops.")
+    return tuple(found)

@@ -13,7 +13,7 @@ from typing import Any
 
 from lmdbloader.errors import WorkerError
 from lmdbloader.lab.arms import Arm, Material, open_arm, take_turn, take_turns
-from lmdbloader.lab.study.rows import StudyRow, row_of
+from lmdbloader.lab.study.results import StudyRow, row_of
 
 # How long a process goes on loading after its own time, as a share of it: the others may have begun later.
 _OVERTIME = 0.5
