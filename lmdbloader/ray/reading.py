@@ -12,7 +12,7 @@ from lmdbloader.base.arguments import flag, optional, whole
 from lmdbloader.base.option_names import option, shown
 from lmdbloader.batch.dataset import LMDBDataset, chosen_fields
 from lmdbloader.errors import OptionError
-from lmdbloader.ray.needed import need_ray
+from lmdbloader.ray.cluster import need_ray
 from lmdbloader.transforms import ToDtype
 
 if TYPE_CHECKING:
