@@ -10,7 +10,7 @@ from lmdbloader.base.option_names import option
 from lmdbloader.base.units import FLOPS, KIB, parse_nbytes
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.planning.demand import STORAGE, Demand, GpuFit, demand, fit_gpu
-from lmdbloader.lab.planning.presets import find_preset
+from lmdbloader.lab.planning.presets import PRESETS
 from lmdbloader.lab.planning.results import Plan, Serving
 
 # Of a sample, if it is not given: a photograph of ImageNet's size.
@@ -68,7 +68,9 @@ def plan(
     >>> round(plan(batch_size=128, example_flops="4G", device_flops="7T").most.samples_per_s)
     1750
     """
-    found = None if preset is None else find_preset(preset)
+    if preset not in (None, *PRESETS):
+        raise OptionError(f"{option('preset', preset)}: no such preset; expected one of {', '.join(PRESETS)}")
+    found = None if preset is None else PRESETS[preset]
     own = {} if found is None else found.options
 
     def either(name: str, given: Any) -> Any:

@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lmdbloader.base.option_names import option
-from lmdbloader.errors import OptionError
-
 BEAST = (
     'Assaf Pinhasi, "Feeding the beast: understanding and optimizing the data loading path for training deep learning"'
 )
@@ -93,14 +90,3 @@ _ALL = (
 )  # fmt: skip
 PRESETS = {preset.name: preset for preset in _ALL}
 """The published workloads that `plan` knows, by name."""
-
-
-def find_preset(name: str) -> Preset:
-    """Return a preset.
-
-    Raises:
-        OptionError: There is no preset of that name.
-    """
-    if name not in PRESETS:
-        raise OptionError(f"{option('preset', name)}: no such preset; expected one of {', '.join(PRESETS)}")
-    return PRESETS[name]
