@@ -115,18 +115,17 @@ def environment(folder: Path) -> dict[str, Any]:
 
     Its entry "record" has all of it as the package records it with every result.
     """
-    from lmdbloader.lab.machine import describe, describe_environment, environment_rows
+    from lmdbloader.lab.machine import describe
 
-    record = describe_environment(folder)
-    rows = dict(environment_rows(record))
+    machine = describe(folder)
+    rows = dict(machine.rows())
     disk = rows.pop("storage", "unknown")
     return {
-        **dict(describe().rows()),
         **rows,
         "load": " ".join(f"{load:.2f}" for load in os.getloadavg()),
         "disk": f"{disk}, {shutil.disk_usage(folder).free / 2**30:.0f} GiB free",
-        "lmdbloader": record["lmdbloader"],
-        "record": record,
+        "lmdbloader": machine.lmdbloader,
+        "record": machine.as_json(),
     }
 
 

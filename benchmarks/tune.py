@@ -26,8 +26,8 @@ from photos import write_photos
 import lmdbloader
 from lmdbloader import LMDBDataset
 from lmdbloader.base.cores import count_cores
-from lmdbloader.lab.tuning.reading import DatasetReading, ReadSetting
-from lmdbloader.lab.tuning.tuner import counts
+from lmdbloader.lab.arms import Arm, Material, open_arm, take_turn
+from lmdbloader.lab.tuning import counts
 from lmdbloader.loader.torch_loader import accelerator
 from lmdbloader.transforms import RandomResizedCrop
 
@@ -109,23 +109,24 @@ class Figure:
     high: float
 
 
-def all_settings() -> list[ReadSetting]:
+def all_settings(batch_size: int) -> list[Arm]:
     """Return every number of threads and workers up to the cores, through paged memory and, where it helps, pinned."""
     cores = count_cores()
     tried = range(1, cores + 1) if cores <= 16 else counts(cores)
     pinning = (False, True) if accelerator() is not None else (False,)
-    return [ReadSetting("threads", n) for n in tried] + [
-        ReadSetting("workers", n, p) for n in (0, *tried) for p in pinning
+    return [Arm("lmdbloader", batch_size, n) for n in tried] + [
+        Arm("dataloader", batch_size, n, is_pinned=p) for n in (0, *tried) for p in pinning
     ]
 
 
-def search(reading: DatasetReading, rounds: int, seconds: float) -> dict[ReadSetting, list[float]]:
+def search(material: Material, batch_size: int, rounds: int, seconds: float) -> dict[Arm, list[float]]:
     """Return samples a second of every setting in every round."""
-    found: dict[ReadSetting, list[float]] = {setting: [] for setting in all_settings()}
+    found: dict[Arm, list[float]] = {setting: [] for setting in all_settings(batch_size)}
     for number in range(rounds):
         # Forwards and backwards: neither comes always after the same other one.
         for setting in list(found)[:: 1 if number % 2 else -1]:
-            found[setting].append(reading.take_turn(setting, seconds, 1000 + number).samples_per_s)
+            with open_arm(material, setting, seed=1000 + number) as feed:
+                found[setting].append(take_turn(feed, seconds).samples_per_s)
     return found
 
 
@@ -135,14 +136,16 @@ def compare(case: Case, path: Path, options: argparse.Namespace) -> list[Figure]
     tuning = lmdbloader.lab.tune(path, case.batch_size, crop=case.crop, seconds=options.tune_seconds)
     seconds = time.perf_counter() - began
     print(f"{tuning}\n", file=sys.stderr, flush=True)
-    reading = DatasetReading(LMDBDataset(path), case.batch_size, case.transforms, accelerator())
-    speeds = search(reading, options.rounds, options.seconds)
+    material = Material(LMDBDataset(path), None, case.transforms, accelerator())
+    speeds = search(material, case.batch_size, options.rounds, options.seconds)
     figures = []
     picks = {"all": tuning.best, "threads": tuning.threads, "workers": tuning.workers}
     for kind, picked in picks.items():
         if picked is None:
             continue
-        among = {setting: values for setting, values in speeds.items() if kind in ("all", setting.kind)}
+        among = {
+            setting: values for setting, values in speeds.items() if kind == "all" or setting.source == picked.source
+        }
         best = max(among, key=lambda setting: statistics.fmean(map(math.log, among[setting])))
         ratio, low, high = ratio_of(speeds[picked], speeds[best])
         medians = statistics.median(speeds[picked]), statistics.median(speeds[best])

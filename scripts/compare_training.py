@@ -10,7 +10,7 @@ import argparse
 import datetime
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,9 @@ from training.command import positive, rate
 import lmdbloader
 from lmdbloader.base.files import replacing
 from lmdbloader.errors import LmdbloaderError, OptionError
+from lmdbloader.lab.arms import LOADER_NAMES
+from lmdbloader.lab.machine import Machine
 from lmdbloader.lab.machine import describe as describe_machine
-from lmdbloader.lab.machine import describe_environment, environment_rows
-from lmdbloader.lab.study.arms import LOADER_NAMES
 
 EPILOG = """\
 --out gets report.html, report.txt, results.json, and the datasets that are made. The report begins with the conclusion.
@@ -124,9 +124,9 @@ class Comparison:
             base, speeds, num_samples=num_samples, score_seconds=scoring, sweeps=names, num_seeds=options.seeds,
             seconds=max(self.until - time.monotonic(), 1.0), device=self.device.type, cores=self.cores,
         )  # fmt: skip
-        environment = describe_environment(options.out)
+        machine = describe_machine(options.out)
         self.results = Results(
-            wanted=wanted, facts=self._facts(environment), environment=environment,
+            wanted=wanted, facts=self._facts(machine), environment=machine.as_json(),
             created=datetime.datetime.now(datetime.UTC).isoformat(" ", "seconds"),
             release=lmdbloader.__version__, cores=self.cores, device=self.device.type, num_samples=num_samples,
             plan=plan,
@@ -191,7 +191,7 @@ class Comparison:
     def _turn(self, model: str, arm: Arm, setting: Setting, seconds: float) -> Any:
         return take_turn(self._material(model), arm, setting, device=self.device, seconds=seconds)
 
-    def _facts(self, environment: Mapping[str, Any]) -> list[tuple[str, str]]:
+    def _facts(self, machine: Machine) -> list[tuple[str, str]]:
         facts = [("source", str(self.options.source.resolve()))]
         for material in self.materials.values():
             what = "patch pairs" if isinstance(material, Pairs) else "labelled images"
@@ -201,7 +201,7 @@ class Comparison:
                 text += ", each the pieces of one photograph" if material.is_cut else ""
             facts.append((what, text))
         facts.append(("command", " ".join(sys.argv)))
-        return [*facts, *describe_machine().rows(), *environment_rows(environment)]
+        return [*facts, *machine.rows()]
 
     def run(self) -> None:
         """Do what is not done yet, and write the report, also if it is interrupted."""
@@ -241,10 +241,9 @@ def write_reports(results: Results, folder: Path) -> None:
         hidden.write_text(text, "utf-8")
     _say(text)
     try:
+        from comparison.html_page import write_page
         from comparison.page import page_of
-
-        from lmdbloader.lab.reporting import write_page
-    except OptionError as error:
+    except (OptionError, ImportError) as error:
         _say(f"No report.html: {error}\nThen --report writes it from {folder / 'results.json'}.")
         return
     write_page(page_of(results), folder / "report.html")

@@ -247,7 +247,7 @@ def draw_pairs(card: Card) -> Image.Image:
 def draw_masks(card: Card) -> Image.Image:
     """Return an image with its mask, and three draws: images above masks."""
     from lmdbloader import fields
-    from lmdbloader.show.labels import in_colors
+    from lmdbloader.show.drawing import in_colors
 
     (steps,) = values_of(card.code)
     image, mask = photograph("chelsea"), Image.new("L", (450, 300))
@@ -313,7 +313,7 @@ def sheet(tiles: Sequence[Tile], *, columns: int = 3, ratio: float = 1.5) -> Ima
 
 def _drawn(tile: Tile, width: int, height: int) -> Image.Image:
     """Return a cell."""
-    from lmdbloader.show.lettering import font_of
+    from lmdbloader.show.drawing import font_of
 
     cell = Image.new("RGB", (width, height), GROUND)
     image = Image.fromarray(np.ascontiguousarray(tile.image))

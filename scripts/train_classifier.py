@@ -43,7 +43,7 @@ import lmdbloader
 from lmdbloader.base.cores import count_own_cores
 from lmdbloader.base.progress import ProgressLine
 from lmdbloader.errors import FormatError, OptionError
-from lmdbloader.lab.machine import describe_environment
+from lmdbloader.lab.machine import describe
 from lmdbloader.loader.checkpoints import load_checkpoint, save_checkpoint
 
 MOMENTUM = 0.9
@@ -341,7 +341,7 @@ def train(options: argparse.Namespace, device: torch.device, stopping: Stopping)
         head: dict[str, Any] = {}
         if is_first():
             print_head(run, first_epoch)
-            head = {"environment": describe_environment(options.dataset or options.folder), "settings": run.settings}
+            head = {"environment": describe(options.dataset or options.folder).as_json(), "settings": run.settings}
         for epoch in range(first_epoch, options.epochs):
             with stopping.saving_first():
                 result = run.train(epoch, stopping)

@@ -6,8 +6,8 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
+from lmdbloader.lab.arms import LoaderKind
 from lmdbloader.lab.study import Study, StudyRow
-from lmdbloader.lab.study.arms import LoaderKind
 
 BATCH_SIZES, CROPS = (8, 128), (16, None)
 # Samples a second at batch 128, and fixed milliseconds a batch.
@@ -33,20 +33,14 @@ def make_study() -> Study:
             "wait_p50_seconds": 1e-3,
             "wait_p99_seconds": 4e-3,
             "cpu_seconds_per_sample": 2e-5,
-            "epoch_seconds": 2,
         }
         if source == "lmdbloader":
             stages = ("read", "verify", "decode", "transform", "function", "buffer")
             figures |= {f"{stage}_seconds": 1e-6 for stage in stages}
         rows.append(make_row("loading", source, size, crop, figures=figures))
-        phases = {f"{phase}_seconds": 1e-3 for phase in ("data", "copy", "forward", "backward", "update")}
-        gpu = {"gpu_utilization_percent": 43.0, "gpu_power_watts": 120.0, "gpu_memory_mib": 900.0}
-        trained = {"epoch_seconds": 3.0, "wait_p99_seconds": 1e-3, **phases, **gpu}
-        rows.append(make_row("training", source, size, crop, figures=trained))
-    for count, size, source in itertools.product((1, 2), BATCH_SIZES, _SPEED):
+    for count, size, source in itertools.product((2,), BATCH_SIZES, _SPEED):
         figures = {"slowest": 10.0, "fastest": 20.0}
-        rows.append(make_row("isolation", source, size, num_processes=count, figures=figures))
-    rows += [make_row("oversubscription", source, num_workers=2 * n) for source in _SPEED for n in (1, 2)]
+        rows.append(make_row("loading", source, size, num_processes=count, figures=figures))
     for section, source in itertools.product(("cold", "warm"), _SPEED):
         rows.append(make_row(section, source, figures={"num_samples": 12_000, "held": 0.0}))
     return Study(_FACTS, {"python": "3.12.4"}, tuple(rows), ("Crop 200: left out.",))

@@ -19,7 +19,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def bench(dataset: str, **options: Any) -> Study:
-        options.pop("progress")("sweep: begins")
+        options.pop("progress")("loading: begins")
         found.update(options, dataset=dataset)
         return make_study()
 
@@ -31,30 +31,27 @@ def test_tables_go_to_stdout_and_progress_to_stderr(asked: dict[str, Any], capsy
     assert main(["bench", "train.lmdb"]) == 0
     out, err = capsys.readouterr()
     assert out == f"{make_study()}\n"
-    assert err.endswith("s] sweep: begins\n")
-    assert asked == {"dataset": "train.lmdb"}
+    assert err.endswith("s] loading: begins\n")
+    assert asked == {"dataset": "train.lmdb", "cold": False}
 
 
 def test_every_option_is_passed_on(asked: dict[str, Any]) -> None:
     words = (
-        "bench train.lmdb --baseline auto --only sweep isolation --batch-sizes 4 8 --crops 32 whole --model none "
-        "--seconds 2 --repeats 5 --processes 1 8 --num-workers 0 --device cpu"
+        "bench train.lmdb --baseline auto --cold --batch-sizes 4 8 --crops 32 whole "
+        "--seconds 2 --repeats 5 --processes 1 8 --num-workers 0 4"
     )
     assert main(words.split()) == 0
     assert asked == {
-        "dataset": "train.lmdb", "baseline": "auto", "batch_sizes": [4, 8], "crops": [32, None], "model": None,
-        "only": ["sweep", "isolation"], "seconds": 2.0, "repeats": 5, "processes": [1, 8], "num_workers": 0,
-        "device": "cpu",
+        "dataset": "train.lmdb", "baseline": "auto", "batch_sizes": [4, 8], "crops": [32, None],
+        "cold": True, "seconds": 2.0, "repeats": 5, "processes": [1, 8], "num_workers": [0, 4],
     }  # fmt: skip
 
 
-def test_a_study_is_stored_and_reported(
-    asked: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stored, report = tmp_path / "study.json", tmp_path / "report.html"
-    assert main(["bench", "train.lmdb", "--json", str(stored), "--report", str(report)]) == 0
+def test_a_study_is_stored_and_drawn(asked: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored, charts = tmp_path / "study.json", tmp_path / "charts.pdf"
+    assert main(["bench", "train.lmdb", "--json", str(stored), "--charts", str(charts)]) == 0
     shown, err = capsys.readouterr()
-    assert shown == f"{make_study()}\n" and f"report: {report}" in err and "<img" in report.read_text("utf-8")
+    assert shown == f"{make_study()}\n" and f"charts: {charts}" in err and charts.read_bytes().startswith(b"%PDF")
     kept = json.loads(stored.read_text())
     assert kept == json.loads(json.dumps(make_study().as_json()))
     assert main(["bench", "train.lmdb", "--json", "-"]) == 0

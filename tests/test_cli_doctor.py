@@ -26,7 +26,7 @@ def dataset(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     found = healthy()
-    monkeypatch.setattr("lmdbloader.lab.checkup.diagnosis.describe", lambda: found)
+    monkeypatch.setattr("lmdbloader.lab.checkup.diagnosis.describe", lambda path: found)
     return found
 
 
@@ -40,7 +40,7 @@ def test_a_healthy_machine_is_status_zero(capsys: Capture) -> None:
 
 def test_a_problem_is_status_one(capsys: Capture, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = replace(machine, thread_pools=replace(machine.thread_pools, torch=64))
-    monkeypatch.setattr("lmdbloader.lab.checkup.diagnosis.describe", lambda: slow)
+    monkeypatch.setattr("lmdbloader.lab.checkup.diagnosis.describe", lambda path: slow)
     assert main(["doctor"]) == 1
     captured = capsys.readouterr()
     assert captured.err == "" and "PROBLEM  threads" in captured.out
@@ -53,7 +53,7 @@ def test_json_is_alone_on_stdout(dataset: Path, capsys: Capture, monkeypatch: py
     status = main(["doctor", str(dataset), *options])
     captured = capsys.readouterr()
     found = json.loads(captured.out)
-    assert set(found["machine"]) < set(found["environment"]) and found["environment"]["storage"]["kind"]
+    assert found["machine"]["python"]
     assert status == (0 if found["is_healthy"] else 1)
     assert found["dataset"]["num_samples"] == 48
     assert found["profile"]["bottleneck"]

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from loading_scripts import load_script
 from PIL import Image
 
-from lmdbloader.lab.machine import describe_environment
+from lmdbloader.lab.machine import describe
 
 compare_training = load_script("compare_training")
 CPU = torch.device("cpu")
@@ -256,7 +256,7 @@ def test_the_command_compares_and_goes_on(
     assert "Not done yet" not in text and text in capsys.readouterr().out
     kept = json.loads((out / "results.json").read_text("utf-8"))
     assert len(kept["runs"]) == 6
-    assert kept["environment"]["storage"] == describe_environment(out)["storage"]
+    assert kept["environment"]["storage"] == describe(out).storage
     assert dict(kept["facts"])["system"] in text
     assert (out / "report.html").stat().st_size > 10_000
     assert compare(*options, "--size", 32) == 1

@@ -21,7 +21,8 @@ from PIL import Image
 import lmdbloader
 from lmdbloader import LMDBDataset, fields
 from lmdbloader.errors import DestinationError, ImageError, OptionError, WorkerError
-from lmdbloader.ray import engine, read_lmdb, write_lmdb
+from lmdbloader.ray import converting as engine
+from lmdbloader.ray import read_lmdb, write_lmdb
 from lmdbloader.transforms import RandomCrop, ToDtype
 
 ray = pytest.importorskip("ray")

@@ -106,9 +106,9 @@ def test_basicsr_normalizes_and_flips_as_asked(registry: Registry, path: Path) -
 @pytest.mark.parametrize(
     ("others", "line"),
     [
-        ({"dataroot_lq": "lq"}, "lmdbloader convert --hr GT --lr LQ train.lmdb"),
-        ({"meta_info_file": "m.txt"}, "Choose files when they are converted"),
-        ({"color": "y"}, "type: PairedImageDataset"),
+        ({"dataroot_lq": "lq"}, "dataroot_lq: lq"),
+        ({"meta_info_file": "m.txt"}, "meta_info_file: m.txt"),
+        ({"color": "y"}, "color: y"),
         ({"use_hflip": False}, "needs use_hflip: true"),
         ({"scale": 4}, "has pairs of 12x12 and 24x24, but the configuration has scale: 4"),
     ],

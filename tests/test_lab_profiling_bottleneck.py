@@ -16,7 +16,7 @@ from lmdbloader.lab.profiling.threads import ThreadTimes
 JPEGS = StoredImages({"jpeg": 1.0}, 100_000, 1_500_000, 1000, is_resized=True)
 PIXELS = StoredImages({"raw": 1.0}, 30_000, 30_000, 100, is_resized=False)
 PACKED = StoredImages({"lz4": 1.0}, 15_000, 30_000, 100, is_resized=False)
-FACTS = LoaderFacts("Loader", "loader", 2, 2, "random", "/data/train.lmdb", False, 2, 8, PIXELS)
+FACTS = LoaderFacts("Loader", "loader", 2, 2, "random", "/data/train.lmdb", 2, 8, PIXELS)
 
 
 def figures(step: float, busy: float, *, delayed: float = 0.0, copy: float = 0.0, **stages: float) -> TypicalStep:
@@ -110,7 +110,7 @@ def advice_of(facts: LoaderFacts = FACTS, *, side: int | None = 96, **stages: fl
         (replace(FACTS, num_cores=8), {"transform": 200}, "num_threads=8", 25),
         (FACTS, {"verify": 180, "transform": 20}, "verify=False", 10),
         (FACTS, {"function": 100, "transform": 20}, "compiled ones of lmdbloader.transforms", 16.7),
-        (replace(FACTS, has_own_transform=True), {"function": 100}, "dataset's own transform", 10),
+        (FACTS, {"function": 100}, "dataset's own transform", 10),
         # 3 MB a step take 3 ms from a fast disk, of 200.
         (FACTS, {"read": 180, "transform": 20}, "lmdbloader stage /data/train.lmdb", 11.5),
         (replace(FACTS, path="/my data/a.lmdb"), {"read": 180, "transform": 20}, "stage '/my data/a.lmdb' DIR", 11.5),

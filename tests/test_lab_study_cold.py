@@ -14,7 +14,7 @@ from lmdbloader.lab import Study, bench
 from lmdbloader.lab.machine import filesystem_of, residency
 from lmdbloader.lab.study.cold import drop
 
-QUICK: dict[str, Any] = {"seconds": 0.05, "repeats": 1, "num_workers": 1, "batch_sizes": [8], "crops": [32]}
+QUICK: dict[str, Any] = {"seconds": 0.05, "repeats": 1, "num_workers": [1], "batch_sizes": [8], "crops": [32]}
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def place(tmp_path: Path, photos: Path) -> Path:
 
 
 def study_of(place: Path, **options: Any) -> Study:
-    return bench(place / "made.lmdb", only=["cold"], **{**QUICK, **options})
+    return bench(place / "made.lmdb", cold=True, **{**QUICK, **options})
 
 
 def test_the_cache_of_some_files_is_dropped_and_of_no_others(place: Path) -> None:
@@ -60,6 +60,6 @@ def test_every_loader_reads_from_cold_and_again(place: Path) -> None:
 def test_all_parts_are_dropped(place: Path) -> None:
     lmdbloader.convert(place / "files", place / "parts.lmdb", parts=2, codec="raw", layout="images")
     assert (place / "parts.lmdb" / "data-00001.mdb").exists()
-    study = bench(place / "parts.lmdb", only=["cold"], **QUICK)
+    study = bench(place / "parts.lmdb", cold=True, **QUICK)
     assert [row.figures["num_samples"] for row in study.section("cold")] == [len(list((place / "files").iterdir()))] * 3
     assert all(row.figures["held"] < 0.05 for row in study.section("cold"))

@@ -17,9 +17,9 @@ from lmdbloader import LMDBDataset, Loader, cli
 from lmdbloader.base.stopwatch import BatchTimes
 from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.lab import tune
-from lmdbloader.lab.tuning import tuner
-from lmdbloader.lab.tuning.reading import DatasetReading, OpenLoader, ReadSetting
-from lmdbloader.lab.tuning.tuner import try_steps
+from lmdbloader.lab import tuning as tuner
+from lmdbloader.lab.arms import Arm, Feed, Material, open_arm, take_turn
+from lmdbloader.lab.tuning import try_steps
 from lmdbloader.loader import tuning_cache
 from lmdbloader.transforms import RandomCrop, RandomDihedral, ToDtype
 
@@ -64,18 +64,21 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner, "accelerator", lambda: None)
 
 
-@pytest.fixture
-def speeds(monkeypatch: pytest.MonkeyPatch) -> dict[ReadSetting, float]:
-    """Samples a second that each setting is found to have; change it. Nothing is read, and a turn takes no time."""
-    found = {
-        ReadSetting("threads", 1): 500.0, ReadSetting("threads", 2): 1000.0,
-        ReadSetting("workers", 0): 100.0, ReadSetting("workers", 1): 300.0, ReadSetting("workers", 2): 200.0,
-    }  # fmt: skip
+THREADS = {n: Arm("lmdbloader", 4, n) for n in (1, 2)}
+WORKERS = {n: Arm("dataloader", 4, n) for n in (0, 1, 2)}
 
-    def take_turn(self: DatasetReading, setting: ReadSetting, seconds: float, seed: int = 0) -> BatchTimes:
+
+@pytest.fixture
+def speeds(monkeypatch: pytest.MonkeyPatch) -> dict[Arm, float]:
+    """Samples a second that each setting is found to have; change it. Nothing is read, and a turn takes no time."""
+    found = {THREADS[1]: 500.0, THREADS[2]: 1000.0, WORKERS[0]: 100.0, WORKERS[1]: 300.0, WORKERS[2]: 200.0}
+
+    def take_turn(feed: Feed, seconds: float) -> BatchTimes:
+        kind = THREADS if isinstance(feed.loader, Loader) else WORKERS
+        setting = kind[feed.loader.num_threads if kind is THREADS else feed.loader.num_workers]
         return BatchTimes(1000, 1000 / found[setting], (0.001, 0.002))
 
-    monkeypatch.setattr(DatasetReading, "take_turn", take_turn)
+    monkeypatch.setattr(tuner, "take_turn", take_turn)
     return found
 
 
@@ -91,44 +94,42 @@ def test_the_command_measures_recommends_and_remembers(path: Path, capsys: Captu
 
     assert cli.main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    rows = {(row["setting"]["kind"], row["setting"]["count"]) for row in found["rows"]}
-    assert rows == {("threads", 1), ("threads", 2), ("workers", 0), ("workers", 1), ("workers", 2)}
+    rows = {(row["setting"]["source"], row["setting"]["num_workers"]) for row in found["rows"]}
+    assert rows == {("lmdbloader", 1), ("lmdbloader", 2), ("dataloader", 0), ("dataloader", 1), ("dataloader", 2)}
     assert all(row["samples_per_s"] > 0 and row["p50_seconds"] <= row["p99_seconds"] for row in found["rows"])
     assert found["verdict"] is None and found["environment"]["packages"] and found["examples"]["num_timed"]
     loader = Loader(LMDBDataset(path), 4, shuffle=True, transforms=[RandomCrop(32)])
-    assert loader.num_threads == found["threads"]["count"]
+    assert loader.num_threads == found["threads"]["num_workers"]
 
 
-def test_the_best_is_chosen_and_remembered(path: Path, speeds: dict[ReadSetting, float]) -> None:
+def test_the_best_is_chosen_and_remembered(path: Path, speeds: dict[Arm, float]) -> None:
     found = tune(path, 4)
-    assert (found.threads, found.workers) == (ReadSetting("threads", 2), ReadSetting("workers", 1))
+    assert (found.threads, found.workers) == (THREADS[2], WORKERS[1])
     assert found.best == found.threads
     assert lmdbloader.dataloader(LMDBDataset(path), 4).num_workers == 1
-    speeds[ReadSetting("threads", 1)] = 970.0  # near enough, and cheaper
-    assert tune(path, 4).best == ReadSetting("threads", 1)
+    speeds[THREADS[1]] = 970.0  # near enough, and cheaper
+    assert tune(path, 4).best == THREADS[1]
     assert Loader(LMDBDataset(path), 4, shuffle=True).num_threads == 1
-    speeds[ReadSetting("workers", 2)] = 1200.0
+    speeds[WORKERS[2]] = 1200.0
     found = tune(path, 4, crop=32)
-    assert found.best == ReadSetting("workers", 2)
+    assert found.best == WORKERS[2]
     namespace: dict[str, Any] = {}
     exec(found.line, namespace)
     assert namespace["loader"].num_workers == 2 and namespace["loader"].dataset[0].hr.shape == (3, 32, 32)
     # Without workers, each step waits for its batch.
-    speeds[ReadSetting("workers", 0)] = 1300.0
-    assert tune(path, 4).workers == ReadSetting("workers", 0)
-    assert tune(path, 4, step_seconds=0.01, seconds=0.1).workers == ReadSetting("workers", 2)
+    speeds[WORKERS[0]] = 1300.0
+    assert tune(path, 4).workers == WORKERS[0]
+    assert tune(path, 4, step_seconds=0.01, seconds=0.1).workers == WORKERS[2]
 
 
-@pytest.mark.parametrize("setting", [ReadSetting("threads", 1), ReadSetting("workers", 0)], ids=str)
-def test_batches_are_copied_to_the_accelerator_and_the_users_random_state_stays(
-    path: Path, setting: ReadSetting
-) -> None:
+@pytest.mark.parametrize("setting", [THREADS[1], WORKERS[0]], ids=str)
+def test_batches_are_copied_to_the_accelerator_and_the_users_random_state_stays(path: Path, setting: Arm) -> None:
     before = torch.get_rng_state()
-    read = DatasetReading(LMDBDataset(path), 8, [RandomCrop(32)], torch.device("meta"))
-    turn = read.take_turn(setting, 0.01)
-    assert turn.num_samples == 8 * len(turn.waits) and turn.seconds >= 0.01
-    with read.open(setting) as opened:
-        assert next(opened.batches).hr.device.type == "meta"
+    material = Material(LMDBDataset(path), None, [RandomCrop(32)], torch.device("meta"))
+    with open_arm(material, setting) as feed:
+        turn = take_turn(feed, 0.01)
+        assert turn.num_samples == 4 * len(turn.waits) and turn.seconds >= 0.01
+        assert next(feed.batches).hr.device.type == "meta"
     assert torch.get_rng_state().equal(before)
 
 
@@ -171,20 +172,20 @@ def test_a_damaged_dataset_is_an_error_and_nothing_is_remembered(path: Path, tmp
 @pytest.mark.parametrize(
     ("setting", "transforms"),
     [
-        (ReadSetting("threads", 2), []),
-        (ReadSetting("threads", 1), [RandomCrop((32, 16), padding=2), ToDtype(torch.float32, scale=True)]),
-        (ReadSetting("workers", 0), [RandomCrop(32), RandomDihedral(fields=("lr", "hr"))]),
+        (THREADS[2], []),
+        (THREADS[1], [RandomCrop((32, 16), padding=2), ToDtype(torch.float32, scale=True)]),
+        (WORKERS[0], [RandomCrop(32), RandomDihedral(fields=("lr", "hr"))]),
     ],
     ids=range(3),
 )
-def test_every_line_runs_as_pasted(path: Path, setting: ReadSetting, transforms: list[Any]) -> None:
+def test_every_line_runs_as_pasted(path: Path, setting: Arm, transforms: list[Any]) -> None:
     namespace: dict[str, Any] = {}
-    exec(tuner.line_of(DatasetReading(LMDBDataset(path), 4, transforms), setting, str(path)), namespace)
+    exec(tuner.line_of(Material(LMDBDataset(path), None, transforms), setting, str(path)), namespace)
     loader = namespace["loader"]
-    if setting.kind == "threads":
-        assert loader.num_threads == setting.count and list(loader._options["transforms"]) == transforms
+    if setting.source == "lmdbloader":
+        assert loader.num_threads == setting.num_workers and list(loader._options["transforms"]) == transforms
     else:
-        assert loader.num_workers == setting.count and list(loader.dataset.all_transforms) == transforms
+        assert loader.num_workers == setting.num_workers and list(loader.dataset.all_transforms) == transforms
     assert len(next(iter(loader)).hr) == 4
 
 
@@ -226,7 +227,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
     ids=["fast", "just enough", "too slow", "fast, but 2 % late", "fast, and what is late was ready"],
 )
 def test_a_step_is_fed_or_not(clock: Time, seconds: float, late: float, passed: bool) -> None:
-    verdict = try_steps(OpenLoader(clock.batches(seconds, late), 1, 2), 32, 0.1, 20, 32 / seconds)
+    verdict = try_steps(Feed(clock.batches(seconds, late), 32, 1, 2), 0.1, 20, 32 / seconds)
     assert clock.now < 21 and verdict.num_steps >= 150
     assert verdict.passed is passed and str(verdict).startswith("PASS" if passed else "FAIL")
     if seconds == 0.12:

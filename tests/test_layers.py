@@ -14,7 +14,7 @@ EDGES = {
     "cli": "ray lab conversion show store",
     "integrations": "loader batch transforms",
     "ray": "conversion batch store transforms format",
-    "lab": "superres loader conversion batch show store transforms images format",
+    "lab": "loader conversion batch show store transforms images format",
     "superres": "loader",
     "loader": "batch store transforms format kernels",
     "conversion": "store images format kernels",

@@ -12,7 +12,7 @@ import pytest
 
 from lmdbloader.conversion.parts import ConvertedPart
 from lmdbloader.errors import SourceError
-from lmdbloader.ray import engine
+from lmdbloader.ray import converting as engine
 
 
 class _Remote:

@@ -32,8 +32,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lmdbloader.lab import Recorder, doctor, plan
+from lmdbloader.lab.arms import cpu_seconds
 from lmdbloader.lab.profiling.loader_facts import facts_of
-from lmdbloader.lab.study.arms import cpu_seconds
 
 TURNS = 3
 # The least number of steps before timing, and the seconds that an answer of NVML covers.

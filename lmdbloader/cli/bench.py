@@ -18,34 +18,27 @@ HELP = "measure how fast batches are loaded, compared with other ways to load th
 DESCRIPTION = """\
 Measure how fast batches of a dataset are loaded on this machine: by the Loader
 of lmdbloader, by torch's DataLoader over the same dataset and, with --baseline,
-by torch's DataLoader over the same images as files. The sections:
+by torch's DataLoader over the same images as files: samples/s, waits, processor
+time, and the stages of the Loader's threads. Every batch size and crop is
+measured, with every number of workers, in every number of processes at once.
 
-  sweep             batch sizes 8 to 128 and crops 16 and 64, loading alone and
-                    training SRCNN: samples/s, waits, processor time, where a
-                    step's time goes, what the GPU does
-  oversubscription  one to four threads or workers for each core
-  isolation         several processes at the same time, each with a loader
-  cold              the first epoch from storage: the page cache is dropped for
-                    these files alone, which slows down whoever else reads them,
-                    so it is measured only with --only cold (Linux)
+--cold measures the first epoch from storage instead: the page cache is dropped
+for these files alone, which slows down whoever else reads them (Linux).
 
 The settings take turns, because other programs disturb the measurement: speeds
 are medians, and loaders are compared by turns that are neighbours in time. By
-default it takes two to three minutes on 2 cores.
+default it takes about a minute on 2 cores.
 """
 EPILOG = """\
 examples:
   lmdbloader bench train.lmdb --baseline auto
-  lmdbloader bench train.lmdb --only sweep --model none --batch-sizes 16 256
-  lmdbloader bench train.lmdb --baseline photos --only cold
-  lmdbloader bench train.lmdb --json study.json --report report.html
+  lmdbloader bench train.lmdb --batch-sizes 16 --num-workers 0 1 2 4
+  lmdbloader bench train.lmdb --batch-sizes 8 128 --processes 1 2 8
+  lmdbloader bench train.lmdb --baseline photos --cold
+  lmdbloader bench train.lmdb --json study.json --charts study.pdf
 """
-_SECTIONS = ("sweep", "oversubscription", "isolation", "cold")
-_MODELS = ("srcnn915", "srcnn955", "none")
 # What is given is passed on to `bench`, which has the defaults.
-_MEASURING = (
-    "baseline", "only", "batch_sizes", "crops", "model", "seconds", "repeats", "processes", "num_workers", "device",
-)  # fmt: skip
+_MEASURING = ("baseline", "batch_sizes", "crops", "num_workers", "processes", "cold", "seconds", "repeats")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compare with torch's DataLoader over this folder of the same images as files; for several image fields "
         "it has a folder for each; 'auto' writes PNG files of up to 4,000 samples into a temporary folder",
     )
-    add("--only", metavar="SECTION", nargs="+", choices=_SECTIONS, help="measure only these sections")
     add(
         "--batch-sizes", metavar="N", type=number(WHOLE), nargs="+", help="samples in a batch (default: 8 16 32 64 128)"
     )
@@ -69,30 +61,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         help="sides of random windows in pixels of the largest image, or 'whole' (default: 16 64)",
     )
-    add(
-        "--model",
-        metavar="NAME",
-        choices=_MODELS,
-        help="network to train: %(choices)s; none only loads (default: srcnn915)",
-    )
     add("--seconds", metavar="S", type=number(REAL), help="seconds of one turn of a setting (default: 0.2)")
     add("--repeats", metavar="N", type=number(WHOLE), help="turns of each setting (default: 3)")
-    add(
-        "--processes",
-        metavar="K",
-        type=number(WHOLE),
-        nargs="+",
-        help="processes of the isolation test (default: 1, and one for each core, 2 to 8)",
-    )
     add(
         "--num-workers",
         metavar="N",
         type=number(WHOLE),
+        nargs="+",
         help="worker processes of torch's DataLoader (default: one for each core, 16 at most)",
     )
-    add("--device", metavar="NAME", help="where to train: cpu, cuda, cuda:1 (default: cuda if available)")
+    add("--processes", metavar="K", type=number(WHOLE), nargs="+", help="processes that load at once (default: 1)")
+    add("--cold", action="store_true", help="measure the first epoch from storage")
     add("--json", metavar="FILE", help="write every figure as JSON; '-' writes to stdout, in place of tables")
-    add("--report", metavar="FILE", help="write a report with charts, one HTML file (needs lmdbloader[report])")
+    add("--charts", metavar="FILE", help="write the charts as a PDF file (needs lmdbloader[report])")
 
 
 def _crop(text: str) -> int | None:
@@ -101,7 +82,7 @@ def _crop(text: str) -> int | None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
-    for name in (options.json, options.report):  # before minutes are spent on measuring
+    for name in (options.json, options.charts):  # before minutes are spent on measuring
         if name is not None and not Path(name).absolute().parent.is_dir():
             raise DestinationError(f"{name}: its folder does not exist. Create it first.")
     began = time.monotonic()
@@ -112,18 +93,16 @@ def run(options: argparse.Namespace) -> int:
     progress("loading torch")
     from lmdbloader.lab.study import bench
 
-    if options.report is not None:
-        from lmdbloader.lab.reporting import write_report
+    if options.charts is not None:
+        from lmdbloader.lab.charts import write_charts
 
     given = {name: value for name in _MEASURING if (value := getattr(options, name)) is not None}
-    if given.get("model") == "none":
-        given["model"] = None
     study = bench(options.dataset, **given, progress=progress)
     text = json.dumps(study.as_json(), indent=1, allow_nan=False)
     if options.json not in (None, "-"):
         Path(options.json).write_text(text + "\n", "utf-8")
     print(text if options.json == "-" else study)
-    if options.report is not None:
-        write_report(study, options.report)
-        say(f"report: {options.report}", error=True)
+    if options.charts is not None:
+        write_charts(study, options.charts)
+        say(f"charts: {options.charts}", error=True)
     return 0

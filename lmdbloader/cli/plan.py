@@ -44,8 +44,7 @@ _FLAGS = {
     "example_flops": (
         None, "F", "instead of the time of a step: floating-point operations to train on one sample, such as 4G"
     ),
-    "device_flops": (None, "F", "floating-point operations per second of one GPU, such as 7T"),
-    "utilization": (SHARE, "U", "share of --device-flops that the model reaches (default: 1, an upper bound)"),
+    "device_flops": (None, "F", "floating-point operations per second that one GPU reaches, such as 7T"),
     "example_size": (None, "SIZE", "size of a sample on storage (default: 64KiB)"),
     "preset": (None, "NAME", "take missing figures from a published workload; see below"),
     "gpus": (WHOLE, "G", "GPUs of one experiment (default: 1)"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 from lmdbloader.base.units import SHARE, WHOLE, parse_whole
 from lmdbloader.cli._combining import add_out, choices, tell
@@ -81,18 +80,12 @@ def _lines(path: str) -> list[tuple[int, str]]:
     return [(at, line) for at, line in lines if line.strip()]
 
 
-def read_numbers(path: str, length: int) -> Any:
-    """Return the numbers of samples (n,) in a file.
-
-    Args:
-        path: The file's.
-        length: Samples of the dataset.
+def _numbers(path: str) -> list[int]:
+    """Return the numbers of samples in a file.
 
     Raises:
-        OptionError: A line is something else, or there is no such sample.
+        OptionError: A line is something else.
     """
-    import numpy as np
-
     found = []
     for at, line in _lines(path):
         value = parse_whole(line)
@@ -100,23 +93,16 @@ def read_numbers(path: str, length: int) -> Any:
             raise OptionError(
                 f"{path}, line {at}: {line!r:.80} is not the number of a sample. For names of sources write --names."
             )
-        if not -length <= value < length:
-            raise OptionError(f"{path}, line {at}: there is no sample {value}; the dataset has {length}")
         found.append(value)
-    return np.array(found, np.int64)
+    return found
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     from lmdbloader.conversion.subsets import subset
-    from lmdbloader.store import open_reader
 
-    indices = names = None
-    if options.indices is not None:
-        indices = read_numbers(options.indices, len(open_reader(options.dataset)))
-    if options.names is not None:
-        names = [line for _, line in _lines(options.names)]
-
+    indices = None if options.indices is None else _numbers(options.indices)
+    names = None if options.names is None else [line for _, line in _lines(options.names)]
     done = subset(
         options.dataset,
         options.out,

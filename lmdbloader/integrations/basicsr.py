@@ -18,14 +18,8 @@ from lmdbloader.transforms import Normalize, RandomCrop, RandomDihedral, RandomH
 __all__ = ["LmdbloaderDataset"]
 
 _PROGRAMS = ("basicsr", "neosr", "traiNNer")
-# Options of those datasets that this type does not have, and what to do instead.
-_LINES = {
-    "dataroot_lq": "One dataset holds both images. Make it once: lmdbloader convert --hr GT --lr LQ train.lmdb.",
-    "meta_info_file": "Choose files when they are converted.",
-    "meta_info": "Choose files when they are converted.",
-    "filename_tmpl": "Pairs are found when they are converted: lmdbloader convert --hr GT --lr LQ train.lmdb.",
-    "color": 'Take the luminance in the model, or use type: PairedImageDataset for "y".',
-}
+# Options of those datasets that this type does not have: a dataset is chosen and paired when it is converted.
+_UNKNOWN = ("dataroot_lq", "meta_info_file", "meta_info", "filename_tmpl", "color")
 
 
 class LmdbloaderDataset(ReadsMany):
@@ -56,9 +50,11 @@ class LmdbloaderDataset(ReadsMany):
         Raises:
             OptionError: The type does not have an option, or the dataset has another scale.
         """
-        for name, line in _LINES.items():
+        for name in _UNKNOWN:
             if opt.get(name) is not None:
-                raise OptionError(f"LmdbloaderDataset, {name}: {opt[name]}: there is no such option here. {line}")
+                raise OptionError(
+                    f"LmdbloaderDataset, {name}: {opt[name]}: there is no such option here. Leave it out."
+                )
         self.opt = opt
         dataset = LMDBDataset(opt["dataroot_gt"], fields=("lr", "hr"))
         _check_scale(dataset, opt.get("scale"))

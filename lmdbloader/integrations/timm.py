@@ -37,13 +37,6 @@ _DONE = {
     *("vflip", "color_jitter", "color_jitter_prob", "grayscale_prob", "interpolation", "mean", "std", "distributed"),
     *("crop_pct", "img_dtype", "device", "use_prefetcher"),
 }
-_LINES = {
-    "auto_augment": "Random policies are not compiled. Leave --aa out, or use timm's loader.",
-    "collate_fn": "Mix batches in the loop: run train.py with --no-prefetcher.",
-    "re_count": "RandomErasing erases one rectangle.",
-    "re_mode": 'Rectangles are filled with the mean: write re_mode="const" (--remode const).',
-    "interpolation": 'Write "bilinear" or "bicubic" (--train-interpolation bicubic).',
-}
 
 
 class _Loader(Loader):
@@ -132,5 +125,6 @@ def _transforms(a: SimpleNamespace) -> list[Transform]:
 
 
 def _refusal(name: str, value: object) -> OptionError:
-    line = _LINES.get(name, f"Leave {name} out, or use timm's loader.")
-    return OptionError(f"create_loader({name}={value!r}): compiled transforms cannot do this. {line}")
+    return OptionError(
+        f"create_loader({name}={value!r}): compiled transforms cannot do this. Leave it out, or use timm's loader."
+    )

@@ -32,17 +32,6 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def times(ratio: float) -> str:
-    """Return a ratio in words.
-
-    >>> times(5.14), times(28.3), times(1.0), times(0.82), times(140.2)
-    ('5.1 times', '28 times', '1.0 times', '0.82 times', '140 times')
-    """
-    if ratio < 0.95:
-        return f"{ratio:.2f} times"
-    return f"{ratio:.1f} times" if ratio < 10 else f"{ratio:,.0f} times"
-
-
 def percent(share: float) -> str:
     """Return a share.
 

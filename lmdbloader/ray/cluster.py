@@ -1,4 +1,4 @@
-"""The connection to a Ray cluster: an existing one, or a new one on this machine."""
+"""Ray, which is optional, and the connection to a cluster: an existing one, or a new one on this machine."""
 
 from __future__ import annotations
 
@@ -13,6 +13,32 @@ from typing import Any
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.option_names import option
 from lmdbloader.errors import OptionError
+
+_INSTALL = "pip install 'lmdbloader[ray]', in a clone pip install '.[ray]'"
+
+
+def need_ray(call: str, *, data: bool = False) -> Any:
+    """Return the package Ray.
+
+    Args:
+        call: What needs it, for the message.
+        data: Whether ray.data is needed too, which has requirements of its own.
+
+    Raises:
+        OptionError: It cannot be imported.
+    """
+    try:
+        import ray
+
+        if data:
+            import ray.data
+    except ImportError as error:
+        what = "Ray with ray.data" if data else "Ray"
+        raise OptionError(
+            f"{call} needs {what}, which cannot be imported ({error}). Install it: {_INSTALL}."
+        ) from error
+    return ray
+
 
 # Ray would reserve a third of the memory for objects, and tasks exchange none but their small results.
 _STORE_NBYTES = 100 * 2**20

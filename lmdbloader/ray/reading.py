@@ -12,7 +12,7 @@ from lmdbloader.base.arguments import flag, optional, whole
 from lmdbloader.base.option_names import option, shown
 from lmdbloader.batch.dataset import LMDBDataset, chosen_fields
 from lmdbloader.errors import OptionError
-from lmdbloader.ray.needed import need_ray
+from lmdbloader.ray.cluster import need_ray
 from lmdbloader.transforms import ToDtype
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ def read_lmdb(
     include_sources: bool = False,
     override_num_blocks: int | None = None,
     concurrency: int | None = None,
-    num_cpus: float | None = None,
-    memory: float | None = None,
     ray_remote_args: Mapping[str, Any] | None = None,
 ) -> ray.data.Dataset:
     """Return a dataset as a `ray.data.Dataset`; each of its read tasks reads a contiguous range of samples.
@@ -46,9 +44,7 @@ def read_lmdb(
         include_sources: Add a column `source`: the relative path of the file that each sample was made from.
         override_num_blocks: The number of read tasks; by default Ray decides.
         concurrency: The most read tasks that run at the same time; by default Ray decides.
-        num_cpus: The CPUs that each task reserves, 1 by default.
-        memory: The bytes of memory that each task reserves.
-        ray_remote_args: Other options of `ray.remote` for the read tasks.
+        ray_remote_args: Options of `ray.remote` for the read tasks, such as `num_cpus` and `memory`.
 
     Raises:
         OptionError: Ray is not installed; or the dataset has no such field, no sources, a transform in Python, a form
@@ -60,8 +56,6 @@ def read_lmdb(
     options = {
         "override_num_blocks": optional(_count, "override_num_blocks", override_num_blocks),
         "concurrency": optional(_count, "concurrency", concurrency),
-        "num_cpus": num_cpus,
-        "memory": memory,
         **(ray_remote_args or {}),
     }
     opened, names = _opened(dataset, fields)

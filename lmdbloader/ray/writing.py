@@ -14,7 +14,7 @@ from lmdbloader.conversion.destination import new_folder
 from lmdbloader.conversion.storage import WriteMode
 from lmdbloader.errors import DestinationError, OptionError
 from lmdbloader.fields import FieldType
-from lmdbloader.ray.needed import need_ray
+from lmdbloader.ray.cluster import need_ray
 from lmdbloader.store import Work, Written, check_destination
 
 if TYPE_CHECKING:

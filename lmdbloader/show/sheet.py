@@ -16,9 +16,7 @@ from lmdbloader.base.arguments import new_path, optional, whole
 from lmdbloader.base.files import replacing
 from lmdbloader.base.text import counted
 from lmdbloader.errors import DestinationError, OptionError
-from lmdbloader.show.labels import in_colors
-from lmdbloader.show.lettering import font_of, printable
-from lmdbloader.show.places import draw_places
+from lmdbloader.show.drawing import draw_places, font_of, in_colors, printable
 from lmdbloader.store import Reader, check_rows, open_reader
 
 Pixels = npt.NDArray[Any]

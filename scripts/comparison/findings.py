@@ -15,8 +15,8 @@ from comparison.settings import ARMS, SWEEPS, Arm, Sweep
 from comparison.statistics import Interval, difference, mean
 from comparison.training import PHASES, Epoch, Turn
 from lmdbloader.base.text import counted
-from lmdbloader.lab.formatting import Column, Table, number, percent, seconds, times
-from lmdbloader.lab.study.arms import LOADER_NAMES
+from lmdbloader.lab.arms import LOADER_NAMES
+from lmdbloader.lab.formatting import Column, Table, number, percent, seconds
 
 MODEL_NAMES = {
     "srcnn": "SRCNN", "edsr": "EDSR", "tiny": "a small ResNet", "resnet18": "ResNet-18", "resnet50": "ResNet-50",
@@ -27,6 +27,17 @@ _TARGET_SHARE = 0.9
 _SCHEDULE_EPOCHS = 32
 # Speeds whose ratio is known to a tenth, up or down, are as good as the same even where they differ by chance.
 _KNOWN_RATIO = 1.1
+
+
+def times(ratio: float) -> str:
+    """Return a ratio in words.
+
+    >>> times(5.14), times(28.3), times(1.0), times(0.82), times(140.2)
+    ('5.1 times', '28 times', '1.0 times', '0.82 times', '140 times')
+    """
+    if ratio < 0.95:
+        return f"{ratio:.2f} times"
+    return f"{ratio:.1f} times" if ratio < 10 else f"{ratio:,.0f} times"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,12 @@ from dataclasses import replace
 from matplotlib.figure import Figure
 
 from comparison import findings
+from comparison.html_page import Page, PageSection
 from comparison.report import notes
 from comparison.results import Results
 from comparison.settings import ARMS, SWEEPS
-from lmdbloader.lab.reporting import COLOURS, Curve, Page, PageSection, draw_bars, draw_lines
-from lmdbloader.lab.study.arms import LOADER_NAMES
+from lmdbloader.lab.arms import LOADER_NAMES
+from lmdbloader.lab.charts import COLOURS, Curve, draw_bars, draw_lines
 
 
 def page_of(results: Results) -> Page:

@@ -24,7 +24,7 @@ class Results:
     Attributes:
         wanted: The options that a second call must share.
         facts: Names and values about the data and the machine.
-        environment: All that reproduces it: `describe_environment` of the package.
+        environment: All that reproduces it: `describe` of the package.
         created: When it was begun, in ISO 8601's format.
         release: Of lmdbloader.
         cores: Of the machine.

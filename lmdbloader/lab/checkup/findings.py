@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -50,14 +49,12 @@ class Checkup:
         machine: The machine.
         dataset: Facts of the dataset, None without one.
         profile: Of the pass through a Loader, None without one.
-        environment: All that reproduces it: `machine.describe_environment(path)`.
     """
 
     findings: tuple[Finding, ...]
     machine: Machine
     dataset: DatasetFacts | None = None
     profile: Profile | None = None
-    environment: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def problems(self) -> tuple[Finding, ...]:
@@ -87,7 +84,6 @@ class Checkup:
             "findings": [dataclasses.asdict(finding) for finding in self.findings],
             "summary": self.summary(),
             "machine": self.machine.as_json(),
-            "environment": dict(self.environment),
             "dataset": None if self.dataset is None else dataclasses.asdict(self.dataset),
             "profile": None if self.profile is None else self.profile.as_json(),
         }

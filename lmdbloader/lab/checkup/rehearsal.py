@@ -13,7 +13,7 @@ from lmdbloader.errors import OptionError
 from lmdbloader.lab.checkup.findings import DatasetFacts, Finding
 from lmdbloader.lab.profiling import Profile, Recorder
 from lmdbloader.lab.profiling.loader_facts import facts_of
-from lmdbloader.lab.tuning.tuner import crop_of
+from lmdbloader.lab.tuning import crop_of
 from lmdbloader.loader import Loader
 
 # How long a pass takes, and how long one of many batches read at once or of long steps may; it ends after a step.

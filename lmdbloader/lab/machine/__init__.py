@@ -6,8 +6,6 @@ from lmdbloader.lab.machine.description import Memory as Memory
 from lmdbloader.lab.machine.description import Processor as Processor
 from lmdbloader.lab.machine.description import ThreadPools as ThreadPools
 from lmdbloader.lab.machine.description import describe as describe
-from lmdbloader.lab.machine.environment import describe_environment as describe_environment
-from lmdbloader.lab.machine.environment import environment_rows as environment_rows
 from lmdbloader.lab.machine.gpu import Device as Device
 from lmdbloader.lab.machine.gpu import GpuSampler as GpuSampler
 from lmdbloader.lab.machine.gpu import GpuUse as GpuUse

@@ -1,4 +1,4 @@
-"""Everything about the machine that matters for loading, in one value."""
+"""The machine in one value: all that matters for loading, and that somebody needs to repeat a result on a like one."""
 
 from __future__ import annotations
 
@@ -7,20 +7,47 @@ import importlib.metadata
 import os
 import platform
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from lmdbloader import __version__
 from lmdbloader.base import system
+from lmdbloader.base.text import counted
 from lmdbloader.base.units import show_nbytes
-from lmdbloader.lab.machine.gpu import Device, describe_devices
+from lmdbloader.lab.formatting import WIDTH, define
+from lmdbloader.lab.machine.gpu import Device, Driver, describe_gpus
+from lmdbloader.lab.machine.storage import filesystem_of
 
 _ROOT = Path("/")
 
 
+# What this package requires, what builds its kernels and reads its images, other loaders and stores that it is compared
+# with, and frameworks that train.
+_PACKAGES = (
+    "accelerate", "basicsr", "composer", "datasets", "fastai", "ffcv", "fsspec", "h5py", "jax", "keras",
+    "lightning", "litdata", "llvmlite", "lmdb", "lz4", "matplotlib", "mosaicml-streaming", "numba", "numpy",
+    "nvidia-dali-cuda120", "nvidia-dali-cuda130", "nvidia-ml-py", "opencv-python", "opencv-python-headless",
+    "pillow", "pillow-simd", "pyarrow", "pytorch-lightning", "scikit-image", "scipy", "simplejpeg",
+    "tensorflow", "timm", "torch", "torchdata", "torchvision", "transformers", "webdataset", "zarr", "ziglang",
+)  # fmt: skip
+# Each is read when the library is first loaded; OMP_NUM_THREADS counts for torch and for OpenCV built with OpenMP, too.
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+# The only environment variables whose values are kept.
+_VARIABLES = (
+    *_THREAD_VARIABLES, "CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG", "GOMP_CPU_AFFINITY", "KMP_AFFINITY",
+    "LMDBLOADER_KERNELS", "MALLOC_ARENA_MAX", "NVIDIA_TF32_OVERRIDE", "OMP_PROC_BIND", "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine as one process sees it: facts without a verdict.
+    """The machine as one process sees it: facts without a verdict. None stands for what is unknown here.
+
+    It has no name of a user or host, no path, and no value of an environment variable other than a few that change the
+    speed.
 
     Attributes:
         processor, memory: With the limits of the process.
@@ -28,6 +55,14 @@ class Machine:
         devices: GPUs, also those that torch cannot use.
         system: Kernel and its release.
         python: Version of Python.
+        lmdbloader: Version of this package.
+        architecture, distribution: Of the system.
+        packages: Versions of the packages that matter, by name.
+        driver: Of NVIDIA's GPUs, and the newest CUDA that it serves.
+        cudnn: The version that torch finds.
+        storage: Type and kind of the file system of the data that was read or written, the kind of its disk, and all of
+            it as text.
+        variables: Environment variables that change the speed.
     """
 
     processor: Processor
@@ -37,6 +72,14 @@ class Machine:
     devices: tuple[Device, ...]
     system: str
     python: str
+    lmdbloader: str = __version__
+    architecture: str | None = None
+    distribution: str | None = None
+    packages: Mapping[str, str] = field(default_factory=dict)
+    driver: Driver | None = None
+    cudnn: int | None = None
+    storage: Mapping[str, Any] | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for `json.dumps`."""
@@ -76,31 +119,73 @@ class Machine:
             ("threads", ", ".join([*threads, *(f"{name}={value}" for name, value in pools.environment.items())])),
             ("images", f"{found.pillow} {found.pillow_version} with {turbo}{simple}"),
             ("Python", f"{self.python}, {self.system}"),
+            *((name, ", ".join(str(part) for part in parts if part)) for name, parts in self._more() if any(parts)),
+        ]
+
+    def _more(self) -> list[tuple[str, list[Any]]]:
+        """Return names and what is known of each: rows that may be empty."""
+        cpu, driver = self.processor, self.driver
+        parts = (cpu.sockets, "socket"), (cpu.cores, "physical core"), (cpu.numa_nodes, "NUMA node")
+        layout = [count and counted(count, what) for count, what in parts]
+        layout.insert(2, {True: "SMT on", False: "SMT off", None: "SMT unknown"}[cpu.has_smt])
+        return [
+            ("layout", layout),
+            ("system", [self.distribution, self.architecture]),
+            ("driver", [] if driver is None else [driver.version, driver.cuda and f"CUDA up to {driver.cuda}"]),
+            ("cuDNN", [self.cudnn]),
+            ("storage", [] if self.storage is None else [self.storage["text"]]),
+            ("variables", [f"{name}={value}" for name, value in self.variables.items()]),
+            ("packages", [f"{name} {release}" for name, release in self.packages.items()]),
         ]
 
     def __str__(self) -> str:
         """Return the table as lines."""
-        return "\n".join(f"{name:<10} {value}" for name, value in self.rows())
+        return "\n".join(define(self.rows(), width=WIDTH))
 
 
-def describe(root: Path = _ROOT) -> Machine:
+def describe(data: str | os.PathLike[str] | None = None, *, root: Path = _ROOT) -> Machine:
     """Return the facts about this machine; this imports torch and Pillow.
 
     Args:
-        root: The folder of `proc`, `sys` and `dev`; tests plant one.
+        data: A dataset or folder that was read or written, for its storage; None if there was none.
+        root: The folder of `proc`, `sys`, `dev` and `etc`; tests plant one.
 
     >>> describe().processor.num_usable >= 1
     True
     """
+    devices, driver = describe_gpus(root)
     return Machine(
         describe_processor(root),
         describe_memory(root),
         describe_libraries(),
         describe_thread_pools(),
-        describe_devices(root),
+        devices,
         f"{platform.system()} {platform.release()}",
         platform.python_version(),
+        architecture=platform.machine() or None,
+        distribution=system.distribution(root),
+        packages={name: release for name in _PACKAGES if (release := _version(name)) is not None},
+        driver=driver,
+        cudnn=_cudnn(),
+        storage=None if data is None else _storage(data, root),
+        variables={name: os.environ[name] for name in _VARIABLES if name in os.environ},
     )
+
+
+def _storage(data: str | os.PathLike[str], root: Path) -> dict[str, Any]:
+    found = filesystem_of(data, root)
+    text = str(found).partition(", mounted at")[0]
+    return {"type": found.type or None, "kind": found.kind, "device": found.device, "text": text}
+
+
+def _cudnn() -> int | None:
+    """Return the version of cuDNN that torch finds; None without it."""
+    import torch
+
+    try:
+        return int(torch.backends.cudnn.version()) if torch.cuda.is_available() else None  # type: ignore[no-untyped-call]
+    except (RuntimeError, OSError, TypeError):  # none, or it does not fit the one that torch was built for
+        return None
 
 
 def _torch(found: Libraries) -> str:
@@ -119,12 +204,17 @@ class Processor:
         num_online: Logical cores of the machine.
         num_allowed: Cores of the process's CPU affinity.
         quota: Cores' worth of time that control groups grant, rounded up; None if nothing limits it.
+        sockets, cores, has_smt, numa_nodes: Of the machine; None if unknown.
     """
 
     model: str
     num_online: int
     num_allowed: int
     quota: int | None
+    sockets: int | None = None
+    cores: int | None = None
+    has_smt: bool | None = None
+    numa_nodes: int | None = None
 
     @property
     def num_usable(self) -> int:
@@ -136,7 +226,8 @@ def describe_processor(root: Path = _ROOT) -> Processor:
     """Return the facts about the processor."""
     online = os.cpu_count() or 1
     name = system.processor_name(root) or platform.machine() or "unknown"
-    return Processor(name, online, system.allowed_cores(), system.quota_cores(root))
+    layout = system.processor_layout(root)._asdict()
+    return Processor(name, online, system.allowed_cores(), system.quota_cores(root), **layout)
 
 
 # Version 1 of the control groups has no word for "no limit", but the largest number of whole pages.
@@ -153,6 +244,7 @@ class Memory:
         limit_nbytes: The tightest limit of the process's control groups; None without one.
         limit_left_nbytes: Left below that limit; includes page cache that the system would drop. None without one.
         shm_nbytes, shm_free_nbytes: Size of /dev/shm and free space in it; None if it does not exist.
+        huge_pages: When the system gives them; None if unknown.
     """
 
     total_nbytes: int
@@ -161,6 +253,7 @@ class Memory:
     limit_left_nbytes: int | None
     shm_nbytes: int | None
     shm_free_nbytes: int | None
+    huge_pages: str | None = None
 
     @property
     def usable_nbytes(self) -> int:
@@ -188,6 +281,7 @@ def describe_memory(root: Path = _ROOT) -> Memory:
         min(left for _, left in limits) if limits else None,
         shm,
         shm_free,
+        system.huge_pages(root),
     )
 
 
@@ -208,10 +302,6 @@ def _limit(folder: Path) -> tuple[int, int] | None:
         taken = int(used) - max(0, cache - shared) if used.isdecimal() else 0
         return limit, max(0, limit - max(0, taken))
     return None
-
-
-# Each is read when the library is first loaded; OMP_NUM_THREADS counts for torch and for OpenCV built with OpenMP, too.
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,12 +376,12 @@ def describe_thread_pools() -> ThreadPools:
         torch.get_num_threads(),
         torch.get_num_interop_threads(),
         None if cv2 is None else int(cv2.getNumThreads()),
-        {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ},
+        {name: os.environ[name] for name in _THREAD_VARIABLES if name in os.environ},
     )
 
 
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
+    except (importlib.metadata.PackageNotFoundError, OSError, ValueError, KeyError):  # not installed, or damaged
         return None

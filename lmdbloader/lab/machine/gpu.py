@@ -188,30 +188,6 @@ class Device:
     memory_nbytes: int | None
 
 
-def describe_devices(root: Path = _ROOT) -> tuple[Device, ...]:
-    """Return NVIDIA's GPUs: from NVML if nvidia-ml-py is installed, else from the driver's files in `proc`.
-
-    Args:
-        root: The folder of `proc`; NVML is asked only on the machine itself.
-    """
-    if root == _ROOT:
-        with _opened_nvml() as nvml:
-            if nvml is not None:
-                with suppress(nvml.NVMLError):  # one that this process may not ask
-                    handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
-                    return tuple(
-                        Device(_text(nvml.nvmlDeviceGetName(h)), int(nvml.nvmlDeviceGetMemoryInfo(h).total))
-                        for h in handles
-                    )
-    devices = []
-    for path in sorted((root / "proc" / "driver" / "nvidia" / "gpus").glob("*/information")):
-        for line in system.read_text(path).splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "Model":
-                devices.append(Device(value.strip(), None))
-    return tuple(devices)
-
-
 @dataclass(frozen=True, slots=True)
 class Driver:
     """The driver of NVIDIA's GPUs.
@@ -225,8 +201,8 @@ class Driver:
     cuda: str | None
 
 
-def describe_driver(root: Path = _ROOT) -> Driver | None:
-    """Return the driver: from NVML if nvidia-ml-py is installed, else from its file in `proc`; None without one.
+def describe_gpus(root: Path = _ROOT) -> tuple[tuple[Device, ...], Driver | None]:
+    """Return NVIDIA's GPUs and their driver: from NVML if nvidia-ml-py is installed, else from its files in `proc`.
 
     Args:
         root: The folder of `proc`; NVML is asked only on the machine itself.
@@ -234,15 +210,26 @@ def describe_driver(root: Path = _ROOT) -> Driver | None:
     if root == _ROOT:
         with _opened_nvml() as nvml:
             if nvml is not None:
-                with suppress(nvml.NVMLError):
+                with suppress(nvml.NVMLError):  # one that this process may not ask
+                    handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
+                    devices = tuple(
+                        Device(_text(nvml.nvmlDeviceGetName(h)), int(nvml.nvmlDeviceGetMemoryInfo(h).total))
+                        for h in handles
+                    )
                     cuda = int(nvml.nvmlSystemGetCudaDriverVersion())
                     version = _text(nvml.nvmlSystemGetDriverVersion())
-                    return Driver(version, f"{cuda // 1000}.{cuda % 1000 // 10}")
-    for line in system.read_text(root / "proc" / "driver" / "nvidia" / "version").splitlines():
-        # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 ..."
-        if line.startswith("NVRM version:") and (found := _DRIVER_VERSION.search(line)):
-            return Driver(found[0], None)
-    return None
+                    return devices, Driver(version, f"{cuda // 1000}.{cuda % 1000 // 10}")
+    folder = root / "proc" / "driver" / "nvidia"
+    models = [
+        value.strip()
+        for path in sorted((folder / "gpus").glob("*/information"))
+        for key, _, value in (line.partition(":") for line in system.read_text(path).splitlines())
+        if key.strip() == "Model"
+    ]
+    # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 ..."
+    first = system.read_text(folder / "version").partition("\n")[0]
+    found = _DRIVER_VERSION.search(first) if first.startswith("NVRM version:") else None
+    return tuple(Device(model, None) for model in models), found and Driver(found[0], None)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 from lmdbloader.base.units import GIB, KIB, MIB
 from lmdbloader.format.sizes import BLOCK_NBYTES as RECORD_NBYTES
@@ -114,7 +113,6 @@ class StorageClass:
 
     Attributes:
         name: A name to show.
-        kind: "local" for a device in the machine, "network" for a file system that machines share.
         reads_per_s: Small random reads a second.
         nbytes_per_s: Bytes a second of large reads.
         seeks: Whether each read begins with a movement of the head, so that seek time and transfer time add up;
@@ -124,7 +122,6 @@ class StorageClass:
     """
 
     name: str
-    kind: Literal["local", "network"]
     reads_per_s: float
     nbytes_per_s: float
     seeks: bool
@@ -149,31 +146,31 @@ class StorageClass:
 
 STORAGE = (
     StorageClass(
-        "spinning disk", "local", 131, 130e6, True, None,
+        "spinning disk", 131, 130e6, True, None,
         '131 random reads of 64 KiB a second: what "Feeding the beast" takes from Wikipedia\'s table of spinning disks '
         "(5885 reads on about 45 disks); 130 MB/s: the middle of 83 to 175 MB/s in Seagate's Constellation ES.3 manual",
     ),
     StorageClass(
-        "SATA SSD", "local", 98_000, 560e6, False, None, "Samsung's data sheet of the 870 EVO: 98,000 IOPS, 560 MB/s"
+        "SATA SSD", 98_000, 560e6, False, None, "Samsung's data sheet of the 870 EVO: 98,000 IOPS, 560 MB/s"
     ),
     StorageClass(
-        "NVMe SSD", "local", 1_000_000, 7000e6, False, None,
+        "NVMe SSD", 1_000_000, 7000e6, False, None,
         "Samsung's data sheet of the 980 PRO, 1 TB: 1,000,000 IOPS, 7,000 MB/s",
     ),
     StorageClass(
-        "AWS gp3 volume", "local", 3000, 125 * MIB, False, None,
+        "AWS gp3 volume", 3000, 125 * MIB, False, None,
         "AWS documentation of EBS: 3,000 IOPS and 125 MiB/s come with a gp3 volume; more is paid for",
     ),
     StorageClass(
-        "NFS, Filestore basic HDD", "network", 1000, 180 * MIB, False, None,
+        "NFS, Filestore basic HDD", 1000, 180 * MIB, False, None,
         "Google Cloud documentation of Filestore, BASIC_HDD from 10 TiB: 1,000 read IOPS, 180 MiB/s",
     ),
     StorageClass(
-        "NFS, Filestore basic SSD", "network", 60_000, 1200 * MIB, False, None,
+        "NFS, Filestore basic SSD", 60_000, 1200 * MIB, False, None,
         "Google Cloud documentation of Filestore, BASIC_SSD: 60,000 read IOPS, 1,200 MiB/s",
     ),
     StorageClass(
-        "NFS, AWS EFS elastic", "network", 90_000, 3 * GIB, False, 1500 * MIB,
+        "NFS, AWS EFS elastic", 90_000, 3 * GIB, False, 1500 * MIB,
         "AWS documentation of EFS, General Purpose with elastic throughput: 90,000 read IOPS for data not read lately, "
         "3 GiB/s in every region, 1,500 MiB/s for one machine",
     ),

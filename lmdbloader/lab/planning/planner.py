@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from numbers import Integral, Real
+from typing import Any
 
 from lmdbloader.base.option_names import option
 from lmdbloader.base.units import FLOPS, KIB, parse_nbytes
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.planning.demand import STORAGE, Demand, GpuFit, demand, fit_gpu
-from lmdbloader.lab.planning.presets import Preset, find_preset
+from lmdbloader.lab.planning.presets import PRESETS
 from lmdbloader.lab.planning.results import Plan, Serving
 
 # Of a sample, if it is not given: a photograph of ImageNet's size.
@@ -22,7 +23,6 @@ def plan(
     step_seconds: float | None = None,
     example_flops: float | str | None = None,
     device_flops: float | str | None = None,
-    utilization: float = 1.0,
     example_size: int | str | None = None,
     preset: str | None = None,
     gpus: int | None = None,
@@ -44,11 +44,10 @@ def plan(
         step_seconds: Time of a step on the GPU, forward, backward and update.
         example_flops: Instead of that: floating-point operations to train on one sample. Tables of models usually count
             the multiply-adds of a forward pass: two operations each, and training does about three times as much.
-        device_flops: Floating-point operations per second of the GPU, at the precision of the training.
-        utilization: The share of these that the model reaches. With 1, a step takes the least possible time, so the
-            demand is an upper bound.
+        device_flops: Floating-point operations per second of the GPU, at the precision of the training. A model reaches
+            a share of them: with all of them the demand is an upper bound.
         example_size: A sample on storage, 64KiB by default.
-        preset: The name of a published workload, which sets whatever is not given here; see `PRESETS` in
+        preset: The name of a published workload, whose options stand for what is not given here; see `PRESETS` in
             `lmdbloader.lab.planning`.
         gpus: GPUs of one experiment, each with a batch of its own.
         experiments: How many run at the same time on the same storage; (fewest, most) for a range.
@@ -69,97 +68,91 @@ def plan(
     >>> round(plan(batch_size=128, example_flops="4G", device_flops="7T").most.samples_per_s)
     1750
     """
-    found = None if preset is None else find_preset(preset)
-    by_flops = _by_flops(step_seconds, example_flops, device_flops, utilization, found)
-    count, seconds = _step(batch_size, step_seconds, by_flops, found)
-    gpus = _count("gpus", gpus if gpus is not None else found.gpus if found else 1)
-    fewest, most = _range(experiments if experiments is not None else found.experiments if found else 1)
-    example_nbytes = _nbytes("example_size", example_size, found.example_nbytes if found else None) or _EXAMPLE_NBYTES
-    dataset_nbytes = _nbytes("dataset_size", dataset_size, found.dataset_nbytes if found else None)
-    if isinstance(cache_fraction, bool) or not isinstance(cache_fraction, Real) or not 0 <= cache_fraction <= 1:
-        raise OptionError(f"{option('cache_fraction', cache_fraction)}: expected a share from 0 to 1")
-    if dataset_nbytes is not None and dataset_nbytes < example_nbytes:
-        raise OptionError(
-            f"{option('dataset_size', dataset_size)}: is smaller than one sample of {example_nbytes} bytes"
-        )
-    low, high = (demand(count, seconds, example_nbytes, gpus, each) for each in (fewest, most))
-    theory = found.theoretical_images_per_s if by_flops is None and found else by_flops
-    return Plan(
-        count,
-        seconds,
-        example_nbytes,
-        gpus,
-        low,
-        high,
-        _serving(low, high),
-        _gpu_fit(count, gpu_memory, example_memory, model_memory, found),
-        theory,
-        dataset_nbytes,
-        float(cache_fraction),
-        found,
-    )
+    if preset not in (None, *PRESETS):
+        raise OptionError(f"{option('preset', preset)}: no such preset; expected one of {', '.join(PRESETS)}")
+    found = None if preset is None else PRESETS[preset]
+    own = {} if found is None else found.options
 
+    def either(name: str, given: Any) -> Any:
+        return own.get(name) if given is None else given
 
-def _by_flops(
-    step_seconds: float | None,
-    example_flops: float | str | None,
-    device_flops: float | str | None,
-    utilization: float,
-    preset: Preset | None,
-) -> float | None:
-    """Return how many samples a GPU trains a second by its FLOPS; None if none are given."""
-    if isinstance(utilization, bool) or not isinstance(utilization, Real) or not 0 < utilization <= 1:
-        raise OptionError(f"{option('utilization', utilization)}: expected a share of more than 0, up to 1")
-    both = f"{option('example_flops')} and {option('device_flops')}"
-    if example_flops is None and device_flops is None:
-        if utilization != 1:
-            raise OptionError(f"{option('utilization', utilization)} has no effect without {both}")
-        return None
-    if step_seconds is not None:
-        raise OptionError(f"{option('step_seconds', step_seconds)} together with {both}: give one or the other.")
-    of_example = _flops("example_flops", example_flops, preset.example_flops if preset else None)
-    of_device = _flops("device_flops", device_flops, preset.gpu_flops if preset else None)
-    if of_example is None or of_device is None:
-        missing = option("example_flops" if of_example is None else "device_flops")
-        raise OptionError(f"{missing}: not given. The time of a step follows from {both}: give both.")
-    return of_device * float(utilization) / of_example
-
-
-def _flops(name: str, given: float | str | None, preset: float | None) -> float | None:
-    if given is None:
-        return preset
-    value = FLOPS.parse(given) if isinstance(given, str) else given
-    if value is None or isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < math.inf:
-        raise OptionError(f"{option(name, given)}: expected {FLOPS.forms}, more than 0")
-    return float(value)
-
-
-def _step(
-    batch_size: int | None, step_seconds: float | None, by_flops: float | None, preset: Preset | None
-) -> tuple[int, float]:
-    """Return n and t."""
-    given = batch_size if batch_size is not None or preset is None else preset.batch_size
+    given = either("batch_size", batch_size)
     count = None if given is None else _count("batch_size", given)
+    has_flops = example_flops is not None or device_flops is not None
+    by_flops = _by_flops(either("example_flops", example_flops), either("device_flops", device_flops), needed=has_flops)
+    if has_flops and step_seconds is not None:
+        raise OptionError(
+            f"{option('step_seconds', step_seconds)} together with {option('example_flops')} and "
+            f"{option('device_flops')}: give one or the other."
+        )
     if count is not None and step_seconds is None:
-        if by_flops is not None:
-            step_seconds = count / by_flops
-        elif preset is not None and preset.images_per_s is not None:
-            step_seconds = count / preset.images_per_s
-        elif preset is not None and count == preset.batch_size:
-            step_seconds = preset.step_seconds
-    values = {"batch_size": count, "step_seconds": step_seconds}
+        published = None if found is None else found.images_per_s
+        if rate := by_flops if has_flops else published:
+            step_seconds = count / rate
+        elif count == own.get("batch_size"):
+            step_seconds = own["step_seconds"]
     if count is None or step_seconds is None:
+        values = {"batch_size": count, "step_seconds": step_seconds}
         missing = " and ".join(option(name) for name, value in values.items() if value is None)
         raise OptionError(
             f"{missing}: not given. Everything follows from the batch size and the time of a step: give both, or a "
             f"preset. Instead of the time you can give {option('example_flops')} and {option('device_flops')}."
         )
-    if isinstance(step_seconds, bool) or not isinstance(step_seconds, Real) or not 0 < step_seconds < math.inf:
-        raise OptionError(f"{option('step_seconds', step_seconds)}: expected seconds, more than 0")
-    return count, float(step_seconds)
+    step_seconds = _positive("step_seconds", step_seconds, "seconds, more than 0")
+    example_nbytes = _nbytes("example_size", either("example_size", example_size)) or _EXAMPLE_NBYTES
+    dataset_nbytes = _nbytes("dataset_size", either("dataset_size", dataset_size))
+    if dataset_nbytes is not None and dataset_nbytes < example_nbytes:
+        raise OptionError(
+            f"{option('dataset_size', dataset_size)}: is smaller than one sample of {example_nbytes} bytes"
+        )
+    if cache_fraction != 0:
+        _positive("cache_fraction", cache_fraction, "a share from 0 to 1", 1.0)
+    gpus = _count("gpus", own.get("gpus", 1) if gpus is None else gpus)
+    ends = _range(own.get("experiments", 1) if experiments is None else experiments)
+    fewest, most = (demand(count, step_seconds, example_nbytes, gpus, each) for each in ends)
+    memory = {"gpu_memory": gpu_memory, "example_memory": example_memory, "model_memory": model_memory}
+    sizes = [_nbytes(name, either(name, given)) for name, given in memory.items()]
+    fit = _gpu_fit(count, *sizes)
+    if fit is None and any(given is not None for given in memory.values()):
+        raise OptionError(
+            f"the largest batch follows from {option('gpu_memory')} and {option('example_memory')}, the memory of the "
+            "activations of one sample in training. Give both, or a preset that has them."
+        )
+    return Plan(
+        count, step_seconds, example_nbytes, gpus, fewest, most, _serving(fewest, most), fit, by_flops, dataset_nbytes,
+        float(cache_fraction), found,
+    )  # fmt: skip
 
 
-def _count(name: str, value: int) -> int:
+def _by_flops(example_flops: float | str | None, device_flops: float | str | None, *, needed: bool) -> float | None:
+    """Return how many samples a GPU trains a second by its FLOPS; None if they are not known.
+
+    Raises:
+        OptionError: One is missing although they are needed, or out of its range.
+    """
+    if example_flops is not None and device_flops is not None:
+        return _flops("device_flops", device_flops) / _flops("example_flops", example_flops)
+    if needed:
+        missing = option("example_flops" if example_flops is None else "device_flops")
+        raise OptionError(
+            f"{missing}: not given. The time of a step follows from {option('example_flops')} and "
+            f"{option('device_flops')}: give both."
+        )
+    return None
+
+
+def _flops(name: str, given: float | str) -> float:
+    value = FLOPS.parse(given) if isinstance(given, str) else given
+    return _positive(name, given if value is None else value, f"{FLOPS.forms}, more than 0")
+
+
+def _positive(name: str, value: Any, expected: str, most: float = sys.float_info.max) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value <= most:  # type: ignore[operator]
+        raise OptionError(f"{option(name, value)}: expected {expected}")
+    return float(value)
+
+
+def _count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise OptionError(f"{option(name, value)}: expected a whole number of at least 1")
     return int(value)
@@ -173,28 +166,12 @@ def _range(experiments: int | tuple[int, int]) -> tuple[int, int]:
     return counts[0], counts[1]
 
 
-def _nbytes(name: str, given: int | str | None, preset: int | None) -> int | None:
-    return preset if given is None else parse_nbytes(given, name=name)
+def _nbytes(name: str, given: int | str | None) -> int | None:
+    return None if given is None else parse_nbytes(given, name=name)
 
 
-def _gpu_fit(
-    batch_size: int,
-    gpu_memory: int | str | None,
-    example_memory: int | str | None,
-    model_memory: int | str | None,
-    preset: Preset | None,
-) -> GpuFit | None:
-    gpu = _nbytes("gpu_memory", gpu_memory, preset.gpu_memory_nbytes if preset else None)
-    example = _nbytes("example_memory", example_memory, preset.example_memory_nbytes if preset else None)
-    model = _nbytes("model_memory", model_memory, preset.model_memory_nbytes if preset else None)
-    if gpu is not None and example is not None:
-        return fit_gpu(batch_size, example, model or 0, gpu)
-    if gpu_memory is not None or example_memory is not None or model_memory is not None:
-        raise OptionError(
-            f"the largest batch follows from {option('gpu_memory')} and {option('example_memory')}, the memory of the "
-            "activations of one sample in training. Give both, or a preset that has them."
-        )
-    return None
+def _gpu_fit(batch_size: int, gpu: int | None, example: int | None, model: int | None) -> GpuFit | None:
+    return None if gpu is None or example is None else fit_gpu(batch_size, example, model or 0, gpu)
 
 
 def _serving(fewest: Demand, most: Demand) -> Serving:

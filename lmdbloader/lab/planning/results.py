@@ -8,7 +8,7 @@ from typing import Any
 
 from lmdbloader.base.text import counted
 from lmdbloader.base.units import GIB, KIB, show_decimal_nbytes, show_nbytes
-from lmdbloader.lab.formatting import align, define, wrap
+from lmdbloader.lab.formatting import align, define, number, wrap
 from lmdbloader.lab.planning.demand import STORAGE, Demand, GpuFit, Reads
 from lmdbloader.lab.planning.presets import Preset
 
@@ -117,9 +117,9 @@ def _needed(found: Plan) -> Iterator[tuple[str, str]]:
         power = f" ({fit.largest_power:,} as a power of two)" if fit.largest_power != fit.largest else ""
         yield "GPU memory", f"{memory}; the largest batch is {fit.largest:,}{power}"
     if found.flops_samples_per_s is not None:
-        text = f"{show_number(found.flops_samples_per_s)} samples a second by its FLOPS"
-        if found.preset is not None and found.preset.theoretical_images_per_s == found.flops_samples_per_s:
-            text += f", {found.preset.images_per_s:,.0f} published" if found.preset.images_per_s else ""
+        text = f"{number(found.flops_samples_per_s)} samples a second by its FLOPS"
+        if found.preset is not None and found.preset.images_per_s:
+            text += f", {found.preset.images_per_s:,.0f} published"
         yield "one GPU", text
 
 
@@ -197,7 +197,7 @@ def span(low: float, high: float) -> str:
     >>> span(640.2, 1280), span(5, 5)
     ('640 to 1,280', '5')
     """
-    return " to ".join(dict.fromkeys((show_number(low), show_number(high))))
+    return " to ".join(dict.fromkeys((number(low), number(high))))
 
 
 def show_size(nbytes: int) -> str:
@@ -207,15 +207,6 @@ def show_size(nbytes: int) -> str:
     ('64 KiB', '500 KB')
     """
     return show_nbytes(nbytes) if nbytes % KIB == 0 else show_decimal_nbytes(nbytes)
-
-
-def show_number(value: float) -> str:
-    """Return a number without a fraction, if it is not small.
-
-    >>> show_number(5885.06), show_number(0.25)
-    ('5,885', '0.25')
-    """
-    return f"{value:,.0f}" if value >= 10 or value == round(value) else f"{value:.2g}"
 
 
 def show_seconds(value: float) -> str:

@@ -286,15 +286,10 @@ def _function(feed: LoadingCost, facts: LoaderFacts) -> Change:
             f"Read with lmdbloader.Loader and compiled lmdbloader.transforms: {facts.name} works sample by sample in "
             "Python."
         )
-    elif facts.has_own_transform:
-        text = (
-            "Replace the dataset's own transform by compiled ones of lmdbloader.transforms, or by a function of "
-            "whole batches: now Python is called for every sample."
-        )
     else:
         text = (
-            "Replace the Python functions among the transforms by compiled ones of lmdbloader.transforms, or do their "
-            "work on the device."
+            "Replace the Python functions, the dataset's own transform or those among the loader's transforms, by "
+            "compiled ones of lmdbloader.transforms, or do their work on the device."
         )
     return text, feed.without("function"), True
 

@@ -51,7 +51,6 @@ class LoaderFacts:
         num_cores: Cores that this process may use, or its share of them.
         order: Of a Loader: "random", "quasi_random" or "sequential"; "chosen" for numbers or weights of the user.
         path: Of the dataset; None unless it is an LMDBDataset.
-        has_own_transform: Whether the dataset has a Python `transform`, called sample by sample.
         period: Steps after which the way in which batches arrive, several at a time, repeats itself.
         warmup: Steps until the batches that were ready at the beginning are used up.
         images: The stored images; None unless it is an LMDBDataset with images.
@@ -64,7 +63,6 @@ class LoaderFacts:
     num_cores: int
     order: str | None
     path: str | None
-    has_own_transform: bool
     period: int
     warmup: int
     images: StoredImages | None
@@ -105,7 +103,6 @@ def facts_of(batches: Any) -> LoaderFacts:
             cores,
             _kind_of(loader.order),
             loader.dataset.path,
-            loader.dataset.has_own_transform,
             min(loader.num_threads, loader.groups_ahead) * at_once,
             (loader.groups_ahead + 1) * at_once,
             _stored(loader.dataset, loader.transforms),
@@ -122,7 +119,6 @@ def facts_of(batches: Any) -> LoaderFacts:
         cores,
         None,
         None if ours is None else ours.path,
-        False if ours is None else ours.has_own_transform,
         workers or 1,
         (getattr(batches, "prefetch_factor", None) or 0) * workers + 2,
         None if ours is None else _stored(ours, ours.all_transforms),

@@ -18,7 +18,7 @@ from lmdbloader.base.stopwatch import PHASES, StepTimer
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.example_times import ExampleTimes, time_examples
-from lmdbloader.lab.machine.environment import describe_environment
+from lmdbloader.lab.machine.description import describe
 from lmdbloader.lab.machine.gpu import GpuSampler, nvml_name
 from lmdbloader.lab.profiling.bottleneck import TypicalStep, advise, loading_cost, name_bottleneck
 from lmdbloader.lab.profiling.loader_facts import facts_of, loader_in
@@ -250,7 +250,7 @@ class Recorder:
             seconds=total,
             num_threads=facts.num_threads,
             loader=facts.name,
-            environment=describe_environment(facts.path),
+            environment=describe(facts.path).as_json(),
         )
 
     def _follow(self, iterator: Any) -> None:

@@ -76,7 +76,7 @@ class Profile:
         loader: The class of the loader.
         examples: The times of single examples, from `profile` and `rehearse` with an LMDBDataset that has no Python
             `transform` of its own; else None.
-        environment: All that reproduces it: `machine.describe_environment(path)`.
+        environment: All that reproduces it: `machine.describe(path).as_json()`.
     """
 
     bottleneck: Bottleneck

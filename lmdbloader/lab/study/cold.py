@@ -14,10 +14,9 @@ from pathlib import Path
 from lmdbloader.base import system
 from lmdbloader.base.arguments import is_url
 from lmdbloader.format.layout import INDEX_FILE, MANIFEST_FILE
+from lmdbloader.lab.arms import Arm, Material, open_arm, take_turns
 from lmdbloader.lab.machine import filesystem_of, residency
-from lmdbloader.lab.study.arms import Arm, Material, open_arm, take_turns
-from lmdbloader.lab.study.plan import Plan
-from lmdbloader.lab.study.rows import StudyRow, row_of
+from lmdbloader.lab.study.results import StudyRow, row_of
 
 # A cold pass is an epoch, or ends after this many turns' time; of a disk the first reads say little.
 _TURNS = 20
@@ -27,33 +26,39 @@ _LOOKED_AT = 200
 _MOST_HELD = 0.05
 
 
-def read_cold(plan: Plan) -> Iterator[StudyRow]:
-    """Yield the speed of every source from a cold page cache, and from a warm one.
+def read_cold(
+    material: Material, arms: Sequence[Arm], repeats: int, seconds: float, notes: list[str]
+) -> Iterator[StudyRow]:
+    """Yield the speed of each arm from a cold page cache, and from a warm one.
 
-    It must run before anything else has read the dataset in this process: the system keeps pages that a process has
-    mapped.
+    Nothing in this process may have read the dataset before: the system keeps pages that a process has mapped.
+
+    Args:
+        material: What is read.
+        arms: How, the Loader first, which also reads in its order for cold storage.
+        repeats: Turns of each.
+        seconds: A turn is an epoch, or 20 times as long.
+        notes: Gets a sentence if it cannot be measured, or is too high.
     """
-    material = plan.material
     if reason := _why_not(material):
-        plan.notes.append(f"Cold reads were not measured: {reason}.")
+        notes.append(f"Cold reads were not measured: {reason}.")
         return
 
     def measure(arm: Arm) -> tuple[float, int, float, float]:
         held = drop(_files_of(material, arm))
-        count, cold = _pass(material, arm, plan.seconds * _TURNS, None)
+        count, cold = _pass(material, arm, seconds * _TURNS, None)
         again, warm = _pass(material, arm, float("inf"), count)
         return held, count, count / cold, again / warm
 
-    arms = [plan.arm(source) for source in material.sources]
-    arms.insert(1, replace(arms[0], order="quasi_random"))
-    found = take_turns(arms, plan.repeats, measure)
+    arms = [arms[0], replace(arms[0], order="quasi_random"), *arms[1:]]
+    found = take_turns(arms, repeats, measure)
     for arm, turns in zip(arms, found, strict=True):
         held, counts, cold, warm = zip(*turns, strict=True)
         yield row_of("cold", arm, cold, {"num_samples": counts[-1], "held": max(held)})
         yield row_of("warm", arm, warm, {"num_samples": counts[-1]})
     most = max(turn[0] for turns in found for turn in turns)
     if most > _MOST_HELD:
-        plan.notes.append(f"Cold figures are too high: up to {most:.0%} of the files stayed in the page cache, mapped.")
+        notes.append(f"Cold figures are too high: up to {most:.0%} of the files stayed in the page cache, mapped.")
 
 
 def drop(files: Sequence[str]) -> float:
@@ -105,11 +110,10 @@ def _pass(material: Material, arm: Arm, seconds: float, most: int | None) -> tup
     count = 0
     with open_arm(opened, arm, is_long=False) as feed:
         began = time.perf_counter()
-        with feed.stream() as batches:
-            for batch in islice(batches, len(feed.loader)):
-                count += len(batch[0] if isinstance(batch, tuple | list) else batch)
-                del batch
-                took = time.perf_counter() - began
-                if took >= seconds or (most is not None and count >= most):
-                    break
+        for batch in islice(feed.batches, len(feed.loader)):
+            count += len(batch[0] if isinstance(batch, tuple | list) else batch)
+            del batch
+            took = time.perf_counter() - began
+            if took >= seconds or (most is not None and count >= most):
+                break
     return count, took

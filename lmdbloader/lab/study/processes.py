@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import multiprocessing
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -13,9 +12,8 @@ from types import ModuleType
 from typing import Any
 
 from lmdbloader.errors import WorkerError
-from lmdbloader.lab.study.arms import Arm, Material, open_arm, take_turn, take_turns
-from lmdbloader.lab.study.plan import Plan
-from lmdbloader.lab.study.rows import StudyRow, row_of
+from lmdbloader.lab.arms import Arm, Material, open_arm, take_turn, take_turns
+from lmdbloader.lab.study.results import StudyRow, row_of
 
 # How long a process goes on loading after its own time, as a share of it: the others may have begun later.
 _OVERTIME = 0.5
@@ -23,33 +21,27 @@ _OVERTIME = 0.5
 _here: list[Any] = []
 
 
-def isolate(plan: Plan) -> Iterator[StudyRow]:
-    """Yield the speed of processes that load at once, with the smallest, the middle and the largest batches.
-
-    The cores are shared out among them as threads or workers, at least one each.
+def load_together(
+    count: int, material: Material, arms: Sequence[Arm], repeats: int, seconds: float
+) -> Iterator[StudyRow]:
+    """Yield a row for each arm: the speed of some processes that load at once; all arms take turns.
 
     Raises:
         WorkerError: A process was killed.
     """
-    sizes = sorted({plan.batch_sizes[0], plan.batch_sizes[len(plan.batch_sizes) // 2], plan.batch_sizes[-1]})
-    ways = list(itertools.product(sizes, plan.material.sources))
     context = multiprocessing.get_context("spawn")
-    for count in plan.processes:
-        each = max(1, plan.cores // count)
-        arms = [plan.arm(source, batch_size=size, num_workers=each) for size, source in ways]
-        begin = plan.material, context.Barrier(count), multiprocessing.get_start_method()
-        with ProcessPoolExecutor(count, context, _begin, begin) as pool:
-            try:
-                found = take_turns(arms, plan.repeats, partial(_together, pool, count, plan.seconds))
-            except BrokenProcessPool as error:
-                raise WorkerError(
-                    f"isolation: one of {count} loading processes ended. Was it killed for its memory? Ask for fewer "
-                    "(--processes)."
-                ) from error
-        for arm, turns in zip(arms, found, strict=True):
-            middle = sorted(turns, key=sum)[len(turns) // 2]
-            figures = {"slowest": min(middle), "fastest": max(middle)}
-            yield row_of("isolation", arm, list(map(sum, turns)), figures, num_processes=count)
+    begin = material, context.Barrier(count), multiprocessing.get_start_method()
+    with ProcessPoolExecutor(count, context, _begin, begin) as pool:
+        try:
+            found = take_turns(arms, repeats, partial(_together, pool, count, seconds))
+        except BrokenProcessPool as error:
+            raise WorkerError(
+                f"one of {count} loading processes ended. Was it killed for its memory? Ask for fewer (--processes)."
+            ) from error
+    for arm, turns in zip(arms, found, strict=True):
+        middle = sorted(turns, key=sum)[len(turns) // 2]
+        figures = {"slowest": min(middle), "fastest": max(middle)}
+        yield row_of("loading", arm, list(map(sum, turns)), figures, num_processes=count)
 
 
 def _together(pool: ProcessPoolExecutor, count: int, seconds: float, arm: Arm) -> list[float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from PIL import Image
 from lmdbloader.base.text import counted
 from lmdbloader.base.units import show_nbytes
 from lmdbloader.batch.dataset import LMDBDataset
-from lmdbloader.conversion.extraction import TABLE_FILE, extract
+from lmdbloader.conversion.extraction import extract
 from lmdbloader.errors import OptionError
 from lmdbloader.images.decode import IMAGE_SUFFIXES
 from lmdbloader.lab.stored import column
@@ -37,20 +36,17 @@ class ImageFiles:
         samples: Paths of each sample's images.
         channels: 1 or 3, of each of a sample's images, which are converted.
         crop: Side of a random window in pixels of the largest image; None: the whole images.
-        repeats: How often the samples come, one after the other.
     """
 
     samples: Sequence[tuple[str, ...]]
     channels: Sequence[int]
     crop: int | None = None
-    repeats: int = 1
 
     def __len__(self) -> int:
-        return len(self.samples) * self.repeats
+        return len(self.samples)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
-        paths = self.samples[index % len(self.samples)]
-        images = [_read(path, count) for path, count in zip(paths, self.channels, strict=True)]
+        images = [_read(path, count) for path, count in zip(self.samples[index], self.channels, strict=True)]
         if self.crop is not None:
             images = _cut(images, self.crop)
         return tuple(torch.from_numpy(np.moveaxis(image, 2, 0).copy()) for image in images)
@@ -66,9 +62,8 @@ class ImageFiles:
 def find_files(folder: str | os.PathLike[str], dataset: LMDBDataset) -> ImageFiles:
     """Return the images of a folder as samples.
 
-    A folder that `lmdbloader extract` made says itself which files belong together. Of any other, all images below it
-    are samples; for more than one field each must have a folder of its name, and files are paired in the order of their
-    names.
+    All images below it are samples; for more than one field each must have a folder of its name, as in what `lmdbloader
+    extract` writes, and files are paired in the order of their names.
 
     Args:
         folder: Where the files are.
@@ -83,15 +78,12 @@ def find_files(folder: str | os.PathLike[str], dataset: LMDBDataset) -> ImageFil
             f"baseline {str(folder)!r}: there is no such folder. Name one with the dataset's images as files, or 'auto'"
         )
     channels = [int(column(dataset, name, "channels").max()) for name in fields]
-    table = root / TABLE_FILE
-    if table.is_file():
-        return ImageFiles(_listed(root, table, fields), channels)
     columns = [_images_below(root / name if len(fields) > 1 else root) for name in fields]
     found = ", ".join(f"{len(paths)} for {name}" for name, paths in zip(fields, columns, strict=True))
     if not columns[0] or len(set(map(len, columns))) > 1:
         raise OptionError(
             f"baseline {str(folder)!r}: found {found}; expected images ({' '.join(sorted(IMAGE_SUFFIXES))}), for "
-            "several fields as many in a folder of each field's name, or what `lmdbloader extract` wrote"
+            "several fields as many in a folder of each field's name"
         )
     return ImageFiles(list(zip(*columns, strict=True)), channels)
 
@@ -108,21 +100,6 @@ def extract_files(dataset: LMDBDataset, folder: Path) -> tuple[ImageFiles, npt.N
     chosen = np.sort(np.random.default_rng(0).permutation(len(rows))[:count])
     extract(dataset.path, folder, fields=list(dataset.fields), samples=rows[chosen].tolist(), image_format="png")
     return find_files(folder, dataset), chosen
-
-
-def _listed(root: Path, table: Path, fields: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the files of the samples that an extraction lists."""
-    samples = []
-    with open(table, encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            entry = json.loads(line)
-            try:
-                samples.append(tuple(str(root / entry[name]) for name in fields))
-            except (KeyError, TypeError) as error:
-                raise OptionError(
-                    f"{table}, line {number}: no file of field {error}; extract {', '.join(fields)}"
-                ) from error
-    return samples
 
 
 def _images_below(folder: Path) -> list[str]:

@@ -1,14 +1,59 @@
-"""Draws the boxes and points of a sample on a picture of its image."""
+"""Draws on pictures: texts in Pillow's font, masks in colours, and the boxes and points of a sample."""
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Any
 
-from PIL import Image, ImageColor, ImageDraw
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from lmdbloader.format.layout import image_of
-from lmdbloader.show.lettering import font_of, printable
 from lmdbloader.store import Reader
+
+_MOST_CHARACTERS = 200
+
+
+def font_of(size: int) -> Any:
+    """Return Pillow's font in a size, in pixels."""
+    return ImageFont.load_default(size)
+
+
+def printable(text: str) -> str:
+    """Return a text as the font can draw it, in one line: without accents, and with ? for other characters.
+
+    >>> printable("\u00dcbung caf\u00e9 \u6f22.png")
+    'Ubung cafe ?.png'
+    """
+    letters = (c for c in unicodedata.normalize("NFKD", text[:_MOST_CHARACTERS]) if not unicodedata.combining(c))
+    return "".join(c if c.isascii() and c.isprintable() else "?" for c in letters)
+
+
+_IGNORED = (224, 224, 192)
+
+
+def in_colors(mask: npt.NDArray[Any], ignore_index: int | None = None) -> npt.NDArray[np.uint8]:
+    """Return a mask (H, W) or (1, H, W) as a picture (3, H, W).
+
+    Label 0 is black, and small labels have very different colours: each bit of a label is a bit of red, green or blue,
+    and its lowest three bits are the highest bits of the colours.
+
+    Args:
+        mask: Of whole numbers.
+        ignore_index: The label shown as light grey.
+
+    >>> in_colors(np.array([[0, 1, 2, 255]]), 255).reshape(3, -1).T.tolist()
+    [[0, 0, 0], [128, 0, 0], [0, 128, 0], [224, 224, 192]]
+    """
+    labels = mask.reshape(mask.shape[-2:]).astype(np.int64)
+    picture = np.zeros((3, *labels.shape), np.uint8)
+    for bit in range(16):
+        picture[bit % 3] |= ((labels >> bit & 1) << (7 - bit // 3)).astype(np.uint8)
+    if ignore_index is not None:
+        picture[:, labels == ignore_index] = np.array(_IGNORED, np.uint8)[:, None]
+    return picture
+
 
 # Of one sample: more would hide its image.
 _MOST = 200
