@@ -387,7 +387,7 @@ def _begin(recipe: Recipe, work: Work, made_by: Mapping[str, Any]) -> None:
     }
     if (found := work.plan()) == plan:
         return
-    if found is not None and work.has_parts():
+    if found is not None and work.has_parts() and not work.is_published():
         raise DestinationError(
             f"{work.folder}: another dataset is unfinished there, or one of other samples. Finish it with the call "
             f"that began it, or discard its progress with {option('restart', True)}."
@@ -417,12 +417,8 @@ def _make_parts(
             first, stop = bounds[number : number + 2]
             if facts is None:
                 nbytes = recipe.payload_nbytes * (stop - first) / recipe.num_samples
-                with work.part(
-                    number,
-                    description,
-                    map_nbytes=estimate_map_nbytes(nbytes, stop - first),
-                    expected_nbytes=int(nbytes),
-                ) as writer:
+                map_nbytes = estimate_map_nbytes(nbytes, stop - first)
+                with work.part(number, description, map_nbytes=map_nbytes) as writer:
                     for chunk in _chunks(recipe, first, stop):
                         writer.add(chunk, encode_blocks(chunk, recipe.fields, with_source=recipe.with_source))
                         line.update(chunk.num_samples)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,7 +37,6 @@ from lmdbloader.conversion.sample_workers import cut_tasks, encode_all
 from lmdbloader.conversion.samples import (
     GROUP_NBYTES,
     Group,
-    Reading,
     SampleRecipe,
     add_note,
     make_part,
@@ -45,14 +45,11 @@ from lmdbloader.conversion.samples import (
 from lmdbloader.conversion.shipping import check_pickles, refuse_in_import
 from lmdbloader.conversion.storage import PIXELS, WriteMode
 from lmdbloader.conversion.tasks import Part
-from lmdbloader.conversion.writing_thread import WritingThread
 from lmdbloader.errors import DestinationError, LmdbloaderError, OptionError
 from lmdbloader.fields import FieldType
 from lmdbloader.format.manifest import Description, check_fits, field_json, parse_field
 from lmdbloader.images.decode import AlphaPolicy, DecodePolicy
 from lmdbloader.store import (
-    PartFacts,
-    PartWriter,
     Work,
     Written,
     check_destination,
@@ -60,7 +57,6 @@ from lmdbloader.store import (
     join,
     read_manifest,
 )
-from lmdbloader.store.writing.work import Rows, plan_left_in, remove_work, was_just_published
 
 # The map grows if it is too small. A length may be any number, and a process has 128 TiB for all of its maps.
 _MOST_MAP_NBYTES = 2**40
@@ -172,7 +168,8 @@ def write(
     num_workers = _count_workers(workers, threads)
     if prepare is not None:
         function("prepare", prepare)
-    if not was_just_published(out):
+    work = Work(out)
+    if overwrite or restart or not work.is_published():
         check_destination(out, overwrite=overwrite)
     fields = check_given(fields)
     adapted = adapt(samples, fields, classes, prepare=prepare)
@@ -185,14 +182,14 @@ def write(
     if num_workers > 1 and not threads:
         check_pickles("prepare", prepare)  # before anything is prepared
     policy = DecodePolicy(check_value("alpha", alpha), check_value("max_pixels", max_pixels))
-    reading = Reading(replace(adapted, samples=None), declared_types(fields), policy, prepare)
+    recipe = SampleRecipe(replace(adapted, samples=None), declared_types(fields), policy, prepare)
     first = source.first()
     if first is _NOTHING:
         raise OptionError(f"{out}: there is nothing to write: `samples` is empty")
-    first = reading.prepared(first, 0)
+    first = recipe.prepared(first, 0)
     if adapted.names is None and (found_names := names_of(first)) is not None:
-        reading = replace(reading, adapted=replace(reading.adapted, names=found_names))
-    values = reading.values(first, 0)
+        recipe = replace(recipe, adapted=replace(recipe.adapted, names=found_names))
+    values = recipe.named(first, 0)
     schema = infer_fields(values, fields)
     if classes is None:
         have_labels = fields_of_labels(schema)
@@ -219,31 +216,19 @@ def write(
     if prepare is not None:
         options["prepare"] = getattr(prepare, "__qualname__", type(prepare).__qualname__)
     made_by = {"lmdbloader": __version__, "layout": "python", "options": options}
-    check_fits(Description(tuple(schema), False, names, made_by))
-    job = _Job(
-        out,
-        source,
-        SampleRecipe(reading, tuple(schema), storages),
-        asked,
-        made_by,
-        names,
-        num_workers,
-        threads,
-        overwrite,
-    )
-    if source.is_indexed and not restart and (finished := _find_finished(job)) is not None:
+    description = Description(tuple(schema), False, names, made_by)
+    check_fits(description)
+    recipe = replace(recipe, fields=description.fields, storages=storages)
+    job = _Job(out, source, recipe, asked, description, num_workers, threads, overwrite)
+    if source.is_indexed and not (overwrite or restart) and (finished := _find_finished(job, work)) is not None:
         return finished
     check_destination(out, overwrite=overwrite)
-    report = progress if callable(progress) else _no_progress
-    work = Work(out)
     if restart:
         work.discard()
     try:
-        begun = _resume(job, work, values)
-        if begun is None:
-            begun = _begin(job, work, values, fields)
+        part = None if _continues(job, work) else _begin(job, work, values, fields)
         del first, values
-        return _write(job, work, begun, report, shows_bar)
+        return _write(job, work, part, progress if callable(progress) else _no_progress, shows_bar)
     finally:
         work.leave()
 
@@ -318,8 +303,7 @@ class _Job:
         source: The samples.
         recipe: The settings; its fields have no codecs yet.
         codecs: By payload field, as asked for.
-        made_by: For the manifest.
-        classes: Names by field.
+        description: Of the dataset, whose fields have no codecs yet either.
         num_workers, threads: As for `encode_all`.
         overwrite: Whether a dataset is replaced.
     """
@@ -328,93 +312,66 @@ class _Job:
     source: _Source
     recipe: SampleRecipe
     codecs: Mapping[str, str]
-    made_by: dict[str, Any]
-    classes: Mapping[str, tuple[str, ...]]
+    description: Description
     num_workers: int
     threads: bool
     overwrite: bool
 
-    def plan(self, first: int) -> dict[str, Any]:
-        """Return what an interrupted run must have in common with the one that continues it, and its first task."""
-        options = {**self.made_by["options"], "policy": asdict(self.recipe.reading.policy)}
-        kinds = [[f.name, f.kind, f.ignore_index, *([f.image] if f.image else [])] for f in self.recipe.fields]
-        classes = {name: list(names) for name, names in self.classes.items()}
-        inputs = {**self.source.identity, "kinds": kinds, "classes": classes} if self.source.is_indexed else {}
-        return {"made_by": {**self.made_by, "options": options}, "inputs": inputs, "first": first}
+    @property
+    def call(self) -> dict[str, Any]:
+        """What an interrupted call must have in common with the one that continues it, with values as in JSON."""
+        about, indexed = self.description, self.source.is_indexed
+        call: dict[str, Any] = {
+            "function": "lmdbloader.write" if indexed else "lmdbloader.write of an iterator",
+            "release of lmdbloader": __version__,
+            "options": {**about.made_by["options"], "policy": asdict(self.recipe.policy)},
+            **self.source.identity,
+            "fields": [[f.name, f.kind, f.ignore_index, *([f.image] if f.image else [])] for f in about.fields],
+            "names of classes": dict(about.classes),
+        }
+        as_read: dict[str, Any] = json.loads(json.dumps(call))
+        return as_read
 
 
-@dataclass(slots=True)
-class _State:
-    """A run that has begun.
-
-    Attributes:
-        recipe: The settings, with the codecs.
-        first_task: The samples of the first task.
-        map_nbytes: Estimated size of LMDB's maps, all parts together.
-        bits: Of the labels of each mask field.
-        part: The first samples, encoded; None if they are read again.
-        facts: Of the parts that are complete.
-        first: The first sample that is not in one of them.
-    """
-
-    recipe: SampleRecipe
-    first_task: int
-    map_nbytes: int
-    bits: dict[str, int]
-    part: Part | None
-    facts: list[PartFacts] = field(default_factory=list)
-    first: int = 0
-
-
-def _find_finished(job: _Job) -> Written | None:
+def _find_finished(job: _Job, work: Work) -> Written | None:
     """Return the dataset of the same call if a run was killed after putting it in place, None for any other."""
-    if not was_just_published(job.out):
+    if not work.is_published():
         return None
     try:
-        check_same(job.out, plan_left_in(job.out), job.plan(0))
+        check_same(job.out, (work.plan() or {}).get("call", {}), job.call)
     except DestinationError:
         return None
     manifest = read_manifest(job.out)
-    remove_work(job.out)
+    work.discard()
     return Written(manifest.num_samples, manifest.sizes, 0, manifest.content_digest)
 
 
-def _resume(job: _Job, work: Work, first: Mapping[str, Any]) -> _State | None:
-    """Return the state of an interrupted run, None if there is none.
+def _continues(job: _Job, work: Work) -> bool:
+    """Return whether this call continues an interrupted one.
 
     Raises:
-        DestinationError: It is the run of another call, or another process writes samples of an iterator there.
-        CorruptError: A complete part is damaged.
+        DestinationError: That is another call, or another process writes samples of an iterator there.
     """
     plan = work.plan()
     if plan is None or not work.has_parts():
-        return None
-    if not job.source.is_indexed:
-        if plan.get("inputs") != {} or work.is_busy():
-            raise DestinationError(
-                f"{work.folder}: another dataset is unfinished there. Finish it with the call that began it, or drop "
-                f"it with {option('restart', True)}."
-            )
-        return None
-    check_same(work.folder, plan, job.plan(0))
-    fields = tuple(parse_field(f) for f in plan["fields"])
-    group = Group(fields, {f.name: f.codec for f in fields}, job.recipe.storages, 0)
-    group.add(first)
-    facts: list[PartFacts] = []
-    while (found := work.facts(len(facts))) is not None:
-        facts.append(found)
-    recipe = replace(job.recipe, fields=fields)
-    bits = mask_bits(group.encode()[0], fields, 0, {})
-    done = sum(found.num_samples for found in facts)
-    return _State(recipe, plan["first"], plan["map_nbytes"], bits, None, facts, done)
+        return False
+    before, now = plan.get("call", {}), job.call
+    if job.source.is_indexed:
+        check_same(work.folder, before, now)
+    elif before.get("function") != now["function"] or work.is_busy():
+        raise DestinationError(
+            f"{work.folder}: another dataset is unfinished there. Finish it with the call that began it, or drop "
+            f"it with {option('restart', True)}."
+        )
+    return job.source.is_indexed
 
 
-def _begin(job: _Job, work: Work, first: dict[str, Any], given: Given) -> _State:
-    """Settle the codecs and the map's size with the first group of samples, and note them."""
+def _begin(job: _Job, work: Work, first: dict[str, Any], given: Given) -> Part:
+    """Settle the codecs and the map's size with the first group of samples, note them, and return the group."""
     source, recipe = job.source, job.recipe
     watches = watch_labels(recipe.fields, first, given)
     # The workers wait for this group, whose preparation may be slow.
-    is_slow = recipe.reading.prepare is not None
+    is_slow = recipe.prepare is not None
     group = Group(recipe.fields, job.codecs, recipe.storages, 0, watches, is_small=is_slow)
     group.add(first)
     first.clear()
@@ -424,39 +381,57 @@ def _begin(job: _Job, work: Work, first: dict[str, Any], given: Given) -> _State
         del values
     chunk, schema = group.encode()
     settle_masks(watches, schema)
-    recipe = replace(recipe, fields=tuple(schema))
-    part = make_part(chunk, recipe.fields)
+    part = make_part(chunk, schema)
     num_samples = chunk.num_samples
     total = max(source.num_samples or 4 * num_samples, num_samples)
-    map_nbytes = min(estimate_map_nbytes(part.nbytes / num_samples * total, total), _MOST_MAP_NBYTES)
     work.discard()
-    settled = {"fields": [field_json(f) for f in schema], "map_nbytes": map_nbytes}
-    work.begin({**job.plan(num_samples), **settled})
-    return _State(recipe, num_samples, map_nbytes, mask_bits(chunk, recipe.fields, 0, {}), part)
+    work.begin({
+        "call": job.call,
+        "fields": [field_json(f) for f in schema],
+        "map_nbytes": min(estimate_map_nbytes(part.nbytes / num_samples * total, total), _MOST_MAP_NBYTES),
+        "first": num_samples,
+        "mask_bits": mask_bits(chunk, schema, 0, {}),
+    })  # fmt: skip
+    return part
 
 
-def _write(job: _Job, work: Work, state: _State, report: Callable[[int], None], shows_bar: bool) -> Written:
-    """Write the samples that are not stored yet, and put the dataset in place."""
-    source, recipe, facts = job.source, state.recipe, state.facts
-    description = Description(recipe.fields, False, job.classes, job.made_by)
-    is_slow = source.is_indexed and (recipe.reading.prepare is not None or not isinstance(source.samples, list | tuple))
+def _write(job: _Job, work: Work, part: Part | None, report: Callable[[int], None], shows_bar: bool) -> Written:
+    """Write the samples that are not stored yet, and put the dataset in place.
+
+    Args:
+        job: What is to be written.
+        work: With its plan.
+        part: The first samples, encoded; None if they are stored, or read again.
+        report: Called with the number of samples of each part.
+        shows_bar: Whether a bar is shown.
+    """
+    source, plan, facts = job.source, work.plan() or {}, work.first_facts()
+    recipe = replace(job.recipe, fields=tuple(map(parse_field, plan["fields"])))
+    description = replace(job.description, fields=recipe.fields)
+    is_slow = source.is_indexed and (recipe.prepare is not None or not isinstance(source.samples, list | tuple))
+    map_nbytes = min(plan["map_nbytes"], estimate_map_nbytes(PART_NBYTES + GROUP_NBYTES, 0))
+    most = _SLOW_SAMPLES if is_slow else None
     parts: Generator[Part, None, None] | None = None
+    number, is_last = 0, False
     try:
-        is_last = False
         while not is_last:
-            with work.part(
-                len(facts),
-                description,
-                map_nbytes=min(state.map_nbytes, estimate_map_nbytes(PART_NBYTES + GROUP_NBYTES, 0)),
-                transaction_samples=_SLOW_SAMPLES if is_slow else None,
-            ) as writer:
+            with work.part(len(facts), description, map_nbytes=map_nbytes, transaction_samples=most) as writer:
                 if parts is None:
-                    first = state.first + writer.num_samples
-                    pieces: list[Rows | PartWriter] = [*map(work.rows, range(len(facts))), writer]
+                    pieces = [*map(work.rows, range(len(facts))), writer.rows()]
                     check_stored(work.folder, pieces, recipe, source.samples)
-                    parts = _show(_parts(job, state, first), source, first, shows_bar)
-                is_last = _fill(writer, parts, state, report)
-                if writer.num_samples or not facts:
+                    number = sum(piece.num_rows for piece in pieces)
+                    del pieces
+                    parts = _show(_parts(job, recipe, plan["first"], part, number), source, number, shows_bar)
+                    part = None
+                while not is_last and writer.payload_nbytes < PART_NBYTES:
+                    found = next(parts, None)
+                    is_last = found is None
+                    if found is not None and found.chunk is not None:
+                        mask_bits(found.chunk, recipe.fields, number, plan["mask_bits"])
+                        writer.add(found.chunk, found.blocks)
+                        number += found.num_sources
+                        report(found.num_sources)
+                if writer.num_samples:
                     facts.append(work.complete(len(facts), writer, {}))
         # Another process may have made it meanwhile.
         check_destination(job.out, overwrite=job.overwrite)
@@ -470,33 +445,26 @@ def _write(job: _Job, work: Work, state: _State, report: Callable[[int], None], 
             parts.close()
 
 
-def _fill(writer: PartWriter, parts: Iterator[Part], state: _State, report: Callable[[int], None]) -> bool:
-    """Fill a part with samples; return whether they were the last ones."""
-    with WritingThread(writer) as sink:
-        while sink.payload_nbytes < PART_NBYTES:
-            if (part := next(parts, None)) is None:
-                return True
-            if part.chunk is not None:
-                mask_bits(part.chunk, state.recipe.fields, state.first + sink.num_samples, state.bits)
-            sink.add(part)
-            report(part.num_sources)
-    state.first += writer.num_samples
-    return False
+def _parts(job: _Job, recipe: SampleRecipe, of_task: int, part: Part | None, first: int) -> Generator[Part, None, None]:
+    """Yield the samples from one on, encoded, in order.
 
-
-def _parts(job: _Job, state: _State, first: int) -> Generator[Part, None, None]:
-    """Yield the samples from one on, encoded, in order."""
+    Args:
+        job: What is written.
+        recipe: The settings, with the codecs.
+        of_task: The samples of the first task.
+        part: Its samples, encoded, if they are to be yielded first.
+        first: The first sample that is not stored.
+    """
     source = job.source
-    if state.part is not None:
-        part, state.part = state.part, None
+    if part is not None:
         first = part.num_sources
         yield part
         del part
     if source.is_indexed:
-        tasks = cut_tasks(state.first_task, first, source.num_samples)
-        yield from encode_all(state.recipe, source.samples, tasks, job.num_workers, threads=job.threads)
+        tasks = cut_tasks(of_task, first, source.num_samples)
+        yield from encode_all(recipe, source.samples, tasks, job.num_workers, threads=job.threads)
     else:
-        yield from state.recipe.encode(source.samples, first)
+        yield from recipe.encode(source.samples, first)
 
 
 def _show(

@@ -415,16 +415,10 @@ def make_part(work: Work, saved: SavedPlan, number: int, options: RunOptions, ad
         saved.decisions.fields, replace(shared(options), classes=None), saved.storage, saved.first_mask
     ).changed(scale=saved.decisions.scale)
     share = nbytes / max(sum(saved.nbytes), 1)
-    expected = saved.decisions.data_nbytes
     notes = Notes()
     with (
         WorkerPool(choose_workers(1 if listing.in_process else options.workers, nbytes)) as pool,
-        work.part(
-            number,
-            describe_dataset(saved),
-            map_nbytes=int(saved.decisions.map_nbytes * share),
-            expected_nbytes=None if expected is None else int(expected * share),
-        ) as writer,
+        work.part(number, describe_dataset(saved), map_nbytes=int(saved.decisions.map_nbytes * share)) as writer,
         _with_remedy(),
     ):
         for part in pool.convert(recipe, make_tasks(listing.sources)):
@@ -568,12 +562,12 @@ def join(out: str | os.PathLike[str], *, log: Callable[[str], None] = lambda lin
     began = time.monotonic()
     target = new_folder(out)
     work = Work(target)
-    if not is_saved(work):
-        if is_dataset(target):
-            remove_work(target)
-            return _report_of(read_manifest(target), target)
+    saved = load(work) if is_saved(work) else None
+    if is_dataset(target) and (saved is None or (not saved.overwrite and work.is_published())):
+        remove_work(target)
+        return _report_of(read_manifest(target), target)
+    if saved is None:
         raise NotFoundError(f"{work.folder}: no conversion is planned there. {_how_to_plan(target)}")
-    saved = load(work)
     _check_release(work, saved)
     check_destination(target, overwrite=saved.overwrite)
     facts = _complete(work, target, saved)

@@ -112,16 +112,9 @@ class Spool:
             return np.full(len(nbytes), CODEC_RAW, dtype) if part == "codec" else nbytes.astype(dtype)
         return self._map(name, dtype)
 
-    def values(self, name: str, rows: range) -> npt.NDArray[Any] | list[str]:
-        """Return some consecutive values of a column, as an array of numbers or a list of texts."""
-        kind = self._kinds[name]
-        if _is_number(kind):
-            return self.column(name)[rows.start : rows.stop]
-        if pa.types.is_dictionary(kind):
-            names = list(self._types.get(name, {}))
-            return [names[code] for code in self._map(name, np.dtype(np.int32))[rows.start : rows.stop]]
-        texts: list[str] = self._texts(name, kind).slice(rows.start, len(rows)).to_pylist()
-        return texts
+    def rows(self) -> pa.RecordBatch:
+        """Return the rows of a part, from which an index can be made wherever it has texts."""
+        return self._batch(pa.schema([pa.field(name, kind, False) for name, kind in self._kinds.items()]))
 
     def settled_fields(self) -> tuple[Field, ...]:
         """Return the fields, with the codec of texts that the index has no column of.
@@ -133,9 +126,6 @@ class Spool:
         long = {name for name, nbytes in self._longest.items() if nbytes > LONG_TEXT_NBYTES}
         return tuple(replace(f, codec="raw" if f.name in long else None) if f.holds_text else f for f in self.fields)
 
-    def _payload_names(self) -> list[str]:
-        return [f.name for f in self.settled_fields() if f.is_payload]
-
     def write(self, path: Path, block_at: npt.NDArray[np.int64]) -> None:
         """Write the index.
 
@@ -143,25 +133,23 @@ class Spool:
             path: Of index.arrow.
             block_at: (number of blocks,) offset of each block's value in the data files.
         """
-        self._write_file(path, self._payload_names(), self._schema_of(self.settled_fields()), block_at)
+        self._shift([f.name for f in self.settled_fields() if f.is_payload], block_at)
+        _write_batch(path, self._batch(self._schema_of(self.settled_fields())))
 
     def write_rows(self, path: Path, block_at: npt.NDArray[np.int64]) -> None:
-        """Write the rows of a part, from which an index can be made wherever it has texts; arguments as of `write`."""
-        names = [f.name for f in self.fields if f.is_payload or f.holds_text]
-        schema = pa.schema([pa.field(name, kind, False) for name, kind in self._kinds.items()])
-        self._write_file(path, names, schema, block_at)
+        """Write the rows of a part; arguments as of `write`."""
+        self._shift([f.name for f in self.fields if f.is_payload or f.holds_text], block_at)
+        _write_batch(path, self.rows())
 
-    def _write_file(
-        self, path: Path, payload_names: Sequence[str], schema: pa.Schema, block_at: npt.NDArray[np.int64]
-    ) -> None:
+    def _shift(self, payload_names: Sequence[str], block_at: npt.NDArray[np.int64]) -> None:
+        """Add to each offset the place of its block."""
         counts = self.blocks()
-        for name in payload_names:
-            if self.num_samples:
-                _shift(self._map(f"{name}.offset", np.dtype(np.int64), writable=True), counts, block_at)
+        for name in payload_names if self.num_samples else ():
+            _shift(self._map(f"{name}.offset", np.dtype(np.int64), writable=True), counts, block_at)
+
+    def _batch(self, schema: pa.Schema) -> pa.RecordBatch:
         # The same samples give the same bytes: dictionaries are in the order of first use, and there is one batch.
-        batch = pa.RecordBatch.from_arrays([self._array(column) for column in schema], schema=schema)
-        with naming(path), pa.OSFile(os.fsencode(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-            writer.write_batch(batch)
+        return pa.RecordBatch.from_arrays([self._array(column) for column in schema], schema=schema)
 
     def close(self) -> None:
         """Remove the temporary files; a second call does nothing."""
@@ -171,7 +159,7 @@ class Spool:
         return index_schema(fields, with_source=self._with_source)
 
     def _append(self, name: str, values: Any) -> None:
-        if isinstance(values, pa.Array) and not _is_number(values.type):
+        if isinstance(values, pa.Array) and not is_number(values.type):
             values = values.to_pylist()
         kind = self._kinds.get(name)
         if name == "source":
@@ -277,7 +265,13 @@ class Spool:
         return pa.Array.from_buffers(kind, len(lengths), [None, pa.py_buffer(ends), pa.py_buffer(text)])
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def _write_batch(path: Path, batch: pa.RecordBatch) -> None:
+    with naming(path), pa.OSFile(os.fsencode(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether a column is of numbers."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
@@ -315,7 +309,7 @@ def content_digest(batch: pa.RecordBatch) -> str:
         digest.update(column.name.encode() + b"\0")
         for at in range(0, len(values), _ROWS_AT_ONCE):
             part = values.slice(at, _ROWS_AT_ONCE)
-            digest.update(part.to_numpy(zero_copy_only=True) if _is_number(column.type) else _framed(part))
+            digest.update(part.to_numpy(zero_copy_only=True) if is_number(column.type) else _framed(part))
     return str(digest)
 
 
