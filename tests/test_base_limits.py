@@ -107,7 +107,7 @@ def test_a_dataset_that_cannot_be_mapped_is_read_without_a_map(tmp_path: Path) -
     assert said.splitlines()[-1] == "tensor(3, dtype=torch.uint8)"
 
 
-# The command in a process that has imported what it needs: below that size, CPython and libraries may crash while they load.
+# The command in a process that has imported what it needs: below that size, CPython and libraries crash as they load.
 COMMAND = """
 import re, resource, sys
 import lmdb, numba, numpy, pyarrow, pyarrow.compute

@@ -183,8 +183,7 @@ def write(
         check_pickles("prepare", prepare)  # before anything is prepared
     policy = DecodePolicy(check_value("alpha", alpha), check_value("max_pixels", max_pixels))
     recipe = SampleRecipe(replace(adapted, samples=None), declared_types(fields), policy, prepare)
-    first = source.first()
-    if first is _NOTHING:
+    if (first := next(source.in_order, _NOTHING)) is _NOTHING:
         raise OptionError(f"{out}: there is nothing to write: `samples` is empty")
     first = recipe.prepared(first, 0)
     if adapted.names is None and (found_names := names_of(first)) is not None:
@@ -251,29 +250,21 @@ class _Source:
     """Samples, and how they are read.
 
     Attributes:
-        samples: Themselves; an iterator if they have no indices.
-        is_indexed: Whether they have integer indices.
-        num_samples: Their number; for an iterator an estimate, or 0.
+        samples: With integer indices; None if they have none.
+        in_order: All that have not been read yet.
+        num_samples: Their number; without indices an estimate, or 0.
         identity: What distinguishes them from others, if they have indices.
     """
 
     samples: Any
-    is_indexed: bool
+    in_order: Iterator[Any]
     num_samples: int
     identity: Mapping[str, Any]
 
-    def first(self) -> Any:
-        """Return the first sample; `_NOTHING` if there is none."""
-        if self.is_indexed:
-            return self.samples[0] if self.num_samples else _NOTHING
-        return next(self.samples, _NOTHING)
-
-    def rest(self) -> Iterator[Any]:
-        """Return an iterator over the other samples."""
-        if self.is_indexed:
-            return (self.samples[i] for i in range(1, self.num_samples))
-        rest: Iterator[Any] = self.samples
-        return rest
+    @property
+    def is_indexed(self) -> bool:
+        """Whether they have integer indices."""
+        return self.samples is not None
 
 
 def _open(samples: Any, adapted: Any) -> _Source:
@@ -284,14 +275,15 @@ def _open(samples: Any, adapted: Any) -> _Source:
     """
     if is_indexed(samples) and hasattr(adapted, "__getitem__"):
         num_samples = len(adapted)
-        return _Source(adapted, True, num_samples, identity_of(samples, num_samples))
+        in_order = (adapted[i] for i in range(num_samples))
+        return _Source(adapted, in_order, num_samples, identity_of(samples, num_samples))
     # A torch Dataset has no __iter__; an IterableDataset has all three methods, but only __iter__ works.
     if not isinstance(adapted, Iterable):
         raise OptionError(
             f"samples of type {type(adapted).__name__}: expected an iterable, or an object with a length and integer "
             "indices, of dicts or tuples"
         )
-    return _Source(iter(adapted), False, _length(samples), {})
+    return _Source(None, iter(adapted), _length(samples), {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,7 +367,7 @@ def _begin(job: _Job, work: Work, first: dict[str, Any], given: Given) -> Part:
     group = Group(recipe.fields, job.codecs, recipe.storages, 0, watches, is_small=is_slow)
     group.add(first)
     first.clear()
-    rest = recipe.values(source.rest(), group.end)
+    rest = recipe.values(source.in_order, group.end)
     while not group.is_full and (values := next(rest, None)) is not None:
         group.add(values)
         del values
@@ -464,7 +456,7 @@ def _parts(job: _Job, recipe: SampleRecipe, of_task: int, part: Part | None, fir
         tasks = cut_tasks(of_task, first, source.num_samples)
         yield from encode_all(recipe, source.samples, tasks, job.num_workers, threads=job.threads)
     else:
-        yield from recipe.encode(source.samples, first)
+        yield from recipe.encode(source.in_order, first)
 
 
 def _show(

@@ -103,16 +103,6 @@ class ConvertedPart:
     skipped: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A conversion that is not planned yet: its inputs and options, and its record in the manifest."""
-
-    target: Path
-    plan: Plan
-    options: RunOptions
-    made_by: dict[str, Any]
-
-
 @with_options(RunOptions)
 def plan_parts(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], options: RunOptions) -> PartsPlan:
     """Plan a conversion: list the inputs, and choose codecs, scale, classes and the share of each part.
@@ -199,9 +189,11 @@ def prepare(src: Any, target: Path, options: RunOptions, *, is_part: bool = Fals
         plan = make_plan(src, options)
     for folder in plan.folders:
         refuse_inside(target, folder)
-    job = Job(target, plan, options, describe(plan))
-    if (is_part or not options.overwrite) and (found := report_finished(job)) is not None:
-        return found
+    made_by = describe(plan)
+    if is_part or not options.overwrite:
+        found = _report_finished(target, plan, made_by, check_content=options.check_content)
+        if found is not None:
+            return found
     if not options.overwrite:
         refuse_others(target)
     check_destination(target, overwrite=options.overwrite)
@@ -211,13 +203,13 @@ def prepare(src: Any, target: Path, options: RunOptions, *, is_part: bool = Fals
     asked = _asked(src, options)
     if work.has_parts() and "bounds" not in (work.plan() or {"bounds": ()}):
         _compared(work, asked)  # of another function: it is not discarded
-    if not is_saved(work) or not (work.has_parts() or _has_equal_plan(work, asked, job)):
-        return _plan(work, job, asked)
+    if not is_saved(work) or not (work.has_parts() or _has_equal_plan(work, asked, made_by)):
+        return _plan(work, plan, made_by, options, asked)
     saved = _compared(work, asked)
-    if saved.made_by["inputs"] != job.made_by["inputs"]:
+    if saved.made_by["inputs"] != made_by["inputs"]:
         raise DestinationError(
             f"{work.folder}: the inputs have changed since the parts were planned: {saved.num_sources} then, "
-            f"{len(job.plan.listing.sources)} now, or other names, sizes or boxes. Put them back as they were, or "
+            f"{len(plan.listing.sources)} now, or other names, sizes or boxes. Put them back as they were, or "
             f"discard all parts with {option('restart', True)}."
         )
     done = sum(work.facts(number) is not None for number in range(saved.num_parts))
@@ -227,27 +219,29 @@ def prepare(src: Any, target: Path, options: RunOptions, *, is_part: bool = Fals
     return saved
 
 
-def _has_equal_plan(work: Work, asked: dict[str, Any], job: Job) -> bool:
+def _has_equal_plan(work: Work, asked: Mapping[str, Any], made_by: Mapping[str, Any]) -> bool:
     """Return whether the plan that is saved is the one that would be made."""
     try:
-        return bool(_compared(work, asked).made_by["inputs"] == job.made_by["inputs"])
+        return bool(_compared(work, asked).made_by["inputs"] == made_by["inputs"])
     except DestinationError:
         return False
 
 
-def _plan(work: Work, job: Job, asked: dict[str, Any]) -> SavedPlan:
-    """Make the plan, and save it."""
-    options, sources = job.options, job.plan.listing.sources
-    _announce(job)
+def _plan(
+    work: Work, plan: Plan, made_by: Mapping[str, Any], options: RunOptions, asked: Mapping[str, Any]
+) -> SavedPlan:
+    """Try a few inputs, and save the plan."""
+    sources = plan.listing.sources
+    _announce(work.out, plan, options.log)
     if options.parts is not None and options.parts > len(sources):
         raise OptionError(
             f"{option('parts', options.parts)} of {counted(len(sources), 'input', 'inputs')}: no part may be empty, so "
             f"expected 1 to {len(sources)}"
         )
     # These workers end with the trial, which reads about 5 % of the inputs.
-    num_workers = min(job.plan.num_workers, choose_workers(None, int(sources.nbytes.sum()) // 20))
+    num_workers = min(plan.num_workers, choose_workers(None, int(sources.nbytes.sum()) // 20))
     with WorkerPool(num_workers) as pool, shown_steps(shown=options.progress, log_after=WORK_SECONDS):
-        decisions, text = try_out(settle_scale(job.plan), sources, pool, job.plan.codec)
+        decisions, text = try_out(settle_scale(plan), sources, pool, plan.codec)
     options.log(text)
     num_parts = options.parts
     if num_parts is None:
@@ -255,23 +249,23 @@ def _plan(work: Work, job: Job, asked: dict[str, Any]) -> SavedPlan:
         num_parts = max(1, min(round(expected / (options.part_size or PART_NBYTES)), len(sources), _MOST_PARTS))
     bounds = choose_bounds(sources.nbytes, num_parts)
     try:
-        save(work, job.plan, job.made_by, decisions, asked, options.overwrite, bounds)
+        save(work, plan, made_by, decisions, asked, options.overwrite, bounds)
     except OSError:
         work.leave()
         raise
     if num_parts > 1:
-        options.log(plain(f"{job.target}: {num_parts} parts"))
+        options.log(plain(f"{work.out}: {num_parts} parts"))
     return load(work)
 
 
-def _announce(job: Job) -> None:
+def _announce(target: Path, plan: Plan, log: Callable[[str], None]) -> None:
     """Log what will be converted: how many inputs, their classes, and what is missing."""
-    listing, log = job.plan.listing, job.options.log
+    listing = plan.listing
     kind = "pair" if listing.layout == "pairs" else "image"
-    log(plain(f"{job.target}: {counted(len(listing.sources), kind)}, layout {listing.layout}"))
+    log(plain(f"{target}: {counted(len(listing.sources), kind)}, layout {listing.layout}"))
     if classes := count_classes(listing):
         log(plain(describe_classes(classes)))
-    for note in job.plan.notes:
+    for note in plan.notes:
         log(plain(f"note: {note}."))
 
 
@@ -332,26 +326,24 @@ def _check_release(work: Work, saved: SavedPlan) -> None:
         )
 
 
-def report_finished(job: Job) -> Report | None:
+def _report_finished(target: Path, plan: Plan, made_by: Mapping[str, Any], *, check_content: bool) -> Report | None:
     """Return the report of a conversion that was finished already; None if it was not."""
-    target, listing = job.target, job.plan.listing
+    listing = plan.listing
     finished = find_finished(
         target,
         lambda manifest: (
-            is_made_as(manifest, job.made_by)
-            and are_unchanged(target, manifest, listing, check_content=job.options.check_content)
+            is_made_as(manifest, made_by) and are_unchanged(target, manifest, listing, check_content=check_content)
         ),
     )
     if finished is None:
         return None
-    found = _report_of(finished, target)
     return replace(
-        found,
+        _report_of(finished, target),
         layout=listing.layout,
         num_sources=len(listing.sources),
         ignored=listing.ignored,
         classes=count_classes(listing),
-        notes=job.plan.notes,
+        notes=plan.notes,
     )
 
 

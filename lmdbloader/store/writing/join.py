@@ -144,13 +144,13 @@ def _write_index(
     *,
     is_settled: bool,
 ) -> Manifest:
-    """Write the index of all rows; return the manifest of the dataset, which is not written."""
+    """Write the index of all rows into a folder; return the manifest of the dataset, which is not written."""
     all_parts = [*(part for reader in before for part in reader.manifest.parts), *parts]
     begins = iter(part_begins([part.data_nbytes for part in all_parts]))
     fields = _settled(description.fields, before)
-    spool = Spool(
-        folder / "columns", fields, with_source=description.with_source, is_settled=is_settled or bool(before)
-    )
+    # Not in the dataset's folder: NFS keeps files that were mapped for a while.
+    columns = folder.with_name(f"columns.new-{own_tag()}")
+    spool = Spool(columns, fields, with_source=description.with_source, is_settled=is_settled or bool(before))
     with closing(spool):
         shifts: list[int] = []
         for reader in before:

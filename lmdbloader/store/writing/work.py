@@ -55,7 +55,7 @@ _DATASET = re.compile(
 )
 # Complete parts, and those that a process is writing; the plan and the inputs of each part; what is being written.
 _WORKING = re.compile(rf"part-[0-9]{{5,}}(\..+)?|sources-[0-9]{{5,}}\.npz|{re.escape(PLAN_FILE)}|.+\.new-.+")
-_BEGUN = re.compile(r"(part-[0-9]{5,}\.|dataset\.new-)(?P<tag>.+)")
+_BEGUN = re.compile(r"(part-[0-9]{5,}\.|(dataset|columns)\.new-)(?P<tag>.+)")
 
 
 @dataclass(frozen=True, slots=True)
