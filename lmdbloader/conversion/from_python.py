@@ -32,7 +32,7 @@ from lmdbloader.conversion.sample_fields import (
     warn_of_arrays,
     watch_labels,
 )
-from lmdbloader.conversion.sample_progress import check_same, check_stored, identity_of, is_indexed
+from lmdbloader.conversion.sample_progress import check_stored, identity_of, is_indexed
 from lmdbloader.conversion.sample_workers import cut_tasks, encode_all
 from lmdbloader.conversion.samples import (
     GROUP_NBYTES,
@@ -63,7 +63,7 @@ _MOST_MAP_NBYTES = 2**40
 # The most samples of a transaction if they may be slow to read or prepare: those after the last transaction are lost if
 # the process is killed. It does not depend on the time, as the files must not.
 _SLOW_SAMPLES = 256
-_NOTHING = object()
+_NOTHING, _CALL = object(), "the call"
 
 
 class Indexable(Protocol):
@@ -310,28 +310,28 @@ class _Job:
     overwrite: bool
 
     @property
-    def call(self) -> dict[str, Any]:
+    def asked(self) -> dict[str, Any]:
         """What an interrupted call must have in common with the one that continues it, with values as in JSON."""
         about, indexed = self.description, self.source.is_indexed
-        call: dict[str, Any] = {
-            "function": "lmdbloader.write" if indexed else "lmdbloader.write of an iterator",
-            "release of lmdbloader": __version__,
-            "options": {**about.made_by["options"], "policy": asdict(self.recipe.policy)},
+        asked: dict[str, Any] = {
+            _CALL: "write" if indexed else "write of an iterator",
+            "the release of lmdbloader": __version__,
+            "the options": {**about.made_by["options"], "policy": asdict(self.recipe.policy)},
             **self.source.identity,
             "fields": [[f.name, f.kind, f.ignore_index, *([f.image] if f.image else [])] for f in about.fields],
-            "names of classes": dict(about.classes),
+            "the names of classes": dict(about.classes),
         }
-        as_read: dict[str, Any] = json.loads(json.dumps(call))
+        as_read: dict[str, Any] = json.loads(json.dumps(asked))
         return as_read
 
 
 def _find_finished(job: _Job, work: Work) -> Written | None:
     """Return the dataset of the same call if a run was killed after putting it in place, None for any other."""
-    if not work.is_published():
-        return None
     try:
-        check_same(job.out, (work.plan() or {}).get("call", {}), job.call)
+        work.compare(job.asked)
     except DestinationError:
+        return None
+    if not work.is_published():
         return None
     manifest = read_manifest(job.out)
     work.discard()
@@ -344,18 +344,16 @@ def _continues(job: _Job, work: Work) -> bool:
     Raises:
         DestinationError: That is another call, or another process writes samples of an iterator there.
     """
-    plan = work.plan()
-    if plan is None or not work.has_parts():
-        return False
-    before, now = plan.get("call", {}), job.call
+    asked = job.asked
     if job.source.is_indexed:
-        check_same(work.folder, before, now)
-    elif before.get("function") != now["function"] or work.is_busy():
+        return work.continues(asked) and work.has_parts()
+    work.continues({_CALL: asked[_CALL]})
+    if work.is_busy():
         raise DestinationError(
-            f"{work.folder}: another dataset is unfinished there. Finish it with the call that began it, or drop "
-            f"it with {option('restart', True)}."
+            f"{work.folder}: another process writes there. Wait for it, or discard what it does with "
+            f"{option('restart', True)}."
         )
-    return job.source.is_indexed
+    return False
 
 
 def _begin(job: _Job, work: Work, first: dict[str, Any], given: Given) -> Part:
@@ -378,7 +376,7 @@ def _begin(job: _Job, work: Work, first: dict[str, Any], given: Given) -> Part:
     total = max(source.num_samples or 4 * num_samples, num_samples)
     work.discard()
     work.begin({
-        "call": job.call,
+        "asked": job.asked,
         "fields": [field_json(f) for f in schema],
         "map_nbytes": min(estimate_map_nbytes(part.nbytes / num_samples * total, total), _MOST_MAP_NBYTES),
         "first": num_samples,

@@ -55,6 +55,8 @@ from lmdbloader.store.writing.work import remove_work
 PART_NBYTES = 256 * 2**20
 _MOST_PARTS = 100_000
 _PLACES = ("hr", "lr", "masks", "annotations")
+# The parts of one dataset are made by one release.
+_RELEASE = {"the release of lmdbloader": __version__}
 #: Called with the number of sources that were just converted, and the bytes of their files.
 Advance: TypeAlias = Callable[[int, int], None]
 
@@ -151,7 +153,9 @@ def saved_plan(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], 
         )
     target = new_folder(out)
     if is_saved(work := Work(target)):
-        return _short(target, _compared(work, _asked(*_absolute(src, options))))
+        asked = _asked(work, *_absolute(src, options))
+        work.compare(asked)
+        return _short(target, load(work))
     return _short(target, prepare(src, target, options, is_part=True))
 
 
@@ -200,31 +204,15 @@ def prepare(src: Any, target: Path, options: RunOptions, *, is_part: bool = Fals
     work = Work(target)
     if options.restart:
         work.discard()
-    asked = _asked(src, options)
-    if work.has_parts() and "bounds" not in (work.plan() or {"bounds": ()}):
-        _compared(work, asked)  # of another function: it is not discarded
-    if not is_saved(work) or not (work.has_parts() or _has_equal_plan(work, asked, made_by)):
+    asked = {**_asked(work, src, options), "the inputs": made_by["inputs"]}
+    if not work.continues(asked) or not is_saved(work):
         return _plan(work, plan, made_by, options, asked)
-    saved = _compared(work, asked)
-    if saved.made_by["inputs"] != made_by["inputs"]:
-        raise DestinationError(
-            f"{work.folder}: the inputs have changed since the parts were planned: {saved.num_sources} then, "
-            f"{len(plan.listing.sources)} now, or other names, sizes or boxes. Put them back as they were, or "
-            f"discard all parts with {option('restart', True)}."
-        )
+    saved = load(work)
     done = sum(work.facts(number) is not None for number in range(saved.num_parts))
     if done:
         of = f"{done} of {counted(saved.num_parts, 'part is', 'parts are')} complete"
         options.log(plain(f"{work.folder}: resuming: {of}"))
     return saved
-
-
-def _has_equal_plan(work: Work, asked: Mapping[str, Any], made_by: Mapping[str, Any]) -> bool:
-    """Return whether the plan that is saved is the one that would be made."""
-    try:
-        return bool(_compared(work, asked).made_by["inputs"] == made_by["inputs"])
-    except DestinationError:
-        return False
 
 
 def _plan(
@@ -282,48 +270,16 @@ def _fixed(place: Path | str) -> str:
     return place if isinstance(place, str) else os.path.abspath(place)
 
 
-def _asked(src: Any, options: RunOptions) -> dict[str, Any]:
-    """Return the source and the options on which a plan depends, with values as in JSON."""
+def _asked(work: Work, src: Any, options: RunOptions) -> dict[str, Any]:
+    """Return what a plan depends on, except for the inputs, with values as in JSON."""
+    plan = work.plan() or {}
     asked = {f.name: getattr(options, f.name) for f in fields(ConvertOptions) if f.name not in ("workers", "on_error")}
-    classes = None if options.classes is None else list(options.classes)
-    return {**asked, "src": src, "classes": classes, "parts": options.parts, "part_size": options.part_size}
-
-
-def _compared(work: Work, asked: Mapping[str, Any]) -> SavedPlan:
-    """Return the plan that is saved.
-
-    Raises:
-        DestinationError: It was made with other options or by another release, or is damaged.
-    """
-    if (plan := work.plan()) is not None and "bounds" not in plan:
-        raise DestinationError(
-            f"{work.folder}: another dataset is unfinished there, which was not begun by lmdbloader.convert. Finish it "
-            f"with the call that began it, or discard it with {option('restart', True)}."
-        )
-    saved = load(work)
-    # Once parts of some size are planned, their number is known.
-    follows = asked["part_size"] is None and asked["parts"] == saved.num_parts
-    aside = ("parts", "part_size") if follows else ()
-    differences = [
-        f"{option(name)} {value!s:.200}, now {asked.get(name)!s:.200}"
-        for name, value in sorted(saved.asked.items())
-        if value != asked.get(name) and name not in aside
-    ]
-    if differences:
-        raise DestinationError(
-            f"{work.folder}: a conversion with other options is unfinished there ({'; '.join(differences)}). Finish "
-            f"it with its own options, or restart with {option('restart', True)}, which discards its progress."
-        )
-    _check_release(work, saved)
-    return saved
-
-
-def _check_release(work: Work, saved: SavedPlan) -> None:
-    if (maker := saved.made_by["lmdbloader"]) != __version__:
-        raise DestinationError(
-            f"{work.folder}: the parts were planned by lmdbloader {maker}, and this is {__version__}. Use that release "
-            f"for all parts, or plan again with {option('restart', True)}."
-        )
+    asked["classes"] = None if options.classes is None else list(options.classes)
+    asked |= {"src": src, "parts": options.parts, "part_size": options.part_size}
+    if options.part_size is None and options.parts == len(plan.get("nbytes", ())):
+        # Once parts of some size are planned, their number is known.
+        asked |= {name: plan["asked"][name] for name in ("parts", "part_size")}
+    return {"the call": "convert", **_RELEASE, **asked}
 
 
 def _report_finished(target: Path, plan: Plan, made_by: Mapping[str, Any], *, check_content: bool) -> Report | None:
@@ -388,8 +344,8 @@ def convert_part(
     work = Work(target)
     if not is_saved(work):
         return _published_part(target, number)
+    work.compare(_RELEASE)
     saved = load(work)
-    _check_release(work, saved)
     _refuse_number(number, target, saved.num_parts)
     run: dict[str, Any] = {"check_content": check_content, "progress": progress, "log": log}
     options = checked(RunOptions(**_given(saved, on_error), workers=workers, **run))
@@ -486,7 +442,8 @@ def _how_to_plan(target: Path) -> str:
 
 
 def _given(saved: SavedPlan, on_error: str | None) -> dict[str, Any]:
-    given: dict[str, Any] = {name: value for name, value in saved.asked.items() if name != "src"}
+    known = {f.name for f in fields(RunOptions)}
+    given: dict[str, Any] = {name: value for name, value in saved.asked.items() if name in known}
     return {**given, "on_error": on_error or saved.made_by["options"]["on_error"]}
 
 
@@ -560,7 +517,7 @@ def join(out: str | os.PathLike[str], *, log: Callable[[str], None] = lambda lin
         return _report_of(read_manifest(target), target)
     if saved is None:
         raise NotFoundError(f"{work.folder}: no conversion is planned there. {_how_to_plan(target)}")
-    _check_release(work, saved)
+    work.compare(_RELEASE)
     check_destination(target, overwrite=saved.overwrite)
     facts = _complete(work, target, saved)
     notes = Notes()

@@ -47,7 +47,10 @@ def identity_of(samples: Any, num_samples: int) -> dict[str, Any]:
 
     It is their type and number and, of datasets like torchvision's, a digest of their lists of files and labels.
     """
-    found: dict[str, Any] = {"number of samples": num_samples, "type of the dataset": type(samples).__qualname__}
+    found: dict[str, Any] = {
+        "the number of samples": num_samples,
+        "the type of the dataset": type(samples).__qualname__,
+    }
     lists, is_listed = Digest(), False
     for part in _parts(samples):
         given = getattr(part, "root", None)  # other datasets have other things of this name
@@ -61,7 +64,7 @@ def identity_of(samples: Any, num_samples: int) -> dict[str, Any]:
             for value in values:
                 text = repr(value) if not root else repr(value).replace(root, "", 1)
                 lists.update(text.encode("utf-8", "surrogatepass") + b"\0")
-    return found | ({"digest of its lists of files and labels": str(lists)} if is_listed else {})
+    return found | ({"the digest of its lists of files and labels": str(lists)} if is_listed else {})
 
 
 def _parts(samples: Any) -> Iterator[Any]:
@@ -79,17 +82,6 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, str | int) or (
         isinstance(value, tuple) and len(value) < 4 and all(isinstance(inner, str | int) for inner in value)
     )
-
-
-def check_same(partial: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Compare what identifies an interrupted call with what identifies this one.
-
-    Raises:
-        DestinationError: It is of another function, of other samples, or has other options.
-    """
-    for what, value in now.items():
-        if before.get(what) != value:
-            raise _changed(partial, f"{what} {before.get(what)!s:.200}, now {value!s:.200}")
 
 
 def check_stored(partial: Path, pieces: Sequence[pa.RecordBatch], recipe: SampleRecipe, samples: Any) -> None:
@@ -117,10 +109,11 @@ def check_stored(partial: Path, pieces: Sequence[pa.RecordBatch], recipe: Sample
             stored = piece.slice(numbers.start - begin, len(numbers))
             if (found := _find_difference(stored, recipe, samples, numbers)) is not None:
                 number, name = found
-                raise _changed(
-                    partial,
-                    f"sample {number}: its {name} differs from what was written. If the dataset or prepare draws at "
-                    "random, that is why: such samples cannot be continued",
+                raise DestinationError(
+                    f"{partial}: an interrupted write of other samples is there: sample {number}: its {name} differs "
+                    "from what was written. If the dataset or prepare draws at random, that is why: such samples "
+                    "cannot be continued. Write the same samples again to continue it, or discard it with "
+                    f"{option('restart', True)}."
                 )
         begin = end
 
@@ -151,10 +144,3 @@ def _find_difference(
         if len(differs):
             return numbers[int(differs[0])], repr(column.partition(".")[0])
     return None
-
-
-def _changed(partial: Path, change: str) -> DestinationError:
-    return DestinationError(
-        f"{partial}: an interrupted write of other samples is there: {change}. Write the same samples again to "
-        f"continue it, or discard it with {option('restart', True)}."
-    )

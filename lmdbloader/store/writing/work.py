@@ -180,6 +180,38 @@ class Work:
             system.flush_path(self.folder.absolute().parent)
         self.remove_abandoned()
 
+    def compare(self, asked: Mapping[str, Any]) -> None:
+        """Compare what the plan was made for, its "asked", with what is asked now; both with values as in JSON.
+
+        Raises:
+            DestinationError: Something differs, which the message names.
+        """
+        before = (self.plan() or {}).get("asked", {})
+        differences = [
+            f"{option(name) if name.isidentifier() else name} {before.get(name)!s:.200}, now {value!s:.200}"
+            for name, value in asked.items()
+            if before.get(name) != value
+        ]
+        if differences:
+            raise DestinationError(
+                f"{self.folder}: another dataset is unfinished there: {'; '.join(differences[:5])}. Finish it with the "
+                f"call that began it, and the same inputs, or discard its progress with {option('restart', True)}."
+            )
+
+    def continues(self, asked: Mapping[str, Any]) -> bool:
+        """Return whether the plan of this very call is there; one of another call is no obstacle without parts.
+
+        Raises:
+            DestinationError: Parts of another call are there.
+        """
+        try:
+            self.compare(asked)
+        except DestinationError:
+            if self.has_parts() and not self.is_published():
+                raise
+            return False
+        return True
+
     def write(self, name: str, data: bytes) -> None:
         """Write a small file durably, in one step."""
         write_file(self.folder / name, data)
