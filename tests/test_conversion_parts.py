@@ -515,6 +515,15 @@ def test_other_options_than_those_of_the_plan_are_refused(src: Path, out: Path, 
     assert parts_in(out) == []
 
 
+def test_a_part_shows_how_far_it_is(src: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan_parts(src, out, parts=2)
+    done: list[float] = []
+    monkeypatch.setattr(parts.ProgressLine, "update", lambda line, number=1: done.append(number))
+    advanced: list[int] = []
+    convert_part(out, 1, progress=True, advance=lambda num_sources, nbytes: advanced.append(num_sources))
+    assert sum(done) == sum(advanced) == 4
+
+
 def test_another_release_does_not_go_on(src: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan_parts(src, out, parts=2)
     monkeypatch.setattr(parts, "_RELEASE", {"the release of lmdbloader": "9.9"})

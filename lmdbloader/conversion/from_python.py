@@ -19,7 +19,6 @@ from lmdbloader.conversion.foreign_datasets import adapt, names_of
 from lmdbloader.conversion.options import check_value
 from lmdbloader.conversion.parts import PART_NBYTES
 from lmdbloader.conversion.sample_fields import (
-    Given,
     check_classes,
     check_given,
     codecs_by_field,
@@ -206,8 +205,8 @@ def write(
             "seed": seed,
         },
     )
-    settle_places(schema, values, fields)
-    warn_of_arrays(schema, values, fields)
+    settle_places(schema, values, recipe.declared)
+    warn_of_arrays(schema, values, recipe.declared)
     asked = codecs_by_field(schema, codecs)
     options: dict[str, Any] = {"codec": codecs if isinstance(codecs, str) else dict(codecs)}
     if kept := {name: asdict(storage) for name, storage in storages.items() if storage != PIXELS}:
@@ -225,7 +224,7 @@ def write(
     if restart:
         work.discard()
     try:
-        part = None if _continues(job, work) else _begin(job, work, values, fields)
+        part = None if _continues(job, work) else _begin(job, work, values)
         del first, values
         return _write(job, work, part, progress if callable(progress) else _no_progress, shows_bar)
     finally:
@@ -356,10 +355,10 @@ def _continues(job: _Job, work: Work) -> bool:
     return False
 
 
-def _begin(job: _Job, work: Work, first: dict[str, Any], given: Given) -> Part:
+def _begin(job: _Job, work: Work, first: dict[str, Any]) -> Part:
     """Settle the codecs and the map's size with the first group of samples, note them, and return the group."""
     source, recipe = job.source, job.recipe
-    watches = watch_labels(recipe.fields, first, given)
+    watches = watch_labels(recipe.fields, first, recipe.declared)
     # The workers wait for this group, whose preparation may be slow.
     is_slow = recipe.prepare is not None
     group = Group(recipe.fields, job.codecs, recipe.storages, 0, watches, is_small=is_slow)

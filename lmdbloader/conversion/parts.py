@@ -14,7 +14,7 @@ from lmdbloader import __version__
 from lmdbloader.base.arguments import whole
 from lmdbloader.base.free_space import free_nbytes, taken_nbytes
 from lmdbloader.base.option_names import option
-from lmdbloader.base.progress import WORK_SECONDS, shown_steps
+from lmdbloader.base.progress import WORK_SECONDS, ProgressLine, shown_steps
 from lmdbloader.base.text import command, counted, first_of, plain, table
 from lmdbloader.base.units import show_nbytes
 from lmdbloader.conversion.destination import new_folder, refuse_inside
@@ -347,9 +347,15 @@ def convert_part(
     work.compare(_RELEASE)
     saved = load(work)
     _refuse_number(number, target, saved.num_parts)
-    run: dict[str, Any] = {"check_content": check_content, "progress": progress, "log": log}
+    run: dict[str, Any] = {"check_content": check_content, "log": log}
     options = checked(RunOptions(**_given(saved, on_error), workers=workers, **run))
-    return replace(make_part(work, saved, number, options, advance), seconds=time.monotonic() - began)
+    with ProgressLine("converting", saved.bounds[number + 1] - saved.bounds[number], "images", shown=progress) as line:
+
+        def show(num_sources: int, nbytes: int) -> None:
+            line.update(num_sources)
+            advance(num_sources, nbytes)
+
+        return replace(make_part(work, saved, number, options, show), seconds=time.monotonic() - began)
 
 
 def make_part(work: Work, saved: SavedPlan, number: int, options: RunOptions, advance: Advance) -> ConvertedPart:

@@ -24,9 +24,8 @@ _ROWS_AT_ONCE = 1 << 16
 _SOURCE_NAMES = "source.names"
 # The columns of a payload that are collected for texts too.
 _OF_TEXTS = ("offset", "checksum")
-# The most bytes in memory, of one column and of all together; each flush opens and closes a file.
-_COLUMN_WAITING_NBYTES = 8 * 2**10
-_WAITING_NBYTES = 64 * 2**20
+# The most bytes of a column in memory; each flush opens and closes a file.
+_WAITING_NBYTES = 8 * 2**10
 
 
 class Spool:
@@ -63,10 +62,8 @@ class Spool:
             self._kinds |= {column.name: column.type for column in self._schema_of(either)}
         self.num_samples = 0
         self._folder = folder
-        # By column: the bytes that are not in its file yet, and the length of the file.
+        # By column: the bytes that are not in its file yet.
         self._waiting: dict[str, bytearray] = {}
-        self._waiting_nbytes = 0
-        self._file_nbytes: dict[str, int] = {}
         self._types: dict[str, dict[str, int]] = {}
         self._source: str | None = None
         self._num_sources = 0
@@ -200,33 +197,27 @@ class Spool:
 
     def _write(self, name: str, data: Any) -> None:
         waiting = self._waiting.setdefault(name, bytearray())
-        before = len(waiting)
         waiting.extend(data)
-        self._waiting_nbytes += len(waiting) - before
-        if len(waiting) >= _COLUMN_WAITING_NBYTES:
+        if len(waiting) >= _WAITING_NBYTES:
             self._flush(name)
-        elif self._waiting_nbytes >= _WAITING_NBYTES:
-            for column in list(self._waiting):
-                self._flush(column)
 
     def _flush(self, name: str) -> None:
         waiting = self._waiting.pop(name, None)
         if not waiting:
             return
-        self._waiting_nbytes -= len(waiting)
         path = self._folder / name
         with naming(path), open(path, "ab") as file:
             file.write(waiting)
-        self._file_nbytes[name] = self._file_nbytes.get(name, 0) + len(waiting)
 
     def _map(self, name: str, kind: np.dtype[Any], *, writable: bool = False) -> npt.NDArray[Any]:
         self._flush(name)
-        if name not in self._file_nbytes:
+        path = self._folder / name
+        if not path.exists():
             return np.empty(0, kind)
         if writable:
-            return np.memmap(self._folder / name, kind, "r+")
+            return np.memmap(path, kind, "r+")
         # Arrow's map, unlike Python's, does not keep a descriptor.
-        with pa.memory_map(os.fsencode(self._folder / name)) as file:
+        with pa.memory_map(os.fsencode(path)) as file:
             return np.frombuffer(file.read_buffer(), kind)
 
     def _array(self, column: pa.Field) -> pa.Array:
