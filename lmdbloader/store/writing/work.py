@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import glob
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -251,7 +250,10 @@ class Work:
 
     def first_facts(self) -> list[PartFacts]:
         """Return the facts of the parts before the first one that is not complete."""
-        return list(itertools.takewhile(lambda found: found is not None, map(self.facts, itertools.count())))  # type: ignore[arg-type]
+        facts: list[PartFacts] = []
+        while (found := self.facts(len(facts))) is not None:
+            facts.append(found)
+        return facts
 
     def is_published(self) -> bool:
         """Return whether OUT has these parts: a process put it in place and was killed before it could clean up."""
@@ -432,8 +434,8 @@ def put_in_place(fresh: Path, out: Path, *, overwrite: bool, is_damaged: bool = 
     """
     check_destination(out, overwrite=overwrite, is_damaged=is_damaged)
     with explain_full_disk(out):
-        for file in fresh.iterdir():
-            system.flush_path(file)
+        for name in filter(_DATASET.fullmatch, os.listdir(fresh)):
+            system.flush_path(fresh / name)
         system.flush_path(fresh)
         is_taken = out.exists() and any(out.iterdir())
         if not is_taken:
