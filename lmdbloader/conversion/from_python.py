@@ -232,9 +232,6 @@ def write(
 
 
 def _count_workers(workers: int | None, threads: bool) -> int:
-    if isinstance(threads, int) and not isinstance(threads, bool):
-        line = f"{option('workers', threads)} and {option('threads', True)}"
-        raise OptionError(f"{option('threads', threads)}: expected True or False. For {threads} threads write {line}.")
     if flag("threads", threads) and workers is None:
         raise OptionError(f"{option('threads', True)} has no effect without {option('workers')}: give their number")
     return 1 if workers is None else max(1, whole("workers", workers, 0))
