@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -25,7 +27,7 @@ from lmdbloader.format.codecs import encode_many
 from lmdbloader.format.layout import make_field, parse_record_key
 from lmdbloader.format.manifest import Description
 from lmdbloader.images.downscale import downscale
-from lmdbloader.store import Chunk, PartFacts, Work, encode_blocks, join, read_manifest
+from lmdbloader.store import Chunk, PartFacts, PartWriter, Work, encode_blocks, join, read_manifest
 
 FIELDS = [make_field("blob", "bytes")]
 DESCRIPTION = Description(tuple(FIELDS), False, {}, {})
@@ -168,6 +170,34 @@ def test_an_error_leaves_nothing_of_a_part(tmp_path: Path) -> None:
     assert not work.has_parts()
     work.leave()
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(
+    not hasattr(signal, "pthread_kill") or threading.current_thread() is not threading.main_thread(),
+    reason="needs a signal to the main thread",
+)
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_a_transaction_has_ended_before_its_file_is_closed_however_often_the_caller_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_interrupted: bool
+) -> None:
+    commit, ended = PartWriter._commit, threading.Event()
+
+    def slow(writer: PartWriter, *about: Any) -> None:
+        for _ in range(2):
+            threading.Event().wait(0.3)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        threading.Event().wait(0.3)
+        commit(writer, *about)
+        ended.set()
+
+    monkeypatch.setattr(PartWriter, "_commit", slow)
+    monkeypatch.setattr("lmdbloader.store.writing.part.TRANSACTION_NBYTES", 1)
+    work, chunk = begun(tmp_path / "d"), chunk_of([b"a"])
+    with pytest.raises(KeyboardInterrupt), work.part(0, DESCRIPTION, map_nbytes=2**20) as writer:
+        writer.add(chunk, encode_blocks(chunk, FIELDS, with_source=False))
+        while is_interrupted:
+            threading.Event().wait(0.01)
+    assert ended.is_set() and not work.has_parts()
 
 
 @pytest.mark.parametrize("name", ["rows.arrow", "facts.json", "data.mdb"])

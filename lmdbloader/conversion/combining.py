@@ -380,18 +380,14 @@ def _begin(recipe: Recipe, work: Work, made_by: Mapping[str, Any]) -> None:
         DiskFullError: The payloads do not fit on the disk.
     """
     about = {"classes": recipe.named_classes, "with_source": recipe.with_source, "inputs": made_by["inputs"]}
-    plan = {
-        "made_by": {"layout": recipe.layout, "lmdbloader": __version__},
+    asked = {
+        "the call": recipe.layout,
+        "the release of lmdbloader": __version__,
         "fields": [field_json(f) for f in recipe.fields],
-        "samples": digest_of(json.dumps(about).encode()),
+        "the samples": digest_of(json.dumps(about).encode()),
     }
-    if (found := work.plan()) == plan:
+    if work.continues(asked):
         return
-    if found is not None and work.has_parts():
-        raise DestinationError(
-            f"{work.folder}: another dataset is unfinished there, or one of other samples. Finish it with the call "
-            f"that began it, or discard its progress with {option('restart', True)}."
-        )
     needed, free = recipe.payload_nbytes, free_nbytes(work.folder.absolute().parent)
     if free is not None and needed > free:
         raise DiskFullError(
@@ -399,7 +395,7 @@ def _begin(recipe: Recipe, work: Work, made_by: Mapping[str, Any]) -> None:
             f"{show_nbytes(needed - free)} are missing. Free some space, or choose another disk."
         )
     work.discard()
-    work.begin(plan)
+    work.begin({"asked": asked})
 
 
 def _make_parts(
@@ -417,12 +413,8 @@ def _make_parts(
             first, stop = bounds[number : number + 2]
             if facts is None:
                 nbytes = recipe.payload_nbytes * (stop - first) / recipe.num_samples
-                with work.part(
-                    number,
-                    description,
-                    map_nbytes=estimate_map_nbytes(nbytes, stop - first),
-                    expected_nbytes=int(nbytes),
-                ) as writer:
+                map_nbytes = estimate_map_nbytes(nbytes, stop - first)
+                with work.part(number, description, map_nbytes=map_nbytes) as writer:
                     for chunk in _chunks(recipe, first, stop):
                         writer.add(chunk, encode_blocks(chunk, recipe.fields, with_source=recipe.with_source))
                         line.update(chunk.num_samples)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +19,6 @@ from lmdbloader.conversion.foreign_datasets import adapt, names_of
 from lmdbloader.conversion.options import check_value
 from lmdbloader.conversion.parts import PART_NBYTES
 from lmdbloader.conversion.sample_fields import (
-    Given,
     check_classes,
     check_given,
     codecs_by_field,
@@ -31,12 +31,11 @@ from lmdbloader.conversion.sample_fields import (
     warn_of_arrays,
     watch_labels,
 )
-from lmdbloader.conversion.sample_progress import check_same, check_stored, identity_of, is_indexed
+from lmdbloader.conversion.sample_progress import check_stored, identity_of, is_indexed
 from lmdbloader.conversion.sample_workers import cut_tasks, encode_all
 from lmdbloader.conversion.samples import (
     GROUP_NBYTES,
     Group,
-    Reading,
     SampleRecipe,
     add_note,
     make_part,
@@ -45,14 +44,11 @@ from lmdbloader.conversion.samples import (
 from lmdbloader.conversion.shipping import check_pickles, refuse_in_import
 from lmdbloader.conversion.storage import PIXELS, WriteMode
 from lmdbloader.conversion.tasks import Part
-from lmdbloader.conversion.writing_thread import WritingThread
 from lmdbloader.errors import DestinationError, LmdbloaderError, OptionError
 from lmdbloader.fields import FieldType
 from lmdbloader.format.manifest import Description, check_fits, field_json, parse_field
 from lmdbloader.images.decode import AlphaPolicy, DecodePolicy
 from lmdbloader.store import (
-    PartFacts,
-    PartWriter,
     Work,
     Written,
     check_destination,
@@ -60,14 +56,13 @@ from lmdbloader.store import (
     join,
     read_manifest,
 )
-from lmdbloader.store.writing.work import Rows, plan_left_in, remove_work, was_just_published
 
 # The map grows if it is too small. A length may be any number, and a process has 128 TiB for all of its maps.
 _MOST_MAP_NBYTES = 2**40
 # The most samples of a transaction if they may be slow to read or prepare: those after the last transaction are lost if
 # the process is killed. It does not depend on the time, as the files must not.
 _SLOW_SAMPLES = 256
-_NOTHING = object()
+_NOTHING, _CALL = object(), "the call"
 
 
 class Indexable(Protocol):
@@ -172,7 +167,8 @@ def write(
     num_workers = _count_workers(workers, threads)
     if prepare is not None:
         function("prepare", prepare)
-    if not was_just_published(out):
+    work = Work(out)
+    if overwrite or restart or not work.is_published():
         check_destination(out, overwrite=overwrite)
     fields = check_given(fields)
     adapted = adapt(samples, fields, classes, prepare=prepare)
@@ -185,14 +181,13 @@ def write(
     if num_workers > 1 and not threads:
         check_pickles("prepare", prepare)  # before anything is prepared
     policy = DecodePolicy(check_value("alpha", alpha), check_value("max_pixels", max_pixels))
-    reading = Reading(replace(adapted, samples=None), declared_types(fields), policy, prepare)
-    first = source.first()
-    if first is _NOTHING:
+    recipe = SampleRecipe(replace(adapted, samples=None), declared_types(fields), policy, prepare)
+    if (first := next(source.in_order, _NOTHING)) is _NOTHING:
         raise OptionError(f"{out}: there is nothing to write: `samples` is empty")
-    first = reading.prepared(first, 0)
+    first = recipe.prepared(first, 0)
     if adapted.names is None and (found_names := names_of(first)) is not None:
-        reading = replace(reading, adapted=replace(reading.adapted, names=found_names))
-    values = reading.values(first, 0)
+        recipe = replace(recipe, adapted=replace(recipe.adapted, names=found_names))
+    values = recipe.named(first, 0)
     schema = infer_fields(values, fields)
     if classes is None:
         have_labels = fields_of_labels(schema)
@@ -210,8 +205,8 @@ def write(
             "seed": seed,
         },
     )
-    settle_places(schema, values, fields)
-    warn_of_arrays(schema, values, fields)
+    settle_places(schema, values, recipe.declared)
+    warn_of_arrays(schema, values, recipe.declared)
     asked = codecs_by_field(schema, codecs)
     options: dict[str, Any] = {"codec": codecs if isinstance(codecs, str) else dict(codecs)}
     if kept := {name: asdict(storage) for name, storage in storages.items() if storage != PIXELS}:
@@ -219,39 +214,24 @@ def write(
     if prepare is not None:
         options["prepare"] = getattr(prepare, "__qualname__", type(prepare).__qualname__)
     made_by = {"lmdbloader": __version__, "layout": "python", "options": options}
-    check_fits(Description(tuple(schema), False, names, made_by))
-    job = _Job(
-        out,
-        source,
-        SampleRecipe(reading, tuple(schema), storages),
-        asked,
-        made_by,
-        names,
-        num_workers,
-        threads,
-        overwrite,
-    )
-    if source.is_indexed and not restart and (finished := _find_finished(job)) is not None:
+    description = Description(tuple(schema), False, names, made_by)
+    check_fits(description)
+    recipe = replace(recipe, fields=description.fields, storages=storages)
+    job = _Job(out, source, recipe, asked, description, num_workers, threads, overwrite)
+    if source.is_indexed and not (overwrite or restart) and (finished := _find_finished(job, work)) is not None:
         return finished
     check_destination(out, overwrite=overwrite)
-    report = progress if callable(progress) else _no_progress
-    work = Work(out)
     if restart:
         work.discard()
     try:
-        begun = _resume(job, work, values)
-        if begun is None:
-            begun = _begin(job, work, values, fields)
+        part = None if _continues(job, work) else _begin(job, work, values)
         del first, values
-        return _write(job, work, begun, report, shows_bar)
+        return _write(job, work, part, progress if callable(progress) else _no_progress, shows_bar)
     finally:
         work.leave()
 
 
 def _count_workers(workers: int | None, threads: bool) -> int:
-    if isinstance(threads, int) and not isinstance(threads, bool):
-        line = f"{option('workers', threads)} and {option('threads', True)}"
-        raise OptionError(f"{option('threads', threads)}: expected True or False. For {threads} threads write {line}.")
     if flag("threads", threads) and workers is None:
         raise OptionError(f"{option('threads', True)} has no effect without {option('workers')}: give their number")
     return 1 if workers is None else max(1, whole("workers", workers, 0))
@@ -266,29 +246,21 @@ class _Source:
     """Samples, and how they are read.
 
     Attributes:
-        samples: Themselves; an iterator if they have no indices.
-        is_indexed: Whether they have integer indices.
-        num_samples: Their number; for an iterator an estimate, or 0.
+        samples: With integer indices; None if they have none.
+        in_order: All that have not been read yet.
+        num_samples: Their number; without indices an estimate, or 0.
         identity: What distinguishes them from others, if they have indices.
     """
 
     samples: Any
-    is_indexed: bool
+    in_order: Iterator[Any]
     num_samples: int
     identity: Mapping[str, Any]
 
-    def first(self) -> Any:
-        """Return the first sample; `_NOTHING` if there is none."""
-        if self.is_indexed:
-            return self.samples[0] if self.num_samples else _NOTHING
-        return next(self.samples, _NOTHING)
-
-    def rest(self) -> Iterator[Any]:
-        """Return an iterator over the other samples."""
-        if self.is_indexed:
-            return (self.samples[i] for i in range(1, self.num_samples))
-        rest: Iterator[Any] = self.samples
-        return rest
+    @property
+    def is_indexed(self) -> bool:
+        """Whether they have integer indices."""
+        return self.samples is not None
 
 
 def _open(samples: Any, adapted: Any) -> _Source:
@@ -299,14 +271,15 @@ def _open(samples: Any, adapted: Any) -> _Source:
     """
     if is_indexed(samples) and hasattr(adapted, "__getitem__"):
         num_samples = len(adapted)
-        return _Source(adapted, True, num_samples, identity_of(samples, num_samples))
+        in_order = (adapted[i] for i in range(num_samples))
+        return _Source(adapted, in_order, num_samples, identity_of(samples, num_samples))
     # A torch Dataset has no __iter__; an IterableDataset has all three methods, but only __iter__ works.
     if not isinstance(adapted, Iterable):
         raise OptionError(
             f"samples of type {type(adapted).__name__}: expected an iterable, or an object with a length and integer "
             "indices, of dicts or tuples"
         )
-    return _Source(iter(adapted), False, _length(samples), {})
+    return _Source(None, iter(adapted), _length(samples), {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,8 +291,7 @@ class _Job:
         source: The samples.
         recipe: The settings; its fields have no codecs yet.
         codecs: By payload field, as asked for.
-        made_by: For the manifest.
-        classes: Names by field.
+        description: Of the dataset, whose fields have no codecs yet either.
         num_workers, threads: As for `encode_all`.
         overwrite: Whether a dataset is replaced.
     """
@@ -328,135 +300,124 @@ class _Job:
     source: _Source
     recipe: SampleRecipe
     codecs: Mapping[str, str]
-    made_by: dict[str, Any]
-    classes: Mapping[str, tuple[str, ...]]
+    description: Description
     num_workers: int
     threads: bool
     overwrite: bool
 
-    def plan(self, first: int) -> dict[str, Any]:
-        """Return what an interrupted run must have in common with the one that continues it, and its first task."""
-        options = {**self.made_by["options"], "policy": asdict(self.recipe.reading.policy)}
-        kinds = [[f.name, f.kind, f.ignore_index, *([f.image] if f.image else [])] for f in self.recipe.fields]
-        classes = {name: list(names) for name, names in self.classes.items()}
-        inputs = {**self.source.identity, "kinds": kinds, "classes": classes} if self.source.is_indexed else {}
-        return {"made_by": {**self.made_by, "options": options}, "inputs": inputs, "first": first}
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What an interrupted call must have in common with the one that continues it, with values as in JSON."""
+        about, indexed = self.description, self.source.is_indexed
+        asked: dict[str, Any] = {
+            _CALL: "write" if indexed else "write of an iterator",
+            "the release of lmdbloader": __version__,
+            "the options": {**about.made_by["options"], "policy": asdict(self.recipe.policy)},
+            **self.source.identity,
+            "fields": [[f.name, f.kind, f.ignore_index, *([f.image] if f.image else [])] for f in about.fields],
+            "the names of classes": dict(about.classes),
+        }
+        as_read: dict[str, Any] = json.loads(json.dumps(asked))
+        return as_read
 
 
-@dataclass(slots=True)
-class _State:
-    """A run that has begun.
-
-    Attributes:
-        recipe: The settings, with the codecs.
-        first_task: The samples of the first task.
-        map_nbytes: Estimated size of LMDB's maps, all parts together.
-        bits: Of the labels of each mask field.
-        part: The first samples, encoded; None if they are read again.
-        facts: Of the parts that are complete.
-        first: The first sample that is not in one of them.
-    """
-
-    recipe: SampleRecipe
-    first_task: int
-    map_nbytes: int
-    bits: dict[str, int]
-    part: Part | None
-    facts: list[PartFacts] = field(default_factory=list)
-    first: int = 0
-
-
-def _find_finished(job: _Job) -> Written | None:
+def _find_finished(job: _Job, work: Work) -> Written | None:
     """Return the dataset of the same call if a run was killed after putting it in place, None for any other."""
-    if not was_just_published(job.out):
-        return None
     try:
-        check_same(job.out, plan_left_in(job.out), job.plan(0))
+        work.compare(job.asked)
     except DestinationError:
         return None
+    if not work.is_published():
+        return None
     manifest = read_manifest(job.out)
-    remove_work(job.out)
+    work.discard()
     return Written(manifest.num_samples, manifest.sizes, 0, manifest.content_digest)
 
 
-def _resume(job: _Job, work: Work, first: Mapping[str, Any]) -> _State | None:
-    """Return the state of an interrupted run, None if there is none.
+def _continues(job: _Job, work: Work) -> bool:
+    """Return whether this call continues an interrupted one.
 
     Raises:
-        DestinationError: It is the run of another call, or another process writes samples of an iterator there.
-        CorruptError: A complete part is damaged.
+        DestinationError: That is another call, or another process writes samples of an iterator there.
     """
-    plan = work.plan()
-    if plan is None or not work.has_parts():
-        return None
-    if not job.source.is_indexed:
-        if plan.get("inputs") != {} or work.is_busy():
-            raise DestinationError(
-                f"{work.folder}: another dataset is unfinished there. Finish it with the call that began it, or drop "
-                f"it with {option('restart', True)}."
-            )
-        return None
-    check_same(work.folder, plan, job.plan(0))
-    fields = tuple(parse_field(f) for f in plan["fields"])
-    group = Group(fields, {f.name: f.codec for f in fields}, job.recipe.storages, 0)
-    group.add(first)
-    facts: list[PartFacts] = []
-    while (found := work.facts(len(facts))) is not None:
-        facts.append(found)
-    recipe = replace(job.recipe, fields=fields)
-    bits = mask_bits(group.encode()[0], fields, 0, {})
-    done = sum(found.num_samples for found in facts)
-    return _State(recipe, plan["first"], plan["map_nbytes"], bits, None, facts, done)
+    asked = job.asked
+    if job.source.is_indexed:
+        return work.continues(asked) and work.has_parts()
+    work.continues({_CALL: asked[_CALL]})
+    if work.is_busy():
+        raise DestinationError(
+            f"{work.folder}: another process writes there. Wait for it, or discard what it does with "
+            f"{option('restart', True)}."
+        )
+    return False
 
 
-def _begin(job: _Job, work: Work, first: dict[str, Any], given: Given) -> _State:
-    """Settle the codecs and the map's size with the first group of samples, and note them."""
+def _begin(job: _Job, work: Work, first: dict[str, Any]) -> Part:
+    """Settle the codecs and the map's size with the first group of samples, note them, and return the group."""
     source, recipe = job.source, job.recipe
-    watches = watch_labels(recipe.fields, first, given)
+    watches = watch_labels(recipe.fields, first, recipe.declared)
     # The workers wait for this group, whose preparation may be slow.
-    is_slow = recipe.reading.prepare is not None
+    is_slow = recipe.prepare is not None
     group = Group(recipe.fields, job.codecs, recipe.storages, 0, watches, is_small=is_slow)
     group.add(first)
     first.clear()
-    rest = recipe.values(source.rest(), group.end)
+    rest = recipe.values(source.in_order, group.end)
     while not group.is_full and (values := next(rest, None)) is not None:
         group.add(values)
         del values
     chunk, schema = group.encode()
     settle_masks(watches, schema)
-    recipe = replace(recipe, fields=tuple(schema))
-    part = make_part(chunk, recipe.fields)
+    part = make_part(chunk, schema)
     num_samples = chunk.num_samples
     total = max(source.num_samples or 4 * num_samples, num_samples)
-    map_nbytes = min(estimate_map_nbytes(part.nbytes / num_samples * total, total), _MOST_MAP_NBYTES)
     work.discard()
-    settled = {"fields": [field_json(f) for f in schema], "map_nbytes": map_nbytes}
-    work.begin({**job.plan(num_samples), **settled})
-    return _State(recipe, num_samples, map_nbytes, mask_bits(chunk, recipe.fields, 0, {}), part)
+    work.begin({
+        "asked": job.asked,
+        "fields": [field_json(f) for f in schema],
+        "map_nbytes": min(estimate_map_nbytes(part.nbytes / num_samples * total, total), _MOST_MAP_NBYTES),
+        "first": num_samples,
+        "mask_bits": mask_bits(chunk, schema, 0, {}),
+    })  # fmt: skip
+    return part
 
 
-def _write(job: _Job, work: Work, state: _State, report: Callable[[int], None], shows_bar: bool) -> Written:
-    """Write the samples that are not stored yet, and put the dataset in place."""
-    source, recipe, facts = job.source, state.recipe, state.facts
-    description = Description(recipe.fields, False, job.classes, job.made_by)
-    is_slow = source.is_indexed and (recipe.reading.prepare is not None or not isinstance(source.samples, list | tuple))
+def _write(job: _Job, work: Work, part: Part | None, report: Callable[[int], None], shows_bar: bool) -> Written:
+    """Write the samples that are not stored yet, and put the dataset in place.
+
+    Args:
+        job: What is to be written.
+        work: With its plan.
+        part: The first samples, encoded; None if they are stored, or read again.
+        report: Called with the number of samples of each part.
+        shows_bar: Whether a bar is shown.
+    """
+    source, plan, facts = job.source, work.plan() or {}, work.first_facts()
+    recipe = replace(job.recipe, fields=tuple(map(parse_field, plan["fields"])))
+    description = replace(job.description, fields=recipe.fields)
+    is_slow = source.is_indexed and (recipe.prepare is not None or not isinstance(source.samples, list | tuple))
+    map_nbytes = min(plan["map_nbytes"], estimate_map_nbytes(PART_NBYTES + GROUP_NBYTES, 0))
+    most = _SLOW_SAMPLES if is_slow else None
     parts: Generator[Part, None, None] | None = None
+    number, is_last = 0, False
     try:
-        is_last = False
         while not is_last:
-            with work.part(
-                len(facts),
-                description,
-                map_nbytes=min(state.map_nbytes, estimate_map_nbytes(PART_NBYTES + GROUP_NBYTES, 0)),
-                transaction_samples=_SLOW_SAMPLES if is_slow else None,
-            ) as writer:
+            with work.part(len(facts), description, map_nbytes=map_nbytes, transaction_samples=most) as writer:
                 if parts is None:
-                    first = state.first + writer.num_samples
-                    pieces: list[Rows | PartWriter] = [*map(work.rows, range(len(facts))), writer]
+                    pieces = [*map(work.rows, range(len(facts))), writer.rows()]
                     check_stored(work.folder, pieces, recipe, source.samples)
-                    parts = _show(_parts(job, state, first), source, first, shows_bar)
-                is_last = _fill(writer, parts, state, report)
-                if writer.num_samples or not facts:
+                    number = sum(piece.num_rows for piece in pieces)
+                    del pieces
+                    parts = _show(_parts(job, recipe, plan["first"], part, number), source, number, shows_bar)
+                    part = None
+                while not is_last and writer.payload_nbytes < PART_NBYTES:
+                    found = next(parts, None)
+                    is_last = found is None
+                    if found is not None and found.chunk is not None:
+                        mask_bits(found.chunk, recipe.fields, number, plan["mask_bits"])
+                        writer.add(found.chunk, found.blocks)
+                        number += found.num_sources
+                        report(found.num_sources)
+                if writer.num_samples:
                     facts.append(work.complete(len(facts), writer, {}))
         # Another process may have made it meanwhile.
         check_destination(job.out, overwrite=job.overwrite)
@@ -470,33 +431,26 @@ def _write(job: _Job, work: Work, state: _State, report: Callable[[int], None], 
             parts.close()
 
 
-def _fill(writer: PartWriter, parts: Iterator[Part], state: _State, report: Callable[[int], None]) -> bool:
-    """Fill a part with samples; return whether they were the last ones."""
-    with WritingThread(writer) as sink:
-        while sink.payload_nbytes < PART_NBYTES:
-            if (part := next(parts, None)) is None:
-                return True
-            if part.chunk is not None:
-                mask_bits(part.chunk, state.recipe.fields, state.first + sink.num_samples, state.bits)
-            sink.add(part)
-            report(part.num_sources)
-    state.first += writer.num_samples
-    return False
+def _parts(job: _Job, recipe: SampleRecipe, of_task: int, part: Part | None, first: int) -> Generator[Part, None, None]:
+    """Yield the samples from one on, encoded, in order.
 
-
-def _parts(job: _Job, state: _State, first: int) -> Generator[Part, None, None]:
-    """Yield the samples from one on, encoded, in order."""
+    Args:
+        job: What is written.
+        recipe: The settings, with the codecs.
+        of_task: The samples of the first task.
+        part: Its samples, encoded, if they are to be yielded first.
+        first: The first sample that is not stored.
+    """
     source = job.source
-    if state.part is not None:
-        part, state.part = state.part, None
+    if part is not None:
         first = part.num_sources
         yield part
         del part
     if source.is_indexed:
-        tasks = cut_tasks(state.first_task, first, source.num_samples)
-        yield from encode_all(state.recipe, source.samples, tasks, job.num_workers, threads=job.threads)
+        tasks = cut_tasks(of_task, first, source.num_samples)
+        yield from encode_all(recipe, source.samples, tasks, job.num_workers, threads=job.threads)
     else:
-        yield from state.recipe.encode(source.samples, first)
+        yield from recipe.encode(source.in_order, first)
 
 
 def _show(

@@ -9,6 +9,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -114,30 +115,28 @@ def run_parts(work: Work, plan: SavedPlan, options: RunOptions, engine: Engine |
     total = choose_workers(1 if plan.listing.in_process else options.workers, sum(plan.nbytes))
     num_writers = min(total, len(numbers))
     workers = total // max(num_writers, 1)
-    keywords: dict[str, Any] = {"workers": workers, "on_error": options.on_error}
     with ProgressLine("converting", plan.num_sources, "images", shown=options.progress, first=first) as line:
 
         def show(num_sources: int, nbytes: int) -> None:
             line.update(num_sources)
 
-        if engine is not None:
-            for _ in engine(work.out, numbers, {**keywords, "workers": 1}, show, options.log):
-                pass
-        elif num_writers <= 1:
+        if engine is None and num_writers <= 1:
             for number in numbers:
                 make_part(work, plan, number, replace(options, workers=workers), show)
-        else:
-            for _ in _run_writers(work.out, numbers, num_writers, keywords, show, options.log):
-                pass
+            return
+        keywords = {"workers": workers if engine is None else 1, "on_error": options.on_error}
+        for _ in (engine or partial(_run_writers, count=num_writers))(work.out, numbers, keywords, show, options.log):
+            pass
 
 
 def _run_writers(
     target: Path,
     numbers: Sequence[int],
-    count: int,
     keywords: Mapping[str, Any],
     advance: Advance,
     log: Callable[[str], None],
+    *,
+    count: int,
 ) -> Iterator[ConvertedPart]:
     """Make parts with `count` processes, and yield each when it is complete; `advance` and `log` are called here."""
     waiting = deque(numbers)

@@ -14,7 +14,7 @@ from lmdbloader import __version__
 from lmdbloader.base.arguments import whole
 from lmdbloader.base.free_space import free_nbytes, taken_nbytes
 from lmdbloader.base.option_names import option
-from lmdbloader.base.progress import WORK_SECONDS, shown_steps
+from lmdbloader.base.progress import WORK_SECONDS, ProgressLine, shown_steps
 from lmdbloader.base.text import command, counted, first_of, plain, table
 from lmdbloader.base.units import show_nbytes
 from lmdbloader.conversion.destination import new_folder, refuse_inside
@@ -55,6 +55,8 @@ from lmdbloader.store.writing.work import remove_work
 PART_NBYTES = 256 * 2**20
 _MOST_PARTS = 100_000
 _PLACES = ("hr", "lr", "masks", "annotations")
+# The parts of one dataset are made by one release.
+_RELEASE = {"the release of lmdbloader": __version__}
 #: Called with the number of sources that were just converted, and the bytes of their files.
 Advance: TypeAlias = Callable[[int, int], None]
 
@@ -101,16 +103,6 @@ class ConvertedPart:
     was_finished: bool = False
     seconds: float = 0.0
     skipped: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A conversion that is not planned yet: its inputs and options, and its record in the manifest."""
-
-    target: Path
-    plan: Plan
-    options: RunOptions
-    made_by: dict[str, Any]
 
 
 @with_options(RunOptions)
@@ -161,7 +153,9 @@ def saved_plan(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], 
         )
     target = new_folder(out)
     if is_saved(work := Work(target)):
-        return _short(target, _compared(work, _asked(*_absolute(src, options))))
+        asked = _asked(work, *_absolute(src, options))
+        work.compare(asked)
+        return _short(target, load(work))
     return _short(target, prepare(src, target, options, is_part=True))
 
 
@@ -199,27 +193,21 @@ def prepare(src: Any, target: Path, options: RunOptions, *, is_part: bool = Fals
         plan = make_plan(src, options)
     for folder in plan.folders:
         refuse_inside(target, folder)
-    job = Job(target, plan, options, describe(plan))
-    if (is_part or not options.overwrite) and (found := report_finished(job)) is not None:
-        return found
+    made_by = describe(plan)
+    if is_part or not options.overwrite:
+        found = _report_finished(target, plan, made_by, check_content=options.check_content)
+        if found is not None:
+            return found
     if not options.overwrite:
         refuse_others(target)
     check_destination(target, overwrite=options.overwrite)
     work = Work(target)
     if options.restart:
         work.discard()
-    asked = _asked(src, options)
-    if work.has_parts() and "bounds" not in (work.plan() or {"bounds": ()}):
-        _compared(work, asked)  # of another function: it is not discarded
-    if not is_saved(work) or not (work.has_parts() or _has_equal_plan(work, asked, job)):
-        return _plan(work, job, asked)
-    saved = _compared(work, asked)
-    if saved.made_by["inputs"] != job.made_by["inputs"]:
-        raise DestinationError(
-            f"{work.folder}: the inputs have changed since the parts were planned: {saved.num_sources} then, "
-            f"{len(job.plan.listing.sources)} now, or other names, sizes or boxes. Put them back as they were, or "
-            f"discard all parts with {option('restart', True)}."
-        )
+    asked = {**_asked(work, src, options), "the inputs": made_by["inputs"]}
+    if not work.continues(asked) or not is_saved(work):
+        return _plan(work, plan, made_by, options, asked)
+    saved = load(work)
     done = sum(work.facts(number) is not None for number in range(saved.num_parts))
     if done:
         of = f"{done} of {counted(saved.num_parts, 'part is', 'parts are')} complete"
@@ -227,27 +215,21 @@ def prepare(src: Any, target: Path, options: RunOptions, *, is_part: bool = Fals
     return saved
 
 
-def _has_equal_plan(work: Work, asked: dict[str, Any], job: Job) -> bool:
-    """Return whether the plan that is saved is the one that would be made."""
-    try:
-        return bool(_compared(work, asked).made_by["inputs"] == job.made_by["inputs"])
-    except DestinationError:
-        return False
-
-
-def _plan(work: Work, job: Job, asked: dict[str, Any]) -> SavedPlan:
-    """Make the plan, and save it."""
-    options, sources = job.options, job.plan.listing.sources
-    _announce(job)
+def _plan(
+    work: Work, plan: Plan, made_by: Mapping[str, Any], options: RunOptions, asked: Mapping[str, Any]
+) -> SavedPlan:
+    """Try a few inputs, and save the plan."""
+    sources = plan.listing.sources
+    _announce(work.out, plan, options.log)
     if options.parts is not None and options.parts > len(sources):
         raise OptionError(
             f"{option('parts', options.parts)} of {counted(len(sources), 'input', 'inputs')}: no part may be empty, so "
             f"expected 1 to {len(sources)}"
         )
     # These workers end with the trial, which reads about 5 % of the inputs.
-    num_workers = min(job.plan.num_workers, choose_workers(None, int(sources.nbytes.sum()) // 20))
+    num_workers = min(plan.num_workers, choose_workers(None, int(sources.nbytes.sum()) // 20))
     with WorkerPool(num_workers) as pool, shown_steps(shown=options.progress, log_after=WORK_SECONDS):
-        decisions, text = try_out(settle_scale(job.plan), sources, pool, job.plan.codec)
+        decisions, text = try_out(settle_scale(plan), sources, pool, plan.codec)
     options.log(text)
     num_parts = options.parts
     if num_parts is None:
@@ -255,23 +237,23 @@ def _plan(work: Work, job: Job, asked: dict[str, Any]) -> SavedPlan:
         num_parts = max(1, min(round(expected / (options.part_size or PART_NBYTES)), len(sources), _MOST_PARTS))
     bounds = choose_bounds(sources.nbytes, num_parts)
     try:
-        save(work, job.plan, job.made_by, decisions, asked, options.overwrite, bounds)
+        save(work, plan, made_by, decisions, asked, options.overwrite, bounds)
     except OSError:
         work.leave()
         raise
     if num_parts > 1:
-        options.log(plain(f"{job.target}: {num_parts} parts"))
+        options.log(plain(f"{work.out}: {num_parts} parts"))
     return load(work)
 
 
-def _announce(job: Job) -> None:
+def _announce(target: Path, plan: Plan, log: Callable[[str], None]) -> None:
     """Log what will be converted: how many inputs, their classes, and what is missing."""
-    listing, log = job.plan.listing, job.options.log
+    listing = plan.listing
     kind = "pair" if listing.layout == "pairs" else "image"
-    log(plain(f"{job.target}: {counted(len(listing.sources), kind)}, layout {listing.layout}"))
+    log(plain(f"{target}: {counted(len(listing.sources), kind)}, layout {listing.layout}"))
     if classes := count_classes(listing):
         log(plain(describe_classes(classes)))
-    for note in job.plan.notes:
+    for note in plan.notes:
         log(plain(f"note: {note}."))
 
 
@@ -288,70 +270,36 @@ def _fixed(place: Path | str) -> str:
     return place if isinstance(place, str) else os.path.abspath(place)
 
 
-def _asked(src: Any, options: RunOptions) -> dict[str, Any]:
-    """Return the source and the options on which a plan depends, with values as in JSON."""
+def _asked(work: Work, src: Any, options: RunOptions) -> dict[str, Any]:
+    """Return what a plan depends on, except for the inputs, with values as in JSON."""
+    plan = work.plan() or {}
     asked = {f.name: getattr(options, f.name) for f in fields(ConvertOptions) if f.name not in ("workers", "on_error")}
-    classes = None if options.classes is None else list(options.classes)
-    return {**asked, "src": src, "classes": classes, "parts": options.parts, "part_size": options.part_size}
+    asked["classes"] = None if options.classes is None else list(options.classes)
+    asked |= {"src": src, "parts": options.parts, "part_size": options.part_size}
+    if options.part_size is None and options.parts == len(plan.get("nbytes", ())):
+        # Once parts of some size are planned, their number is known.
+        asked |= {name: plan["asked"][name] for name in ("parts", "part_size")}
+    return {"the call": "convert", **_RELEASE, **asked}
 
 
-def _compared(work: Work, asked: Mapping[str, Any]) -> SavedPlan:
-    """Return the plan that is saved.
-
-    Raises:
-        DestinationError: It was made with other options or by another release, or is damaged.
-    """
-    if (plan := work.plan()) is not None and "bounds" not in plan:
-        raise DestinationError(
-            f"{work.folder}: another dataset is unfinished there, which was not begun by lmdbloader.convert. Finish it "
-            f"with the call that began it, or discard it with {option('restart', True)}."
-        )
-    saved = load(work)
-    # Once parts of some size are planned, their number is known.
-    follows = asked["part_size"] is None and asked["parts"] == saved.num_parts
-    aside = ("parts", "part_size") if follows else ()
-    differences = [
-        f"{option(name)} {value!s:.200}, now {asked.get(name)!s:.200}"
-        for name, value in sorted(saved.asked.items())
-        if value != asked.get(name) and name not in aside
-    ]
-    if differences:
-        raise DestinationError(
-            f"{work.folder}: a conversion with other options is unfinished there ({'; '.join(differences)}). Finish "
-            f"it with its own options, or restart with {option('restart', True)}, which discards its progress."
-        )
-    _check_release(work, saved)
-    return saved
-
-
-def _check_release(work: Work, saved: SavedPlan) -> None:
-    if (maker := saved.made_by["lmdbloader"]) != __version__:
-        raise DestinationError(
-            f"{work.folder}: the parts were planned by lmdbloader {maker}, and this is {__version__}. Use that release "
-            f"for all parts, or plan again with {option('restart', True)}."
-        )
-
-
-def report_finished(job: Job) -> Report | None:
+def _report_finished(target: Path, plan: Plan, made_by: Mapping[str, Any], *, check_content: bool) -> Report | None:
     """Return the report of a conversion that was finished already; None if it was not."""
-    target, listing = job.target, job.plan.listing
+    listing = plan.listing
     finished = find_finished(
         target,
         lambda manifest: (
-            is_made_as(manifest, job.made_by)
-            and are_unchanged(target, manifest, listing, check_content=job.options.check_content)
+            is_made_as(manifest, made_by) and are_unchanged(target, manifest, listing, check_content=check_content)
         ),
     )
     if finished is None:
         return None
-    found = _report_of(finished, target)
     return replace(
-        found,
+        _report_of(finished, target),
         layout=listing.layout,
         num_sources=len(listing.sources),
         ignored=listing.ignored,
         classes=count_classes(listing),
-        notes=job.plan.notes,
+        notes=plan.notes,
     )
 
 
@@ -396,12 +344,18 @@ def convert_part(
     work = Work(target)
     if not is_saved(work):
         return _published_part(target, number)
+    work.compare(_RELEASE)
     saved = load(work)
-    _check_release(work, saved)
     _refuse_number(number, target, saved.num_parts)
-    run: dict[str, Any] = {"check_content": check_content, "progress": progress, "log": log}
+    run: dict[str, Any] = {"check_content": check_content, "log": log}
     options = checked(RunOptions(**_given(saved, on_error), workers=workers, **run))
-    return replace(make_part(work, saved, number, options, advance), seconds=time.monotonic() - began)
+    with ProgressLine("converting", saved.bounds[number + 1] - saved.bounds[number], "images", shown=progress) as line:
+
+        def show(num_sources: int, nbytes: int) -> None:
+            line.update(num_sources)
+            advance(num_sources, nbytes)
+
+        return replace(make_part(work, saved, number, options, show), seconds=time.monotonic() - began)
 
 
 def make_part(work: Work, saved: SavedPlan, number: int, options: RunOptions, advance: Advance) -> ConvertedPart:
@@ -415,16 +369,10 @@ def make_part(work: Work, saved: SavedPlan, number: int, options: RunOptions, ad
         saved.decisions.fields, replace(shared(options), classes=None), saved.storage, saved.first_mask
     ).changed(scale=saved.decisions.scale)
     share = nbytes / max(sum(saved.nbytes), 1)
-    expected = saved.decisions.data_nbytes
     notes = Notes()
     with (
         WorkerPool(choose_workers(1 if listing.in_process else options.workers, nbytes)) as pool,
-        work.part(
-            number,
-            describe_dataset(saved),
-            map_nbytes=int(saved.decisions.map_nbytes * share),
-            expected_nbytes=None if expected is None else int(expected * share),
-        ) as writer,
+        work.part(number, describe_dataset(saved), map_nbytes=int(saved.decisions.map_nbytes * share)) as writer,
         _with_remedy(),
     ):
         for part in pool.convert(recipe, make_tasks(listing.sources)):
@@ -500,7 +448,8 @@ def _how_to_plan(target: Path) -> str:
 
 
 def _given(saved: SavedPlan, on_error: str | None) -> dict[str, Any]:
-    given: dict[str, Any] = {name: value for name, value in saved.asked.items() if name != "src"}
+    known = {f.name for f in fields(RunOptions)}
+    given: dict[str, Any] = {name: value for name, value in saved.asked.items() if name in known}
     return {**given, "on_error": on_error or saved.made_by["options"]["on_error"]}
 
 
@@ -568,13 +517,13 @@ def join(out: str | os.PathLike[str], *, log: Callable[[str], None] = lambda lin
     began = time.monotonic()
     target = new_folder(out)
     work = Work(target)
-    if not is_saved(work):
-        if is_dataset(target):
-            remove_work(target)
-            return _report_of(read_manifest(target), target)
+    saved = load(work) if is_saved(work) else None
+    if is_dataset(target) and (saved is None or (not saved.overwrite and work.is_published())):
+        remove_work(target)
+        return _report_of(read_manifest(target), target)
+    if saved is None:
         raise NotFoundError(f"{work.folder}: no conversion is planned there. {_how_to_plan(target)}")
-    saved = load(work)
-    _check_release(work, saved)
+    work.compare(_RELEASE)
     check_destination(target, overwrite=saved.overwrite)
     facts = _complete(work, target, saved)
     notes = Notes()

@@ -140,9 +140,10 @@ def _in_image(place: Field, kind: FieldType | None, images: Sequence[str]) -> Fi
     )
 
 
-def watch_labels(fields: Sequence[Field], values: Mapping[str, Any], given: Given) -> dict[str, LabelWatch]:
+def watch_labels(
+    fields: Sequence[Field], values: Mapping[str, Any], declared: Mapping[str, FieldType]
+) -> dict[str, LabelWatch]:
     """Return a watch for each field of masks, and for each that may hold some: images, and arrays of their size."""
-    declared = declared_types(given)
     sizes = {image_size(values[f.name]) for f in fields if f.kind == "image"}
     return {
         f.name: LabelWatch(f.name)
@@ -157,15 +158,14 @@ def _is_mask_array(name: str, value: Any, sizes: set[Any]) -> bool:
     return likeness(name) == "mask" and is_plane_of(value, sizes)
 
 
-def settle_places(schema: Sequence[Field], values: Mapping[str, Any], given: Given) -> None:
+def settle_places(schema: Sequence[Field], values: Mapping[str, Any], declared: Mapping[str, FieldType]) -> None:
     """Refuse boxes and points next to an image that were not declared, and would stay where they are.
 
     Raises:
         OptionError: A field of arrays or JSON has the name and the shape of boxes or points.
     """
     kinds = {f.name: f.kind for f in schema}
-    known = declared_types(given)
-    others = [name for name, kind in kinds.items() if name not in known and kind in ("array", "json")]
+    others = [name for name, kind in kinds.items() if name not in declared and kind in ("array", "json")]
     found = {name: kind for name in others if (kind := likeness_of_places(name, values[name]))}
     if not found or "image" not in kinds.values():
         return
@@ -177,9 +177,8 @@ def settle_places(schema: Sequence[Field], values: Mapping[str, Any], given: Giv
     )
 
 
-def warn_of_arrays(schema: Sequence[Field], values: Mapping[str, Any], given: Given) -> None:
+def warn_of_arrays(schema: Sequence[Field], values: Mapping[str, Any], declared: Mapping[str, FieldType]) -> None:
     """Warn about arrays that are named like images and have the pixels of one, but in another shape."""
-    declared = declared_types(given)
     for f in schema:
         if f.kind != "array" or f.name in declared or likeness(f.name) != "image":
             continue

@@ -8,25 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.samples import Group, SampleRecipe
 from lmdbloader.errors import DestinationError, OptionError
 from lmdbloader.format.digests import Digest
-from lmdbloader.format.layout import Field
-from lmdbloader.store import PartWriter
-from lmdbloader.store.writing.work import Rows
+from lmdbloader.store.spool import is_number
 
 # How many stored samples are read and encoded again before an interrupted run continues. Of a list all are, because
 # that is fast and lists are edited by hand.
 _COMPARED, _AT_ONCE = 32, 256
-_IDENTITY = {
-    "num_samples": "the number of samples differs",
-    "type": "the type of the dataset differs",
-    "kinds": "the fields differ",
-    "classes": "the names of classes differ",
-    "lists": "the dataset's lists of files and labels differ",
-}
 _LISTS = ("samples", "imgs", "targets", "labels", "indices")
 
 
@@ -55,7 +47,10 @@ def identity_of(samples: Any, num_samples: int) -> dict[str, Any]:
 
     It is their type and number and, of datasets like torchvision's, a digest of their lists of files and labels.
     """
-    found: dict[str, Any] = {"type": type(samples).__qualname__, "num_samples": num_samples}
+    found: dict[str, Any] = {
+        "the number of samples": num_samples,
+        "the type of the dataset": type(samples).__qualname__,
+    }
     lists, is_listed = Digest(), False
     for part in _parts(samples):
         given = getattr(part, "root", None)  # other datasets have other things of this name
@@ -69,7 +64,7 @@ def identity_of(samples: Any, num_samples: int) -> dict[str, Any]:
             for value in values:
                 text = repr(value) if not root else repr(value).replace(root, "", 1)
                 lists.update(text.encode("utf-8", "surrogatepass") + b"\0")
-    return found | ({"lists": str(lists)} if is_listed else {})
+    return found | ({"the digest of its lists of files and labels": str(lists)} if is_listed else {})
 
 
 def _parts(samples: Any) -> Iterator[Any]:
@@ -89,65 +84,48 @@ def _is_plain(value: Any) -> bool:
     )
 
 
-def check_same(partial: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Compare the plan of an interrupted run with that of this one.
-
-    Raises:
-        DestinationError: It is of another function, of other samples, or has other options.
-    """
-    was, made = before.get("made_by", {}), now["made_by"]
-    if was.get("layout") != made["layout"] or "inputs" not in before:
-        raise _changed(partial, f"it was begun by another function ({was.get('layout', 'unknown')})")
-    if (release := was.get("lmdbloader")) != made["lmdbloader"]:
-        raise _changed(partial, f"it was begun by lmdbloader {release}, and this is {made['lmdbloader']}")
-    if was["options"] != made["options"]:
-        raise _changed(partial, f"the options differ: {was['options']!s:.200}, now {made['options']!s:.200}")
-    for key, what in _IDENTITY.items():
-        one, other = (plan["inputs"].get(key) for plan in (before, now))
-        if one != other:
-            raise _changed(partial, f"{what}: {one!s:.200}, now {other!s:.200}")
-
-
-def check_stored(partial: Path, pieces: Sequence[Rows | PartWriter], recipe: SampleRecipe, samples: Any) -> None:
+def check_stored(partial: Path, pieces: Sequence[pa.RecordBatch], recipe: SampleRecipe, samples: Any) -> None:
     """Read and encode some of the samples that an interrupted run has stored, and compare them with what it stored.
 
     Args:
         partial: The folder, for messages.
-        pieces: The stored samples, in order.
+        pieces: The rows of the stored samples, in order.
         recipe: The settings.
         samples: With integer indices.
 
     Raises:
         DestinationError: A sample differs.
     """
-    is_list = isinstance(samples, list | tuple) and recipe.reading.prepare is None
+    is_list = isinstance(samples, list | tuple) and recipe.prepare is None
     begin = 0
     for piece in pieces:
-        end = begin + piece.num_samples
+        end = begin + piece.num_rows
         if is_list:
             ranges = [range(first, min(first + _AT_ONCE, end)) for first in range(begin, end, _AT_ONCE)]
         else:
             some = np.unique(np.linspace(begin, end - 1, _COMPARED).astype(np.int64)).tolist() if end > begin else []
             ranges = [range(number, number + 1) for number in some]
         for numbers in ranges:
-            if (found := _find_difference(piece, begin, recipe, samples, numbers)) is not None:
+            stored = piece.slice(numbers.start - begin, len(numbers))
+            if (found := _find_difference(stored, recipe, samples, numbers)) is not None:
                 number, name = found
-                raise _changed(
-                    partial,
-                    f"sample {number}: its {name} differs from what was written. If the dataset or prepare draws at "
-                    "random, that is why: such samples cannot be continued",
+                raise DestinationError(
+                    f"{partial}: an interrupted write of other samples is there: sample {number}: its {name} differs "
+                    "from what was written. If the dataset or prepare draws at random, that is why: such samples "
+                    "cannot be continued. Write the same samples again to continue it, or discard it with "
+                    f"{option('restart', True)}."
                 )
         begin = end
 
 
 def _find_difference(
-    piece: Rows | PartWriter, begin: int, recipe: SampleRecipe, samples: Any, numbers: range
+    stored: pa.RecordBatch, recipe: SampleRecipe, samples: Any, numbers: range
 ) -> tuple[int, str] | None:
-    """Return the first of some samples that differs from what is stored, and its field; None if none differs."""
-    reading, group = recipe.reading, Group(recipe.fields, _codecs(recipe.fields), recipe.storages, numbers.start)
+    """Return the first of some samples that differs from its stored row, and its field; None if none differs."""
+    group = Group(recipe.fields, recipe.codecs, recipe.storages, numbers.start)
     for number in numbers:
         try:
-            group.add(reading.values(reading.prepared(samples[number], number), number))
+            group.add(recipe.named(recipe.prepared(samples[number], number), number))
         except OptionError:
             return number, "kind of values"
     chunk, _ = group.encode()
@@ -155,24 +133,14 @@ def _find_difference(
     for name, payloads in chunk.payloads.items():
         now |= {f"{name}.{part}": getattr(payloads, part) for part in ("stored_nbytes", "checksum", "codec")}
     for column, values in now.items():
-        stored = piece.stored(column, range(numbers.start - begin, numbers.stop - begin))
-        if isinstance(stored, np.ndarray):  # bit by bit: NaN is equal to itself
-            found = np.ascontiguousarray(np.asarray(values).astype(stored.dtype))
-            same = (found.view(np.uint8) == np.ascontiguousarray(stored).view(np.uint8)).reshape(len(stored), -1)
+        before = stored.column(column)
+        if is_number(before.type):  # bit by bit: NaN is equal to itself
+            rows = before.to_numpy(zero_copy_only=True)
+            found = np.ascontiguousarray(np.asarray(values).astype(rows.dtype))
+            same = (found.view(np.uint8) == rows.view(np.uint8)).reshape(len(rows), -1)
             differs = np.flatnonzero(~same.all(axis=1))
         else:
-            differs = np.flatnonzero([a != b for a, b in zip(stored, values, strict=True)])
+            differs = np.flatnonzero([a != b for a, b in zip(before.to_pylist(), values, strict=True)])
         if len(differs):
             return numbers[int(differs[0])], repr(column.partition(".")[0])
     return None
-
-
-def _codecs(fields: Sequence[Field]) -> dict[str, str | None]:
-    return {f.name: f.codec for f in fields}
-
-
-def _changed(partial: Path, change: str) -> DestinationError:
-    return DestinationError(
-        f"{partial}: an interrupted write of other samples is there: {change}. Write the same samples again to "
-        f"continue it, or discard it with {option('restart', True)}."
-    )

@@ -82,7 +82,7 @@ class SampleWork:
 
     def with_parts(self, dataset: Any, prepare: Any) -> SampleWork:
         """Return the work with the caller's dataset and function, which come separately."""
-        return SampleWork(dataset, replace(self.recipe, reading=replace(self.recipe.reading, prepare=prepare)))
+        return SampleWork(dataset, replace(self.recipe, prepare=prepare))
 
 
 def _rows(samples: Any, task: range) -> list[Row]:
@@ -114,11 +114,9 @@ def encode_all(
     elif threads:
         yield from _in_threads(recipe, samples, tasks, num_workers)
     else:
-        reading = recipe.reading
-        bare = replace(recipe, reading=replace(reading, prepare=None))
         dataset = None if isinstance(samples, list | tuple) else samples
         example = samples[0] if dataset is None else None
-        common = pack(dataset, reading.prepare, SampleWork(None, bare), example)
+        common = pack(dataset, recipe.prepare, SampleWork(None, replace(recipe, prepare=None)), example)
         with WorkerPool(num_workers, common) as pool:
             yield from pool.convert(None, Tasks(len(tasks), lambda number: _rows(samples, tasks[number])))
 

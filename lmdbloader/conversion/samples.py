@@ -34,8 +34,8 @@ _PLAIN_DECLARED = frozenset({np.ndarray})
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How a sample becomes values by field name.
+class SampleRecipe:
+    """The settings that the records of samples depend on.
 
     Attributes:
         adapted: What is known about the dataset: the names of the values of tuples, and of classes. Its samples are not
@@ -43,12 +43,21 @@ class Reading:
         declared: The fields whose types were given.
         policy: How to treat transparent and very large images.
         prepare: Returns the sample to store for each sample; None stores them unchanged.
+        fields: The fields of the dataset, with their codecs; empty until they are settled.
+        storages: How the images of each field are stored, if not as pixels.
     """
 
     adapted: Adapted
     declared: Mapping[str, FieldType]
     policy: DecodePolicy
     prepare: Callable[[Any], Any] | None = None
+    fields: tuple[Field, ...] = ()
+    storages: Mapping[str, Storage] = field(default_factory=dict)
+
+    @property
+    def codecs(self) -> dict[str, str | None]:
+        """The codec of each field."""
+        return {f.name: f.codec for f in self.fields}
 
     def prepared(self, sample: Any, number: int) -> Any:
         """Return a sample as `prepare` makes it.
@@ -73,14 +82,14 @@ class Reading:
                 )
         return made
 
-    def values(self, sample: Any, number: int) -> dict[str, Any]:
+    def named(self, prepared: Any, number: int) -> dict[str, Any]:
         """Return the values of a prepared sample by name, encoded images as image files.
 
         Raises:
             OptionError: It is not a sample, or an encoded image cannot be used.
         """
-        values = named_values(sample, self.adapted.names, number)
-        if type(sample) in (tuple, list) and _LABEL not in self.declared and is_whole_number(values.get(_LABEL)):
+        values = named_values(prepared, self.adapted.names, number)
+        if type(prepared) in (tuple, list) and _LABEL not in self.declared and is_whole_number(values.get(_LABEL)):
             values[_LABEL] = int(values[_LABEL])  # many datasets return a tensor
         self.adapted.check_labels(values, number)
         for name, value in values.items():
@@ -93,20 +102,21 @@ class Reading:
                 values[name] = opened(value, kind, self.policy, name, number)
         return values
 
+    def values(self, samples: Iterable[Any], first: int) -> Iterator[dict[str, Any]]:
+        """Yield the values of consecutive samples by name; an exception of the dataset or `prepare` gets their number.
 
-@dataclass(frozen=True, slots=True)
-class SampleRecipe:
-    """The settings that the records of samples depend on.
-
-    Attributes:
-        reading: How a sample becomes values.
-        fields: The fields of the dataset, with their codecs.
-        storages: How the images of each field are stored, if not as pixels.
-    """
-
-    reading: Reading
-    fields: tuple[Field, ...]
-    storages: Mapping[str, Storage] = field(default_factory=dict)
+        Raises:
+            OptionError: A sample does not fit.
+        """
+        number = first
+        try:
+            for sample in samples:
+                yield self.named(sample if self.prepare is None else self.prepared(sample, number), number)
+                number += 1
+        except Exception as error:
+            if not isinstance(error, LmdbloaderError):
+                add_note(error, f"lmdbloader.write was at sample {number}.")
+            raise
 
     def encode(self, samples: Iterable[Any], first: int) -> Iterator[Part]:
         """Yield consecutive samples, the first of which has the number `first`, as encoded parts.
@@ -116,35 +126,14 @@ class SampleRecipe:
         Raises:
             OptionError: A sample does not fit.
         """
-        return self.encode_values(self.values(samples, first), first)
-
-    def encode_values(self, samples: Iterable[dict[str, Any]], first: int) -> Iterator[Part]:
-        """Yield samples as `encode` does, given what `Reading.values` returns for each."""
-        codecs = {f.name: f.codec for f in self.fields}
-        group = Group(self.fields, codecs, self.storages, first)
-        for values in samples:
+        group = Group(self.fields, self.codecs, self.storages, first)
+        for values in self.values(samples, first):
             group.add(values)
             if group.is_full:
                 yield make_part(group.encode()[0], self.fields)
-                group = Group(self.fields, codecs, self.storages, first := group.end)
-        if group.end > first:
+                group = Group(self.fields, self.codecs, self.storages, group.end)
+        if group.end > group.first:
             yield make_part(group.encode()[0], self.fields)
-
-    def values(self, samples: Iterable[Any], first: int) -> Iterator[dict[str, Any]]:
-        """Yield the values of consecutive samples by name; an exception of the dataset or `prepare` gets their number.
-
-        Raises:
-            OptionError: A sample does not fit.
-        """
-        read, number = self.reading, first
-        try:
-            for sample in samples:
-                yield read.values(sample if read.prepare is None else read.prepared(sample, number), number)
-                number += 1
-        except Exception as error:
-            if not isinstance(error, LmdbloaderError):
-                add_note(error, f"lmdbloader.write was at sample {number}.")
-            raise
 
 
 def add_note(error: BaseException, note: str) -> None:
@@ -161,7 +150,11 @@ def make_part(chunk: Chunk, fields: Sequence[Field]) -> Part:
 
 
 class Group:
-    """Consecutive samples, about 8 MiB. Each is copied or encoded when it is added."""
+    """Consecutive samples, about 8 MiB. Each is copied or encoded when it is added.
+
+    Attributes:
+        first: The number of the first sample.
+    """
 
     def __init__(
         self,
@@ -185,7 +178,7 @@ class Group:
         """
         self._fields = tuple(fields)
         self._most = _FEW_SAMPLES if is_small else GROUP_SAMPLES
-        self._first = first
+        self.first = first
         self._num_samples = 0
         self._nbytes = 0
         self._payloads = {
@@ -202,7 +195,7 @@ class Group:
     @property
     def end(self) -> int:
         """The number of the sample after the last one."""
-        return self._first + self._num_samples
+        return self.first + self._num_samples
 
     @property
     def is_full(self) -> bool:
@@ -215,7 +208,7 @@ class Group:
         Raises:
             OptionError: It does not fit.
         """
-        number = self._first + self._num_samples
+        number = self.first + self._num_samples
         if values.keys() != self._names.keys():
             raise OptionError(
                 f"sample {number} has the fields {', '.join(values)}; the first one had {', '.join(self._names)}. "

@@ -238,6 +238,7 @@ def _fill(
             with contextlib.suppress(FileNotFoundError):  # the dataset has no such notes
                 origin.copy(name, partial / name, lambda nbytes: None)
         put_in_place(partial, target, overwrite=True)
+    Work(target).discard()
     remove_work(target)
     log(plain(f"{target}: copied and checked in {time.monotonic() - began:.1f} s"))
 

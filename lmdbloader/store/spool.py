@@ -24,9 +24,8 @@ _ROWS_AT_ONCE = 1 << 16
 _SOURCE_NAMES = "source.names"
 # The columns of a payload that are collected for texts too.
 _OF_TEXTS = ("offset", "checksum")
-# The most bytes in memory, of one column and of all together; each flush opens and closes a file.
-_COLUMN_WAITING_NBYTES = 8 * 2**10
-_WAITING_NBYTES = 64 * 2**20
+# The most bytes of a column in memory; each flush opens and closes a file.
+_WAITING_NBYTES = 8 * 2**10
 
 
 class Spool:
@@ -63,10 +62,8 @@ class Spool:
             self._kinds |= {column.name: column.type for column in self._schema_of(either)}
         self.num_samples = 0
         self._folder = folder
-        # By column: the bytes that are not in its file yet, and the length of the file.
+        # By column: the bytes that are not in its file yet.
         self._waiting: dict[str, bytearray] = {}
-        self._waiting_nbytes = 0
-        self._file_nbytes: dict[str, int] = {}
         self._types: dict[str, dict[str, int]] = {}
         self._source: str | None = None
         self._num_sources = 0
@@ -112,16 +109,9 @@ class Spool:
             return np.full(len(nbytes), CODEC_RAW, dtype) if part == "codec" else nbytes.astype(dtype)
         return self._map(name, dtype)
 
-    def values(self, name: str, rows: range) -> npt.NDArray[Any] | list[str]:
-        """Return some consecutive values of a column, as an array of numbers or a list of texts."""
-        kind = self._kinds[name]
-        if _is_number(kind):
-            return self.column(name)[rows.start : rows.stop]
-        if pa.types.is_dictionary(kind):
-            names = list(self._types.get(name, {}))
-            return [names[code] for code in self._map(name, np.dtype(np.int32))[rows.start : rows.stop]]
-        texts: list[str] = self._texts(name, kind).slice(rows.start, len(rows)).to_pylist()
-        return texts
+    def rows(self) -> pa.RecordBatch:
+        """Return the rows of a part, from which an index can be made wherever it has texts."""
+        return self._batch(pa.schema([pa.field(name, kind, False) for name, kind in self._kinds.items()]))
 
     def settled_fields(self) -> tuple[Field, ...]:
         """Return the fields, with the codec of texts that the index has no column of.
@@ -133,9 +123,6 @@ class Spool:
         long = {name for name, nbytes in self._longest.items() if nbytes > LONG_TEXT_NBYTES}
         return tuple(replace(f, codec="raw" if f.name in long else None) if f.holds_text else f for f in self.fields)
 
-    def _payload_names(self) -> list[str]:
-        return [f.name for f in self.settled_fields() if f.is_payload]
-
     def write(self, path: Path, block_at: npt.NDArray[np.int64]) -> None:
         """Write the index.
 
@@ -143,25 +130,23 @@ class Spool:
             path: Of index.arrow.
             block_at: (number of blocks,) offset of each block's value in the data files.
         """
-        self._write_file(path, self._payload_names(), self._schema_of(self.settled_fields()), block_at)
+        self._shift([f.name for f in self.settled_fields() if f.is_payload], block_at)
+        _write_batch(path, self._batch(self._schema_of(self.settled_fields())))
 
     def write_rows(self, path: Path, block_at: npt.NDArray[np.int64]) -> None:
-        """Write the rows of a part, from which an index can be made wherever it has texts; arguments as of `write`."""
-        names = [f.name for f in self.fields if f.is_payload or f.holds_text]
-        schema = pa.schema([pa.field(name, kind, False) for name, kind in self._kinds.items()])
-        self._write_file(path, names, schema, block_at)
+        """Write the rows of a part; arguments as of `write`."""
+        self._shift([f.name for f in self.fields if f.is_payload or f.holds_text], block_at)
+        _write_batch(path, self.rows())
 
-    def _write_file(
-        self, path: Path, payload_names: Sequence[str], schema: pa.Schema, block_at: npt.NDArray[np.int64]
-    ) -> None:
+    def _shift(self, payload_names: Sequence[str], block_at: npt.NDArray[np.int64]) -> None:
+        """Add to each offset the place of its block."""
         counts = self.blocks()
-        for name in payload_names:
-            if self.num_samples:
-                _shift(self._map(f"{name}.offset", np.dtype(np.int64), writable=True), counts, block_at)
+        for name in payload_names if self.num_samples else ():
+            _shift(self._map(f"{name}.offset", np.dtype(np.int64), writable=True), counts, block_at)
+
+    def _batch(self, schema: pa.Schema) -> pa.RecordBatch:
         # The same samples give the same bytes: dictionaries are in the order of first use, and there is one batch.
-        batch = pa.RecordBatch.from_arrays([self._array(column) for column in schema], schema=schema)
-        with naming(path), pa.OSFile(os.fsencode(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-            writer.write_batch(batch)
+        return pa.RecordBatch.from_arrays([self._array(column) for column in schema], schema=schema)
 
     def close(self) -> None:
         """Remove the temporary files; a second call does nothing."""
@@ -171,7 +156,7 @@ class Spool:
         return index_schema(fields, with_source=self._with_source)
 
     def _append(self, name: str, values: Any) -> None:
-        if isinstance(values, pa.Array) and not _is_number(values.type):
+        if isinstance(values, pa.Array) and not is_number(values.type):
             values = values.to_pylist()
         kind = self._kinds.get(name)
         if name == "source":
@@ -212,33 +197,27 @@ class Spool:
 
     def _write(self, name: str, data: Any) -> None:
         waiting = self._waiting.setdefault(name, bytearray())
-        before = len(waiting)
         waiting.extend(data)
-        self._waiting_nbytes += len(waiting) - before
-        if len(waiting) >= _COLUMN_WAITING_NBYTES:
+        if len(waiting) >= _WAITING_NBYTES:
             self._flush(name)
-        elif self._waiting_nbytes >= _WAITING_NBYTES:
-            for column in list(self._waiting):
-                self._flush(column)
 
     def _flush(self, name: str) -> None:
         waiting = self._waiting.pop(name, None)
         if not waiting:
             return
-        self._waiting_nbytes -= len(waiting)
         path = self._folder / name
         with naming(path), open(path, "ab") as file:
             file.write(waiting)
-        self._file_nbytes[name] = self._file_nbytes.get(name, 0) + len(waiting)
 
     def _map(self, name: str, kind: np.dtype[Any], *, writable: bool = False) -> npt.NDArray[Any]:
         self._flush(name)
-        if name not in self._file_nbytes:
+        path = self._folder / name
+        if not path.exists():
             return np.empty(0, kind)
         if writable:
-            return np.memmap(self._folder / name, kind, "r+")
+            return np.memmap(path, kind, "r+")
         # Arrow's map, unlike Python's, does not keep a descriptor.
-        with pa.memory_map(os.fsencode(self._folder / name)) as file:
+        with pa.memory_map(os.fsencode(path)) as file:
             return np.frombuffer(file.read_buffer(), kind)
 
     def _array(self, column: pa.Field) -> pa.Array:
@@ -277,7 +256,13 @@ class Spool:
         return pa.Array.from_buffers(kind, len(lengths), [None, pa.py_buffer(ends), pa.py_buffer(text)])
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def _write_batch(path: Path, batch: pa.RecordBatch) -> None:
+    with naming(path), pa.OSFile(os.fsencode(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether a column is of numbers."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
@@ -315,7 +300,7 @@ def content_digest(batch: pa.RecordBatch) -> str:
         digest.update(column.name.encode() + b"\0")
         for at in range(0, len(values), _ROWS_AT_ONCE):
             part = values.slice(at, _ROWS_AT_ONCE)
-            digest.update(part.to_numpy(zero_copy_only=True) if _is_number(column.type) else _framed(part))
+            digest.update(part.to_numpy(zero_copy_only=True) if is_number(column.type) else _framed(part))
     return str(digest)
 
 

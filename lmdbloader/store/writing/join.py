@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -41,7 +42,7 @@ from lmdbloader.format.layout import (
 from lmdbloader.format.manifest import Description, Manifest, Part, part_begins
 from lmdbloader.store.index import Blocks
 from lmdbloader.store.reader import Reader
-from lmdbloader.store.spool import Spool, content_digest
+from lmdbloader.store.spool import Spool, content_digest, is_number
 from lmdbloader.store.writing.part import ROWS_FILE
 from lmdbloader.store.writing.work import (
     PartFacts,
@@ -89,9 +90,7 @@ def join(
     is_damaged: bool = False,
     is_settled: bool = False,
 ) -> Written:
-    """Join the parts to a dataset, and put it in place.
-
-    A call that was interrupted is continued by the next one.
+    """Join the parts to a dataset, put it in place, and remove OUT.partial.
 
     Args:
         work: With the parts.
@@ -112,17 +111,25 @@ def join(
     numbers = [number for number, found in enumerate(facts) if found.num_samples]
     parts = [Part(facts[n].num_samples, facts[n].data_nbytes, facts[n].data_digest) for n in numbers]
     rows = [(work.folder / part_folder(n), facts[n].rows_digest) for n in numbers]
-    with explain_full_disk(work.folder, lambda: _ROW_NBYTES * sum(part.num_samples for part in parts)):
-        manifest = _write_index(work.folder, rows, parts, description, before, is_settled=is_settled)
-        if expected not in (None, manifest.content_digest):
-            raise CorruptError(f"the content digest of the records is {manifest.content_digest}, expected {expected}.")
-        for name, data in (notes or {}).items():
-            write_file(work.folder / name, data)
-        files = [reader.path / name for reader in before for name in reader.manifest.data_files]
-        for place, file in enumerate([*files, *(folder / DATA_FILE for folder, _ in rows)]):
-            link(file, work.folder / data_file(place))
-        write_file(work.folder / MANIFEST_FILE, manifest.to_json())
-    put_in_place(work.folder, work.out, overwrite=overwrite, is_damaged=is_damaged)
+    work.remove_abandoned()
+    fresh = work.folder / f"dataset.new-{own_tag()}"
+    try:
+        with explain_full_disk(work.folder, lambda: _ROW_NBYTES * sum(part.num_samples for part in parts)):
+            fresh.mkdir()
+            manifest = _write_index(fresh, rows, parts, description, before, is_settled=is_settled)
+            if expected not in (None, manifest.content_digest):
+                found = manifest.content_digest
+                raise CorruptError(f"the content digest of the records is {found}, expected {expected}.")
+            for name, data in (notes or {}).items():
+                write_file(fresh / name, data)
+            files = [reader.path / name for reader in before for name in reader.manifest.data_files]
+            for place, file in enumerate([*files, *(folder / DATA_FILE for folder, _ in rows)]):
+                link(file, fresh / data_file(place))
+            write_file(fresh / MANIFEST_FILE, manifest.to_json())
+        put_in_place(fresh, work.out, overwrite=overwrite, is_damaged=is_damaged)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    work.discard()
     remove_work(work.out)
     growths = sum(found.map_growths for found in facts)
     return Written(manifest.num_samples, manifest.sizes, growths, manifest.content_digest)
@@ -137,11 +144,12 @@ def _write_index(
     *,
     is_settled: bool,
 ) -> Manifest:
-    """Write the index of all rows; return the manifest of the dataset, which is not written."""
+    """Write the index of all rows into a folder; return the manifest of the dataset, which is not written."""
     all_parts = [*(part for reader in before for part in reader.manifest.parts), *parts]
     begins = iter(part_begins([part.data_nbytes for part in all_parts]))
-    columns = folder / f"columns.new-{own_tag()}"
     fields = _settled(description.fields, before)
+    # Not in the dataset's folder: NFS keeps files that were mapped for a while.
+    columns = folder.with_name(f"columns.new-{own_tag()}")
     spool = Spool(columns, fields, with_source=description.with_source, is_settled=is_settled or bool(before))
     with closing(spool):
         shifts: list[int] = []
@@ -151,12 +159,9 @@ def _write_index(
                 next(begins)
         for (of_part, digest), begin in zip(rows, begins, strict=False):
             shifts += _add_part(spool, of_part / ROWS_FILE, digest, begin)
-        index = folder / f"{INDEX_FILE}.new-{own_tag()}"
-        spool.write(index, np.array(shifts, np.int64))
+        spool.write(folder / INDEX_FILE, np.array(shifts, np.int64))
         description = replace(description, fields=spool.settled_fields())
-        manifest = make_manifest(description, spool.num_samples, index, all_parts)
-    os.replace(index, folder / INDEX_FILE)
-    return manifest
+        return make_manifest(description, spool.num_samples, folder / INDEX_FILE, all_parts)
 
 
 def make_manifest(description: Description, num_samples: int, index: Path, parts: Sequence[Part]) -> Manifest:
@@ -225,8 +230,7 @@ def _add_rows(spool: Spool, batch: pa.RecordBatch, begin: int, reader: Reader | 
 
 
 def _values(column: pa.Array) -> npt.NDArray[Any] | pa.Array:
-    is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
-    return column.to_numpy(zero_copy_only=True) if is_number else column
+    return column.to_numpy(zero_copy_only=True) if is_number(column.type) else column
 
 
 def lay_out(content: Any, fields: Sequence[Field], *, with_source: bool) -> tuple[IndexLayout, pa.RecordBatch]:

@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import pyarrow as pa
 
 from lmdbloader.base import system
 from lmdbloader.base.disk_errors import DISK_FULL, disk_failed, disk_full, explain_full_disk, has_no_room, naming
-from lmdbloader.base.limits import no_address_space
+from lmdbloader.base.limits import explain_limit, no_address_space
 from lmdbloader.base.text import counted
 from lmdbloader.errors import CorruptError, DestinationError
 from lmdbloader.format.digests import read_digest
@@ -68,6 +69,8 @@ def _whole_pages(nbytes: int) -> int:
 class PartWriter:
     """A part that is being written, in a folder of its own.
 
+    A thread writes each transaction, so that encoding goes on while the disk is waited for.
+
     Attributes:
         payload_nbytes: Bytes of the payloads of all samples, as stored.
         num_committed: Samples in committed transactions.
@@ -80,7 +83,6 @@ class PartWriter:
         description: Description,
         *,
         map_nbytes: int,
-        expected_nbytes: int | None = None,
         transaction_samples: int | None = None,
     ) -> None:
         """Open the data file; the samples that an interrupted process has committed to it are kept.
@@ -89,7 +91,6 @@ class PartWriter:
             folder: Of this process alone.
             description: Of the dataset, as far as it is known; a copy is in the data file.
             map_nbytes: Estimated size of the data file, with a quarter to spare.
-            expected_nbytes: Its size without that, for messages; by default it follows from `map_nbytes`.
             transaction_samples: A transaction is committed once it has 16 MiB, or so many samples.
 
         Raises:
@@ -100,12 +101,16 @@ class PartWriter:
         self.map_growths = self.payload_nbytes = 0
         self._description = description
         self._transaction_samples = transaction_samples
-        self._expected_nbytes = int(map_nbytes / _MAP_SPARE) if expected_nbytes is None else expected_nbytes
+        self._expected_nbytes = int(map_nbytes / _MAP_SPARE)
         self._pending: list[tuple[bytes, Any]] = []
         self._pending_nbytes = 0
+        self._thread = ThreadPoolExecutor(1, "lmdbloader-writer")
+        self._written: Future[None] | None = None
+        self._num_begun = 0  # samples in transactions that have begun
         fields, with_source = description.fields, description.with_source
         self._schema = record_schema(fields, with_source=with_source)
         self.num_committed = num_committed(folder) or 0
+        self._num_begun = self.num_committed
         if self.num_committed:
             map_nbytes = max(map_nbytes, self._data.stat().st_size + 2 * TRANSACTION_NBYTES)
         else:
@@ -129,7 +134,7 @@ class PartWriter:
             raise
 
     def _open(self, map_nbytes: int) -> lmdb.Environment:
-        with self._explain_lmdb(map_nbytes):  # without LMDB's lock: no other process knows this folder
+        with self._explain_lmdb(0, map_nbytes):  # without LMDB's lock: no other process knows this folder
             path = os.fsencode(self._data)
             return lmdb.open(path, subdir=False, map_size=map_nbytes, lock=False, readahead=False)
 
@@ -165,12 +170,12 @@ class PartWriter:
             self._spool.add(chunk, blocks)
         self.payload_nbytes += sum(int(payloads.stored_nbytes.sum()) for payloads in chunk.payloads.values())
         most = self._transaction_samples
-        if self._pending_nbytes >= TRANSACTION_NBYTES or (most and self.num_samples - self.num_committed >= most):
-            self._commit()
+        if self._pending_nbytes >= TRANSACTION_NBYTES or (most and self.num_samples - self._num_begun >= most):
+            self._begin_commit()
 
-    def stored(self, column: str, rows: range) -> npt.NDArray[Any] | list[str]:
-        """Return some consecutive values of a column of the future index: of the samples added so far."""
-        return self._spool.values(column, rows)
+    def rows(self) -> pa.RecordBatch:
+        """Return the rows of the samples added so far; offsets count from the first byte of their record."""
+        return self._spool.rows()
 
     def finish(self) -> None:
         """Commit the rest, and write the rows for the index.
@@ -179,7 +184,8 @@ class PartWriter:
             DiskFullError: No room left.
             CorruptError: The data file differs from what was written.
         """
-        self._commit()
+        self._begin_commit()
+        self._wait()
         with explain_full_disk(self.folder, lambda: _ROW_NBYTES * self.num_samples):
             with naming(self._data):
                 at = self._harvest()
@@ -188,45 +194,68 @@ class PartWriter:
         self._spool.close()
 
     def close(self) -> None:
-        """Close the LMDB environment and remove the temporary files."""
+        """Close the LMDB environment, once no thread uses its map, and remove the temporary files."""
+        pressed: KeyboardInterrupt | None = None
+        while self._written is not None and not self._written.done():
+            try:
+                wait([self._written])
+            except KeyboardInterrupt as again:
+                pressed = again
+        self._thread.shutdown()
         self._env.close()
         self._spool.close()
+        if pressed is not None:
+            raise pressed
 
-    def _missing_nbytes(self) -> int:
-        """Return about how many bytes of the data file are still to be written."""
-        return max(self._expected_nbytes - self._data.stat().st_size, self._pending_nbytes)
+    def _missing_nbytes(self, in_memory: int = 0) -> int:
+        """Return about how many bytes of the data file are still to be written, at least those in memory."""
+        return max(self._expected_nbytes - self._data.stat().st_size, in_memory or self._pending_nbytes)
 
     def _put(self, key: bytes, value: Any) -> None:
         self._pending.append((key, value))
         self._pending_nbytes += len(value)
 
-    def _commit(self) -> None:
-        """Write everything pending in one transaction; if the map is too small, grow it and start over."""
-        if not self._pending:
-            return
-        progress = json.dumps({"num_samples": self.num_samples}).encode()
+    def _begin_commit(self) -> None:
+        """Begin a transaction with everything pending, once the one before is written."""
+        self._wait()
+        if self._pending:
+            records, nbytes, self._num_begun = self._pending, self._pending_nbytes, self.num_samples
+            self._pending, self._pending_nbytes = [], 0
+            advice = "Writing always needs this thread: close other programs."
+            with explain_limit("writing a dataset: thread 1 of 1", advice):
+                self._written = self._thread.submit(self._commit, records, nbytes, self._num_begun)
+
+    def _wait(self) -> None:
+        """Wait for the transaction that has begun, and raise its error."""
+        if self._written is not None:
+            self._written.result()
+            self._written = None
+
+    def _commit(self, records: Sequence[tuple[bytes, Any]], nbytes: int, num_samples: int) -> None:
+        """Write records in one transaction; if the map is too small, grow it and start over."""
+        progress = json.dumps({"num_samples": num_samples}).encode()
         while True:
             try:
-                with self._explain_lmdb(), self._env.begin(write=True) as transaction:
-                    for key, value in self._pending:
+                with self._explain_lmdb(nbytes), self._env.begin(write=True) as transaction:
+                    for key, value in records:
                         transaction.put(key, value)
                     transaction.put(PROGRESS_KEY, progress)
                 break
             except lmdb.MapFullError:
                 # The transaction was aborted: put all of its records again.
                 size = self._env.info()["map_size"]
-                size = _whole_pages(max(size + size // 2, size + 2 * self._pending_nbytes))
-                with self._explain_lmdb(size):
+                size = _whole_pages(max(size + size // 2, size + 2 * nbytes))
+                with self._explain_lmdb(nbytes, size):
                     self._env.set_mapsize(size)
                 self.map_growths += 1
-        self._pending, self._pending_nbytes = [], 0
-        self.num_committed = self.num_samples
+        self.num_committed = num_samples
 
     @contextmanager
-    def _explain_lmdb(self, map_nbytes: int = 0) -> Iterator[None]:
+    def _explain_lmdb(self, nbytes: int, map_nbytes: int = 0) -> Iterator[None]:
         """Turn LMDB's errors for "no space left" into DiskFullError; it reports a write cut short as an I/O error.
 
         Args:
+            nbytes: Bytes to write.
             map_nbytes: Bytes to map; 0 if the block maps nothing.
         """
         try:
@@ -241,8 +270,8 @@ class PartWriter:
         except lmdb.Error as error:
             short_write = system.means(errno.EIO, str(error))
             is_full = any(system.means(code, str(error)) for code in DISK_FULL)
-            if is_full or (short_write and has_no_room(self._data, self._pending_nbytes)):
-                raise disk_full(self.folder, error, self._missing_nbytes()) from error
+            if is_full or (short_write and has_no_room(self._data, nbytes)):
+                raise disk_full(self.folder, error, self._missing_nbytes(nbytes)) from error
             if short_write:
                 raise disk_failed(self._data, error) from error
             raise

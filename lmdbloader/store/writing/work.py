@@ -1,8 +1,8 @@
 """OUT.partial: the plan of a dataset and its complete parts, each put there in one step; and the dataset put in place.
 
-A part is written in a folder that only its process knows, and renamed when it is complete; equal inputs give equal
-parts, so of several processes that make the same one, it does not matter which is the last. Nothing is locked but the
-step that puts a dataset in place.
+A part, and the dataset, are written in a folder that only its process knows, and renamed when complete. Equal inputs
+give equal files, so of several processes that make the same ones, it does not matter which is the last: nothing is
+locked.
 """
 
 from __future__ import annotations
@@ -16,21 +16,19 @@ import re
 import secrets
 import shutil
 import socket
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy.typing as npt
 import pyarrow as pa
 
 from lmdbloader.base import system
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.files import occupy_standard_descriptors, read_regular
 from lmdbloader.base.option_names import option
-from lmdbloader.errors import CorruptError, DestinationError
+from lmdbloader.errors import CorruptError, DestinationError, LmdbloaderError
 from lmdbloader.format.digests import digest_of, read_digest
 from lmdbloader.format.layout import (
     DATA_FILE,
@@ -44,19 +42,19 @@ from lmdbloader.format.layout import (
     SOURCES_FILE,
 )
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Description
+from lmdbloader.store.opening import read_manifest
 from lmdbloader.store.writing.part import ROWS_FILE, PartWriter, num_committed
 
 _FACTS_FILE = "facts.json"
 _MAX_FACTS_NBYTES = 2**30
-_SECONDS_BETWEEN_LOOKS = 0.01
 _LOCK_FILE = "lock.mdb"  # LMDB's own tools leave it
 _DATASET = re.compile(
     r"data(-[0-9]{5,})?\.mdb|"
     + "|".join(map(re.escape, (INDEX_FILE, MANIFEST_FILE, SKIPPED_FILE, LEFT_OUT_FILE, SOURCES_FILE, _LOCK_FILE)))
 )
-# Complete parts, and those that a process is writing; the plan and the inputs of each part; any file being written.
+# Complete parts, and those that a process is writing; the plan and the inputs of each part; what is being written.
 _WORKING = re.compile(rf"part-[0-9]{{5,}}(\..+)?|sources-[0-9]{{5,}}\.npz|{re.escape(PLAN_FILE)}|.+\.new-.+")
-_BEGUN = re.compile(r"part-[0-9]{5,}\.(?P<tag>.+)")
+_BEGUN = re.compile(r"(part-[0-9]{5,}\.|(dataset|columns)\.new-)(?P<tag>.+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +177,39 @@ class Work:
             self.folder.mkdir(exist_ok=True)
             self.write(PLAN_FILE, json.dumps(plan, indent=1).encode())
             system.flush_path(self.folder.absolute().parent)
-        self._remove_abandoned()
+        self.remove_abandoned()
+
+    def compare(self, asked: Mapping[str, Any]) -> None:
+        """Compare what the plan was made for, its "asked", with what is asked now; both with values as in JSON.
+
+        Raises:
+            DestinationError: Something differs, which the message names.
+        """
+        before = (self.plan() or {}).get("asked", {})
+        differences = [
+            f"{option(name) if name.isidentifier() else name} {before.get(name)!s:.200}, now {value!s:.200}"
+            for name, value in asked.items()
+            if before.get(name) != value
+        ]
+        if differences:
+            raise DestinationError(
+                f"{self.folder}: another dataset is unfinished there: {'; '.join(differences[:5])}. Finish it with the "
+                f"call that began it, and the same inputs, or discard its progress with {option('restart', True)}."
+            )
+
+    def continues(self, asked: Mapping[str, Any]) -> bool:
+        """Return whether the plan of this very call is there; one of another call is no obstacle without parts.
+
+        Raises:
+            DestinationError: Parts of another call are there.
+        """
+        try:
+            self.compare(asked)
+        except DestinationError:
+            if self.has_parts() and not self.is_published():
+                raise
+            return False
+        return True
 
     def write(self, name: str, data: bytes) -> None:
         """Write a small file durably, in one step."""
@@ -190,8 +220,13 @@ class Work:
         return any(self.folder.glob("part-*"))
 
     def discard(self) -> None:
-        """Remove all that is done; other processes that work on it end with an error."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove all that is done, in one step; other processes that work on it end with an error."""
+        aside = _aside(self.out)
+        try:
+            os.rename(self.folder, aside)
+        except OSError:
+            aside = self.folder
+        shutil.rmtree(aside, ignore_errors=True)
 
     def leave(self, *, discard: bool = False) -> None:
         """Remove OUT.partial after an error, unless a part is in it, or whatever is in it."""
@@ -207,16 +242,31 @@ class Work:
             if digest != digest_of(json.dumps(body).encode()):
                 return None
             found = PartFacts(**body)
+            is_of_plan = found.plan_digest == self._plan_digest()
         except (FileNotFoundError, ValueError, TypeError, RecursionError):
             return None
-        data = path.parent / DATA_FILE
-        if found.plan_digest != self._plan_digest() or (found.num_samples and not _has_size(data, found.data_nbytes)):
-            return None
-        return found
+        is_whole = not found.num_samples or _has_size(path.parent / DATA_FILE, found.data_nbytes)
+        return found if is_of_plan and is_whole else None
 
-    def rows(self, number: int) -> Rows:
-        """Return the rows of a part that is complete."""
-        return Rows(self.folder / part_folder(number) / ROWS_FILE)
+    def first_facts(self) -> list[PartFacts]:
+        """Return the facts of the parts before the first one that is not complete."""
+        facts: list[PartFacts] = []
+        while (found := self.facts(len(facts))) is not None:
+            facts.append(found)
+        return facts
+
+    def is_published(self) -> bool:
+        """Return whether OUT has these parts: a process put it in place and was killed before it could clean up."""
+        mine = [facts.data_digest for facts in self.first_facts() if facts.num_samples]
+        try:
+            return bool(mine) and [part.data_digest for part in read_manifest(self.out).parts][-len(mine) :] == mine
+        except (LmdbloaderError, OSError):
+            return False
+
+    def rows(self, number: int) -> pa.RecordBatch:
+        """Return the rows of the index that a complete part has, in a map of its file."""
+        path = self.folder / part_folder(number) / ROWS_FILE
+        return pa.ipc.open_file(pa.memory_map(os.fsencode(path))).get_batch(0)
 
     def is_busy(self) -> bool:
         """Return whether a process that may still be running is writing a part."""
@@ -239,7 +289,6 @@ class Work:
         description: Description,
         *,
         map_nbytes: int,
-        expected_nbytes: int | None = None,
         transaction_samples: int | None = None,
     ) -> Iterator[PartWriter]:
         """Yield the writer of a part, in a folder that only this process knows; `complete` puts the part in place.
@@ -249,7 +298,7 @@ class Work:
 
         Args:
             number: Of the part, from 0.
-            description, map_nbytes, expected_nbytes, transaction_samples: As for `PartWriter`.
+            description, map_nbytes, transaction_samples: As for `PartWriter`.
         """
         folder = self.folder / f"{part_folder(number)}.{own_tag()}"
         continues = transaction_samples is not None
@@ -261,14 +310,12 @@ class Work:
         writer: PartWriter | None = None
         try:
             with explain_full_disk(self.folder):
-                writer = PartWriter(
-                    folder, description, map_nbytes=map_nbytes, expected_nbytes=expected_nbytes,
-                    transaction_samples=transaction_samples,
-                )  # fmt: skip
-                yield writer
+                writer = PartWriter(folder, description, map_nbytes=map_nbytes, transaction_samples=transaction_samples)
+                try:
+                    yield writer
+                finally:
+                    writer.close()
         finally:
-            if writer is not None:
-                writer.close()
             if not (continues and writer is not None and writer.num_committed and folder.exists()):
                 shutil.rmtree(folder, ignore_errors=True)
             elif folder.exists():  # for the next call of any process
@@ -334,28 +381,12 @@ class Work:
                 return entry
         return None
 
-    def _remove_abandoned(self) -> None:
+    def remove_abandoned(self) -> None:
         """Remove what processes of this machine that have ended have left, except the samples that can be continued."""
-        for entry in self.folder.glob("part-*.*"):
+        for entry in self.folder.glob("*.*"):
             begun = _BEGUN.fullmatch(entry.name)
             if begun is not None and begun["tag"] != "interrupted" and _has_ended(begun["tag"]):
                 shutil.rmtree(entry, ignore_errors=True)
-
-
-class Rows:
-    """The rows of the index that a complete part has, in a map of its file."""
-
-    def __init__(self, path: Path) -> None:
-        """Open the file."""
-        self.batch = pa.ipc.open_file(pa.memory_map(os.fsencode(path))).get_batch(0)
-        self.num_samples: int = self.batch.num_rows
-
-    def stored(self, column: str, rows: range) -> npt.NDArray[Any] | list[str]:
-        """Return some consecutive values of a column, as an array of numbers or a list of texts."""
-        values = self.batch.column(column).slice(rows.start, len(rows))
-        is_number = pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
-        found: npt.NDArray[Any] | list[str] = values.to_numpy(zero_copy_only=True) if is_number else values.to_pylist()
-        return found
 
 
 def part_folder(number: int) -> str:
@@ -390,11 +421,11 @@ def write_file(path: Path, data: bytes) -> None:
         system.flush_path(path.parent)
 
 
-def put_in_place(work: Path, out: Path, *, overwrite: bool, is_damaged: bool = False) -> None:
-    """Give a complete dataset its name, durably, replacing an older one in one step.
+def put_in_place(fresh: Path, out: Path, *, overwrite: bool, is_damaged: bool = False) -> None:
+    """Give a complete dataset its name, durably, in one step; one that it replaces is then in its folder.
 
     Args:
-        work: The folder with the dataset, next to `out`.
+        fresh: The folder with the dataset, which only this process changes.
         out: Its name.
         overwrite, is_damaged: As for `check_destination`.
 
@@ -403,81 +434,39 @@ def put_in_place(work: Path, out: Path, *, overwrite: bool, is_damaged: bool = F
     """
     check_destination(out, overwrite=overwrite, is_damaged=is_damaged)
     with explain_full_disk(out):
-        for name in filter(_DATASET.fullmatch, os.listdir(work)):  # other processes may be writing other files
-            system.flush_path(work / name)
-        system.flush_path(work)
-        with _alone_in(out.absolute().parent):
-            if out.exists() and any(out.iterdir()):
-                _replace(work, out)
-            else:
-                os.rename(work, out)
-            system.flush_path(out.absolute().parent)
-
-
-def _replace(work: Path, out: Path) -> None:
-    with naming(work / MANIFEST_FILE):
-        mine = (work / MANIFEST_FILE).read_bytes()
-    aside = out.with_name(f"{out.name}.replaced-{own_tag()}")
-    if system.exchange(work, out):
-        # Under a name that no other process knows, so that it cannot exchange it again meanwhile.
-        os.rename(work, aside)
-    else:  # a reader that opens it at this moment finds nothing
-        os.rename(out, aside)
-        try:
-            os.rename(work, out)
-        except OSError:  # another machine has put the same dataset in place
-            os.rename(aside, out)
-            raise
-    with naming(out / MANIFEST_FILE):
-        found = (out / MANIFEST_FILE).read_bytes()
-    if found != mine:
-        raise DestinationError(f"{out}: another process has replaced it at the same time. Run it again.")
-    system.flush_path(out.absolute().parent)
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Wait for processes that put datasets in place in a folder; where there are no locks, they do so all the same."""
-    descriptor = system.open_folder(folder, follow=True)
-    try:
-        while True:
+        for name in filter(_DATASET.fullmatch, os.listdir(fresh)):
+            system.flush_path(fresh / name)
+        system.flush_path(fresh)
+        is_taken = out.exists() and any(out.iterdir())
+        if not is_taken:
+            os.rename(fresh, out)
+        elif not system.exchange(fresh, out):  # a reader that opens it at this moment finds nothing
+            aside = _aside(out)
+            os.rename(out, aside)
             try:
-                system.lock(descriptor)
-                break
-            except BlockingIOError:
-                time.sleep(_SECONDS_BETWEEN_LOOKS)
-            except OSError:
-                break
-        yield
-    finally:
-        os.close(descriptor)
+                os.rename(fresh, out)
+            except OSError:  # another machine has put the same dataset in place
+                os.rename(aside, out)
+                raise
+            os.rename(aside, fresh)
+        system.flush_path(out.absolute().parent)
 
 
 def remove_work(out: Path) -> None:
-    """Remove what other processes that made the same dataset, or were killed, have left in it and next to it."""
+    """Remove what processes that have made a dataset, and were killed, have left in it and next to it."""
     for entry in out.absolute().parent.glob(f"{glob.escape(out.name)}.replaced-*"):
         if _has_ended(entry.name.rpartition(".replaced-")[2]):
             shutil.rmtree(entry, ignore_errors=True)
-    for name in sorted(os.listdir(out), key=lambda name: name == PLAN_FILE):  # the plan last: see `was_just_published`
-        if _WORKING.fullmatch(name):
-            shutil.rmtree(out / name, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                (out / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        for entry in out.glob("*.new-*"):
+            entry.unlink(missing_ok=True)
+    with contextlib.suppress(DestinationError):
+        if (work := Work(out)).is_published():
+            work.discard()
 
 
-def was_just_published(out: Path) -> bool:
-    """Return whether the process that made a dataset was killed after putting it in place, before it could clean up."""
-    return is_dataset(out) and (out / PLAN_FILE).is_file()
-
-
-def plan_left_in(out: Path) -> dict[str, Any]:
-    """Return the plan of a dataset that `was_just_published`; empty if it does not decode."""
-    try:
-        found = json.loads(read_regular(out / PLAN_FILE, _MAX_FACTS_NBYTES))
-        return found if isinstance(found, dict) else {}
-    except (OSError, ValueError, RecursionError):
-        return {}
+def _aside(out: Path) -> Path:
+    return out.with_name(f"{out.name}.replaced-{own_tag()}")
 
 
 def _has_size(path: Path, nbytes: int) -> bool:
