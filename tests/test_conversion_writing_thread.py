@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from lmdbloader.conversion.notes import Notes
 from lmdbloader.conversion.tasks import Part
 from lmdbloader.conversion.writing_thread import WritingThread
 
 
 def part(count: int) -> Part:
-    return Part(count, (), (), (), (), count, 0)  # type: ignore[arg-type]
+    return Part(count, (), Notes(count), 0)  # type: ignore[arg-type]
 
 
 class Slow:

@@ -19,7 +19,7 @@ from lmdbloader.base.text import command, counted, first_of, plain, table
 from lmdbloader.base.units import show_nbytes
 from lmdbloader.conversion.destination import new_folder, refuse_inside
 from lmdbloader.conversion.doubts import refuse_swapped
-from lmdbloader.conversion.notes import Notes, content_of, parse_notes, seen_digest
+from lmdbloader.conversion.notes import FURTHER_IMAGES, TURNED_BOXES, Notes, parse_notes, seen_digest
 from lmdbloader.conversion.options import ConvertOptions, RunOptions, checked, shared, with_options
 from lmdbloader.conversion.plan import Plan, make_plan, settle_scale, try_out
 from lmdbloader.conversion.pool import WorkerPool, choose_workers, make_tasks
@@ -43,7 +43,7 @@ from lmdbloader.conversion.saved_plan import (
 )
 from lmdbloader.conversion.sources.listing import Listing, Source, Sources, Span, is_url
 from lmdbloader.conversion.sources.remote import locate
-from lmdbloader.conversion.tasks import FURTHER_IMAGES, TURNED_BOXES, Recipe
+from lmdbloader.conversion.tasks import Recipe, content_of
 from lmdbloader.errors import DestinationError, DiskFullError, ImageError, NotFoundError, OptionError, SourceError
 from lmdbloader.format.layout import SKIPPED_FILE, SOURCES_FILE
 from lmdbloader.format.manifest import Description, Manifest
@@ -430,7 +430,7 @@ def make_part(work: Work, saved: SavedPlan, number: int, options: RunOptions, ad
         for part in pool.convert(recipe, make_tasks(listing.sources)):
             if part.chunk is not None:
                 writer.add(part.chunk, part.blocks)
-            notes.add(part)
+            notes.extend(part.notes)
             advance(part.num_sources, part.nbytes)
         facts = work.complete(number, writer, {**notes.to_json(), "on_error": options.on_error})
     return _part_of(number, num_sources, facts)

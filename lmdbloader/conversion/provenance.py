@@ -13,11 +13,12 @@ from typing import Any
 from lmdbloader import __version__
 from lmdbloader.base.files import read_regular
 from lmdbloader.base.option_names import option
-from lmdbloader.conversion.notes import content_of, seen_digest
+from lmdbloader.conversion.notes import seen_digest
 from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.conversion.plan import Plan
 from lmdbloader.conversion.pool import make_tasks
 from lmdbloader.conversion.sources.listing import Listing
+from lmdbloader.conversion.tasks import content_of
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, LmdbloaderError
 from lmdbloader.format.digests import Digest, digest_of
 from lmdbloader.format.layout import SOURCES_FILE

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from lmdbloader.base.disk_errors import DISK_FAILED
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.mask_numbers import Colors, add_colors, colors_of, refuse_soft, to_binary
+from lmdbloader.conversion.notes import FURTHER_IMAGES, TURNED_BOXES, TURNED_MASK, Notes, content_digest
 from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.conversion.pairs import check_alignment, fit_pair
 from lmdbloader.conversion.sources.listing import Annotation, File, Source, Span
@@ -34,8 +36,6 @@ from lmdbloader.store import Block, Chunk, encode_blocks
 PART_NBYTES = 16 * 2**20
 # The most for a label, JSON or text of a sample in a tar.
 _MOST_ATTACHED_NBYTES = 64 * 2**20
-#: Kinds of `Part.doubts`.
-TURNED_MASK, TURNED_BOXES, FURTHER_IMAGES = "mask", "boxes", "images"
 Pixels = npt.NDArray[Any]
 
 
@@ -77,27 +77,21 @@ class Part:
     Attributes:
         chunk: Their samples; None if no source could be used.
         blocks: The samples packed into LMDB values.
-        file_hashes: XXH64 of the files of every source that was read, in order, also of skipped ones.
-        times: `times_of` each of these sources, before its files were read.
-        skipped: (name, reason) of the sources that could not be used.
-        num_sources: Sources done, including skipped ones.
+        notes: On the sources.
         nbytes: Total size of their files.
         seconds: Time of the work in its process.
-        doubts: (kind, name) of the images, of those done, that a note is about: TURNED_MASK or TURNED_BOXES, whose mask
-            or boxes may have to be turned too, and FURTHER_IMAGES, after which others follow in the file.
-        colors: Of the palettes of the masks.
     """
 
     chunk: Chunk | None
     blocks: tuple[Block, ...]
-    file_hashes: tuple[int, ...]
-    times: tuple[tuple[int, int], ...]
-    skipped: tuple[tuple[str, str], ...]
-    num_sources: int
+    notes: Notes
     nbytes: int
     seconds: float = 0.0
-    doubts: tuple[tuple[str, str], ...] = ()
-    colors: Colors = field(default_factory=dict)
+
+    @property
+    def num_sources(self) -> int:
+        """Sources that are done, including skipped ones."""
+        return self.notes.num_sources
 
 
 def convert_sources(
@@ -112,20 +106,14 @@ def convert_sources(
         SourceError: The palettes of two masks differ.
     """
     gathered: list[_Encoded] = []
-    colors: Colors = {}
-    hashes: list[int] = []
-    times: list[tuple[int, int]] = []
-    skipped: list[tuple[str, str]] = []
-    doubts: list[tuple[str, str]] = []
-    done = nbytes = room = 0
-    began = time.perf_counter()
+    notes, nbytes, room, began = Notes(), 0, 0, time.perf_counter()
     fetched = fetch(sources)
     for number, source in enumerate(sources):
         at(number)
-        times.append(times_of(source))
-        found: list[str] = []
+        notes.times.extend(times_of(source))
+        doubts: list[str] = []
         try:
-            files = read_files(source, hashes, fetched)
+            files = read_files(source, notes.hashes, fetched)
             values = parse_attached(source, files[source.num_images :])
             kept = None if source.num_images > 1 else keep_file(recipe.storage, files[0], recipe.policy, source.name)
             if kept is None:
@@ -134,28 +122,27 @@ def convert_sources(
             else:
                 places = [patch_positions(0, 0, None, 1)]
             stored = next(iter(images.values())).shape if kept is None else kept[1]
-            found = _fit_values(recipe, source, files, values, stored, colors)
+            doubts = _fit_values(recipe, source, files, values, stored, notes.colors)
         except ImageError as error:
             if recipe.options.on_error == "stop":
                 raise
-            skipped.append((error.name, error.reason))
-            places, found = [], []
+            notes.skipped.append((error.name, error.reason))
+            places = []
         for tops, lefts in places:
-            if room >= PART_NBYTES or (done and len(places) > 1):
-                yield _pack(recipe, gathered, hashes, times, skipped, doubts, colors, done, nbytes, began)
-                gathered, hashes, times, skipped, doubts = [], [], [], [], []
-                done = nbytes = room = 0
-                began = time.perf_counter()
+            if room >= PART_NBYTES or (notes.num_sources and len(places) > 1):
+                yield _pack(recipe, gathered, notes, nbytes, began)
+                gathered, notes, nbytes, room, began = [], Notes(), 0, 0, time.perf_counter()
             if kept is None:
                 was_jpeg = is_jpeg(files[0])
                 gathered.append(_encode(recipe, source, images, values, scale, tops, lefts, was_jpeg=was_jpeg))
             else:
                 gathered.append(_keep(recipe, source, values, *kept))
             room += sum(int(p.stored_nbytes.sum()) for p in gathered[-1].payloads.values())
-        done, nbytes = done + 1, nbytes + source.nbytes
-        doubts += [(kind, source.name) for kind in found]
-    if done:
-        yield _pack(recipe, gathered, hashes, times, skipped, doubts, colors, done, nbytes, began)
+        notes.num_sources, nbytes = notes.num_sources + 1, nbytes + source.nbytes
+        for kind in doubts:
+            notes.doubt(kind, source.name)
+    if notes.num_sources:
+        yield _pack(recipe, gathered, notes, nbytes, began)
 
 
 def _fit_values(
@@ -166,7 +153,7 @@ def _fit_values(
     stored: tuple[int, ...],
     colors: Colors,
 ) -> list[str]:
-    """Fit the boxes and the mask of an image of shape `stored` to it, and return its kinds of `Part.doubts`.
+    """Fit the boxes and the mask of an image of shape `stored` to it, and return its kinds of `Notes.doubts`.
 
     Raises:
         ImageError: They are not for such an image, or the mask has other values than the first one.
@@ -194,14 +181,22 @@ def _fit_values(
     return doubts
 
 
-def hash_files(sources: Sequence[Source]) -> list[int]:
-    """Return `Part.file_hashes` of sources; 0 for a source that cannot be read."""
-    hashes: list[int] = []
+def hash_files(sources: Sequence[Source]) -> array[int]:
+    """Return `Notes.hashes` of sources; 0 for a source that cannot be read."""
+    hashes = array("Q")
     fetched = fetch(sources)
     for source in sources:
         with contextlib.suppress(ImageError):
             read_files(source, hashes, fetched)
     return hashes
+
+
+def content_of(tasks: Iterable[Sequence[Source]]) -> str:
+    """Return the digest of the content of the sources of tasks, which are read for it."""
+    hashes = array("Q")
+    for task in tasks:
+        hashes.extend(hash_files(task))
+    return content_digest(hashes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +206,7 @@ class _Encoded:
     columns: dict[str, Any]
 
 
-def read_files(source: Source, hashes: list[int] | None = None, fetched: Fetched | None = None) -> list[bytes]:
+def read_files(source: Source, hashes: array[int] | None = None, fetched: Fetched | None = None) -> list[bytes]:
     """Return the content of a source's files, in the order of `Source.files`, and append their hash to `hashes`.
 
     Raises:
@@ -453,18 +448,7 @@ def patch_positions(height: int, width: int, size: int | None, stride: int) -> t
     return np.repeat(tops, len(lefts)), np.tile(lefts, len(tops))
 
 
-def _pack(
-    recipe: Recipe,
-    gathered: Sequence[_Encoded],
-    hashes: Sequence[int],
-    times: Sequence[tuple[int, int]],
-    skipped: Sequence[tuple[str, str]],
-    doubts: Sequence[tuple[str, str]],
-    colors: Colors,
-    num_sources: int,
-    nbytes: int,
-    began: float,
-) -> Part:
+def _pack(recipe: Recipe, gathered: Sequence[_Encoded], notes: Notes, nbytes: int, began: float) -> Part:
     chunk: Chunk | None = None
     blocks: list[Block] = []
     if gathered:
@@ -472,11 +456,7 @@ def _pack(
         columns = {name: _concatenate([e.columns[name] for e in gathered]) for name in gathered[0].columns}
         chunk = Chunk(sum(e.num_samples for e in gathered), payloads, columns)
         blocks = encode_blocks(chunk, recipe.fields, with_source=True)
-    seconds = time.perf_counter() - began
-    return Part(
-        chunk, tuple(blocks), tuple(hashes), tuple(times), tuple(skipped), num_sources, nbytes, seconds,
-        doubts=tuple(doubts), colors=dict(colors),
-    )  # fmt: skip
+    return Part(chunk, tuple(blocks), notes, nbytes, time.perf_counter() - began)
 
 
 def _concatenate(values: Sequence[Any]) -> Any:

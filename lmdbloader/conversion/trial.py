@@ -82,7 +82,7 @@ class Tried:
         # A large source has several parts, and the last one counts it.
         self._at += part.num_sources
         self.seconds[at] += part.seconds
-        self.unusable += part.skipped
+        self.unusable += part.notes.skipped
         if part.chunk is None:
             return
         self.num_samples[at] += part.chunk.num_samples
