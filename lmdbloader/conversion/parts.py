@@ -669,7 +669,6 @@ def _report(
 ) -> Report:
     """Return the report of a dataset that was just put in place."""
     listing, of = saved.listing, saved.decisions.fields
-    stored_as, sides = count_images(of, open_reader(target))
     return Report(
         str(target),
         listing.layout,
@@ -682,8 +681,7 @@ def _report(
         skipped=skipped,
         ignored=listing.ignored,
         seconds=seconds,
-        stored_as=stored_as,
-        longest_sides=sides,
+        stored_as=count_images(of, open_reader(target)),
         classes=saved.class_counts,
         notes=listing.notes + doubts,
         source_nbytes=sum(saved.nbytes),

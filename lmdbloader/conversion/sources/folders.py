@@ -246,12 +246,6 @@ def _partners(hr: object, high: Names, lr: object, low: Names) -> I64:
     """Return which LR image is the partner of each HR image."""
     partners, alone_low = match_names(hr, high, lr, low, without_scale)
     alone_high = [high[i] for i in np.flatnonzero(partners < 0).tolist()]
-    stems = {without_scale(stem_of(name)) for name in alone_high}
-    alone = {stem_of(name) for name in alone_low}
-    if alone and alone <= stems and not stems & {stem_of(name) for name in alone_high}:
-        raise SourceError(
-            f"{hr}: {as_text(alone_high[0])} is named like an LR image. {option('hr')} and {option('lr')} are swapped."
-        )
     _refuse_alone(hr, alone_high, lr)
     _refuse_alone(lr, alone_low, hr)
     return partners

@@ -13,7 +13,7 @@ import numpy as np
 from lmdbloader.base.option_names import option
 from lmdbloader.base.text import first_of
 from lmdbloader.conversion.sources.folders import find_images, holds_images, match_names
-from lmdbloader.conversion.sources.listing import Found, Listing, Location, Sources, as_text, is_url, stem_of
+from lmdbloader.conversion.sources.listing import Found, Listing, Location, Sources, as_text, is_url
 from lmdbloader.conversion.sources.remote import newest
 from lmdbloader.errors import SourceError
 from lmdbloader.format.folder_names import is_of_images, is_of_masks, without_mask_suffix
@@ -46,10 +46,8 @@ def list_masked(src: Location, masks: Location | None, *, skip: bool = False) ->
             raise SourceError(f"{place}: no images in it")
     partners, masks_alone = match_names(src, images.names, masks, found.names, without_mask_suffix)
     if masks_alone:
-        stems = {stem_of(name) for name in found.names}
-        swapped = all(without_mask_suffix(stem_of(name)) in stems for name in images.names)
-        advice = "The two folders are probably swapped." if swapped else "Remove it, or add its image."
-        raise SourceError(f"{masks}: no image in {src} for {first_of([*map(as_text, masks_alone)])}. {advice}")
+        alone_there = first_of([*map(as_text, masks_alone)])
+        raise SourceError(f"{masks}: no image in {src} for {alone_there}. Remove it, or add its image.")
     alone = np.flatnonzero(partners < 0)
     if len(alone) and (not skip or len(alone) == len(partners)):
         missing = [as_text(images.names[i]) for i in alone.tolist()]
