@@ -56,7 +56,7 @@ def test_parts_stay_small_and_together_hold_everything(tmp_path: Path) -> None:
 
 def test_file_hashes_tell_every_file_and_both_halves_apart(tmp_path: Path) -> None:
     a, b = (save(tmp_path / f"{v}.pgm", 2, 2, v) for v in (1, 2))
-    pairs = [replace(a, lr_file=b.file), replace(b, lr_file=a.file), replace(a, lr_file=a.file)]
+    pairs = [replace(one, attached=(("lr", other.file),)) for one, other in ((a, b), (b, a), (a, a))]
     assert len(set(hash_files([a, b, *pairs]))) == 5
     content = Path(tmp_path / "1.pgm").read_bytes()
     assert [*hash_files([a])] == [checksum(bytes(8) + checksum(content).to_bytes(8, "little"))]

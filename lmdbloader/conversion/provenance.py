@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields
@@ -45,7 +44,7 @@ def describe(plan: Plan) -> dict[str, Any]:
     options, recipe, listing = plan.options, plan.recipe, plan.listing
     names = Digest()
     for s in listing.sources:
-        names.update(f"{s.name}\0{os.path.basename(s.lr_name or b'')!r}\0{s.nbytes}\0".encode())
+        names.update(f"{s.name}\0{s.lr_name!r}\0{s.nbytes}\0".encode())
     record: dict[str, Any] = {
         "patch_size": options.patch_size,
         "stride": recipe.stride,

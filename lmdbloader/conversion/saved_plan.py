@@ -198,7 +198,7 @@ def changed_holders(saved: SavedPlan, sources: Sources) -> list[str]:
 
 
 def _holders(sources: Sources) -> list[str]:
-    spans = [sources.spans, sources.lr_spans, *(x for x in sources.attached.values() if isinstance(x, Spans))]
+    spans = [sources.spans, *(x for x in sources.attached.values() if isinstance(x, Spans))]
     paths = dict.fromkeys(path for found in spans if found is not None for path in found.paths)
     return [os.fsdecode(path) for path in paths if not is_url(path)]
 

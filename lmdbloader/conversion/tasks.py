@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +18,7 @@ from lmdbloader.conversion.mask_numbers import Colors, add_colors, colors_of, re
 from lmdbloader.conversion.notes import FURTHER_IMAGES, TURNED_BOXES, TURNED_MASK, Notes, content_digest
 from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.conversion.pairs import check_alignment, fit_pair
-from lmdbloader.conversion.sources.listing import Annotation, File, Source, Span
+from lmdbloader.conversion.sources.listing import Annotation, File, Source, Span, as_text
 from lmdbloader.conversion.sources.reading import Fetched, fetch, read, times_of
 from lmdbloader.conversion.storage import PIXELS, Storage, decode_to_size, encode_one, keep_file, nearest
 from lmdbloader.conversion.values import add_values, image_geometry, parse_attached
@@ -238,8 +237,8 @@ def read_files(source: Source, hashes: array[int] | None = None, fetched: Fetche
 
 def _which(source: Source, file: File | None) -> str:
     """Return the prefix of a message about a file of a source, unless it is the main image."""
-    if file == source.lr_file and source.lr_name is not None:
-        return f"its LR image {os.path.basename(source.lr_name).decode('utf-8', 'backslashreplace')}: "
+    if file is not None and file == source.lr_file:
+        return f"its LR image {as_text(source.lr_name)}".rstrip() + ": "
     return next((f"its {name}: " for name, attached in source.attached if attached == file), "")
 
 

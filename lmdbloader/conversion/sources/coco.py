@@ -8,7 +8,7 @@ import os
 from array import array
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,9 @@ from lmdbloader.conversion.sources.folders import find_images
 from lmdbloader.conversion.sources.listing import (
     I64,
     Annotations,
-    Found,
     Listing,
     Location,
     Names,
-    Sources,
     as_text,
 )
 from lmdbloader.errors import SourceError, SourceNotFoundError
@@ -67,18 +65,17 @@ def list_coco(src: Location, annotations: Location | None, *, skip: bool = False
         why = "is a folder; name the JSON file in it" if annotations.is_dir() else "there is no such file"
         raise SourceNotFoundError(f"{annotations}: {why}")
     images = find_images(src)
-    if not len(images.names):
+    names = images.sources.names
+    if not len(names):
         raise SourceError(f"{src}: no images in it")
     content = _read(annotations)
-    kept, rows, missing = _match(src, images, annotations, content, skip)
+    kept, rows, missing = _match(src, names, annotations, content, skip)
     boxes, notes = _boxes_of(content, rows)
-    sources = Sources(images.names.take(kept.tolist()), images.nbytes[kept], annotations=boxes)
-    listed = np.zeros(len(images.names), np.bool_)
-    listed[kept] = True
-    others = [as_text(images.names[i]) for i in np.flatnonzero(~listed).tolist()]
-    return Listing(
-        "coco",
-        sources,
+    others = [as_text(names[i]) for i in np.setdiff1d(np.arange(len(names)), kept).tolist()]
+    return replace(
+        images,
+        layout="coco",
+        sources=replace(images.sources.take(kept), annotations=boxes),
         classes=content.classes,
         fields=FIELDS,
         ignored=(
@@ -86,7 +83,6 @@ def list_coco(src: Location, annotations: Location | None, *, skip: bool = False
             *few(others, f"{annotations.name} does not list it"),
             *few(missing, f"{annotations.name} lists it, but it is not in {src}"),
         ),
-        changed_ns=images.changed_ns,
         notes=notes,
     )
 
@@ -315,9 +311,9 @@ def _set_labels(content: _Content, categories: dict[int, str]) -> None:
 # --- images and boxes together ---
 
 
-def _match(src: Location, images: Found, path: Path, content: _Content, skip: bool) -> tuple[I64, I64, list[str]]:
+def _match(src: Location, names: Names, path: Path, content: _Content, skip: bool) -> tuple[I64, I64, list[str]]:
     """Return the numbers of the listed images in order, their rows in the file, and the names of missing images."""
-    number_of = {name: i for i, name in enumerate(images.names)}
+    number_of = {name: i for i, name in enumerate(names)}
     row_of: dict[int, int] = {}
     missing: list[str] = []
     for row, name in enumerate(content.names):
@@ -330,7 +326,7 @@ def _match(src: Location, images: Found, path: Path, content: _Content, skip: bo
             row_of[number] = row
     if missing and (not skip or not row_of):
         raise SourceError(
-            f"{src}: {path.name} lists {first_of(missing)}, not found there. " + _advice(images.names, bool(row_of))
+            f"{src}: {path.name} lists {first_of(missing)}, not found there. " + _advice(names, bool(row_of))
         )
     kept = sorted(row_of)
     return np.array(kept, np.int64), np.array([row_of[number] for number in kept], np.int64), missing

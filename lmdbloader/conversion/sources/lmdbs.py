@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lmdbloader.conversion.sources.listing import I64, Found, Listing, Location, Names, Sources, Span, Spans, as_text
+from lmdbloader.conversion.sources.listing import I64, Listing, Location, Names, Sources, Span, Spans, as_text
 from lmdbloader.conversion.sources.reading import read
 from lmdbloader.errors import CorruptError, OptionError, SourceError, SourceNotFoundError
 from lmdbloader.images.decode import describe_start, is_image_start
@@ -30,13 +30,7 @@ def holds(place: Location) -> bool:
 
 
 def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
-    """Return the images of an LMDB, see `layouts.Source`."""
-    found = find_half(src)
-    return Listing("lmdb", Sources(found.names, found.nbytes, spans=found.spans), ignored=found.ignored)
-
-
-def find_half(src: Location) -> Found:
-    """Return the image files that are the values of an LMDB.
+    """Return the image files that are the values of an LMDB, see `layouts.Source`.
 
     They are in the order of their keys: by number if every key is a decimal number, by bytes otherwise. BasicSR's
     meta_info.txt gives names with suffixes; without it, keys are names. Entries that count the others (`__len__`,
@@ -82,11 +76,11 @@ def find_half(src: Location) -> Found:
     _refuse_others(src, keys, spans)
     order = _order(keys)
     if order is not None:
-        keys, lengths, spans = keys.take(order.tolist()), lengths[order], spans.take(order)
+        keys, lengths, spans = keys.take(order), lengths[order], spans.take(order)
     meta = (src if src.is_dir() else src.parent) / META_FILE
     if src.is_dir() and meta.is_file():
         keys = _rename(src, keys, meta)
-    return Found(keys, lengths, spans, tuple(ignored))
+    return Listing("lmdb", Sources(keys, lengths, spans=spans), ignored=tuple(ignored))
 
 
 def _start(path: bytes, at: int, length: int) -> bytes:
