@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lmdbloader.conversion.mask_numbers import Colors, add_colors
+from lmdbloader.conversion.mask_numbers import Colors, add_bits, add_colors
 from lmdbloader.conversion.sources.listing import Sources
 from lmdbloader.conversion.sources.reading import times_of
 from lmdbloader.format.digests import Digest, digest_of
@@ -30,6 +30,7 @@ class Notes:
             TURNED_BOXES, whose mask or boxes may have to be turned too; FURTHER_IMAGES, after which others follow in
             the file.
         colors: Of the palettes of the masks.
+        mask_bits: The bits of the masks, with the name of the first image whose mask has them.
         hashes: XXH64 of the files of every source that was read, also of skipped ones.
         times: Of each of them, before its files were read: mtime and ctime in ns.
     """
@@ -38,6 +39,7 @@ class Notes:
     skipped: list[tuple[str, str]] = field(default_factory=list)
     doubts: dict[str, tuple[int, str]] = field(default_factory=dict)
     colors: Colors = field(default_factory=dict)
+    mask_bits: dict[int, str] = field(default_factory=dict)
     hashes: array[int] = field(default_factory=lambda: array("Q"))
     times: array[int] = field(default_factory=lambda: array("q"))
 
@@ -45,9 +47,10 @@ class Notes:
         """Add the notes on the next sources.
 
         Raises:
-            SourceError: Their masks have other palettes.
+            SourceError: Their masks have other palettes or bits.
         """
         add_colors(self.colors, other.colors)
+        add_bits(self.mask_bits, other.mask_bits)
         self.num_sources += other.num_sources
         self.skipped += other.skipped
         for kind, (count, name) in other.doubts.items():
@@ -77,6 +80,7 @@ class Notes:
             "skipped": self.skipped,
             "doubts": self.doubts,
             "colors": [[number, color.hex(), name] for number, (color, name) in self.colors.items()],
+            "mask_bits": list(self.mask_bits.items()),
             "hashes": base64.b64encode(_packed(self.hashes)).decode(),
             "times": base64.b64encode(_packed(self.times)).decode(),
         }
@@ -89,6 +93,7 @@ def parse_notes(body: Mapping[str, Any]) -> Notes:
         [(name, reason) for name, reason in body["skipped"]],
         {kind: (count, name) for kind, (count, name) in body["doubts"].items()},
         {number: (bytes.fromhex(color), name) for number, color, name in body["colors"]},
+        dict(body["mask_bits"]),
         array("Q", np.frombuffer(base64.b64decode(body["hashes"]), "<u8").tolist()),
         array("q", np.frombuffer(base64.b64decode(body["times"]), "<i8").tolist()),
     )

@@ -411,9 +411,8 @@ def make_part(work: Work, saved: SavedPlan, number: int, options: RunOptions, ad
     if (found := finished_part(work, listing, number, options)) is not None:
         return _part_of(number, num_sources, found, was_finished=True)
     _refuse_changed(work.folder, saved, listing.sources)
-    recipe = Recipe(
-        saved.decisions.fields, replace(shared(options), classes=None), saved.storage, saved.first_mask
-    ).changed(scale=saved.decisions.scale)
+    recipe = Recipe(saved.decisions.fields, replace(shared(options), classes=None), saved.storage)
+    recipe = recipe.changed(scale=saved.decisions.scale)
     share = nbytes / max(sum(saved.nbytes), 1)
     expected = saved.decisions.data_nbytes
     notes = Notes()

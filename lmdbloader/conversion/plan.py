@@ -28,7 +28,6 @@ from lmdbloader.errors import ImageError, OptionError, SourceError
 from lmdbloader.format.codecs import check_codec
 from lmdbloader.format.layout import MAX_NAMES, Field, Kind, make_field
 from lmdbloader.format.manifest import Description, check_fits
-from lmdbloader.images.decode import decode_labels
 from lmdbloader.store import estimate_map_nbytes, map_nbytes_of
 
 _TRIAL_SOURCES = 8
@@ -117,7 +116,7 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
     num_workers = choose_workers(1 if listing.in_process else options.workers, int(listing.sources.nbytes.sum()))
     folders = tuple(place for place in places[:4] if isinstance(place, Path))
     # Every task carries the recipe, and class names can be many.
-    recipe = Recipe((), replace(shared(options), classes=None), storage, _find_first_mask(listing, options))
+    recipe = Recipe((), replace(shared(options), classes=None), storage)
     return Plan(options, recipe, listing, codec, folders, num_workers, notes)
 
 
@@ -132,19 +131,6 @@ def _refuse_many(sources: Sources) -> None:
             f"{len(sources):,} sources, and one dataset holds at most {MAX_NAMES:,}. Make several datasets, of other "
             f"folders or with {option('subset')}."
         )
-
-
-def _find_first_mask(listing: Listing, options: ConvertOptions) -> tuple[str, int] | None:
-    """Return the name and the bits of the first mask that can be read; None without masks, or if all become 8 bits."""
-    if listing.layout != "masks" or options.binary_masks:
-        return None
-    for source in listing.sources:
-        try:
-            return source.name, 8 * decode_labels(read_files(source)[-1]).itemsize
-        except ImageError:  # the conversion stops here, or leaves it out
-            if options.on_error == "stop":
-                return None
-    return None
 
 
 def settle_scale(plan: Plan) -> Recipe:

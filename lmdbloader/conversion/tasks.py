@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from lmdbloader.base.disk_errors import DISK_FAILED
 from lmdbloader.base.option_names import option
-from lmdbloader.conversion.mask_numbers import Colors, add_colors, colors_of, refuse_soft, to_binary
+from lmdbloader.conversion.mask_numbers import add_bits, add_colors, colors_of, refuse_soft, to_binary
 from lmdbloader.conversion.notes import FURTHER_IMAGES, TURNED_BOXES, TURNED_MASK, Notes, content_digest
 from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.conversion.pairs import check_alignment, fit_pair
@@ -46,13 +46,11 @@ class Recipe:
         fields: The fields of the dataset, with their codecs.
         options: The options, with the scale of given pairs.
         storage: How images are stored; pairs and scaled images are stored as pixels.
-        first_mask: The name and the bits of the first mask, which all others must have; None without masks.
     """
 
     fields: tuple[Field, ...]
     options: ConvertOptions = field(default_factory=ConvertOptions)
     storage: Storage = field(default_factory=Storage)
-    first_mask: tuple[str, int] | None = None
 
     @property
     def policy(self) -> DecodePolicy:
@@ -121,7 +119,7 @@ def convert_sources(
             else:
                 places = [patch_positions(0, 0, None, 1)]
             stored = next(iter(images.values())).shape if kept is None else kept[1]
-            doubts = _fit_values(recipe, source, files, values, stored, notes.colors)
+            doubts = _fit_values(recipe, source, files, values, stored, notes)
         except ImageError as error:
             if recipe.options.on_error == "stop":
                 raise
@@ -150,13 +148,13 @@ def _fit_values(
     files: Sequence[bytes],
     values: dict[str, Any],
     stored: tuple[int, ...],
-    colors: Colors,
+    notes: Notes,
 ) -> list[str]:
     """Fit the boxes and the mask of an image of shape `stored` to it, and return its kinds of `Notes.doubts`.
 
     Raises:
-        ImageError: They are not for such an image, or the mask has other values than the first one.
-        SourceError: Its palette differs from `colors`, those of the masks before it, to which its own are added.
+        ImageError: They are not for such an image, or the mask has no labels.
+        SourceError: The palette or the bits of the mask are others than in `notes`, to which they are added.
     """
     if source.annotation is None and "mask" not in values and not is_jpeg(files[0]):
         return []
@@ -168,13 +166,13 @@ def _fit_values(
             doubts.append(TURNED_BOXES)  # they fit before and after the turn
     if "mask" in values:
         mask = values["mask"]
-        add_colors(colors, colors_of(source, files[-1], mask))
+        add_colors(notes.colors, colors_of(source, files[-1], mask))
         if recipe.options.binary_masks:
             mask = to_binary(source, mask)
         else:
             refuse_soft(source, mask)
-        _check_bits(source, mask, recipe.first_mask)
         values["mask"] = _fit_mask(source, header, mask, stored)
+        add_bits(notes.mask_bits, {8 * mask.itemsize: source.name})
         if _may_be_unturned(header, mask, files[-1], recipe.options.max_pixels):
             doubts.append(TURNED_MASK)
     return doubts
@@ -280,16 +278,6 @@ def _decode_checked_pair(
     hr, scale = fit_pair(hr, lr, recipe.options, source.name)
     check_alignment(hr, lr, scale, recipe.options.min_pair_psnr, source.name)
     return {"lr": lr, "hr": hr}, scale
-
-
-def _check_bits(source: Source, mask: Pixels, first: tuple[str, int] | None) -> None:
-    """Raise ImageError if a mask has other bits than the first one, so that no batch could hold both."""
-    if first is not None and 8 * mask.itemsize != first[1]:
-        raise ImageError(
-            source.name,
-            f"its mask has {8 * mask.itemsize} bits, that of {first[0]} has {first[1]}. A batch needs one dtype. Save "
-            "all masks with 16 bits, or all with 8.",
-        )
 
 
 def _fit_mask(source: Source, header: ImageHeader, mask: Pixels, stored: tuple[int, ...]) -> Pixels:
