@@ -113,11 +113,10 @@ def convert_sources(
             files = read_files(source, notes.hashes, fetched)
             values = parse_attached(source, files[source.num_images :])
             kept = None if source.num_images > 1 else keep_file(recipe.storage, files[0], recipe.policy, source.name)
+            images, scale, places = dict[str, Pixels](), 1, [patch_positions(0, 0, None, 1)]
             if kept is None:
                 images, scale = _decode(recipe, source, *files[: source.num_images])
                 places = _places(recipe, source, images)
-            else:
-                places = [patch_positions(0, 0, None, 1)]
             stored = next(iter(images.values())).shape if kept is None else kept[1]
             doubts = _fit_values(recipe, source, files, values, stored, notes)
         except ImageError as error:
@@ -129,11 +128,8 @@ def convert_sources(
             if room >= PART_NBYTES or (notes.num_sources and len(places) > 1):
                 yield _pack(recipe, gathered, notes, nbytes, began)
                 gathered, notes, nbytes, room, began = [], Notes(), 0, 0, time.perf_counter()
-            if kept is None:
-                was_jpeg = is_jpeg(files[0])
-                gathered.append(_encode(recipe, source, images, values, scale, tops, lefts, was_jpeg=was_jpeg))
-            else:
-                gathered.append(_keep(recipe, source, values, *kept))
+            was_jpeg = is_jpeg(files[0])
+            gathered.append(_encode(recipe, source, images, values, kept, scale, tops, lefts, was_jpeg=was_jpeg))
             room += sum(int(p.stored_nbytes.sum()) for p in gathered[-1].payloads.values())
         notes.num_sources, nbytes = notes.num_sources + 1, nbytes + source.nbytes
         for kind in doubts:
@@ -355,66 +351,49 @@ def _places(recipe: Recipe, source: Source, images: dict[str, Pixels]) -> list[t
     return [(tops[c : c + cuts.step], lefts[c : c + cuts.step]) for c in cuts]
 
 
-def _keep(
-    recipe: Recipe, source: Source, values: dict[str, Any], payload: Payloads, shape: tuple[int, ...]
-) -> _Encoded:
-    """Return a sample whose image is the source's own file."""
-    columns: dict[str, Any] = {"source": [source.name], "top": np.zeros(1, np.int64), "left": np.zeros(1, np.int64)}
-    payloads = {"image": payload}
-    for f in recipe.fields:
-        if f.kind != "image":
-            add_values(f, values[f.name], 1, payloads, columns)
-            continue
-        columns.update(image_geometry(f.name, [shape]))
-    return _Encoded(1, payloads, columns)
-
-
 def _encode(
     recipe: Recipe,
     source: Source,
     images: dict[str, Pixels],
     values: dict[str, Any],
+    kept: tuple[Payloads, tuple[int, ...]] | None,
     scale: int,
     tops: Any,
     lefts: Any,
     *,
     was_jpeg: bool,
 ) -> _Encoded:
-    full = images["hr" if "hr" in images else "image"]
+    """Return the samples of a source: patches at some places, the whole image, or its file, if that is kept."""
+    side = recipe.options.patch_size
     payloads: dict[str, Payloads] = {}
     columns: dict[str, Any] = {"source": [source.name] * len(tops), "top": tops, "left": lefts}
     for f in recipe.fields:
-        if f.kind == "mask" and recipe.options.patch_size is not None:
-            mask = values[f.name]
-            side = recipe.options.patch_size
-            as_pixels = replace(recipe, storage=PIXELS)
-            payloads[f.name] = _encode_patches(as_pixels, f, mask, tops, lefts, side, source.name)
-            columns.update(image_geometry(f.name, [(side, side, 1, 8 * mask.itemsize)] * len(tops)))
-            continue
-        if f.kind != "image":
+        if f.kind != "image" and (f.kind != "mask" or side is None):
             add_values(f, values[f.name], len(tops), payloads, columns)
             continue
-        part = scale if f.name == "lr" else 1
-        if recipe.options.patch_size is None:
-            payloads[f.name] = encode_one(recipe.storage, f, images[f.name], source.name, was_jpeg=was_jpeg)
-            shape = (*images[f.name].shape, 8 * images[f.name].itemsize)
-            columns.update(image_geometry(f.name, [shape]))
+        if kept is not None:
+            payloads[f.name], shape = kept
         else:
-            side = recipe.options.patch_size // part
-            payloads[f.name] = _encode_patches(
-                recipe, f, images[f.name], tops // part, lefts // part, side, source.name
-            )
-            shape = (side, side, full.shape[2], 8 * full.itemsize)
-            for name, value in zip(("height", "width", "channels", "bits"), shape, strict=True):
-                columns[f"{f.name}.{name}"] = np.full(len(tops), value, np.int64)
+            image: Pixels = images[f.name] if f.kind == "image" else values[f.name]
+            height, width, channels = image.shape
+            if side is None:
+                payloads[f.name] = encode_one(recipe.storage, f, image, source.name, was_jpeg=was_jpeg)
+            else:
+                part = scale if f.name == "lr" else 1
+                height = width = side // part
+                storage = recipe.storage if f.kind == "image" else PIXELS
+                payloads[f.name] = _encode_patches(storage, f, image, tops // part, lefts // part, height, source.name)
+            shape = (height, width, channels, 8 * image.itemsize)
+        geometry = image_geometry(f.name, [shape])
+        columns.update({name: np.repeat(column, len(tops)) for name, column in geometry.items()})
     return _Encoded(len(tops), payloads, columns)
 
 
-def _encode_patches(recipe: Recipe, f: Field, image: Pixels, tops: Any, lefts: Any, side: int, name: str) -> Payloads:
+def _encode_patches(storage: Storage, f: Field, image: Pixels, tops: Any, lefts: Any, side: int, name: str) -> Payloads:
     nbytes = side * side * image.shape[2] * image.itemsize
-    if nbytes > TILED_ABOVE_NBYTES or recipe.storage.mode not in (None, "raw"):
+    if nbytes > TILED_ABOVE_NBYTES or storage.mode not in (None, "raw"):
         return join([
-            encode_one(recipe.storage, f, np.ascontiguousarray(image[t : t + side, x : x + side]), f"{name}\0{t}\0{x}")
+            encode_one(storage, f, np.ascontiguousarray(image[t : t + side, x : x + side]), f"{name}\0{t}\0{x}")
             for t, x in zip(tops.tolist(), lefts.tolist(), strict=True)
         ])  # fmt: skip
     cut = np.empty((len(tops), side * side * image.shape[2]), image.dtype)
