@@ -227,13 +227,17 @@ def encode_as_jpeg(storage: Storage, image: Pixels, key: str, *, was_jpeg: bool 
     """Return an image as a JPEG; None if its pixels are stored. The arguments are those of `encode_one`."""
     if image.dtype != np.uint8 or max(image.shape[:2]) > _MOST_JPEG_SIDE:
         return None
-    if storage.mode == "proportion":
-        wanted = draw(storage.seed or 0, key) < (storage.compress_probability or 0.0)
-    elif storage.mode == "smart":
-        wanted = image.nbytes > (storage.smart_threshold or 0)
-    else:
-        wanted = storage.mode == "jpg" or (storage.keeps_files and was_jpeg)
+    wanted = _becomes_jpeg(storage, image.nbytes, key, was_jpeg=was_jpeg)
     return encode_jpeg(image, storage.jpeg_quality or _QUALITY) if wanted else None
+
+
+def _becomes_jpeg(storage: Storage, nbytes: int, key: str, *, was_jpeg: bool) -> bool:
+    """Return whether an image of so many bytes of pixels becomes a JPEG, if its file is not kept."""
+    if storage.mode == "proportion":
+        return draw(storage.seed or 0, key) < (storage.compress_probability or 0.0)
+    if storage.mode == "smart":
+        return nbytes > (storage.smart_threshold or 0)
+    return storage.mode == "jpg" or (storage.keeps_files and was_jpeg)
 
 
 def guess_nbytes(storage: Storage, info: ImageInfo, *, nbytes: int, was_jpeg: bool, key: str) -> float:
@@ -253,14 +257,9 @@ def guess_nbytes(storage: Storage, info: ImageInfo, *, nbytes: int, was_jpeg: bo
     height, width = fit_within(info.height, info.width, storage.max_resolution)
     pixels = height * width * info.channels * info.dtype.itemsize
     share = height * width / (info.height * info.width)
-    if storage.mode == "original" or (storage.mode is None and was_jpeg):
-        return nbytes * share
-    becomes_jpeg = (
-        storage.mode == "jpg"
-        or (storage.mode == "smart" and pixels > (storage.smart_threshold or 0))
-        or (storage.mode == "proportion" and draw(storage.seed or 0, key) < (storage.compress_probability or 0.0))
-    )
-    if becomes_jpeg and info.dtype == np.uint8:
+    if storage.mode == "original" and share == 1:
+        return float(nbytes)
+    if info.dtype == np.uint8 and _becomes_jpeg(storage, pixels, key, was_jpeg=was_jpeg):
         return nbytes * share if was_jpeg else pixels * _JPEG_SHARE
     return float(pixels)
 

@@ -366,24 +366,15 @@ def _boxes_of(content: _Content, rows: I64) -> tuple[Annotations, tuple[str, ...
     boxes, labels, sample = np.array(content.boxes).reshape(-1, 4)[here], content.labels[here], sample[here]
     with np.errstate(over="ignore"):
         boxes[:, 2:] += boxes[:, :2]
-    keep, num_clipped = clip(boxes, sizes[sample][:, ::-1], _BEYOND)
-    found = Annotations.gather(sample[keep], len(rows), boxes[keep], labels[keep], sizes)
+    found, on_boxes = gather(sample, len(rows), boxes, labels, sizes, _BEYOND)
     num_unlisted = int((~is_listed).sum())
     notes = (
         *note("left out", content.num_crowds, "box of a crowd (iscrowd)", "boxes of crowds (iscrowd)"),
         *note("left out", num_unlisted, "box of an image", "boxes of images", " that the file does not list"),
-        *notes_on(num_clipped, int((~keep).sum())),
+        *on_boxes,
         *(f"not read, only boxes are: {count:,} {name}" for name, count in sorted(content.not_read.items())),
     )
     return found, notes
-
-
-def notes_on(num_clipped: int, num_empty: int) -> tuple[str, ...]:
-    """Return notes on boxes that are not as in their file."""
-    return (
-        *note("clipped to the image", num_clipped, "box", "boxes"),
-        *note("left out", num_empty, "box", "boxes", " without area in the image"),
-    )
 
 
 def note(what: str, number: int, one: str, many: str, more: str = "") -> tuple[str, ...]:
@@ -395,19 +386,29 @@ def note(what: str, number: int, one: str, many: str, more: str = "") -> tuple[s
     return (f"{what}: {counted(number, one, many)}{more}",) if number else ()
 
 
-def clip(boxes: npt.NDArray[np.float64], most: Any, beyond: float) -> tuple[npt.NDArray[np.bool_], int]:
-    """Clip boxes (n, 4) XYXY to 0 and `most` (n, 2), in place.
+def gather(
+    image: I64, num_images: int, boxes: npt.NDArray[np.float64], labels: I64, sizes: I64 | None, beyond: float
+) -> tuple[Annotations, tuple[str, ...]]:
+    """Return boxes (n, 4) XYXY by their image, clipped to it, and notes on those that are not as in their file.
 
-    Returns:
-        (n,), which of them have an area as float32; and how many of these reached out by more than `beyond`.
+    Those without area are left out. Boxes that reach out by at most `beyond` do not count as clipped. Sizes are as in
+    `Annotations`.
 
     >>> boxes = np.array([[-5.0, 0, 10, 10], [20, 20, 30, 30]])
-    >>> clip(boxes, np.array([[15, 15], [15, 15]]), 0), boxes.tolist()
-    ((array([ True, False]), 1), [[0.0, 0.0, 10.0, 10.0], [15.0, 15.0, 15.0, 15.0]])
+    >>> found, notes = gather(np.array([0, 0]), 1, boxes, np.array([3, 4]), np.array([[15, 15]]), 0)
+    >>> found.boxes.tolist(), notes[0]
+    ([[0.0, 0.0, 10.0, 10.0]], 'clipped to the image: 1 box')
     """
-    before = boxes.copy()
-    np.clip(boxes[:, :2], 0, most, out=boxes[:, :2])
-    np.clip(boxes[:, 2:], 0, most, out=boxes[:, 2:])
-    stored = boxes.astype(np.float32)
-    keep: npt.NDArray[np.bool_] = np.all(stored[:, 2:] > stored[:, :2], axis=1)
-    return keep, int((keep & (np.abs(boxes - before) > beyond).any(1)).sum())
+    most: Any = 1.0 if sizes is None else sizes[image][:, ::-1]
+    inside = np.concatenate([np.clip(boxes[:, :2], 0, most), np.clip(boxes[:, 2:], 0, most)], axis=1)
+    stored = inside.astype(np.float32)
+    keep = np.all(stored[:, 2:] > stored[:, :2], axis=1)
+    num_clipped = int((keep & (np.abs(inside - boxes) > beyond).any(1)).sum())
+    notes = (
+        *note("clipped to the image", num_clipped, "box", "boxes"),
+        *note("left out", int((~keep).sum()), "box", "boxes", " without area in the image"),
+    )
+    order = np.flatnonzero(keep)[np.argsort(image[keep], kind="stable")]
+    bounds = np.zeros(num_images + 1, np.int64)
+    np.cumsum(np.bincount(image[keep], minlength=num_images), out=bounds[1:])
+    return Annotations(inside[order], labels[order], bounds, sizes), notes

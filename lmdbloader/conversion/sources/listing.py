@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias, overload
+from typing import TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -87,19 +87,6 @@ class Annotations:
     labels: I64
     bounds: I64
     sizes: I64 | None
-
-    @classmethod
-    def gather(cls, image: I64, num_images: int, boxes: Any, labels: I64, sizes: I64 | None) -> Annotations:
-        """Return boxes by image, in their order.
-
-        >>> gathered = Annotations.gather(np.array([1, 0, 1]), 2, np.zeros((3, 4)), np.array([5, 6, 7]), None)
-        >>> gathered.labels.tolist(), gathered.bounds.tolist()
-        ([6, 5, 7], [0, 1, 3])
-        """
-        order = np.argsort(image, kind="stable")
-        bounds = np.zeros(num_images + 1, np.int64)
-        np.cumsum(np.bincount(image, minlength=num_images), out=bounds[1:])
-        return cls(np.ascontiguousarray(boxes[order], np.float64), labels[order], bounds, sizes)
 
     def __getitem__(self, number: int) -> Annotation:
         rows = slice(self.bounds.item(number), self.bounds.item(number + 1))

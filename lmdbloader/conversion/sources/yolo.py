@@ -15,10 +15,9 @@ import numpy as np
 from lmdbloader.base.arguments import ordered_texts
 from lmdbloader.base.files import open_regular
 from lmdbloader.base.option_names import option, shown
-from lmdbloader.conversion.sources.coco import FIELDS, clip, few, note, notes_on
+from lmdbloader.conversion.sources.coco import FIELDS, few, gather, note
 from lmdbloader.conversion.sources.folders import find_images, same_stem
 from lmdbloader.conversion.sources.listing import (
-    Annotations,
     Listing,
     Location,
     Others,
@@ -78,11 +77,10 @@ def list_yolo(src: Location, classes: Sequence[str] | None = None) -> Listing:
         expected = f"{_LABELS}/a.txt for {_IMAGES}/a.jpg, or a.txt next to a.jpg"
         raise SourceError(f"{tree.labels}: no text file belongs to an image of {tree.images}; expected {expected}")
     boxes = np.array(content.boxes).reshape(-1, 4)
-    keep, num_clipped = clip(boxes, 1.0, _BEYOND)
     labels, image = np.array(content.labels, np.int64), np.array(content.image, np.int64)
-    found = Annotations.gather(image[keep], len(image_names), boxes[keep], labels[keep], None)
+    found, on_boxes = gather(image, len(image_names), boxes, labels, None, _BEYOND)
     notes = (
-        *notes_on(num_clipped, int((~keep).sum())),
+        *on_boxes,
         *note("turned into the box around it", content.num_polygons, "polygon", "polygons"),
         *note("without boxes", len(image_names) - content.num_files, "image", "images", " without a text file"),
     )
