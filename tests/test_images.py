@@ -722,6 +722,14 @@ def jpeg_of_blocks(sampling, height, width, *, restart=0, strays=b"", se=63):
     return b"\xff\xd8" + head + restarts + segment(0xDA, scan) + body + b"\xff\xd9"
 
 
+@pytest.mark.parametrize("kind", ["TIFF", "BMP", "GIF"])
+def test_pillows_own_limit_on_pixels_does_not_count(kind, monkeypatch):
+    data = saved(np.zeros((40, 40, 1), np.uint8), kind)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)  # Pillow checks TIFFs when it decodes them
+    assert decode_image(data).shape[:2] == (40, 40)
+    assert Image.MAX_IMAGE_PIXELS == 100
+
+
 def pillows(data):
     pixels = np.asarray(Image.open(io.BytesIO(data)))
     return pixels if pixels.ndim == 3 else pixels[:, :, None]
