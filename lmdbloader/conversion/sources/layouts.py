@@ -120,17 +120,17 @@ def _list_labelled(
     skip: bool,
 ) -> Listing | None:
     """Return images with masks or boxes, None if other layouts are asked for."""
-    if masks is not None and (annotations is not None or layout in ("coco", "yolo")):
-        other = option("annotations") if annotations is not None else option("layout", layout)
-        raise OptionError(f"{option('masks')} with {other}: give one of them")
     for name, place, made in (("annotations", annotations, "coco"), ("masks", masks, "masks")):
-        if place is not None and layout not in ("auto", made):
-            raise OptionError(f"{option('layout', layout)} with {option(name)}, which means {option('layout', made)}")
-    if annotations is not None or layout == "coco":
+        if place is not None:
+            if layout not in ("auto", made):
+                given = option("layout", layout)
+                raise OptionError(f"{given} with {option(name)}, which means {option('layout', made)}")
+            layout = made
+    if layout == "coco":
         from lmdbloader.conversion.sources.coco import list_coco
 
         return list_coco(src, annotations, skip=skip)
-    if masks is not None or layout == "masks":
+    if layout == "masks":
         from lmdbloader.conversion.sources.masks import list_masked
 
         return list_masked(src, masks, skip=skip)

@@ -16,7 +16,6 @@ from lmdbloader.images.decode import describe_start, is_image_start
 from lmdbloader.store import is_dataset
 from lmdbloader.store.lmdb_file import list_values, lmdb_file
 
-META_FILE = "meta_info.txt"
 _BOOKKEEPING = re.compile(rb"__.*__|num[-_]samples|length|len|keys|meta|meta_info|metadata", re.DOTALL)
 _PROBED = 16
 _START_NBYTES = 16
@@ -32,9 +31,8 @@ def holds(place: Location) -> bool:
 def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
     """Return the image files that are the values of an LMDB, see `layouts.Source`.
 
-    They are in the order of their keys: by number if every key is a decimal number, by bytes otherwise. BasicSR's
-    meta_info.txt gives names with suffixes; without it, keys are names. Entries that count the others (`__len__`,
-    `num-samples` ...) are left out and named.
+    They are in the order of their keys: by number if every key is a decimal number, by bytes otherwise. Keys are
+    names. Entries that count the others (`__len__`, `num-samples` ...) are left out and named.
 
     Raises:
         SourceError: It is not an LMDB, is a dataset of lmdbloader, is damaged, or its values are not images.
@@ -77,9 +75,6 @@ def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
     order = _order(keys)
     if order is not None:
         keys, lengths, spans = keys.take(order), lengths[order], spans.take(order)
-    meta = (src if src.is_dir() else src.parent) / META_FILE
-    if src.is_dir() and meta.is_file():
-        keys = _rename(src, keys, meta)
     return Listing("lmdb", Sources(keys, lengths, spans=spans), ignored=tuple(ignored))
 
 
@@ -107,23 +102,3 @@ def _order(keys: Names) -> I64 | None:
         return None
     order = sorted(range(len(keys)), key=lambda number: (int(keys[number]), keys[number]))
     return np.array(order, np.int64)
-
-
-def _rename(src: Path, keys: Names, meta: Path) -> Names:
-    """Return the names that BasicSR's meta_info.txt has for the keys: "name.png (height,width,channels) level"."""
-    named: dict[bytes, bytes] = {}
-    for number, line in enumerate(meta.read_bytes().splitlines(), 1):
-        if not line.strip():
-            continue
-        found = re.fullmatch(rb"(.+?)\s+\(\d+,\s*\d+,\s*\d+\)(\s+-?\d+)?\s*", line)
-        if found is None:
-            raise SourceError(
-                f"{meta}: line {number} is {line[:80]!r}; expected a name, (height,width,channels) and a level"
-            )
-        named[os.path.splitext(found[1])[0]] = found[1]
-    if differing := named.keys() ^ set(keys):
-        raise SourceError(
-            f"{src}: {META_FILE} lists other images than the LMDB has: only one of them has {as_text(min(differing))}. "
-            f"If the LMDB is right, remove {META_FILE}."
-        )
-    return Names.join(b"", (named[key] for key in keys))
