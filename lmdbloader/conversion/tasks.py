@@ -282,13 +282,11 @@ def _fit_mask(source: Source, header: ImageHeader, mask: Pixels, stored: tuple[i
     Raises:
         ImageError: It has another size than the image in the file, once that is upright.
     """
-    upright = (header.height, header.width)
-    if is_swapped := header.orientation >= 5:
-        upright = upright[::-1]
+    upright = header.upright
     height, width = mask.shape[:2]
     if (height, width) != upright:
         why = " Height and width are swapped: turn or transpose the mask, as its image is."
-        if is_swapped:
+        if header.orientation >= 5:
             why = " The image is turned by its EXIF or XMP data, and the mask is not."
         if (width, height) != upright:
             why = ""

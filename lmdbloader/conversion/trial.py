@@ -47,13 +47,13 @@ def make_guess(recipe: Recipe, sources: Sources) -> Guess | None:
 def _guess_one(recipe: Recipe, source: Source) -> float:
     """Return about how many bytes an input will take; -1 if its header does not say."""
     head = read_head(source.file, _HEAD_NBYTES)
-    if (info := glance(head)) is None:
+    if (shape := glance(head)) is None:
         return -1.0
     patch = recipe.options.patch_size
     if patch is None:
-        return guess_nbytes(recipe.storage, info, nbytes=source.nbytes, was_jpeg=is_jpeg(head), key=source.name)
-    count = len(patch_positions(info.height, info.width, patch, recipe.stride)[0])
-    return float(count * patch * patch * info.channels * info.dtype.itemsize)
+        return guess_nbytes(recipe.storage, shape, nbytes=source.nbytes, was_jpeg=is_jpeg(head), key=source.name)
+    count = len(patch_positions(*shape[:2], patch, recipe.stride)[0])
+    return float(count * patch * patch * shape[2] * shape[3])
 
 
 class Tried:
