@@ -120,7 +120,7 @@ sys.exit(lmdbloader.cli.main(["convert", "src", "out", "--workers", "2"]))
 """
 
 
-@pytest.mark.parametrize("mib", [1, 4])
+@pytest.mark.parametrize("mib", [1, 8])
 def test_the_command_reports_on_one_line_that_its_address_space_is_too_small(tmp_path: Path, mib: int) -> None:
     (tmp_path / "src").mkdir()
     for i in range(40):
