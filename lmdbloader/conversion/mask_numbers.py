@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -194,18 +193,14 @@ def check_numbers(sources: Sources, *, is_binary: bool) -> tuple[str, ...]:
 
 def _masks_of(sources: Sources) -> Iterator[tuple[Source, bytes]]:
     """Yield the files of masks that can be read: some that are evenly spread, then the others."""
-    spread = np.unique(np.linspace(0, len(sources) - 1, _GLANCED_AT).astype(int)).tolist()
-    rest: Iterable[int] = (number for number in range(len(sources)) if number not in spread)
-    numbers = iter([*spread])
-    while group := list(islice(numbers, _GLANCED_AT)) or list(islice(iter(rest), _GLANCED_AT)):
-        masks = [replace(s, file=file, attached=()) for s in map(sources.__getitem__, group) if (file := _mask_file(s))]
+    spread = np.unique(np.linspace(0, len(sources) - 1, _GLANCED_AT).astype(int))
+    order = np.concatenate([spread, np.setdiff1d(np.arange(len(sources)), spread)])
+    for first in range(0, len(order), _GLANCED_AT):
+        group = [sources[row] for row in order[first : first + _GLANCED_AT].tolist()]
+        masks = [replace(s, file=file, attached=()) for s in group if (file := dict(s.attached)["mask"])]
         fetched = fetch(masks)
         for source in masks:
             try:
                 yield source, read(source.file, fetched)
             except OSError:  # the conversion names it
                 continue
-
-
-def _mask_file(source: Source) -> Any:
-    return dict(source.attached)["mask"]
