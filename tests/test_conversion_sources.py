@@ -119,16 +119,24 @@ def test_an_lmdb_of_images_in_the_order_of_its_numbers(tmp_path: Path, out: Path
     assert convert(src, out, layout="lmdb").was_finished
 
 
-def test_pairs_from_two_lmdbs(tmp_path: Path, out: Path, photos: Path) -> None:
+@pytest.mark.parametrize("kind", ["lmdb", "tar"])
+def test_pairs_from_two_lmdbs_or_tars(tmp_path: Path, out: Path, photos: Path, kind: str) -> None:
     high, low = {}, {}
     for path in sorted(photos.iterdir())[:2]:
         pixels = decode_image(path.read_bytes())
         Image.fromarray(downscale(pixels, 2)).save(tmp_path / "lr.png")
         high[path.stem.encode()], low[path.stem.encode()] = path.read_bytes(), (tmp_path / "lr.png").read_bytes()
-    report = convert(
-        None, out, hr=save_lmdb(tmp_path / "hr.lmdb", high), lr=save_lmdb(tmp_path / "lr.lmdb", low), workers=2
-    )
+    if kind == "lmdb":
+        places = save_lmdb(tmp_path / "hr.lmdb", high), save_lmdb(tmp_path / "lr.lmdb", low)
+    else:
+        large, small = ([(f"{k.decode()}.png", v) for k, v in half.items()] for half in (high, low))
+        places = (
+            save_tar(tmp_path / "hr.tar", *large),
+            save_tar(tmp_path / "lr.tar", *small, (small[-1][0][:-3] + "cls", b"1")),
+        )
+    report = convert(None, out, hr=places[0], lr=places[1], workers=2)
     assert (report.layout, report.num_samples) == ("pairs", 2)
+    assert ("label" in dict(report.ignored)) == (kind == "tar")
     np.testing.assert_array_equal(images(out, "hr")[1], decode_image(high[sorted(high)[1]]))
     np.testing.assert_array_equal(images(out, "lr")[1], decode_image(low[sorted(low)[1]]))
 

@@ -263,7 +263,7 @@ def test_options_that_boxes_exclude(coco: Path, tmp_path: Path, layout: Any) -> 
     file = coco / "annotations" / "instances_train2017.json"
     for options, message in (
         ({"layout": "classes"}, "layout='classes' with annotations, which means layout='coco'"),
-        ({"masks": coco}, "masks with annotations"),
+        ({"masks": coco}, "with masks, which means"),
         ({"layout": "coco", "classes": ["a"]}, "category 'train' is not among the 1 classes given"),
     ):
         with pytest.raises(OptionError, match=message):

@@ -22,14 +22,12 @@ from lmdbloader.conversion.sources.reading import read
 from lmdbloader.errors import SourceError
 
 
-def save_lmdb(path: Path, entries: dict[bytes, bytes], *, meta: str | None = None, subdir: bool = True) -> Path:
-    """Write entries as BasicSR, mmsr and other scripts do; with `meta`, a meta_info.txt next to them."""
+def save_lmdb(path: Path, entries: dict[bytes, bytes], *, subdir: bool = True) -> Path:
+    """Write entries as BasicSR, mmsr and other scripts do."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with lmdb.open(str(path), map_size=2**26, subdir=subdir, lock=subdir) as env, env.begin(write=True) as transaction:
         for key, value in entries.items():
             transaction.put(key, value)
-    if meta is not None:
-        (path / "meta_info.txt").write_text(meta, "utf-8")
     return path
 
 
@@ -78,38 +76,13 @@ def test_other_keys_are_in_the_order_of_their_bytes(tmp_path: Path) -> None:
     assert names(path) == ["10", "9", "a/b.png", "b", "\\xff\x00"]
 
 
-BASICSR = "0001.png (6,6,3) 1\nfolder/0002.png (6,6,3) 1\n"
-
-
-def test_basicsr_names_its_images_in_meta_info(tmp_path: Path) -> None:
-    path = save_lmdb(tmp_path / "a.lmdb", {b"folder/0002": png(2), b"0001": png(1)}, meta=BASICSR)
-    found = list_sources(path, layout="lmdb").sources
-    assert [(s.name, read(s.file)) for s in found] == [("0001.png", png(1)), ("folder/0002.png", png(2))]
-
-
-@pytest.mark.parametrize(
-    ("keys", "meta", "message"),
-    [
-        ((b"0001",), BASICSR, r"meta_info\.txt lists other images than the LMDB has: .* folder/0002"),
-        ((b"0001", b"folder/0002", b"x"), BASICSR, r"meta_info\.txt lists other images than the LMDB has: .* x"),
-        ((b"0001",), "0001.png 6 6 3\n", r"line 1 is b'0001\.png 6 6 3'; expected a name, \(height,width,channels\)"),
-    ],
-)
-def test_a_meta_info_that_belongs_to_another_lmdb(tmp_path: Path, keys: Any, meta: str, message: str) -> None:
-    path = save_lmdb(tmp_path / "a.lmdb", dict.fromkeys(keys, png(0)), meta=meta)
-    with pytest.raises(SourceError, match=message):
-        list_sources(path)
-
-
 def test_two_lmdbs_make_pairs_by_key(tmp_path: Path) -> None:
     high = save_lmdb(tmp_path / "hr.lmdb", {b"%d" % i: png(i, 12) for i in (1, 2, 10)})
     low = save_lmdb(tmp_path / "lr.lmdb", {b"%dx2" % i: png(i + 100) for i in (10, 2, 1)})
     listing = list_sources(None, hr=high, lr=low, layout="lmdb")
     assert listing.layout == "pairs"
-    found = [(s.name, s.lr_name, read(s.file), read(s.lr_file or b""), s.nbytes) for s in listing.sources]
-    assert found == [
-        (str(i), b"%dx2" % i, png(i, 12), png(i + 100), len(png(i, 12)) + len(png(i + 100))) for i in (1, 2, 10)
-    ]
+    found = [(s.name, read(s.file), read(s.lr_file or b""), s.nbytes) for s in listing.sources]
+    assert found == [(str(i), png(i, 12), png(i + 100), len(png(i, 12)) + len(png(i + 100))) for i in (1, 2, 10)]
     # One half may be a folder.
     (tmp_path / "lr").mkdir()
     for i in (1, 2, 10):

@@ -12,7 +12,6 @@ import pytest
 import lmdbloader
 from lmdbloader.cli import main
 from lmdbloader.conversion.sources.layouts import LAYOUTS, Layout, layout_names
-from lmdbloader.errors import OptionError
 
 # PGM images one after the other in a .strip file, with the length of each before it.
 STRIP = '''
@@ -73,11 +72,6 @@ def test_a_new_source_is_converted_by_the_command(
 ) -> None:
     assert main(["convert", str(strip), str(tmp_path / "out"), "--layout", "strip", "--workers", "2"]) == 0
     assert "3 images, layout strip" in capsys.readouterr().out
-
-
-def test_a_source_that_is_no_half_of_pairs_is_refused(strip: Path, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="layout='strip' with hr and lr: they make pairs"):
-        lmdbloader.convert(None, tmp_path / "out", hr=strip, lr=strip, layout="strip")  # type: ignore[arg-type]
 
 
 def test_the_type_of_layouts_names_those_in_the_table() -> None:

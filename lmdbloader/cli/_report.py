@@ -54,5 +54,3 @@ def _show(report: Report) -> None:
     if report.source_nbytes:
         size = f"{name} is {sizes['data_nbytes'] / report.source_nbytes:.2f} x that"
         print(f"  source   {show_nbytes(report.source_nbytes)} of files; {size}")
-    sides = ", ".join(f"to {most}: {count}" for most, count in report.longest_sides.items())
-    print(f"  longer side in pixels, and how many: {sides}")

@@ -62,7 +62,7 @@ class Combined:
         copied_nbytes: Bytes of their payloads, as stored.
         sizes: Bytes: payload_nbytes (stored), raw_nbytes (decoded), data_nbytes, index_nbytes.
         content_digest: Of its samples in order.
-        notes: Sentences about what the inputs do not have in common, and about what repeats.
+        notes: Sentences about what the inputs do not have in common.
         was_finished: Whether the dataset was there already, made of the same samples, and nothing was done.
         seconds: The time that it took.
     """
@@ -189,18 +189,13 @@ class Recipe:
 
 def common_options(manifests: Sequence[Manifest]) -> dict[str, Any]:
     """Return the recorded options that all datasets have, with equal values."""
-    recorded = [options_of(manifest) for manifest in manifests]
+    found = [manifest.made_by.get("options") for manifest in manifests]
+    recorded = [options if isinstance(options, Mapping) else {} for options in found]
     return {
         name: value
         for name, value in recorded[0].items()
         if all(name in other and other[name] == value for other in recorded[1:])
     }
-
-
-def options_of(manifest: Manifest) -> Mapping[str, Any]:
-    """Return the options that a manifest records."""
-    options = manifest.made_by.get("options")
-    return options if isinstance(options, Mapping) else {}
 
 
 def open_parts(datasets: Sequence[Any], call: str) -> list[Part]:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lmdbloader.base.progress import watched
+import numpy as np
+
 from lmdbloader.conversion.options import EstimateOptions, with_options
-from lmdbloader.conversion.plan import Plan, make_plan, part_sources, settle_scale, try_codecs
+from lmdbloader.conversion.plan import make_plan, settle_scale, try_out, try_sources
 from lmdbloader.conversion.pool import WorkerPool
 from lmdbloader.conversion.sampling import Interval, draw_sample
 from lmdbloader.conversion.sources.listing import Source
 from lmdbloader.conversion.tasks import Part, Recipe
-from lmdbloader.conversion.trial import Tried, make_guess
+from lmdbloader.conversion.trial import Tried, data_nbytes, make_guess
 from lmdbloader.errors import SourceError
 from lmdbloader.format.codecs import name_counts
 from lmdbloader.format.manifest import Description
@@ -89,21 +90,21 @@ def estimate(src: str | os.PathLike[str] | None, options: EstimateOptions) -> Es
     recipe = settle_scale(plan)
     sources = plan.listing.sources
     with WorkerPool(plan.num_workers) as pool:
-        recipe = replace(recipe, fields=try_codecs(recipe, sources, pool, plan.codec)[0]).changed(on_error="skip")
+        recipe = replace(recipe, fields=try_out(recipe, sources, pool, plan.codec)[0].fields)
         started = time.monotonic() - began
         drawn = draw_sample(sources.nbytes, options.sample, options.sample_seed, make_guess(recipe, sources))
-        tried, written, writing_seconds = _try(recipe, [sources[row] for row in drawn.rows.tolist()], plan, pool)
+        tried, written, writing_seconds = _try(recipe, [sources[row] for row in drawn.rows.tolist()], pool)
     if written is None:
         raise SourceError(
             f"none of the {len(drawn.rows)} inputs tried can be used; the first: {': '.join(tried.unusable[0])}"
         )
     num_samples = drawn.estimate_total(tried.num_samples)
     payload = drawn.estimate_total(tried.stored_nbytes)
-    data = tried.data_nbytes(payload)
+    data = data_nbytes(payload, num_samples)
     sizes, count = written.sizes, written.num_samples
     index = num_samples.scaled(max(0, sizes["index_nbytes"] - _EMPTY_INDEX_NBYTES) / count, _EMPTY_INDEX_NBYTES)
-    work = drawn.estimate_total(tried.seconds).scaled(1 / plan.num_workers)
     writing = payload.scaled(writing_seconds / max(sizes["payload_nbytes"], 1))
+    work = drawn.estimate_total(tried.seconds).plus(writing).scaled(1 / plan.num_workers)
     return Estimate(
         layout=plan.listing.layout,
         num_sources=len(sources),
@@ -113,52 +114,37 @@ def estimate(src: str | os.PathLike[str] | None, options: EstimateOptions) -> Es
         payload_nbytes=payload,
         data_nbytes=data,
         index_nbytes=index,
-        dataset_nbytes=_sum(data, index).scaled(1, _MANIFEST_NBYTES),
-        # Workers continue while the parent writes; with one worker, the parent does both.
-        seconds=(_sum(work, writing) if plan.num_workers == 1 else _larger(work, writing)).scaled(1, started),
+        dataset_nbytes=data.plus(index).scaled(1, _MANIFEST_NBYTES),
+        seconds=work.scaled(1, started),
         num_workers=plan.num_workers,
         codecs={f.name: f.codec for f in recipe.fields if f.codec},
-        stored_as=name_counts(tried.stored_as),
+        stored_as=name_counts(np.sum([*tried.codecs.values()], axis=0)),
         unusable=tuple(tried.unusable),
     )
 
 
-def _try(recipe: Recipe, sources: list[Source], plan: Plan, pool: WorkerPool) -> tuple[Tried, Written | None, float]:
+def _try(recipe: Recipe, sources: list[Source], pool: WorkerPool) -> tuple[Tried, Written | None, float]:
     """Convert some sources one by one, and write their samples into a temporary folder.
 
     Returns:
         Their sizes, what was written (None without a sample), and the seconds that writing took.
     """
-    tried, written, seconds = Tried(sources, recipe.fields), None, 0.0
-    # The code that a worker loads at first must not count as work for its first source.
-    for _ in pool.convert(recipe, [[sources[0]]] * 2 * plan.num_workers):
-        pass
+    written, seconds = None, 0.0
     with tempfile.TemporaryDirectory(prefix="lmdbloader-estimate-") as folder:
         work, description = Work(Path(folder) / "tried"), Description(recipe.fields, True, {}, {})
         work.begin({})
         with work.part(0, description, map_nbytes=_WRITTEN_NBYTES) as writer:
 
-            def write(parts: Iterable[Part]) -> Iterator[Part]:
+            def write(part: Part) -> None:
                 nonlocal seconds
-                for part in parts:
-                    yield part
-                    if part.chunk is not None and writer.payload_nbytes < _WRITTEN_NBYTES:
-                        began = time.perf_counter()
-                        writer.add(part.chunk, part.blocks)
-                        seconds += time.perf_counter() - began
+                if part.chunk is not None and writer.payload_nbytes < _WRITTEN_NBYTES:
+                    began = time.perf_counter()
+                    writer.add(part.chunk, part.blocks)
+                    seconds += time.perf_counter() - began
 
-            parts = pool.convert(recipe, [[source] for source in sources])
-            tried.add_all(write(watched("trying images", parts, len(sources), part_sources)))
+            tried = try_sources(recipe, sources, pool, write)
             if writer.num_samples:
                 began = time.perf_counter()
                 written = join(work, [work.complete(0, writer, {})], description)
                 seconds += time.perf_counter() - began
     return tried, written, seconds
-
-
-def _sum(a: Interval, b: Interval) -> Interval:
-    return Interval(a.value + b.value, a.low + b.low, a.high + b.high)
-
-
-def _larger(a: Interval, b: Interval) -> Interval:
-    return Interval(max(a.value, b.value), max(a.low, b.low), max(a.high, b.high))

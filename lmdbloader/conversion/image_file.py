@@ -16,7 +16,7 @@ from lmdbloader.conversion.storage import Pixels, Storage, decode_to_size, keep_
 from lmdbloader.errors import ImageError, OptionError
 from lmdbloader.fields import FieldType, Image, is_pil, likeness
 from lmdbloader.format.codecs import Payloads
-from lmdbloader.images.decode import IMAGE_SUFFIXES, DecodePolicy, decode_labels, image_info, is_jpeg, over_white
+from lmdbloader.images.decode import IMAGE_SUFFIXES, DecodePolicy, decode_labels, is_jpeg, over_white, read_header
 
 
 class ImageFile:
@@ -42,9 +42,9 @@ class ImageFile:
         """
         self._data, self._policy, self._where = data, policy, where
         with _refusing():
-            info = image_info(data, name=where)
-        self.height, self.width = info.height, info.width
-        self.mode = "L" if info.channels == 1 else "RGB"
+            header = read_header(data, where)
+        self.height, self.width = header.upright
+        self.mode = "L" if header.channels == 1 else "RGB"
         self.was_jpeg = is_jpeg(data)
 
     def getbands(self) -> tuple[str, ...]:

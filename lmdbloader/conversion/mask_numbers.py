@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -116,6 +115,19 @@ def add_colors(colors: Colors, others: Mapping[int, tuple[bytes, str]]) -> None:
             )
 
 
+def add_bits(bits: dict[int, str], others: Mapping[int, str]) -> None:
+    """Add the bits that other masks have, each with the name of one of them.
+
+    Raises:
+        SourceError: They differ, so that no batch could hold both.
+    """
+    for number, name in others.items():
+        bits.setdefault(number, name)
+    if len(bits) > 1:
+        found = " and ".join(f"{number} bits in {name}" for number, name in bits.items())
+        raise SourceError(f"the masks differ: {found}. A batch needs one dtype. Save all with 16 bits, or all with 8.")
+
+
 @dataclass(slots=True)
 class _Seen:
     """What the masks have that were read so far."""
@@ -181,18 +193,14 @@ def check_numbers(sources: Sources, *, is_binary: bool) -> tuple[str, ...]:
 
 def _masks_of(sources: Sources) -> Iterator[tuple[Source, bytes]]:
     """Yield the files of masks that can be read: some that are evenly spread, then the others."""
-    spread = np.unique(np.linspace(0, len(sources) - 1, _GLANCED_AT).astype(int)).tolist()
-    rest: Iterable[int] = (number for number in range(len(sources)) if number not in spread)
-    numbers = iter([*spread])
-    while group := list(islice(numbers, _GLANCED_AT)) or list(islice(iter(rest), _GLANCED_AT)):
-        masks = [replace(s, file=file, attached=()) for s in map(sources.__getitem__, group) if (file := _mask_file(s))]
+    spread = np.unique(np.linspace(0, len(sources) - 1, _GLANCED_AT).astype(int))
+    order = np.concatenate([spread, np.setdiff1d(np.arange(len(sources)), spread)])
+    for first in range(0, len(order), _GLANCED_AT):
+        group = [sources[row] for row in order[first : first + _GLANCED_AT].tolist()]
+        masks = [replace(s, file=file, attached=()) for s in group if (file := dict(s.attached)["mask"])]
         fetched = fetch(masks)
         for source in masks:
             try:
                 yield source, read(source.file, fetched)
             except OSError:  # the conversion names it
                 continue
-
-
-def _mask_file(source: Source) -> Any:
-    return dict(source.attached)["mask"]

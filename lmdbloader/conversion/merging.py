@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,16 +23,11 @@ from lmdbloader.conversion.combining import (
     common_options,
     flattened,
     open_parts,
-    options_of,
 )
 from lmdbloader.conversion.destination import named_folder, new_folder
 from lmdbloader.conversion.provenance import APPENDED
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import Field, undecided
-
-# Options whose values say nothing about the samples.
-_UNTOLD = frozenset({"fields", "prepare", "on_error", "codec", "subset", "seed", "shuffle", "parts"})
-_VALUES_SHOWN = 40
 
 
 def merge(
@@ -68,7 +62,7 @@ def merge(
         overwrite: Replace an existing dataset, once the new one is complete.
         restart: Discard the progress of an interrupted call; by default it is continued.
         progress: Show the progress: a line on a terminal, in a log one every 30 seconds.
-        log: Called with each message, a line of text: renumbered labels, options that differ, images that repeat.
+        log: Called with each message, a line of text: renumbered labels, images that differ.
 
     Returns:
         A summary of the new dataset, with the notes that were logged.
@@ -119,8 +113,7 @@ def append(
 
     The dataset changes in one step: until then, and after a crash, it is the old one. Processes that have it open keep
     the old one. A Loader refuses a state that was saved with the old one. After an interruption the same call keeps the
-    parts that are complete. If a call has completed, the same call appends the same samples again, and notes that
-    they repeat.
+    parts that are complete. If a call has completed, the same call appends the same samples again.
 
     Args:
         db: The path of the dataset that grows.
@@ -133,7 +126,7 @@ def append(
         drop_sources: Leave the names of sources out, if `db` has none (default: refuse datasets that have them).
         restart: Discard the progress of an interrupted call; by default it is continued.
         progress: Show a progress bar on a terminal, in a log a line every 30 seconds.
-        log: Called with each message, a line of text: renumbered labels, options that differ, images that repeat.
+        log: Called with each message, a line of text: renumbered labels, images that differ.
 
     Returns:
         A summary of the grown dataset, with the notes that were logged.
@@ -382,30 +375,12 @@ def _other_classes(first: Part, part: Part, name: str, new: Sequence[str]) -> Op
 
 
 def _differences(parts: Sequence[Part], fields: Sequence[Field]) -> Iterator[str]:
-    """Yield notes about the images and the options of datasets that differ."""
+    """Yield notes about the images of datasets that differ."""
     for f in fields:
         if f.kind == "image":
             looks = [_look(part, f.name) for part in parts]
             if len(set(looks)) > 1:
                 yield f"{f.name}: {_by_title(parts, looks)}"
-    options = [_flat(options_of(part.reader.manifest)) for part in parts]
-    # Datasets of different kinds, such as one written from Python, record different options.
-    for name in sorted(set.intersection(*(set(found) for found in options)) - _UNTOLD):
-        values = [_shown(found[name]) for found in options]
-        if len(set(values)) > 1:
-            yield f"the datasets were made with different options: {name} is {_by_title(parts, values)}"
-
-
-def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options by their names, those of policies and storage too."""
-    flat: dict[str, Any] = {}
-    for name, value in options.items():
-        flat |= value if isinstance(value, Mapping) else {name: value}
-    return flat
-
-
-def _shown(value: Any) -> str:
-    return json.dumps(value)[:_VALUES_SHOWN]
 
 
 def _look(part: Part, name: str) -> str:

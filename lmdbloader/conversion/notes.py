@@ -1,70 +1,65 @@
-"""What is noted about the inputs of a part while it is made, as JSON: for the join, and to find inputs that change."""
+"""What is noted about inputs while they are converted, as JSON: for the join, and to find inputs that change."""
 
 from __future__ import annotations
 
 import base64
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from lmdbloader.conversion.mask_numbers import Colors, add_colors
+from lmdbloader.conversion.mask_numbers import Colors, add_bits, add_colors
 from lmdbloader.conversion.sources.listing import Sources
 from lmdbloader.conversion.sources.reading import times_of
-from lmdbloader.conversion.tasks import Part, hash_files
 from lmdbloader.format.digests import Digest, digest_of
+
+#: Kinds of `Notes.doubts`.
+TURNED_MASK, TURNED_BOXES, FURTHER_IMAGES = "mask", "boxes", "images"
 
 
 @dataclass(slots=True)
 class Notes:
-    """The notes of one part, or of several in order.
+    """The notes on some sources, in order.
 
     Attributes:
-        num_sources: Sources that were converted, also skipped ones.
+        num_sources: Sources that are done, also skipped ones.
         skipped: (name, reason) of sources that could not be used.
-        doubts: By kind, how many images are in `Part.doubts`, and the name of the first of them.
+        doubts: By kind, the number of images that a note is about, and the name of the first of them: TURNED_MASK and
+            TURNED_BOXES, whose mask or boxes may have to be turned too; FURTHER_IMAGES, after which others follow in
+            the file.
         colors: Of the palettes of the masks.
-        hashes: The hash of the files of each source.
-        times: Of each source, before its files were read: mtime and ctime in ns.
+        mask_bits: The bits of the masks, with the name of the first image whose mask has them.
+        hashes: XXH64 of the files of every source that was read, also of skipped ones.
+        times: Of each of them, before its files were read: mtime and ctime in ns.
     """
 
     num_sources: int = 0
     skipped: list[tuple[str, str]] = field(default_factory=list)
     doubts: dict[str, tuple[int, str]] = field(default_factory=dict)
     colors: Colors = field(default_factory=dict)
+    mask_bits: dict[int, str] = field(default_factory=dict)
     hashes: array[int] = field(default_factory=lambda: array("Q"))
     times: array[int] = field(default_factory=lambda: array("q"))
 
-    def add(self, part: Part) -> None:
-        """Add what was found in some sources.
-
-        Raises:
-            SourceError: Their masks have other palettes.
-        """
-        times = array("q", chain.from_iterable(part.times))
-        hashes = array("Q", part.file_hashes)
-        self.extend(Notes(part.num_sources, list(part.skipped), {}, part.colors, hashes, times))
-        for kind, name in part.doubts:
-            self._doubt(kind, 1, name)
-
     def extend(self, other: Notes) -> None:
-        """Add the notes of the next part.
+        """Add the notes on the next sources.
 
         Raises:
-            SourceError: Its masks have other palettes.
+            SourceError: Their masks have other palettes or bits.
         """
         add_colors(self.colors, other.colors)
+        add_bits(self.mask_bits, other.mask_bits)
         self.num_sources += other.num_sources
         self.skipped += other.skipped
         for kind, (count, name) in other.doubts.items():
-            self._doubt(kind, count, name)
+            self.doubt(kind, name, count)
         self.hashes.extend(other.hashes)
         self.times.extend(other.times)
 
-    def _doubt(self, kind: str, count: int, name: str) -> None:
+    def doubt(self, kind: str, name: str, count: int = 1) -> None:
+        """Note that there is such a doubt about some images, of which one is named."""
         before, first = self.doubts.get(kind, (0, name))
         self.doubts[kind] = before + count, first
 
@@ -85,6 +80,7 @@ class Notes:
             "skipped": self.skipped,
             "doubts": self.doubts,
             "colors": [[number, color.hex(), name] for number, (color, name) in self.colors.items()],
+            "mask_bits": list(self.mask_bits.items()),
             "hashes": base64.b64encode(_packed(self.hashes)).decode(),
             "times": base64.b64encode(_packed(self.times)).decode(),
         }
@@ -97,6 +93,7 @@ def parse_notes(body: Mapping[str, Any]) -> Notes:
         [(name, reason) for name, reason in body["skipped"]],
         {kind: (count, name) for kind, (count, name) in body["doubts"].items()},
         {number: (bytes.fromhex(color), name) for number, color, name in body["colors"]},
+        dict(body["mask_bits"]),
         array("Q", np.frombuffer(base64.b64decode(body["hashes"]), "<u8").tolist()),
         array("q", np.frombuffer(base64.b64decode(body["times"]), "<i8").tolist()),
     )
@@ -117,13 +114,8 @@ def seen_digest(sources: Sources) -> str:
     return digest_of(_packed(times))
 
 
-def content_digest(hashes: Sequence[int]) -> str:
+def content_digest(hashes: Iterable[int]) -> str:
     """Return the digest of the content of sources, from the hash of the files of each."""
     digest = Digest()
     digest.update(np.asarray(hashes, "<u8").tobytes())
     return str(digest)
-
-
-def content_of(tasks: Iterable[Sequence[Any]]) -> str:
-    """Return the digest of the content of the sources of tasks, which are read for it."""
-    return content_digest([found for task in tasks for found in hash_files(task)])

@@ -88,9 +88,11 @@ class ConvertOptions:
         choices=lambda: ("auto", *layout_names()),
     )
     hr: str | os.PathLike[str] | None = opt(
-        None, TAKE, "folder or LMDB of pairs' high-resolution images, instead of {src}", metavar="DIR"
+        None, TAKE, "folder, LMDB or tar of pairs' high-resolution images, instead of {src}", metavar="DIR"
     )
-    lr: str | os.PathLike[str] | None = opt(None, TAKE, "folder or LMDB of pairs' low-resolution images", metavar="DIR")
+    lr: str | os.PathLike[str] | None = opt(
+        None, TAKE, "folder, LMDB or tar of pairs' low-resolution images", metavar="DIR"
+    )
     masks: str | os.PathLike[str] | None = opt(
         None,
         TAKE,

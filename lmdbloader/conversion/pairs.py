@@ -50,18 +50,7 @@ def _why_no_pair(hr: Pixels, lr: Pixels, scale: int | None, options: ConvertOpti
             f"HR is not a multiple of {scale}. {option('crop_to_scale', True)} crops it to {cropped} at the right and "
             "bottom, as LR was probably made"
         )
-    if lr.shape[0] > hr.shape[0] and lr.shape[1] > hr.shape[1]:
-        if options.hr is None or options.lr is None:
-            return f"the folder of LR images has the larger ones. Name both, with {option('hr')} for the larger images"
-        return f"{option('hr')} and {option('lr')} are swapped"
-    rounded_up = next((s for s in SCALES if lr.shape[:2] == (-(-hr.shape[0] // s), -(-hr.shape[1] // s))), None)
-    expected = f"expected the same whole multiple ({SCALES.start} to {SCALES.stop - 1}) both ways"
-    if rounded_up is None:
-        return expected
-    return (
-        f"{expected}. LR is HR / {rounded_up} rounded up, so HR lacks a part of its last pixels. Make LR again from "
-        f"the HR images alone: {option('scale', rounded_up)}"
-    )
+    return f"expected HR to be the same whole multiple ({SCALES.start} to {SCALES.stop - 1}) of LR both ways"
 
 
 def check_alignment(hr: Pixels, lr: Pixels, scale: int, min_psnr: float, name: str) -> None:

@@ -19,7 +19,7 @@ from lmdbloader.base.text import command, counted, first_of, plain, table
 from lmdbloader.base.units import show_nbytes
 from lmdbloader.conversion.destination import new_folder, refuse_inside
 from lmdbloader.conversion.doubts import refuse_swapped
-from lmdbloader.conversion.notes import Notes, content_of, parse_notes, seen_digest
+from lmdbloader.conversion.notes import FURTHER_IMAGES, TURNED_BOXES, Notes, parse_notes, seen_digest
 from lmdbloader.conversion.options import ConvertOptions, RunOptions, checked, shared, with_options
 from lmdbloader.conversion.plan import Plan, make_plan, settle_scale, try_out
 from lmdbloader.conversion.pool import WorkerPool, choose_workers, make_tasks
@@ -43,7 +43,7 @@ from lmdbloader.conversion.saved_plan import (
 )
 from lmdbloader.conversion.sources.listing import Listing, Source, Sources, Span, is_url
 from lmdbloader.conversion.sources.remote import locate
-from lmdbloader.conversion.tasks import FURTHER_IMAGES, TURNED_BOXES, Recipe
+from lmdbloader.conversion.tasks import Recipe, content_of
 from lmdbloader.errors import DestinationError, DiskFullError, ImageError, NotFoundError, OptionError, SourceError
 from lmdbloader.format.layout import SKIPPED_FILE, SOURCES_FILE
 from lmdbloader.format.manifest import Description, Manifest
@@ -365,9 +365,8 @@ def make_part(work: Work, saved: SavedPlan, number: int, options: RunOptions, ad
     if (found := finished_part(work, listing, number, options)) is not None:
         return _part_of(number, num_sources, found, was_finished=True)
     _refuse_changed(work.folder, saved, listing.sources)
-    recipe = Recipe(
-        saved.decisions.fields, replace(shared(options), classes=None), saved.storage, saved.first_mask
-    ).changed(scale=saved.decisions.scale)
+    recipe = Recipe(saved.decisions.fields, replace(shared(options), classes=None), saved.storage)
+    recipe = recipe.changed(scale=saved.decisions.scale)
     share = nbytes / max(sum(saved.nbytes), 1)
     notes = Notes()
     with (
@@ -378,7 +377,7 @@ def make_part(work: Work, saved: SavedPlan, number: int, options: RunOptions, ad
         for part in pool.convert(recipe, make_tasks(listing.sources)):
             if part.chunk is not None:
                 writer.add(part.chunk, part.blocks)
-            notes.add(part)
+            notes.extend(part.notes)
             advance(part.num_sources, part.nbytes)
         facts = work.complete(number, writer, {**notes.to_json(), "on_error": options.on_error})
     return _part_of(number, num_sources, facts)
@@ -618,7 +617,6 @@ def _report(
 ) -> Report:
     """Return the report of a dataset that was just put in place."""
     listing, of = saved.listing, saved.decisions.fields
-    stored_as, sides = count_images(of, open_reader(target))
     return Report(
         str(target),
         listing.layout,
@@ -631,8 +629,7 @@ def _report(
         skipped=skipped,
         ignored=listing.ignored,
         seconds=seconds,
-        stored_as=stored_as,
-        longest_sides=sides,
+        stored_as=count_images(of, open_reader(target)),
         classes=saved.class_counts,
         notes=listing.notes + doubts,
         source_nbytes=sum(saved.nbytes),

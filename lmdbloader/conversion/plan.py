@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import numpy as np
 
 from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import watched
@@ -25,12 +23,11 @@ from lmdbloader.conversion.sources.listing import Listing, Source, Sources
 from lmdbloader.conversion.sources.remote import locate
 from lmdbloader.conversion.storage import make_storage, pixels_only
 from lmdbloader.conversion.tasks import Part, Recipe, decode_pair, read_files
-from lmdbloader.conversion.trial import Tried, make_guess
+from lmdbloader.conversion.trial import Tried, data_nbytes, make_guess
 from lmdbloader.errors import ImageError, OptionError, SourceError
-from lmdbloader.format.codecs import Payloads, check_codec, holds_pixels, join, name_counts, saves_enough
+from lmdbloader.format.codecs import check_codec
 from lmdbloader.format.layout import MAX_NAMES, Field, Kind, make_field
 from lmdbloader.format.manifest import Description, check_fits
-from lmdbloader.images.decode import decode_labels
 from lmdbloader.store import estimate_map_nbytes, map_nbytes_of
 
 _TRIAL_SOURCES = 8
@@ -119,7 +116,7 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
     num_workers = choose_workers(1 if listing.in_process else options.workers, int(listing.sources.nbytes.sum()))
     folders = tuple(place for place in places[:4] if isinstance(place, Path))
     # Every task carries the recipe, and class names can be many.
-    recipe = Recipe((), replace(shared(options), classes=None), storage, _find_first_mask(listing, options))
+    recipe = Recipe((), replace(shared(options), classes=None), storage)
     return Plan(options, recipe, listing, codec, folders, num_workers, notes)
 
 
@@ -134,19 +131,6 @@ def _refuse_many(sources: Sources) -> None:
             f"{len(sources):,} sources, and one dataset holds at most {MAX_NAMES:,}. Make several datasets, of other "
             f"folders or with {option('subset')}."
         )
-
-
-def _find_first_mask(listing: Listing, options: ConvertOptions) -> tuple[str, int] | None:
-    """Return the name and the bits of the first mask that can be read; None without masks, or if all become 8 bits."""
-    if listing.layout != "masks" or options.binary_masks:
-        return None
-    for source in listing.sources:
-        try:
-            return source.name, 8 * decode_labels(read_files(source)[-1]).itemsize
-        except ImageError:  # the conversion stops here, or leaves it out
-            if options.on_error == "stop":
-                return None
-    return None
 
 
 def settle_scale(plan: Plan) -> Recipe:
@@ -231,71 +215,43 @@ def make_fields(recipe: Recipe, others: Sequence[tuple[str, Kind]], codec: str) 
     return tuple(make_field(name, kind, "lz4" if codec == "auto" else codec) for name, kind in (*images, *others))
 
 
-def try_codecs(
-    recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str
-) -> tuple[tuple[Field, ...], tuple[str, ...]]:
-    """Encode some inputs, evenly spread, to choose the codecs.
-
-    Returns:
-        The fields with their codecs; and, for messages, each field with payloads and the codecs of its samples.
-    """
-    chosen = _choose(sources)
-    # The conversion itself will report inputs that cannot be used.
-    parts: Iterable[Part] = pool.convert(recipe.changed(on_error="skip"), [[s] for s in chosen])
-    # Only the sizes are kept, to save memory.
-    parts = watched("trying codecs on images", parts, len(chosen), part_sources)
-    tried = [{n: _sizes(x) for n, x in p.chunk.payloads.items()} for p in parts if p.chunk]
-    if not tried:
-        return recipe.fields, tuple(f"{f.name} {f.codec}" for f in recipe.fields if f.is_payload)
-    fields, names = [], []
-    for f in recipe.fields:
-        if not f.is_payload:
-            fields.append(f)
-            continue
-        payloads = join([payloads[f.name] for payloads in tried])
-        # JPEGs and files are stored without the codec of pixels.
-        is_pixels = holds_pixels(payloads.codec)
-        pixels_stored = int(payloads.stored_nbytes[is_pixels].sum())
-        pixels_raw = int(payloads.raw_nbytes[is_pixels].sum())
-        keep = codec != "auto" or not is_pixels.any() or saves_enough(pixels_stored, pixels_raw)
-        fields.append(f if keep else replace(f, codec="raw"))
-        others = list(name_counts(np.bincount(payloads.codec[~is_pixels], minlength=256)))
-        pixels = [fields[-1].codec or "raw"] if is_pixels.any() else []
-        names.append(f"{f.name} {' and '.join([*others, *pixels])}")
-    return tuple(fields), tuple(names)
-
-
-def part_sources(part: Part) -> int:
-    """Return the sources that a part completes: a large one has several parts, and its last one counts."""
-    return part.num_sources
-
-
 def try_out(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -> tuple[Trial, str]:
-    """Encode some inputs to choose the codecs, and others, drawn at random by size, to estimate the map size.
+    """Encode some inputs, drawn at random by size, to choose the codecs and to estimate the map size.
 
     Returns:
         What they settle, and the sizes and codecs as a line of text.
     """
-    fields, codecs = try_codecs(recipe, sources, pool, codec)
-    scale = recipe.options.scale
-    recipe = replace(recipe, fields=fields).changed(on_error="skip")
     drawn = _draw(recipe, sources)
-    chosen = [sources[row] for row in drawn.rows.tolist()]
-    tried = Tried(chosen, recipe.fields)
-    parts = pool.convert(recipe, [[source] for source in chosen])
-    tried.add_all(watched("estimating the size from images", parts, len(chosen), part_sources))
-    used = f"codec: {', '.join(codecs)}"
+    # The conversion itself will report inputs that cannot be used.
+    tried = try_sources(recipe, [sources[row] for row in drawn.rows.tolist()], pool)
+    fields = tried.choose_codecs(recipe.fields, codec)
+    scale, used = recipe.options.scale, f"codec: {tried.describe_codecs(fields)}"
     if not tried.num_samples.any():
         map_nbytes = estimate_map_nbytes(int(sources.nbytes.sum()), len(sources))
         text = f"map size: {show_nbytes(map_nbytes)}, from the size of the files; {used}"
         return Trial(fields, scale, map_nbytes), text
-    data = tried.data_nbytes(drawn.estimate_total(tried.stored_nbytes))
+    data = data_nbytes(drawn.estimate_total(tried.stored_nbytes), drawn.estimate_total(tried.num_samples))
     map_nbytes = map_nbytes_of(data.value, data.high)
     text = (
         f"data: about {show_nbytes(data.value)} ({show_nbytes(data.low)} to {show_nbytes(data.high)}), estimated "
-        f"from {len(chosen)} of {counted(len(sources), 'input')}; map size: {show_nbytes(map_nbytes)}; {used}"
+        f"from {len(drawn.rows)} of {counted(len(sources), 'input')}; map size: {show_nbytes(map_nbytes)}; {used}"
     )
     return Trial(fields, scale, map_nbytes, int(data.value), int(data.low)), text
+
+
+def try_sources(
+    recipe: Recipe, sources: Sequence[Source], pool: WorkerPool, use: Callable[[Part], None] = lambda part: None
+) -> Tried:
+    """Return what some sources take that are converted one by one, and call `use` with each part of the result.
+
+    Sources that cannot be used are left out.
+    """
+    tried = Tried(len(sources))
+    parts = pool.convert(recipe.changed(on_error="skip"), [[source] for source in sources])
+    for part in watched("trying images", parts, len(sources), lambda part: part.num_sources):
+        tried.add(part)
+        use(part)
+    return tried
 
 
 def _draw(recipe: Recipe, sources: Sources) -> Sample:
@@ -307,17 +263,3 @@ def _draw(recipe: Recipe, sources: Sources) -> Sample:
         if nbytes[drawn.rows].sum() <= max(_TRIAL_NBYTES, _TRIAL_SHARE * nbytes.sum()):
             return drawn
     return draw_sample(nbytes, _TRIAL_SOURCES, 0, guess=guess)
-
-
-def _choose(sources: Sequence[Source]) -> list[Source]:
-    step = max(1, len(sources) // _TRIAL_SOURCES)
-    chosen: list[Source] = []
-    for source in sources[step // 2 :: step]:
-        chosen.append(source)
-        if len(chosen) >= 2 and sum(s.nbytes for s in chosen) >= _TRIAL_NBYTES:
-            break
-    return chosen
-
-
-def _sizes(payloads: Payloads) -> Payloads:
-    return replace(payloads, data=payloads.data[:0].copy())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields
@@ -13,11 +12,12 @@ from typing import Any
 from lmdbloader import __version__
 from lmdbloader.base.files import read_regular
 from lmdbloader.base.option_names import option
-from lmdbloader.conversion.notes import content_of, seen_digest
+from lmdbloader.conversion.notes import seen_digest
 from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.conversion.plan import Plan
 from lmdbloader.conversion.pool import make_tasks
 from lmdbloader.conversion.sources.listing import Listing
+from lmdbloader.conversion.tasks import content_of
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, LmdbloaderError
 from lmdbloader.format.digests import Digest, digest_of
 from lmdbloader.format.layout import SOURCES_FILE
@@ -44,7 +44,7 @@ def describe(plan: Plan) -> dict[str, Any]:
     options, recipe, listing = plan.options, plan.recipe, plan.listing
     names = Digest()
     for s in listing.sources:
-        names.update(f"{s.name}\0{os.path.basename(s.lr_name or b'')!r}\0{s.nbytes}\0".encode())
+        names.update(f"{s.name}\0{s.lr_name!r}\0{s.nbytes}\0".encode())
     record: dict[str, Any] = {
         "patch_size": options.patch_size,
         "stride": recipe.stride,

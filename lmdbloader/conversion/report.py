@@ -13,7 +13,6 @@ from lmdbloader.format.codecs import name_counts
 from lmdbloader.format.layout import Field
 from lmdbloader.store import Reader
 
-_MOST_BITS = 32
 _ROWS_AT_ONCE = 1 << 16
 
 
@@ -36,8 +35,6 @@ class Report:
         was_finished: Whether the dataset was complete already, and nothing was done.
         seconds: The time of the conversion.
         stored_as: The number of images of all fields by storage: raw, lz4, tiles, jpeg or file.
-        longest_sides: The number of samples by the longer side of their (high-resolution) image as stored: up to 1, 2,
-            4, 8 ... pixels.
         classes: The number of images in the source, or of boxes, by the name of their class, in the order of the
             labels; empty without class folders or named classes of boxes.
         notes: Sentences about what the source has and the dataset lacks, and about masks that may not fit.
@@ -57,7 +54,6 @@ class Report:
     was_finished: bool = False
     seconds: float = 0.0
     stored_as: Mapping[str, int] = field(default_factory=dict)
-    longest_sides: Mapping[int, int] = field(default_factory=dict)
     classes: Mapping[str, int] = field(default_factory=dict, repr=False)  # which can be thousands
     notes: tuple[str, ...] = ()
     source_nbytes: int = 0
@@ -83,19 +79,12 @@ def describe_classes(images_of: Mapping[str, int]) -> str:
     return f"{counted(len(parts), 'class', 'classes')}: {first_of(parts)}"
 
 
-def count_images(fields: Sequence[Field], reader: Reader) -> tuple[dict[str, int], dict[int, int]]:
-    """Return `Report.stored_as` and `Report.longest_sides` of a dataset, from its index."""
-    names = [f.name for f in fields if f.kind == "image"]
-    codes, bits = np.zeros(256, np.int64), np.zeros(_MOST_BITS + 1, np.int64)
+def count_images(fields: Sequence[Field], reader: Reader) -> dict[str, int]:
+    """Return `Report.stored_as` of a dataset, from its index."""
+    codes = np.zeros(256, np.int64)
     for first in range(0, len(reader), _ROWS_AT_ONCE):
         rows = range(first, min(first + _ROWS_AT_ONCE, len(reader)))
-        for name in names:
-            codes += np.bincount(reader.index.take(f"{name}.codec", rows), minlength=256)
-        # Of a pair, the last field is the larger image.
-        height, width = (reader.index.take(f"{names[-1]}.{side}", rows) for side in ("height", "width"))
-        longest = np.maximum(height, width).astype(np.int64)
-        bits += np.bincount(np.frexp(longest - 0.5)[1], minlength=_MOST_BITS + 1)
-    return (
-        name_counts(codes),
-        {1 << power: count for power, count in enumerate(bits.tolist()) if count},
-    )
+        for f in fields:
+            if f.kind == "image":
+                codes += np.bincount(reader.index.take(f"{f.name}.codec", rows), minlength=256)
+    return name_counts(codes)

@@ -10,6 +10,7 @@ import numpy as np
 
 from lmdbloader.conversion.foreign_datasets import Adapted
 from lmdbloader.conversion.image_file import opened
+from lmdbloader.conversion.notes import Notes
 from lmdbloader.conversion.storage import PIXELS, Storage
 from lmdbloader.conversion.tasks import Part
 from lmdbloader.conversion.values import PayloadColumn, scalar
@@ -146,7 +147,7 @@ def make_part(chunk: Chunk, fields: Sequence[Field]) -> Part:
     """Return encoded samples packed into LMDB values."""
     nbytes = sum(int(p.stored_nbytes.sum()) for p in chunk.payloads.values())
     blocks = encode_blocks(chunk, fields, with_source=False)
-    return Part(chunk.without_bytes(), tuple(blocks), (), (), (), chunk.num_samples, nbytes)
+    return Part(chunk.without_bytes(), tuple(blocks), Notes(chunk.num_samples), nbytes)
 
 
 class Group:

@@ -50,6 +50,10 @@ class Interval:
         """
         return Interval(self.value * factor + offset, self.low * factor + offset, self.high * factor + offset)
 
+    def plus(self, other: Interval) -> Interval:
+        """Return the interval of a sum, of two numbers that are large together."""
+        return Interval(self.value + other.value, self.low + other.low, self.high + other.high)
+
     def widened(self, by: float) -> Interval:
         """Return the interval with a margin on both sides."""
         return Interval(self.value, max(0.0, self.low - by), self.high + by)

@@ -41,7 +41,7 @@ class SavedPlan:
         asked: The source and the options as given, by name, with values as in JSON.
         overwrite: Whether an existing dataset may be replaced.
         listing: The listing without its sources.
-        storage, first_mask, codec: As in the plan.
+        storage: As in the plan.
         bounds: Part i has the sources bounds[i] : bounds[i + 1].
         nbytes: Bytes of the inputs of each part.
         class_counts: As `Report.classes`.
@@ -54,8 +54,6 @@ class SavedPlan:
     overwrite: bool
     listing: Listing
     storage: Storage
-    first_mask: tuple[str, int] | None
-    codec: str
     bounds: tuple[int, ...]
     nbytes: tuple[int, ...]
     class_counts: Mapping[str, int]
@@ -114,8 +112,6 @@ def save(
         "overwrite": overwrite,
         "listing": {**{name: getattr(plan.listing, name) for name in _LISTED}, "notes": plan.notes},
         "storage": asdict(plan.recipe.storage),
-        "first_mask": plan.recipe.first_mask,
-        "codec": plan.codec,
         "bounds": bounds.tolist(),
         "nbytes": [int(share.nbytes.sum()) for share in shares],
         "class_counts": list(count_classes(plan.listing).values()),
@@ -157,7 +153,6 @@ def load(work: Work) -> SavedPlan:
             listed["in_process"],
             tuple(listed["notes"]),
         )
-        mask = body["first_mask"]
         return SavedPlan(
             body["made_by"],
             decisions,
@@ -165,8 +160,6 @@ def load(work: Work) -> SavedPlan:
             body["overwrite"],
             listing,
             Storage(**body["storage"]),
-            None if mask is None else (mask[0], mask[1]),
-            body["codec"],
             tuple(body["bounds"]),
             tuple(body["nbytes"]),
             dict(zip(listing.classes, body["class_counts"], strict=False)),
@@ -198,7 +191,7 @@ def changed_holders(saved: SavedPlan, sources: Sources) -> list[str]:
 
 
 def _holders(sources: Sources) -> list[str]:
-    spans = [sources.spans, sources.lr_spans, *(x for x in sources.attached.values() if isinstance(x, Spans))]
+    spans = [sources.spans, *(x for x in sources.attached.values() if isinstance(x, Spans))]
     paths = dict.fromkeys(path for found in spans if found is not None for path in found.paths)
     return [os.fsdecode(path) for path in paths if not is_url(path)]
 

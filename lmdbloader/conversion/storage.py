@@ -15,7 +15,7 @@ from lmdbloader.conversion.options import ConvertOptions, check_value
 from lmdbloader.errors import ImageError, OptionError
 from lmdbloader.format.codecs import Payloads, checksum, encode_image, encode_jpeg, pack_file, pack_jpeg
 from lmdbloader.format.layout import MAX_PAYLOAD_NBYTES, TILE_SIZE, Field
-from lmdbloader.images.decode import DecodePolicy, ImageInfo, decode_image, image_info, inspect_image, is_jpeg
+from lmdbloader.images.decode import DecodePolicy, decode_image, inspect_image, is_jpeg, read_header
 from lmdbloader.kernels import entries
 
 WriteMode = Literal["raw", "jpg", "proportion", "smart", "original"]
@@ -193,7 +193,7 @@ def keep_file(
     if not storage.keeps_files or (storage.mode is None and not is_jpeg(data)):
         return None
     header = inspect_image(data, policy, name=name)
-    sides = (header.height, header.width) if header.orientation < 5 else (header.width, header.height)
+    sides = header.upright
     shape = *sides, header.channels
     # A reader of the dataset does not know the policy for transparency.
     if header.alpha or fit_within(*sides, storage.max_resolution) != sides:
@@ -227,40 +227,38 @@ def encode_as_jpeg(storage: Storage, image: Pixels, key: str, *, was_jpeg: bool 
     """Return an image as a JPEG; None if its pixels are stored. The arguments are those of `encode_one`."""
     if image.dtype != np.uint8 or max(image.shape[:2]) > _MOST_JPEG_SIDE:
         return None
-    if storage.mode == "proportion":
-        wanted = draw(storage.seed or 0, key) < (storage.compress_probability or 0.0)
-    elif storage.mode == "smart":
-        wanted = image.nbytes > (storage.smart_threshold or 0)
-    else:
-        wanted = storage.mode == "jpg" or (storage.keeps_files and was_jpeg)
+    wanted = _becomes_jpeg(storage, image.nbytes, key, was_jpeg=was_jpeg)
     return encode_jpeg(image, storage.jpeg_quality or _QUALITY) if wanted else None
 
 
-def guess_nbytes(storage: Storage, info: ImageInfo, *, nbytes: int, was_jpeg: bool, key: str) -> float:
+def _becomes_jpeg(storage: Storage, nbytes: int, key: str, *, was_jpeg: bool) -> bool:
+    """Return whether an image of so many bytes of pixels becomes a JPEG, if its file is not kept."""
+    if storage.mode == "proportion":
+        return draw(storage.seed or 0, key) < (storage.compress_probability or 0.0)
+    if storage.mode == "smart":
+        return nbytes > (storage.smart_threshold or 0)
+    return storage.mode == "jpg" or (storage.keeps_files and was_jpeg)
+
+
+def guess_nbytes(storage: Storage, shape: tuple[int, int, int, int], *, nbytes: int, was_jpeg: bool, key: str) -> float:
     """Return about how many bytes an image will have as a payload, from its header.
 
     Args:
         storage: How images are stored.
-        info: The image's shape and dtype.
+        shape: Rows, columns, channels and bytes of a channel.
         nbytes: The size of its file.
         was_jpeg: Whether that is a JPEG.
         key: As in `encode_one`.
 
-    >>> photo = ImageInfo(height=3000, width=4000, channels=3, dtype=np.dtype(np.uint8))
-    >>> guess_nbytes(PIXELS, photo, nbytes=5_000_000, was_jpeg=True, key="a.jpg")
+    >>> guess_nbytes(PIXELS, (3000, 4000, 3, 1), nbytes=5_000_000, was_jpeg=True, key="a.jpg")
     36000000.0
     """
-    height, width = fit_within(info.height, info.width, storage.max_resolution)
-    pixels = height * width * info.channels * info.dtype.itemsize
-    share = height * width / (info.height * info.width)
-    if storage.mode == "original" or (storage.mode is None and was_jpeg):
-        return nbytes * share
-    becomes_jpeg = (
-        storage.mode == "jpg"
-        or (storage.mode == "smart" and pixels > (storage.smart_threshold or 0))
-        or (storage.mode == "proportion" and draw(storage.seed or 0, key) < (storage.compress_probability or 0.0))
-    )
-    if becomes_jpeg and info.dtype == np.uint8:
+    height, width = fit_within(*shape[:2], storage.max_resolution)
+    pixels = height * width * shape[2] * shape[3]
+    share = height * width / (shape[0] * shape[1])
+    if storage.mode == "original" and share == 1:
+        return float(nbytes)
+    if shape[3] == 1 and _becomes_jpeg(storage, pixels, key, was_jpeg=was_jpeg):
         return nbytes * share if was_jpeg else pixels * _JPEG_SHARE
     return float(pixels)
 
@@ -282,8 +280,7 @@ def decode_to_size(storage: Storage, data: bytes, policy: DecodePolicy, name: st
     """
     if storage.max_resolution is None:
         return decode_image(data, policy, name=name)
-    info = image_info(data, name=name)
-    size = fit_within(info.height, info.width, storage.max_resolution)
+    size = fit_within(*read_header(data, name).upright, storage.max_resolution)
     # From twice the size on, shrinking removes the detail that a reduced decoding of a JPEG blurs.
     return shrink(decode_image(data, policy, name=name, at_least=(2 * size[0], 2 * size[1])), *size)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,10 +14,11 @@ import numpy.typing as npt
 
 from lmdbloader.base.disk_errors import DISK_FAILED
 from lmdbloader.base.option_names import option
-from lmdbloader.conversion.mask_numbers import Colors, add_colors, colors_of, refuse_soft, to_binary
+from lmdbloader.conversion.mask_numbers import add_bits, add_colors, colors_of, refuse_soft, to_binary
+from lmdbloader.conversion.notes import FURTHER_IMAGES, TURNED_BOXES, TURNED_MASK, Notes, content_digest
 from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.conversion.pairs import check_alignment, fit_pair
-from lmdbloader.conversion.sources.listing import Annotation, File, Source, Span
+from lmdbloader.conversion.sources.listing import Annotation, File, Source, Span, as_text
 from lmdbloader.conversion.sources.reading import Fetched, fetch, read, times_of
 from lmdbloader.conversion.storage import PIXELS, Storage, decode_to_size, encode_one, keep_file, nearest
 from lmdbloader.conversion.values import add_values, image_geometry, parse_attached
@@ -34,8 +35,6 @@ from lmdbloader.store import Block, Chunk, encode_blocks
 PART_NBYTES = 16 * 2**20
 # The most for a label, JSON or text of a sample in a tar.
 _MOST_ATTACHED_NBYTES = 64 * 2**20
-#: Kinds of `Part.doubts`.
-TURNED_MASK, TURNED_BOXES, FURTHER_IMAGES = "mask", "boxes", "images"
 Pixels = npt.NDArray[Any]
 
 
@@ -47,13 +46,11 @@ class Recipe:
         fields: The fields of the dataset, with their codecs.
         options: The options, with the scale of given pairs.
         storage: How images are stored; pairs and scaled images are stored as pixels.
-        first_mask: The name and the bits of the first mask, which all others must have; None without masks.
     """
 
     fields: tuple[Field, ...]
     options: ConvertOptions = field(default_factory=ConvertOptions)
     storage: Storage = field(default_factory=Storage)
-    first_mask: tuple[str, int] | None = None
 
     @property
     def policy(self) -> DecodePolicy:
@@ -77,27 +74,21 @@ class Part:
     Attributes:
         chunk: Their samples; None if no source could be used.
         blocks: The samples packed into LMDB values.
-        file_hashes: XXH64 of the files of every source that was read, in order, also of skipped ones.
-        times: `times_of` each of these sources, before its files were read.
-        skipped: (name, reason) of the sources that could not be used.
-        num_sources: Sources done, including skipped ones.
+        notes: On the sources.
         nbytes: Total size of their files.
         seconds: Time of the work in its process.
-        doubts: (kind, name) of the images, of those done, that a note is about: TURNED_MASK or TURNED_BOXES, whose mask
-            or boxes may have to be turned too, and FURTHER_IMAGES, after which others follow in the file.
-        colors: Of the palettes of the masks.
     """
 
     chunk: Chunk | None
     blocks: tuple[Block, ...]
-    file_hashes: tuple[int, ...]
-    times: tuple[tuple[int, int], ...]
-    skipped: tuple[tuple[str, str], ...]
-    num_sources: int
+    notes: Notes
     nbytes: int
     seconds: float = 0.0
-    doubts: tuple[tuple[str, str], ...] = ()
-    colors: Colors = field(default_factory=dict)
+
+    @property
+    def num_sources(self) -> int:
+        """Sources that are done, including skipped ones."""
+        return self.notes.num_sources
 
 
 def convert_sources(
@@ -112,50 +103,39 @@ def convert_sources(
         SourceError: The palettes of two masks differ.
     """
     gathered: list[_Encoded] = []
-    colors: Colors = {}
-    hashes: list[int] = []
-    times: list[tuple[int, int]] = []
-    skipped: list[tuple[str, str]] = []
-    doubts: list[tuple[str, str]] = []
-    done = nbytes = room = 0
-    began = time.perf_counter()
+    notes, nbytes, room, began = Notes(), 0, 0, time.perf_counter()
     fetched = fetch(sources)
     for number, source in enumerate(sources):
         at(number)
-        times.append(times_of(source))
-        found: list[str] = []
+        notes.times.extend(times_of(source))
+        doubts: list[str] = []
         try:
-            files = read_files(source, hashes, fetched)
+            files = read_files(source, notes.hashes, fetched)
             values = parse_attached(source, files[source.num_images :])
             kept = None if source.num_images > 1 else keep_file(recipe.storage, files[0], recipe.policy, source.name)
+            images, scale, places = dict[str, Pixels](), 1, [patch_positions(0, 0, None, 1)]
             if kept is None:
                 images, scale = _decode(recipe, source, *files[: source.num_images])
                 places = _places(recipe, source, images)
-            else:
-                places = [patch_positions(0, 0, None, 1)]
             stored = next(iter(images.values())).shape if kept is None else kept[1]
-            found = _fit_values(recipe, source, files, values, stored, colors)
+            doubts = _fit_values(recipe, source, files, values, stored, notes)
         except ImageError as error:
             if recipe.options.on_error == "stop":
                 raise
-            skipped.append((error.name, error.reason))
-            places, found = [], []
+            notes.skipped.append((error.name, error.reason))
+            places = []
         for tops, lefts in places:
-            if room >= PART_NBYTES or (done and len(places) > 1):
-                yield _pack(recipe, gathered, hashes, times, skipped, doubts, colors, done, nbytes, began)
-                gathered, hashes, times, skipped, doubts = [], [], [], [], []
-                done = nbytes = room = 0
-                began = time.perf_counter()
-            if kept is None:
-                was_jpeg = is_jpeg(files[0])
-                gathered.append(_encode(recipe, source, images, values, scale, tops, lefts, was_jpeg=was_jpeg))
-            else:
-                gathered.append(_keep(recipe, source, values, *kept))
+            if room >= PART_NBYTES or (notes.num_sources and len(places) > 1):
+                yield _pack(recipe, gathered, notes, nbytes, began)
+                gathered, notes, nbytes, room, began = [], Notes(), 0, 0, time.perf_counter()
+            was_jpeg = is_jpeg(files[0])
+            gathered.append(_encode(recipe, source, images, values, kept, scale, tops, lefts, was_jpeg=was_jpeg))
             room += sum(int(p.stored_nbytes.sum()) for p in gathered[-1].payloads.values())
-        done, nbytes = done + 1, nbytes + source.nbytes
-        doubts += [(kind, source.name) for kind in found]
-    if done:
-        yield _pack(recipe, gathered, hashes, times, skipped, doubts, colors, done, nbytes, began)
+        notes.num_sources, nbytes = notes.num_sources + 1, nbytes + source.nbytes
+        for kind in doubts:
+            notes.doubt(kind, source.name)
+    if notes.num_sources:
+        yield _pack(recipe, gathered, notes, nbytes, began)
 
 
 def _fit_values(
@@ -164,13 +144,13 @@ def _fit_values(
     files: Sequence[bytes],
     values: dict[str, Any],
     stored: tuple[int, ...],
-    colors: Colors,
+    notes: Notes,
 ) -> list[str]:
-    """Fit the boxes and the mask of an image of shape `stored` to it, and return its kinds of `Part.doubts`.
+    """Fit the boxes and the mask of an image of shape `stored` to it, and return its kinds of `Notes.doubts`.
 
     Raises:
-        ImageError: They are not for such an image, or the mask has other values than the first one.
-        SourceError: Its palette differs from `colors`, those of the masks before it, to which its own are added.
+        ImageError: They are not for such an image, or the mask has no labels.
+        SourceError: The palette or the bits of the mask are others than in `notes`, to which they are added.
     """
     if source.annotation is None and "mask" not in values and not is_jpeg(files[0]):
         return []
@@ -182,26 +162,34 @@ def _fit_values(
             doubts.append(TURNED_BOXES)  # they fit before and after the turn
     if "mask" in values:
         mask = values["mask"]
-        add_colors(colors, colors_of(source, files[-1], mask))
+        add_colors(notes.colors, colors_of(source, files[-1], mask))
         if recipe.options.binary_masks:
             mask = to_binary(source, mask)
         else:
             refuse_soft(source, mask)
-        _check_bits(source, mask, recipe.first_mask)
         values["mask"] = _fit_mask(source, header, mask, stored)
+        add_bits(notes.mask_bits, {8 * mask.itemsize: source.name})
         if _may_be_unturned(header, mask, files[-1], recipe.options.max_pixels):
             doubts.append(TURNED_MASK)
     return doubts
 
 
-def hash_files(sources: Sequence[Source]) -> list[int]:
-    """Return `Part.file_hashes` of sources; 0 for a source that cannot be read."""
-    hashes: list[int] = []
+def hash_files(sources: Sequence[Source]) -> array[int]:
+    """Return `Notes.hashes` of sources; 0 for a source that cannot be read."""
+    hashes = array("Q")
     fetched = fetch(sources)
     for source in sources:
         with contextlib.suppress(ImageError):
             read_files(source, hashes, fetched)
     return hashes
+
+
+def content_of(tasks: Iterable[Sequence[Source]]) -> str:
+    """Return the digest of the content of the sources of tasks, which are read for it."""
+    hashes = array("Q")
+    for task in tasks:
+        hashes.extend(hash_files(task))
+    return content_digest(hashes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +199,7 @@ class _Encoded:
     columns: dict[str, Any]
 
 
-def read_files(source: Source, hashes: list[int] | None = None, fetched: Fetched | None = None) -> list[bytes]:
+def read_files(source: Source, hashes: array[int] | None = None, fetched: Fetched | None = None) -> list[bytes]:
     """Return the content of a source's files, in the order of `Source.files`, and append their hash to `hashes`.
 
     Raises:
@@ -243,8 +231,8 @@ def read_files(source: Source, hashes: list[int] | None = None, fetched: Fetched
 
 def _which(source: Source, file: File | None) -> str:
     """Return the prefix of a message about a file of a source, unless it is the main image."""
-    if file == source.lr_file and source.lr_name is not None:
-        return f"its LR image {os.path.basename(source.lr_name).decode('utf-8', 'backslashreplace')}: "
+    if file is not None and file == source.lr_file:
+        return f"its LR image {as_text(source.lr_name)}".rstrip() + ": "
     return next((f"its {name}: " for name, attached in source.attached if attached == file), "")
 
 
@@ -288,29 +276,17 @@ def _decode_checked_pair(
     return {"lr": lr, "hr": hr}, scale
 
 
-def _check_bits(source: Source, mask: Pixels, first: tuple[str, int] | None) -> None:
-    """Raise ImageError if a mask has other bits than the first one, so that no batch could hold both."""
-    if first is not None and 8 * mask.itemsize != first[1]:
-        raise ImageError(
-            source.name,
-            f"its mask has {8 * mask.itemsize} bits, that of {first[0]} has {first[1]}. A batch needs one dtype. Save "
-            "all masks with 16 bits, or all with 8.",
-        )
-
-
 def _fit_mask(source: Source, header: ImageHeader, mask: Pixels, stored: tuple[int, ...]) -> Pixels:
     """Return a mask (H, W, 1) in the size in which its image is stored.
 
     Raises:
         ImageError: It has another size than the image in the file, once that is upright.
     """
-    upright = (header.height, header.width)
-    if is_swapped := header.orientation >= 5:
-        upright = upright[::-1]
+    upright = header.upright
     height, width = mask.shape[:2]
     if (height, width) != upright:
         why = " Height and width are swapped: turn or transpose the mask, as its image is."
-        if is_swapped:
+        if header.orientation >= 5:
             why = " The image is turned by its EXIF or XMP data, and the mask is not."
         if (width, height) != upright:
             why = ""
@@ -373,66 +349,49 @@ def _places(recipe: Recipe, source: Source, images: dict[str, Pixels]) -> list[t
     return [(tops[c : c + cuts.step], lefts[c : c + cuts.step]) for c in cuts]
 
 
-def _keep(
-    recipe: Recipe, source: Source, values: dict[str, Any], payload: Payloads, shape: tuple[int, ...]
-) -> _Encoded:
-    """Return a sample whose image is the source's own file."""
-    columns: dict[str, Any] = {"source": [source.name], "top": np.zeros(1, np.int64), "left": np.zeros(1, np.int64)}
-    payloads = {"image": payload}
-    for f in recipe.fields:
-        if f.kind != "image":
-            add_values(f, values[f.name], 1, payloads, columns)
-            continue
-        columns.update(image_geometry(f.name, [shape]))
-    return _Encoded(1, payloads, columns)
-
-
 def _encode(
     recipe: Recipe,
     source: Source,
     images: dict[str, Pixels],
     values: dict[str, Any],
+    kept: tuple[Payloads, tuple[int, ...]] | None,
     scale: int,
     tops: Any,
     lefts: Any,
     *,
     was_jpeg: bool,
 ) -> _Encoded:
-    full = images["hr" if "hr" in images else "image"]
+    """Return the samples of a source: patches at some places, the whole image, or its file, if that is kept."""
+    side = recipe.options.patch_size
     payloads: dict[str, Payloads] = {}
     columns: dict[str, Any] = {"source": [source.name] * len(tops), "top": tops, "left": lefts}
     for f in recipe.fields:
-        if f.kind == "mask" and recipe.options.patch_size is not None:
-            mask = values[f.name]
-            side = recipe.options.patch_size
-            as_pixels = replace(recipe, storage=PIXELS)
-            payloads[f.name] = _encode_patches(as_pixels, f, mask, tops, lefts, side, source.name)
-            columns.update(image_geometry(f.name, [(side, side, 1, 8 * mask.itemsize)] * len(tops)))
-            continue
-        if f.kind != "image":
+        if f.kind != "image" and (f.kind != "mask" or side is None):
             add_values(f, values[f.name], len(tops), payloads, columns)
             continue
-        part = scale if f.name == "lr" else 1
-        if recipe.options.patch_size is None:
-            payloads[f.name] = encode_one(recipe.storage, f, images[f.name], source.name, was_jpeg=was_jpeg)
-            shape = (*images[f.name].shape, 8 * images[f.name].itemsize)
-            columns.update(image_geometry(f.name, [shape]))
+        if kept is not None:
+            payloads[f.name], shape = kept
         else:
-            side = recipe.options.patch_size // part
-            payloads[f.name] = _encode_patches(
-                recipe, f, images[f.name], tops // part, lefts // part, side, source.name
-            )
-            shape = (side, side, full.shape[2], 8 * full.itemsize)
-            for name, value in zip(("height", "width", "channels", "bits"), shape, strict=True):
-                columns[f"{f.name}.{name}"] = np.full(len(tops), value, np.int64)
+            image: Pixels = images[f.name] if f.kind == "image" else values[f.name]
+            height, width, channels = image.shape
+            if side is None:
+                payloads[f.name] = encode_one(recipe.storage, f, image, source.name, was_jpeg=was_jpeg)
+            else:
+                part = scale if f.name == "lr" else 1
+                height = width = side // part
+                storage = recipe.storage if f.kind == "image" else PIXELS
+                payloads[f.name] = _encode_patches(storage, f, image, tops // part, lefts // part, height, source.name)
+            shape = (height, width, channels, 8 * image.itemsize)
+        geometry = image_geometry(f.name, [shape])
+        columns.update({name: np.repeat(column, len(tops)) for name, column in geometry.items()})
     return _Encoded(len(tops), payloads, columns)
 
 
-def _encode_patches(recipe: Recipe, f: Field, image: Pixels, tops: Any, lefts: Any, side: int, name: str) -> Payloads:
+def _encode_patches(storage: Storage, f: Field, image: Pixels, tops: Any, lefts: Any, side: int, name: str) -> Payloads:
     nbytes = side * side * image.shape[2] * image.itemsize
-    if nbytes > TILED_ABOVE_NBYTES or recipe.storage.mode not in (None, "raw"):
+    if nbytes > TILED_ABOVE_NBYTES or storage.mode not in (None, "raw"):
         return join([
-            encode_one(recipe.storage, f, np.ascontiguousarray(image[t : t + side, x : x + side]), f"{name}\0{t}\0{x}")
+            encode_one(storage, f, np.ascontiguousarray(image[t : t + side, x : x + side]), f"{name}\0{t}\0{x}")
             for t, x in zip(tops.tolist(), lefts.tolist(), strict=True)
         ])  # fmt: skip
     cut = np.empty((len(tops), side * side * image.shape[2]), image.dtype)
@@ -453,18 +412,7 @@ def patch_positions(height: int, width: int, size: int | None, stride: int) -> t
     return np.repeat(tops, len(lefts)), np.tile(lefts, len(tops))
 
 
-def _pack(
-    recipe: Recipe,
-    gathered: Sequence[_Encoded],
-    hashes: Sequence[int],
-    times: Sequence[tuple[int, int]],
-    skipped: Sequence[tuple[str, str]],
-    doubts: Sequence[tuple[str, str]],
-    colors: Colors,
-    num_sources: int,
-    nbytes: int,
-    began: float,
-) -> Part:
+def _pack(recipe: Recipe, gathered: Sequence[_Encoded], notes: Notes, nbytes: int, began: float) -> Part:
     chunk: Chunk | None = None
     blocks: list[Block] = []
     if gathered:
@@ -472,11 +420,7 @@ def _pack(
         columns = {name: _concatenate([e.columns[name] for e in gathered]) for name in gathered[0].columns}
         chunk = Chunk(sum(e.num_samples for e in gathered), payloads, columns)
         blocks = encode_blocks(chunk, recipe.fields, with_source=True)
-    seconds = time.perf_counter() - began
-    return Part(
-        chunk, tuple(blocks), tuple(hashes), tuple(times), tuple(skipped), num_sources, nbytes, seconds,
-        doubts=tuple(doubts), colors=dict(colors),
-    )  # fmt: skip
+    return Part(chunk, tuple(blocks), notes, nbytes, time.perf_counter() - began)
 
 
 def _concatenate(values: Sequence[Any]) -> Any:

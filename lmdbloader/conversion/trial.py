@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from lmdbloader.conversion import pool
 from lmdbloader.conversion.sampling import F64, I64, Guess, Interval
 from lmdbloader.conversion.sources.listing import Source, Sources, is_url
 from lmdbloader.conversion.sources.reading import read_head
 from lmdbloader.conversion.storage import guess_nbytes
 from lmdbloader.conversion.tasks import Part, Recipe, patch_positions
-from lmdbloader.format.layout import Field, record_schema
-from lmdbloader.format.sizes import BLOCK_NBYTES
+from lmdbloader.format.codecs import holds_pixels, name_counts, saves_enough
+from lmdbloader.format.layout import Field
 from lmdbloader.images.decode import glance, is_jpeg
 
 # Of a file that is looked at: most JPEG files have their size in front of this, behind an EXIF preview.
 _HEAD_NBYTES = 2**16
-_PAGE_NBYTES, _PAGE_HEAD_NBYTES, _ENTRY_NBYTES = 4096, 16, 48
-_RUN_END_NBYTES = 4
-# An LMDB without records.
-_EMPTY_DATA_NBYTES = 4 * _PAGE_NBYTES
-# The uncertainty of how samples share LMDB's pages.
+# Bytes of LMDB's pages for each byte of payload, for each sample, and without any. How full the last pages of values
+# are depends on the sizes of samples.
+_OF_PAYLOAD, _OF_SAMPLE, _EMPTY = 1.012, 32, 4 * 4096
 _PACKING_ERROR = 0.015
 
 
@@ -49,106 +47,77 @@ def make_guess(recipe: Recipe, sources: Sources) -> Guess | None:
 def _guess_one(recipe: Recipe, source: Source) -> float:
     """Return about how many bytes an input will take; -1 if its header does not say."""
     head = read_head(source.file, _HEAD_NBYTES)
-    if (info := glance(head)) is None:
+    if (shape := glance(head)) is None:
         return -1.0
     patch = recipe.options.patch_size
     if patch is None:
-        return guess_nbytes(recipe.storage, info, nbytes=source.nbytes, was_jpeg=is_jpeg(head), key=source.name)
-    count = len(patch_positions(info.height, info.width, patch, recipe.stride)[0])
-    return float(count * patch * patch * info.channels * info.dtype.itemsize)
+        return guess_nbytes(recipe.storage, shape, nbytes=source.nbytes, was_jpeg=is_jpeg(head), key=source.name)
+    count = len(patch_positions(*shape[:2], patch, recipe.stride)[0])
+    return float(count * patch * patch * shape[2] * shape[3])
 
 
 class Tried:
-    """The sizes of converted inputs, one after the other.
+    """The sizes of converted inputs.
 
     Attributes:
         num_samples: (n,) float64, samples of each input.
         stored_nbytes: (n,) float64, bytes of its payloads.
         seconds: (n,) float64, time of the work on it.
-        stored_as: (256,) int64, images by codec.
+        codecs: By field, (256,) int64, payloads by codec.
         unusable: (name, reason) of inputs that cannot be used.
     """
 
-    def __init__(self, sources: Sequence[Source], fields: Sequence[Field]) -> None:
-        """Take the inputs that will be converted, and the fields of their samples."""
-        self.num_samples, self.stored_nbytes, self.seconds = np.zeros((3, len(sources)))
-        self.stored_as = np.zeros(256, np.int64)
+    def __init__(self, count: int) -> None:
+        """Take the number of inputs."""
+        self.num_samples, self.stored_nbytes, self.seconds = np.zeros((3, count))
+        self.codecs: dict[str, I64] = {}
         self.unusable: list[tuple[str, str]] = []
-        self._source_nbytes = [source.nbytes for source in sources]
-        self._payloads: list[F64] = [np.zeros(0)] * len(sources)  # bytes of each sample of each input
-        # Bytes of an LMDB value, in addition to its payloads: for each sample, for each input, and for the rest of it.
-        self._row_nbytes, self._input_nbytes = _columns_nbytes(sources, fields)
-        self._frames: list[float] = []
+        # By field: bytes of the pixels of each input, as stored and decoded. JPEGs and files are not among them.
+        self._pixels: dict[str, F64] = {}
+        self._at = 0
 
-    def add(self, at: int, part: Part) -> None:
-        """Add a part of one input, by its number."""
+    def add(self, part: Part) -> None:
+        """Add the next part of the inputs, which are converted one by one."""
+        at = self._at
+        # A large source has several parts, and the last one counts it.
+        self._at += part.num_sources
         self.seconds[at] += part.seconds
-        self.unusable += part.skipped
+        self.unusable += part.notes.skipped
         if part.chunk is None:
             return
         self.num_samples[at] += part.chunk.num_samples
-        each = np.zeros(part.chunk.num_samples)
-        for payloads in part.chunk.payloads.values():
-            each += payloads.stored_nbytes
-            self.stored_as += np.bincount(payloads.codec, minlength=256)
-        self.stored_nbytes[at] += each.sum()
-        self._payloads[at] = np.append(self._payloads[at], each)
-        first = 0
-        for block in part.blocks:
-            here = each[first : first + block.num_samples]
-            self._frames.append(block.value.size - float((here + self._row_nbytes).sum()) - self._input_nbytes)
-            first += block.num_samples
+        for name, payloads in part.chunk.payloads.items():
+            self.stored_nbytes[at] += payloads.stored_nbytes.sum()
+            counts = self.codecs.setdefault(name, np.zeros(256, np.int64))
+            counts += np.bincount(payloads.codec, minlength=256)
+            is_pixels = holds_pixels(payloads.codec)
+            sizes = self._pixels.setdefault(name, np.zeros((2, len(self.seconds))))
+            sizes[:, at] += [nbytes[is_pixels].sum() for nbytes in (payloads.stored_nbytes, payloads.raw_nbytes)]
 
-    def add_all(self, parts: Iterable[Part]) -> None:
-        """Add the parts of all inputs, in order."""
-        at = 0
-        for part in parts:
-            self.add(at, part)
-            # A large source has several parts, and the last one counts it.
-            at += part.num_sources
+    def choose_codecs(self, fields: Sequence[Field], codec: str) -> tuple[Field, ...]:
+        """Return the fields with the codec of their pixels: with "auto", lz4 is not kept if it saves too little."""
+        chosen = list(fields)
+        for number, f in enumerate(fields):
+            stored, raw = self._pixels.get(f.name, np.zeros((2, 1)))
+            if f.is_payload and codec == "auto" and raw.any() and not saves_enough(int(stored.sum()), int(raw.sum())):
+                chosen[number] = replace(f, codec="raw")
+                self.stored_nbytes += raw - stored
+        return tuple(chosen)
 
-    def data_nbytes(self, payload: Interval) -> Interval:
-        """Return the bytes of data.mdb for the payload bytes of all inputs."""
-        data = payload.scaled(self._packing(), _EMPTY_DATA_NBYTES)
-        return data.widened(_PACKING_ERROR * data.value + _EMPTY_DATA_NBYTES)
-
-    def _packing(self) -> float:
-        """Return the bytes of LMDB's pages for each byte of payload.
-
-        A value takes whole pages. The tried inputs had values of their own; in a conversion the samples of a task share
-        values, so this packs them as a conversion would.
-        """
-        frame = float(np.median(self._frames)) if self._frames else 0.0
-        pages = group = used = 0.0
-        for at, each in enumerate(self._payloads):
-            sizes = each + self._row_nbytes
-            sizes[:1] += self._input_nbytes
-            for nbytes in sizes.tolist():
-                if used and used + nbytes > BLOCK_NBYTES:
-                    pages += _whole_pages(used + frame)
-                    used = 0.0
-                used += nbytes
-            group += self._source_nbytes[at]
-            if group >= pool.TASK_NBYTES or at == len(self._payloads) - 1:
-                pages += _whole_pages(used + frame) if used else 0.0
-                group = used = 0.0
-        return pages / max(float(self.stored_nbytes.sum()), 1.0)
+    def describe_codecs(self, fields: Sequence[Field]) -> str:
+        """Return the fields that have payloads, each with the codecs of its samples, for messages."""
+        texts = []
+        for f in fields:
+            if f.is_payload:
+                counts = self.codecs.get(f.name, np.zeros(256, np.int64))
+                is_pixels = holds_pixels(np.arange(256, dtype=np.uint8))
+                names = list(name_counts(np.where(is_pixels, 0, counts)))
+                names += [f.codec or "raw"] if counts[is_pixels].any() or not names else []
+                texts.append(f"{f.name} {' and '.join(names)}")
+        return ", ".join(texts)
 
 
-def _columns_nbytes(sources: Sequence[Source], fields: Sequence[Field]) -> tuple[float, float]:
-    """Return the bytes of a record batch's columns for each sample, and for each input, whose values make a run."""
-    of_row = of_input = 0.0
-    for column in record_schema(fields, with_source=True):
-        kind = str(column.type)
-        is_run = kind.startswith("run_end_encoded")
-        width = 4 if any(text in kind for text in ("string", "binary")) else 8 if "64" in kind else 4
-        if is_run:
-            of_input += _RUN_END_NBYTES + width
-        else:
-            of_row += width
-    return of_row, of_input + sum(len(source.name) for source in sources) / max(len(sources), 1)
-
-
-def _whole_pages(value_nbytes: float) -> float:
-    """Return the bytes of a value in LMDB: whole pages with a small head, and an entry in the tree."""
-    return -(-(value_nbytes + _PAGE_HEAD_NBYTES) // _PAGE_NBYTES) * _PAGE_NBYTES + _ENTRY_NBYTES
+def data_nbytes(payload: Interval, num_samples: Interval) -> Interval:
+    """Return the bytes of data files, for the payload bytes and the samples of all inputs."""
+    data = payload.scaled(_OF_PAYLOAD, _EMPTY).plus(num_samples.scaled(_OF_SAMPLE))
+    return data.widened(_PACKING_ERROR * data.value + _EMPTY)

@@ -462,7 +462,7 @@ def parse_attached(source: Source, files: Sequence[bytes]) -> dict[str, Any]:
     """
     values: dict[str, Any] = {} if source.label is None else {"label": source.label}
     rest = iter(files)
-    for name, file in source.attached:
+    for name, file in source.attached[source.num_images - 1 :]:
         if file is None:
             raise ImageError(source.name, f"has no {name}, which other samples have")
         data = next(rest)

@@ -10,19 +10,18 @@ import numpy as np
 
 from lmdbloader.errors import ImageError, OptionError
 from lmdbloader.images import jpeg, pillow, png, pnm
-from lmdbloader.images.header import ImageHeader, Pixels, Sample
+from lmdbloader.images.header import ImageHeader, Pixels
 
 __all__ = [
     "IMAGE_SUFFIXES",
     "AlphaPolicy",
     "DecodePolicy",
-    "ImageInfo",
     "decode_image",
     "decode_labels",
     "glance",
-    "image_info",
     "inspect_image",
     "is_jpeg",
+    "read_header",
 ]
 
 AlphaPolicy: TypeAlias = Literal["refuse", "drop", "white"]
@@ -70,57 +69,43 @@ class DecodePolicy:
             raise OptionError(f"max_pixels is {self.max_pixels}; expected at least 1")
 
 
-@dataclass(frozen=True, slots=True)
-class ImageInfo:
-    """Shape and dtype of a decoded image.
-
-    Attributes:
-        height: Rows, after the rotation.
-        width: Columns, after the rotation.
-        channels: 1 (grey) or 3 (RGB).
-        dtype: uint8 or uint16.
-    """
-
-    height: int
-    width: int
-    channels: int
-    dtype: np.dtype[Sample]
-
-
-def image_info(data: bytes | bytearray | memoryview, *, name: str = "<bytes>") -> ImageInfo:
-    """Return the shape and dtype that an image file's bytes decode to, from its header alone.
-
-    Args:
-        data: The whole file's content (a memory map is fine: only the headers are touched).
-        name: The image's name in error messages.
+def read_header(data: bytes | bytearray | memoryview, name: str = "<bytes>") -> ImageHeader:
+    """Return an image file's header; only it is read of a memory map.
 
     Raises:
         ImageError: The header is damaged, or no policy accepts such an image. Damaged pixels are not noticed.
 
-    >>> image_info(b"P6 3 2 255 " + bytes(18))
-    ImageInfo(height=2, width=3, channels=3, dtype=dtype('uint8'))
+    >>> header = read_header(b"P6 3 2 255 " + bytes(18))
+    >>> header.upright, header.channels, header.dtype
+    ((2, 3), 3, dtype('uint8'))
     """
-    header = _read_header(data, name)
-    height, width = header.height, header.width
-    if header.orientation >= 5:
-        height, width = width, height
-    return ImageInfo(height=height, width=width, channels=header.channels, dtype=header.dtype)
+    view = memoryview(data).cast("B")
+    if not view:
+        raise ImageError(name, "the file is empty")
+    start = bytes(view[:12])
+    for signature, read_header in _READERS:
+        if start.startswith(signature):
+            return read_header(view, name)
+    raise ImageError(
+        name, f"not an image of a supported kind (PNG, JPEG, BMP, GIF, TIFF, WebP, PNM): {describe_start(start)}"
+    )
 
 
-def glance(head: bytes) -> ImageInfo | None:
-    """Return the shape and dtype of an image from the first bytes of its file; None if these do not say.
+def glance(head: bytes) -> tuple[int, int, int, int] | None:
+    """Return rows, columns, channels and bytes of a channel of an image, from the first bytes of its file.
 
-    Nothing else is checked. Rows and columns of a PNG are those before the rotation.
+    None if these do not say. Nothing else is checked. Rows and columns of a PNG are those before the rotation.
 
     >>> glance(b"\\x89PNG\\r\\n\\x1a\\n" + bytes.fromhex("0000000d 49484452 00000280000001e00802000000 bab34bb3"))
-    ImageInfo(height=480, width=640, channels=3, dtype=dtype('uint8'))
+    (480, 640, 3, 1)
     """
     try:
         if head.startswith(png.SIGNATURE):
-            return ImageInfo(*png.read_first_chunk(memoryview(head), "<head>"))
-        return image_info(head)
+            return png.read_first_chunk(memoryview(head), "<head>")
+        header = read_header(head, "<head>")
     except ImageError:
         return None
+    return *header.upright, header.channels, header.dtype.itemsize
 
 
 def inspect_image(
@@ -131,7 +116,7 @@ def inspect_image(
     Raises:
         ImageError: The header is damaged, or the policy refuses the image. Damaged pixels are not noticed.
     """
-    header = _read_header(data, name)
+    header = read_header(data, name)
     if header.height * header.width > policy.max_pixels:
         raise ImageError(
             name,
@@ -184,7 +169,7 @@ def decode_image(
     [[[1, 2, 3]], [[4, 5, 6]]]
     """
     header = inspect_image(data, policy, name=name)
-    upright = (header.width, header.height) if header.orientation >= 5 else (header.height, header.width)
+    upright = header.upright
     sizes = {upright}
     try:
         if at_least is None or header.decode_smaller is None:
@@ -240,7 +225,7 @@ def palette_of(data: bytes | bytearray | memoryview) -> bytes:
     Raises:
         ImageError: The file is damaged.
     """
-    return _read_header(data, "<bytes>").palette()
+    return read_header(data, "<bytes>").palette()
 
 
 def is_image_start(start: bytes) -> bool:
@@ -260,19 +245,6 @@ def describe_start(start: bytes) -> str:
     """
     is_pickle = start[:1] == b"\x80" and start[1:2] in (b"\2", b"\3", b"\4", b"\5")
     return f"{'a pickle, which is never loaded: ' * is_pickle}it starts with {start[:12]!r}"
-
-
-def _read_header(data: bytes | bytearray | memoryview, name: str) -> ImageHeader:
-    view = memoryview(data).cast("B")
-    if not view:
-        raise ImageError(name, "the file is empty")
-    start = bytes(view[:12])
-    for signature, read_header in _READERS:
-        if start.startswith(signature):
-            return read_header(view, name)
-    raise ImageError(
-        name, f"not an image of a supported kind (PNG, JPEG, BMP, GIF, TIFF, WebP, PNM): {describe_start(start)}"
-    )
 
 
 def over_white(colors: Pixels, alpha: Pixels) -> Pixels:

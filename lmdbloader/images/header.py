@@ -59,6 +59,11 @@ class ImageHeader:
     palette: Callable[[], bytes] = bytes
     num_others: int = 0
 
+    @property
+    def upright(self) -> tuple[int, int]:
+        """Rows and columns after the rotation."""
+        return (self.height, self.width) if self.orientation < 5 else (self.width, self.height)
+
 
 def find_orientation(exif: bytes, xmp: bytes = b"") -> int:
     """Return the orientation (1 to 8) in an EXIF block, or in XMP if that has none, as Pillow's exif_transpose does.

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.errors import ImageError, OptionError
-from lmdbloader.images.header import ImageHeader, Pixels, Sample, find_orientation
+from lmdbloader.images.header import ImageHeader, Pixels, find_orientation
 from lmdbloader.kernels import entries
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -78,8 +78,8 @@ def read_header(data: memoryview, name: str) -> ImageHeader:
     )
 
 
-def read_first_chunk(data: memoryview, name: str) -> tuple[int, int, int, np.dtype[Sample]]:
-    """Return height, width, channels without alpha, and dtype of a PNG file, from its first 29 bytes.
+def read_first_chunk(data: memoryview, name: str) -> tuple[int, int, int, int]:
+    """Return height, width, channels without alpha, and bytes of a channel of a PNG file, from its first 29 bytes.
 
     Raises:
         ImageError: They are not valid PNG.
@@ -88,7 +88,7 @@ def read_first_chunk(data: memoryview, name: str) -> tuple[int, int, int, np.dty
         raise ImageError(name, "the PNG file starts without an IHDR")
     width, height, bit_depth, color_type, _ = _read_ihdr(data[16:29], name)
     channels = 1 if color_type in (_GREY, _GREY_ALPHA) else 3
-    return height, width, channels, np.dtype(np.uint16) if bit_depth == 16 else np.dtype(np.uint8)
+    return height, width, channels, 2 if bit_depth == 16 else 1
 
 
 def _chunks(data: memoryview, name: str) -> Iterator[tuple[bytes, slice]]:

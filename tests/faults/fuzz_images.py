@@ -17,7 +17,7 @@ def prepare_images(paths: dict[str, str], folder: Path, seed: int) -> Case:
     from PIL import Image, features
 
     from lmdbloader.errors import ImageError
-    from lmdbloader.images.decode import DecodePolicy, decode_image, image_info
+    from lmdbloader.images.decode import DecodePolicy, decode_image, read_header
 
     photograph = Image.fromarray(getattr(skimage.data, NAMES[0])()).resize((61, 47))
     kinds = [("PNG", {}), ("JPEG", {}), ("JPEG", {"progressive": True}), ("BMP", {}), ("PPM", {}), ("GIF", {})]
@@ -32,7 +32,7 @@ def prepare_images(paths: dict[str, str], folder: Path, seed: int) -> Case:
         data = rng.choice(files)
         data = mutate(rng, data, [(0, 64), (0, 400), (len(data) - 64, len(data))])
         words = []
-        for attempt in (image_info, lambda data: decode_image(data, rng.choice(policies))):
+        for attempt in (read_header, lambda data: decode_image(data, rng.choice(policies))):
             try:
                 attempt(data)
                 words.append("read")

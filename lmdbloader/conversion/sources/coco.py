@@ -8,7 +8,7 @@ import os
 from array import array
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,9 @@ from lmdbloader.conversion.sources.folders import find_images
 from lmdbloader.conversion.sources.listing import (
     I64,
     Annotations,
-    Found,
     Listing,
     Location,
     Names,
-    Sources,
     as_text,
 )
 from lmdbloader.errors import SourceError, SourceNotFoundError
@@ -67,18 +65,17 @@ def list_coco(src: Location, annotations: Location | None, *, skip: bool = False
         why = "is a folder; name the JSON file in it" if annotations.is_dir() else "there is no such file"
         raise SourceNotFoundError(f"{annotations}: {why}")
     images = find_images(src)
-    if not len(images.names):
+    names = images.sources.names
+    if not len(names):
         raise SourceError(f"{src}: no images in it")
     content = _read(annotations)
-    kept, rows, missing = _match(src, images, annotations, content, skip)
+    kept, rows, missing = _match(src, names, annotations, content, skip)
     boxes, notes = _boxes_of(content, rows)
-    sources = Sources(images.names.take(kept.tolist()), images.nbytes[kept], annotations=boxes)
-    listed = np.zeros(len(images.names), np.bool_)
-    listed[kept] = True
-    others = [as_text(images.names[i]) for i in np.flatnonzero(~listed).tolist()]
-    return Listing(
-        "coco",
-        sources,
+    others = [as_text(names[i]) for i in np.setdiff1d(np.arange(len(names)), kept).tolist()]
+    return replace(
+        images,
+        layout="coco",
+        sources=replace(images.sources.take(kept), annotations=boxes),
         classes=content.classes,
         fields=FIELDS,
         ignored=(
@@ -86,7 +83,6 @@ def list_coco(src: Location, annotations: Location | None, *, skip: bool = False
             *few(others, f"{annotations.name} does not list it"),
             *few(missing, f"{annotations.name} lists it, but it is not in {src}"),
         ),
-        changed_ns=images.changed_ns,
         notes=notes,
     )
 
@@ -315,9 +311,9 @@ def _set_labels(content: _Content, categories: dict[int, str]) -> None:
 # --- images and boxes together ---
 
 
-def _match(src: Location, images: Found, path: Path, content: _Content, skip: bool) -> tuple[I64, I64, list[str]]:
+def _match(src: Location, names: Names, path: Path, content: _Content, skip: bool) -> tuple[I64, I64, list[str]]:
     """Return the numbers of the listed images in order, their rows in the file, and the names of missing images."""
-    number_of = {name: i for i, name in enumerate(images.names)}
+    number_of = {name: i for i, name in enumerate(names)}
     row_of: dict[int, int] = {}
     missing: list[str] = []
     for row, name in enumerate(content.names):
@@ -330,7 +326,7 @@ def _match(src: Location, images: Found, path: Path, content: _Content, skip: bo
             row_of[number] = row
     if missing and (not skip or not row_of):
         raise SourceError(
-            f"{src}: {path.name} lists {first_of(missing)}, not found there. " + _advice(images.names, bool(row_of))
+            f"{src}: {path.name} lists {first_of(missing)}, not found there. " + _advice(names, bool(row_of))
         )
     kept = sorted(row_of)
     return np.array(kept, np.int64), np.array([row_of[number] for number in kept], np.int64), missing
@@ -370,24 +366,15 @@ def _boxes_of(content: _Content, rows: I64) -> tuple[Annotations, tuple[str, ...
     boxes, labels, sample = np.array(content.boxes).reshape(-1, 4)[here], content.labels[here], sample[here]
     with np.errstate(over="ignore"):
         boxes[:, 2:] += boxes[:, :2]
-    keep, num_clipped = clip(boxes, sizes[sample][:, ::-1], _BEYOND)
-    found = Annotations.gather(sample[keep], len(rows), boxes[keep], labels[keep], sizes)
+    found, on_boxes = gather(sample, len(rows), boxes, labels, sizes, _BEYOND)
     num_unlisted = int((~is_listed).sum())
     notes = (
         *note("left out", content.num_crowds, "box of a crowd (iscrowd)", "boxes of crowds (iscrowd)"),
         *note("left out", num_unlisted, "box of an image", "boxes of images", " that the file does not list"),
-        *notes_on(num_clipped, int((~keep).sum())),
+        *on_boxes,
         *(f"not read, only boxes are: {count:,} {name}" for name, count in sorted(content.not_read.items())),
     )
     return found, notes
-
-
-def notes_on(num_clipped: int, num_empty: int) -> tuple[str, ...]:
-    """Return notes on boxes that are not as in their file."""
-    return (
-        *note("clipped to the image", num_clipped, "box", "boxes"),
-        *note("left out", num_empty, "box", "boxes", " without area in the image"),
-    )
 
 
 def note(what: str, number: int, one: str, many: str, more: str = "") -> tuple[str, ...]:
@@ -399,19 +386,29 @@ def note(what: str, number: int, one: str, many: str, more: str = "") -> tuple[s
     return (f"{what}: {counted(number, one, many)}{more}",) if number else ()
 
 
-def clip(boxes: npt.NDArray[np.float64], most: Any, beyond: float) -> tuple[npt.NDArray[np.bool_], int]:
-    """Clip boxes (n, 4) XYXY to 0 and `most` (n, 2), in place.
+def gather(
+    image: I64, num_images: int, boxes: npt.NDArray[np.float64], labels: I64, sizes: I64 | None, beyond: float
+) -> tuple[Annotations, tuple[str, ...]]:
+    """Return boxes (n, 4) XYXY by their image, clipped to it, and notes on those that are not as in their file.
 
-    Returns:
-        (n,), which of them have an area as float32; and how many of these reached out by more than `beyond`.
+    Those without area are left out. Boxes that reach out by at most `beyond` do not count as clipped. Sizes are as in
+    `Annotations`.
 
     >>> boxes = np.array([[-5.0, 0, 10, 10], [20, 20, 30, 30]])
-    >>> clip(boxes, np.array([[15, 15], [15, 15]]), 0), boxes.tolist()
-    ((array([ True, False]), 1), [[0.0, 0.0, 10.0, 10.0], [15.0, 15.0, 15.0, 15.0]])
+    >>> found, notes = gather(np.array([0, 0]), 1, boxes, np.array([3, 4]), np.array([[15, 15]]), 0)
+    >>> found.boxes.tolist(), notes[0]
+    ([[0.0, 0.0, 10.0, 10.0]], 'clipped to the image: 1 box')
     """
-    before = boxes.copy()
-    np.clip(boxes[:, :2], 0, most, out=boxes[:, :2])
-    np.clip(boxes[:, 2:], 0, most, out=boxes[:, 2:])
-    stored = boxes.astype(np.float32)
-    keep: npt.NDArray[np.bool_] = np.all(stored[:, 2:] > stored[:, :2], axis=1)
-    return keep, int((keep & (np.abs(boxes - before) > beyond).any(1)).sum())
+    most: Any = 1.0 if sizes is None else sizes[image][:, ::-1]
+    inside = np.concatenate([np.clip(boxes[:, :2], 0, most), np.clip(boxes[:, 2:], 0, most)], axis=1)
+    stored = inside.astype(np.float32)
+    keep = np.all(stored[:, 2:] > stored[:, :2], axis=1)
+    num_clipped = int((keep & (np.abs(inside - boxes) > beyond).any(1)).sum())
+    notes = (
+        *note("clipped to the image", num_clipped, "box", "boxes"),
+        *note("left out", int((~keep).sum()), "box", "boxes", " without area in the image"),
+    )
+    order = np.flatnonzero(keep)[np.argsort(image[keep], kind="stable")]
+    bounds = np.zeros(num_images + 1, np.int64)
+    np.cumsum(np.bincount(image[keep], minlength=num_images), out=bounds[1:])
+    return Annotations(inside[order], labels[order], bounds, sizes), notes

@@ -17,7 +17,7 @@ from lmdbloader.base.option_names import option
 from lmdbloader.base.text import first_of
 from lmdbloader.conversion.sources.listing import (
     I64,
-    Found,
+    LR,
     Listing,
     Location,
     Names,
@@ -46,32 +46,31 @@ def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
     """Return the images, pairs or labelled images of a folder, see `layouts.Source`."""
     if layout in ("auto", "pairs") and isinstance(src, Path) and src.is_dir() and (halves := find_halves(src)):
         high, low = halves
-        return match(high, find_images(high), low, find_images(low))
+        return match(high, list_samples(high, "images", True), low, list_samples(low, "images", True))
     if layout == "pairs":
         raise SourceError(
             f"{src}: has no pair of folders named like x_HR and x_LR. Name them with {option('hr')} and {option('lr')}."
         )
-    images = find_images(src)
-    if not len(images.names):
+    found = find_images(src)
+    names = found.sources.names
+    if not len(names):
         suffixes = " ".join(sorted(IMAGE_SUFFIXES))
-        others = "".join(f". {name}: {reason}" for name, reason in images.ignored)
+        others = "".join(f". {name}: {reason}" for name, reason in found.ignored)
         raise SourceError(f"{src}: no images in it (looked for {suffixes} in it and the folders below){others}")
-    sources = Sources(images.names, images.nbytes)
-    found = Listing("images", sources, ignored=images.ignored, changed_ns=images.changed_ns)
     if layout == "images" or (layout == "auto" and prefer_images):
         return found
-    loose = next((name for name in images.names if b"/" not in name), None)
+    loose = next((name for name in names if b"/" not in name), None)
     if loose is not None and layout == "auto":
         return found
     if loose is not None:
         raise SourceError(
             f"{src}: {as_text(loose)} is in no class folder. Move it into one, or use {option('layout', 'images')}."
         )
-    classes = sorted({_class_of(name) for name in images.names})
+    classes = sorted({_class_of(name) for name in names})
     return found if layout == "auto" and len(classes) == 1 else _label(src, found, classes)
 
 
-def find_images(place: Location) -> Found:
+def find_images(place: Location) -> Listing:
     """Return the image files in a folder and the folders below it, in byte order.
 
     Links are followed, except those to a folder that they are in. These, and other things than regular files, are named
@@ -89,10 +88,6 @@ def find_images(place: Location) -> Found:
         raise SourceError(f"{place}: is not a folder")
     top, others = os.fsencode(place), Others()
     return walk(top, partial(_list_folder, top, others), lambda name: _size(os.path.join(top, name)), others)
-
-
-#: The images of one half of pairs, see `layouts.Source`.
-find_half = find_images
 
 
 def holds_images(folder: Path) -> bool:
@@ -221,37 +216,30 @@ def find_halves(src: Path) -> tuple[Path, Path] | None:
     return high[0], inner[0] if inner else low[0]
 
 
-def match(hr: object, high: Found, lr: object, low: Found) -> Listing:
+def match(hr: object, high: Listing, lr: object, low: Listing) -> Listing:
     """Return the pairs of two places, `hr` and `lr` in messages.
 
     Raises:
-        SourceError: A place is empty, an image has no partner, or its partner is ambiguous.
+        SourceError: An image has no partner, or its partner is ambiguous.
     """
-    for place, names in ((hr, high.names), (lr, low.names)):
-        if not len(names):
-            raise SourceError(f"{place}: no images in it")
-    partners = _partners(hr, high.names, lr, low.names)
+    large, small = high.sources, low.sources
+    partners = _partners(hr, large.names, lr, small.names)
+    small = small.take(partners)
     sources = Sources(
-        high.names,
-        high.nbytes + low.nbytes[partners],
-        low.names.take(partners.tolist()),
-        spans=high.spans,
-        lr_spans=low.spans and low.spans.take(partners),
+        large.names,
+        large.nbytes + small.nbytes,
+        spans=large.spans,
+        attached={LR: small.names if small.spans is None else small.spans},
     )
     times = newest([high.changed_ns, low.changed_ns])
-    return Listing("pairs", sources, ignored=high.ignored + low.ignored, changed_ns=times)
+    others = tuple((name, "a value of samples of one half, not read") for name, _ in (*high.fields, *low.fields))
+    return Listing("pairs", sources, ignored=(*high.ignored, *low.ignored, *others), changed_ns=times)
 
 
 def _partners(hr: object, high: Names, lr: object, low: Names) -> I64:
     """Return which LR image is the partner of each HR image."""
     partners, alone_low = match_names(hr, high, lr, low, without_scale)
     alone_high = [high[i] for i in np.flatnonzero(partners < 0).tolist()]
-    stems = {without_scale(stem_of(name)) for name in alone_high}
-    alone = {stem_of(name) for name in alone_low}
-    if alone and alone <= stems and not stems & {stem_of(name) for name in alone_high}:
-        raise SourceError(
-            f"{hr}: {as_text(alone_high[0])} is named like an LR image. {option('hr')} and {option('lr')} are swapped."
-        )
     _refuse_alone(hr, alone_high, lr)
     _refuse_alone(lr, alone_low, hr)
     return partners

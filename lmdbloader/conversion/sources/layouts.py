@@ -11,7 +11,7 @@ from lmdbloader.base.option_names import option
 from lmdbloader.errors import OptionError
 
 if TYPE_CHECKING:
-    from lmdbloader.conversion.sources.listing import Found, Listing, Location
+    from lmdbloader.conversion.sources.listing import Listing, Location
 
 Layout = Literal["images", "pairs", "classes", "lmdb", "tar", "masks", "coco", "yolo"]
 # The module that lists each layout, see `Source`. "auto" tries the modules from the last to the first, which takes
@@ -28,7 +28,7 @@ _LABELLED = ("masks", "coco", "yolo")
 
 
 class Source(Protocol):
-    """The functions of a module in LAYOUTS. `find_half` is optional."""
+    """The functions of a module in LAYOUTS."""
 
     def holds(self, place: Location) -> bool:
         """Return whether a place looks like one of the module's layouts."""
@@ -44,9 +44,6 @@ class Source(Protocol):
         Raises:
             SourceError: The place has no samples, or they cannot be read.
         """
-
-    def find_half(self, place: Location) -> Found:
-        """Return the images of a place, for a place that can be one half of pairs."""
 
 
 def layout_names() -> tuple[str, ...]:
@@ -93,15 +90,14 @@ def list_sources(
     if (hr is None) != (lr is None):
         raise OptionError(f"{both} go together: give the folders of both halves of the pairs")
     if hr is not None and lr is not None:
-        never = ("images", "classes", *_LABELLED)
-        if layout in never or (layout != "auto" and not hasattr(_module(layout), "find_half")):
+        if layout in ("images", "classes", *_LABELLED):
             raise OptionError(f"{option('layout', layout)} with {both}: they make pairs")
         if src is not None:
             raise OptionError(f"{src} together with {both}: give either one folder or the two")
         for name, place in (("masks", masks), ("annotations", annotations)):
             if place is not None:
                 raise OptionError(f"{option(name)} with {both}: give the folder of the images as {option('src')}")
-        listing = match(hr, _find_half(hr, layout), lr, _find_half(lr, layout))
+        listing = match(hr, _list_half(hr, layout), lr, _list_half(lr, layout))
     elif src is None:
         raise OptionError(f"nothing to convert: give {option('src')}, or {both}")
     elif (labelled := _list_labelled(src, layout, masks, annotations, classes, skip)) is not None:
@@ -124,17 +120,17 @@ def _list_labelled(
     skip: bool,
 ) -> Listing | None:
     """Return images with masks or boxes, None if other layouts are asked for."""
-    if masks is not None and (annotations is not None or layout in ("coco", "yolo")):
-        other = option("annotations") if annotations is not None else option("layout", layout)
-        raise OptionError(f"{option('masks')} with {other}: give one of them")
     for name, place, made in (("annotations", annotations, "coco"), ("masks", masks, "masks")):
-        if place is not None and layout not in ("auto", made):
-            raise OptionError(f"{option('layout', layout)} with {option(name)}, which means {option('layout', made)}")
-    if annotations is not None or layout == "coco":
+        if place is not None:
+            if layout not in ("auto", made):
+                given = option("layout", layout)
+                raise OptionError(f"{given} with {option(name)}, which means {option('layout', made)}")
+            layout = made
+    if layout == "coco":
         from lmdbloader.conversion.sources.coco import list_coco
 
         return list_coco(src, annotations, skip=skip)
-    if masks is not None or layout == "masks":
+    if layout == "masks":
         from lmdbloader.conversion.sources.masks import list_masked
 
         return list_masked(src, masks, skip=skip)
@@ -145,11 +141,11 @@ def _list_labelled(
     return None
 
 
-def _find_half(place: Location, layout: str) -> Found:
+def _list_half(place: Location, layout: str) -> Listing:
     """Return the images of one half of pairs."""
-    if layout not in ("auto", "pairs"):
-        return _module(layout).find_half(place)
-    return next(m for m in _modules() if hasattr(m, "find_half") and m.holds(place)).find_half(place)
+    is_open = layout in ("auto", "pairs")
+    module = next(m for m in _modules() if m.holds(place)) if is_open else _module(layout)
+    return module.list_samples(place, "images", True)
 
 
 def _module(layout: str) -> Source:

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias, overload
+from typing import TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,8 @@ from lmdbloader.format.layout import Kind
 from lmdbloader.images.decode import IMAGE_SUFFIXES
 
 I64 = npt.NDArray[np.int64]
+#: The field of the low-resolution image of a pair.
+LR = "lr"
 #: A local path, or the URL (str) of something that fsspec reads.
 Location: TypeAlias = Path | str
 
@@ -86,19 +88,6 @@ class Annotations:
     bounds: I64
     sizes: I64 | None
 
-    @classmethod
-    def gather(cls, image: I64, num_images: int, boxes: Any, labels: I64, sizes: I64 | None) -> Annotations:
-        """Return boxes by image, in their order.
-
-        >>> gathered = Annotations.gather(np.array([1, 0, 1]), 2, np.zeros((3, 4)), np.array([5, 6, 7]), None)
-        >>> gathered.labels.tolist(), gathered.bounds.tolist()
-        ([6, 5, 7], [0, 1, 3])
-        """
-        order = np.argsort(image, kind="stable")
-        bounds = np.zeros(num_images + 1, np.int64)
-        np.cumsum(np.bincount(image, minlength=num_images), out=bounds[1:])
-        return cls(np.ascontiguousarray(boxes[order], np.float64), labels[order], bounds, sizes)
-
     def __getitem__(self, number: int) -> Annotation:
         rows = slice(self.bounds.item(number), self.bounds.item(number + 1))
         size = None if self.sizes is None else (self.sizes.item(number, 0), self.sizes.item(number, 1))
@@ -126,18 +115,15 @@ class Source:
         name: Relative path as text; bytes that are not UTF-8 are shown as \\xNN.
         file: The image; of a pair, the high-resolution one.
         nbytes: Total size of its files.
-        lr_file: The low-resolution image of a pair.
-        lr_name: Its relative path.
         label: Of its class folder.
-        attached: (field, file) of other values of the sample; None if only other sources have such a file.
+        attached: (field, file) of other values of the sample, of a pair the low-resolution image (LR) alone; None if
+            only other sources have such a file.
         annotation: Its boxes, in datasets of boxes.
     """
 
     name: str
     file: File
     nbytes: int
-    lr_file: File | None = None
-    lr_name: bytes | None = None
     label: int | None = None
     attached: tuple[tuple[str, File | None], ...] = ()
     annotation: Annotation | None = None
@@ -148,9 +134,20 @@ class Source:
         return 1 if self.lr_file is None else 2
 
     @property
+    def lr_file(self) -> File | None:
+        """The low-resolution image of a pair."""
+        return dict(self.attached).get(LR)
+
+    @property
+    def lr_name(self) -> bytes:
+        """The name of its file; empty if it is a part of a larger one."""
+        file = self.lr_file
+        return os.path.basename(file.partition(b"::")[0] if is_url(file) else file) if isinstance(file, bytes) else b""
+
+    @property
     def files(self) -> list[File]:
-        """All files: the image, its LR image, and the attached ones."""
-        return [f for f in (self.file, self.lr_file, *(file for _, file in self.attached)) if f is not None]
+        """All files: the image, and the attached ones."""
+        return [f for f in (self.file, *(file for _, file in self.attached)) if f is not None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,9 +191,9 @@ class Names:
         """Return a name with the folder before it."""
         return below(self.folder, self[number])
 
-    def take(self, numbers: Iterable[int]) -> Names:
+    def take(self, numbers: I64) -> Names:
         """Return some names, in another order."""
-        return Names.join(self.folder, map(self.__getitem__, numbers))
+        return Names.join(self.folder, map(self.__getitem__, numbers.tolist()))
 
 
 def is_url(path: bytes) -> bool:
@@ -253,20 +250,17 @@ class Sources(Sequence[Source]):
     Attributes:
         names: Names of the images; of pairs, of the high-resolution ones.
         nbytes: (n,) int64, the total size of the files of each source.
-        lr_names: Names of the low-resolution images of pairs.
         labels: (n,) int64, labels of class folders.
         spans: Places of the images in larger files; None if each is a file below `names.folder`.
-        lr_spans: Places of the low-resolution images, likewise.
-        attached: Places of other values of the samples, by field; names, if each is a file of its own.
+        attached: Places of other values of the samples, by field, and of the low-resolution images of pairs (LR);
+            names, if each is a file of its own.
         annotations: Boxes of the images.
     """
 
     names: Names
     nbytes: I64
-    lr_names: Names | None = None
     labels: I64 | None = None
     spans: Spans | None = None
-    lr_spans: Spans | None = None
     attached: Mapping[str, Spans | Names] = field(default_factory=dict)
     annotations: Annotations | None = None
 
@@ -285,13 +279,10 @@ class Sources(Sequence[Source]):
         return map(self._make, range(len(self)))
 
     def _make(self, number: int) -> Source:
-        lr_names = self.lr_names
         return Source(
             name=as_text(self.names[number]),
-            file=_file(self.names, self.spans, number),
+            file=self.names.path(number) if self.spans is None else self.spans[number],
             nbytes=self.nbytes.item(number),
-            lr_file=None if lr_names is None else _file(lr_names, self.lr_spans, number),
-            lr_name=None if lr_names is None else lr_names[number],
             label=None if self.labels is None else self.labels.item(number),
             attached=tuple((name, _attached(places, number)) for name, places in self.attached.items()),
             annotation=None if self.annotations is None else self.annotations[number],
@@ -300,45 +291,17 @@ class Sources(Sequence[Source]):
     def take(self, numbers: I64) -> Sources:
         """Return some rows, in another order."""
         return Sources(
-            self.names.take(numbers.tolist()),
+            self.names.take(numbers),
             self.nbytes[numbers],
-            None if self.lr_names is None else self.lr_names.take(numbers.tolist()),
             None if self.labels is None else self.labels[numbers],
             None if self.spans is None else self.spans.take(numbers),
-            None if self.lr_spans is None else self.lr_spans.take(numbers),
-            {
-                name: places.take(numbers) if isinstance(places, Spans) else places.take(numbers.tolist())
-                for name, places in self.attached.items()
-            },
+            {name: places.take(numbers) for name, places in self.attached.items()},
             None if self.annotations is None else self.annotations.take(numbers),
         )
 
 
 def _attached(places: Spans | Names, number: int) -> File | None:
     return places.get(number) if isinstance(places, Spans) else places.path(number)
-
-
-def _file(names: Names, spans: Spans | None, number: int) -> File:
-    return names.path(number) if spans is None else spans[number]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """The images of one place.
-
-    Attributes:
-        names: Relative paths, or the keys of an LMDB.
-        nbytes: (n,) int64, their sizes.
-        spans: Their places in larger files; None if each is a file.
-        ignored: (name, reason) of files that look like images but are left out.
-        changed_ns: As in `Listing`.
-    """
-
-    names: Names
-    nbytes: I64
-    spans: Spans | None = None
-    ignored: tuple[tuple[str, str], ...] = ()
-    changed_ns: int | None = 0
 
 
 class Others:
@@ -467,7 +430,7 @@ def walk_names(entries: Callable[[bytes], Iterable[bytes]], others: Others) -> I
 
 def walk(
     top: bytes, entries: Callable[[bytes], Iterable[bytes]], size: Callable[[bytes], int | str], others: Others
-) -> Found:
+) -> Listing:
     """Return the image files below a folder in byte order.
 
     Args:
@@ -489,4 +452,4 @@ def walk(
                 ignored.append((as_text(name), found))
 
     names = Names.join(top, watched("listing images", files()))
-    return Found(names, np.array(nbytes, np.int64), ignored=(*sorted(ignored), *others.ignored()))
+    return Listing("images", Sources(names, np.array(nbytes, np.int64)), ignored=(*sorted(ignored), *others.ignored()))

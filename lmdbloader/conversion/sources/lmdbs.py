@@ -9,14 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from lmdbloader.conversion.sources.listing import I64, Found, Listing, Location, Names, Sources, Span, Spans, as_text
+from lmdbloader.conversion.sources.listing import I64, Listing, Location, Names, Sources, Span, Spans, as_text
 from lmdbloader.conversion.sources.reading import read
 from lmdbloader.errors import CorruptError, OptionError, SourceError, SourceNotFoundError
 from lmdbloader.images.decode import describe_start, is_image_start
 from lmdbloader.store import is_dataset
 from lmdbloader.store.lmdb_file import list_values, lmdb_file
 
-META_FILE = "meta_info.txt"
 _BOOKKEEPING = re.compile(rb"__.*__|num[-_]samples|length|len|keys|meta|meta_info|metadata", re.DOTALL)
 _PROBED = 16
 _START_NBYTES = 16
@@ -30,17 +29,10 @@ def holds(place: Location) -> bool:
 
 
 def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
-    """Return the images of an LMDB, see `layouts.Source`."""
-    found = find_half(src)
-    return Listing("lmdb", Sources(found.names, found.nbytes, spans=found.spans), ignored=found.ignored)
+    """Return the image files that are the values of an LMDB, see `layouts.Source`.
 
-
-def find_half(src: Location) -> Found:
-    """Return the image files that are the values of an LMDB.
-
-    They are in the order of their keys: by number if every key is a decimal number, by bytes otherwise. BasicSR's
-    meta_info.txt gives names with suffixes; without it, keys are names. Entries that count the others (`__len__`,
-    `num-samples` ...) are left out and named.
+    They are in the order of their keys: by number if every key is a decimal number, by bytes otherwise. Keys are
+    names. Entries that count the others (`__len__`, `num-samples` ...) are left out and named.
 
     Raises:
         SourceError: It is not an LMDB, is a dataset of lmdbloader, is damaged, or its values are not images.
@@ -82,11 +74,8 @@ def find_half(src: Location) -> Found:
     _refuse_others(src, keys, spans)
     order = _order(keys)
     if order is not None:
-        keys, lengths, spans = keys.take(order.tolist()), lengths[order], spans.take(order)
-    meta = (src if src.is_dir() else src.parent) / META_FILE
-    if src.is_dir() and meta.is_file():
-        keys = _rename(src, keys, meta)
-    return Found(keys, lengths, spans, tuple(ignored))
+        keys, lengths, spans = keys.take(order), lengths[order], spans.take(order)
+    return Listing("lmdb", Sources(keys, lengths, spans=spans), ignored=tuple(ignored))
 
 
 def _start(path: bytes, at: int, length: int) -> bytes:
@@ -113,23 +102,3 @@ def _order(keys: Names) -> I64 | None:
         return None
     order = sorted(range(len(keys)), key=lambda number: (int(keys[number]), keys[number]))
     return np.array(order, np.int64)
-
-
-def _rename(src: Path, keys: Names, meta: Path) -> Names:
-    """Return the names that BasicSR's meta_info.txt has for the keys: "name.png (height,width,channels) level"."""
-    named: dict[bytes, bytes] = {}
-    for number, line in enumerate(meta.read_bytes().splitlines(), 1):
-        if not line.strip():
-            continue
-        found = re.fullmatch(rb"(.+?)\s+\(\d+,\s*\d+,\s*\d+\)(\s+-?\d+)?\s*", line)
-        if found is None:
-            raise SourceError(
-                f"{meta}: line {number} is {line[:80]!r}; expected a name, (height,width,channels) and a level"
-            )
-        named[os.path.splitext(found[1])[0]] = found[1]
-    if differing := named.keys() ^ set(keys):
-        raise SourceError(
-            f"{src}: {META_FILE} lists other images than the LMDB has: only one of them has {as_text(min(differing))}. "
-            f"If the LMDB is right, remove {META_FILE}."
-        )
-    return Names.join(b"", (named[key] for key in keys))

@@ -6,14 +6,13 @@ import os
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from lmdbloader.base.option_names import option
 from lmdbloader.base.text import first_of
 from lmdbloader.conversion.sources.folders import find_images, holds_images, match_names
-from lmdbloader.conversion.sources.listing import Found, Listing, Location, Sources, as_text, is_url, stem_of
+from lmdbloader.conversion.sources.listing import Listing, Location, Sources, as_text, is_url
 from lmdbloader.conversion.sources.remote import newest
 from lmdbloader.errors import SourceError
 from lmdbloader.format.folder_names import is_of_images, is_of_masks, without_mask_suffix
@@ -41,30 +40,26 @@ def list_masked(src: Location, masks: Location | None, *, skip: bool = False) ->
         )
     images = _without(images, src, masks, "the folder of the masks")
     found = _without(found, masks, src, "the folder of the images")
-    for place, names in ((src, images.names), (masks, found.names)):
-        if not len(names):
+    for place, listed in ((src, images), (masks, found)):
+        if not len(listed.sources):
             raise SourceError(f"{place}: no images in it")
-    partners, masks_alone = match_names(src, images.names, masks, found.names, without_mask_suffix)
+    sources, files = images.sources, found.sources
+    partners, masks_alone = match_names(src, sources.names, masks, files.names, without_mask_suffix)
     if masks_alone:
-        stems = {stem_of(name) for name in found.names}
-        swapped = all(without_mask_suffix(stem_of(name)) in stems for name in images.names)
-        advice = "The two folders are probably swapped." if swapped else "Remove it, or add its image."
-        raise SourceError(f"{masks}: no image in {src} for {first_of([*map(as_text, masks_alone)])}. {advice}")
+        alone_there = first_of([*map(as_text, masks_alone)])
+        raise SourceError(f"{masks}: no image in {src} for {alone_there}. Remove it, or add its image.")
     alone = np.flatnonzero(partners < 0)
     if len(alone) and (not skip or len(alone) == len(partners)):
-        missing = [as_text(images.names[i]) for i in alone.tolist()]
+        missing = [as_text(sources.names[i]) for i in alone.tolist()]
         raise SourceError(
             f"{src}: no mask in {masks} for {first_of(missing)}. Masks are matched by name: a.jpg "
             f"with a.png or a_mask.png. {option('on_error', 'skip')} leaves such images out."
         )
     kept = np.flatnonzero(partners >= 0)
-    _refuse_own_masks(images, found, kept, partners)
-    others = tuple((as_text(images.names[i]), f"has no mask in {masks}") for i in alone.tolist())
-    sources = Sources(
-        images.names.take(kept.tolist()),
-        images.nbytes[kept] + found.nbytes[partners[kept]],
-        attached={"mask": found.names.take(partners[kept].tolist())},
-    )
+    of_images, of_masks = sources.take(kept), files.take(partners[kept])
+    _refuse_own_masks(of_images, of_masks)
+    others = tuple((as_text(sources.names[i]), f"has no mask in {masks}") for i in alone.tolist())
+    sources = replace(of_images, nbytes=of_images.nbytes + of_masks.nbytes, attached={"mask": of_masks.names})
     return Listing(
         "masks",
         sources,
@@ -94,12 +89,12 @@ def _find_folders(src: Location) -> tuple[Path, Path]:
     return images[0], masks[0]
 
 
-def _refuse_own_masks(images: Found, found: Found, kept: Any, partners: Any) -> None:
+def _refuse_own_masks(images: Sources, masks: Sources) -> None:
     """Refuse an image that is its own mask: its name leads to the same file, through a link."""
-    if is_url(images.names.folder) or is_url(found.names.folder):
+    if is_url(images.names.folder) or is_url(masks.names.folder):
         return
-    for i in kept[images.nbytes[kept] == found.nbytes[partners[kept]]].tolist():  # other sizes are other files
-        image, mask = images.names.path(i), found.names.path(int(partners[i]))
+    for i in np.flatnonzero(images.nbytes == masks.nbytes).tolist():  # other sizes are other files
+        image, mask = images.names.path(i), masks.names.path(i)
         with suppress(OSError):  # one is gone: the conversion names it
             if os.path.samefile(image, mask):
                 raise SourceError(f"{as_text(mask)}: is the same file as {as_text(image)}. Put the mask in its place.")
@@ -110,14 +105,14 @@ def _path_of(place: Location) -> str:
     return place.rstrip("/") if isinstance(place, str) else os.path.realpath(place)
 
 
-def _without(found: Found, place: Location, other: Location, why: str) -> Found:
+def _without(found: Listing, place: Location, other: Location, why: str) -> Listing:
     """Return the images of a place without those of another place below it."""
     top, inner = _path_of(place), _path_of(other)
     if not inner.startswith(f"{top}/"):
         return found
     below = os.fsencode(inner[len(top) + 1 :]) + b"/"
-    kept = [i for i, name in enumerate(found.names) if not name.startswith(below)]
-    if len(kept) == len(found.names):
+    names = found.sources.names
+    kept = np.array([i for i, name in enumerate(names) if not name.startswith(below)], np.int64)
+    if len(kept) == len(names):
         return found
-    ignored = (*found.ignored, (as_text(below), why))
-    return replace(found, names=found.names.take(kept), nbytes=found.nbytes[kept], ignored=ignored)
+    return replace(found, sources=found.sources.take(kept), ignored=(*found.ignored, (as_text(below), why)))

@@ -14,7 +14,7 @@ from lmdbloader.base.arguments import is_url, path_text, plain_url
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.sources.listing import (
     File,
-    Found,
+    Listing,
     Location,
     Others,
     Span,
@@ -114,7 +114,7 @@ def explain(url: str) -> Iterator[None]:
         raise SourceError(f"{url}: cannot be listed ({type(error).__name__}: {error})") from error
 
 
-def find_remote_images(url: str) -> Found:
+def find_remote_images(url: str) -> Listing:
     """Return the image files below a URL, in byte order of their relative paths.
 
     Raises:

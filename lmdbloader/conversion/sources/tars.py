@@ -70,7 +70,7 @@ def holds(place: Location) -> bool:
         return not (isinstance(place, Path) and place.is_dir())
     if isinstance(place, str) or not place.is_dir():
         return False
-    return any(is_tar_name(p.name) for p in place.iterdir()) and not len(find_images(place).names)
+    return any(is_tar_name(p.name) for p in place.iterdir()) and not len(find_images(place).sources)
 
 
 def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:

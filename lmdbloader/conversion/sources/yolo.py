@@ -6,7 +6,7 @@ import os
 import re
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,12 @@ import numpy as np
 from lmdbloader.base.arguments import ordered_texts
 from lmdbloader.base.files import open_regular
 from lmdbloader.base.option_names import option, shown
-from lmdbloader.conversion.sources.coco import FIELDS, clip, few, note, notes_on
+from lmdbloader.conversion.sources.coco import FIELDS, few, gather, note
 from lmdbloader.conversion.sources.folders import find_images, same_stem
 from lmdbloader.conversion.sources.listing import (
-    Annotations,
     Listing,
     Location,
     Others,
-    Sources,
     as_text,
     is_litter,
     stem_of,
@@ -60,13 +58,14 @@ def list_yolo(src: Location, classes: Sequence[str] | None = None) -> Listing:
         raise SourceNotFoundError(f"{src}: there is no such folder")
     tree = _find_tree(src)
     images = find_images(tree.images)
-    if not len(images.names):
+    image_names = images.sources.names
+    if not len(image_names):
         raise SourceError(f"{tree.images}: no images in it")
     names, file = (ordered_texts("classes", classes), None) if classes is not None else _find_names(tree)
     content = _Content(len(names) if names else None, file, _has_keypoints(tree))
     texts, others = _list_texts(tree)
     read: set[bytes] = set()
-    for number, name in enumerate(images.names):
+    for number, name in enumerate(image_names):
         stem = stem_of(name)
         if stem in read:
             raise SourceError(
@@ -78,26 +77,25 @@ def list_yolo(src: Location, classes: Sequence[str] | None = None) -> Listing:
         expected = f"{_LABELS}/a.txt for {_IMAGES}/a.jpg, or a.txt next to a.jpg"
         raise SourceError(f"{tree.labels}: no text file belongs to an image of {tree.images}; expected {expected}")
     boxes = np.array(content.boxes).reshape(-1, 4)
-    keep, num_clipped = clip(boxes, 1.0, _BEYOND)
     labels, image = np.array(content.labels, np.int64), np.array(content.image, np.int64)
-    found = Annotations.gather(image[keep], len(images.names), boxes[keep], labels[keep], None)
+    found, on_boxes = gather(image, len(image_names), boxes, labels, None, _BEYOND)
     notes = (
-        *notes_on(num_clipped, int((~keep).sum())),
+        *on_boxes,
         *note("turned into the box around it", content.num_polygons, "polygon", "polygons"),
-        *note("without boxes", len(images.names) - content.num_files, "image", "images", " without a text file"),
+        *note("without boxes", len(image_names) - content.num_files, "image", "images", " without a text file"),
     )
     if not names:
         notes += (f"the classes have no names: there is no {_NAMES_TXT} or {NAMES_YAML[0]} in {tree.root}",)
     others += _other_names(tree, file, are_known=bool(names))
     known = {"*.yaml", "*.yml", "*.cache"} | ({"*.txt"} if tree.labels == tree.images else set())
     ignored = [(name, reason) for name, reason in images.ignored if name not in known]
-    return Listing(
-        "yolo",
-        Sources(images.names, images.nbytes, annotations=found),
+    return replace(
+        images,
+        layout="yolo",
+        sources=replace(images.sources, annotations=found),
         classes=names,
         fields=FIELDS,
         ignored=(*ignored, *others, *few(sorted(map(as_text, texts.values())), "belongs to no image")),
-        changed_ns=images.changed_ns,
         notes=notes,
     )
 
