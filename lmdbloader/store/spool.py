@@ -64,6 +64,7 @@ class Spool:
         self._folder = folder
         # By column: the bytes that are not in its file yet.
         self._waiting: dict[str, bytearray] = {}
+        self._in_files: set[str] = set()
         self._types: dict[str, dict[str, int]] = {}
         self._source: str | None = None
         self._num_sources = 0
@@ -208,11 +209,12 @@ class Spool:
         path = self._folder / name
         with naming(path), open(path, "ab") as file:
             file.write(waiting)
+        self._in_files.add(name)
 
     def _map(self, name: str, kind: np.dtype[Any], *, writable: bool = False) -> npt.NDArray[Any]:
         self._flush(name)
         path = self._folder / name
-        if not path.exists():
+        if name not in self._in_files:  # not whether it exists: another process may have removed the folder
             return np.empty(0, kind)
         if writable:
             return np.memmap(path, kind, "r+")
