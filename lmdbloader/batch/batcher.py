@@ -42,13 +42,19 @@ class Begun:
     """Batches that are being read.
 
     Attributes:
-        batches: The columns of each batch, in the order of the fields; None for fields that are still to be read.
+        rows: (n,) of the index, those of all samples.
+        draws: (n,) of the samples.
+        epoch: From 0 on.
         batch_size: Samples of a batch; the last one may be shorter.
+        batches: The columns of each batch, in the order of the fields; None for fields that are still to be read.
         addresses: (batches, fields of the pipeline) int64, of the memory of images.
     """
 
-    batches: list[Columns]
+    rows: I64
+    draws: I64
+    epoch: int
     batch_size: int
+    batches: list[Columns]
     addresses: I64
 
 
@@ -171,57 +177,40 @@ class Batcher:
             CorruptError: A payload is damaged; names the sample and its source.
             OptionError: Arrays of one batch differ in shape.
         """
-        rows = self.rows_of(draws)
-        clock.tick(clock_words.FUNCTION)
-        begun = self.begin(len(draws), batch_size)
-        self._read_images(begun, rows, draws, 0, epoch, clock)
-        return self._complete(begun, rows, draws, epoch, clock)
+        begun = self.begin(draws, epoch, batch_size, clock)
+        self.read_images(begun, 0, len(draws), clock)
+        return self.complete(begun, clock)
 
-    def read_samples(self, rows: I64, draws: I64, epoch: int, clock: Clock = NO_CLOCK) -> Batch:
+    def read_samples(self, rows: I64, draws: I64, epoch: int) -> Batch:
         """Return samples as views of one read, by their rows (n,); their values may differ in shape."""
-        clock.tick(clock_words.FUNCTION)
-        begun = self.begin(len(rows), max(len(rows), 1))
-        self._read_images(begun, rows, draws, 0, epoch, clock)
-        self._fill(begun, rows, draws, epoch, clock)
+        begun = self._begin(rows, draws, epoch, max(len(rows), 1))
+        self.read_images(begun, 0, len(rows))
+        self._fill(begun, NO_CLOCK)
         return self._samples(begun.batches[0], len(rows))
 
-    def begin(self, num_samples: int, batch_size: int) -> Begun:
-        """Return batches without values, at least one, with memory for their images.
+    def begin(self, draws: I64, epoch: int, batch_size: int, clock: Clock = NO_CLOCK) -> Begun:
+        """Return batches without values, at least one, with memory for their images; the arguments are those of `read`.
 
-        Several threads may read one batch: `read_part` for the parts, and then one of them calls `complete`.
+        Several threads may read one batch: `read_images` for the parts, and then one of them calls `complete`.
         """
+        rows = self.rows_of(draws)
+        clock.tick(clock_words.FUNCTION)
+        return self._begin(rows, draws, epoch, batch_size)
+
+    def _begin(self, rows: I64, draws: I64, epoch: int, batch_size: int) -> Begun:
         # The last batch has memory for its own samples only: torch saves a part of a tensor with the rest of it.
-        starts = range(0, max(num_samples, 1), batch_size)
+        starts = range(0, max(len(rows), 1), batch_size)
         batches: list[Columns] = [[None] * len(self._names) for _ in starts]
         addresses = np.empty((len(batches), len(self._memory)), np.int64)
         for number, start in enumerate(starts):
-            size = min(batch_size, num_samples - start)
+            size = min(batch_size, len(rows) - start)
             for f, memory in enumerate(self._memory):
                 batches[number][self._places[f]], addresses[number, f] = memory.take(size)
-        return Begun(batches, batch_size, addresses)
+        return Begun(rows, draws, epoch, batch_size, batches, addresses)
 
-    def read_part(self, begun: Begun, draws: I64, first: int, epoch: int, clock: Clock = NO_CLOCK) -> None:
-        """Read the images of some samples (n,) of one batch, whose places in it begin with `first`."""
-        self._read_images(begun, self.rows_of(draws), draws, first, epoch, clock)
-
-    def complete(self, begun: Begun, draws: I64, epoch: int, clock: Clock = NO_CLOCK) -> list[Any]:
-        """Return batches whose images were all read, as `read` does; `draws` are all of their samples (n,)."""
-        return self._complete(begun, self.rows_of(draws), draws, epoch, clock)
-
-    def _complete(self, begun: Begun, rows: I64, draws: I64, epoch: int, clock: Clock) -> list[Any]:
-        self._fill(begun, rows, draws, epoch, clock)
-        if self._own_transform is None:
-            return [self._type(*map(stacked, self._names, columns)) for columns in begun.batches]
-        size = begun.batch_size
-        return [self._samples(b, min(size, len(rows) - k * size)) for k, b in enumerate(begun.batches)]
-
-    def _samples(self, columns: Columns, length: int) -> Batch:
-        values = [column.tolist() if isinstance(column, np.ndarray) else column for column in columns]
-        return Batch(dict(zip(self._names, values, strict=True)), length, self._type)
-
-    def _read_images(self, begun: Begun, rows: I64, draws: I64, first: int, epoch: int, clock: Clock) -> None:
-        """Read the images of the pipeline to their addresses; `first` is the place of the first in a single batch."""
-        if not self._memory or not len(rows):
+    def read_images(self, begun: Begun, first: int, end: int, clock: Clock = NO_CLOCK) -> None:
+        """Read the pipeline's images of samples first ... end - 1: of all samples, or of some of a single batch."""
+        if not self._memory or first == end:
             return
         addresses = begun.addresses
         if first:
@@ -231,12 +220,21 @@ class Batcher:
         except IndexError:
             scratch = self.pipeline.scratch()
         clock.tick(clock_words.BUFFER)
+        rows, draws = begun.rows[first:end], begun.draws[first:end]
         try:
-            self.pipeline.read(rows, draws, epoch, addresses, begun.batch_size, scratch, clock)
+            self.pipeline.read(rows, draws, begun.epoch, addresses, begun.batch_size, scratch, clock)
         finally:
             self._scratch.append(scratch)
 
-    def _fill(self, begun: Begun, rows: I64, draws: I64, epoch: int, clock: Clock) -> None:
+    def complete(self, begun: Begun, clock: Clock = NO_CLOCK) -> list[Any]:
+        """Return batches whose images were all read, as `read` does."""
+        self._fill(begun, clock)
+        if self._own_transform is None:
+            return [self._type(*map(stacked, self._names, columns)) for columns in begun.batches]
+        size = begun.batch_size
+        return [self._samples(b, min(size, len(begun.rows) - k * size)) for k, b in enumerate(begun.batches)]
+
+    def _fill(self, begun: Begun, clock: Clock) -> None:
         """Turn memory into images, and read the columns that the pipeline does not read."""
         for place, output in zip(self._places, self.pipeline.outputs, strict=True):
             for batch in begun.batches:
@@ -245,7 +243,11 @@ class Batcher:
         for place, read in self._others:
             for number, batch in enumerate(begun.batches):
                 part = slice(number * size, (number + 1) * size)
-                batch[place] = read(rows[part], draws[part], epoch, clock)
+                batch[place] = read(begun.rows[part], begun.draws[part], begun.epoch, clock)
+
+    def _samples(self, columns: Columns, length: int) -> Batch:
+        values = [column.tolist() if isinstance(column, np.ndarray) else column for column in columns]
+        return Batch(dict(zip(self._names, values, strict=True)), length, self._type)
 
     @property
     def python_functions(self) -> list[Callable[[Any], Any]]:
