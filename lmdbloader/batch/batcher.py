@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,14 +27,6 @@ if TYPE_CHECKING:
 I64 = npt.NDArray[np.int64]
 # A column of a batch: a tensor or array (B, ...), or a list of B values.
 Columns = list[Any]
-
-
-class Source(Protocol):
-    """The dataset of a Batcher."""
-
-    @property
-    def _own_transform(self) -> Callable[[Any], Any] | None:
-        """The function that samples go through one by one, as it is now; None if there is none."""
 
 
 @dataclass(slots=True)
@@ -77,7 +69,7 @@ class Batcher:
         memory: type[BatchMemory],
         *,
         keep: int,
-        source: Source | None = None,
+        source: Any = None,
         functions: Sequence[Callable[[Any], Any]] = (),
         form: Form = None,
         channels: Mapping[str, int] | None = None,
@@ -91,7 +83,7 @@ class Batcher:
             rows: Of the index, those of the samples, a range or (n,).
             memory: Where images of the pipeline are written.
             keep: The most arrays of one size that this memory keeps.
-            source: The dataset, if its own transform belongs to finished batches; it may change at any time.
+            source: The LMDBDataset, if its own transform belongs to finished batches; it may change at any time.
             functions: Called with whole batches.
             form: Of finished batches.
             channels: Of images that are read without the pipeline, one by one, and come in its memory format.
@@ -124,7 +116,8 @@ class Batcher:
 
     @property
     def _own_transform(self) -> Callable[[Any], Any] | None:
-        return None if self._source is None else self._source._own_transform
+        own: Callable[[Any], Any] | None = None if self._source is None else self._source._own_transform
+        return own
 
     def _reads(self, f: Field) -> Callable[[I64, I64, int, Clock], Any]:
         """Return what reads a field that the pipeline does not read, of rows (n,), draws (n,), an epoch and a clock."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lmdbloader.base.arguments import whole
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import assemble_columns as at
@@ -33,24 +33,14 @@ _PIXEL_NBYTES = 6
 _ALIGNMENT = 64
 
 
-def check_seed(seed: int) -> int:
+def check_seed(seed: Any) -> int:
     """Return a seed; raise OptionError if it is not a whole number of 64 bits."""
-    return _whole(seed, 64, "seed={}")
+    return whole("seed", seed, 0, 2**64 - 1)
 
 
-def check_epoch(epoch: int) -> int:
+def check_epoch(epoch: Any) -> int:
     """Return the number of an epoch; raise OptionError if it is not a whole number of 63 bits."""
-    return _whole(epoch, 63, "set_epoch({})")
-
-
-def _whole(value: Any, num_bits: int, shown: str) -> int:
-    try:
-        number = operator.index(value)  # NumPy's and torch's integers too, but not a float
-    except TypeError:
-        number = -1
-    if not 0 <= number < 2**num_bits:
-        raise OptionError(f"{shown.format(repr(value))}: expected a whole number from 0 to 2**{num_bits} - 1")
-    return number
+    return whole("epoch", epoch, 0, 2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from torch.utils.data import BatchSampler, DistributedSampler, Sampler, SequentialSampler
 
@@ -73,33 +73,6 @@ def unpack(samples: Any) -> Any:
     raise _rebuilt("reads samples of the dataset itself; lmdbloader.collate stacks those")
 
 
-class Loader(Protocol):
-    """The part of a Loader that its samplers use."""
-
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def world_size(self) -> int: ...
-
-    def set_epoch(self, epoch: int) -> None: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
-
-    def __len__(self) -> int: ...
-
-    def _num_samples(self) -> int:
-        """Return the samples of this rank in a whole epoch."""
-
-    def _num_coming(self) -> int:
-        """Return the number of batches of the next iteration."""
-
-    def _iterate(self, step: int) -> Iterator[Any]:
-        """Return an iterator over the next iteration without its first batches."""
-
-
 class _Fixed:
     """What a framework finds on a Loader; a value that is set there would have no effect."""
 
@@ -116,9 +89,9 @@ class LoaderSampler(_Fixed, Sampler[int]):
         loader: The Loader.
     """
 
-    loader: Loader
+    loader: Any
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Any) -> None:
         vars(self).update(loader=loader)
 
     def set_epoch(self, epoch: int) -> None:
@@ -126,7 +99,7 @@ class LoaderSampler(_Fixed, Sampler[int]):
         self.loader.set_epoch(epoch)
 
     def __len__(self) -> int:
-        return self.loader._num_samples()
+        return int(self.loader._num_samples())
 
     def __iter__(self) -> Iterator[int]:
         raise _rebuilt("chooses the samples itself")
@@ -140,12 +113,12 @@ class _Shard(LoaderSampler, DistributedSampler):  # type: ignore[type-arg]
     """One rank's share of an order, which frameworks leave as it is."""
 
     @property
-    def num_replicas(self) -> int:  # type: ignore[override]
+    def num_replicas(self) -> Any:  # type: ignore[override]
         """The number of ranks."""
         return self.loader.world_size
 
     @property
-    def rank(self) -> int:  # type: ignore[override]
+    def rank(self) -> Any:  # type: ignore[override]
         """The rank of this process."""
         return self.loader.rank
 
@@ -154,7 +127,7 @@ class _SequentialShard(_Shard, _Sequential):
     """One rank's share of a sequential order."""
 
 
-def sampler_of(loader: Loader, *, is_sequential: bool, is_shard: bool) -> LoaderSampler:
+def sampler_of(loader: Any, *, is_sequential: bool, is_shard: bool) -> LoaderSampler:
     """Return the sampler of a loader, as an instance of the torch types that describe it."""
     if is_shard:
         return _SequentialShard(loader) if is_sequential else _Shard(loader)
@@ -171,7 +144,7 @@ class LoaderBatches(_Fixed, BatchSampler):
         drop_last: Whether short batches are left out.
     """
 
-    loader: Loader
+    loader: Any
 
     def __init__(self, sampler: Any, batch_size: int, drop_last: bool) -> None:
         """Prepare. Frameworks call it with another sampler.
@@ -188,7 +161,7 @@ class LoaderBatches(_Fixed, BatchSampler):
         self._named: int | None = None
 
     @property
-    def num_processes(self) -> int:
+    def num_processes(self) -> Any:
         """The number of ranks that share the epoch."""
         return self.loader.world_size
 
@@ -197,7 +170,7 @@ class LoaderBatches(_Fixed, BatchSampler):
         self._named = epoch
         self.loader.set_epoch(epoch)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Any:
         """Return the Loader's place, for torchdata's StatefulDataLoader."""
         return self.loader.state_dict()
 
@@ -245,7 +218,7 @@ def _line(sampler: object) -> str:
 class _Epoch:
     """The next epoch of a Loader, or the rest of a restored one; it is begun by its first batch that is read."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Any) -> None:
         self._loader = loader
         self._batches: Iterator[Any] = iter(())
         self._next: int | None = None
@@ -264,7 +237,7 @@ class _Epoch:
         next(self._batches, None)
 
 
-def original_of(batch_sampler: object) -> Loader | None:
+def original_of(batch_sampler: object) -> Any:
     """Return the Loader whose batch sampler a framework gives to the constructor, itself or in a wrapper; else None."""
     # Lightning's own, which notes the numbers of what it predicts.
     inner = getattr(batch_sampler, "_batch_sampler", batch_sampler)

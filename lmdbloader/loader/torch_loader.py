@@ -18,9 +18,7 @@ from lmdbloader.batch.collate import collate
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.draws import Draws
 from lmdbloader.batch.many import ReadMany, many_of, overridden
-from lmdbloader.batch.sample import Form, check_form, in_form
 from lmdbloader.batch.shared_memory import free_nbytes, is_plain, means_no_space, no_space
-from lmdbloader.errors import OptionError
 from lmdbloader.loader.mixing import Mix, MixSampler
 from lmdbloader.loader.tuning_cache import Workers, case_of, recall_workers
 from lmdbloader.loader.views import followed
@@ -32,7 +30,7 @@ _QUEUE_NBYTES = 5 * 4096
 
 
 def dataloader(
-    dataset: Dataset[Any] | str | os.PathLike[str], batch_size: int | None = 1, *, as_: Form = None, **options: Any
+    dataset: Dataset[Any] | str | os.PathLike[str], batch_size: int | None = 1, **options: Any
 ) -> DataLoader[Any]:
     """Return a torch DataLoader, with the settings that `lmdbloader.lab.tune` found for the options that are not given.
 
@@ -40,7 +38,6 @@ def dataloader(
         dataset: An LMDBDataset or its path, a view of one, what `lmdbloader.mix` returns, or any map-style dataset over
             them.
         batch_size: Samples in a batch; None gives them one by one.
-        as_: The form of batches, as for `LMDBDataset`; None leaves that of the dataset.
         **options: Those of `torch.utils.data.DataLoader`. Defaults: `num_workers` and `pin_memory` are those that
             `lmdbloader.lab.tune` found for this dataset, batch size and machine; else there are no workers, as with
             torch. If `num_workers` is not given, other options of workers may have no effect. `pin_memory` is on only
@@ -50,20 +47,14 @@ def dataloader(
 
     Returns:
         The DataLoader; batches of an LMDBDataset are named tuples of stacked tensors. For transformed views that have a
-        seed each iteration is the next epoch; other views make new random choices at every read.
+        seed each iteration is the next epoch; other views make new random choices at every read. Their form is that of
+        the dataset: `LMDBDataset(..., as_=...)`.
 
     Raises:
         DiskFullError: /dev/shm has no room for the queues of worker processes.
-        OptionError: `as_` is not a form of batches, or is given with a `collate_fn`, which makes the batches itself,
-            or without batches.
     """
     dataset = LMDBDataset(dataset) if isinstance(dataset, str | bytes | os.PathLike) else dataset
     settings = dict(options)
-    if as_ is not None and batch_size is None:
-        raise OptionError(f"as_={as_!r}, batch_size=None: there are no batches. Write LMDBDataset(path, as_={as_!r}).")
-    if as_ is not None and settings.get("collate_fn") is not None:
-        raise OptionError(f"as_={as_!r}: `collate` makes batches in this form. Leave out as_ or collate_fn.")
-    form = check_form(as_, None)
     if batch_size is not None:
         settings.setdefault("collate_fn", collate)
     pins = accelerator() is not None
@@ -81,8 +72,6 @@ def dataloader(
     if isinstance(dataset, Mix) and settings.get("shuffle") and chooses:
         settings.update(shuffle=None, sampler=MixSampler(dataset, settings.get("generator")))
     settings.setdefault("pin_memory", pins)
-    if form is not None:
-        settings["collate_fn"] = _Collate(form)
     if settings["num_workers"] > 0:
         if free_nbytes() == 0:
             raise no_space(_QUEUE_NBYTES * settings["num_workers"])
@@ -180,16 +169,6 @@ def _draws_in(dataset: object, seen: set[int]) -> set[Draws]:
 
 def _may_be_dataset(value: object) -> bool:
     return hasattr(type(value), "__getitem__") and hasattr(value, "__dict__")
-
-
-class _Collate:
-    """`collate`, and the batch in a form."""
-
-    def __init__(self, form: Form) -> None:
-        self._form = form
-
-    def __call__(self, samples: Any) -> Any:
-        return in_form(collate(samples), self._form, is_batch=True)
 
 
 def accelerator() -> torch.device | None:
