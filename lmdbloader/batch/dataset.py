@@ -227,12 +227,8 @@ class LMDBDataset(ReadsMany):
             number = operator.index(index)
         except TypeError:
             return self.select(index)
-        sample: Any = self._read([number])[0]
+        sample: Any = self._many([number])[0]
         return sample
-
-    def _many(self, numbers: Sequence[int]) -> Sequence[Any]:
-        """Return many samples read in one call: a `Batch` of views, or a list if there is a transform."""
-        return self._read(numbers)
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{f.name} ({f.kind})" for f in self.fields.values())
@@ -416,10 +412,10 @@ class LMDBDataset(ReadsMany):
         view._draws = self._draws and self._draws.of_view(length)
         return view
 
-    def _read(self, indices: Sequence[int] | I64, keys: I64 | None = None) -> Sequence[Any]:
-        """Return samples after this dataset's own transform; random choices depend on `keys` (n,) in their place."""
-        numbers = check_rows(indices, len(self.stored_rows))
-        batcher, samples, epoch = self._open_batcher(), numbers if keys is None else keys, 0
+    def _many(self, numbers: Sequence[int]) -> Sequence[Any]:
+        """Return samples read in one call: a `Batch` of views, or a list if the dataset has a transform of its own."""
+        samples = checked = check_rows(numbers, len(self.stored_rows))
+        batcher, epoch = self._open_batcher(), 0
         if batcher.pipeline.program.is_random:
             if self._draws is None:
                 from lmdbloader.batch.draws import drawn
@@ -427,7 +423,7 @@ class LMDBDataset(ReadsMany):
                 samples, epoch = drawn(samples)
             else:
                 samples, epoch = self._draws.of(samples)
-        batch = batcher.read_samples(self.rows_of(numbers), samples, epoch)
+        batch = batcher.read_samples(self.rows_of(checked), samples, epoch)
         if (transform := self._own_transform) is not None:
             return batcher.own_functions.changed(batch, transform, self._form)
         batch.form = self._form

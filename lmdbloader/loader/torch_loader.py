@@ -19,7 +19,6 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.draws import Draws
 from lmdbloader.batch.many import ReadMany, many_of, overridden
 from lmdbloader.batch.shared_memory import free_nbytes, is_plain, means_no_space, no_space
-from lmdbloader.loader.mixing import Mix, MixSampler
 from lmdbloader.loader.tuning_cache import Workers, case_of, recall_workers
 from lmdbloader.loader.views import followed
 
@@ -35,8 +34,7 @@ def dataloader(
     """Return a torch DataLoader, with the settings that `lmdbloader.lab.tune` found for the options that are not given.
 
     Args:
-        dataset: An LMDBDataset or its path, a view of one, what `lmdbloader.mix` returns, or any map-style dataset over
-            them.
+        dataset: An LMDBDataset or its path, a view of one, or any map-style dataset over them.
         batch_size: Samples in a batch; None gives them one by one.
         **options: Those of `torch.utils.data.DataLoader`. Defaults: `num_workers` and `pin_memory` are those that
             `lmdbloader.lab.tune` found for this dataset, batch size and machine; else there are no workers, as with
@@ -67,10 +65,6 @@ def dataloader(
         if found.num_workers == 0:  # torch refuses options of workers without any
             settings = {name: value for name, value in settings.items() if name not in _OF_WORKERS}
         pins = pins and found.pin_memory is not False
-    chooses = settings.get("sampler") is None and settings.get("batch_sampler") is None
-    # torch's own sampler would leave out what a mixture shuffles. A sampler that is given, too, is torch's error.
-    if isinstance(dataset, Mix) and settings.get("shuffle") and chooses:
-        settings.update(shuffle=None, sampler=MixSampler(dataset, settings.get("generator")))
     settings.setdefault("pin_memory", pins)
     if settings["num_workers"] > 0:
         if free_nbytes() == 0:
