@@ -214,10 +214,8 @@ class Batcher:
             scratch = self.pipeline.scratch()
         clock.tick(clock_words.BUFFER)
         rows, draws = begun.rows[first:end], begun.draws[first:end]
-        try:
-            self.pipeline.read(rows, draws, begun.epoch, addresses, begun.batch_size, scratch, clock)
-        finally:
-            self._scratch.append(scratch)
+        self.pipeline.read(rows, draws, begun.epoch, addresses, begun.batch_size, scratch, clock)
+        self._scratch.append(scratch)
 
     def complete(self, begun: Begun, clock: Clock = NO_CLOCK) -> list[Any]:
         """Return batches whose images were all read, as `read` does."""

@@ -44,7 +44,7 @@ from lmdbloader.loader.options import (
     seed_for,
 )
 from lmdbloader.loader.orders import Layout, Share, described
-from lmdbloader.loader.state import Coming, Identity, Place, epoch_in, identity
+from lmdbloader.loader.state import Coming, Place, epoch_in, identity, place_of, state_of
 from lmdbloader.loader.threads import Threads
 from lmdbloader.transforms import Transform
 from lmdbloader.transforms.compilation import is_random
@@ -259,7 +259,7 @@ class Loader(DataLoader[Any]):
         # The iterator that has begun last, and what comes if it has failed before its first batch.
         self._place: Place | None = None
         self._before = self._coming
-        self._identity: tuple[int, Identity] | None = None  # of an epoch
+        self._identity: tuple[int, dict[str, Any]] | None = None  # of an epoch
         self._skips = on_corrupt == "skip"
         self._corrupt: dict[tuple[int, str], Damage] = {}
         self._copies: Copies | None = None
@@ -492,7 +492,7 @@ class Loader(DataLoader[Any]):
         """
         self._settle()
         place = self._here().saved()
-        return self._described(place).state(place)
+        return state_of(place, self._identity_in(place.epoch))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from the place of a loader: the next iteration is the rest of its epoch, then comes the next epoch.
@@ -507,10 +507,10 @@ class Loader(DataLoader[Any]):
         Raises:
             OptionError: It is something else, of a newer release, or of another dataset, order or seed.
         """
-        place = Place(epoch_in(state_dict), 0, self._coming.seed)
+        seed = self._coming.seed
         if self._drawn is not None and isinstance(state_dict, dict):
-            place.seed = state_dict.get("seed", place.seed)
-        place = self._described(place).place(state_dict)
+            seed = state_dict.get("seed", seed)
+        place = place_of(state_dict, {**self._identity_in(epoch_in(state_dict)), "seed": seed})
         self._replace_drawn(place.seed)
         self._coming.restore(place)
         self._place = None
@@ -529,12 +529,13 @@ class Loader(DataLoader[Any]):
         length = self._orders.length(place.epoch)
         return self._coming.at(place, self._share.position_after(place.num_steps, length, place.start))
 
-    def _described(self, place: Place) -> Identity:
-        key = place.epoch if self._orders.changes else 0
+    def _identity_in(self, epoch: int) -> dict[str, Any]:
+        """Return what determines the order of an epoch, but for the seed."""
+        key = epoch if self._orders.changes else 0
         if self._identity is None or self._identity[0] != key:
-            text = self._orders.text(place.epoch, self._layout)
-            self._identity = key, identity(self._read_from, text, self._orders.length(place.epoch))
-        return replace(self._identity[1], seed=place.seed)
+            text = self._orders.text(epoch, self._layout)
+            self._identity = key, identity(self._read_from, text, self._orders.length(epoch))
+        return self._identity[1]
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Return an iterator over the batches of the next epoch, or over the rest of a restored one."""
