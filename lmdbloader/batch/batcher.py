@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 I64 = npt.NDArray[np.int64]
 # A column of a batch: a tensor or array (B, ...), or a list of B values.
 Columns = list[Any]
+# Reads a field, of rows (n,), draws (n,), an epoch and a clock that is started.
+Read = Callable[[I64, I64, int, Clock], Any]
 
 
 @dataclass(slots=True)
@@ -107,7 +109,9 @@ class Batcher:
         self._memory = [memory(o.stored_shape, o.values.carrier, keep=keep) for o in pipeline.outputs]
         self._places = [self._names.index(o.name) for o in pipeline.outputs]
         # Computed once, as every sample needs them.
-        self._others = [(place, self._reads(f)) for place, f in enumerate(fields.values()) if place not in self._places]
+        self._others = [
+            (place, f.name, self._reads(f)) for place, f in enumerate(fields.values()) if place not in self._places
+        ]
         # Working memory that no thread is using.
         self._scratch: list[Scratch] = []
         self._functions: Functions | None = None
@@ -119,8 +123,8 @@ class Batcher:
         own: Callable[[Any], Any] | None = None if self._source is None else self._source._own_transform
         return own
 
-    def _reads(self, f: Field) -> Callable[[I64, I64, int, Clock], Any]:
-        """Return what reads a field that the pipeline does not read, of rows (n,), draws (n,), an epoch and a clock."""
+    def _reads(self, f: Field) -> Read:
+        """Return what reads a field that the pipeline does not read."""
         # They do not refer to this object, which then ends with its last user.
         pipeline, reader = self.pipeline, self.pipeline.reader
         if f.has_pixels:
@@ -132,9 +136,9 @@ class Batcher:
             image = image_of_places(pipeline, f)
             if image is not None:
                 return lambda rows, draws, epoch, clock: Ragged(
-                    moved(pipeline, values(rows, clock), f.kind, image, rows, draws, epoch)
+                    moved(pipeline, values(rows, draws, epoch, clock), f.kind, image, rows, draws, epoch)
                 )
-        return lambda rows, draws, epoch, clock: values(rows, clock)
+        return values
 
     def _bound(self, functions: Sequence[Callable[[Any], Any]]) -> Functions:
         from lmdbloader.batch.functions import Functions
@@ -178,7 +182,7 @@ class Batcher:
         """Return samples as views of one read, by their rows (n,); their values may differ in shape."""
         begun = self._begin(rows, draws, epoch, max(len(rows), 1))
         self.read_images(begun, 0, len(rows))
-        self._fill(begun, NO_CLOCK)
+        self._fill(begun, NO_CLOCK, stack=False)
         return self._samples(begun.batches[0], len(rows))
 
     def begin(self, draws: I64, epoch: int, batch_size: int, clock: Clock = NO_CLOCK) -> Begun:
@@ -219,22 +223,24 @@ class Batcher:
 
     def complete(self, begun: Begun, clock: Clock = NO_CLOCK) -> list[Any]:
         """Return batches whose images were all read, as `read` does."""
-        self._fill(begun, clock)
-        if self._own_transform is None:
-            return [self._type(*map(stacked, self._names, columns)) for columns in begun.batches]
+        is_finished = self._own_transform is None
+        self._fill(begun, clock, stack=is_finished)
+        if is_finished:
+            return [self._type(*columns) for columns in begun.batches]
         size = begun.batch_size
         return [self._samples(b, min(size, len(begun.rows) - k * size)) for k, b in enumerate(begun.batches)]
 
-    def _fill(self, begun: Begun, clock: Clock) -> None:
-        """Turn memory into images, and read the columns that the pipeline does not read."""
+    def _fill(self, begun: Begun, clock: Clock, *, stack: bool) -> None:
+        """Turn memory into images, and read the columns that the pipeline does not read, as tensors if they can be."""
         for place, output in zip(self._places, self.pipeline.outputs, strict=True):
             for batch in begun.batches:
                 batch[place] = output.images(batch[place])
         size = begun.batch_size
-        for place, read in self._others:
+        for place, name, read in self._others:
             for number, batch in enumerate(begun.batches):
                 part = slice(number * size, (number + 1) * size)
-                batch[place] = read(begun.rows[part], begun.draws[part], begun.epoch, clock)
+                values = read(begun.rows[part], begun.draws[part], begun.epoch, clock)
+                batch[place] = stacked(name, values) if stack else values
 
     def _samples(self, columns: Columns, length: int) -> Batch:
         values = [column.tolist() if isinstance(column, np.ndarray) else column for column in columns]
@@ -282,32 +288,32 @@ class Batcher:
         return name, images
 
 
-def _values_of(reader: Reader, f: Field) -> Callable[[I64, Clock], Any]:
-    """Return what reads the values of a field that is not of images, of rows (B,) and with a clock that is started.
+def _values_of(reader: Reader, f: Field) -> Read:
+    """Return what reads the values of a field that is not of images.
 
     It gives numbers as a NumPy array (B,), arrays of one shape as a tensor (B, ...), boxes and the like as `Ragged`,
     other values as a list; and raises CorruptError if a payload is damaged, or is not a value of the field's kind.
     """
     name = f.name
     if f.kind == "array":
-        return lambda rows, clock: _stack_if_equal(
+        return lambda rows, draws, epoch, clock: _stack_if_equal(
             [torch.from_numpy(reader.read_array(name, row, clock=clock)) for row in rows.tolist()]
         )
     kind = kind_named(f.kind)
     decode = kind.decode
     if f.is_payload and not f.holds_text:
         if kind.is_ragged:
-            return lambda rows, clock: Ragged(
+            return lambda rows, draws, epoch, clock: Ragged(
                 torch.from_numpy(reader.read_value(name, row, clock=clock)) for row in rows.tolist()
             )
-        return lambda rows, clock: [reader.read_value(name, row, clock=clock) for row in rows.tolist()]
+        return lambda rows, draws, epoch, clock: [reader.read_value(name, row, clock=clock) for row in rows.tolist()]
     if f.holds_text:
         if decode is None:
-            return lambda rows, clock: reader.read_texts(name, rows, clock=clock)
-        return lambda rows, clock: [decode(text) for text in reader.read_texts(name, rows, clock=clock)]
+            return lambda rows, draws, epoch, clock: reader.read_texts(name, rows, clock=clock)
+        return lambda rows, draws, epoch, clock: [decode(text) for text in reader.read_texts(name, rows, clock=clock)]
     if decode is None:
-        return lambda rows, clock: reader.index.take(name, rows)
-    return lambda rows, clock: [decode(value) for value in reader.index.take(name, rows)]
+        return lambda rows, draws, epoch, clock: reader.index.take(name, rows)
+    return lambda rows, draws, epoch, clock: [decode(value) for value in reader.index.take(name, rows)]
 
 
 def _different_images(reader: Reader, name: str, rows: I64, clock: Clock) -> Any:
