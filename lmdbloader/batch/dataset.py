@@ -105,7 +105,7 @@ class LMDBDataset(ReadsMany):
                 "lmdbloader.transforms"
             )
         self.reader = Reader(path, io=io, cache_dir=cache_dir, cache_fraction=cache_fraction)
-        names = chosen_fields(self.reader, fields)
+        names = field_names(fields, [(self.reader.place, self.reader.fields)])
         self.fields: dict[str, Field] = {name: self.reader.fields[name] for name in names}
         self._transform = transform
         self._source: Source | None = None  # of a view that stands for torch's Subset or ConcatDataset
@@ -460,15 +460,6 @@ class LMDBDataset(ReadsMany):
             return False
         extremes = (self.reader.extremes(name, part, rows) for part in parts)
         return all(low == high for low, high in extremes)
-
-
-def chosen_fields(reader: Reader, given: Any) -> tuple[str, ...]:
-    """Return the names of the fields to read; all fields of the dataset if none are given.
-
-    Raises:
-        OptionError: They are not a list of names of fields, each once.
-    """
-    return field_names(given, [(reader.place, reader.fields)])
 
 
 def check_images(dataset: LMDBDataset, call: str) -> None:

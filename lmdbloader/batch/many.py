@@ -63,11 +63,7 @@ def _innermost(dataset: object) -> object:
 
 def overridden(dataset: ReadsMany) -> str | None:
     """Return the method in which the dataset's class makes its own samples or numbers; None if it has none."""
-    kinds = type(dataset).__mro__
-    ours = next(kind for kind in kinds if "_many" in vars(kind))
+    kind = type(dataset)
+    ours = next(base for base in kind.__mro__ if "_many" in vars(base))
     names = ("__getitem__", "__getitems__", "__len__")
-    return next((name for name in names if _definer(kinds, name) not in (ours, ReadsMany)), None)
-
-
-def _definer(kinds: Sequence[type], name: str) -> type:
-    return next(kind for kind in kinds if name in vars(kind))
+    return next((name for name in names if getattr(kind, name) is not getattr(ours, name)), None)
